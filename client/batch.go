@@ -38,6 +38,8 @@ type batch struct {
 	// when they are committed. The caller waits for them.
 	appended bool
 	at       int64 // committed: where that was
+	// alone is set once a commit with others was refused: it may be for the others alone.
+	alone bool
 	// asked is whether the service was asked to commit it: whoever gives it up then does
 	// not know whether it has.
 	asked bool

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // admin opens a client with an administrator's certificate.
@@ -179,5 +181,55 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 		require.NoError(t, err)
 		_, err = f.Commit(c.ctx)
 		require.NoError(t, err)
+	})
+}
+
+// What the service refuses of several writes that would be committed in one step fails
+// alone: at a full quota a change in place goes on beside a write that would grow the file.
+func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		admin := c.admin(config())
+		defer admin.Close()
+		cl := c.dial("c1", config())
+		defer cl.Close()
+		dir, err := cl.Mkdir(c.ctx, "/team", 0o755)
+		require.NoError(t, err)
+		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 1_000_000, 0))
+		old := bytesOf(1, 800_000)
+		write(t, c, cl, "/team/f", old, 1<<30, false)
+		h, err := cl.OpenHandle(c.ctx, c.inode(cl, "/team/f"), client.HandleOptions{})
+		require.NoError(t, err)
+
+		commits, goOn := 0, make(chan struct{})
+		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
+			if req.GetCommit() != nil {
+				if commits++; commits == 1 { // what is put meanwhile is committed in one step
+					<-goOn
+				}
+			}
+			return nil, nil
+		})
+		_, err = h.WriteAt(c.ctx, bytesOf(5, 1000), 400_000)
+		require.NoError(t, err)
+		synced := make(chan error, 2)
+		go func() { synced <- h.Sync(c.ctx) }()
+		time.Sleep(time.Second)
+		inPlace := bytesOf(2, 10_000)
+		_, err = h.WriteAt(c.ctx, inPlace, 0)
+		require.NoError(t, err)
+		_, err = h.WriteAt(c.ctx, bytesOf(3, 150_000), 800_000)
+		require.NoError(t, err)
+		go func() { synced <- h.Sync(c.ctx) }()
+		time.Sleep(time.Second)
+		require.Equal(t, 1, commits)
+		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 850_000, 0))
+		close(goOn)
+		errs := []error{<-synced, <-synced}
+		require.True(t, errors.Is(errs[0], moraine.QuotaExceeded) != errors.Is(errs[1], moraine.QuotaExceeded), "%v", errs)
+		c.onMeta(nil)
+		require.Equal(t, 4, commits, "one that was waited for, one of both, and one of each")
+		require.NoError(t, h.Sync(c.ctx))
+		require.NoError(t, h.Close(c.ctx))
+		require.Equal(t, slices.Concat(inPlace, old[len(inPlace):400_000], bytesOf(5, 1000), old[401_000:]), read(t, c, cl, "/team/f"))
 	})
 }

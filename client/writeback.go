@@ -261,6 +261,10 @@ func (ct *content) commitNext() {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	switch {
+	case len(set) > 1 && ct.made == nil && (isKind(err, moraine.QuotaExceeded) || isKind(err, moraine.TooLarge)):
+		for _, b := range set { // refused, and so nothing of it was done
+			b.alone = true
+		}
 	case err != nil:
 		ct.commitFailed(set, err)
 	default:
@@ -317,14 +321,14 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 }
 
 // nextCommit returns the batches of the next commit, and it. Where they overlap
-// the later one counts. What was appended goes alone, and what was put anew with what was
-// so as often. The mutex is held.
+// the later one counts. What was appended goes alone, and so does what was refused with
+// others; what was put anew goes with what was so as often. The mutex is held.
 func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	var set []*batch
 	var laid spans
 	records, cuts := 0, 0 // cuts: where a range may go on in another stripe
 	for _, b := range ct.queue {
-		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.anew() != set[0].anew())) {
+		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.anew() != set[0].anew())) {
 			break
 		}
 		next := slices.Clone(laid)
