@@ -72,7 +72,7 @@ func TestRefusedJobsDoNotStarveOthers(t *testing.T) {
 		for n := range 6 {
 			clone(fmt.Sprint("bad", n))
 		}
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second)
 		refuse(false)
 		good := clone("good")
 		time.Sleep(10 * time.Second)
@@ -86,7 +86,7 @@ func TestRefusedJobsDoNotStarveOthers(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		require.Len(t, s.jobs, 6)
+		require.Greater(t, len(s.jobs), 4, "more than the jobs of a kind that are run in turn")
 		for id, times := range s.jobs {
 			require.Less(t, times, 25, "pieces of job %x in ten minutes", id)
 		}
