@@ -3,6 +3,7 @@ package client_test
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,10 +201,11 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		h, err := cl.OpenHandle(c.ctx, c.inode(cl, "/team/f"), client.HandleOptions{})
 		require.NoError(t, err)
 
-		commits, goOn := 0, make(chan struct{})
+		var commits atomic.Int32
+		goOn := make(chan struct{})
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCommit() != nil {
-				if commits++; commits == 1 { // what is put meanwhile is committed in one step
+				if commits.Add(1) == 1 { // what is put meanwhile is committed in one step
 					<-goOn
 				}
 			}
@@ -221,13 +223,13 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		require.NoError(t, err)
 		go func() { synced <- h.Sync(c.ctx) }()
 		time.Sleep(time.Second)
-		require.Equal(t, 1, commits)
+		require.EqualValues(t, 1, commits.Load())
 		require.NoError(t, admin.SetQuota(c.ctx, moraine.InodeID(dir.Inode), 850_000, 0))
 		close(goOn)
 		errs := []error{<-synced, <-synced}
 		require.True(t, errors.Is(errs[0], moraine.QuotaExceeded) != errors.Is(errs[1], moraine.QuotaExceeded), "%v", errs)
 		c.onMeta(nil)
-		require.Equal(t, 4, commits, "one that was waited for, one of both, and one of each")
+		require.EqualValues(t, 4, commits.Load(), "one that was waited for, one of both, and one of each")
 		require.NoError(t, h.Sync(c.ctx))
 		require.NoError(t, h.Close(c.ctx))
 		require.Equal(t, slices.Concat(inPlace, old[len(inPlace):400_000], bytesOf(5, 1000), old[401_000:]), read(t, c, cl, "/team/f"))
