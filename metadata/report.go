@@ -46,6 +46,7 @@ type pass struct {
 	from, next                  uint64 // stripes that the last slice began with, and that the next must begin with
 	asked                       uint64 // where the last slice said that it ended; next may be before that
 	unknownBytes, unknownChunks uint64
+	fitting                     uint64 // that fit a record, and are not adopted
 	ended                       bool   // its last slice has come
 	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
 	quarantined                 []*wire.QuarantinedChunk
@@ -76,6 +77,7 @@ func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
 		return nil
 	}
 	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
+	p.fitting += uint64(len(f.undecided))
 	p.settle(f)
 	p.quarantined = append(p.quarantined, f.quarantined[:min(len(f.quarantined), maxListed-len(p.quarantined))]...)
 	to := f.to(slice)
@@ -340,6 +342,6 @@ func (l *leader) completeReport(ctx context.Context, device uint32, p *pass) err
 		l.deps.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
 	}
 	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
-		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, Reported: p.started}}})
+		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, FittingChunks: p.fitting, Reported: p.started}}})
 	return err
 }

@@ -63,18 +63,12 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 	if err != nil {
 		return Unknown, err
 	}
-	d, err := v.lookDevice(id)
-	if err != nil {
-		return Unknown, err
-	}
-	if d == nil || !d.serves() {
-		if item != nil && (item.lost() || item.bad&^item.recode&(1<<c.GetIndex()) != 0) {
-			return Undecided, nil // it may be all that is left, once its device is set in
-		}
-		return Unknown, nil
-	}
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(c.GetIndex())}
 	if in, err := v.intent(chunk); err != nil || in != nil && in.device == id {
+		return Unknown, err
+	}
+	d, err := v.lookDevice(id)
+	if err != nil {
 		return Unknown, err
 	}
 	own := &s.Chunks[chunk.Index]
@@ -82,6 +76,7 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 	if err != nil {
 		return Unknown, err
 	}
+	serves := d != nil && d.serves()
 	// Parity that was encoded wrong is no less wrong in another copy with the recorded sum.
 	missing := gone(own, at) || item != nil && item.bad&^item.recode&(1<<chunk.Index) != 0
 	if !missing {
@@ -89,16 +84,20 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 		switch {
 		case err != nil:
 			return Unknown, err
-		case waits:
+		case waits, !serves && item != nil && item.lost():
 			return Undecided, nil
-		case c.GetVersion() > uint32(s.Version):
+		case serves && c.GetVersion() > uint32(s.Version):
 			return Superseded, nil
 		}
 		return Unknown, nil
 	}
+	if !serves {
+		return Undecided, nil // it may be all that is left, once its device is set in
+	}
 	// A deletion of it may be under way where it has been dead for the grace. Another copy
 	// can be rebuilt, unless the stripe is lost.
-	_, since, dead, err := v.tombstoneOf(id, chunk)
+	tomb, since, dead, err := v.tombstoneOf(id, chunk)
+	dead = dead && c.GetVersion() < uint32(tomb.below)
 	if err != nil || dead && since <= olderThan && (item == nil || !item.lost()) {
 		return Unknown, err
 	}

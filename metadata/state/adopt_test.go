@@ -160,6 +160,7 @@ func TestAdoptionOfTheDead(t *testing.T) {
 		b.tick(1000)
 	}
 	require.Zero(t, b.adopts(1, was), "its deletion may be on its way, and it can be rebuilt")
+	require.Equal(t, state.Wanted, b.judged(1, copyOf(id, 0, 7)), "the tombstone is of an earlier version")
 	dead := func() int {
 		list, err := b.m.Tombstones(b.kv, 1, math.MaxUint64, 10)
 		require.NoError(t, err)

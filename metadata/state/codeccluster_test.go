@@ -29,6 +29,7 @@ var clusterCodecs = []codec{
 		passed: 1000, unknownBytes: 4096, unknownChunks: 1, scan: 1<<40 | 4}).encode(), again(func() *device { return &device{} })},
 	{"silent-device", (&device{uuid: moraine.UUID{1, 15: 2}, host: "n1", state: deviceOut, asked: deviceDraining, reason: ReasonSilent, was: "by hand"}).encode(),
 		again(func() *device { return &device{} })},
+	{"fitting-device", (&device{uuid: moraine.UUID{1, 15: 2}, host: "n1", state: deviceOut, passed: 7, fitting: 300}).encode(), again(func() *device { return &device{} })},
 	{"host", (&host{rack: "r1", addresses: []string{"10.0.0.1:7000", "unix:/run/x"}, admin: "10.0.0.1:7001", release: "v0.1",
 		devices: []moraine.DeviceID{1, 2, 300}, live: 2}).encode(), again(func() *host { return &host{} })},
 	{"usage", usage{bytes: 1 << 40, inodes: 12_345}.encode(), func(b []byte) ([]byte, error) {

@@ -38,7 +38,7 @@ type device struct {
 	// or leaves unsaid meanwhile. 0: nobody asked for anything.
 	asked deviceState
 	// was is why it is drained, of a device that is out for as long as its host is
-	// silent; a record with it is of version 2.
+	// silent; a record with it, or with fitting, is of version 2.
 	was      string
 	capacity uint64 // bytes, as of its last registration
 	// epoch is raised by the first registration of each boot of its host.
@@ -54,6 +54,9 @@ type device struct {
 	// booted is the log index at which its present boot epoch, or the incarnation, began;
 	// reported is the one that its last whole report began after.
 	booted, reported uint64
+	// fitting is how many chunks of the last full report fit a record, were not adopted, and
+	// may be the only whole copy; a record with any is of version 2.
+	fitting uint64
 }
 
 // The identities of devices are of version 1.
@@ -64,11 +67,11 @@ const (
 
 func (d *device) encode() []byte {
 	b := make([]byte, 0, 64+len(d.host)+len(d.reason)+len(d.was))
-	if d.was != "" {
-		b = append(b, deviceVersion)
-	} else {
-		b = append(b, deviceVersion1)
+	version := byte(deviceVersion1)
+	if d.was != "" || d.fitting != 0 {
+		version = deviceVersion
 	}
+	b = append(b, version)
 	b = append(b, d.uuid[:]...)
 	b = putString(b, d.host)
 	b = append(b, byte(d.state)|byte(d.asked)<<4)
@@ -81,8 +84,8 @@ func (d *device) encode() []byte {
 	b = putFixed64(b, uint64(d.scan))
 	b = putUvarint(b, d.booted)
 	b = putUvarint(b, d.reported)
-	if d.was != "" {
-		b = putString(b, d.was)
+	if version == deviceVersion {
+		b = putUvarint(putString(b, d.was), d.fitting)
 	}
 	return b
 }
@@ -105,7 +108,7 @@ func (d *device) decode(b []byte) error {
 	d.scan = moraine.JobID(r.fixed64())
 	d.booted, d.reported = r.uvarint(), r.uvarint()
 	if version > deviceVersion1 {
-		if d.was = r.string(); d.was == "" {
+		if d.was, d.fitting = r.string(), r.uvarint(); d.was == "" && d.fitting == 0 {
 			r.fail(errors.New("version 2 without need"))
 		}
 	}
@@ -453,12 +456,34 @@ func (m *Machine) mayRetire(t *tx, d *device, acceptLoss bool, no func(why strin
 	}
 	keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
 	switch {
-	case err != nil || len(keys) == 0:
+	case err != nil:
 		return err
+	case len(keys) == 0:
+		return m.mayHoldMore(t, d, no)
 	case d.state == deviceOut:
 		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
 	}
 	return no("it still holds chunks: drain it first, or declare it out")
+}
+
+// mayHoldMore fails where no record names a chunk on the device, and it may have some that a
+// restored record needs: it has not reported since the restore, or its report had chunks that
+// fit a record whose own chunk is not known to be there.
+func (m *Machine) mayHoldMore(t *tx, d *device, no func(why string) error) error {
+	instead := "; set it out first to give it up with what it has"
+	if d.state == deviceOut {
+		instead = ", or give up, for good, what is on it with --accept-loss"
+	}
+	c, err := t.cluster()
+	switch {
+	case err != nil:
+		return err
+	case c.incarnation > 1 && d.passed == 0:
+		return no("it has not reported since the metadata was restored, and what it holds is not known: wait for its report" + instead)
+	case d.fitting > 0:
+		return no("by its last report it has " + utoa(d.fitting) + " chunks that may be all that is left of what a stripe has lost: set it in to have them taken up, or wait until the stripes are rebuilt and it has reported again" + instead)
+	}
+	return nil
 }
 
 // scanDevice has every stripe with a chunk on the device judged from the start.

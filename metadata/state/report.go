@@ -238,7 +238,7 @@ func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaR
 		return nil, fail(moraine.NotFound, "complete report", "device "+utoa(uint64(id)), "")
 	}
 	t.count[cLeakedBytes] += op.GetUnknownBytes() - d.unknownBytes
-	d.unknownBytes, d.unknownChunks = op.GetUnknownBytes(), op.GetUnknownChunks()
+	d.unknownBytes, d.unknownChunks, d.fitting = op.GetUnknownBytes(), op.GetUnknownChunks(), op.GetFittingChunks()
 	d.passed = max(d.passed, op.GetPassStarted())
 	before := d.isReported()
 	if d.reported = max(d.reported, op.GetReported()); d.isReported() != before {

@@ -1100,7 +1100,8 @@ type CompleteReport struct {
 	PassStarted   uint64                 `protobuf:"varint,2,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`
 	UnknownBytes  uint64                 `protobuf:"varint,3,opt,name=unknown_bytes,json=unknownBytes,proto3" json:"unknown_bytes,omitempty"`
 	UnknownChunks uint64                 `protobuf:"varint,4,opt,name=unknown_chunks,json=unknownChunks,proto3" json:"unknown_chunks,omitempty"`
-	Reported      uint64                 `protobuf:"varint,700,opt,name=reported,proto3" json:"reported,omitempty"` // the index that the pass began after, where it covered the whole device
+	Reported      uint64                 `protobuf:"varint,700,opt,name=reported,proto3" json:"reported,omitempty"`                                // the index that the pass began after, where it covered the whole device
+	FittingChunks uint64                 `protobuf:"varint,701,opt,name=fitting_chunks,json=fittingChunks,proto3" json:"fitting_chunks,omitempty"` // that fit a record, were not adopted, and may be all that the record's stripe has of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1166,6 +1167,13 @@ func (x *CompleteReport) GetUnknownChunks() uint64 {
 func (x *CompleteReport) GetReported() uint64 {
 	if x != nil {
 		return x.Reported
+	}
+	return 0
+}
+
+func (x *CompleteReport) GetFittingChunks() uint64 {
+	if x != nil {
+		return x.FittingChunks
 	}
 	return 0
 }
@@ -1833,13 +1841,14 @@ const file_command_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\rR\x06device\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xb4\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xdc\x01\n" +
 	"\x0eCompleteReport\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
 	"\fpass_started\x18\x02 \x01(\x04R\vpassStarted\x12#\n" +
 	"\runknown_bytes\x18\x03 \x01(\x04R\funknownBytes\x12%\n" +
 	"\x0eunknown_chunks\x18\x04 \x01(\x04R\runknownChunks\x12\x1b\n" +
-	"\breported\x18\xbc\x05 \x01(\x04R\breported\"e\n" +
+	"\breported\x18\xbc\x05 \x01(\x04R\breported\x12&\n" +
+	"\x0efitting_chunks\x18\xbd\x05 \x01(\x04R\rfittingChunks\"e\n" +
 	"\vAdoptChunks\x123\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x1b.moraine.state.AdoptedChunkR\x06chunks\x12!\n" +
 	"\fgrace_millis\x18\x02 \x01(\x04R\vgraceMillis\"W\n" +
