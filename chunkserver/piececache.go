@@ -41,6 +41,8 @@ type pieces struct {
 	pool    *bufpool.Pool
 	asks    chan stageAsk
 	reports *objectReports
+	// keptKey is where an object is kept whose own key was needed for another one.
+	keptKey func(object uint64) string
 
 	records recordCache
 	asked   askedSet
@@ -53,8 +55,8 @@ type pieces struct {
 	waiting int       // fetches that wait for memory
 }
 
-func newPieces(limit int64, bucket string, deps Deps) *pieces {
-	return &pieces{deps: deps, pool: bufpool.New(bufpool.Config{LimitBytes: limit, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
+func newPieces(limit int64, bucket string, deps Deps, keptKey func(object uint64) string) *pieces {
+	return &pieces{deps: deps, keptKey: keptKey, pool: bufpool.New(bufpool.Config{LimitBytes: limit, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
 		held: make(map[pieceKey]*piece), reports: newObjectReports(bucket)}
 }
 
@@ -242,7 +244,7 @@ func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, s
 	case moraine.NotFound, moraine.Conflict, moraine.Corrupt:
 		p.records.forget(key.object)
 		if rec, err = p.recordOf(ctx, key); err == nil {
-			if sums, err = p.readInto(ctx, rec, key, buf.Bytes()); err != nil {
+			if sums, err = p.readEither(ctx, rec, key, buf.Bytes()); err != nil {
 				p.reports.met(rec.object, key.number*rec.object.Piece, err, p.deps.Clock.Now())
 			}
 			err = lost(err)
@@ -253,6 +255,21 @@ func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, s
 		return nil, nil, err
 	}
 	return buf, sums, nil
+}
+
+// readEither is readInto by a fresh record. A record of restored metadata may be older than
+// the move of the object to its kept key, where only the object of that number is ever put.
+func (p *pieces) readEither(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
+	sums, err = p.readInto(ctx, rec, key, dst)
+	switch moraine.KindOf(orNil(err)) {
+	case moraine.NotFound, moraine.Conflict, moraine.Corrupt:
+		if kept := p.keptKey(key.object); kept != "" && !rec.object.GetKept() {
+			if sums, keptErr := p.readAt(ctx, object.Ref{Key: kept}, rec, key, dst); keptErr == nil {
+				return sums, nil
+			}
+		}
+	}
+	return sums, err
 }
 
 // lost says by its name that the bucket does not have an object any more.
@@ -280,16 +297,20 @@ func (p *pieces) recordOf(ctx context.Context, key pieceKey) (*objectRecord, err
 // the recorded one.
 func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
 	o := rec.object
+	return p.readAt(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, rec, key, dst)
+}
+
+// readAt is readInto of an object that may be at another key than its record says.
+func (p *pieces) readAt(ctx context.Context, r object.Ref, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
 	if err := p.deps.Pace(ctx, int64(len(dst))); err != nil {
 		return nil, err
 	}
-	err = p.deps.Bucket.Get(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, int64(key.number*o.Piece), dst)
-	if err != nil {
+	if err = p.deps.Bucket.Get(ctx, r, int64(key.number*rec.object.Piece), dst); err != nil {
 		return nil, err
 	}
 	sums = crc.Blocks(make([]uint32, 0, crc.BlockCount(int64(len(dst)))), dst)
 	if got, want := crc.CombineBlocks(sums, int64(len(dst))), rec.sum(key.number); got != want {
-		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: o.Key, Kind: moraine.Corrupt,
+		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: r.Key, Kind: moraine.Corrupt,
 			Err: fmt.Errorf("piece %d has CRC32C %08x, recorded is %08x", key.number, got, want)}
 	}
 	return sums, nil

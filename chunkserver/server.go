@@ -28,7 +28,9 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/objectkey"
 	"github.com/morainefs/moraine/tiers/mem"
+	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability"
 	"golang.org/x/sync/errgroup"
@@ -85,9 +87,19 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber()}
 	s.capabilities = capability.NewVerifier(s.Key)
 	if deps.Bucket != nil {
-		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, deps)
+		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, deps, s.keptKey)
 	}
 	return s, nil
+}
+
+// keptKey is the key at which the cluster keeps an object whose own key was needed.
+func (s *Server) keptKey(id uint64) string {
+	f := s.fleet.Load()
+	_, prefix, err := object.ParseURL(s.cfg.Bucket)
+	if f == nil || err != nil {
+		return ""
+	}
+	return objectkey.Kept(prefix, f.cluster[:], id)
 }
 
 // Ready is closed when the devices are registered and the server takes requests.

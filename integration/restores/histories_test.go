@@ -22,8 +22,8 @@ import (
 
 // TestRestoreOfRandomHistories: after a backup the cluster goes on at random: hosts are
 // drained, killed and added, chunks are moved to emptier devices, files are written over,
-// appended to, removed and made, flushed, evicted and staged, small ones are packed and worn
-// ones rewritten. Then the metadata is restored. Every file of the backup whose chunks are on
+// removed, cloned and made, flushed, evicted and staged, small ones are packed and worn ones
+// rewritten. Then the metadata is restored. Every file of the backup whose chunks are on
 // the devices, by what the devices themselves list, and whose objects are in the bucket as they
 // were recorded, reads as it was. Of the others those in stripes are named by a check, and those
 // in objects by whoever reads them; none reads as other bytes.
@@ -203,7 +203,7 @@ type historian struct {
 func (h *historian) host() string { return fmt.Sprintf("n%d", 1+h.rng.IntN(7)) }
 
 func (h *historian) step() {
-	switch n := h.rng.IntN(26); {
+	switch n := h.rng.IntN(28); {
 	case n < 6:
 		h.drainOne()
 	case n < 9:
@@ -220,6 +220,11 @@ func (h *historian) step() {
 		h.remove()
 	case n < 22:
 		h.tier()
+	case n < 24:
+		if name := h.some(); name != "" {
+			h.made++
+			h.clone(name, fmt.Sprintf("/clone%d-%d", h.made, h.rng.Uint32()))
+		}
 	default:
 		h.made++
 		h.put(fmt.Sprintf("/later%d-%d", h.made, h.rng.Uint32()), 10_000+h.rng.IntN(300<<10), byte(h.made))

@@ -49,7 +49,13 @@ func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
 	if task.GetCleanup() {
 		return nil // the file is gone, or the job was canceled or given up
 	}
-	if task.GetKeepFirst() {
+	keep := task.GetKeepFirst()
+	if !keep {
+		if keep, err = f.wasKept(ctx); err != nil {
+			return err
+		}
+	}
+	if keep {
 		if err := f.keep(ctx); err != nil {
 			return err
 		}
@@ -99,6 +105,25 @@ func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
 	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch())
 }
 
+// wasKept reports whether the object that is recorded at the key is at its kept key in truth,
+// since restored metadata is older than its move. The move is recorded again, so that the
+// object is deleted there when nothing refers to it.
+func (f *flushing) wasKept(ctx context.Context) (bool, error) {
+	old := f.task.GetObject()
+	if old == nil || old.GetKept() || old.GetEtag() == "" {
+		return false, nil
+	}
+	if _, err := f.deps.Bucket.Head(ctx, refOf(old)); !isGone(err) {
+		return false, err
+	}
+	f.task.KeepKey = f.keptKey(old)
+	info, err := f.deps.Bucket.Head(ctx, object.Ref{Key: f.task.KeepKey})
+	if isGone(err) {
+		return false, nil
+	}
+	return err == nil && info.Size == int64(old.GetSize()), err
+}
+
 // keep copies the object that something still refers to away from the key.
 func (f *flushing) keep(ctx context.Context) error {
 	old, dst := f.task.GetObject(), f.task.GetKeepKey()
@@ -113,6 +138,11 @@ func (f *flushing) keep(ctx context.Context) error {
 		return errors.Join(err, f.end(ctx))
 	}
 	info, err := f.deps.Bucket.Copy(ctx, refOf(old), int64(old.GetSize()), dst)
+	if isGone(err) { // restored metadata may be older than an earlier copy
+		if there, headErr := f.deps.Bucket.Head(ctx, object.Ref{Key: dst}); headErr == nil {
+			info, err = there, nil
+		}
+	}
 	var verified wire.Verified
 	if err == nil && info.Size == int64(old.GetSize()) {
 		verified, err = f.verify(ctx, info, old.GetCrc())

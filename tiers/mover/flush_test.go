@@ -425,6 +425,40 @@ func TestKeepFirst(t *testing.T) {
 	}
 }
 
+// TestKeepOfWhatWasKeptBefore: restored metadata has an object at the key that was moved to its
+// kept key since. A flush records the move again before it uses the key, whether something
+// refers to the object or not.
+func TestKeepOfWhatWasKeptBefore(t *testing.T) {
+	for _, refers := range []bool{false, true} {
+		for _, newer := range []bool{false, true} {
+			t.Run(fmt.Sprintf("refers=%v newer=%v", refers, newer), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLedger(t, small)
+					l.queue(flushKind)
+					defer l.start("n1")()
+					l.waitIdle(t)
+					kept := "tier/.moraine/kept/636c7573746572/0000000000000064"
+					_, err := l.bucket.Copy(t.Context(), refOf(l.key()), int64(len(small)), kept)
+					require.NoError(t, err)
+					require.NoError(t, l.bucket.Delete(t.Context(), refOf(l.key())))
+					if newer {
+						l.bucket.Put(l.key(), filled(77, 9))
+					}
+					l.write(filled(123, 4))
+					l.mu.Lock()
+					l.keep, l.overwrite = refers, true
+					l.mu.Unlock()
+					l.queue(flushKind)
+					l.waitIdle(t)
+					l.requireFlushed(t, kept)
+					require.Equal(t, small, l.bucket.Bytes(kept))
+					require.Equal(t, kept, l.objects[100].Key)
+				})
+			})
+		}
+	}
+}
+
 // TestCanceledFlushLeavesNothing: a canceled flush whose upload is open is
 // leased once more, to end it.
 func TestCanceledFlushLeavesNothing(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/objectkey"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -135,6 +136,12 @@ func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 	default:
 		return err
 	}
+	if !o.GetKept() {
+		there, keptErr := w.deps.Bucket.Head(ctx, object.Ref{Key: w.keptKey(o)})
+		if keptErr == nil && there.Is(o.GetSize(), o.GetCrc()) == nil {
+			return w.fault(moraine.Conflict, "restored metadata is older than the move of the object to %s: it is there, and not lost", there.Key)
+		}
+	}
 	lost := w.fault(moraine.Lost, "the bucket does not have the object as it was recorded: %w", err)
 	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{
 		Checks: []*wire.ObjectCheck{{Object: o, State: state, Error: lost.Error()}}}}})
@@ -142,6 +149,11 @@ func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 		w.deps.Log.Warn("could not report that the bucket does not have an object as it was recorded", "object", o.GetId(), "err", err)
 	}
 	return lost
+}
+
+// isGone reports whether the store answered that it does not have an object as it was named.
+func isGone(err error) bool {
+	return errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Conflict)
 }
 
 func refOf(o *wire.Object) object.Ref {
@@ -213,27 +225,44 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 // that leaves it as an older version: were that version deleted, the one before would be
 // current again.
 func (w *work) remove(ctx context.Context, o *wire.Object) error {
-	info, err := w.deps.Bucket.Head(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()})
-	switch {
-	case errors.Is(err, moraine.NotFound), errors.Is(err, moraine.Conflict):
-		return nil // it is gone; what is there is not ours
-	case err != nil:
-		return object.MakeError(moraine.KindOf(err), true, err) // a HEAD changes nothing
-	case o.GetVersion() != "" && info.Version != o.GetVersion() || !w.isClusters(info):
-		return nil
+	there, err := w.removeAt(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()}, o.GetVersion())
+	if err != nil || there || o.GetKept() {
+		return err
 	}
-	r := object.Ref{Key: o.GetKey()}
+	// Restored metadata may be older than the object's move to its kept key, where no other
+	// object is ever put.
+	_, err = w.removeAt(ctx, object.Ref{Key: w.keptKey(o)}, "")
+	return err
+}
+
+// keptKey is where the cluster keeps an object whose own key was needed for another one.
+func (w *work) keptKey(o *wire.Object) string {
+	return objectkey.Kept(w.deps.Bucket.Prefix(), w.job.GetMove().GetCluster(), o.GetId())
+}
+
+// removeAt is remove of what is at one key, and reports whether it was there.
+func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (there bool, err error) {
+	info, err := w.deps.Bucket.Head(ctx, at)
+	switch {
+	case isGone(err):
+		return false, nil // what is there is not ours
+	case err != nil:
+		return false, object.MakeError(moraine.KindOf(err), true, err) // a HEAD changes nothing
+	case version != "" && info.Version != version || !w.isClusters(info):
+		return false, nil
+	}
+	r := object.Ref{Key: at.Key}
 	if t, err := w.deps.Bucket.Traits(ctx); err == nil && t.IfMatchDelete {
 		r.ETag = info.ETag
 	}
 	switch err := w.deps.Bucket.Delete(ctx, r); {
 	case errors.Is(err, moraine.Conflict) && r.ETag != "":
-		return nil // somebody replaced it since
+		return false, nil // somebody replaced it since
 	case err != nil:
-		return err
+		return false, err
 	}
 	w.deps.Metrics.ObjectsDeleted.Inc()
-	return nil
+	return true, nil
 }
 
 // isClusters reports whether this cluster made an object that is at a key, by its tag, which
