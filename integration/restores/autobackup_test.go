@@ -41,7 +41,7 @@ func (w *world) readKept(node, name string) []byte {
 // one that fails at a rename. Another leader takes one of its own at once, which restores.
 func TestBackupsByThemselves(t *testing.T) {
 	var broken atomic.Int32 // the kind of operation that fails below BackupDir, +1
-	opts := incluster.Options{Chunkservers: 1, BackupEvery: 30 * time.Second, Rule: func(_ string, op vfs.Op) error {
+	opts := incluster.Options{Metadata: 3, Chunkservers: 1, BackupEvery: 30 * time.Second, Rule: func(_ string, op vfs.Op) error {
 		if strings.HasPrefix(op.Path, incluster.BackupDir+"/") && int32(op.Kind)+1 == broken.Load() {
 			return syscall.ENOSPC
 		}

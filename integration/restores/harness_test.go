@@ -66,6 +66,9 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 			opts.Seed = 7
 		}
 		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+		if opts.Metadata == 0 {
+			opts.Metadata = 1 // nor is replication, by most tests
+		}
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()

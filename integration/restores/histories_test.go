@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,21 +30,47 @@ import (
 // were recorded, reads as it was. Of the others those in stripes are named by a check, and those
 // in objects by whoever reads them; none reads as other bytes.
 func TestRestoreOfRandomHistories(t *testing.T) {
-	runs, first := testseed.Runs(t, 5, 100), testseed.From(t, 1)
+	seeds := historySeeds(t)
 	var all tally
-	for seed := first; seed < first+uint64(runs); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			opts := incluster.Options{Seed: seed, Chunkservers: 7, RepairGrace: 10 * time.Second, Grace: 5 * time.Second,
-				RewriteEvery: 20 * time.Second, BackupHorizon: []time.Duration{0, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
-			inBucketWorld(t, opts, func(w *world) { all.add(w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))) })
-		})
-	}
-	t.Logf("%d histories: %d files of backups, %d read, %d moved stripes, %d evicted files; files lost though their bytes exist: %d", runs, all.files, all.read, all.moved, all.evicted, all.wrong)
+	var mu sync.Mutex // guards all
+	t.Run("seeds", func(t *testing.T) {
+		for _, seed := range seeds {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				opts := incluster.Options{Seed: seed, Metadata: []int{1, 1, 1, 3}[seed%4], Chunkservers: 7, RepairGrace: 10 * time.Second, Grace: 5 * time.Second,
+					RewriteEvery: 20 * time.Second, BackupHorizon: []time.Duration{0, 24 * time.Hour}[seed%2], PackAfter: 30 * time.Second}
+				inBucketWorld(t, opts, func(w *world) {
+					n := w.history(rand.New(rand.NewPCG(seed, 0x686973746f7279)))
+					mu.Lock()
+					defer mu.Unlock()
+					all.add(n)
+				})
+			})
+		}
+	})
+	t.Logf("%d histories: %d files of backups, %d read, %d moved stripes, %d evicted files; files lost though their bytes exist: %d", len(seeds), all.files, all.read, all.moved, all.evicted, all.wrong)
 	require.Zero(t, all.wrong)
-	if runs >= 5 {
+	if slices.Contains(seeds, knownSeeds[0]) {
 		require.NotZero(t, all.moved, "no history has moved anything")
 		require.NotZero(t, all.evicted, "no history has evicted anything")
 	}
+}
+
+// knownSeeds are run always: together they move stripes and evict files. A seed that failed
+// once is added here.
+var knownSeeds = []uint64{2}
+
+// historySeeds are the known seeds and some that nobody has run before; MORAINE_TEST_SEED names
+// the first of those that are run in their place.
+func historySeeds(t *testing.T) (seeds []uint64) {
+	runs, first := testseed.Runs(t, 2, 100), testseed.First(t)
+	if os.Getenv("MORAINE_TEST_SEED") == "" {
+		seeds = slices.Clone(knownSeeds)
+	}
+	for n := range uint64(runs) {
+		seeds = append(seeds, first+n)
+	}
+	return seeds
 }
 
 // tally is what histories came to.

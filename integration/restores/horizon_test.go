@@ -61,9 +61,9 @@ func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 // becomes full it goes before, the oldest first, so that what is written has room; the horizon
 // that holds then is said to be shorter.
 func TestKeptBytesGiveWay(t *testing.T) {
-	opts := incluster.Options{Chunkservers: 3, CapacityBytes: 24 << 20, Grace: 5 * time.Second, BackupHorizon: 10 * time.Minute}
+	opts := incluster.Options{Chunkservers: 3, SegmentBytes: 512 << 10, CapacityBytes: 12 << 20, Grace: 5 * time.Second, BackupHorizon: 10 * time.Minute}
 	inWorld(t, opts, func(w *world) {
-		w.put("/kept", 600<<10, 1)
+		w.put("/kept", 300<<10, 1)
 		require.NoError(t, w.admin.Remove(w.ctx, "/kept"))
 		delete(w.files, "/kept")
 		time.Sleep(5 * time.Minute)
@@ -71,10 +71,10 @@ func TestKeptBytesGiveWay(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		require.Zero(t, w.cluster().KeptBytes, "the horizon is over")
 
-		w.put("/stays", 600<<10, 1)
+		w.put("/stays", 300<<10, 1)
 		for i := range 120 { // far more than the devices can keep
 			name := fmt.Sprintf("/f%d", i)
-			w.put(name, 600<<10, byte(i))
+			w.put(name, 300<<10, byte(i))
 			require.NoError(t, w.admin.Remove(w.ctx, name))
 			delete(w.files, name)
 			time.Sleep(3 * time.Second)
