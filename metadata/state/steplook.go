@@ -15,11 +15,13 @@ type StepLook struct {
 	Changes uint64
 
 	began  bool
-	row    []byte // of the checkpoint that is being looked at: a key of tabRunCommit
-	name   string // its files up to this one have been looked at
-	offset int64  // and of the next one all below
-	inside bool   // offset is of the file behind name, which is not done
-	since  uint64 // Changes as the look at this checkpoint began
+	chosen bool     // only rows are looked at
+	rows   [][]byte // that are left of those
+	row    []byte   // of the checkpoint that is being looked at: a key of tabRunCommit
+	name   string   // its files up to this one have been looked at
+	offset int64    // and of the next one all below
+	inside bool     // offset is of the file behind name, which is not done
+	since  uint64   // Changes as the look at this checkpoint began
 
 	lost  []*statepb.LostStep
 	evict []uint64
@@ -62,6 +64,12 @@ func (m *Machine) FindStepLoss(r Reader, l *StepLook, limit int) error {
 
 // nextStep goes to the next committed checkpoint.
 func (v *view) nextStep(l *StepLook) error {
+	if l.chosen {
+		if l.Done = len(l.rows) == 0; !l.Done {
+			l.row, l.rows = l.rows[0], l.rows[1:]
+		}
+		return nil
+	}
 	prefix := v.k.table(tabRunCommit)
 	lo := prefix
 	if l.row != nil {

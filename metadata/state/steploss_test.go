@@ -172,6 +172,19 @@ func (l *losses) settle() {
 	}
 }
 
+// suspect has the leader judge all devices, and look at the checkpoints that it suspects.
+func (l *losses) suspect() {
+	for l.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 100) {
+	}
+	look, _, err := l.m.LossSuspects(l.kv, nil, true)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for l.look = look; l.look != nil; {
+		l.judge(5)
+	}
+}
+
 // states lists the checkpoints as `ckpt ls` does, and which of them the links and ResolveStep
 // name. They must be the same at each moment: the newest good one.
 func (l *losses) states() (listed map[string]string, latest string) {
@@ -401,6 +414,9 @@ func TestRandomStepLosses(t *testing.T) {
 					l.runLeaderJob(wire.JobKind_JOB_KIND_REMOVE_TREE, 10)
 				case n < 18:
 					l.judge(1 + l.dice.IntN(6))
+				case n < 19:
+					l.suspect()
+					l.holdTruth()
 				default:
 					l.settle()
 					l.holdTruth()

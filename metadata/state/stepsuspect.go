@@ -1,0 +1,114 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+)
+
+// A look at all checkpoints takes long where there are many. Most stripes of a checkpoint were
+// made for its files, and say so (Stripe.Origin): the checkpoints of the stripes that are lost,
+// and those that are called lost, are looked at first. What a clone, a pack or a level below
+// nvme has to do with a loss, the look at all finds.
+
+// maxSuspects bounds the lost stripes that are asked for their checkpoints at a time.
+const maxSuspects = 4096
+
+// LossSuspects begins a look at the checkpoints that the lost stripes were made for, and at
+// those that are called lost. seen are the stripes that were lost before, whose checkpoints were
+// looked at; it returns those that are lost now. nil: there is nothing to look at. all has it
+// look at checkpoints that are called lost, too.
+func (m *Machine) LossSuspects(r Reader, seen map[moraine.StripeID]bool, all bool) (*StepLook, map[moraine.StripeID]bool, error) {
+	v := m.view(r)
+	lost, err := v.lostStripes(maxSuspects)
+	if err != nil {
+		return nil, seen, err
+	}
+	rows := map[string]bool{}
+	now := make(map[moraine.StripeID]bool, len(lost))
+	for _, id := range lost {
+		if now[id] = true; seen[id] {
+			continue
+		}
+		step, err := v.stepOfStripe(id)
+		if err != nil {
+			return nil, seen, err
+		}
+		if step != nil {
+			rows[string(v.k.runCommit(step.id))] = true
+		}
+	}
+	if all {
+		if err := v.lostSteps(rows); err != nil {
+			return nil, seen, err
+		}
+	}
+	if len(rows) == 0 {
+		return nil, now, nil
+	}
+	look := &StepLook{chosen: true}
+	for row := range rows {
+		look.rows = append(look.rows, []byte(row))
+	}
+	slices.SortFunc(look.rows, slices.Compare[[]byte])
+	return look, now, nil
+}
+
+// lostStripes returns at most limit stripes of the queue that have too few chunks left.
+func (v *view) lostStripes(limit int) (out []moraine.StripeID, err error) {
+	prefix := append(v.k.table(tabRepair), lostSpare)
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+		out = append(out, moraine.StripeID(lastU64(key)))
+		return len(out) < limit
+	})
+	return out, err
+}
+
+// stepOfStripe returns the committed checkpoint that a stripe was made for; nil where there is
+// none.
+func (v *view) stepOfStripe(id moraine.StripeID) (*step, error) {
+	s, err := v.stripe(id)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	file, err := v.inode(s.Origin)
+	if err == nil && file.typ == typeFile {
+		file, err = v.inode(file.parent)
+	}
+	if moraineKind(err) == moraine.NotFound {
+		return nil, nil
+	}
+	if err != nil || file.step == (stepID{}) {
+		return nil, err
+	}
+	st, err := v.stepRecord(file.step)
+	if err != nil || st == nil || st.state != stepCommitted {
+		return nil, err
+	}
+	return st, nil
+}
+
+// lostSteps adds the rows of the checkpoints that are called lost.
+func (v *view) lostSteps(rows map[string]bool) error {
+	c, err := v.counters()
+	if err != nil || c[cLostSteps] == 0 {
+		return err
+	}
+	left := c[cLostSteps]
+	var bad error
+	prefix := v.k.table(tabRunCommit)
+	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+		id := stepOfKey(key)
+		id.step = ^id.step
+		var s *step
+		if s, bad = v.stepRecord(id); bad == nil && s != nil && s.lost() {
+			rows[string(key)] = true
+			left--
+		}
+		return bad == nil && left > 0
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}
