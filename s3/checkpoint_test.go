@@ -2,16 +2,23 @@ package s3_test
 
 import (
 	"bytes"
+	"fmt"
+	"path"
+	"slices"
 	"testing"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/transport"
 )
+
+// part is the file of the one rank of a checkpoint.
+const part = "rank-00000-of-00001.safetensors"
 
 // verifies reads every byte of a run's checkpoint, as `ckpt verify` does.
 func verifies(t *testing.T, path string, step uint64) {
@@ -40,7 +47,6 @@ func TestACommittedStepCannotBeChangedThroughS3(t *testing.T) {
 	defer saver.Close() //nolint:errcheck // what it saved is checked
 	require.NoError(t, saver.SaveSteps(ctx, "/"+b+"/r", 1))
 	put(t, c, b, "mine", []byte("mine"), minio.PutObjectOptions{})
-	const part = "rank-00000-of-00001.safetensors"
 	small := func(key string) error {
 		_, err := c.Client.PutObject(ctx, b, key, bytes.NewReader([]byte("x")), 1, minio.PutObjectOptions{DisableMultipart: true})
 		return err
@@ -118,15 +124,44 @@ func TestRemovalOfAStepThroughS3(t *testing.T) {
 		}
 		return failed
 	}
+	// agree holds that the list, the prefix and every part are of one mind about the two steps.
+	agree := func(there ...uint64) {
+		t.Helper()
+		run, err := saver.Stat(ctx, "/"+b+"/r")
+		require.NoError(t, err)
+		steps, err := ckpt.ListSteps(ctx, saver.Client, moraine.InodeID(run.GetInode()), false)
+		require.NoError(t, err)
+		var listed []uint64
+		for _, s := range steps {
+			listed = append(listed, s.Step)
+		}
+		require.ElementsMatch(t, there, listed)
+		for step := range uint64(2) {
+			var keys []string
+			for o := range c.Client.ListObjects(ctx, b, minio.ListObjectsOptions{Prefix: fmt.Sprintf("r/attempt-1/step-%d/", step+1), Recursive: true}) {
+				require.NoError(t, o.Err)
+				keys = append(keys, path.Base(o.Key))
+			}
+			if !slices.Contains(there, step+1) {
+				require.Empty(t, keys)
+				continue
+			}
+			require.ElementsMatch(t, []string{ckpt.IndexName, part}, keys)
+			verifies(t, "/"+b+"/r", step+1)
+			got, _ := get(t, c, b, fmt.Sprintf("r/attempt-1/step-%d/%s", step+1, part), minio.GetObjectOptions{})
+			require.True(t, bytes.Contains(got, incluster.StepBytes(step+1)))
+		}
+	}
+	agree(1, 2)
 	require.Empty(t, removeAll("r/attempt-1/step-2/"))
+	agree(1)
 	attr, err := saver.Stat(ctx, "/"+b+"/r/latest")
 	require.NoError(t, err)
 	require.NotZero(t, attr.GetInode())
-	verifies(t, "/"+b+"/r", 1)
 	failed := removeAll("r/attempt-1/step-1/")
 	require.NotEmpty(t, failed)
 	for _, code := range failed {
 		require.Equal(t, "AccessDenied", code)
 	}
-	verifies(t, "/"+b+"/r", 1)
+	agree(1)
 }
