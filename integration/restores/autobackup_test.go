@@ -95,3 +95,30 @@ func TestBackupsByThemselves(t *testing.T) {
 		require.Len(t, w.files, 1)
 	})
 }
+
+// TestBackupsAfterAClockWasAhead: a clock that ran ahead has left backups of a time to come, as
+// many as are kept. Those that are taken since replace them, one by one, and not the other way
+// round.
+func TestBackupsAfterAClockWasAhead(t *testing.T) {
+	inWorld(t, incluster.Options{Chunkservers: 1, BackupEvery: 30 * time.Second}, func(w *world) {
+		leader := w.Leader()
+		time.Sleep(10 * time.Second)
+		for _, day := range []string{"01", "02", "03"} {
+			f, err := w.Disk(leader).Open(path.Join(incluster.BackupDir, "metadata-696e636c-209901"+day+"T000000Z.backup"), vfs.Create)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}
+		for _, left := range []int{2, 1, 0, 0} {
+			time.Sleep(30 * time.Second)
+			ahead := 0
+			for _, name := range w.kept(leader) {
+				if strings.Contains(name, "-2099") {
+					ahead++
+				}
+			}
+			require.LessOrEqual(t, ahead, left, "%v", w.kept(leader))
+			require.Len(t, w.kept(leader), 3)
+			require.False(t, w.cluster().Backups.Overdue)
+		}
+	})
+}

@@ -148,7 +148,8 @@ type backup struct {
 
 func (b *Backups) prefix() string { return fmt.Sprintf("metadata-%x-", b.cfg.Cluster[:4]) }
 
-// list returns the backups of the cluster, oldest first, and removes what an earlier one that
+// list returns the backups of the cluster, oldest first (before them those of a time to come),
+// and removes what an earlier one that
 // was cut short has left.
 func (b *Backups) list() ([]backup, error) {
 	if err := b.deps.FS.MkdirAll(b.cfg.Dir); err != nil {
@@ -184,17 +185,28 @@ func (b *Backups) list() ([]backup, error) {
 		}
 		out = append(out, backup{name, taken, info.Size})
 	}
-	slices.SortFunc(out, func(x, y backup) int { return x.taken.Compare(y.taken) })
+	// A clock was ahead where one is of a time to come: it is older than it says, and any that
+	// is taken from now on replaces it.
+	now := b.deps.Clock.Now()
+	slices.SortFunc(out, func(x, y backup) int {
+		if ahead := yetToCome(x.taken, now); ahead != yetToCome(y.taken, now) {
+			return map[bool]int{true: -1, false: 1}[ahead]
+		}
+		return x.taken.Compare(y.taken)
+	})
 	return out, nil
 }
+
+// yetToCome reports whether a backup bears a time that no clock near ours can have had.
+func yetToCome(taken, now time.Time) bool { return taken.Sub(now) >= time.Minute }
 
 // age is that of the newest backup; false where there is none, or it is of a time to come.
 func (b *Backups) age(all []backup) (time.Duration, bool) {
 	if len(all) == 0 {
 		return 0, false
 	}
-	age := b.deps.Clock.Now().Sub(all[len(all)-1].taken)
-	return age, age > -time.Minute
+	now, newest := b.deps.Clock.Now(), all[len(all)-1].taken
+	return now.Sub(newest), !yetToCome(newest, now)
 }
 
 // take writes one backup: under its name it is whole and synced, or not there.
