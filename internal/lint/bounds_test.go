@@ -32,6 +32,8 @@ var bounds = map[string]string{
 	"tiers/mover/lease.go slots":           "ctx of the mover: it is the loop that asks for jobs, nobody waits for it",
 	"metadata/propose.go queue":            "limit.Resource, in enqueue",
 	"chunkserver/piececache.go asks":       "nobody waits: what finds no place is asked for when the file is read again",
+	"chunkserver/objectcheck.go todo":      "nobody waits: an object that finds no place is handed out again",
+	"chunkserver/objectcheck.go found":     "ctx of the server: only its own goroutines that compare objects wait, and reads do not",
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
 	// Answers: as many places as senders, who never wait.
