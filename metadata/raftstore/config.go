@@ -36,7 +36,7 @@ type Config struct {
 	// 500 ms each, 50 ms where this node is the only peer. A voter refuses its vote
 	// while it still believes in a leader, so after the death of a leader both
 	// others must have waited; docs/BENCHMARKS.md has what that takes, and
-	// docs/ARCHITECTURE.md why the default holds on a busy machine.
+	// docs/rfcs/0014-leader-silence.md why the default holds on a busy machine.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 	// CommitTimeout is how soon an idle group tells followers what is committed.
 	// Default 50 ms.
