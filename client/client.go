@@ -18,6 +18,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -70,8 +72,11 @@ type Client struct {
 	endSession func() error
 	// giveBack ends the exclusive leases.
 	giveBack func()
-	running  sync.WaitGroup
-	closed   sync.Once
+	// connections is what Connect opened; nil where the caller owns the Dialer.
+	connections io.Closer
+
+	running sync.WaitGroup
+	closed  sync.Once
 }
 
 // Dial opens a session with the cluster that cfg.Metadata names, and starts
@@ -167,6 +172,9 @@ func (c *Client) Close() error {
 		c.lastReport()
 		err = c.endSession()
 		c.pool.Close()
+		if c.connections != nil {
+			err = errors.Join(err, c.connections.Close())
+		}
 	})
 	return wrap("client.Close", "", err)
 }

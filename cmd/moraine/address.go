@@ -5,11 +5,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/morainefs/moraine/client"
 )
 
 // Default ports.
 const (
-	defaultMetadataPort    = "7400"
+	defaultMetadataPort    = client.DefaultMetadataPort
 	defaultChunkserverPort = "7410"
 )
 
@@ -65,15 +67,7 @@ func (l location) String() string {
 
 // splitEndpoint reads HOST[:PORT],... into addresses, one server each.
 func splitEndpoint(s string) [][]string {
-	var servers [][]string
-	for _, h := range strings.Split(strings.TrimPrefix(s, remotePrefix), ",") {
-		h = strings.TrimRight(strings.TrimSpace(h), "/")
-		if h == "" {
-			continue
-		}
-		servers = append(servers, []string{withPort(h, defaultMetadataPort)})
-	}
-	return servers
+	return client.SplitEndpoint(strings.TrimPrefix(s, remotePrefix))
 }
 
 // serverAddress reads the address that other servers are to reach a metadata

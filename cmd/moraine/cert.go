@@ -205,7 +205,7 @@ func (a *app) certShowCommand() *cobra.Command {
 			names := args[1:]
 			if len(names) == 0 {
 				var err error
-				if names, err = certificatesIn(args[0]); err != nil {
+				if names, err = pki.Names(args[0]); err != nil {
 					return err
 				}
 				if len(names) == 0 {

@@ -67,7 +67,7 @@ func (s security) require(role transport.Role, node string) error {
 
 // onlyIdentity finds the one certificate in dir that is not the authority's.
 func onlyIdentity(dir string) (string, error) {
-	names, err := certificatesIn(dir)
+	names, err := pki.Names(dir)
 	if err != nil {
 		return "", fmt.Errorf("--certs: %w; `moraine cert --help` tells how to make certificates", err)
 	}
@@ -79,22 +79,6 @@ func onlyIdentity(dir string) (string, error) {
 	default:
 		return "", usageError("--certs %s holds several certificates (%s): say which by --identity", filepath.Clean(dir), strings.Join(names, ", "))
 	}
-}
-
-// certificatesIn returns the names of the certificates in dir, in order, without the
-// authority's.
-func certificatesIn(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if n, ok := strings.CutSuffix(e.Name(), ".crt"); ok && n != "ca" {
-			names = append(names, n)
-		}
-	}
-	return names, nil
 }
 
 // pool returns the connections of this process. In mode insecure it calls

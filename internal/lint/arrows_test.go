@@ -26,6 +26,7 @@ type arrow struct {
 // specific From decides.
 var arrows = []arrow{
 	{"cmd", []string{"*"}},
+	{"examples", []string{"client"}},
 	{"integration", []string{"*"}},
 	{"fuse", []string{"client", "transport"}},
 	{"s3", []string{"client", "transport"}},

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,21 @@ type Files struct {
 // FilesIn returns the files of name in dir: ca.crt, NAME.crt, NAME.key.
 func FilesIn(dir, name string) Files {
 	return Files{CA: filepath.Join(dir, CACertFile), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
+}
+
+// Names returns the names of the certificates in dir, in order, without the authority's.
+func Names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if n, ok := strings.CutSuffix(e.Name(), ".crt"); ok && e.Name() != CACertFile {
+			names = append(names, n)
+		}
+	}
+	return names, nil
 }
 
 // Identity is what a process presents, and whom it trusts. It follows its

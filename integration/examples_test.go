@@ -1,0 +1,36 @@
+package integration_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/integration/procs"
+)
+
+// TestExamplesRun builds the programs in examples/ and runs each against a cluster, as its
+// reader would.
+func TestExamplesRun(t *testing.T) {
+	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	for name, says := range map[string][]string{
+		"checkpoint": {"rank 3 saved step", "rank 2 restored 400 rows"},
+		"dataset":    {"read 4 shards in order: 16777216 bytes", "read 100 samples at random"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program := filepath.Join(t.TempDir(), name)
+			out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/morainefs/moraine/examples/"+name).CombinedOutput()
+			require.NoError(t, err, string(out))
+			cmd := exec.CommandContext(t.Context(), program)
+			cmd.Env = append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(), "MORAINE_CERTS="+c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE="+c.Mode())
+			out, err = cmd.CombinedOutput()
+			require.NoError(t, err, string(out))
+			for _, text := range says {
+				require.Contains(t, string(out), text)
+			}
+			t.Logf("%s", out)
+		})
+	}
+}
