@@ -1,0 +1,72 @@
+package ckpt_test
+
+import (
+	"context"
+	"log"
+	"os"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/client/ckpt/safetensors"
+)
+
+// Save this rank's part of a step, and train on while it is written.
+func ExampleRun_Begin() {
+	ctx := context.Background()
+	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	run, err := ckpt.OpenRun(ctx, c, "/runs/llama", ckpt.RunOptions{Launch: ckpt.LaunchFromEnv(os.Getenv), Rank: 0, World: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer run.Close(ctx)
+
+	part, err := run.Begin(ctx, 1000, ckpt.BeginOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	weights := make([]byte, 1024*4)
+	err = part.AddTensor(ctx, ckpt.Tensor{Name: "weight", DType: safetensors.F32, Shape: []int64{1024}, Data: weights})
+	if err == nil {
+		err = part.Seal(ctx)
+	}
+	if err != nil {
+		part.Abort(err)
+		log.Fatal(err)
+	}
+	// weights may change again from here on. The step is committed when all ranks have
+	// sealed their parts, and Wait returns.
+	if _, err := part.Wait(ctx, moraine.NVMe); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Restore one slice of the newest step.
+func ExampleRun_Resolve() {
+	ctx := context.Background()
+	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	run, err := ckpt.OpenRun(ctx, c, "/runs/llama", ckpt.RunOptions{ReadOnly: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer run.Close(ctx)
+
+	latest, err := run.Resolve(ctx, ckpt.ResolveOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer latest.Close() // nobody can remove the step before
+	dst := make([]byte, 512*4)
+	err = latest.Restore(ctx, []ckpt.SliceRequest{{Name: "weight", Offset: []int64{0}, Shape: []int64{512}, Dst: dst}})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
