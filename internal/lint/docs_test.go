@@ -15,54 +15,6 @@ import (
 // root is the top of the tree, from this package.
 const root = "../.."
 
-// testName is how a promise names a test: `folder.TestName`.
-var testName = regexp.MustCompile("`([a-z0-9/]+)\\.(Test[A-Za-z0-9_]+)`")
-
-// TestPromisesHaveTests fails when a promise of docs/SEMANTICS.md names no test,
-// or one that is not in the tree.
-func TestPromisesHaveTests(t *testing.T) {
-	tests := testsInTree(t)
-	text := read(t, "docs/SEMANTICS.md")
-	promised, _, found := strings.Cut(text, "\n## Not promised yet")
-	if !found {
-		t.Fatal("docs/SEMANTICS.md does not say what is not promised")
-	}
-	for _, m := range testName.FindAllStringSubmatch(text, -1) {
-		if !tests[m[1]+"."+m[2]] {
-			t.Errorf("docs/SEMANTICS.md names %s.%s, which does not exist", m[1], m[2])
-		}
-	}
-	if n := strings.Count(text, "Test"); n != len(testName.FindAllString(text, -1))+strings.Count(text, "package.TestName") {
-		t.Error("docs/SEMANTICS.md names a test in another way than `folder.TestName`")
-	}
-	promises := 0
-	for _, item := range strings.Split(promised, "\n- ")[1:] {
-		item, _, _ = strings.Cut(item, "\n\n")
-		promises++
-		if !testName.MatchString(item) {
-			t.Errorf("docs/SEMANTICS.md: no test holds %q", item)
-		}
-	}
-	if promises < 20 {
-		t.Errorf("only %d promises were found", promises)
-	}
-}
-
-// declared is the beginning of a test.
-var declared = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(`)
-
-// testsInTree returns every test as folder.TestName.
-func testsInTree(t *testing.T) map[string]bool {
-	t.Helper()
-	found := map[string]bool{}
-	for _, file := range files(t, "_test.go") {
-		for _, m := range declared.FindAllStringSubmatch(read(t, file), -1) {
-			found[filepath.ToSlash(filepath.Dir(file))+"."+m[1]] = true
-		}
-	}
-	return found
-}
-
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
