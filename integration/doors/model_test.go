@@ -27,7 +27,7 @@ import (
 // flushed, evicted and staged, alone and as trees, while the bucket fails
 // requests, loses answers, and is killed and started again; in the long form
 // chunkservers are killed too, with their movers. The model is what
-// docs/SEMANTICS.md promises: what one door has closed, every door reads.
+// docs/semantics promises: what one door has closed, every door reads.
 
 // modelFile is a file as it must be.
 type modelFile struct {

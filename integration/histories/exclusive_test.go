@@ -19,7 +19,7 @@ import (
 // Histories with clients that have exclusive leases, and answer creates before the
 // service has heard of them. What such a client had made and not sent is not there
 // for others once it could not be reached for the term of its leases: that is its
-// promise (docs/SEMANTICS.md), and no order explains it. So nothing happens to the
+// promise (docs/semantics/leases.md), and no order explains it. So nothing happens to the
 // clients of these, and what happens to servers is over before the term is.
 
 // exclusively is a history of that kind.
