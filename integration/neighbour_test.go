@@ -118,8 +118,8 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		memory    = 64 << 20
 		window    = 8 * time.Second
 		burst     = 16 << 20 // what may be saved up
-		// beside is what the process needs beside --memory: OPERATIONS says a tenth of a
-		// GiB for each device, and there is the program.
+		// beside is what the process needs beside --memory: docs/operations/capacity.md
+		// says a tenth of a GiB for each device, and there is the program.
 		beside = 160 << 20
 	)
 	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1,

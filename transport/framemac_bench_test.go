@@ -13,7 +13,7 @@ import (
 
 // BenchmarkFrameMAC measures what a keyed sum over the header and the message of a frame
 // would cost, per frame and end: a request is four of them, two frames at two ends each.
-// docs/OPERATIONS.md says why frames have none.
+// docs/operations/settings.md says why frames have none.
 func BenchmarkFrameMAC(b *testing.B) {
 	key := make([]byte, 32)
 	block, err := aes.NewCipher(key[:16])
