@@ -92,6 +92,9 @@ type Config struct {
 	// restores whole. Devices that become full give them back earlier. (BackupEvery times
 	// BackupKeep where the leader takes backups, else none; negative: none.)
 	BackupHorizon time.Duration
+	// SharesDisk says that the devices lie on the disk of the metadata, as on one machine.
+	// While that disk is nearly full, devices give back what they keep for the horizon.
+	SharesDisk bool
 	// RunnerKeys is how many keys one piece of a job that the leader runs may
 	// touch (512), and RunnerPieces how many pieces are run a second (200).
 	RunnerKeys, RunnerPieces int

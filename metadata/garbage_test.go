@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/metadatatest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -255,4 +257,27 @@ func TestEndedGrantsAreDeletedAfterTheGrace(t *testing.T) {
 		require.Equal(t, g.First, got.Deletions[0].Stripe)
 		require.Zero(t, got.Unknown)
 	})
+}
+
+// TestKeptBytesGiveWayOnASharedDisk: where the metadata lies on the disk of the devices and
+// finds it nearly full, what is kept for backups is deleted after the grace. Elsewhere a
+// full metadata disk leaves it alone.
+func TestKeptBytesGiveWayOnASharedDisk(t *testing.T) {
+	for _, shares := range []bool{false, true} {
+		change := func(cfg *metadata.Config) { cfg.BackupHorizon, cfg.SharesDisk = 24*time.Hour, shares }
+		bubble(t, change, func(c *cluster) {
+			nodes := c.fleet(6)
+			k := c.open(peer(transport.RoleClient, "c1"))
+			k.write("f", nil)
+			k.remove("f")
+			c.pass(2*time.Minute, nodes...)
+			require.Empty(t, deletions(nodes), "the horizon is not over")
+			c.group.Fail(metadatatest.Faults{LowSpace: true})
+			if shares {
+				require.Len(t, deletions(nodes), 6)
+			} else {
+				require.Empty(t, deletions(nodes))
+			}
+		})
+	}
 }

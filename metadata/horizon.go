@@ -49,13 +49,20 @@ func (t *topology) crowding(device uint32) uint64 {
 	return used - min(used, most)
 }
 
+// sharedDiskStep is how many bytes a device gives back with a heartbeat while the disk that
+// it shares with the metadata is nearly full.
+const sharedDiskStep = 64 << 20
+
 // keptDeletions returns at most limit deletions for a device, of what was kept for backups:
-// what has been dead for the horizon, and, where the device becomes full, as much as it needs
-// of what has been dead for the grace, oldest first.
+// what has been dead for the horizon, and, where the device, or the metadata's disk that it lies on, becomes
+// full, as much as it needs of what has been dead for the grace, oldest first.
 func (l *leader) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(l.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(l.cfg.BackupHorizon.Milliseconds()))
 	needed, atMost := l.topology.crowding(device), uint64(0)
+	if l.cfg.SharesDisk && l.crowded() {
+		needed = max(needed, sharedDiskStep)
+	}
 	if needed > 0 {
 		atMost = now - min(now, grace)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/spf13/cobra"
@@ -134,7 +135,8 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 			}
 		}, func(ctx context.Context) error {
 			return metadataApp.runMetadata(ctx, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
-				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true, backups: o.backups})
+				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true, backups: o.backups,
+				service: metadata.Config{SharesDisk: true}})
 		}, func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
 	})
 }
