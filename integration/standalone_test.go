@@ -3,6 +3,8 @@ package integration_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,6 +158,7 @@ func TestStandalone(t *testing.T) {
 	require.Equal(t, 2, strings.Count(s.said(), "started again"), s.said())
 	require.Eventually(t, func() bool { return readByS3(s) == nil }, time.Minute, 10*time.Millisecond)
 	toTheBucketAndBack(t, s)
+	requireClosedToOthers(t, data)
 
 	for i, sig := range []os.Signal{os.Interrupt, os.Kill} {
 		children := s.children(t)
@@ -176,6 +179,32 @@ func TestStandalone(t *testing.T) {
 			require.Equal(t, key, again)
 		}
 	}
+}
+
+// requireClosedToOthers looks at every file below the data of a cluster: the log, the state,
+// backups, segments of chunks, objects, keys. Users of the machine read none of it; only
+// certificates are public.
+func requireClosedToOthers(t *testing.T, data string) {
+	t.Helper()
+	seen := 0
+	require.NoError(t, filepath.WalkDir(data, func(name string, d os.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // it goes on working meanwhile
+			return nil
+		}
+		if err != nil || !d.Type().IsRegular() || filepath.Ext(name) == ".crt" {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		seen++
+		if err == nil {
+			require.Zero(t, info.Mode().Perm()&0o077, "%s has mode %v", name, info.Mode())
+		}
+		return err
+	}))
+	require.Greater(t, seen, 20)
 }
 
 // toTheBucketAndBack flushes, evicts and stages a checkpoint, named by the link to

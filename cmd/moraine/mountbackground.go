@@ -33,7 +33,7 @@ func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc locatio
 			return err
 		}
 	}
-	log, err := os.OpenFile(o.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(o.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("--log-file: %w", err)
 	}

@@ -11,8 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is the machine's file system. The zero value is ready to use.
+// OS is the machine's file system. The zero value is ready to use. What it makes is closed
+// to other users of the machine: it holds what certificates confine over the network.
 type OS struct{}
+
+// The modes of what is made.
+const (
+	fileMode = 0o600
+	dirMode  = 0o700
+)
 
 var _ FS = OS{}
 
@@ -20,7 +27,7 @@ var _ FS = OS{}
 func (OS) Open(name string, flag OpenFlag) (File, error) {
 	mode := osFlags(flag)
 	if flag&Direct != 0 {
-		f, err := os.OpenFile(name, mode|unix.O_DIRECT, 0o644)
+		f, err := os.OpenFile(name, mode|unix.O_DIRECT, fileMode)
 		if err == nil {
 			return &osFile{f: f, direct: true}, nil
 		}
@@ -33,7 +40,7 @@ func (OS) Open(name string, flag OpenFlag) (File, error) {
 			mode &^= os.O_EXCL
 		}
 	}
-	f, err := os.OpenFile(name, mode, 0o644)
+	f, err := os.OpenFile(name, mode, fileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +77,7 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 func (OS) RemoveAll(name string) error { return os.RemoveAll(name) }
 
 // MkdirAll implements FS.
-func (OS) MkdirAll(name string) error { return os.MkdirAll(name, 0o755) }
+func (OS) MkdirAll(name string) error { return os.MkdirAll(name, dirMode) }
 
 // List implements FS.
 func (OS) List(dir string) ([]string, error) {
@@ -110,7 +117,7 @@ func (OS) SyncDir(dir string) error {
 // Lock implements FS with flock(2), which also excludes a second lock within
 // this process and is released by the kernel however the process ends.
 func (OS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
 	}

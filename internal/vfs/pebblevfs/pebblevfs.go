@@ -4,7 +4,7 @@
 // What is durable, and when, is decided below. On vfs.OS the adapter steps aside
 // for pebble's own file system, which makes the same calls and knows more about
 // descriptors (sync_file_range, readahead). One thing is added on both: see
-// ordered.
+// ordered. What pebble's own makes is closed to other users, as vfs.OS has it: see private.
 package pebblevfs
 
 import (
@@ -25,7 +25,7 @@ import (
 // New returns fsys as pebble sees file systems.
 func New(fsys vfs.FS) pvfs.FS {
 	if _, ok := fsys.(vfs.OS); ok {
-		return ordered{pvfs.Default}
+		return ordered{private{pvfs.Default}}
 	}
 	return ordered{adapter{fs: fsys}}
 }
@@ -232,7 +232,7 @@ func (i fileInfo) Sys() any                { return nil }
 func (i fileInfo) DeviceID() pvfs.DeviceID { return pvfs.DeviceID{} }
 func (i fileInfo) Mode() os.FileMode {
 	if i.info.Dir {
-		return os.ModeDir | 0o755
+		return os.ModeDir | 0o700
 	}
-	return 0o644
+	return 0o600
 }
