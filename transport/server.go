@@ -155,7 +155,7 @@ type Server struct {
 	mu        sync.Mutex // guards what follows
 	conns     map[*serverConn]struct{}
 	streams   map[*serverConn]struct{} // of class Raft
-	fresh     map[net.Conn]struct{}    // shaking hands
+	fresh     handshakes
 	addresses []string
 	stopping  bool
 }
@@ -168,7 +168,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, deps: deps, log: deps.Log, metrics: deps.Metrics, clock: deps.Clock, keys: newKeyTable(), workers: newWorkers(), refusals: rate.NewLimiter(5, 20),
 		ready: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
-		conns: make(map[*serverConn]struct{}), streams: make(map[*serverConn]struct{}), fresh: make(map[net.Conn]struct{})}
+		conns: make(map[*serverConn]struct{}), streams: make(map[*serverConn]struct{})}
 	if s.clock == nil {
 		s.clock = clock.System{}
 	}
@@ -317,17 +317,21 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	var wait time.Duration
 	for {
-		s.awaitConnectionSlot()
 		nc, err := l.Accept()
 		if err == nil {
 			wait = 0
+			s.awaitConnectionSlot()
+			if !s.track(nc) {
+				nc.Close() //nolint:errcheck // nothing was said on it
+				<-s.slots
+				continue
+			}
 			s.routine.run(func() {
 				defer func() { <-s.slots }()
 				s.serveConn(ctx, nc)
 			})
 			continue
 		}
-		<-s.slots
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
@@ -342,9 +346,10 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// awaitConnectionSlot takes a slot for a connection. At the bound callers wait in the
-// kernel's queue, no longer than their own patience, and the log says so; connections
-// that close free slots.
+// awaitConnectionSlot takes a slot for a connection. At the bound the one that has been shaking
+// hands for the longest gives its slot: who proves itself does so at once, so that strangers
+// hold no places. Where all have proved themselves callers wait in the kernel's queue, no longer
+// than their own patience, and the log says so; connections that close free slots.
 func (s *Server) awaitConnectionSlot() {
 	for took := false; !took; {
 		select {
@@ -352,16 +357,23 @@ func (s *Server) awaitConnectionSlot() {
 			return
 		default:
 		}
+		s.displace()
 		took = enter(context.Background(), s.slots, &s.connectionSlots) == nil
 	}
 }
 
-// serveConn shakes hands and serves one connection until it ends.
-func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
-	if !s.track(nc) {
-		nc.Close() //nolint:errcheck // nothing was said on it
-		return
+// displace ends the connection that has been shaking hands for the longest.
+func (s *Server) displace() {
+	s.mu.Lock()
+	nc := s.fresh.oldest()
+	s.mu.Unlock()
+	if nc != nil {
+		nc.Close() //nolint:errcheck // nothing is owed on it
 	}
+}
+
+// serveConn shakes hands and serves one connection, which is tracked, until it ends.
+func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	c, err := s.shake(ctx, nc)
 	s.untrack(nc)
 	if err != nil {
@@ -394,7 +406,7 @@ func (s *Server) track(nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopping {
-		s.fresh[nc] = struct{}{}
+		s.fresh.add(nc)
 	}
 	return !s.stopping
 }
@@ -402,7 +414,7 @@ func (s *Server) track(nc net.Conn) bool {
 func (s *Server) untrack(nc net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.fresh, nc)
+	s.fresh.remove(nc)
 }
 
 func (s *Server) add(c *serverConn) bool {
@@ -448,7 +460,7 @@ func (s *Server) drain() {
 
 func (s *Server) closeAll() {
 	s.mu.Lock()
-	for nc := range s.fresh {
+	for nc := s.fresh.oldest(); nc != nil; nc = s.fresh.oldest() {
 		nc.Close() //nolint:errcheck // nothing is owed on it
 	}
 	s.mu.Unlock()
