@@ -81,7 +81,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
 	}
 	lease := newLeaseTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
-	kept := autobackup.New(autobackup.Config{Dir: cfg.BackupDir, Every: cfg.BackupEvery, Keep: cfg.BackupKeep, Horizon: cfg.BackupHorizon, Cluster: cfg.Cluster},
+	kept := autobackup.New(autobackup.Config{Dir: cfg.BackupDir, Every: cfg.BackupEvery, Keep: cfg.BackupKeep, Horizon: cfg.BackupHorizon, Cluster: cfg.Cluster, Node: cfg.Node},
 		autobackup.Deps{FS: deps.FS, Clock: deps.Clock, Log: deps.Log})
 	s := &Server{cfg: cfg, deps: deps, lease: lease, kept: kept, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
 		diverged: make(chan struct{}, 1), secrets: secretKeeper{store: deps.Secrets}}

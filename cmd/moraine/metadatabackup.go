@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 func (a *app) metadataBackupCommand() *cobra.Command {
@@ -49,13 +50,14 @@ type backupResult struct {
 
 func (a *app) backup(ctx context.Context, c *connection, name string) (err error) {
 	if _, err := os.Lstat(name); err == nil {
-		return usageError("%s is there already: a backup never takes the place of another", name)
+		return backupIsThere(name)
 	}
-	part := name + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	// A file of its own: another command may write a backup to the same name.
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part")
 	if err != nil {
 		return err
 	}
+	part := f.Name()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.Close(), os.Remove(part))
@@ -73,7 +75,7 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 		err = f.Sync()
 	}
 	if err == nil {
-		err = os.Rename(part, name)
+		err = giveName(part, name)
 	}
 	if err != nil {
 		return err
@@ -82,6 +84,25 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 		return err
 	}
 	return a.printBackup("written to", name, info, f.Close())
+}
+
+func backupIsThere(name string) error {
+	return usageError("%s is there already: a backup never takes the place of another", name)
+}
+
+// giveName renames a file to a name that nobody has.
+func giveName(from, name string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return backupIsThere(name)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not every file system has it
+		if _, err := os.Lstat(name); err == nil {
+			return backupIsThere(name)
+		}
+		return os.Rename(from, name)
+	}
+	return err
 }
 
 func (a *app) printBackup(what, name string, info raftstore.BackupInfo, err error) error {

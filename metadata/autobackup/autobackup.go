@@ -38,6 +38,8 @@ type Config struct {
 	Horizon time.Duration
 	// Cluster is the cluster's identity, which is in the names: clusters may share Dir.
 	Cluster moraine.UUID
+	// Node is the server's id, which is in the name of what it is writing: servers may share Dir.
+	Node string
 }
 
 // Deps are what a test replaces. All are needed.
@@ -76,9 +78,12 @@ const (
 	retryAfter = 5 * time.Minute
 	// spareShare is of the file system that must be left free: the state may be on it too.
 	spareShare = 10
-	suffix     = ".backup"
-	partSuffix = ".part"
-	nameTime   = "20060102T150405Z"
+	// abandonedAfter is how old the unfinished backup of another server is when it is removed:
+	// until then it may be under way.
+	abandonedAfter = 24 * time.Hour
+	suffix         = ".backup"
+	partSuffix     = ".part"
+	nameTime       = "20060102T150405Z"
 )
 
 // Backups are those of one server. Methods may be called concurrently; Run, by one
@@ -148,9 +153,23 @@ type backup struct {
 
 func (b *Backups) prefix() string { return fmt.Sprintf("metadata-%x-", b.cfg.Cluster[:4]) }
 
+// partName is what a backup is called while it is written. No two servers write one file: the
+// one that is done first would give its name to what the other has half written.
+func (b *Backups) partName(taken time.Time) string {
+	return b.prefix() + taken.UTC().Format(nameTime) + "." + b.cfg.Node + partSuffix
+}
+
+// abandoned reports whether a file, named without the prefix, is what a backup that was cut
+// short has left: one of this server's, which takes one at a time, or an old one of another's.
+func (b *Backups) abandoned(rest string, now time.Time) bool {
+	rest, isPart := strings.CutSuffix(rest, partSuffix)
+	stamp, node, named := strings.Cut(rest, ".")
+	taken, err := time.Parse(nameTime, stamp)
+	return isPart && named && err == nil && (node == b.cfg.Node || now.Sub(taken) > abandonedAfter)
+}
+
 // list returns the backups of the cluster, oldest first (before them those of a time to come),
-// and removes what an earlier one that
-// was cut short has left.
+// and removes what earlier ones that were cut short have left.
 func (b *Backups) list() ([]backup, error) {
 	if err := b.deps.FS.MkdirAll(b.cfg.Dir); err != nil {
 		return nil, err
@@ -165,7 +184,7 @@ func (b *Backups) list() ([]backup, error) {
 		if !ok {
 			continue
 		}
-		if strings.HasSuffix(rest, suffix+partSuffix) {
+		if b.abandoned(rest, b.deps.Clock.Now()) {
 			if err := b.deps.FS.Remove(path.Join(b.cfg.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
 			}
@@ -221,7 +240,7 @@ func (b *Backups) take(ctx context.Context, src Source, incarnation moraine.Inca
 		return err
 	}
 	name := path.Join(b.cfg.Dir, b.prefix()+info.Taken.UTC().Format(nameTime)+suffix)
-	part := name + partSuffix
+	part := path.Join(b.cfg.Dir, b.partName(info.Taken))
 	f, err := b.deps.FS.Open(part, vfs.Create|vfs.Truncate)
 	if err != nil {
 		return err
