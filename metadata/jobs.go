@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -62,10 +61,8 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 		// A server of an earlier build would refuse the whole request.
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
-	if asked.Traits != nil {
-		l.buckets.Store(asked.Traits.Bucket, asked.Traits)
-		asked.Traits = nil // it is no matter of the state
-	}
+	l.traits.heard(l.topology.view(), host, asked.Traits)
+	asked.Traits = nil // it is no matter of the state
 	until := l.waitUntil(ctx, asked.WaitMillis)
 	all := asked.Kinds
 	for {
@@ -98,16 +95,6 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 			return nil, err
 		}
 	}
-}
-
-// bucketTraits returns what movers found out about buckets since this leader began.
-func (l *leader) bucketTraits() (all []*wire.BucketTraits) {
-	l.buckets.Range(func(_, v any) bool {
-		all = append(all, v.(*wire.BucketTraits))
-		return true
-	})
-	slices.SortFunc(all, func(a, b *wire.BucketTraits) int { return strings.Compare(a.Bucket, b.Bucket) })
-	return all
 }
 
 // startable returns those of the kinds of which a job may begin now: no rewriting of stripes

@@ -66,9 +66,7 @@ type leader struct {
 	steered   poke       // an administrator changed how devices are to be filled
 	settled   poke       // chunks that were in memory alone are on their devices, or gone
 
-	// buckets are the traits of buckets that movers have probed, by URL
-	// (*wire.BucketTraits).
-	buckets sync.Map
+	traits bucketTraits // of buckets that movers have probed
 
 	endpoints     *endpoints
 	bucketHealths *bucketHealths

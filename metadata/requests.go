@@ -81,7 +81,7 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 		}
 	}
 	if t := resp.GetTier(); t != nil {
-		t.Traits, t.LedMillis = l.bucketTraits(), uint64(l.deps.Clock.Since(l.began).Milliseconds())
+		t.Traits, t.LedMillis = l.traits.all(), uint64(l.deps.Clock.Since(l.began).Milliseconds())
 		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
 			t.Health, err = l.bucketStatus(r)
 			return err

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -28,4 +29,11 @@ func TestABackupTakesNoPlaceOfAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "first", string(got))
 	require.NoFileExists(t, filepath.Join(dir, "first"))
+}
+
+// TestRestoreSaysWhatIsAcceptedAgain: certificates that were revoked after the backup.
+func TestRestoreSaysWhatIsAcceptedAgain(t *testing.T) {
+	text := revokedSince(time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC))
+	require.Contains(t, text, "revoked after 2026-11-24T12:00:00Z is accepted again")
+	require.Contains(t, text, "moraine cert revoke")
 }

@@ -94,6 +94,7 @@ you do not know the number, give one that is surely not below it; there are 254.
 				return err
 			}
 			a.note("%s", horizonNeeded(info.Taken, info.Horizon, time.Now()))
+			a.note("%s", revokedSince(info.Taken))
 			a.note("it is incarnation %d now: for every later restore, also of this same backup, give --after-incarnation %[1]d or more", begin.Incarnation.Number)
 			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
 			return nil
@@ -102,6 +103,11 @@ you do not know the number, give one that is surely not below it; there are 254.
 	o.flags(cmd)
 	after.flags(cmd, "the highest number that an incarnation of this cluster ever had, also one made from this backup (needed)")
 	return cmd
+}
+
+// revokedSince says that a restore takes certificates off the list of revoked ones.
+func revokedSince(taken time.Time) string {
+	return fmt.Sprintf("warning: the list of revoked certificates is that of the backup: each that was revoked after %s is accepted again. Revoke it again (`moraine cert revoke`) once the server runs, before others can reach it", taken.UTC().Format(time.RFC3339))
 }
 
 // horizonNeeded says which backup horizon a backup needs that is restored now.
