@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	own "github.com/morainefs/moraine/internal/versity"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -18,16 +19,17 @@ type backend struct {
 	versity.BackendUnsupported
 	// life bounds every request: the library's own contexts end only with the
 	// process, and are reused while a body is still being sent.
-	life context.Context
-	cfg  Config
-	deps Deps
-	cl   *client.Client
+	life   context.Context
+	cfg    Config
+	deps   Deps
+	cl     *client.Client
+	places *own.Places
 }
 
 var _ versity.Backend = (*backend)(nil)
 
-func newBackend(life context.Context, cfg Config, deps Deps) *backend {
-	return &backend{life: life, cfg: cfg, deps: deps, cl: deps.Client}
+func newBackend(life context.Context, cfg Config, deps Deps, places *own.Places) *backend {
+	return &backend{life: life, cfg: cfg, deps: deps, cl: deps.Client, places: places}
 }
 
 // String names the backend to the library.

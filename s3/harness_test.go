@@ -32,6 +32,8 @@ import (
 const (
 	accessKey = "testaccess"
 	secretKey = "test/secret+key"
+	// maxConnections is the most connections of the endpoint.
+	maxConnections = 512
 	// headerTimeout is the endpoint's.
 	headerTimeout = 5 * time.Second
 	// stallTimeout is the endpoint's: long enough for a machine that is loaded.
@@ -132,7 +134,7 @@ func serve(m *testing.M) (int, error) {
 	}
 	shared.cluster, shared.owner, shared.client, shared.endpoint = c, owner, cl, addrs[0]
 	ready := make(chan struct{})
-	server, err := s3.New(s3.Config{Listen: addrs, HeaderTimeout: headerTimeout, StallTimeout: stallTimeout, AccessKey: accessKey, SecretKey: secretKey},
+	server, err := s3.New(s3.Config{Listen: addrs, MaxConnections: maxConnections, HeaderTimeout: headerTimeout, StallTimeout: stallTimeout, AccessKey: accessKey, SecretKey: secretKey},
 		s3.Deps{Client: cl.Client, Log: log, Ready: func() { close(ready) }})
 	if err != nil {
 		return 0, err

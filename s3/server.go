@@ -152,7 +152,8 @@ func (s *Server) Run(ctx context.Context) error {
 	// Requests under way when ctx ends are given the library's time to finish.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	be := newBackend(life, s.cfg, s.deps)
+	places := versity.NewPlaces(s.cfg.MaxConnections)
+	be := newBackend(life, s.cfg, s.deps, places)
 	ended := make(chan struct{})
 	defer close(ended)
 	go s.announce(ended)
@@ -165,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 		// A bucket is any directory with a name that a client will send;
 		// CreateBucket holds new ones to the rules of S3 (bucket.go).
 		DisableStrictBucketNames: true,
-		S3Options:                []s3api.Option{versity.Bound(s.cfg.HeaderTimeout, s.cfg.StallTimeout), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
+		S3Options:                []s3api.Option{versity.Bound(s.cfg.HeaderTimeout, s.cfg.StallTimeout, places), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
 	if err != nil && ctx.Err() == nil {
 		return &moraine.Error{Op: "s3", Ref: strings.Join(s.cfg.Listen, ","), Kind: moraine.Internal, Err: err}

@@ -23,12 +23,14 @@ type transfer struct {
 	metrics  *Metrics
 }
 
-// transferOf returns the transfer of a request.
+// transferOf returns the transfer of a request. It was signed with the key, so that its
+// connection is not ended for one that shows none.
 func (b *backend) transferOf(rc context.Context) transfer {
 	t := transfer{patience: b.cfg.StallTimeout, log: b.deps.Log, metrics: b.deps.Metrics}
 	if r, ok := rc.(*fasthttp.RequestCtx); ok {
 		t.conn = r.Conn()
 	}
+	b.places.Proved(rc)
 	return t
 }
 

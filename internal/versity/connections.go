@@ -37,13 +37,15 @@ func Check() error {
 // Bound returns the option that has the server end connections whose headers take longer
 // than header to come, and those on which a body or an answer takes longer than stall: what
 // moves the content of objects may move the deadlines of its connection as it gets on. It
-// also has the server read the bodies of requests that it refuses (drain.go).
-func Bound(header, stall time.Duration) s3api.Option {
+// also has the server keep places (places.go), and read the bodies of requests that it refuses
+// (drain.go).
+func Bound(header, stall time.Duration, places *Places) s3api.Option {
 	return func(s *s3api.S3ApiServer) {
 		s3api.WithOnListen(func() {
 			app := (*fiber.App)(reflect.ValueOf(s).Elem().FieldByName(appField).UnsafePointer())
 			server := app.Server()
 			server.Handler = draining(server.Handler)
+			server.ConnState = places.state
 			server.ReadTimeout, server.WriteTimeout, server.IdleTimeout = header, stall, idleTimeout
 			server.HeaderReceived = func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 				return fasthttp.RequestConfig{ReadTimeout: stall}

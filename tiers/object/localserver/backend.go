@@ -18,6 +18,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/morainefs/moraine"
+	own "github.com/morainefs/moraine/internal/versity"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
@@ -29,6 +30,7 @@ type backend struct {
 	store  *localstore.Store
 	bucket string
 	made   time.Time
+	places *own.Places
 }
 
 var _ versity.Backend = (*backend)(nil)
@@ -167,7 +169,8 @@ func headers(contentType, encoding, disposition, language, cache, expires *strin
 }
 
 // PutObject stores an object.
-func (b *backend) PutObject(_ context.Context, in s3response.PutObjectInput) (out s3response.PutObjectOutput, err error) {
+func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (out s3response.PutObjectOutput, err error) {
+	b.places.Proved(rc)
 	if err := b.has(str(in.Bucket)); err != nil {
 		return out, err
 	}
@@ -228,7 +231,8 @@ type section struct {
 func (s *section) Close() error { return s.file.Close() }
 
 // GetObject streams an object, or a range of it.
-func (b *backend) GetObject(_ context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (b *backend) GetObject(rc context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+	b.places.Proved(rc)
 	if err := b.has(str(in.Bucket)); err != nil {
 		return nil, err
 	}

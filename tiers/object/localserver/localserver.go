@@ -92,12 +92,13 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer store.Close()
-	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now()}, &embedgw.Config{
+	places := versity.NewPlaces(maxConnections)
+	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now(), places: places}, &embedgw.Config{
 		RootUserAccess: keys.Access, RootUserSecret: keys.Secret, Ports: []string{cfg.Listen},
 		MaxConnections: maxConnections, MaxRequests: maxRequests, MultipartMaxParts: maxParts,
 		Quiet: true, KeepAlive: true, HealthPath: HealthPath, DisableACLs: true,
 		IAMService: versity.NewAccount(keys.Access, keys.Secret),
-		S3Options:  []s3api.Option{versity.Bound(headerTimeout, transferTimeout)},
+		S3Options:  []s3api.Option{versity.Bound(headerTimeout, transferTimeout, places)},
 	})
 }
 

@@ -36,7 +36,8 @@ func (b *backend) CreateMultipartUpload(_ context.Context, in s3response.CreateM
 }
 
 // UploadPart stores a part.
-func (b *backend) UploadPart(_ context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
+func (b *backend) UploadPart(rc context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
+	b.places.Proved(rc)
 	if err := b.has(str(in.Bucket)); err != nil {
 		return nil, err
 	}

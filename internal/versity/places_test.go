@@ -1,0 +1,66 @@
+package versity
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
+)
+
+// TestStrangersHoldNoPlaces has strangers take every connection of a server, say nothing or
+// half of a request, and come again: who has the key is served, and keeps its connection.
+func TestStrangersHoldNoPlaces(t *testing.T) {
+	const connections = 32
+	places := NewPlaces(connections)
+	server := &fasthttp.Server{Concurrency: connections, ConnState: places.state, Handler: func(rc *fasthttp.RequestCtx) {
+		if string(rc.Request.Header.Peek("Authorization")) == "key" {
+			places.Proved(rc)
+		}
+	}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	dial := func() net.Conn {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { nc.Close() }) //nolint:errcheck // the test is over
+		require.NoError(t, nc.SetDeadline(time.Now().Add(time.Minute)))
+		return nc
+	}
+	ask := func(nc net.Conn) {
+		t.Helper()
+		_, err := fmt.Fprint(nc, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: key\r\n\r\n")
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(nc), nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	friend := dial()
+	ask(friend)
+	var first net.Conn
+	for n := range 4 * connections {
+		nc := dial()
+		if n%2 == 0 {
+			_, err := io.WriteString(nc, "GET / HTTP/1.1\r\nHost: ")
+			require.NoError(t, err)
+		}
+		if n == 0 {
+			first = nc
+		}
+	}
+	_, err = io.ReadAll(first)
+	var late net.Error
+	require.False(t, err != nil && errors.As(err, &late) && late.Timeout(), "the first stranger makes room")
+	ask(friend)
+	ask(dial())
+	require.NoError(t, l.Close())
+	<-served
+}
