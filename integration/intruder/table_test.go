@@ -79,7 +79,7 @@ var rows = map[string]row{
 	"deleted_object":    {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"report_objects":    {own: "permission denied", confined: "permission denied", node: "permission denied"},
 	"check_objects":     {own: "permission denied", confined: "permission denied", node: "permission denied"},
-	"list_bad_objects":  {own: "ok", confined: "ok", node: "ok"},
+	"list_bad_objects":  {own: "ok", confined: "ok", node: "permission denied"},
 	"get_object":        {own: "ok", confined: "not found", node: "not found"},
 	"get_tier":          {own: "ok", confined: "ok", node: "permission denied"},
 	"set_policy":        {own: "ok", confined: "not found", readOnly: "read only", node: "permission denied"},
