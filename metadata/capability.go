@@ -149,13 +149,13 @@ func (l *leader) reportBadChunks(ctx context.Context, c *call) (*wire.MetaRespon
 		shown := b.Capability
 		b.Capability = nil // the log has no use for it
 		itself := c.isChunkserver() && v.mayReport(c, b.Device) == nil
-		return confined && !itself && !l.tokens.permits(shown, c.req.Session, b.Stripe, now)
+		return confined && !itself && !l.tokens.permits(shown, c.req.Session, b, now)
 	})
 	return l.propose(ctx, c.caller, req)
 }
 
-// permits reports whether a capability of a session covers some of a stripe, now.
-func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
+// permits reports whether a capability of a session covers some of a chunk, now.
+func (s *signer) permits(b []byte, session uint64, chunk *wire.BadChunk, now int64) bool {
 	claims, err := capability.Verify(b, func(id uint64) ed25519.PublicKey {
 		for _, k := range *s.keys.Load() {
 			if k.Id == id {
@@ -165,7 +165,7 @@ func (s *signer) permits(b []byte, session, stripe uint64, now int64) bool {
 		return nil
 	})
 	return err == nil && claims.Session == session && session != 0 && now < claims.Expires &&
-		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversPart(claims, stripe)
+		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversSome(claims, chunk.Stripe, chunk.Index)
 }
 
 // permitReads signs capabilities for all that a page of extents names: for whole stripes,

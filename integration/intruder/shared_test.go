@@ -88,6 +88,8 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 		}
 	}
 
+	w.reportsOfASharedStripe(i, scheme, first, page.Capabilities[0])
+
 	// Through a client.
 	reader, err := w.cluster.ClientAs(ctx, confined[0].peer, client.Config{Patience: 5 * time.Second})
 	require.NoError(t, err)
@@ -119,4 +121,29 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 	require.NoError(t, w.cluster.WaitReady(ctx))
 	require.NoError(t, r.ReadRange(ctx, got, 0))
 	require.Equal(t, want, got)
+}
+
+// reportsOfASharedStripe: what a confined session says of chunks that it may not read counts for
+// nothing, whatever else of the stripe it reads; what it says of its own has them repaired.
+func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, s *wire.Stripe, shown []byte) {
+	t := w.t
+	queued := func() uint64 {
+		resp, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+		require.NoError(t, err)
+		return resp.GetCluster().RepairQueued
+	}
+	report := func(index int) {
+		_, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{Chunks: []*wire.BadChunk{{Stripe: s.Id,
+			Index: uint32(index), Device: s.Chunks[index].Device, Version: s.Version, Kind: uint32(moraine.Corrupt), Capability: shown}}}}})
+		require.NoError(t, err)
+	}
+	for index := range s.Chunks {
+		if !scheme.IsCopies() && index >= int(scheme.K) { // of both others it reads some bytes
+			report(index)
+			require.Zero(t, queued(), "chunk %d is not its own", index)
+		}
+	}
+	report(0)
+	require.EqualValues(t, 1, queued())
+	require.Eventually(t, func() bool { return queued() == 0 }, time.Minute, 100*time.Millisecond)
 }

@@ -140,7 +140,8 @@ func TestWhatWasCutShortIsRemoved(t *testing.T) {
 		slices.Sort(want)
 		require.Equal(t, want, kept)
 
-		time.Sleep(25 * time.Hour)
+		time.Sleep(25*time.Hour + time.Minute)
+		synctest.Wait()
 		_, kept = wholeBackups(t, fsys)
 		require.NotContains(t, kept, prefix+others)
 		require.Contains(t, kept, foreign, "another cluster's is not ours to remove")

@@ -215,6 +215,20 @@ func CoversPart(c *wire.CapabilityClaims, stripe uint64) bool {
 	return n < len(c.Parts) && c.Parts[n].Stripe == stripe || CoversStripe(c, stripe) || repairs(c, stripe)
 }
 
+// CoversSome reports whether the claims cover any byte of a chunk.
+func CoversSome(c *wire.CapabilityClaims, stripe uint64, index uint32) bool {
+	if CoversStripe(c, stripe) || repairs(c, stripe) {
+		return true
+	}
+	n := sort.Search(len(c.Parts), func(n int) bool { return c.Parts[n].Stripe >= stripe })
+	for ; n < len(c.Parts) && c.Parts[n].Stripe == stripe; n++ {
+		if c.Parts[n].Copies || c.Parts[n].Index == index {
+			return true
+		}
+	}
+	return false
+}
+
 // CoversChunk reports whether the claims have an intent for the chunk, just so.
 func CoversChunk(c *wire.CapabilityClaims, stripe uint64, index, device, version uint32) bool {
 	return slices.ContainsFunc(c.Intents, func(in *wire.Intent) bool {

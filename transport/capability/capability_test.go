@@ -101,6 +101,9 @@ func TestWhatACapabilityCovers(t *testing.T) {
 	for stripe, some := range map[uint64]bool{10: true, 15: false, 29: false, 30: true, 31: true, 32: false} {
 		require.Equal(t, some, capability.CoversPart(claims(), stripe), "stripe %d", stripe)
 	}
+	for chunk, some := range map[[2]uint64]bool{{10, 31}: true, {15, 0}: false, {30, 0}: false, {30, 1}: true, {30, 2}: false, {31, 0}: true, {31, 3}: true, {32, 1}: false} {
+		require.Equal(t, some, capability.CoversSome(claims(), chunk[0], uint32(chunk[1])), "%v", chunk)
+	}
 	require.False(t, capability.CoversStripe(claims(), 30))
 	for _, r := range []struct {
 		object, off, length uint64
