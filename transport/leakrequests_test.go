@@ -174,13 +174,17 @@ func (s *leakServers) chunkRequests() []leakRequest {
 	data, long := s.bytes(100_000), s.bytes(moraine.MaxChunkSize)
 	capability := capabilitytest.Sign(s.cluster.ID(), &wire.CapabilityClaims{Node: "n9", Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE,
 		Stripes: []*wire.StripeRange{{First: 1, Count: 1 << 41}}})
+	read := capabilitytest.Sign(s.cluster.ID(), &wire.CapabilityClaims{Node: "n9", Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ,
+		Stripes: []*wire.StripeRange{{First: 1, Count: 1 << 41}}, Objects: []*wire.ObjectRange{{Object: leakObject, Length: 1 << 40}, {Object: leakObject + 1, Length: 1 << 40}}})
 	put := func(stripe uint64, sum uint32) *wire.PutChunk {
 		return &wire.PutChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Version: 1, Crc: sum, Level: uint32(moraine.NVMe), Capability: capability}
 	}
 	get := func(stripe, off, n uint64) *wire.GetChunk {
-		return &wire.GetChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Offset: off, Length: n}
+		return &wire.GetChunk{Stripe: 1<<40 | stripe, Index: 1, Device: 1, Offset: off, Length: n, Capability: read}
 	}
-	piece := func(off, n uint64) *wire.GetPiece { return &wire.GetPiece{Object: leakObject, Offset: off, Length: n} }
+	piece := func(off, n uint64) *wire.GetPiece {
+		return &wire.GetPiece{Object: leakObject, Offset: off, Length: n, Capability: read}
+	}
 	chunks := func(name string, kind transport.Kind, m proto.Message, payload []byte, reply int) leakRequest {
 		return leakRequest{name: name, kind: kind, class: transport.Bulk, message: m, payload: payload, reply: reply}
 	}
@@ -202,7 +206,7 @@ func (s *leakServers) chunkRequests() []leakRequest {
 		good(chunks("get of a piece", getPiece, piece(0, leakPiece), nil, leakPiece)),
 		good(chunks("get in a piece", getPiece, piece(10, 5000), nil, 5000)),
 		chunks("get of a piece past the end", getPiece, piece(leakPiece, 10), nil, 10),
-		chunks("get of a piece of no object", getPiece, &wire.GetPiece{Object: leakObject + 1, Length: 10}, nil, 10),
+		chunks("get of a piece of no object", getPiece, &wire.GetPiece{Object: leakObject + 1, Length: 10, Capability: read}, nil, 10),
 		good(chunks("sync", transport.KindSyncDevices, &wire.SyncDevices{}, nil, 0)),
 		chunks("sync of no device", transport.KindSyncDevices, &wire.SyncDevices{Devices: []uint32{99}}, nil, 0),
 		good(leakRequest{name: "stat", kind: transport.KindStatDevices, class: transport.Control, message: &wire.StatDevices{}}),
