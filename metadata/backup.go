@@ -50,6 +50,9 @@ type backup struct {
 // where none is named.
 func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, error) {
 	asked := c.req.GetReadBackup()
+	if asked.End {
+		return l.endBackup(asked.Backup)
+	}
 	id, b, err := l.backup(ctx, asked.Backup)
 	if err != nil {
 		return nil, err
@@ -70,6 +73,22 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{
 		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.cluster.incarnation),
 		Cluster: l.cluster.uuid[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
+}
+
+// endBackup gives up a backup that its reader wants no more of; one that is gone has ended.
+func (l *leader) endBackup(id uint64) (*wire.MetaResponse, error) {
+	set := &l.server.backups
+	set.mu.Lock()
+	b := set.open[id]
+	set.mu.Unlock()
+	if b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err := set.end(id, b); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{Backup: id}}}, nil
 }
 
 // read makes the piece at next the present one. The mutex is held.

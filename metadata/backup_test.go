@@ -160,6 +160,16 @@ func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
 		_, err := c.do(ops, readBackup(r.Backup, uint64(len(r.Data))))
 		require.ErrorIs(t, err, moraine.Stale)
 
+		for range 2 * 3 { // more than there are places
+			r = begin()
+			end := &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: r.Backup, End: true}}}
+			for range 2 { // the answer is lost once
+				_, err = c.do(ops, end)
+				require.NoError(t, err)
+			}
+			require.Zero(t, s.open, "its reader has said that it reads no more")
+		}
+
 		begin()
 		c.elect("m2")
 		require.Zero(t, s.open, "a server that does not lead any more holds a snapshot")

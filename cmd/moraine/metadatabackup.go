@@ -123,12 +123,19 @@ func writeBackup(ctx context.Context, c *connection, f io.Writer, a *app) (info 
 	var w *raftstore.BackupWriter
 	var bar *bar
 	defer func() { bar.finish(err) }()
-	for id, offset := uint64(0), uint64(0); ; {
+	id, offset := uint64(0), uint64(0)
+	defer func() {
+		if err != nil && id != 0 {
+			endBackup(ctx, c, id)
+		}
+	}()
+	for {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}})
 		if err != nil {
 			return info, err
 		}
 		r := resp.GetReadBackup()
+		id = r.Backup
 		if w == nil {
 			info = raftstore.BackupInfo{Incarnation: r.Incarnation, Applied: r.Applied, Term: r.Term, Taken: time.Now(), Horizon: time.Duration(r.HorizonMillis) * time.Millisecond, Bytes: int64(r.Size)}
 			if len(r.Cluster) != len(info.Cluster) {
@@ -147,6 +154,14 @@ func writeBackup(ctx context.Context, c *connection, f io.Writer, a *app) (info 
 			return info, err
 		}
 		bar.add(int64(len(r.Data)))
-		id, offset = r.Backup, offset+uint64(len(r.Data))
+		offset += uint64(len(r.Data))
 	}
+}
+
+// endBackup tells the leader that nobody reads more of a backup, so that its place is free at
+// once. Where that does not arrive the leader finds out within a minute.
+func endBackup(ctx context.Context, c *connection, id uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, End: true}}})
 }

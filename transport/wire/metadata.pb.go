@@ -13746,6 +13746,7 @@ type ReadBackup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
 	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"` // nobody reads more of it: the snapshot goes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13792,6 +13793,13 @@ func (x *ReadBackup) GetOffset() uint64 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *ReadBackup) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 type ReadBackupReply struct {
@@ -15546,11 +15554,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\aconsume\x18\x04 \x01(\x06R\aconsume\x12\x14\n" +
 	"\x05mtime\x18\x05 \x01(\x03R\x05mtime\"\"\n" +
 	"\fRaiseRouting\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\x04R\x04from\"<\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\"N\n" +
 	"\n" +
 	"ReadBackup\x12\x16\n" +
 	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xe2\x01\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\xe2\x01\n" +
 	"\x0fReadBackupReply\x12\x16\n" +
 	"\x06backup\x18\x01 \x01(\x06R\x06backup\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x12\n" +
