@@ -55,11 +55,11 @@ func (a *app) certCommand() *cobra.Command {
 		Use:     "cert",
 		GroupID: groupCluster,
 		Short:   "Make the cluster's authority and certificates for nodes, clients and admins",
-		Long: `Every part of a cluster proves who it is by a certificate of the cluster's own
-authority. "cert init" makes the authority once; keep its ca.key away from the
-nodes. "cert issue" makes a certificate for a node or a user; copy ca.crt,
-NAME.crt and NAME.key to where it runs and name that directory by --certs.
-A certificate that is replaced on disk is taken up without a restart.`,
+		Long: `Every part of a cluster proves its identity with a certificate of the cluster's own
+authority. "cert init" makes the authority once. Keep its ca.key away from the nodes.
+"cert issue" makes a certificate for a node or a user. Copy ca.crt, NAME.crt and NAME.key
+to the machine that uses it, and name that directory with --certs. A program loads a
+replaced certificate without a restart.`,
 		Example: `  moraine cert init ./ca
   moraine cert issue ./ca metadata m1
   moraine cert issue ./ca chunkserver n1
@@ -79,7 +79,7 @@ func (a *app) certInitCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if days < 1 {
-				return usageError("--days %d: write a number of days from 1", days)
+				return usageError("--days %d: write a number of days, 1 or more", days)
 			}
 			var cluster moraine.UUID
 			if _, err := rand.Read(cluster[:]); err != nil {
@@ -99,7 +99,7 @@ func (a *app) certInitCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&days, "days", 3650, "how long the authority is good for")
+	cmd.Flags().IntVar(&days, "days", 3650, "how long the authority is valid")
 	return cmd
 }
 
@@ -112,10 +112,13 @@ func (a *app) certIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue DIR ROLE NAME",
 		Short: "Issue a certificate for NAME: metadata, chunkserver, gateway, client or admin",
-		Long: `Issue NAME.crt and NAME.key with the authority in DIR. ROLE says what the
-holder may be: metadata and chunkserver are servers, NAME their node id; gateway
-is an S3 endpoint; client uses files, below --scope only; admin may do what
-changes the cluster.`,
+		Long: `Issue NAME.crt and NAME.key with the authority in DIR. ROLE says what the holder
+may do:
+
+  metadata, chunkserver  run a server; NAME is its node id
+  gateway                run an S3 endpoint
+  client                 use files, only below --scope where it is given
+  admin                  change the cluster`,
 		Args: cobra.ExactArgs(3),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r.Role, r.Node = pki.Role(args[1]), args[2]
@@ -123,7 +126,7 @@ changes the cluster.`,
 				return usageError("role %q: write metadata, chunkserver, gateway, client or admin", args[1])
 			}
 			if days < 1 {
-				return usageError("--days %d: write a number of days from 1", days)
+				return usageError("--days %d: write a number of days, 1 or more", days)
 			}
 			ca, err := pki.LoadCA(args[0])
 			if err != nil {
@@ -144,11 +147,12 @@ changes the cluster.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.Scope, "scope", "/", "directory that the holder is confined to")
+	f.StringVar(&r.Scope, "scope", "/", "directory to which the certificate confines its holder")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "the holder may change nothing")
-	f.BoolVar(&r.NoSquash, "no-squash", false, "root stays root (else it becomes nobody)")
-	f.StringSliceVar(&r.Hosts, "host", nil, "name or IP address to put in the certificate, for tools that look at it")
-	f.IntVar(&days, "days", 365, "how long the certificate is good for")
+	f.BoolVar(&r.NoSquash, "no-squash", false, "root stays root (otherwise root becomes nobody)")
+	f.StringSliceVar(&r.Hosts, "host", nil, "name or IP address to put in the certificate, for tools "+
+		"that check it")
+	f.IntVar(&days, "days", 365, "how long the certificate is valid")
 	f.StringVar(&out, "out", "", "directory for NAME.crt, NAME.key and ca.crt (default: DIR)")
 	return cmd
 }
@@ -158,15 +162,15 @@ func (a *app) certRenewCommand() *cobra.Command {
 	var certs string
 	cmd := &cobra.Command{
 		Use:   "renew DIR NAME...",
-		Short: "Renew certificates, also ones that have expired",
-		Long: `Certify NAME.key anew with the authority in DIR, for what NAME.crt says: role, scope
-and all else stay. Both are in --in, and NAME.crt is replaced there. A program that
-uses it takes it up without a restart.`,
+		Short: "Renew certificates, including expired ones",
+		Long: `Issue a new certificate for the key in NAME.key, with the authority in DIR. Role, scope
+and all other properties of NAME.crt stay the same. Both files are in --in; the command
+replaces NAME.crt there. A program that uses it loads it without a restart.`,
 		Example: "  moraine cert renew ./ca n1 --in /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if days < 1 {
-				return usageError("--days %d: write a number of days from 1", days)
+				return usageError("--days %d: write a number of days, 1 or more", days)
 			}
 			ca, err := pki.LoadCA(args[0])
 			if err != nil {
@@ -191,7 +195,7 @@ uses it takes it up without a restart.`,
 			return a.printCertificates(infos...)
 		},
 	}
-	cmd.Flags().IntVar(&days, "days", 365, "how long the certificates are good for")
+	cmd.Flags().IntVar(&days, "days", 365, "how long the certificates are valid")
 	cmd.Flags().StringVar(&certs, "in", "", "directory of NAME.crt and NAME.key (default: DIR)")
 	return cmd
 }
@@ -199,7 +203,7 @@ uses it takes it up without a restart.`,
 func (a *app) certShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR [NAME...]",
-		Short: "Show whom certificates name, and until when; without NAME, of each in DIR",
+		Short: "Show the holder and the expiry of certificates; without NAME, of all in DIR",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			names := args[1:]
@@ -209,7 +213,7 @@ func (a *app) certShowCommand() *cobra.Command {
 					return err
 				}
 				if len(names) == 0 {
-					return usageError("%s: no NAME.crt there; make one with `moraine cert issue`", args[0])
+					return usageError("%s: NAME.crt is not there; make one with `moraine cert issue`", args[0])
 				}
 			}
 			var infos []certificateInfo

@@ -26,17 +26,17 @@ func (a *app) certRevokeCommand() *cobra.Command {
 	var o revokeOptions
 	cmd := &cobra.Command{
 		Use:   "revoke",
-		Short: "Have the cluster take certificates no more, or list those that it does not take",
-		Long: `Put certificates on the cluster's list of those that are not taken any more. Within
-10 seconds every server ends the connections of their holders and refuses new ones, and
-their sessions end. A revoked chunkserver counts as away.
+		Short: "Revoke certificates, or list the revoked ones",
+		Long: `Put certificates on the cluster's list of revoked certificates. Within 10 seconds every
+server ends the connections and sessions of their holders and refuses new ones. The
+cluster counts a revoked chunkserver as down.
 
---file revokes the key of a certificate file: every certificate with that key. --key
-does so by the key's SHA-256, --serial revokes one certificate by its serial number
-("moraine cert show --json" prints both). --node revokes all certificates of a node that were issued up to now;
-one that is issued after it, with a new key, is taken. --undo takes them off the list.
+--file revokes the key of a certificate file: every certificate with that key. --key does
+the same by the key's SHA-256. --serial revokes one certificate by its serial number
+("moraine cert show --json" prints both). --node revokes all certificates that a node got
+up to now. Servers accept a later one with a new key. --undo takes entries off the list.
 
-It needs an admin's certificate, another one than those that are revoked.`,
+The command needs an admin's certificate that is not one of those to revoke.`,
 		Example: `  moraine cert revoke --file ./ca/alice.crt
   moraine cert revoke --node n3 --role chunkserver
   moraine cert revoke --list`,
@@ -44,13 +44,14 @@ It needs an admin's certificate, another one than those that are revoked.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.revokeCerts(cmd, o) },
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.files, "file", nil, "certificate file whose key is revoked; may be repeated")
+	f.StringArrayVar(&o.files, "file", nil, "certificate file with the key to revoke; may be repeated")
 	f.StringArrayVar(&o.keys, "key", nil, "SHA-256 of a public key, in hexadecimal; may be repeated")
 	f.StringArrayVar(&o.serials, "serial", nil, "serial number of a certificate, in hexadecimal; may be repeated")
-	f.StringArrayVar(&o.nodes, "node", nil, "node whose certificates of up to now are revoked; may be repeated")
+	f.StringArrayVar(&o.nodes, "node", nil, "node whose certificates up to now are revoked; may be "+
+		"repeated")
 	f.StringVar(&o.role, "role", "", "with --node: its certificates of this role only")
 	f.BoolVar(&o.undo, "undo", false, "take the certificates off the list")
-	f.BoolVar(&o.list, "list", false, "list what is revoked")
+	f.BoolVar(&o.list, "list", false, "list the revoked certificates")
 	return cmd
 }
 
@@ -81,7 +82,7 @@ func (a *app) revokeCerts(cmd *cobra.Command, o revokeOptions) error {
 		a.note("%d taken off the list of revoked certificates", len(op.Revocations))
 		return nil
 	}
-	a.note("%d revoked: every server heeds it within 10 seconds", len(op.Revocations))
+	a.note("%d revoked: every server applies this within 10 seconds", len(op.Revocations))
 	return nil
 }
 
@@ -98,7 +99,8 @@ func (o *revokeOptions) request() (*wire.RevokeCert, error) {
 	for _, k := range o.keys {
 		key, err := hex.DecodeString(k)
 		if err != nil || len(key) != len(pki.KeyID{}) {
-			return nil, usageError("--key %q: write the SHA-256 of the public key, %d hexadecimal digits", k, 2*len(pki.KeyID{}))
+			return nil, usageError("--key %q: write the SHA-256 of the public key, %d hexadecimal "+
+				"digits", k, 2*len(pki.KeyID{}))
 		}
 		op.Revocations = append(op.Revocations, &wire.Revocation{Key: key})
 	}
@@ -110,19 +112,22 @@ func (o *revokeOptions) request() (*wire.RevokeCert, error) {
 		op.Revocations = append(op.Revocations, &wire.Revocation{Serial: s})
 	}
 	if o.role != "" && (!pki.Role(o.role).Valid() || len(o.nodes) == 0) {
-		return nil, usageError("--role %q: write metadata, chunkserver, gateway, client or admin, beside --node", o.role)
+		return nil, usageError("--role %q: write metadata, chunkserver, gateway, client or admin, "+
+			"together with --node", o.role)
 	}
 	for _, n := range o.nodes {
 		if !pki.ValidNode(n) {
-			return nil, usageError("--node %q: that is no node id", n)
+			return nil, usageError("--node %q: this is not a node id; write letters, digits, dots and "+
+				"dashes", n)
 		}
 		op.Revocations = append(op.Revocations, &wire.Revocation{Node: n, Role: o.role})
 	}
 	switch n := len(op.Revocations); {
 	case o.list && (n > 0 || o.undo):
-		return nil, usageError("--list stands alone")
+		return nil, usageError("--list takes no other flag of this command: leave out the others")
 	case !o.list && n == 0:
-		return nil, usageError("name certificates by --file, --key, --serial or --node, or give --list")
+		return nil, usageError("no certificate is named: give --file, --key, --serial or --node, or " +
+			"--list")
 	}
 	return op, nil
 }
@@ -135,7 +140,7 @@ func revocationOf(path string) (*wire.Revocation, error) {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, usageError("--file %s: that is no certificate: name a NAME.crt", path)
+		return nil, usageError("--file %s: this is not a certificate: name a NAME.crt", path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -146,11 +151,12 @@ func revocationOf(path string) (*wire.Revocation, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	key := pki.KeyOf(cert)
-	// Not forgotten when this certificate expires: another one may have the same key.
+	// The entry stays after this certificate expires: another certificate may have the same
+	// key.
 	return &wire.Revocation{Key: key[:], Node: claims.Node, Role: string(claims.Role)}, nil
 }
 
-// revokedInfo is an entry of the list as it is printed.
+// revokedInfo is an entry of the list, as the command prints it.
 type revokedInfo struct {
 	What string    `json:"what"` // key, serial or node
 	ID   string    `json:"id"`

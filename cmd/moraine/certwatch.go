@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// certificateLook is how often a server looks whether its certificate is about to expire.
+// certificateLook is how often a server checks whether its certificate expires soon.
 const certificateLook = 12 * time.Hour
 
-// expires is when the certificate of this program expires, as its file has it by now; nil
-// where there is none.
+// expires is when the certificate in this program's file expires; nil where there is no
+// file.
 func (s security) expires() func() time.Time {
 	if s.identity == nil {
 		return nil
@@ -18,8 +18,7 @@ func (s security) expires() func() time.Time {
 	return s.identity.NotAfter
 }
 
-// watchCertificate has a server tell in its log, from 30 days before, when its certificate
-// expires.
+// watchCertificate logs when a server's certificate expires, from 30 days before.
 func watchCertificate(sec security, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if sec.identity == nil {
@@ -39,7 +38,7 @@ func watchCertificate(sec security, log *slog.Logger) func(context.Context) erro
 	}
 }
 
-// warnOfExpiry writes a line where a certificate is about to expire.
+// warnOfExpiry logs a line where a certificate expires soon.
 func warnOfExpiry(log *slog.Logger, node string, at, now time.Time) {
 	switch left := at.Sub(now); {
 	case left <= certificateLeast:
