@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// bucketOptions say which bucket is the object tier. Credentials come from the
-// usual AWS_* variables, unless keys are given.
+// bucketOptions say which bucket is the object tier. Credentials come from the usual AWS_*
+// variables, unless the options contain keys.
 type bucketOptions struct {
 	url, endpoint, region string
 	virtualHost           bool
@@ -29,14 +29,15 @@ func (o *bucketOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.url, "bucket", "", "object tier, s3://BUCKET/PREFIX (default: none); credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN")
 	f.StringVar(&o.endpoint, "bucket-endpoint", "", "URL of the bucket's store (default: AWS_ENDPOINT_URL, else AWS S3)")
 	f.StringVar(&o.region, "bucket-region", "", "region of the bucket (default: AWS_REGION, else us-east-1)")
-	f.BoolVar(&o.virtualHost, "bucket-virtual-host", false, "name the bucket in the host instead of the path (as AWS wants it, it is there already)")
+	f.BoolVar(&o.virtualHost, "bucket-virtual-host", false, "name the bucket in the host name instead "+
+		"of the path (requests to AWS always do)")
 	f.BoolVar(&o.noChecksums, "bucket-no-checksums", false, "send no CRC32C with uploads, for stores that refuse it")
 	o.pieces = 256 << 20
 	f.Var(&o.pieces, "piece-memory", "memory for pieces of objects that are being read")
 }
 
-// open makes the bucket, nil where none is named. One that does not answer yet
-// is only logged: it may come later.
+// open makes the bucket, nil where the options name none. It only logs a bucket that does
+// not answer yet: the bucket may answer later.
 func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg prometheus.Registerer) (*object.Bucket, error) {
 	metrics := object.NewMetrics(reg)
 	if o.url == "" {
@@ -48,7 +49,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	}
 	var err error
 	if cfg.Bucket, cfg.Prefix, err = object.ParseURL(o.url); err != nil {
-		return nil, usageError("--bucket %q: write it as s3://BUCKET or s3://BUCKET/PREFIX", o.url)
+		return nil, usageError("--bucket %q: write s3://BUCKET or s3://BUCKET/PREFIX", o.url)
 	}
 	cfg.AccessKey, cfg.SecretKey = o.keys.Access, o.keys.Secret
 	if cfg.AccessKey == "" {
@@ -87,15 +88,15 @@ func (a *app) objectServerCommand() *cobra.Command {
 		Use:     "object-server",
 		GroupID: groupServers,
 		Short:   "Run a small S3-compatible store on a directory: the object tier of a laptop",
-		Long: `Run a small S3-compatible store on a directory of this machine. It is the object
-tier of "standalone" and "dev-cluster" where no bucket is named, and is no store
-for what must outlive this machine. Its one user's keys are in DATA/keys, made at
-the first start: the access key, and below it the secret key.`,
+		Long: `Run a small S3-compatible store on a directory of this machine. "standalone" and
+"dev-cluster" use it as the object tier where no bucket is named. Do not use it for data
+that must survive this machine. It has one user. The first start writes that user's keys
+to DATA/keys: the access key, and below it the secret key.`,
 		Example: "  moraine object-server --data ./objects --listen 127.0.0.1:7420",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
-				return usageError("where are the objects to be kept? give --data DIR")
+				return usageError("no directory for the objects: give --data DIR")
 			}
 			return ignoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg))
 		},
@@ -103,20 +104,21 @@ the first start: the access key, and below it the secret key.`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.Dir, "data", "", "directory for everything")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:"+defaultObjectPort, "address to serve at, HOST:PORT; without TLS, so keep it on loopback")
-	f.StringVar(&cfg.Bucket, "bucket", localBucket, "bucket that is made")
+	f.StringVar(&cfg.Bucket, "bucket", localBucket, "bucket to create")
 	return cmd
 }
 
 // defaultObjectPort is that of `moraine object-server`.
 const defaultObjectPort = "7420"
 
-// noteBucket tells a person how to reach a local bucket with the stock tool.
-// The keys are given for one command: they are others than those of S3.
+// noteBucket prints how to reach a local bucket with the stock tool. It gives the keys for
+// one command only: they differ from the keys of the S3 endpoint.
 func (a *app) noteBucket(n *procs.Node) {
-	a.note("\nThe object tier is s3://%s at http://%s, with keys of its own. See it with the stock tools:\n\n"+
-		"  AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s) \\\n"+
-		"  aws --endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, n.Address, n.KeysFile(), n.KeysFile(), n.Address, localBucket)
+	a.note("\nThe object tier is s3://%s at http://%s, with its own keys. List it with the stock "+
+		"tools:\n\n  AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s) \\\n  aws "+
+		"--endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, n.Address, n.KeysFile(), n.KeysFile(), n.Address, localBucket)
 }
 
-// errNoTier is what commands of the object tier say where no host has a bucket.
-var errNoTier = errors.New("no host of this cluster has a bucket: name one by `moraine chunkserver --bucket s3://BUCKET/PREFIX`")
+// errNoTier is the error of object tier commands where no host has a bucket.
+var errNoTier = errors.New("no host of this cluster has a bucket: give chunkservers one with `moraine " +
+	"chunkserver --bucket s3://BUCKET/PREFIX`")

@@ -41,8 +41,9 @@ type chunkserverOptions struct {
 	service          chunkserver.Config
 	mover            mover.Config
 	bucket           bucketOptions
-	ready            func() // called when it serves, if set
-	// reload reads the devices anew, when the process gets SIGHUP; nil: it takes none.
+	ready            func() // called when the server accepts requests, if set
+	// reload reads the devices again when the process gets SIGHUP; nil: the process ignores
+	// it.
 	reload func() ([]chunkserver.DeviceConfig, error)
 }
 
@@ -51,17 +52,16 @@ func (a *app) chunkserverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "chunkserver",
 		GroupID: groupServers,
-		Short:   "Run a chunkserver: it keeps chunks on this host's disks, and repairs",
-		Long: `Run the server that keeps chunks on this host. Each --device is a directory,
-best the root of a file system that has a disk of its own, that was made a device
-by "moraine device format DIR". A host that is new does not start where a
-directory holds no device; one that the cluster knows leaves it out, as it may be
-the place of a disk that is not mounted. It finds the metadata servers by
---endpoint.
+		Short:   "Run a chunkserver: it keeps chunks on this host's disks and runs jobs",
+		Long: `Run the server that keeps chunks on this host. Each --device is a directory that
+"moraine device format DIR" made a device: best the root of a file system on its own disk.
+A new host does not start where a directory contains no device. A host that the cluster
+knows skips such a directory: its disk may not be mounted. The server finds the metadata
+servers through --endpoint.
 
-On SIGHUP it takes up the devices that the settings file names by then: new ones
-come into service, and those that are named no more are let go, if nothing on them
-counts.`,
+On SIGHUP the server reads the devices from the settings file again. It puts new devices
+into service. It releases devices that the file no longer names, if they keep no chunk
+that counts.`,
 		Example: `  moraine device format /mnt/nvme0 /mnt/nvme1 --certs /etc/moraine/certs
   moraine chunkserver --id n1 --listen 0.0.0.0:7410 --advertise n1.example:7410 \
     --device /mnt/nvme0 --device /mnt/nvme1 --endpoint host1,host2,host3 --certs /etc/moraine/certs`,
@@ -73,32 +73,45 @@ counts.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
-	f.StringVar(&o.rack, "rack", "", "rack that the host is in; stripes are spread over racks")
-	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to serve at, HOST:PORT or unix:PATH; may be repeated")
-	f.StringSliceVar(&o.advertise, "advertise", nil, "address that clients reach it at (default: --listen)")
-	f.BoolVar(&o.shortCircuit, "short-circuit", true, "serve programs on this host over a unix socket, which they find by themselves beside --listen")
+	f.StringVar(&o.rack, "rack", "", "rack of the host; the leader spreads stripes over racks")
+	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
+	f.StringSliceVar(&o.advertise, "advertise", nil, "address at which clients reach the server "+
+		"(default: --listen)")
+	f.BoolVar(&o.shortCircuit, "short-circuit", true, "serve programs on this host over a unix socket; "+
+		"they find it by themselves beside --listen")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7411", "address of /metrics, /healthz and /debug/pprof")
 	f.StringArrayVar(&o.devices, "device", nil, "directory of a device; may be repeated, in the environment between commas")
-	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
+	f.Var(&o.capacity, "capacity", "bound of the bytes on each device (default: the size of its file "+
+		"system)")
 	o.memory, o.moverBandwidth = 1<<30, 512<<20
-	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again; taken at the start")
-	f.Var(&o.dirty, "dirty-memory", "what of it may be chunks that are in memory alone (default: a quarter)")
-	f.StringVar(&o.service.MemoryPath, "memory-path", "", "directory of a hugetlbfs or DAX file system, or a DAX device, that the memory comes from")
-	f.IntVar(&o.memoryNode, "memory-node", -1, "NUMA node that the memory is on (default: any)")
-	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the metadata service hears of this host")
-	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two reports of all chunks of a device; with few chunks it is shorter")
+	f.Var(&o.memory, "memory", "memory for chunks that the server receives, reads or caches; allocated "+
+		"at start")
+	f.Var(&o.dirty, "dirty-memory", "part of this memory for chunks that are only in memory (default: "+
+		"a quarter)")
+	f.StringVar(&o.service.MemoryPath, "memory-path", "", "directory of a hugetlbfs or DAX file "+
+		"system, or a DAX device, that provides the memory")
+	f.IntVar(&o.memoryNode, "memory-node", -1, "NUMA node of the memory (default: any)")
+	f.DurationVar(&o.service.HeartbeatInterval, "heartbeat", time.Second, "how often the host sends a "+
+		"heartbeat to the metadata service")
+	f.DurationVar(&o.service.ReportInterval, "report-interval", time.Hour, "longest pause between two "+
+		"full reports of a device; with few chunks it is shorter")
 	o.scrubBandwidth = 32 << 20
 	o.background = chunkserver.DefaultBackground
-	f.Var(&o.background, "background-bandwidth", "bytes a second that repairs and moves of other hosts get of this one; an eighth of it beside clients")
-	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that are received and sent, in all, 1MiB or more (default: no limit)")
+	f.Var(&o.background, "background-bandwidth", "bytes a second that repairs and moves of other hosts "+
+		"read from this one; an eighth of it while clients are active")
+	f.Var(&o.bandwidthLimit, "bandwidth-limit", "bytes a second of chunks and objects that the server "+
+		"receives and sends in all, 1MiB or more (default: no limit)")
 	f.Float64Var(&o.cpus, "cpus", 0, "processors that the process may use, such as 1.5, 0.05 or more; 0: all")
-	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often all that a device holds is read and verified; negative: only by `moraine scrub start`")
+	f.DurationVar(&o.service.ScrubInterval, "scrub-interval", 7*24*time.Hour, "how often a scrub reads "+
+		"and verifies all chunks of a device; negative: only on `moraine scrub start`")
 	f.Var(&o.scrubBandwidth, "scrub-bandwidth", "bytes a second that the scrub of a device reads")
-	f.StringVar(&o.scrubParity, "scrub-parity", "1%", "share of stripes whose parity a scrub compares with their data, such as 0.5%; 0%: none")
-	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "chunks of a device that may be found corrupt within a day before it is given up; negative: any number")
-	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs at a time")
+	f.StringVar(&o.scrubParity, "scrub-parity", "1%", "share of stripes whose parity a scrub compares "+
+		"with their data, such as 0.5%; 0%: none")
+	f.IntVar(&o.service.CorruptLimit, "corrupt-limit", 16, "corrupt chunks within a day after which "+
+		"the server sets a device out; negative: never")
+	f.IntVar(&o.mover.Jobs, "repair-jobs", 2, "repair jobs that run at the same time")
 	o.bucket.addFlags(f)
-	f.IntVar(&o.mover.Moves, "move-jobs", 4, "flushes, stages and evictions at a time")
+	f.IntVar(&o.mover.Moves, "move-jobs", 4, "flushes, stages and evictions that run at the same time")
 	f.Var(&o.moverBandwidth, "repair-bandwidth", "bytes a second that repairs may rebuild")
 	return cmd
 }
@@ -122,14 +135,15 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 		return err
 	}
 	if len(splitEndpoint(a.global.endpoint)) == 0 {
-		return usageError("which cluster? name its metadata servers by --endpoint")
+		return usageError("no cluster is named: name its metadata servers with --endpoint")
 	}
 	if len(o.advertise) == 0 {
 		o.advertise = o.listen
 	}
 	for _, addr := range o.advertise {
 		if strings.HasPrefix(addr, "0.0.0.0:") || strings.HasPrefix(addr, "[::]:") {
-			return usageError("clients cannot reach %s: say by --advertise where they can", addr)
+			return usageError("clients cannot reach %s: give an address that they can reach with "+
+				"--advertise", addr)
 		}
 	}
 	s := &o.service
@@ -199,7 +213,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }
 	deps.Pace, moves.Pace = take, take
 	moves.PaceRepair = func(ctx context.Context, bytes int64) error { return bounded.TakeForRepair(ctx, bytes) }
-	var probe func(ctx context.Context, role transport.Role, node, addr string) error // of the pool, which comes later
+	var probe func(ctx context.Context, role transport.Role, node, addr string) error // of the pool, which is built later
 	deps.Probe = func(ctx context.Context, role transport.Role, node, addr string) error {
 		return probe(ctx, role, node, addr)
 	}
@@ -208,8 +222,8 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return err
 	}
 	if o.cpus > 0 {
-		// What is begun is finished, however much processor time it takes: the fewer
-		// processors, the less is begun at a time.
+		// Work that has begun always finishes. With fewer processors the server begins less
+		// work at the same time.
 		o.mover.Stripes = max(1, min(4, int(4*o.cpus)))
 		o.mover.UploadBytes = int64(max(1, min(8, int(8*o.cpus)))) << 24
 		runtime.GOMAXPROCS(max(min(runtime.NumCPU(), int(math.Ceil(o.cpus))), 1))
@@ -266,18 +280,18 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 // moverMemory bounds the memory of the mover's client.
 const moverMemory = 128 << 20
 
-// lateClient is a metadata service that is reached by a client's session, which
-// is opened when the server runs.
+// lateClient is a metadata service that the server reaches through a client session. The
+// server opens the session when it runs.
 type lateClient struct{ c *client.Client }
 
-// Do implements transport.Metadata: it follows the leader, and repeats under
-// one number.
+// Do implements transport.Metadata: it follows the leader, and repeats a request under one
+// number.
 func (l *lateClient) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return l.c.Meta(ctx, req)
 }
 
-// dialPatiently opens a session as soon as the metadata servers answer: a server
-// that is started before them waits.
+// dialPatiently opens a session as soon as the metadata servers answer. A server that
+// starts before them waits.
 func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*client.Client, error) {
 	for {
 		c, err := client.Dial(ctx, cfg, deps)
@@ -298,7 +312,7 @@ func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*c
 	}
 }
 
-// moverOf runs a mover once its chunkserver is registered.
+// moverOf runs a mover after its chunkserver has registered.
 func moverOf(c *client.Client, cfg mover.Config, deps mover.Deps, reg prometheus.Registerer, ready <-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
 		deps.Client, deps.Metrics = c, mover.NewMetrics(reg)
@@ -315,7 +329,7 @@ func moverOf(c *client.Client, cfg mover.Config, deps mover.Deps, reg prometheus
 	}
 }
 
-// ignoreEnd drops an error that only says that ctx has ended.
+// ignoreEnd drops an error that only reports the end of ctx.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled)) {
 		return nil

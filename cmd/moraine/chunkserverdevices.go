@@ -14,18 +14,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A running chunkserver takes up the devices of its settings file on SIGHUP. The file is
-// what its next start goes by too, so that what was changed once stays changed; and a
-// signal can be sent by nobody but the operator of the host, without a port that would
-// have to be guarded.
+// A running chunkserver reads the devices from its settings file again on SIGHUP. The next
+// start reads the same file, so a change stays. Only the operator of the host can send a
+// signal, so the server needs no port that it would have to protect.
 
-// reloadDevices reads the devices from the settings file, as a start would. It fails
-// where the command line or the environment names them: those stay what they are.
+// reloadDevices reads the devices from the settings file, as a start would. It fails where
+// the command line or the environment names them: those cannot change while the process
+// runs.
 func (a *app) reloadDevices(cmd *cobra.Command, capacity uint64) ([]chunkserver.DeviceConfig, error) {
 	f := cmd.Flags().Lookup("device")
 	for _, arg := range a.args {
 		if arg == "--device" || strings.HasPrefix(arg, "--device=") {
-			return nil, errors.New("the command line names the devices: to change them while the server runs, name them in the settings file instead, and restart it once")
+			return nil, errors.New("the command line names the devices: to change them while the " +
+				"server runs, name them in the settings file instead, and restart it once")
 		}
 	}
 	if name := envName(cmd, f); os.Getenv(name) != "" {
@@ -54,8 +55,8 @@ func (a *app) reloadDevices(cmd *cobra.Command, capacity uint64) ([]chunkserver.
 	return out, nil
 }
 
-// hangups are the SIGHUPs from now on. A process that does not ask for them ends by one,
-// so that it is done first of all.
+// hangups receives the SIGHUPs from now on. SIGHUP ends a process that has not registered
+// for it, so the server calls this first.
 func hangups() (signals chan os.Signal, stop func()) {
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -68,9 +69,9 @@ type devicesServer interface {
 	SetDevices(ctx context.Context, want []chunkserver.DeviceConfig) error
 }
 
-// followDevices has a chunkserver serve the devices of the settings file each time that
-// the process gets SIGHUP, until ctx ends. What comes before it is ready is done then: it
-// may have read the file before that was changed.
+// followDevices makes a chunkserver serve the devices of the settings file each time that
+// the process gets SIGHUP, until ctx ends. It handles a SIGHUP from before the server was
+// ready once it is ready: the server may have read the file before the change.
 func followDevices(ctx context.Context, signals <-chan os.Signal, service devicesServer, reload func() ([]chunkserver.DeviceConfig, error), log *slog.Logger) error {
 	select {
 	case <-ctx.Done():
