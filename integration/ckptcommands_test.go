@@ -86,8 +86,8 @@ func TestCheckpointCommands(t *testing.T) {
 	dir := t.TempDir()
 	o := invoke(t, env, "ckpt", "restore", run, dir, "--fallback")
 	require.Zero(t, o.code, o.stderr)
-	require.Contains(t, o.stderr, "step 2 of", "what is passed over is named")
-	require.Contains(t, o.stderr, "passed over")
+	require.Contains(t, o.stderr, "step 2 of", "the command names the step that it skips")
+	require.Contains(t, o.stderr, "skipped step 2")
 	restored(dir)
 
 	// Readers have reported it: it is lost, and is latest no more.

@@ -16,9 +16,9 @@ func (a *app) ckptCommand() *cobra.Command {
 		Use:     "ckpt",
 		GroupID: groupFiles,
 		Short:   "Save, list, restore, verify and remove checkpoints",
-		Long: `A run is a directory, and a checkpoint (a step) a directory in it that appears
-when all ranks have written their parts and they were found to cover every
-tensor. RUN/latest names the newest one on the branch that is alive.`,
+		Long: `A run is a directory. A checkpoint (a step) is a directory in the run. It appears when
+all ranks have written their parts and the parts cover every tensor. RUN/latest names
+the newest checkpoint on the current branch.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -71,10 +71,10 @@ func (a *app) openReader(ctx context.Context, l location) (*ckpt.Run, *connectio
 	return run, c, nil
 }
 
-// noStepHint adds to the error of a step that is not there how to see what is.
+// noStepHint adds to the error of a missing step how to list the steps.
 func noStepHint(err error, l location) error {
 	if errors.Is(err, moraine.NotFound) {
-		return fmt.Errorf("%w (`moraine ckpt ls %s --all` shows what is there)", err, l)
+		return fmt.Errorf("%w (`moraine ckpt ls %s --all` lists the steps)", err, l)
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
-// checkFiles fails where files cannot make a part together: one cannot be read,
-// or a name comes twice.
+// checkFiles fails where files cannot form a part together: one cannot be read, or a name
+// occurs twice.
 func checkFiles(files []string) error {
 	names := map[string]string{}
 	once := func(what, name, file string) error {
@@ -27,7 +27,7 @@ func checkFiles(files []string) error {
 			if st, err := os.Stat(file); err != nil {
 				return err
 			} else if !st.Mode().IsRegular() {
-				return fmt.Errorf("%s is no regular file", file)
+				return fmt.Errorf("%s is not a regular file", file)
 			}
 			if err := once("name", filepath.Base(file), file); err != nil {
 				return err
@@ -91,7 +91,7 @@ func readHeader(f *os.File) (*safetensors.Header, int64, error) {
 	}
 	first := make([]byte, safetensors.LengthBytes)
 	if _, err := f.ReadAt(first, 0); err != nil {
-		return nil, 0, fmt.Errorf("no safetensors file: %w", err)
+		return nil, 0, fmt.Errorf("not a safetensors file: %w", err)
 	}
 	n, err := safetensors.HeaderLen(first)
 	if err != nil {
@@ -99,7 +99,7 @@ func readHeader(f *os.File) (*safetensors.Header, int64, error) {
 	}
 	b := make([]byte, n)
 	if _, err := f.ReadAt(b, 0); err != nil {
-		return nil, 0, fmt.Errorf("the header is cut short: %w", err)
+		return nil, 0, fmt.Errorf("the header is truncated: %w", err)
 	}
 	h, err := safetensors.Parse(b, info.Size())
 	return h, int64(len(b)), err

@@ -91,7 +91,7 @@ func (a *app) ckptListCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "steps that are open, aborted or deleted too")
+	cmd.Flags().BoolVar(&all, "all", false, "include steps that are open, aborted or deleted")
 	return cmd
 }
 
@@ -116,7 +116,7 @@ func (a *app) listRuns(ctx context.Context, c *connection, dir moraine.InodeID) 
 		return err
 	}
 	if len(runs) == 0 {
-		a.note("no run is in it")
+		a.note("the directory contains no run")
 		return nil
 	}
 	rows := make([]runRow, len(runs))

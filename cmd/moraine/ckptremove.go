@@ -27,15 +27,15 @@ func (a *app) ckptRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm RUN --step N [--attempt A]",
 		Short: "Remove a checkpoint; the links move to the one before",
-		Long: `Remove a committed checkpoint as a whole: it is out of the list and of the links
-at once, and its space comes back in the background. One that somebody reads is
-refused, and so is the run's last good one, unless --force is given.`,
+		Long: `Remove a committed checkpoint as a whole. It leaves the list and the links at once; its
+space returns in the background. Without --force the command refuses a checkpoint that a
+program is reading, and the last good checkpoint of the run.`,
 		Example: `  moraine ckpt rm moraine:///runs/llama --step 1000
   moraine ckpt rm moraine:///runs/llama --step 1000 --attempt 2 --force`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("which step? give --step N")
+				return usageError("no step is named: give --step N")
 			}
 			l, err := parseRemote(args[0])
 			if err != nil {
@@ -69,7 +69,8 @@ refused, and so is the run's last good one, unless --force is given.`,
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to remove")
 	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
-	cmd.Flags().BoolVar(&force, "force", false, "the run's last good checkpoint too")
+	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is the run's last good "+
+		"checkpoint")
 	return cmd
 }
 

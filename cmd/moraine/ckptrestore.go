@@ -22,11 +22,11 @@ func (a *app) ckptRestoreCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "restore RUN DIR",
-		Short: "Copy a checkpoint's files into a local directory, each checked against its sum",
-		Long: `Copy the files of a checkpoint into DIR, each checked against its sum. While that
-goes on, nobody can remove the checkpoint. With --fallback a latest checkpoint that
-is damaged is passed over, with a warning, for the newest good one. One that is known
-to be lost is not the latest any more, which a warning says too.`,
+		Short: "Copy a checkpoint's files to a local directory and verify their checksums",
+		Long: `Copy the files of a checkpoint into DIR, and verify the checksum of each. Nobody can
+remove the checkpoint meanwhile. With --fallback the command skips a damaged latest
+checkpoint, with a warning, and restores the newest good one. The latest checkpoint is
+never one that the cluster knows to be lost; a warning names lost checkpoints that are newer.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := parseRemote(args[0])
@@ -34,13 +34,15 @@ to be lost is not the latest any more, which a warning says too.`,
 				return err
 			}
 			if fallback && choice.given {
-				return usageError("--fallback passes over a latest checkpoint that is damaged: it does not go with --step")
+				return usageError("--fallback skips a damaged latest checkpoint; it cannot go with " +
+					"--step")
 			}
 			return a.ckptRestore(cmd.Context(), l, args[1], choice, fallback)
 		},
 	}
 	choice.flags(cmd)
-	cmd.Flags().BoolVar(&fallback, "fallback", false, "where the latest checkpoint is damaged or lost, the newest good one before it")
+	cmd.Flags().BoolVar(&fallback, "fallback", false, "if the latest checkpoint is damaged or lost, "+
+		"restore the newest good one before it")
 	return cmd
 }
 
@@ -57,7 +59,7 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 	var k *ckpt.Checkpoint
 	if fallback {
 		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
-			fmt.Fprintf(a.err, "step %d of %s is passed over: %v\n", s.Step, l, err)
+			fmt.Fprintf(a.err, "skipped step %d of %s: %v\n", s.Step, l, err)
 		})
 	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: choice.step, Exact: choice.given}); err == nil {
 		err = restore(k)
@@ -80,8 +82,7 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 	return nil
 }
 
-// warnOfLost names the lost checkpoints that are newer than the one that was restored as the
-// latest.
+// warnOfLost names the lost checkpoints that are newer than the one restored as the latest.
 func (a *app) warnOfLost(ctx context.Context, c *connection, run *ckpt.Run, l location, latest ckpt.StepInfo) error {
 	steps, err := ckpt.ListSteps(ctx, c.Client, run.ID(), false)
 	for _, s := range steps {
@@ -93,7 +94,7 @@ func (a *app) warnOfLost(ctx context.Context, c *connection, run *ckpt.Run, l lo
 	return err
 }
 
-// restoreFiles copies all files of a checkpoint. It goes by the step's own path, which no
+// restoreFiles copies all files of a checkpoint. It uses the step's own path, which no
 // later step takes.
 func (a *app) restoreFiles(ctx context.Context, c *connection, l location, dir string, k *ckpt.Checkpoint) (err error) {
 	b := a.startBar("restored", bytesOf(k))
@@ -101,7 +102,7 @@ func (a *app) restoreFiles(ctx context.Context, c *connection, l location, dir s
 	for n, f := range k.Files() {
 		if err := restoreFile(ctx, c, path.Join(l.path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), f, b); err != nil {
 			for _, before := range k.Files()[:n] {
-				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is none
+				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is of no use
 			}
 			return err
 		}
@@ -117,7 +118,7 @@ func bytesOf(k *ckpt.Checkpoint) (total int64) {
 	return total
 }
 
-// restoreFile copies one file of a step to a local path; it appears when it is
+// restoreFile copies one file of a step to a local path. The file appears when it is
 // complete and its CRC is right.
 func restoreFile(ctx context.Context, c *connection, from, to string, f ckpt.FileInfo, b *bar) error {
 	return writeWhole(to, 0o644, func(tmp *os.File) error {
@@ -126,13 +127,13 @@ func restoreFile(ctx context.Context, c *connection, from, to string, f ckpt.Fil
 			return err
 		}
 		if sum.crc != f.CRC {
-			return &moraine.Error{Op: "restore", Ref: f.Name, Kind: moraine.Corrupt, Err: fmt.Errorf("its CRC32C is %08x, not %08x", sum.crc, f.CRC)}
+			return &moraine.Error{Op: "restore", Ref: f.Name, Kind: moraine.Corrupt, Err: fmt.Errorf("CRC32C mismatch: got %08x, want %08x", sum.crc, f.CRC)}
 		}
 		return nil
 	})
 }
 
-// crcWriter sums what is written to it.
+// crcWriter computes the checksum of what it writes.
 type crcWriter struct{ crc uint32 }
 
 func (w *crcWriter) Write(p []byte) (int, error) {
@@ -140,7 +141,7 @@ func (w *crcWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writers writes to a file and to a sum.
+// writers writes to a file and to a checksum.
 type writers struct {
 	file *os.File
 	sum  *crcWriter

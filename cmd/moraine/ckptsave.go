@@ -21,16 +21,17 @@ func (a *app) ckptSaveCommand() *cobra.Command {
 		scheme      string
 	)
 	cmd := &cobra.Command{
-		Use:   "save RUN --step N FILE...",
-		Short: "Save safetensors files (and other files, as blobs) as a step, or as one rank's part of it",
-		Long: `Save local files as a step of RUN: the tensors of *.safetensors files, and
-every other file as a blob of its name. With --world N each of N processes saves
-its own part, and the step appears when all have.`,
+		Use: "save RUN --step N FILE...",
+		Short: "Save safetensors files (and other files, as blobs) as a step, or as one rank's part of " +
+			"it",
+		Long: `Save local files as a step of RUN: the tensors of *.safetensors files, and every other
+file as a blob of its name. With --world N, each of N processes saves its own part. The
+step appears when all parts are saved.`,
 		Example: "  moraine ckpt save moraine:///runs/demo --step 100 model.safetensors rng.bin",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("which step? give --step N")
+				return usageError("no step is named: give --step N")
 			}
 			l, err := parseRemote(args[0])
 			if err != nil {
@@ -40,7 +41,7 @@ its own part, and the step appears when all have.`,
 				opts.Launch = ckpt.LaunchFromEnv(os.Getenv)
 			}
 			if opts.Launch.Name == "" && opts.World <= 1 {
-				// One process that saves alone is a start of its own.
+				// One process that saves alone is a launch of its own.
 				opts.Launch.Name = fmt.Sprintf("cli-%d-%d", os.Getpid(), time.Now().UnixNano())
 			}
 			cfg, err := schemeConfig(scheme)
@@ -54,15 +55,18 @@ its own part, and the step appears when all have.`,
 	f.Uint64Var(&step, "step", 0, "number of the step")
 	f.Uint32Var(&opts.Rank, "rank", 0, "this process's rank")
 	f.Uint32Var(&opts.World, "world", 1, "number of ranks")
-	f.StringVar(&opts.Launch.Name, "launch", "", "string that the ranks of one start share (default: from the scheduler's variables)")
-	f.BoolVar(&opts.Takeover, "takeover", false, "fence a present attempt that still has live sessions")
+	f.StringVar(&opts.Launch.Name, "launch", "", "string that the ranks of one launch share (default: "+
+		"from the scheduler's variables)")
+	f.BoolVar(&opts.Takeover, "takeover", false, "fence the current attempt even if it still has live "+
+		"sessions")
 	f.StringVar(&scheme, "scheme", "", schemeUsage)
-	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "give the step up when no rank has sealed for this long")
+	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
+		"sealed for this long")
 	return cmd
 }
 
 func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration) error {
-	// A start that cannot save must not take the place of one that can.
+	// A launch that cannot save must not take the place of one that can.
 	if err := checkFiles(files); err != nil {
 		return err
 	}
@@ -73,7 +77,7 @@ func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step 
 	defer c.Close()
 	run, err := ckpt.OpenRun(ctx, c.Client, l.path, opts)
 	if errors.Is(err, moraine.Busy) {
-		err = fmt.Errorf("%w (give --takeover if that start is known to be dead)", err)
+		err = fmt.Errorf("%w (give --takeover if you know that the other launch is dead)", err)
 	}
 	if err != nil {
 		return err
@@ -101,7 +105,8 @@ func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step 
 	}
 	a.note("step %d of %s is committed at level %s: %s in %s", info.Step, l, info.Level, size(info.Bytes), info.Path)
 	if info.Degraded > 0 {
-		a.note("%d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up", info.Degraded, info.Protects)
+		a.note("%d of its stripes are below full protection (survive the loss of %d); the cluster "+
+			"repairs them when enough hosts are up", info.Degraded, info.Protects)
 	}
 	return nil
 }

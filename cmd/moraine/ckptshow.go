@@ -23,14 +23,14 @@ func (a *app) ckptShowCommand() *cobra.Command {
 	var attempt uint32
 	cmd := &cobra.Command{
 		Use:   "show RUN --step N [--attempt A]",
-		Short: "Show a checkpoint, and which bytes of it are lost",
-		Long: `Show a checkpoint, whatever its state is. Of one that is lost, which files have lost
-bytes and where. Its other bytes can be read by its path, and it is committed again
-when the lost ones are found.`,
+		Short: "Show a checkpoint, and which of its bytes are lost",
+		Long: `Show a checkpoint in any state. Of a lost checkpoint it lists the files that have lost
+bytes, and where. The other bytes can be read by the checkpoint's path. The checkpoint
+is committed again when the lost bytes return.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("which step? give --step N")
+				return usageError("no step is named: give --step N")
 			}
 			l, err := parseRemote(args[0])
 			if err != nil {
@@ -82,7 +82,7 @@ func (a *app) showStep(ctx context.Context, c *connection, key *wire.StepKey) er
 	return list(a, show.Lost, table.Row{"file", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
 }
 
-// stepLost asks for the files of a checkpoint that have lost bytes.
+// stepLost lists the files of a checkpoint that have lost bytes.
 func stepLost(ctx context.Context, c *connection, key *wire.StepKey) ([]lostRow, error) {
 	rows := []lostRow{}
 	for after := ""; ; {

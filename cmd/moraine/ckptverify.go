@@ -11,7 +11,7 @@ func (a *app) ckptVerifyCommand() *cobra.Command {
 	var choice stepChoice
 	cmd := &cobra.Command{
 		Use:   "verify RUN",
-		Short: "Read every byte of a checkpoint and hold it against all its sums",
+		Short: "Read every byte of a checkpoint and compare it with all checksums",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := parseRemote(args[0])
