@@ -24,7 +24,7 @@ type location struct {
 	hosts string
 	// path is absolute for a remote location, as given for a local one.
 	path string
-	// dir is set where the argument ended in a slash: it must be a directory.
+	// dir is set where the argument ended in a slash: the target must be a directory.
 	dir bool
 }
 
@@ -35,13 +35,15 @@ func parseLocation(arg string) (location, error) {
 	rest, ok := strings.CutPrefix(arg, remotePrefix)
 	if !ok {
 		if strings.HasPrefix(arg, "s3://") {
-			return location{}, usageError("%s: s3:// is not supported yet; copy through a local path", arg)
+			return location{}, usageError("%s: moraine does not support s3:// addresses yet; copy "+
+				"through a local path", arg)
 		}
 		if arg == "" {
-			return location{}, usageError("an empty path")
+			return location{}, usageError("the path is empty")
 		}
 		if p, ok := strings.CutPrefix(arg, "moraine:"); ok {
-			return location{}, usageError("%s: a path in the cluster is written moraine:///%s, or moraine://HOST/PATH", arg, strings.TrimLeft(p, "/"))
+			return location{}, usageError("%s: write a path in the cluster as moraine:///%s, or "+
+				"moraine://HOST/PATH", arg, strings.TrimLeft(p, "/"))
 		}
 		return location{path: arg, dir: strings.HasSuffix(arg, "/")}, nil
 	}
@@ -53,7 +55,7 @@ func parseLocation(arg string) (location, error) {
 func parseRemote(arg string) (location, error) {
 	l, err := parseLocation(arg)
 	if err == nil && !l.remote {
-		err = usageError("%s is a local path; a path in the cluster is written moraine:///%s", arg, strings.TrimPrefix(arg, "/"))
+		err = usageError("%s is a local path; write a path in the cluster as moraine:///%s", arg, strings.TrimPrefix(arg, "/"))
 	}
 	return l, err
 }
@@ -70,8 +72,8 @@ func splitEndpoint(s string) [][]string {
 	return client.SplitEndpoint(strings.TrimPrefix(s, remotePrefix))
 }
 
-// serverAddress reads the address that other servers are to reach a metadata
-// server at: a port must be said, since a wrong one is found out much later.
+// serverAddress reads the address at which other servers reach a metadata server. It
+// requires a port: a wrong port would show only much later.
 func serverAddress(s string) (string, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok && path != "" {
 		return s, nil
@@ -79,7 +81,7 @@ func serverAddress(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	n, bad := strconv.ParseUint(port, 10, 16)
 	if err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t/,=@[]") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
-		return "", usageError("%q is no address of a server: write HOST:PORT, as host4:%s", s, defaultMetadataPort)
+		return "", usageError("%q is not the address of a server: write HOST:PORT, such as host4:%s", s, defaultMetadataPort)
 	}
 	return s, nil
 }

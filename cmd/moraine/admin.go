@@ -25,17 +25,17 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// admin is the second port of a server: /metrics, /healthz and /debug/pprof,
-// over plain HTTP. It changes nothing, and listens on loopback unless told otherwise.
-// Profiles, which cost processor time and show what the process does, are given to callers
-// on this host only, wherever it listens; the command line, which may hold a key, to nobody.
+// admin is the second port of a server: /metrics, /healthz and /debug/pprof, over plain
+// HTTP. It changes nothing, and listens on loopback unless a flag names another address.
+// Profiles cost processor time and show what the process does. The port gives them to
+// callers on this host only. It never gives the command line, which may hold a key.
 type admin struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// listenAdmin opens the port at once, so that one in use is an error at start.
-// healthy is asked on each /healthz; nil means that the server does its job.
+// listenAdmin opens the port at once, so that a port in use is an error at start. Each
+// request for /healthz calls healthy; nil means that the server works.
 func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*admin, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -59,11 +59,11 @@ func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*
 		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}}, nil
 }
 
-// maxAdminConns bounds the connections of the admin port, which anybody may open: they must
-// not take the descriptors that the server itself needs.
+// maxAdminConns bounds the connections of the admin port, which anybody may open. They must
+// not use up the descriptors that the server itself needs.
 const maxAdminConns = 64
 
-// bounded closes connections past a bound at once.
+// bounded closes at once each connection past a bound.
 type bounded struct {
 	net.Listener
 	slots chan struct{}
@@ -96,8 +96,8 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// onThisHost refuses callers on other hosts, and pages of browsers here that were led to a
-// name of their own.
+// onThisHost refuses callers on other hosts. It also refuses a browser on this host that a
+// web page sent here under a host name of the page's own.
 func onThisHost(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -107,7 +107,8 @@ func onThisHost(h http.HandlerFunc) http.HandlerFunc {
 		named := net.ParseIP(strings.Trim(host, "[]"))
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !from.Addr().Unmap().IsLoopback() || host != "localhost" && named == nil {
-			http.Error(w, "profiles are for callers on this host: use the address of its loopback interface", http.StatusForbidden)
+			http.Error(w, "profiles are only for callers on this host: use the address of the server's "+
+				"loopback interface", http.StatusForbidden)
 			return
 		}
 		h(w, r)
@@ -124,7 +125,7 @@ func (a *admin) run(ctx context.Context) error {
 	return nil
 }
 
-// listenHint says what to do about an address that cannot be listened on.
+// listenHint says what to do about an address on which the process cannot listen.
 func listenHint(err error) error {
 	var addr *net.AddrError
 	if errors.As(err, &addr) {
@@ -132,13 +133,14 @@ func listenHint(err error) error {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Addr != nil {
-		return fmt.Errorf("cannot listen on %s: %v; choose another address, or end what holds it", op.Addr, op.Err)
+		return fmt.Errorf("cannot listen on %s: %v; choose another address, or end the process that "+
+			"uses it", op.Addr, op.Err)
 	}
 	return err
 }
 
-// checkFree fails where an address that another process is to listen on is
-// taken, so that this is said at once and by the flag's name.
+// checkFree fails where an address that another process will listen on is in use. The error
+// then comes at once and names the flag.
 func checkFree(flag string, addresses ...string) error {
 	for _, address := range addresses {
 		if strings.ContainsRune(address, '/') {

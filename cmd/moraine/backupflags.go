@@ -16,20 +16,25 @@ type backupFlags struct {
 }
 
 func (b *backupFlags) flags(f *pflag.FlagSet) {
-	f.DurationVar(&b.every, "backup-interval", 6*time.Hour, "the leader takes a backup of the metadata by itself this often; -1s: none")
-	f.StringVar(&b.dir, "backup-dir", "", "directory that the leader keeps these backups in (default \"backups\" beside its state)")
-	f.IntVar(&b.keep, "backup-keep", 4, "how many of them are kept")
-	f.DurationVar(&b.horizon, "backup-horizon", 0, "chunks that no file names any more are kept this long for backups that do, as long as their devices have room; -1s: not at all (default --backup-interval times --backup-keep)")
+	f.DurationVar(&b.every, "backup-interval", 6*time.Hour, "how often the leader takes a backup of "+
+		"the metadata by itself; -1s: never")
+	f.StringVar(&b.dir, "backup-dir", "", "directory in which the leader keeps these backups (default "+
+		"\"backups\" beside its state)")
+	f.IntVar(&b.keep, "backup-keep", 4, "how many of these backups the leader keeps")
+	f.DurationVar(&b.horizon, "backup-horizon", 0, "how long devices with room keep chunks that no "+
+		"file names any more, for backups that name them; -1s: not at all (default --backup-interval "+
+		"times --backup-keep)")
 }
 
 func (b *backupFlags) check() error {
 	if b.every == 0 || b.keep < 1 {
-		return usageError("--backup-interval and --backup-keep cannot be 0: -1s of the first turns backups off")
+		return usageError("--backup-interval and --backup-keep cannot be 0: --backup-interval -1s " +
+			"turns backups off")
 	}
 	return nil
 }
 
-// settings completes those of a server that keeps its state in data.
+// settings fills in the directory for a server that keeps its state in data.
 func (b *backupFlags) settings(cfg *metadata.Config, data string) {
 	cfg.BackupDir, cfg.BackupEvery, cfg.BackupKeep, cfg.BackupHorizon = b.dir, b.every, b.keep, b.horizon
 	switch {

@@ -11,15 +11,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// badObject is an object that is not in its bucket as it was recorded.
+// badObject is an object of which the bucket has no copy, or a copy that differs from the
+// record.
 type badObject struct {
 	Object string `json:"object"`
 	URL    string `json:"url"`
 	// State is missing, differs or corrupt.
 	State string `json:"state"`
 	Error string `json:"error"`
-	// Evicted: files have bytes in it alone. Path is the file that it was made from, empty
-	// where that has no name; Others, such as clones, may have bytes in it too.
+	// Evicted: some bytes of files are only in this object. Path is the file that the
+	// object was made from; it is empty where that file has no name. Others, such as
+	// clones, may have bytes in it too.
 	Evicted bool        `json:"evicted"`
 	Path    string      `json:"path"`
 	Inode   string      `json:"inode"`
@@ -33,7 +35,8 @@ var objectStates = map[wire.ObjectState]string{
 	wire.ObjectState_OBJECT_STATE_MISSING: "missing", wire.ObjectState_OBJECT_STATE_DIFFERS: "differs", wire.ObjectState_OBJECT_STATE_CORRUPT: "corrupt",
 }
 
-// badObjects asks for the objects that are not in their bucket as they were recorded.
+// badObjects lists the objects that are missing in their bucket or differ from their
+// records.
 func badObjects(ctx context.Context, c *connection) ([]badObject, error) {
 	out := []badObject{}
 	for after := uint64(0); ; {
@@ -64,7 +67,8 @@ func describeBadObject(w *wire.BadObject) badObject {
 	return b
 }
 
-// lost is what `cluster lost` says of it; false where its file is whole without it.
+// lost is the line of the object in `cluster lost`; false where its file is whole without
+// it.
 func (b *badObject) lost() (lostRow, bool) {
 	row := lostRow{Path: b.Path, Inode: b.Inode, Ranges: b.Ranges, More: b.More, Object: b.URL, State: b.State, Others: b.Others}
 	if len(b.Ranges) == 0 { // a clone has its bytes
@@ -73,7 +77,7 @@ func (b *badObject) lost() (lostRow, bool) {
 	return row, b.Evicted
 }
 
-// words say what is wrong with it.
+// words describes the fault.
 func (b *badObject) words() string {
 	how := "is missing in the bucket"
 	switch b.State {
@@ -87,39 +91,44 @@ func (b *badObject) words() string {
 		file = "a file without a name"
 	}
 	if !b.Evicted {
-		return fmt.Sprintf("%s %s: %s, whose object it is, is whole without it; `moraine flush` uploads it again", b.URL, how, file)
+		return fmt.Sprintf("%s %s: %s, whose object it is, is whole without it; `moraine flush` "+
+			"uploads it again", b.URL, how, file)
 	}
 	if len(b.Ranges) == 0 {
 		file = "clones of " + file
 	} else if b.Others {
 		file += " and its clones"
 	}
-	return fmt.Sprintf("%s %s: evicted bytes of %s are in it alone; put it back as it was, or write the files again, or remove them", b.URL, how, file)
+	return fmt.Sprintf("%s %s: evicted bytes of %s are only in this object; restore it, or write the "+
+		"files again, or remove them", b.URL, how, file)
 }
 
-// judgeObjects says that objects are not in their bucket as they were recorded.
+// judgeObjects adds findings for objects that are missing or differ from their records.
 func (s *clusterStatus) judgeObjects(c *wire.ClusterReply) {
 	if s.LostObjects = c.LostObjects; s.LostObjects > 0 {
 		s.worse(healthCritical, "%s not in the bucket as recorded, and evicted files need them to be read: `moraine cluster lost` names the files; put the objects back, or write the files again, or remove them",
 			are(int(s.LostObjects), "object is", "objects are"))
 	}
 	if s.BadObjects = c.BadObjects; s.BadObjects > 0 {
-		s.worse(healthDegraded, "%s not in the bucket as recorded; the files are whole without: `moraine fsck` names them, and `moraine flush` uploads them again",
+		s.worse(healthDegraded, "%s not in the bucket as recorded; the files are whole without them: "+
+			"`moraine fsck` names them, and `moraine flush` uploads them again",
 			are(int(s.BadObjects), "object is", "objects are"))
 	}
 }
 
 const (
-	// objectPoll is how often fsck asks how far the check of objects is.
+	// objectPoll is how often fsck reads the progress of the check of objects.
 	objectPoll = 500 * time.Millisecond
-	// objectTries is how often fsck begins it again where the metadata leader changes.
+	// objectTries is how often fsck starts the check again after a change of the metadata
+	// leader.
 	objectTries = 5
 )
 
-var errLeaders = errors.New("the metadata leader changed while the objects were compared: check again")
+var errLeaders = errors.New("the metadata leader changed during the comparison of the objects: run the " +
+	"check again")
 
-// fsckObjects has the hosts compare all objects with their records, and adds what is not as
-// it was recorded. A bucket that does not answer is not checked.
+// fsckObjects has the hosts compare all objects with their records, and adds each object
+// that is missing or differs. It cannot check a bucket that does not answer.
 func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) error {
 	reply, err := a.awaitObjects(ctx, c)
 	if errors.Is(err, errLeaders) {
@@ -131,7 +140,8 @@ func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) err
 	}
 	r.Objects = reply.GetGood() + reply.GetBad()
 	if n := reply.GetUnknown(); n > 0 {
-		r.NotChecked = append(r.NotChecked, fsckMissed{Devices: []uint32{}, Why: fmt.Sprintf("%s could not be compared with the bucket, whether they are there is unknown: %s",
+		r.NotChecked = append(r.NotChecked, fsckMissed{Devices: []uint32{}, Why: fmt.Sprintf("the hosts could not compare %s with the bucket; whether these objects are there is "+
+			"unknown: %s",
 			countOf(int(n), "object"), strings.TrimSpace(reply.GetError()))})
 	}
 	r.BadObjects, err = badObjects(ctx, c)
@@ -143,7 +153,7 @@ func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) err
 	return err
 }
 
-// awaitObjects has a check of all objects made, and waits for its end.
+// awaitObjects starts a check of all objects, and waits for its end.
 func (a *app) awaitObjects(ctx context.Context, c *connection) (reply *wire.CheckObjectsReply, err error) {
 	bar := a.startBar("objects", 0)
 	bar.plain()
@@ -157,7 +167,7 @@ func (a *app) awaitObjects(ctx context.Context, c *connection) (reply *wire.Chec
 		}
 		reply = resp.GetCheckObjects()
 		switch {
-		case begin, reply.Check > check && reply.Full: // ours, or one that another fsck began since
+		case begin, reply.Check > check && reply.Full: // ours, or a later one of another fsck
 			check = reply.Check
 		case reply.Check != check:
 			check = 0

@@ -48,7 +48,7 @@ type benchOptions struct {
 	profile       string
 }
 
-// benchmark is one of `moraine bench`; cluster is what its cluster has beside
+// benchmark is one benchmark of `moraine bench`; cluster is what its cluster has beside
 // metadata servers and chunkservers.
 type benchmark struct {
 	name, short string
@@ -57,36 +57,43 @@ type benchmark struct {
 	run         func(context.Context, *bench.Env) ([]bench.Line, error)
 }
 
-// alone: it begins what it measures by itself.
+// alone: the benchmark starts by itself what it measures.
 func (b *benchmark) alone() bool {
 	return b.name == "load" || b.name == "scale" || b.name == "followers"
 }
 
-// inMemory: it measures what chunkservers have in memory too, of which they get more.
+// inMemory: the benchmark also measures reads from the memory of chunkservers, and gives
+// them more of it.
 func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "read" }
 
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
 	{"write", "sequential write: durable, against disk/1.5, and to level memory, against loopback/1.5", 1, procs.Config{}, bench.Write},
 	{"read", "sequential read: cold, against the disk; from memory, against loopback; with a chunkserver that hangs, and with two dead, against the cold one; random reads from memory", 1, procs.Config{}, bench.Read},
-	{"meta", "creates, stats, listings, commits, renames and removals, those that change something against bare Raft", 64, procs.Config{}, bench.Meta},
-	{"failover", "elections under full load, then how long until the next mutation when a leader is killed, hangs, or its host vanishes (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
-	{"leases", "sessions with leases that are renewed: CPU and memory of the metadata leader, against the same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
-	{"load", "make a state of --inodes inodes in --state, for scale and followers", 64, procs.Config{}, bench.Load},
-	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot and restart, and creates and stats against an empty state", 64, procs.Config{}, bench.Scale},
-	{"followers", "a follower that comes back from the log, and one from a snapshot, on the state in --state while files are made at --rate", 64, procs.Config{}, bench.Followers},
-	{"fuse", "a mount: write with fsync, against disk/1.5, and cold read, against the disk", 1, procs.Config{}, bench.Fuse},
-	{"s3", "the S3 endpoint: PUT, against disk/1.5, and cold GET, against the disk", 1, procs.Config{S3: true}, bench.S3},
-	{"flush", "files into the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
-	{"stage", "evicted files back from the bucket, against a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
-	{"rebuild", "a chunkserver of --bytes killed for good: how long until all is redundant again, against the disk, and a foreground's reads and writes meanwhile", 1,
+	{"meta", "creates, stats, listings, commits, renames and removals; changes are compared with bare " +
+		"Raft", 64, procs.Config{}, bench.Meta},
+	{"failover", "elections under full load, then the time until the next mutation after a leader is " +
+		"killed, hangs, or loses its network (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
+	{"leases", "sessions that renew leases: CPU and memory of the metadata leader, compared with the " +
+		"same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
+	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, procs.Config{}, bench.Load},
+	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot " +
+		"and restart; creates and stats compared with an empty state", 64, procs.Config{}, bench.Scale},
+	{"followers", "a follower that returns and catches up from the log, and one that needs a snapshot, " +
+		"on the state in --state while clients create files at --rate", 64, procs.Config{}, bench.Followers},
+	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, procs.Config{}, bench.Fuse},
+	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, procs.Config{S3: true}, bench.S3},
+	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
+	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
+	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
+		"with the disk; reads and writes of a foreground load meanwhile", 1,
 		procs.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
 }
 
-// rebuildBytes is what the chunkserver holds that is killed, unless --bytes says.
+// rebuildBytes is what the killed chunkserver keeps, unless --bytes gives another size.
 const rebuildBytes = 10 << 30
 
-// of is the options of one benchmark.
+// of returns the options of one benchmark.
 func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
 	if b.name == "rebuild" && !cmd.Flags().Changed("bytes") {
 		o.bytes = rebuildBytes
@@ -100,38 +107,49 @@ func (a *app) benchCommand() *cobra.Command {
 		Use:     "bench",
 		GroupID: groupServers,
 		Short:   "Measure: each figure with the physical limit of the same run beside it",
-		Long: `Each benchmark starts a cluster of its own (3 metadata servers, 6 chunkservers,
-each a process, with every sync), unless --endpoint names one; with --path it
-does the same work on any mounted file system. It prints a line for each figure
-(with --json an object): the value, the physical limit measured in the same run,
-their ratio, CPU seconds per GB (per million operations for ops/s), bytes of the
-device, and syncs. docs/BENCHMARKS.md says how.`,
+		Long: `Each benchmark starts its own cluster unless --endpoint names one: 3 metadata servers
+and 6 chunkservers, each a process, with every sync. With --path it does the same work
+on any mounted file system.
+
+It prints a line for each figure (with --json an object): the value, the physical limit
+measured in the same run, their ratio, CPU seconds per GB (per million operations for
+ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&o.dir, "dir", "", "directory for the cluster and the limits (default: a temporary one)")
 	f.StringVar(&o.path, "path", "", "do the work on this mounted file system instead of a cluster")
-	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint for bench s3 to measure, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: one of its own)")
-	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one after the other, each on a cluster of its own")
+	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint that bench s3 measures, with "+
+		"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: it starts one)")
+	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one "+
+		"after the other, each on its own cluster")
 	o.bytes = 4 << 30
-	f.Var(&o.bytes, "bytes", "how much to move; a record needs 4GiB (rebuild: how much one chunkserver holds, 10GiB)")
+	f.Var(&o.bytes, "bytes", "bytes to move; a record needs 4GiB (rebuild: how much one chunkserver "+
+		"keeps, 10GiB)")
 	o.workingSet = 16 << 30
-	f.Var(&o.workingSet, "working-set", "what write keeps on the disk at most, with parity: where --bytes are more it writes files over in turn")
-	f.IntVar(&o.clients, "clients", 0, "processes that read or write at once, clients for meta (default 1, and 64 for meta)")
+	f.Var(&o.workingSet, "working-set", "how much write keeps on the disk at most, with parity; with "+
+		"more --bytes it overwrites files in turn")
+	f.IntVar(&o.clients, "clients", 0, "processes that read or write at the same time, or clients for "+
+		"meta (default 1, and 64 for meta)")
 	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "inodes that load makes")
-	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in so many, of those that load makes, has a stripe of 4+2")
-	f.StringVar(&o.state, "state", "", "directory of a state that load makes, and scale and followers use, as often as is wanted")
+	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in this many, of those that load makes, "+
+		"has a stripe of 4+2")
+	f.StringVar(&o.state, "state", "", "directory of a state that load writes, and that scale and "+
+		"followers use any number of times")
 	o.cache = 1 << 30
 	f.Var(&o.cache, "cache", "--cache of the metadata servers of scale and followers")
-	f.DurationVar(&o.down, "down", 5*time.Minute, "for how long followers has a follower away")
-	f.Float64Var(&o.rate, "rate", 5000, "files a second that followers has made")
+	f.DurationVar(&o.down, "down", 5*time.Minute, "how long followers keeps a follower away")
+	f.Float64Var(&o.rate, "rate", 5000, "files a second that followers creates")
 	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
-	f.IntVar(&o.leases, "leases", 1000, "leases that each of them holds")
-	f.Float64Var(&o.seconds, "seconds", 5, "for how long small operations go on")
-	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, one after the other: kill (the process ends), stop (it hangs, with its connections open), vanish (its host is on the network no more; each metadata server has a network namespace of its own then, which needs root)")
-	f.StringVar(&o.scheme, "scheme", "4+2", "how what rebuild rebuilds is coded: K+M, or xN for copies; one chunkserver more than it has chunks is started")
-	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild with nothing beside it")
+	f.IntVar(&o.leases, "leases", 1000, "leases of each session")
+	f.Float64Var(&o.seconds, "seconds", 5, "how long small operations run")
+	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, in this "+
+		"order: kill (the process ends), stop (it hangs, with its connections open), vanish (its host "+
+		"leaves the network; each metadata server then has its own network namespace, which needs root)")
+	f.StringVar(&o.scheme, "scheme", "4+2", "scheme of the data that rebuild repairs: K+M, or xN for "+
+		"copies; the cluster has one chunkserver more than the scheme has chunks")
+	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild without a foreground load")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
@@ -156,9 +174,9 @@ device, and syncs. docs/BENCHMARKS.md says how.`,
 // bench runs one benchmark, in each mode.
 func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
 	if o.path != "" {
-		// A name that is misspelt would measure another disk.
+		// A misspelt name would measure another disk.
 		if st, err := os.Stat(o.path); err != nil || !st.IsDir() {
-			return usageError("--path %s: name a directory of the file system that is to be measured", o.path)
+			return usageError("--path %s: name a directory of the file system to measure", o.path)
 		}
 	}
 	modes := o.modes
@@ -207,7 +225,8 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		return nil, usageError("--scheme: %v", err)
 	}
 	if b.name == "rebuild" && e.Scheme.M == 0 {
-		return nil, usageError("--scheme %s: nothing can be rebuilt without redundancy; name one like 4+2, or x3", o.scheme)
+		return nil, usageError("--scheme %s: a cluster without redundancy can rebuild nothing; name a "+
+			"scheme such as 4+2 or x3", o.scheme)
 	}
 	if e.Dir == "" {
 		if e.Dir, err = os.MkdirTemp("", "moraine-bench-"); err != nil {
@@ -234,7 +253,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
 	case a.global.endpoint != "":
 		a.benchOn(e, o.profile)
-	case b.alone(): // it has servers of its own, or none
+	case b.alone(): // it starts its own servers, or needs none
 	default:
 		cfg := b.cluster
 		cfg.Dir, cfg.Mode, cfg.LogStall = filepath.Join(e.Dir, "cluster"), mode, bench.ShippedLogStall
@@ -242,7 +261,8 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
 				return nil, err
 			}
-			// The servers take it from the same environment, and refuse what is no bool.
+			// The servers read it from the same environment, and refuse a value that is not
+			// a bool.
 			on, err := strconv.ParseBool(os.Getenv("MORAINE_CHUNKSERVER_SHORT_CIRCUIT"))
 			e.ShortCircuit = on || err != nil
 			bare.MemoryBytes, bare.ShortCircuit = e.MemoryBytes, e.ShortCircuit
@@ -275,12 +295,12 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	return b.run(ctx, e)
 }
 
-// onCluster is this program as it would be called on a cluster of our own.
+// onCluster is the command line of this program for a cluster of our own.
 func (a *app) onCluster(c *procs.Cluster, mode string) *app {
 	return &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
 }
 
-// benchOn measures the cluster that this one was told of.
+// benchOn measures the cluster that the flags name.
 func (a *app) benchOn(e *bench.Env, profile string) {
 	e.Worker = append(e.Worker, a.connectionFlags()...)
 	e.Open = a.benchTarget
@@ -288,8 +308,8 @@ func (a *app) benchOn(e *bench.Env, profile string) {
 	e.Mount = a.benchMount(e.Dir, profile)
 }
 
-// benchSession returns what opens a session with connections of its own, and a
-// cache of so many names; 0 is none.
+// benchSession returns a function that opens a session with its own connections and a cache
+// of the given number of names; 0 is none.
 func (a *app) benchSession(cache int) func(context.Context) (*client.Client, func() error, error) {
 	return func(ctx context.Context) (*client.Client, func() error, error) {
 		c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
@@ -300,8 +320,8 @@ func (a *app) benchSession(cache int) func(context.Context) (*client.Client, fun
 	}
 }
 
-// benchStores tells of the S3 endpoint and the bucket of a cluster of our own,
-// where it has them.
+// benchStores returns the S3 endpoint and the bucket of a cluster of our own, where it has
+// them.
 func benchStores(e *bench.Env, c *procs.Cluster) error {
 	for _, n := range c.Nodes(procs.S3) {
 		key, err := readCredentials(n.CredentialsFile())
@@ -320,8 +340,8 @@ func benchStores(e *bench.Env, c *procs.Cluster) error {
 	return nil
 }
 
-// connectionFlags are the flags by which a child process reaches the cluster
-// that this one was told of.
+// connectionFlags are the flags by which a child process reaches the cluster that the flags
+// of this process name.
 func (a *app) connectionFlags() []string {
 	g := &a.global
 	flags := []string{"--endpoint", g.endpoint, "--log-level", "error"}
@@ -344,8 +364,8 @@ func (a *app) benchTarget(ctx context.Context) (bench.Target, error) {
 	return bench.ClusterTarget(c.Client, c.Close), nil
 }
 
-// benchMount mounts the cluster below dir, served by a process in the background
-// that writes a CPU profile where one is asked for.
+// benchMount mounts the cluster below dir. A background process serves the mount, and
+// writes a CPU profile where the flags name a file.
 func (a *app) benchMount(dir, profile string) func(context.Context) (string, func() error, error) {
 	return func(ctx context.Context) (string, func() error, error) {
 		at, err := filepath.Abs(filepath.Join(dir, "mount"))
@@ -455,7 +475,7 @@ func (a *app) benchRaftNodeCommand() *cobra.Command {
 				}
 				cfg.Peers[id] = addr
 			}
-			// As a metadata server does, so that the two compare.
+			// The same as in a metadata server, so that the two compare.
 			go keepHeapRoom(cmd.Context(), metadataHeapRoom)
 			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = printJSON(a.out, r) })
 		},
@@ -464,8 +484,8 @@ func (a *app) benchRaftNodeCommand() *cobra.Command {
 	f.StringVar(&cfg.ID, "id", "", "this node")
 	f.StringVar(&cfg.Dir, "dir", "", "directory for log and state")
 	f.StringSliceVar(&peers, "peers", nil, "all nodes, ID=HOST:PORT,...")
-	f.IntVar(&cfg.Clients, "clients", 64, "proposals at once")
+	f.IntVar(&cfg.Clients, "clients", 64, "proposals in flight")
 	f.IntVar(&cfg.EntryBytes, "entry-bytes", 128, "size of an entry")
-	f.Float64Var(&seconds, "seconds", 5, "for how long the leader proposes")
+	f.Float64Var(&seconds, "seconds", 5, "how long the leader proposes")
 	return cmd
 }

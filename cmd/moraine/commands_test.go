@@ -119,7 +119,7 @@ func TestWrongUse(t *testing.T) {
 		"no argument":              {[]string{"ls"}, "arguments are missing; the form is `moraine ls PATH...`; see `moraine ls --help`"},
 		"too few arguments":        {[]string{"cert", "issue", "ca", "client"}, "the form is `moraine cert issue DIR ROLE NAME`"},
 		"time below zero":          {[]string{"cluster", "status", "--wait", "-1s"}, "--wait -1s"},
-		"one slash too few":        {[]string{"ls", "moraine:/a/b"}, "moraine:/a/b: a path in the cluster is written moraine:///a/b"},
+		"one slash too few":        {[]string{"ls", "moraine:/a/b"}, "moraine:/a/b: write a path in the cluster as moraine:///a/b"},
 		"unknown key in the file":  {[]string{"version", "--config", unknown}, `unknown key "chunkserver.listne"`},
 		"file that does not parse": {[]string{"version", "--config", broken}, broken},
 		"wrong value in the file":  {[]string{"chunkserver", "--config", value}, "chunkserver.capacity"},
