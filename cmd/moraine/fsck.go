@@ -36,18 +36,18 @@ type fsckResult struct {
 	More          bool          `json:"more_findings"`
 	LostStripes   []string      `json:"lost_stripes"`
 	LostFiles     []lostRow     `json:"lost_files"`
-	Objects       uint64        `json:"objects"` // that were compared with the bucket
+	Objects       uint64        `json:"objects"` // compared with the bucket
 	BadObjects    []badObject   `json:"bad_objects"`
 	NotChecked    []fsckMissed  `json:"not_checked"`
 	Metadata      []string      `json:"metadata"`           // what does not fit
-	Waiting       waitsStatus   `json:"waiting_for_repair"` // of the repair queue, where all was checked
-	Path          string        `json:"path"`               // empty: all was checked
+	Waiting       waitsStatus   `json:"waiting_for_repair"` // of the repair queue, where the check was complete
+	Path          string        `json:"path"`               // empty: the check was complete
 	Queued        int           `json:"queued_for_repair"`
 	Dropped       int           `json:"dropped"`
 	Seconds       float64       `json:"seconds"`
 }
 
-// fsckFinding is a chunk that is wrong.
+// fsckFinding is a bad chunk.
 type fsckFinding struct {
 	Fault  fsck.Fault `json:"fault"`
 	Device uint32     `json:"device"`
@@ -59,7 +59,7 @@ type fsckFinding struct {
 	Queued bool       `json:"repair_queued"` // before this check
 }
 
-// fsckMissed is what could not be checked.
+// fsckMissed is what fsck could not check.
 type fsckMissed struct {
 	Host    string   `json:"host"`
 	Devices []uint32 `json:"devices"`
@@ -71,41 +71,48 @@ func (a *app) fsckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "fsck [PATH]",
 		GroupID: groupCluster,
-		Short:   "Compare what the metadata says with what chunkservers hold, both ways",
-		Long: `Compare what the metadata says with what chunkservers hold, while the cluster works:
-chunks that a device should have and has not, or has with another checksum or length, and
-chunks that nothing in the metadata explains. Files that have lost bytes are named. What
-is found is looked at again --settle later, and told only if it is still wrong. With PATH,
-only what is below it is checked, and no unexplained chunk is found.
+		Short:   "Compare the metadata with the chunks on chunkservers, in both directions",
+		Long: `Compare the metadata with the chunks that chunkservers have, while the cluster works. The
+command finds:
 
-Without PATH, the chunkservers compare each object of the object tier with its record, by a
-HEAD: one that is missing in the bucket, or is another one, is named with its file. Of a
-bucket that does not answer it is said that nothing is known. Up to 256 objects a second
-and bucket are compared.
+  - chunks that are missing on their device, or have another checksum or length there
+  - chunks that no metadata record explains
+  - files that have lost bytes
 
-With --metadata the metadata is held against itself, too: reference counts, indexes,
-counters and usage, each against a count anew. That is done here, on a backup that is
-written to the directory for temporary files (TMPDIR), and keeps the namespace in memory.
+It checks every finding again after --settle, and reports those that are still there. With
+PATH it checks only what is below PATH, and finds no unexplained chunks.
 
-Nothing is changed without --repair, which has missing and damaged chunks rebuilt, and
-usage counted anew where the metadata does not fit. Chunks that nothing explains are kept,
-unless --accept-loss is given with it: after a restore or a forced quorum they may be all
-that is left of files which the present metadata does not know. The bytes of chunks are not read: "moraine scrub start"
-does that.
+Without PATH, chunkservers compare each object of the object tier with its record, by a
+HEAD. The command names an object that is missing in the bucket or differs, with its file.
+Where a bucket does not answer, it says that the state of the objects is unknown. Up to
+256 objects a second and bucket are compared.
 
-What waits for repair already is told, too: as nothing is read here, chunks that a scrub or
-a reader found to be corrupt are known from there alone.
+With --metadata it also checks the metadata itself: reference counts, indexes, counters and
+usage, each against a new count. This check runs here, on a backup in the directory for
+temporary files (TMPDIR), and keeps the namespace in memory.
 
-Exit code 0: all was checked, and is right. 3: something was found, or stripes wait for
-repair because chunks are lost or corrupt. 1: nothing was found, but not all could be
-checked, such as the devices of a chunkserver that is down.`,
+Without --repair the command changes nothing. With --repair the cluster rebuilds missing and
+damaged chunks, and counts usage again where the metadata is inconsistent. It keeps
+unexplained chunks unless --accept-loss is also given: after a restore or a forced quorum
+they may be the only remains of files that the metadata does not know.
+
+The command does not read the bytes of chunks; "moraine scrub start" does that. It also
+reports what waits for repair, since that includes corrupt chunks that a scrub or a reader
+found.
+
+Exit codes:
+
+  0  everything was checked, and is right
+  3  something was found, or stripes wait for repair because chunks are lost or corrupt
+  1  nothing was found, but a part could not be checked, such as the devices of a
+     chunkserver that is down`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.settle <= 0 {
-				return usageError("--settle %v: write how long, such as 5s", f.settle)
+				return usageError("--settle %v: write a time such as 5s", f.settle)
 			}
 			if f.accept && !f.repair {
-				return usageError("--accept-loss goes with --repair")
+				return usageError("--accept-loss works only with --repair")
 			}
 			if len(args) == 0 {
 				c, err := a.dial(cmd.Context())
@@ -120,10 +127,14 @@ checked, such as the devices of a chunkserver that is down.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&f.repair, "repair", false, "have missing and damaged chunks rebuilt from the rest of their stripes")
-	cmd.Flags().BoolVar(&f.accept, "accept-loss", false, "with --repair: have chunks that nothing explains deleted, for good")
-	cmd.Flags().BoolVar(&f.metadata, "metadata", false, "hold the metadata against itself, too, on a copy here")
-	cmd.Flags().DurationVar(&f.settle, "settle", 5*time.Second, "how long after the first look what was found is looked at again")
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "rebuild missing and damaged chunks from the rest "+
+		"of their stripes")
+	cmd.Flags().BoolVar(&f.accept, "accept-loss", false, "with --repair: delete unexplained chunks, "+
+		"for good")
+	cmd.Flags().BoolVar(&f.metadata, "metadata", false, "also check the metadata itself, on a copy on "+
+		"this machine")
+	cmd.Flags().DurationVar(&f.settle, "settle", 5*time.Second, "how long after the first look the "+
+		"command checks its findings again")
 	return cmd
 }
 
@@ -159,7 +170,7 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 	return a.fsckEnd(r, f.repair, err)
 }
 
-// fsckFurther adds what devices are not asked for.
+// fsckFurther adds what the devices do not answer.
 func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fsckResult) error {
 	if r.Path == "" {
 		files, err := lostFiles(ctx, c)
@@ -184,17 +195,18 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 	return err
 }
 
-// addWaiting adds what waits for repair. A queue of which nothing is told could not be looked
-// through, but by a leader of an earlier build, which never tells.
+// addWaiting adds what waits for repair. A queue without a report could not be read. The
+// exception is a leader of an earlier build, which never sends that report.
 func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
 	if w := describeWaits(c.Waits); w != nil {
 		r.Waiting = *w
 	} else if c.RepairQueued > 0 && c.FeatureLevel >= moraine.FeatureLevel {
-		r.Metadata = append(r.Metadata, fmt.Sprintf("the repair queue, of %s, cannot be looked through: the log of the metadata leader says why", countOf(int(c.RepairQueued), "stripe")))
+		r.Metadata = append(r.Metadata, fmt.Sprintf("the leader cannot read the repair queue, of %s: "+
+			"its log says why", countOf(int(c.RepairQueued), "stripe")))
 	}
 }
 
-// addLost adds files that have lost bytes to those that are named already.
+// addLost adds files that have lost bytes to those that are in the list already.
 func (r *fsckResult) addLost(files []lostRow) {
 	for _, f := range files {
 		if !slices.ContainsFunc(r.LostFiles, func(have lostRow) bool { return have.Inode == f.Inode && have.Object == f.Object }) {
@@ -274,7 +286,7 @@ func (a *app) printFsck(r *fsckResult, repair bool) error {
 	return nil
 }
 
-// adviseFsck says what to do about what was found.
+// adviseFsck says what to do about the findings.
 func (a *app) adviseFsck(r *fsckResult, repair bool) {
 	var broken, kept int
 	var keptBytes uint64
@@ -292,24 +304,26 @@ func (a *app) adviseFsck(r *fsckResult, repair bool) {
 	case broken > 0 && repair:
 		a.note("%s told to repair: see how far it is by `moraine cluster status`, and check again", countOf(r.Queued, "chunk"))
 	case broken > 0:
-		a.note("%s missing or damaged: `moraine fsck --repair` has them rebuilt", countOf(broken, "chunk"))
+		a.note("%s missing or damaged: `moraine fsck --repair` rebuilds them", countOf(broken, "chunk"))
 	}
 	if r.Dropped > 0 {
-		a.note("%s of %d that nothing explains will be deleted, after the grace", countOf(r.Dropped, "chunk"), kept)
+		a.note("%s of %d unexplained chunks will be deleted, after the grace", countOf(r.Dropped, "chunk"), kept)
 	}
 	if kept > r.Dropped {
-		a.note("%s of %d (%s in all) that nothing explains: kept, and listed by `moraine cluster quarantine`", countOf(kept-r.Dropped, "chunk"), kept, size(keptBytes))
+		a.note("%s of %d (%s in all) that nothing explains: kept, and listed by `moraine cluster "+
+			"quarantine`", countOf(kept-r.Dropped, "chunk"), kept, size(keptBytes))
 	}
 	if len(r.Metadata) > 0 {
-		a.note("the metadata does not fit itself: report it, with a backup (`moraine metadata backup`), for that does not come about by itself")
+		a.note("the metadata does not fit itself: report it, with a backup (`moraine metadata " +
+			"backup`), for that does not come about by itself")
 	}
 	if r.More {
-		a.note("there are more than these: check again when they are repaired")
+		a.note("there are more than these: check again after their repair")
 	}
 }
 
-// fsckEnd prints what a check came to, also one that failed on the way: nil where all is
-// right. What was found sets the exit code.
+// fsckEnd prints the result of a check, also of a check that failed on the way; nil where
+// all is right. The findings set the exit code.
 func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 	failed = errors.Join(failed, a.printFsck(r, repair))
 	if r.Clean && failed == nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/morainefs/moraine/metadata/state"
 )
 
-// checkState holds the metadata against itself: reference counts, the index of devices,
-// counters and usage, each against a count of its own. It does so on a consistent copy
-// here, a backup in a directory for temporary files, so that the leader only reads files
-// out. It returns what does not fit, in words.
+// checkState checks the metadata itself: reference counts, the index of devices, counters
+// and usage, each against its own count. It does so on a consistent copy here, a backup in
+// a directory for temporary files, so that the leader only reads files. It returns in words
+// what is inconsistent.
 func (a *app) checkState(ctx context.Context, c *connection) (problems []string, err error) {
 	dir, err := os.MkdirTemp("", "moraine-fsck-")
 	if err != nil {
@@ -48,8 +48,8 @@ type checkRow struct {
 	Problems []string `json:"problems"`
 }
 
-// checkReplica holds the state of one server that is stopped against itself: what a
-// backup, which is of the leader's, does not tell of the others'.
+// checkReplica checks the state of one stopped server. A backup comes from the leader, and
+// says nothing about the state of the other servers.
 func (a *app) checkReplica(dir string, r state.Reader, applied uint64) error {
 	problems, err := state.New(0).Check(r)
 	if err != nil {
@@ -64,8 +64,9 @@ func (a *app) checkReplica(dir string, r state.Reader, applied uint64) error {
 		a.note("%s", p)
 	}
 	if len(problems) > 0 {
-		return fmt.Errorf("the state in %s does not fit itself (%s): give the place of its server to another (`moraine metadata replace`), and report it", dir, countOf(len(problems), "problem"))
+		return fmt.Errorf("the state in %s is inconsistent (%s): replace this server (`moraine "+
+			"metadata replace`), and report it", dir, countOf(len(problems), "problem"))
 	}
-	a.note("all records fit, and their sum")
+	a.note("all records are consistent, and match their sum")
 	return nil
 }

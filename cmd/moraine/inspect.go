@@ -42,7 +42,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "inspect",
 		GroupID: groupCluster,
-		Short:   "Look into what is on disk, without a server and without changing it",
+		Short:   "Show files on disk, without a server and without changing them",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -55,9 +55,9 @@ func (a *app) inspectDeviceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "device DIR|SEGMENT",
 		Short: "List the records of a chunkserver's device, or of one of its segment files",
-		Long: `List every record of a device (a directory) or of one segment file, in order.
-With --data the bytes of each chunk are read and held against their sums too.
-Exit code 1 when anything is damaged.`,
+		Long: `List every record of a device (a directory) or of one segment file, in order. With --data
+the command also reads the bytes of each chunk and verifies their checksums. Exit code 1
+when anything is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			info, err := os.Stat(args[0])
@@ -87,12 +87,13 @@ Exit code 1 when anything is damaged.`,
 			}
 			a.note("%d records, %d damaged", records, damaged)
 			if damaged > 0 {
-				return fmt.Errorf("%d of %d records are damaged; a chunkserver does not serve them, and their stripes are repaired when it reports", damaged, records)
+				return fmt.Errorf("%d of %d records are damaged; a chunkserver does not serve them, "+
+					"and the cluster repairs their stripes when the server reports them", damaged, records)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&data, "data", false, "read the chunks' bytes too, and check them")
+	cmd.Flags().BoolVar(&data, "data", false, "also read the chunks' bytes, and verify them")
 	return cmd
 }
 

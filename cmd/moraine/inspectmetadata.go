@@ -35,9 +35,9 @@ func (a *app) inspectLogCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log DIR",
 		Short: "List the entries of a metadata server's log",
-		Long: `List the entries of the log in a metadata server's --data, with the commands in each.
-What is damaged is listed with why, and the rest gone on with. The server should not run.
-Exit code 1 when anything is damaged.`,
+		Long: `List the entries of the log in a metadata server's --data, with the commands in each. The
+command shows why an entry is damaged, and continues with the rest. The server should not
+run. Exit code 1 when anything is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			shown, damaged := 0, 0
@@ -57,7 +57,8 @@ Exit code 1 when anything is damaged.`,
 			}
 			a.note("%d entries, %d damaged", shown, damaged)
 			if damaged > 0 {
-				return fmt.Errorf("%d of %d entries are damaged: the server does not start on such a log, or stops; replace it (`moraine metadata replace`)", damaged, shown)
+				return fmt.Errorf("%d of %d entries are damaged: a server does not start on such a "+
+					"log, or stops; replace it (`moraine metadata replace`)", damaged, shown)
 			}
 			return nil
 		},
@@ -87,7 +88,7 @@ func describeEntry(e raftstore.EntryInfo) entryRow {
 	return row
 }
 
-// commandName says what a command is and who asked for it.
+// commandName names a command and its session.
 func commandName(c *statepb.Command) string {
 	req := c.GetRequest()
 	if req == nil {
@@ -140,7 +141,7 @@ type snapshotRow struct {
 func (a *app) inspectSnapshotCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshot DIR",
-		Short: "Describe a metadata server's snapshots, and read them to their end",
+		Short: "Describe a metadata server's snapshots, and read each to its end",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			shown, damaged := 0, 0
@@ -172,17 +173,18 @@ func (a *app) inspectSnapshotCommand() *cobra.Command {
 	}
 }
 
-// firstLine leaves out the stack that pebble puts under what it says.
+// firstLine leaves out the stack that pebble adds to its messages.
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
 }
 
-// explainDir says what the argument of inspect must be where it is no directory of
-// a metadata server.
+// explainDir says what the argument of inspect must be where it is not a directory of a
+// metadata server.
 func explainDir(dir string, err error) error {
 	if st, bad := os.Stat(dir); err != nil && bad == nil && !st.IsDir() {
-		return usageError("%s is a file: name the --data of a metadata server that is stopped (a backup is made one by `moraine metadata restore`)", dir)
+		return usageError("%s is a file: name the --data of a metadata server that is stopped "+
+			"(`moraine metadata restore` makes one from a backup)", dir)
 	}
 	return err
 }
@@ -206,14 +208,14 @@ func (a *app) inspectStateCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "state DIR",
-		Short: "Count what is in a metadata server's state, show some of it, or check it",
-		Long: `Count the pairs of each table of the state in a metadata server's --data, or, with --key,
-show those whose keys begin so, in hex. The tables are in docs/formats/metadata-keys.md.
-The server must not run; what is in its log after the entry shown is not in the state yet.
+		Short: "Count the records of a metadata server's state, show some of them, or check them",
+		Long: `Count the pairs of each table of the state in a metadata server's --data. With --key, show
+the pairs whose keys start with it, in hex. docs/formats/metadata-keys.md lists the tables.
+The server must not run. The state does not have the log entries after the one shown.
 
-With --check every record is read and held against the others and against the running sum,
-as "moraine fsck --metadata" does with a backup of the leader's. It keeps the whole
-namespace in memory. Exit code 1 when anything does not fit.`,
+With --check the command reads every record, and compares it with the others and with the
+running sum, as "moraine fsck --metadata" does with a backup of the leader's. It keeps the
+whole namespace in memory. Exit code 1 when anything is inconsistent.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lo, err := hex.DecodeString(strings.ReplaceAll(prefix, " ", ""))
@@ -221,7 +223,7 @@ namespace in memory. Exit code 1 when anything does not fit.`,
 				return usageError("--key %q: write bytes in hex", prefix)
 			}
 			if check && len(lo) > 0 {
-				return usageError("--check is of the whole state: leave out --key")
+				return usageError("--check reads the whole state: leave out --key")
 			}
 			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
 				a.note("the state after entry %d", applied)
@@ -236,14 +238,15 @@ namespace in memory. Exit code 1 when anything does not fit.`,
 			}))
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "key", "", "show the pairs whose keys begin with these bytes, in hex")
-	cmd.Flags().BoolVar(&check, "check", false, "hold every record against the others, and all of them against the running sum")
+	cmd.Flags().StringVar(&prefix, "key", "", "show the pairs whose keys start with these bytes, in hex")
+	cmd.Flags().BoolVar(&check, "check", false, "compare every record with the others, and all of them "+
+		"with the running sum")
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many pairs --key shows at most")
 	return cmd
 }
 
-// noteWaiting says which entries of the log the state does not have yet: those
-// that a server applies as it starts, all of them after a crash on a young one.
+// noteWaiting says which entries of the log the state does not have yet. A server applies
+// them as it starts; after a crash of a young server these are all of them.
 func (a *app) noteWaiting(dir string, applied uint64) {
 	var first, last uint64
 	err := raftstore.InspectLog(vfs.OS{}, dir, func(e raftstore.EntryInfo) error {
@@ -257,9 +260,10 @@ func (a *app) noteWaiting(dir string, applied uint64) {
 	})
 	switch {
 	case err != nil:
-		a.note("its log cannot be read, which may have more: %v", err)
+		a.note("the state may lack entries: its log cannot be read: %v", err)
 	case first > 0:
-		a.note("%d log entries (%d..%d) are not in it yet: the server applies those that are committed when it starts", last-first+1, first, last)
+		a.note("%d log entries (%d..%d) are not in it yet: the server applies the committed ones when "+
+			"it starts", last-first+1, first, last)
 	}
 }
 

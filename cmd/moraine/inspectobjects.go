@@ -26,9 +26,9 @@ func (a *app) inspectObjectsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "objects DIR",
 		Short: "List the objects and parts of uploads of a local bucket",
-		Long: `List the files of a local bucket, the --data directory of "object-server", while no
-server runs on it. With --data the bytes of each are read and compared with their CRC32C.
-Exit code 1 when anything is damaged.`,
+		Long: `List the files of a local bucket, the --data directory of "object-server". No server may run
+on it. With --data the command also reads the bytes of each file and compares them with
+their CRC32C. Exit code 1 when anything is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			var rows []objectRow
@@ -58,6 +58,6 @@ Exit code 1 when anything is damaged.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&data, "data", false, "read the bytes too")
+	cmd.Flags().BoolVar(&data, "data", false, "also read the bytes")
 	return cmd
 }
