@@ -62,7 +62,7 @@ func TestRetirementOnCommandLines(t *testing.T) {
 	requireRefused(t, invoke(t, env, "device", "set", n3, "retired"), 1, "stripes still have chunks on it", "moraine cluster status", "--accept-loss")
 	requireRefused(t, invoke(t, env, "host", "rm", "n3"), 1, "stripes still have chunks on it", "--accept-loss")
 	wants("n3", "out")
-	requireRefused(t, invoke(t, env, "device", "set", n3, "in", "--accept-loss"), 2, "--accept-loss goes with retired")
+	requireRefused(t, invoke(t, env, "device", "set", n3, "in", "--accept-loss"), 2, "--accept-loss works only with retired")
 	works(t, env, "host", "rm", "n3", "--accept-loss")
 	wants("n3", "retired")
 	requireRefused(t, invoke(t, env, "device", "set", n3, "in"), 1, "it is retired")

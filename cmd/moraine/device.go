@@ -27,24 +27,25 @@ type deviceRow struct {
 	UUID     string `json:"uuid"`
 	State    string `json:"state"`
 	Status   string `json:"status"` // of its host: up, down or unknown
-	Alive    bool   `json:"alive"`  // its host is known to be up
+	Alive    bool   `json:"alive"`  // the leader knows that its host is up
 	Reason   string `json:"reason,omitempty"`
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
-	// Measured: its server has said how full it is; else used is a guess. Reported: all its
-	// chunks were reported since it booted.
+	// Measured: the server has reported how full the device is; else used is an estimate.
+	// Reported: the server has reported all chunks of the device since it booted.
 	Measured bool `json:"usage_known"`
 	Reported bool `json:"report_complete"`
-	// What the disk says of itself; Health is empty where it does not.
+	// What the disk reports; Health is empty where it reports nothing.
 	Health      string `json:"health,omitempty"`
 	Model       string `json:"model,omitempty"`
 	Worn        uint32 `json:"worn_percent,omitempty"`
 	Celsius     int32  `json:"celsius,omitempty"`
 	MediaErrors uint64 `json:"media_errors,omitempty"`
-	// PutMicros is the median time of its puts of late.
+	// PutMicros is the median time of its recent puts.
 	PutMicros uint64 `json:"put_micros,omitempty"`
-	// ReadMicros are those of reads of its medium: of up to 96 KiB, 768 KiB, 6 MiB, and more.
+	// ReadMicros are the times of recent reads of its medium: of up to 96 KiB, 768 KiB, 6
+	// MiB, and more.
 	ReadMicros []uint64 `json:"read_micros,omitempty"`
 	Corrupt    uint64   `json:"corrupt_chunks,omitempty"`
 }
@@ -66,7 +67,7 @@ func healthOf(h *wire.DiskHealth) string {
 	return text
 }
 
-// deviceStates are the states as they are written on command lines.
+// deviceStates are the states as people write them on command lines.
 var deviceStates = map[string]wire.DeviceState{
 	"in": wire.DeviceState_DEVICE_STATE_IN, "out": wire.DeviceState_DEVICE_STATE_OUT,
 	"draining": wire.DeviceState_DEVICE_STATE_DRAINING, "retired": wire.DeviceState_DEVICE_STATE_RETIRED,
@@ -85,7 +86,7 @@ func (a *app) deviceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "device",
 		GroupID: groupCluster,
-		Short:   "List devices, make new ones, and take them out of or into service",
+		Short:   "List devices, make new ones, and change their states",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -96,15 +97,15 @@ func (a *app) deviceCommand() *cobra.Command {
 func (a *app) deviceFormatCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "format DIR...",
-		Short: "Make new devices of empty directories of this host",
-		Long: `Make a new device of each empty directory, for the cluster that --certs are of
-(with --insecure, that --endpoint names). Then name it in the settings file of the
-chunkserver, and send that SIGHUP; or by --device, and start it.
+		Short: "Make devices of empty directories of this host",
+		Long: `Make a device of each empty directory, for the cluster of the certificate in --certs
+(with --insecure, for the cluster that --endpoint names). Then name it in the settings
+file of the chunkserver and send the chunkserver SIGHUP. Or name it with --device and
+start the chunkserver.
 
-A chunkserver formats nothing by itself: a directory without a device may be
-mistyped, or the place of a disk that is not mounted. For the same reason a directory
-that does not exist is refused, and so is one that is a device already, or that holds
-anything else.`,
+A chunkserver formats nothing by itself: a directory without a device may be mistyped, or
+its disk may not be mounted. For the same reason this command refuses a directory that
+does not exist, one that is a device already, and one that is not empty.`,
 		Example: "  moraine device format /mnt/nvme1 --certs /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, dirs []string) error {
@@ -118,35 +119,37 @@ anything else.`,
 				}
 				id, err := disk.Format(vfs.OS{}, dir, cluster, rand.Reader)
 				if errors.Is(err, moraine.Exists) {
-					return fmt.Errorf("%s is a device already: it was left as it is", dir)
+					return fmt.Errorf("%s is a device already: the command did not change it", dir)
 				}
 				if err != nil {
 					return err
 				}
-				a.note("%s is device %s of cluster %s: name it in the settings file and send the chunkserver SIGHUP, or by --device and start it", dir, id.Device, cluster)
+				a.note("%s is device %s of cluster %s: name it in the settings file and send the "+
+					"chunkserver SIGHUP, or name it with --device and start the chunkserver", dir, id.Device, cluster)
 			}
 			return nil
 		},
 	}
 }
 
-// checkFormatDir refuses a directory that is missing: its name may be mistyped, and a
-// device that is made there would fill the disk of its parent.
+// checkFormatDir refuses a missing directory: its name may be mistyped, and a device there
+// would fill the disk of its parent.
 func checkFormatDir(dir string) error {
 	st, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return usageError("%s: there is no such directory: correct the name, or mount the disk and make the directory first", dir)
+		return usageError("%s: there is no such directory: correct the name, or mount the disk and "+
+			"make the directory first", dir)
 	case err != nil:
 		return err
 	case !st.IsDir():
-		return usageError("%s: that is a file: name an empty directory", dir)
+		return usageError("%s: this is a file: name an empty directory", dir)
 	}
 	return nil
 }
 
-// ownCluster returns the cluster that this program's certificate is of; without
-// certificates, that of the metadata servers.
+// ownCluster returns the cluster of this program's certificate; without certificates, that
+// of the metadata servers.
 func (a *app) ownCluster(ctx context.Context) (moraine.UUID, error) {
 	sec, err := a.security()
 	if err != nil {
@@ -158,8 +161,8 @@ func (a *app) ownCluster(ctx context.Context) (moraine.UUID, error) {
 	return a.clusterAt(ctx, "")
 }
 
-// clusterAt asks the metadata servers at hosts, or --endpoint, which cluster
-// they are of.
+// clusterAt requests the cluster's identity from the metadata servers at hosts, or
+// --endpoint.
 func (a *app) clusterAt(ctx context.Context, hosts string) (moraine.UUID, error) {
 	c, err := a.dialHosts(ctx, hosts, client.Config{})
 	if err != nil {
@@ -172,7 +175,8 @@ func (a *app) clusterAt(ctx context.Context, hosts string) (moraine.UUID, error)
 	}
 	id := resp.GetCluster().GetCluster()
 	if len(id) != len(moraine.UUID{}) {
-		return moraine.UUID{}, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("the cluster has no identity yet")}
+		return moraine.UUID{}, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("the cluster " +
+			"has no identity yet")}
 	}
 	return moraine.UUID(id), nil
 }
@@ -222,19 +226,18 @@ func (a *app) deviceSetCommand() *cobra.Command {
 		Long: `Change the state of a device:
 
   in        it takes and serves chunks
-  out       it is given up: what it holds is rebuilt elsewhere; what it still
-            has counts again when it is set in
-  draining  it serves, takes nothing new, and what it holds is moved elsewhere
-  retired   it is gone for good, and never comes back under this identity:
-            refused while a stripe has a chunk on it
+  out       the cluster does not use it, and rebuilds its chunks elsewhere; chunks
+            that it still has count again when it is set in
+  draining  it serves chunks and takes no new ones; movers move its chunks elsewhere
+  retired   it is gone for good, and never returns under this identity; refused
+            while a stripe has a chunk on it
 
-A device stays out or draining until it is set in again, also when its host
-starts anew.
+A device stays out or draining until somebody sets it in, also after its host restarts.
 
-What a device that is out held is rebuilt when "moraine cluster status" tells of no
-stripe any more that waits for repair or has too few chunks left. Where that does not
-come, as its disk cannot be read and too little is left elsewhere, or there is nowhere
-to rebuild, "retired --accept-loss" gives up what stripes still have on it.`,
+The chunks of a device that is out are rebuilt when "moraine cluster status" shows no stripe
+that waits for repair or has too few chunks left. That never happens where the disk cannot
+be read and too few chunks are left elsewhere, or where there is no place to rebuild. Then
+"retired --accept-loss" gives up the chunks that stripes still have on it.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 32)
@@ -251,7 +254,7 @@ to rebuild, "retired --accept-loss" gives up what stripes still have on it.`,
 				return usageError("state %q: write one of %s", args[1], strings.Join(names, ", "))
 			}
 			if acceptLoss && state != wire.DeviceState_DEVICE_STATE_RETIRED {
-				return usageError("--accept-loss goes with retired")
+				return usageError("--accept-loss works only with retired")
 			}
 			c, err := a.dial(cmd.Context())
 			if err != nil {
@@ -266,7 +269,8 @@ to rebuild, "retired --accept-loss" gives up what stripes still have on it.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "with retired, of a device that is out: give up, for good, what stripes still have on it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown to people")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "with retired, of a device that is out: "+
+		"give up, for good, the chunks that stripes still have on it")
 	return cmd
 }

@@ -14,13 +14,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hostCommand is about chunkservers as a whole; devices are one by one under
-// `moraine device`.
+// hostCommand is about whole chunkservers; `moraine device` is about single devices.
 func (a *app) hostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "host",
 		GroupID: groupCluster,
-		Short:   "List hosts, and take one out of the cluster for good",
+		Short:   "List hosts, and remove one from the cluster for good",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,7 +30,7 @@ func (a *app) hostCommand() *cobra.Command {
 func (a *app) hostListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
-		Short: "List hosts: what state their devices are in, and what they hold",
+		Short: "List hosts: the states of their devices, and how much is on them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.cluster(cmd.Context())
@@ -53,16 +52,17 @@ func (a *app) hostListCommand() *cobra.Command {
 type hostRow struct {
 	ID       string `json:"id"`
 	Status   string `json:"status"` // up, down or unknown
-	Alive    bool   `json:"alive"`  // it is known to be up
+	Alive    bool   `json:"alive"`  // the leader knows that it is up
 	Rack     string `json:"rack,omitempty"`
 	Devices  int    `json:"devices"`    // not retired
-	State    string `json:"state"`      // in, or what it is instead
+	State    string `json:"state"`      // in, or its other state
 	Used     uint64 `json:"used_bytes"` // of its devices in use, as the capacity and the chunks
 	Capacity uint64 `json:"capacity_bytes"`
 	Chunks   uint64 `json:"chunks"`
-	// Measured: all of its devices in use have said how full they are; else it is a guess.
+	// Measured: all of its devices in use have reported how full they are; else used is an
+	// estimate.
 	Measured bool `json:"usage_known"`
-	// AwaySeconds is how long its maintenance goes on.
+	// AwaySeconds is how long its maintenance still lasts.
 	AwaySeconds int64 `json:"maintenance_seconds,omitempty"`
 }
 
@@ -105,13 +105,15 @@ func (a *app) hostRemoveCommand() *cobra.Command {
 	var acceptLoss bool
 	cmd := &cobra.Command{
 		Use:   "rm HOST",
-		Short: "Take a host out of the cluster for good, once nothing that counts is on it",
-		Long: `Retire all devices of a host, which cannot be undone. Refused while a stripe has a
-chunk on one of them: drain the host before ("moraine drain HOST --wait"), which
-waits for its rebuild too where it is dead. Where that does not come to an end, as
-too little is left of some stripes or there is nowhere to rebuild them,
---accept-loss gives up what is left on its devices that are out; one that is in or
-draining must be set out before ("moraine device set ID out"). Then end its chunkserver.`,
+		Short: "Remove a host from the cluster for good, once no stripe has a chunk on it",
+		Long: `Retire all devices of a host. This cannot be undone. The command refuses while a stripe
+has a chunk on one of them. Drain the host first ("moraine drain HOST --wait"); for a dead
+host that also waits for its rebuild.
+
+A rebuild cannot finish where too few chunks of some stripes are left, or where there is no
+place for new ones. Then --accept-loss gives up the chunks on devices that are out. Set a
+device that is in or draining out first ("moraine device set ID out"). Then end the
+host's chunkserver.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -123,7 +125,8 @@ draining must be set out before ("moraine device set ID out"). Then end its chun
 				Reason: "its host was removed", AcceptLoss: acceptLoss})
 		},
 	}
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up, for good, what stripes still have on its devices that are out")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up, for good, the chunks that stripes "+
+		"still have on its devices that are out")
 	return cmd
 }
 
@@ -132,7 +135,7 @@ func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState)
 	return err
 }
 
-// cluster asks the metadata service once for what it knows of the cluster.
+// cluster requests once what the metadata service knows of the cluster.
 func (a *app) cluster(ctx context.Context) (*wire.ClusterReply, error) {
 	c, err := a.dial(ctx)
 	if err != nil {
@@ -151,8 +154,7 @@ func getClusterAs(ctx context.Context, c *client.Client, asked *wire.GetCluster)
 	return resp.GetCluster(), err
 }
 
-// reasonDrained is the reason of the devices of a host that `drain` drains, by which
-// --undo knows them.
+// reasonDrained is the reason of devices that `drain` drains. --undo finds them by it.
 const reasonDrained = "its host is drained"
 
 func (a *app) drainCommand() *cobra.Command {
@@ -160,15 +162,14 @@ func (a *app) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "drain HOST",
 		GroupID: groupCluster,
-		Short:   "Move everything off a host, so that it can be removed",
-		Long: `Have all that a host holds moved to others, while it goes on to serve; nothing
-new is put on it. It stays so, also when its chunkserver starts anew, until
---undo. Where it is dead, or dies meanwhile, what it held is rebuilt from the
-others after the grace of repairs, and it is drained on if it comes back. When it
-is empty, take it out by "moraine host rm HOST".
+		Short:   "Move all chunks off a host, so that it can be removed",
+		Long: `Move all chunks of a host to other hosts. The host continues to serve, and takes nothing
+new. It stays so until --undo, also after its chunkserver restarts. If it is dead, or
+dies meanwhile, the other hosts rebuild its chunks after the grace of repairs. If it
+comes back, the drain continues. When it is empty, remove it with "moraine host rm HOST".
 
---undo leaves those of its devices as they are that are out or draining for another
-reason, and names them: "moraine device set ID in" takes one in.`,
+--undo does not change devices that are out or draining for another reason. It names them;
+"moraine device set ID in" takes one in.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -186,13 +187,15 @@ reason, and names them: "moraine device set ID in" takes one in.`,
 			return a.waitDrained(cmd.Context(), c.Client, args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&undo, "undo", false, "take the host in again, with what it still has: the drain is over")
-	cmd.Flags().BoolVar(&wait, "wait", false, "return when the host holds nothing that counts, and show how far it is")
+	cmd.Flags().BoolVar(&undo, "undo", false, "end the drain: take the host in again, with the chunks "+
+		"that it still has")
+	cmd.Flags().BoolVar(&wait, "wait", false, "show the progress, and return when no stripe has a "+
+		"chunk on the host")
 	return cmd
 }
 
 // undoDrain ends the drain of a host, and names the devices that stay out or draining for
-// another reason. (What is told of a device may be a moment old, but not its other reasons.)
+// another reason. (A device's state may be a moment old, but not its other reasons.)
 func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) error {
 	err := setHostState(ctx, c, &wire.SetHostState{Host: host, State: wire.DeviceState_DEVICE_STATE_IN,
 		Reason: "its host is drained no more", Undoes: reasonDrained})
@@ -214,8 +217,8 @@ func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) erro
 	return nil
 }
 
-// waitDrained returns once no stripe has a chunk on a host. Those that were moved
-// are on its disks for the grace of deletions still, so that these do not tell.
+// waitDrained returns once no stripe has a chunk on a host. Moved chunks stay on its disks
+// for the grace of deletions, so the bytes on the disks are no measure.
 func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) error {
 	last := ""
 	for {
@@ -229,17 +232,18 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 		}
 		left, held := uint64(0), uint64(0)
 		for _, d := range cluster.Topology.Hosts[i].Devices {
-			if d.State == wire.DeviceState_DEVICE_STATE_IN { // nobody counts what is on it
+			if d.State == wire.DeviceState_DEVICE_STATE_IN { // nobody counts its chunks
 				return &moraine.Error{Op: "drain", Ref: host, Kind: moraine.Conflict,
-					Err: fmt.Errorf("device %d is in service again (%s): the drain was undone", d.Id, cmp.Or(d.Reason, "no reason given"))}
+					Err: fmt.Errorf("device %d is in service again (%s): somebody ended the drain", d.Id, cmp.Or(d.Reason, "no reason given"))}
 			}
 			left, held = left+d.Claimed, held+d.Chunks
 		}
 		if left == 0 {
-			a.note("%s is empty: `moraine host rm %s` takes it out", host, host)
+			a.note("%s is empty: `moraine host rm %s` removes it", host, host)
 			return nil
 		}
-		// The exact count has a bound; above it what is on the disks is near enough.
+		// The exact count has a bound. Above it, the number of chunks on the disks is near
+		// enough.
 		line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), etaOf(cluster.GetHealing()))
 		for _, why := range describeWaits(cluster.Waits).stuck() {
 			line += "; " + why
@@ -256,8 +260,8 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 	}
 }
 
-// leftOf is how many chunks are left, where up to 4,096 of them were counted and
-// held are on the disks.
+// leftOf is how many chunks are left. The leader counts up to 4,096 of them exactly; above
+// that, it is the number of chunks on the disks.
 func leftOf(counted, held uint64) uint64 {
 	if counted < 4096 {
 		return counted
@@ -265,7 +269,7 @@ func leftOf(counted, held uint64) uint64 {
 	return max(counted, held)
 }
 
-// etaOf says in words how long a repair goes on; empty where nobody knows.
+// etaOf says in words how long a repair still takes; empty where that is unknown.
 func etaOf(h *wire.Healing) string {
 	if h.GetEtaMillis() == 0 {
 		return ""
@@ -273,8 +277,8 @@ func etaOf(h *wire.Healing) string {
 	return fmt.Sprintf(", about %v to go", (time.Duration(h.EtaMillis) * time.Millisecond).Round(time.Second))
 }
 
-// maintenancePatience is how long an announcement goes on asking: the stripes of a large
-// host are judged over several attempts.
+// maintenancePatience is how long an announcement retries: the leader judges the stripes of
+// a large host over several attempts.
 const maintenancePatience = 2 * time.Minute
 
 func (a *app) maintenanceCommand() *cobra.Command {
@@ -285,17 +289,19 @@ func (a *app) maintenanceCommand() *cobra.Command {
 		Use:     "maintenance HOST --for TIME",
 		GroupID: groupCluster,
 		Short:   "Announce that a host will be away, for a reboot",
-		Long: `Announce that a host will be away. For that long nothing that it holds is rebuilt
-for its silence, and nothing new is put on it. It ends by itself when the host's
-chunkserver has started anew. Refused where a stripe would be left without a
-chunk to spare: hosts that are down, or away already, count, and so do chunks that
-are lost or corrupt and wait for repair. Every stripe of the host is looked at; where
-that takes longer than the command waits, give it again: it goes on from there.`,
+		Long: `Announce that a host will be away. For that time the cluster rebuilds nothing because of
+the host's silence, and puts nothing new on it. The maintenance ends when the host's
+chunkserver has restarted.
+
+The command refuses where a stripe would be left without a spare chunk. It counts hosts that
+are down or away already, and chunks that are lost or corrupt and wait for repair. It
+checks every stripe of the host. If that takes longer than the command waits, run the
+command again: the check continues from there.`,
 		Example: "  moraine maintenance n3 --for 30m && ssh n3 reboot",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !end && length < time.Second {
-				return usageError("for how long? say --for 30m")
+				return usageError("no time is given: write for example --for 30m")
 			}
 			if end {
 				length = 0
@@ -311,9 +317,9 @@ that takes longer than the command waits, give it again: it goes on from there.`
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&length, "for", 0, "how long it will be away at most (a week at most)")
-	f.StringVar(&reason, "reason", "", "why, for people")
-	f.BoolVar(&force, "force", false, "even if stripes are left without redundancy meanwhile")
-	f.BoolVar(&end, "end", false, "it is back, or was never away")
+	f.DurationVar(&length, "for", 0, "longest time that the host will be away (a week at most)")
+	f.StringVar(&reason, "reason", "", "reason, shown to people")
+	f.BoolVar(&force, "force", false, "allow it even if stripes have no redundancy meanwhile")
+	f.BoolVar(&end, "end", false, "end the maintenance: the host is back, or was never away")
 	return cmd
 }

@@ -62,7 +62,7 @@ func (a *app) jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "job",
 		GroupID: groupCluster,
-		Short:   "Look at, and cancel, the work that goes on in the background",
+		Short:   "List, wait for and cancel background jobs",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -74,7 +74,7 @@ func (a *app) jobListCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List jobs: who does each, and how far it is",
+		Short: "List jobs: which mover runs each, and its progress",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -106,14 +106,14 @@ func (a *app) jobListCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "those that ended too")
+	cmd.Flags().BoolVar(&all, "all", false, "include jobs that have ended")
 	return cmd
 }
 
 func (a *app) jobCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
-		Short: "Cancel a job; what it did so far stays",
+		Short: "Cancel a job; what it has done so far stays",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := parseJobID(args[0])
