@@ -16,7 +16,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cluster",
 		GroupID: groupCluster,
-		Short:   "Look at the cluster as a whole",
+		Short:   "Show the state of the whole cluster",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -28,19 +28,23 @@ func (a *app) clusterStatusCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "What is there, what is wrong, and what may be lost now without losing data",
-		Long: `Show servers, hosts, space and, in words, what is survived now. It goes by what
-each server said to the present metadata leader after it was asked, so it takes up to
-a few seconds. What the leader does not know yet is said as unknown, never as good.
+		Short: "Show what is there, what is wrong, and which losses the data would survive now",
+		Long: `Show servers, hosts, space and, in words, which losses the data survives now. The
+metadata leader collects this from each server after it gets the request, which takes up
+to a few seconds. What the leader does not know yet is shown as unknown, never as good.
 
-Exit code 0: green, which means that nothing is wrong and nothing is unknown. 3: it
-is unknown, degraded (it works, with less protection than promised) or critical. 1:
-the cluster did not answer. With --wait: 3 or 1 as well, when that time is over; a
-cluster that does not answer yet is waited for, too.`,
+Exit codes:
+
+  0  green: nothing is wrong and nothing is unknown
+  3  unknown, degraded (the cluster works with less protection than promised) or critical
+  1  the cluster did not answer
+
+With --wait the command repeats until the cluster is green or the time is over. It also
+waits for a cluster that does not answer yet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait < 0 {
-				return usageError("--wait %s: write a time from 0 on, such as 1m", wait)
+				return usageError("--wait %s: write a time of 0 or more, such as 1m", wait)
 			}
 			return a.clusterStatus(cmd.Context(), wait)
 		},
@@ -49,12 +53,12 @@ cluster that does not answer yet is waited for, too.`,
 	return cmd
 }
 
-// statusAsk is the least time that one question of `cluster status --wait` has: an answer takes
+// statusAsk is the least time for one request of `cluster status --wait`: an answer takes
 // up to six seconds where a host is silent.
 const statusAsk = 10 * time.Second
 
-// clusterStatus prints the status, when it is green or wait is over. A cluster that does not
-// answer yet is waited for as one that is not green.
+// clusterStatus prints the status when it is green or wait is over. It waits for a cluster
+// that does not answer yet in the same way as for one that is not green.
 func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	var c *connection
@@ -86,8 +90,8 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// statusBy asks once, over a connection that is made where there is none. With wait it gives up
-// at the deadline, or after statusAsk.
+// statusBy sends one request, over a connection that it opens where there is none. With
+// wait it stops at the deadline, or after statusAsk.
 func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, deadline time.Time) (*clusterStatus, error) {
 	if wait > 0 {
 		least := time.Now().Add(statusAsk)
@@ -108,7 +112,7 @@ func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, 
 	return askStatus(ctx, *c)
 }
 
-// askStatus asks for all that the status goes by.
+// askStatus requests all that the status needs.
 func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
 	reply, err := getClusterAs(ctx, c.Client, &wire.GetCluster{Fresh: true})
 	if err != nil {
@@ -116,7 +120,7 @@ func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
 	}
 	s := judge(reply)
 	if s.stalled() {
-		return s, nil // reads wait as writes do
+		return s, nil // reads wait in the same way as writes
 	}
 	lost, err := lostFiles(ctx, c)
 	if err != nil {
@@ -126,8 +130,8 @@ func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
 	return s, nil
 }
 
-// mayPass reports whether a question may be answered if it is asked again: there is no
-// leader for a moment.
+// mayPass reports whether the same request may succeed later: the group has no leader for a
+// moment.
 func mayPass(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.Unavailable, moraine.Timeout, moraine.NotLeader:
@@ -167,12 +171,13 @@ func (a *app) printStatus(s *clusterStatus) error {
 			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
 	}
 	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)
-	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s leaked; %d sessions",
+	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s "+
+		"leaked; %d sessions",
 		s.Inodes, s.Stripes, size(s.Used), size(s.Capacity), size(s.PendingBytes), size(s.KeptBytes), size(s.LeakedBytes), s.Sessions)
 	return nil
 }
 
-// shout writes what is known of a server so that what is not good is seen.
+// shout writes the state of a server; it capitalises a state that is not good.
 func shout(status string) string {
 	if status == serverUp {
 		return status
@@ -180,7 +185,7 @@ func shout(status string) string {
 	return strings.ToUpper(status)
 }
 
-// known is v where it is known.
+// known is v where the leader knows it.
 func known(is bool, v any) any {
 	if is {
 		return v

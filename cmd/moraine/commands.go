@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-// commands lists what the binary can do.
+// commands lists the commands of the binary.
 func (a *app) commands() []*cobra.Command {
 	return append(a.moveCommands(),
 		a.lsCommand(), a.cpCommand(), a.catCommand(), a.rmCommand(), a.mvCommand(), a.mkdirCommand(), a.duCommand(), a.statCommand(), a.watchCommand(), a.mountCommand(), a.umountCommand(), a.ckptCommand(),

@@ -269,7 +269,7 @@ func TestErrorsAreOneLineForEachThing(t *testing.T) {
 
 	require.Equal(t, []string{"rename: /a: no space: the disk is full; make room (`moraine rm`), or add devices"},
 		errorLines(&moraine.Error{Op: "rename", Ref: "/a", Kind: moraine.NoSpace, Err: errors.New("the disk is full")}))
-	require.Equal(t, []string{"no space: map 1024 MiB; ask for less by --memory"},
+	require.Equal(t, []string{"no space: map 1024 MiB; give a smaller --memory"},
 		errorLines(&moraine.Error{Op: "mem.Open", Kind: moraine.NoSpace, Err: errors.New("map 1024 MiB")}), "a disk has nothing to do with it")
 }
 

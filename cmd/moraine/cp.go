@@ -20,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copiesAtOnce bounds the files that `cp -r` copies at the same time; all share
-// the client's memory budget.
+// copiesAtOnce bounds the files that `cp -r` copies at the same time. All share the
+// client's memory budget.
 const copiesAtOnce = 4
 
-// copyPiece is how much is read at a time from the cluster.
+// copyPiece is how much one read from the cluster returns.
 const copyPiece = 8 << 20
 
 type copyOptions struct {
@@ -39,26 +39,28 @@ func (a *app) cpCommand() *cobra.Command {
 		Use:     "cp FROM... TO",
 		GroupID: groupFiles,
 		Short:   "Copy files into, out of and within a cluster",
-		Long: `Copy files. A file appears in the cluster when all its bytes are durable
-(level nvme), and not before; what is there under its name is then replaced. With
---ack memory it appears when its bytes are verified in the memory of the chunkservers,
-which write them to their devices at once: "moraine stat" tells when they have.
-A file that is copied out appears under its name when it is complete.
+		Long: `Copy files. A file appears in the cluster when all its bytes are durable (level nvme),
+and not before. It then replaces the file under its name. With --ack memory it appears
+when its bytes are verified in the memory of the chunkservers. They write them to their
+devices at once; "moraine stat" shows when the bytes are there. A file that is copied out
+appears under its name when it is complete.
 
-Within a cluster -r clones a directory that is not there yet: no byte moves, symbolic
-links stay links, and it appears when it is whole.`,
+Within a cluster, -r clones a directory whose target does not exist yet. No byte moves,
+symbolic links stay links, and the clone appears when it is complete.`,
 		Example: `  moraine cp model.safetensors moraine:///models/
   moraine cp -r moraine:///runs/llama/latest ./restored`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.copyAll(cmd.Context(), args, o) },
 	}
-	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "directories and all that is in them")
+	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all their "+
+		"contents")
 	cmd.Flags().StringVar(&o.scheme, "scheme", "", schemeUsage)
-	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
+	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which "+
+		"is faster but is lost if more hosts fail at once than the scheme survives")
 	return cmd
 }
 
-// copier copies one command line.
+// copier runs the copies of one command line.
 type copier struct {
 	app      *app
 	sessions *sessions
@@ -70,16 +72,16 @@ type copier struct {
 	saying sync.Mutex // one line at a time
 }
 
-// copied is a file that was copied, as --json prints it.
+// copied is a copied file, as --json prints it.
 type copied struct {
 	From  string `json:"from"`
 	To    string `json:"to"`
 	Bytes int64  `json:"bytes"`
-	// Of a file of a cluster: its stripes below full protection, and how many
-	// hosts may be lost (devices, on a single host).
+	// For a file in a cluster: its stripes below full protection, and how many hosts may be
+	// lost (devices, on a single host).
 	Degraded uint64 `json:"degraded_stripes,omitempty"`
 	Protects *int   `json:"protects,omitempty"`
-	// Of a file that was copied into a cluster: the level that it had reached.
+	// For a file copied into a cluster: its level after the copy.
 	Level string `json:"level,omitempty"`
 }
 
@@ -164,10 +166,10 @@ func (c *copier) copy(ctx context.Context, from, to location) error {
 		return nil
 	}
 	if !c.opts.recursive {
-		return usageError("cp: %s is a directory: give -r to copy it and all that is in it", from)
+		return usageError("cp: %s is a directory: give -r to copy it with all its contents", from)
 	}
 	if from.remote == to.remote && from.hosts == to.hosts && strings.HasPrefix(to.path+"/", from.path+"/") {
-		return usageError("cp: %s lies in %s", to, from)
+		return usageError("cp: %s lies in %s: name a target outside it", to, from)
 	}
 	if from.remote && to.remote && from.hosts == to.hosts && c.opts.scheme == "" {
 		if done, err := c.cloneDir(ctx, from, to); done || err != nil {
@@ -177,8 +179,8 @@ func (c *copier) copy(ctx context.Context, from, to location) error {
 	return c.copyDir(ctx, from, to)
 }
 
-// cloneDir clones a directory within a cluster, unless something is there
-// already, or it cannot be cloned there; then it returns false.
+// cloneDir clones a directory within a cluster. It returns false where the target exists,
+// or where the cluster cannot clone the directory there.
 func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) {
 	conn, err := c.sessions.of(ctx, to)
 	if err != nil {
@@ -193,10 +195,10 @@ func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) 
 	}
 	id := moraine.JobID(j.Id)
 	if j, err = conn.WaitJob(ctx, id, nil); err != nil {
-		return false, fmt.Errorf("%w; the clone goes on (moraine job wait %s, moraine job cancel %s)", err, id, id)
+		return false, fmt.Errorf("%w; the clone continues (moraine job wait %s, moraine job cancel %s)", err, id, id)
 	}
 	if j.State != wire.JobState_JOB_STATE_DONE {
-		return false, fmt.Errorf("%s could not be cloned to %s: %s", from, to, j.Error)
+		return false, fmt.Errorf("cannot clone %s to %s: %s", from, to, j.Error)
 	}
 	done := copied{From: from.String(), To: to.String()}
 	if attr, err := conn.Stat(ctx, to.path); err == nil {
@@ -273,8 +275,8 @@ func (c *copier) copyFile(ctx context.Context, from, to location) error {
 	return c.say(done)
 }
 
-// mode returns the permissions that a copy gets: those of the file, as far as the umask
-// lets it, as with cp(1). What is no regular file, such as a pipe, has none to pass on.
+// mode returns the permissions of the copy: those of the file, as far as the umask allows,
+// as with cp(1). A file that is not regular, such as a pipe, has none to copy.
 func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
 	mode := fs.FileMode(0o666)
 	if from.remote {
@@ -293,20 +295,20 @@ func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
 		mode = st.Mode().Perm()
 	}
 	if mode &^= c.umask; mode == 0 {
-		mode = 0o400 // to a cluster 0 says nothing, and gets the usual ones
+		mode = 0o400 // to a cluster, 0 means the default permissions
 	}
 	return mode, nil
 }
 
-// readUmask returns the process's umask, which can only be read by being set: before
-// anything is made at the same time.
+// readUmask returns the process's umask. The only way to read it is to set it, so this runs
+// before the process makes any file.
 func readUmask() fs.FileMode {
 	m := unix.Umask(0)
 	unix.Umask(m)
 	return fs.FileMode(m)
 }
 
-// say tells scripts of a file that was copied; people see the bar.
+// say reports a copied file to scripts; people see the bar.
 func (c *copier) say(done copied) error {
 	if !c.app.global.json {
 		return nil
@@ -328,8 +330,8 @@ func (m measured) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeWhole makes a local file of what fill writes. It appears under its name
-// when it is complete and durable: one that is cut off leaves what was there.
+// writeWhole makes a local file from what fill writes. The file appears under its name when
+// it is complete and durable. If writing stops early, the old file stays.
 func writeWhole(name string, mode fs.FileMode, fill func(*os.File) error) error {
 	dir := filepath.Dir(name)
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
@@ -339,7 +341,7 @@ func writeWhole(name string, mode fs.FileMode, fill func(*os.File) error) error 
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone already after the rename
+	defer os.Remove(tmp.Name()) // no longer there after the rename
 	defer tmp.Close()
 	if err := fill(tmp); err != nil {
 		return err
@@ -376,7 +378,8 @@ func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode
 		done.Degraded, done.Protects = uint64(result.Degraded), &result.Protects
 	}
 	if result.Degraded > 0 {
-		fmt.Fprintf(c.app.err, "moraine: %s is %s, but %d of its stripes are below full protection (survive the loss of %d); they are repaired when enough hosts are up\n",
+		fmt.Fprintf(c.app.err, "moraine: %s is %s, but %d of its stripes are below full protection "+
+			"(survive the loss of %d); the cluster repairs them when enough hosts are up\n",
 			to, what, result.Degraded, result.Protects)
 	}
 	return nil

@@ -15,8 +15,8 @@ import (
 // rootKey is the one account of an S3 endpoint.
 type rootKey struct{ access, secret string }
 
-// readCredentials reads a root key from a file as AWS clients have it, of which
-// the first profile counts. A file that others can read is refused.
+// readCredentials reads a root key from a file in the format of AWS clients; the first
+// profile counts. It refuses a file that others can read.
 func readCredentials(file string) (rootKey, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -28,7 +28,8 @@ func readCredentials(file string) (rootKey, error) {
 		return rootKey{}, fmt.Errorf("--credentials: %w", err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return rootKey{}, fmt.Errorf("--credentials %s: others can read it: `chmod 600 %s`, and change the key", file, file)
+		return rootKey{}, fmt.Errorf("--credentials %s: other users can read it: run `chmod 600 %s`, "+
+			"and change the key", file, file)
 	}
 	var key rootKey
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -47,8 +48,8 @@ func readCredentials(file string) (rootKey, error) {
 	return rootKey{}, usageError("--credentials %s: write aws_access_key_id = ... and aws_secret_access_key = ... on two lines", file)
 }
 
-// makeCredentials reads the root key in a file, and makes a random one where
-// there is no such file.
+// makeCredentials reads the root key from a file. Where there is no such file it makes one
+// with a random key.
 func makeCredentials(file string) (rootKey, error) {
 	if key, err := readCredentials(file); !errors.Is(err, fs.ErrNotExist) {
 		return key, err

@@ -22,20 +22,26 @@ func (a *app) demoCommand() *cobra.Command {
 		Use:     "demo",
 		GroupID: groupServers,
 		Short:   "Show the main job: save, kill servers, restore, on a cluster on this machine",
-		Long: `Start a cluster of processes on this machine and show the main job: a model's
-checkpoint is saved while training goes on, saved again while the metadata leader
-and two chunkservers are killed, restored by another number of ranks, not
-committed when a rank dies, and made whole again; it is read through a mount and
-through S3, flushed to a bucket while the mover is killed, evicted, and restored
-from the bucket.
+		Long: `Start a cluster of processes on this machine and show the main job with a model's
+checkpoint:
 
-Needs about 20 GiB of disk, 12 GiB of memory, FUSE, and Python 3 with venv, for
-which three packages are fetched. Exit code 0: all of it held.`,
+  - save it while training continues
+  - save it again while the metadata leader and two chunkservers are killed
+  - restore it with another number of ranks
+  - see that it is not committed when a rank dies
+  - repair it to full protection
+  - read it through a mount and through S3
+  - flush it to a bucket while the mover is killed, evict it, and restore it from the bucket
+
+The demo needs about 20 GiB of disk, 12 GiB of memory, FUSE, and Python 3 with venv, for
+which it downloads three packages. Exit code 0 means that every step succeeded.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), dir, venv) },
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory to make and remove again (default: a temporary one)")
-	cmd.Flags().StringVar(&venv, "venv", "", "directory of the virtual environment of Python, made if it is not there and kept (default: in --dir)")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory that the demo makes and removes again (default: "+
+		"a temporary one)")
+	cmd.Flags().StringVar(&venv, "venv", "", "directory of the Python virtual environment; the demo "+
+		"makes it if it is missing, and keeps it (default: in --dir)")
 	cmd.AddCommand(a.demoRankCommand())
 	return cmd
 }
@@ -60,7 +66,7 @@ func (a *app) demo(ctx context.Context, dir, venv string) error {
 	})
 	shown.end()
 	if len(rows) == 0 && err != nil {
-		return fmt.Errorf("the demo could not begin: %w", err)
+		return fmt.Errorf("the demo could not start: %w", err)
 	}
 	a.note("")
 	if listErr := list(a, rows, table.Row{"step", "claim", "held", "seen"}, func(r demo.Row) table.Row {
@@ -69,11 +75,11 @@ func (a *app) demo(ctx context.Context, dir, venv string) error {
 		return listErr
 	}
 	if err != nil {
-		return fmt.Errorf("the demo could not be shown to its end: %w", err)
+		return fmt.Errorf("the demo could not finish: %w", err)
 	}
 	for _, r := range rows {
 		if !r.Held {
-			return fmt.Errorf("not all of it held")
+			return fmt.Errorf("some steps of the demo failed: see the lines above")
 		}
 	}
 	return nil
@@ -100,7 +106,7 @@ func (a *app) connectProcs(ctx context.Context, c *procs.Cluster) (*client.Clien
 	return conn.Client, func() { _ = conn.Close() }, nil
 }
 
-// stepProgress shows the progress of one thing after the other as bars.
+// stepProgress shows the progress of one step after the other as bars.
 type stepProgress struct {
 	app  *app
 	what string
@@ -127,8 +133,7 @@ func (p *stepProgress) end() {
 	p.what, p.bar = "", nil
 }
 
-// demoRankCommand is one trainer of the demo: it takes orders from standard
-// input.
+// demoRankCommand is one trainer of the demo: it reads its commands from standard input.
 func (a *app) demoRankCommand() *cobra.Command {
 	var cfg demo.RankConfig
 	cmd := &cobra.Command{
@@ -146,7 +151,7 @@ func (a *app) demoRankCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Run, "run", "", "run to save to")
+	f.StringVar(&cfg.Run, "run", "", "run in which the rank saves")
 	f.StringVar(&cfg.Launch, "launch", "", "launch that the ranks share")
 	f.Uint32Var(&cfg.Rank, "rank", 0, "this rank")
 	f.Uint32Var(&cfg.World, "world", 1, "number of ranks")

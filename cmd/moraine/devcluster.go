@@ -29,16 +29,17 @@ func (a *app) devClusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dev-cluster",
 		GroupID: groupServers,
-		Short:   "A real cluster on this machine: 3 metadata servers, 6 chunkservers, an S3 endpoint and an object tier, each a process",
-		Long: `Start a whole cluster on this machine, each server a process of its own on
-loopback ports, with certificates of its own, and keep it until Ctrl-C.
+		Short: "Start a real cluster on this machine: 3 metadata servers, 6 chunkservers, an S3 " +
+			"endpoint and an object tier, each a process",
+		Long: `Start a whole cluster on this machine, and keep it until Ctrl-C. Each server is a process
+on loopback ports, with its own certificate.
 
-Without --dir it lives in a temporary directory that is removed at the end. With
---dir everything stays, and the next start finds it again.
+Without --dir the cluster lives in a temporary directory that the command removes at the
+end. With --dir everything stays, and the next start uses it again.
 
-The object tier is a local bucket of the cluster's own, unless --bucket names one.
-A server that ends is reported, and not started again, so that failures can be tried.
-To have it back, end dev-cluster and start it again with the same --dir.`,
+The object tier is a local bucket of the cluster, unless --bucket names one. The command
+reports a server that ends, and does not start it again, so that you can try failures.
+To get it back, end dev-cluster and start it again with the same --dir.`,
 		Example: `  moraine dev-cluster
   moraine dev-cluster --dir ./cluster --chunkservers 3 --devices 2`,
 		Args: cobra.NoArgs,
@@ -62,7 +63,7 @@ To have it back, end dev-cluster and start it again with the same --dir.`,
 	return cmd
 }
 
-// devTier says which object tier a dev-cluster has.
+// devTier returns the object tier of a dev-cluster.
 type devTier struct {
 	bucket, endpoint string
 	none             bool
@@ -71,9 +72,9 @@ type devTier struct {
 func (t devTier) apply(cfg *procs.Config) error {
 	switch {
 	case t.none && t.bucket != "":
-		return usageError("--no-bucket and --bucket exclude each other")
+		return usageError("--no-bucket and --bucket exclude each other: give one of them")
 	case t.bucket == "" && t.endpoint != "":
-		return usageError("--bucket-endpoint: name the bucket too, by --bucket")
+		return usageError("--bucket-endpoint needs a bucket: name it with --bucket")
 	case t.bucket != "":
 		cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--bucket", t.bucket)
 		if t.endpoint != "" {
@@ -87,10 +88,10 @@ func (t devTier) apply(cfg *procs.Config) error {
 
 func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (err error) {
 	if cfg.Metadata%2 == 0 || cfg.Metadata < 1 || cfg.Metadata > 5 {
-		return usageError("--metadata %d: a majority decides, so write 1, 3 or 5", cfg.Metadata)
+		return usageError("--metadata %d: the group needs a majority, so write 1, 3 or 5", cfg.Metadata)
 	}
 	if cfg.Chunkservers < 1 || cfg.Devices < 1 {
-		return usageError("--chunkservers %d --devices %d: at least one of each", cfg.Chunkservers, cfg.Devices)
+		return usageError("--chunkservers %d --devices %d: write 1 or more for each", cfg.Chunkservers, cfg.Devices)
 	}
 	if cfg.Dir == "" {
 		if cfg.Dir, err = os.MkdirTemp("", "moraine-"); err != nil {
@@ -98,7 +99,7 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 		}
 		defer os.RemoveAll(cfg.Dir)
 	}
-	// The printed directories are used from other directories.
+	// People use the printed directories from other directories.
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (a *app) printNodes(c *procs.Cluster) error {
 	})
 }
 
-// watchNodes says when a server ends by itself, until ctx does.
+// watchNodes reports each server that ends by itself, until ctx ends.
 func watchNodes(ctx context.Context, c *procs.Cluster, a *app) error {
 	gone := map[string]bool{}
 	tick := time.NewTicker(time.Second)
@@ -154,7 +155,7 @@ func watchNodes(ctx context.Context, c *procs.Cluster, a *app) error {
 		}
 		for _, n := range c.All() {
 			if running := n.Running(); !running && !gone[n.Name] {
-				fmt.Fprintf(a.err, "moraine: %s; it is not started again; its log is %s\n", n.Why(), n.LogPath())
+				fmt.Fprintf(a.err, "moraine: %s; the command does not start it again; its log is %s\n", n.Why(), n.LogPath())
 				gone[n.Name] = true
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// security is how this process proves itself: its mode and its certificate.
+// security is how this process authenticates: its mode and its certificate.
 type security struct {
 	mode     transport.Mode
 	identity *pki.Identity // nil in mode insecure
@@ -33,7 +33,8 @@ func (a *app) security() (security, error) {
 		return s, usageError("--mode %q: write secure or crc (or give --insecure)", a.global.mode)
 	}
 	if a.global.certs == "" {
-		return s, usageError("no certificate: name the directory with ca.crt and this program's certificate by --certs (MORAINE_CERTS); `moraine cert --help` tells how to make one")
+		return s, usageError("no certificate: name the directory with ca.crt and this program's " +
+			"certificate by --certs (MORAINE_CERTS); `moraine cert --help` explains how to make one")
 	}
 	name := a.global.identity
 	if name == "" {
@@ -44,7 +45,8 @@ func (a *app) security() (security, error) {
 	}
 	id, err := pki.LoadIdentity(pki.FilesIn(a.global.certs, name))
 	if errors.Is(err, moraine.NotFound) {
-		err = fmt.Errorf("--certs %s --identity %s: %s: `moraine cert --help` tells how to make what is missing", a.global.certs, name, sentence(innermost(err)))
+		err = fmt.Errorf("--certs %s --identity %s: %s: `moraine cert --help` explains how to make "+
+			"missing files", a.global.certs, name, sentence(innermost(err)))
 	}
 	if err != nil {
 		return s, err
@@ -53,13 +55,14 @@ func (a *app) security() (security, error) {
 	return s, id.Check(time.Now())
 }
 
-// require fails where the certificate is not of the server that is to run.
+// require fails where the certificate is not of the server that starts.
 func (s security) require(role transport.Role, node string) error {
 	if s.identity == nil {
 		return nil
 	}
 	if c := s.identity.Claims(); c.Role != role || c.Node != node {
-		return usageError("the certificate is of %s %s, not of %s %s: name another by --identity, or make one with `moraine cert issue DIR %s %s`",
+		return usageError("the certificate is of %s %s, not of %s %s: name another by --identity, or "+
+			"make one with `moraine cert issue DIR %s %s`",
 			c.Role, c.Node, role, node, role, node)
 	}
 	return nil
@@ -69,7 +72,7 @@ func (s security) require(role transport.Role, node string) error {
 func onlyIdentity(dir string) (string, error) {
 	names, err := pki.Names(dir)
 	if err != nil {
-		return "", fmt.Errorf("--certs: %w; `moraine cert --help` tells how to make certificates", err)
+		return "", fmt.Errorf("--certs: %w; `moraine cert --help` explains how to make certificates", err)
 	}
 	switch len(names) {
 	case 1:
@@ -77,12 +80,13 @@ func onlyIdentity(dir string) (string, error) {
 	case 0:
 		return "", usageError("--certs %s: no NAME.crt there; make one with `moraine cert issue`", dir)
 	default:
-		return "", usageError("--certs %s holds several certificates (%s): say which by --identity", filepath.Clean(dir), strings.Join(names, ", "))
+		return "", usageError("--certs %s contains several certificates (%s): choose one with "+
+			"--identity", filepath.Clean(dir), strings.Join(names, ", "))
 	}
 }
 
-// pool returns the connections of this process. In mode insecure it calls
-// itself node with role; otherwise the certificate says.
+// pool returns the connections of this process. In mode insecure the process names itself
+// node with role; otherwise the certificate names it.
 func (s security) pool(role transport.Role, node string, deps transport.PoolDeps) (*transport.Pool, error) {
 	deps.Identity = s.identity
 	cfg := transport.PoolConfig{Mode: s.mode, Release: version}
@@ -106,16 +110,16 @@ func (a *app) dial(ctx context.Context) (*connection, error) {
 	return a.dialHosts(ctx, "", client.Config{})
 }
 
-// dialTimeout bounds the wait for a cluster that does not answer: a person
-// waits behind most commands.
+// dialTimeout bounds the wait for a cluster that does not answer: a person waits for most
+// commands.
 const dialTimeout = 15 * time.Second
 
-// commandPatience bounds how long a command goes on trying what may yet come
-// right: longer than servers take to fail over, shorter than a person waits.
+// commandPatience bounds how long a command retries what may still succeed: longer than
+// servers take to fail over, shorter than a person waits.
 const commandPatience = 30 * time.Second
 
-// dialHosts connects to the cluster whose metadata servers hosts names, or
-// --endpoint where it is empty.
+// dialHosts connects to the cluster whose metadata servers hosts names, or --endpoint names
+// where hosts is empty.
 func (a *app) dialHosts(ctx context.Context, hosts string, cfg client.Config) (*connection, error) {
 	if hosts == "" {
 		hosts = a.global.endpoint
@@ -128,7 +132,8 @@ func (a *app) dialHosts(ctx context.Context, hosts string, cfg client.Config) (*
 	}
 	cfg.Metadata = splitEndpoint(hosts)
 	if len(cfg.Metadata) == 0 {
-		return nil, usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/PATH")
+		return nil, usageError("no cluster is named: name its metadata servers with --endpoint " +
+			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
 	}
 	sec, err := a.security()
 	if err != nil {
@@ -159,7 +164,9 @@ func connect(ctx context.Context, sec security, cfg client.Config, poolDeps tran
 		_ = pool.Close()
 		if ctx.Err() == nil && (errors.Is(err, moraine.Timeout) || errors.Is(err, context.DeadlineExceeded)) {
 			err = &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf(
-				"no majority of the metadata servers %s answered within %v: start those that are down, or correct --endpoint; `moraine metadata status` asks each what it knows (last answer: %s)",
+				"no majority of the metadata servers %s answered within %v: start those that are down, "+
+					"or correct --endpoint; `moraine metadata status` shows the state of each (last "+
+					"answer: %s)",
 				addresses(cfg.Metadata), dialTimeout, sentence(innermost(err)))}
 		}
 		return nil, err
@@ -188,10 +195,10 @@ func addresses(servers [][]string) string {
 }
 
 // schemeUsage explains --scheme.
-const schemeUsage = "how to keep new files: 4+2, 8+3, x3 (default: by the number of hosts)"
+const schemeUsage = "scheme of new files: 4+2, 8+3, x3 (default: by the number of hosts)"
 
-// schemeConfig is the settings of a client that writes by the scheme that
-// --scheme names, or by what the service chooses where that is empty.
+// schemeConfig is the settings of a client that writes with the scheme that --scheme names,
+// or with the service's choice where that is empty.
 func schemeConfig(scheme string) (cfg client.Config, err error) {
 	if scheme == "" {
 		return cfg, nil
@@ -202,12 +209,13 @@ func schemeConfig(scheme string) (cfg client.Config, err error) {
 	return cfg, nil
 }
 
-// defaultCache is how many names and attributes a mount or an endpoint keeps.
+// defaultCache is how many names and attributes a mount or an endpoint caches.
 const defaultCache = 100_000
 
-const cacheUsage = "names and attributes to keep, each under a lease of the service, so that what did not change is answered without a request; 0: none"
+const cacheUsage = "names and attributes to cache, each under a cache lease, so that the client " +
+	"answers from the cache what did not change; 0: none"
 
-// cacheEntries is a client's setting for what was asked for, where 0 is none.
+// cacheEntries converts the flag's number, where 0 is none, to a client's setting.
 func cacheEntries(asked int) int {
 	if asked <= 0 {
 		return -1

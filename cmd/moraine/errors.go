@@ -9,9 +9,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// errorLines writes err for a person: one line for each thing that went wrong,
-// without the names of the code that saw it, and with what to do next where the
-// error itself does not say.
+// errorLines writes err for a person: one line for each failure, without the names of the
+// functions that returned it. It adds what to do next where the error itself does not say.
 func errorLines(err error) []string {
 	if errs := split(err); errs != nil {
 		var lines []string
@@ -31,7 +30,7 @@ func errorLines(err error) []string {
 	return []string{text}
 }
 
-// split returns the errors that errors.Join put together, nil for any other.
+// split returns the errors that errors.Join combined, nil for any other error.
 func split(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -42,7 +41,7 @@ func split(err error) []error {
 		texts = append(texts, e.Error())
 	}
 	if err.Error() != strings.Join(texts, "\n") {
-		return nil // a sentence of its own around them
+		return nil // text of its own around them
 	}
 	return joined.Unwrap()
 }
@@ -71,7 +70,7 @@ func sentence(err error) string {
 			break
 		}
 		if !strings.Contains(e.Op, ".") {
-			add(strings.ReplaceAll(e.Op, "_", " ")) // the name of what a user does; others are functions
+			add(strings.ReplaceAll(e.Op, "_", " ")) // the name of a user's action; others are functions
 		}
 		add(e.Ref)
 		inner, nested := e.Err.(*moraine.Error)
@@ -89,8 +88,8 @@ func sentence(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// plainError writes an error that is no *moraine.Error itself. One that it wraps is written
-// as a sentence too, without the names of functions.
+// plainError writes an error that is not a *moraine.Error itself. It also writes an error
+// that this one wraps as a sentence, without the names of functions.
 func plainError(err error) string {
 	text := err.Error()
 	if inner := (*moraine.Error)(nil); errors.As(err, &inner) {
@@ -99,8 +98,8 @@ func plainError(err error) string {
 	return text
 }
 
-// hintOf says what a caller can do about err, by its kind; empty where the
-// error says so itself, or nothing general can be said.
+// hintOf says what a caller can do about err, by its kind. It is empty where the error says
+// so itself, or where there is no general advice.
 func hintOf(err error) string {
 	if err == nil {
 		return ""
@@ -122,7 +121,7 @@ func hintOf(err error) string {
 		return "run the release of moraine that wrote it, or a later one"
 	case moraine.NoSpace:
 		if e := (*moraine.Error)(nil); errors.As(err, &e) && e.Op == "mem.Open" {
-			return "ask for less by --memory"
+			return "give a smaller --memory"
 		}
 		if strings.Contains(err.Error(), "the disk of the metadata server") {
 			return "make room on that disk, or remove files (`moraine rm`)"
@@ -135,7 +134,7 @@ func hintOf(err error) string {
 	}
 }
 
-// isInterrupt reports whether err only says that ctx was ended by a signal.
+// isInterrupt reports whether err only says that a signal ended ctx.
 func isInterrupt(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled))
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// shortExamples are the examples of commands that need no more than a line or two,
-// by what is typed behind "moraine". A command with a longer one has it beside its
-// other texts.
+// shortExamples are the examples of commands that need only a line or two. The key is the
+// command line after "moraine". A longer example is beside the other texts of its command.
 var shortExamples = [][]string{
 	{"cat", "moraine cat moraine:///runs/llama/notes.txt"},
 	{"du", "moraine du moraine:///runs moraine:///datasets"},
@@ -60,8 +59,8 @@ var shortExamples = [][]string{
 	{"version", "moraine version"},
 }
 
-// addExamples gives the commands below root their short examples. It panics where one
-// names no command, or one that has an example already.
+// addExamples gives the commands below root their short examples. It panics where an
+// example names no command, or one that has an example already.
 func addExamples(root *cobra.Command) {
 	for _, e := range shortExamples {
 		cmd, rest, err := root.Find(strings.Fields(e[0]))

@@ -54,7 +54,7 @@ type entry struct {
 	Level      string    `json:"level,omitempty"`
 	Degraded   uint64    `json:"degraded_stripes"`
 	Stored     uint64    `json:"stored_bytes"`
-	Clean      bool      `json:"clean"`   // an object holds the whole of it
+	Clean      bool      `json:"clean"`   // an object has all of it
 	Evicted    bool      `json:"evicted"` // some of it is in an object only
 	Links      uint32    `json:"links,omitempty"`
 	Target     string    `json:"target,omitempty"`
@@ -89,12 +89,12 @@ func describeLocal(p string, i fs.FileInfo) entry {
 		e.Type = "directory"
 	case i.Mode()&fs.ModeSymlink != 0:
 		e.Type = "symlink"
-		e.Target, _ = os.Readlink(p) // shown empty where it cannot be read
+		e.Target, _ = os.Readlink(p) // empty where it cannot be read
 	}
 	return e
 }
 
-// modeString writes a mode as ls does, where that is not what Go writes.
+// modeString writes a mode as ls does, where Go writes it in another way.
 func modeString(m fs.FileMode) string {
 	if m.Type() == fs.ModeSymlink {
 		return "l" + m.Perm().String()[1:]
@@ -102,9 +102,9 @@ func modeString(m fs.FileMode) string {
 	return m.String()
 }
 
-// each calls fn for every argument, in order, with its connection where it is
-// in a cluster (c is nil for a local path), and goes on after a failure: the
-// errors come back together.
+// each calls fn for every argument, in order, with its connection where it is in a cluster
+// (c is nil for a local path). It continues after a failure, and returns all errors
+// together.
 func (a *app) each(ctx context.Context, args []string, parse func(string) (location, error), fn func(c *connection, l location) error) error {
 	locations := make([]location, len(args))
 	for i, arg := range args {

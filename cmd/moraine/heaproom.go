@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// metadataHeapRoom is how many bytes a metadata server's heap may grow by before it
-// is collected. Go's own rule, once what is alive, makes a small state be
-// collected all the time: every command leaves some KiB behind.
+// metadataHeapRoom is how many bytes a metadata server's heap may grow by before a garbage
+// collection. Go's own rule, the size of the live heap, collects a small state all the
+// time: every command leaves some KiB of garbage.
 const metadataHeapRoom = 256 << 20
 
-// keepHeapRoom has the collector of this process run when the heap has grown by
-// room bytes since the last collection, or, as is Go's rule, by as much as was alive then
-// where that is more. It returns when ctx ends. An operator's GOGC is left alone.
+// keepHeapRoom runs the collector of this process when the heap has grown by room bytes
+// since the last collection. It waits for as much growth as was live then where that is
+// more, as Go's rule does. It returns when ctx ends. It does not change an operator's GOGC.
 func keepHeapRoom(ctx context.Context, room uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -38,8 +38,8 @@ func keepHeapRoom(ctx context.Context, room uint64) {
 	}
 }
 
-// collectAt returns by how many percent of what is alive the heap may grow.
+// collectAt returns by how many percent of the live heap the heap may grow.
 func collectAt(live, room uint64) int {
-	// An empty heap has some MiB of its own; so the result stays in bounds.
+	// An empty heap has some MiB of its own, so the result stays in bounds.
 	return int(max(100, 100*room/max(live, 4<<20)))
 }

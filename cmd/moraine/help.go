@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usageTemplate is cobra's, with flags shown by flagUsages, so that --help
-// teaches the environment variable and the settings key of each flag.
+// usageTemplate is cobra's. flagUsages writes its flags, so that --help shows the
+// environment variable and the settings key of each flag.
 const usageTemplate = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
   {{.CommandPath}} COMMAND{{end}}{{if .HasExample}}
@@ -40,8 +40,8 @@ func teachHelp(root *cobra.Command) {
 	root.SetUsageTemplate(usageTemplate)
 }
 
-// flagUsages is pflag's FlagUsages with the other names of each flag in
-// brackets behind its text.
+// flagUsages is pflag's FlagUsages with the other names of each flag in brackets after its
+// text.
 func flagUsages(cmd *cobra.Command, flags *pflag.FlagSet) string {
 	shown := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
 	shown.SortFlags = false
