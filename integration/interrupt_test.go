@@ -59,7 +59,7 @@ func lookWithoutLeader(t *testing.T, c *procs.Cluster, env []string) {
 	for _, o := range outcomes {
 		t.Logf("%s", o.stdout)
 		require.Equal(t, 1, o.code, o.stderr)
-		require.Contains(t, o.stderr, "1 of 3 that vote answer, and it takes 2")
+		require.Contains(t, o.stderr, "1 of 3 voters answer, and an election needs 2")
 		require.Contains(t, o.stderr, "Start what is down (m1, m2) again")
 		require.Contains(t, o.stderr, "metadata force-quorum")
 	}

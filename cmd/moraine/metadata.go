@@ -41,26 +41,27 @@ func (a *app) metadataCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "metadata",
 		GroupID: groupServers,
-		Short:   "Run a metadata server, or look at and change which there are",
-		Long: `Run one of the servers that keep the namespace, replicated by Raft. A cluster
-has 1, 3 or 5 of them; a majority must be up. The first start of a new cluster
-is told so by --bootstrap: it forms the group of --peers, and every server must be
-given the same peers. Later starts find the group in --data.
+		Short:   "Run a metadata server, or list and change the metadata servers",
+		Long: `Run one of the servers that keep the namespace and replicate it by Raft. A cluster has 1,
+3 or 5 of them; a majority must be up. The first start of a new cluster needs --bootstrap:
+the server then forms the group of --peers. Give every server the same peers. Later starts
+find the group in --data.
 
-A server that is to be added to a cluster that runs is started with --join, under an
-id that was never used, with itself and at least one of the others in --peers; then
-"moraine metadata add" makes it a member. --peers of the others need not change.
+To add a server to a running cluster, start it with --join. Give it an id that was never
+used, and name it and at least one of the other servers in --peers. Then "moraine metadata
+add" makes it a member. --peers of the others need not change.
 
-Without one of the two an empty --data is refused: a server that has lost its disk has
-forgotten what it acknowledged, and must not vote under its old id.
+Without --bootstrap or --join the command refuses an empty --data. A server that has lost its
+disk has forgotten what it acknowledged, and must not vote under its old id.
 
-The commands below are for people: they ask the cluster that --endpoint names.`,
+The commands below are for people. They use the cluster that --endpoint names.`,
 		Example: `  moraine metadata --id m1 --data /var/lib/moraine --listen 0.0.0.0:7400 \
     --peers m1=host1:7400,m2=host2:7400,m3=host3:7400 --certs /etc/moraine/certs --bootstrap`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.service.RewriteLive == 0 || o.service.PackAfter == 0 {
-				return usageError("--rewrite-live and --pack-after cannot be 0: -1 of the first turns rewriting off, and -1s of the second turns packing off")
+				return usageError("--rewrite-live and --pack-after cannot be 0: --rewrite-live -1 " +
+					"turns rewriting off, and --pack-after -1s turns packing off")
 			}
 			if o.service.SlowTimes == 0 {
 				return usageError("--slow-times cannot be 0: -1 turns it off")
@@ -79,32 +80,50 @@ The commands below are for people: they ask the cluster that --endpoint names.`,
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")
-	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultMetadataPort}, "address to serve at, HOST:PORT or unix:PATH; may be repeated")
+	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultMetadataPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7401", "address of /metrics, /healthz and /debug/pprof")
-	f.StringSliceVar(&o.peers, "peers", nil, "all metadata servers, this one too: ID=HOST:PORT,...")
-	f.BoolVar(&o.bootstrap, "bootstrap", false, "this is the first start of a new cluster: form its group in an empty --data")
-	f.BoolVar(&o.join, "join", false, "this is the first start of a server that is to be added to a cluster that runs")
-	f.DurationVar(&o.service.SessionTimeout, "session-timeout", time.Minute, "a client's session ends this long after its last renewal")
-	f.DurationVar(&o.service.Grace, "grace", time.Minute, "dead chunks are kept this long before they are deleted")
-	f.DurationVar(&o.service.Suspect, "suspect-after", 3*time.Second, "nothing new is placed on a host that was silent this long")
-	f.DurationVar(&o.service.RepairGrace, "repair-grace", metadata.DefaultRepairGrace, "what a silent host holds is rebuilt elsewhere after this long")
-	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "a change of the bucket whose reply was not seen may still arrive this long after its mover's lease; the same on every server")
-	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must be able to lose while too few are up for its scheme; the same on every server")
-	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "bound of the stripes given to repair jobs")
-	f.IntVar(&o.service.SlowTimes, "slow-times", 10, "a device is drained on which puts or reads take so many times as long as on the others; -1: none")
-	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "stripes are rewritten of which files use at most so many percent any more; -1: none")
-	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "files are looked through for such stripes this often; younger stripes are left alone")
-	f.DurationVar(&o.service.PackAfter, "pack-after", 24*time.Hour, "small files that nobody has changed for this long are packed with each other; -1s: none")
+	f.StringSliceVar(&o.peers, "peers", nil, "all metadata servers, including this one: "+
+		"ID=HOST:PORT,...")
+	f.BoolVar(&o.bootstrap, "bootstrap", false, "first start of a new cluster: form its group in an "+
+		"empty --data")
+	f.BoolVar(&o.join, "join", false, "first start of a server that joins a running cluster")
+	f.DurationVar(&o.service.SessionTimeout, "session-timeout", time.Minute, "a client's session ends "+
+		"this long after its last renewal")
+	f.DurationVar(&o.service.Grace, "grace", time.Minute, "time between the death of a chunk and its "+
+		"deletion")
+	f.DurationVar(&o.service.Suspect, "suspect-after", 3*time.Second, "silence of a host after which "+
+		"nothing new is placed on it")
+	f.DurationVar(&o.service.RepairGrace, "repair-grace", metadata.DefaultRepairGrace, "silence of a "+
+		"host after which its chunks are rebuilt elsewhere")
+	f.DurationVar(&o.service.SettleTime, "bucket-settle", 15*time.Minute, "how long after its mover's "+
+		"lease a change of the bucket without a known reply may still arrive; the same on every server")
+	f.IntVar(&o.service.MinProtection, "min-protection", 1, "hosts that every new stripe must survive "+
+		"the loss of while too few hosts are up for its scheme; the same on every server")
+	f.IntVar(&o.service.RepairsPerSecond, "repairs-per-second", 256, "stripes that the leader gives to "+
+		"repair jobs in a second, at most")
+	f.IntVar(&o.service.SlowTimes, "slow-times", 10, "drain a device whose puts or reads take this "+
+		"many times as long as on the others; -1: never")
+	f.IntVar(&o.service.RewriteLive, "rewrite-live", 25, "rewrite stripes of which files use at most "+
+		"this many percent; -1: never")
+	f.DurationVar(&o.service.RewriteEvery, "rewrite-every", time.Hour, "how often the leader looks "+
+		"through files for such stripes; it skips younger stripes")
+	f.DurationVar(&o.service.PackAfter, "pack-after", 24*time.Hour, "pack small files with each other "+
+		"when nobody has changed them for this long; -1s: never")
 	o.rewriteRate = 32 << 20
-	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that are put out of such stripes into new ones, in the whole cluster")
-	f.DurationVar(&o.service.CheckEvery, "check-interval", 24*time.Hour, "the leader checks the whole metadata this often, in the background; -1s: never")
+	f.Var(&o.rewriteRate, "rewrite-rate", "bound of the bytes a second that movers copy from such "+
+		"stripes into new ones, in the whole cluster")
+	f.DurationVar(&o.service.CheckEvery, "check-interval", 24*time.Hour, "how often the leader checks "+
+		"the whole metadata, in the background; -1s: never")
 	o.backups.flags(f)
-	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "a follower campaigns after this long without its leader")
-	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose disk hangs this long gives up its place")
-	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "log entries are kept this long for followers that were away")
+	f.DurationVar(&o.store.HeartbeatTimeout, "election-timeout", 500*time.Millisecond, "silence of the "+
+		"leader after which a follower starts an election")
+	f.DurationVar(&o.store.LogStall, "log-stall", 2*time.Second, "a server whose log disk hangs this "+
+		"long ends, and another leads")
+	f.DurationVar(&o.store.LogRetention, "log-retention", 10*time.Minute, "how long the log keeps "+
+		"entries for followers that were away")
 	o.cache, o.logKeep = 256<<20, 4<<30
-	f.Var(&o.cache, "cache", "memory for blocks of the state")
-	f.Var(&o.logKeep, "log-retention-size", "bound of the log entries kept")
+	f.Var(&o.cache, "cache", "memory for the block cache of the state")
+	f.Var(&o.logKeep, "log-retention-size", "bound of the log entries that the server keeps")
 	return cmd
 }
 
@@ -123,7 +142,8 @@ func (o *metadataOptions) peerList() error {
 		o.service.Peers = append(o.service.Peers, metadata.Peer{ID: id, Addresses: []string{addr}})
 	}
 	if !slices.ContainsFunc(o.store.Peers, func(p raftstore.Peer) bool { return p.ID == o.id }) {
-		return usageError("--peers %s: it names all metadata servers, but %s, which is this one, is not among them", strings.Join(o.peers, ","), o.id)
+		return usageError("--peers %s: it names all metadata servers, but %s, which is this one, is "+
+			"missing: add it", strings.Join(o.peers, ","), o.id)
 	}
 	return nil
 }
@@ -168,15 +188,16 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 	return a.serveMetadata(ctx, sec, o)
 }
 
-// checkBootstrap refuses a directory that has joined no group yet, unless this
-// is said to be the first start.
+// checkBootstrap refuses a directory that is in no group yet, unless a flag says that this
+// is the first start.
 func (o *metadataOptions) checkBootstrap() error {
 	formed, err := raftstore.Formed(vfs.OS{}, o.data)
 	switch {
 	case err != nil || formed:
 		return err
 	case o.bootstrap && o.join:
-		return usageError("--bootstrap begins a new cluster, --join a server of one that runs: give one of them")
+		return usageError("--bootstrap starts a new cluster, --join adds a server to a running one: " +
+			"give one of them")
 	case o.bootstrap:
 		return nil
 	case o.join && len(o.peers) < 2:
@@ -184,11 +205,14 @@ func (o *metadataOptions) checkBootstrap() error {
 	case o.join:
 		return nil
 	}
-	return usageError("--data %s holds no metadata server yet: give --bootstrap at the first start of a new cluster, on each server, or --join to a server that is to be added to one that runs; one that lost its disk must not come back as %s, as it has forgotten what it acknowledged: start it with --join under a new id, and `moraine metadata replace %s NEWID=HOST:PORT`", o.data, o.id, o.id)
+	return usageError("--data %s is not the directory of a metadata server yet: give --bootstrap at "+
+		"the first start of a new cluster, on each server, or --join to add a server to a running one; "+
+		"one that lost its disk must not return as %s, as it has forgotten what it acknowledged: start "+
+		"it with --join under a new id, and `moraine metadata replace %s NEWID=HOST:PORT`", o.data, o.id, o.id)
 }
 
-// insecureCluster names the cluster of a server without certificates: as its
-// directory says, or the cluster that it is to join, or else by its peers.
+// insecureCluster names the cluster of a server without certificates: as its directory
+// says, or the cluster that it joins, or else by its peers.
 func (a *app) insecureCluster(ctx context.Context, o *metadataOptions) (moraine.UUID, error) {
 	id, err := raftstore.ReadIdentity(vfs.OS{}, o.data)
 	if err == nil {
@@ -209,16 +233,16 @@ func (a *app) insecureCluster(ctx context.Context, o *metadataOptions) (moraine.
 	return a.clusterAt(ctx, strings.Join(others, ","))
 }
 
-// checkDir refuses what is there and is no directory.
+// checkDir refuses a path that exists and is not a directory.
 func checkDir(flag, dir string) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return usageError("%s %s: that is a file: name a directory; one that is missing is made", flag, dir)
+		return usageError("%s %s: this is a file: name a directory; the server makes a missing one", flag, dir)
 	}
 	return nil
 }
 
-// clusterOfPeers names a cluster that has no certificates: servers that were
-// given the same peers belong together.
+// clusterOfPeers names a cluster that has no certificates: servers with the same peers
+// belong together.
 func clusterOfPeers(peers []string) moraine.UUID {
 	sum := sha256.Sum256([]byte("moraine insecure " + strings.Join(peers, ",")))
 	return moraine.UUID(sum[:16])
@@ -249,8 +273,8 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 		return err
 	}
 	defer pool.Close()
-	// The log takes its connections from the server, whose handler is the
-	// service that stands on the log: the handler is filled in last.
+	// The log takes its connections from the server. The server's handler is the service,
+	// which needs the log. So the handler is set last.
 	handler := &struct{ transport.Handler }{}
 	var service *metadata.Server
 	server, err := transport.NewServer(
@@ -290,14 +314,15 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 }
 
 const (
-	// fullBelow is how little is free on a disk that a server ended for, if it did.
+	// fullBelow is the free space below which a disk counts as the reason why a server
+	// ended.
 	fullBelow = 16 << 20
-	// startRoom is what a server whose ballast is gone needs to start, amply.
+	// startRoom is ample space for the start of a server whose ballast is gone.
 	startRoom = 200 << 20
 )
 
-// withRemedy adds to what a metadata server ended with, where its disk is full,
-// what to do: what fails then, deep in the state or the log, does not say.
+// withRemedy adds what to do to the error of a metadata server whose disk is full. The
+// first error comes from deep in the state or the log, and does not say it.
 func withRemedy(fsys vfs.FS, dir string, err error) error {
 	if err == nil {
 		return nil
@@ -306,12 +331,13 @@ func withRemedy(fsys vfs.FS, dir string, err error) error {
 	if bad != nil || usage.Total == 0 || usage.Free >= fullBelow {
 		return err
 	}
-	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: where that is why, make room there, %s if the ballast is gone, and start the server again; "+
-		"then remove what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
+	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: if that is the "+
+		"reason, make room there, %s if the ballast is gone, and start the server again; then remove "+
+		"what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
 }
 
-// whenReady is run, begun when the server has its ports: a process that cannot
-// have them touches no directory.
+// whenReady is run after the server has its ports: a process that cannot have them must not
+// touch a directory.
 func whenReady(server *transport.Server, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {

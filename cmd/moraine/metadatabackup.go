@@ -21,11 +21,12 @@ func (a *app) metadataBackupCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write a backup of the metadata to a file",
-		Long: `Write a consistent snapshot of the metadata, as it is now, to FILE, which must not be
-there yet. The cluster goes on meanwhile. The file is whole and synced when the command
-succeeds, and is not there when it fails. It holds names and layouts, no file's bytes:
-those are on the devices and in the bucket. It holds the keys that sign session tokens,
-too: keep it as you keep --data.`,
+		Long: `Write a consistent snapshot of the current metadata to FILE, which must not exist yet. The
+cluster continues meanwhile. The file is complete and synced when the command succeeds,
+and does not exist when it fails.
+
+The backup contains names and layouts, but no file's bytes: those are on the devices and in
+the bucket. It also contains the keys that sign session tokens: protect it like --data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -69,7 +70,7 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 	}
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
-		_, err = raftstore.ReadBackup(f, size) // what was written is whole
+		_, err = raftstore.ReadBackup(f, size) // the file is complete
 	}
 	if err == nil {
 		err = f.Sync()

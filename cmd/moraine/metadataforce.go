@@ -27,11 +27,11 @@ type forceReport struct {
 	LastIndex uint64   `json:"last_index"`
 	LastTerm  uint64   `json:"last_term"`
 	Appended  string   `json:"last_appended"`
-	// Warning is what is lost where it is done, or was.
+	// Warning is the loss that the command causes, or caused.
 	Warning string `json:"warning"`
 	Forced  bool   `json:"forced"`
-	// Incarnation is the number that is begun, at least; SilentHosts are the
-	// chunkservers that did not say which ones they have heard of.
+	// Incarnation is at least the number of the new incarnation; SilentHosts are the
+	// chunkservers that did not report which incarnations they know.
 	Incarnation uint8    `json:"incarnation"`
 	SilentHosts []string `json:"silent_hosts"`
 }
@@ -46,26 +46,31 @@ func (a *app) metadataForceCommand() *cobra.Command {
 	var o forceOptions
 	cmd := &cobra.Command{
 		Use:   "force-quorum",
-		Short: "Let a metadata server go on alone after a majority is lost for good",
-		Long: `After the disks of a majority of the metadata servers are lost for good: let the one
-whose --data is left go on, alone. It works on the directory; no server may run on it.
-Of several that are left take the one whose last entry is the newest: without
---i-accept-the-loss the command changes nothing, and says how far the directory goes
-and what is lost. With --json that is one report, with a "warning": look at one without
-the flag first.
+		Short: "Let a metadata server continue alone after a majority is lost for good",
+		Long: `Use this after the disks of a majority of the metadata servers are lost for good. It lets
+the one whose --data is left continue alone. The command works on the directory; no server
+may run on it. Of several directories, take the one whose last entry is the newest.
 
-What the lost servers had acknowledged, and this one had not got, is lost. The metadata
-gets the number of another incarnation, as with "metadata restore": one above all that
-this directory and the chunkservers have heard of, which are asked (--certs). Where one
-of them does not answer, or none is known here, say by --after-incarnation the highest number that an incarnation
-of this cluster ever had. The other servers take no part again on their old --data: those
-that run end as soon as they hear of it.`,
+Without --i-accept-the-loss the command changes nothing: it shows the last entry of the
+directory and what would be lost. With --json that is one report, with a "warning"; read one
+without the flag first.
+
+Entries that the lost servers had acknowledged, and this one does not have, are lost. The
+metadata gets a new incarnation number, as with "metadata restore". The number is above all
+that this directory and the chunkservers know. The command requests it from the
+chunkservers (--certs). Where one of them does not answer, or the directory names none, give
+--after-incarnation the highest number that an incarnation of this cluster ever had.
+
+The other servers can never take part again with their old --data. Those that run end as
+soon as the new incarnation reaches them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.forceQuorum(cmd, o) },
 	}
 	o.flags(cmd)
-	o.after.flags(cmd, "the highest number that an incarnation of this cluster ever had, where a chunkserver cannot be asked")
-	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it; what only the lost servers knew is given up")
+	o.after.flags(cmd, "highest number that an incarnation of this cluster ever had, for when a "+
+		"chunkserver does not answer")
+	cmd.Flags().BoolVar(&o.yes, "i-accept-the-loss", false, "do it: give up all that only the lost "+
+		"servers knew")
 	return cmd
 }
 
@@ -113,14 +118,15 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 		}
 	}
 	if !o.yes {
-		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give --i-accept-the-loss to let %s go on alone with what it has", sv.Node)}
+		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give "+
+			"--i-accept-the-loss to let %s go on alone with what it has", sv.Node)}
 	}
-	a.note("%s goes on alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
+	a.note("%s continues alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
 	return nil
 }
 
 func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
-	old := "at a time that its log does not tell"
+	old := "at an unknown time"
 	if !sv.Appended.IsZero() {
 		r.Appended = sv.Appended.UTC().Format(time.RFC3339)
 		old = fmt.Sprintf("at %s, %v ago", r.Appended, time.Since(sv.Appended).Round(time.Second))
@@ -130,27 +136,30 @@ func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
 	a.note("WARNING: %s", r.Warning)
 }
 
-// mayNumber fails where what was asked does not tell that no incarnation above after
-// was ever begun: a chunkserver is silent, or none is known. A server that was away
-// may have missed them, so that a host that is missing there proves nothing.
+// mayNumber fails where the answers do not prove that no incarnation above after ever
+// began: a chunkserver is silent, or none is known. A server that was away may have missed
+// chunkservers, so a host that is missing there proves nothing.
 func mayNumber(hosts []*wire.Host, silent []string, why error, after moraine.Incarnation) error {
-	const remedy = "say by --after-incarnation the highest number that an incarnation of this cluster ever had: %d is the highest known of; " +
-		"give that only if the metadata was not restored or forced from another directory or backup since"
+	const remedy = "give --after-incarnation the highest number that an incarnation of this cluster " +
+		"ever had: %d is the highest known; use it only if the metadata was not restored or forced " +
+		"from another directory or backup since"
 	switch {
 	case len(hosts) == 0:
-		return usageError("nothing was changed: the directory names no chunkserver that could say which incarnation of the metadata it has heard of; "+remedy, after)
+		return usageError("nothing was changed: the directory names no chunkserver that could report "+
+			"the incarnation of the metadata; "+remedy, after)
 	case len(silent) > 0:
-		return usageError("nothing was changed: %s did not say which incarnation of the metadata they have heard of (%v). Start them, and give --certs, or "+remedy,
+		return usageError("nothing was changed: %s did not report the incarnation of the metadata "+
+			"(%v). Start them, and give --certs, or "+remedy,
 			strings.Join(silent, ", "), why, after)
 	}
 	return nil
 }
 
-// askTimeout bounds the question to one chunkserver.
+// askTimeout bounds the request to one chunkserver.
 const askTimeout = 5 * time.Second
 
-// askHeard asks chunkservers for the highest incarnation that they have heard of.
-// It returns those that do not say, and why the last of them does not.
+// askHeard requests from chunkservers the highest incarnation that they know. It returns
+// those that do not report it, and the reason of the last of them.
 func (a *app) askHeard(ctx context.Context, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
 	silent = []string{}
 	if len(hosts) == 0 {
@@ -191,7 +200,8 @@ func inUse(hosts []*wire.Host) (out []*wire.Host) {
 	return out
 }
 
-// asker returns what asks one chunkserver, over connections of this process.
+// asker returns a function that sends the request to one chunkserver, over connections of
+// this process.
 func (a *app) asker() (func(context.Context, *wire.Host) (moraine.Incarnation, error), func() error, error) {
 	sec, err := a.security()
 	if err != nil {
@@ -206,7 +216,7 @@ func (a *app) asker() (func(context.Context, *wire.Host) (moraine.Incarnation, e
 		defer cancel()
 		stat, err := pool.Chunks(h.Id, h.Addresses).Stat(ctx, &wire.StatDevices{})
 		if err == nil && stat.HeardIncarnation == 0 {
-			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: fmt.Errorf("it has heard of none yet, or is of an earlier release")}
+			err = &moraine.Error{Op: "stat", Ref: h.Id, Kind: moraine.Unavailable, Err: fmt.Errorf("it knows none yet, or runs an earlier release")}
 		}
 		return transport.MarkedIncarnation(stat.GetHeardIncarnation(), nil).Number, err
 	}, pool.Close, nil

@@ -20,6 +20,6 @@ func TestForceQuorumAsksForWhatNobodySaid(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, "nothing was changed", name)
 		require.ErrorContains(t, err, "--after-incarnation", name)
-		require.ErrorContains(t, err, "3 is the highest known of", name)
+		require.ErrorContains(t, err, "3 is the highest known", name)
 	}
 }

@@ -45,11 +45,11 @@ func (a *app) metadataListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the metadata servers",
-		Long: `List the metadata servers: which leads, which votes, and how many entries of the log
-each still lacks. A server that is "waiting" was started with --join and is no member
-yet: "moraine metadata add" makes it one.
+		Long: `List the metadata servers: which one leads, which vote, and how many entries of the log each
+still lacks. A server that is "waiting" was started with --join and is not a member yet:
+"moraine metadata add" makes it one.
 
-Where no server leads, each is asked for itself, as by "moraine metadata status".`,
+Where no server leads, the command queries each one, as "moraine metadata status" does.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.lookAtMetadata(cmd.Context(), a.printMembers, func(sv survey) error {
@@ -77,7 +77,7 @@ func (a *app) printMembers(reply *wire.MembersReply) error {
 	})
 }
 
-// members asks the leader for all metadata servers.
+// members requests the list of all metadata servers from the leader.
 func (c *connection) members(ctx context.Context) (*wire.MembersReply, error) {
 	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
 }
@@ -125,12 +125,11 @@ func (a *app) metadataAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add ID=HOST:PORT",
 		Short: "Add a metadata server, and wait until it votes",
-		Long: `Make a server that was started with --join a member of the cluster. It has no vote
-until it has caught up (at most 256 entries behind); then the leader gives it one by
-itself. The command waits for that and says how far it is; broken off, it may be
-given again.
+		Long: `Make a server that was started with --join a member of the cluster. It gets no vote before
+it has caught up (at most 256 entries behind). Then the leader gives it a vote by itself.
+The command waits for that and shows the progress. If it is interrupted, run it again.
 
-An id is good for one directory: one that was ever a member's is refused.`,
+An id is good for one directory: the cluster refuses one that a member ever had.`,
 		Example: "  moraine metadata --id m4 --data /var/lib/moraine --join --peers m1=host1:7400,m4=host4:7400 ...   # on host4\n  moraine metadata add m4=host4:7400",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +145,8 @@ An id is good for one directory: one that was ever a member's is refused.`,
 			return a.addAndWait(cmd.Context(), c, id, address, wait)
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the server to catch up; 0: not at all")
+	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the server to catch up; 0: "+
+		"do not wait")
 	return cmd
 }
 
@@ -161,7 +161,7 @@ func (a *app) addAndWait(ctx context.Context, c *connection, id, address string,
 		m := memberOf(reply, id)
 		switch {
 		case m == nil:
-			return fmt.Errorf("%s is no member any more: somebody has removed it", id)
+			return fmt.Errorf("%s is not a member any more: somebody has removed it", id)
 		case m.Voter:
 			a.note("%s votes", id)
 			return nil
@@ -174,7 +174,8 @@ func (a *app) addAndWait(ctx context.Context, c *connection, id, address string,
 			if wait == 0 {
 				return nil
 			}
-			return fmt.Errorf("%s has no vote after %v: %s; it gets one once it has caught up, `moraine metadata ls` tells", id, wait, said)
+			return fmt.Errorf("%s has no vote after %v: %s; it gets one once it has caught up, as "+
+				"`moraine metadata ls` shows", id, wait, said)
 		}
 		select {
 		case <-ctx.Done():
@@ -190,10 +191,10 @@ func (a *app) addAndWait(ctx context.Context, c *connection, id, address string,
 func (a *app) metadataRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove ID",
-		Short: "Take a metadata server out of the cluster",
-		Long: `Take a metadata server out of the cluster. It is refused where the others that answer
-would be no majority of those left. A leader hands over first. The server ends by itself
-when it hears of it; its id and its --data are of no use any more.`,
+		Short: "Remove a metadata server from the cluster",
+		Long: `Remove a metadata server from the cluster. The cluster refuses where the servers that answer
+would not be a majority of those left. A leader hands over first. The server ends by itself
+when it learns of its removal. Its id and its --data are of no use any more.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.dial(cmd.Context())
@@ -222,7 +223,7 @@ func (a *app) noteRemoved(id string, reply *wire.MembersReply) {
 	a.note("%s", redundancy(voters))
 }
 
-// redundancy says what so many voters bear.
+// redundancy says which losses this many voters survive.
 func redundancy(voters int) string {
 	switch voters {
 	case 1:
@@ -238,10 +239,10 @@ func (a *app) metadataReplaceCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "replace OLD NEW=HOST:PORT",
-		Short: "Give the place of a metadata server to another",
-		Long: `Add a server, wait until it votes, and remove another: what "add" and "remove" do, one
-after the other. Broken off at any point it may be given again, and goes on from there.
-It is how a server comes back whose disk was lost: under a new id.`,
+		Short: "Replace a metadata server by another",
+		Long: `Add a server, wait until it votes, and remove another: the same as "add" and "remove", one
+after the other. If the command is interrupted at any point, run it again: it continues
+from there. Use it to bring back a server whose disk was lost, under a new id.`,
 		Example: "  moraine metadata replace m2 m4=host4:7400",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -270,7 +271,7 @@ func (a *app) replaceMember(ctx context.Context, c *connection, old, id, address
 		return err
 	}
 	if memberOf(reply, old) == nil && memberOf(reply, id) == nil {
-		return fmt.Errorf("%s is no metadata server: see `moraine metadata ls`", old)
+		return fmt.Errorf("%s is not a metadata server: see `moraine metadata ls`", old)
 	}
 	if err := a.addAndWait(ctx, c, id, address, max(wait, time.Second)); err != nil {
 		return err

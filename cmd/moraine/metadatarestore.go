@@ -20,14 +20,14 @@ type offlineOptions struct {
 
 func (o *offlineOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.id, "id", "", "id of the server that goes on, as in its certificate")
+	f.StringVar(&o.id, "id", "", "id of the server that continues, as in its certificate")
 	f.StringVar(&o.data, "data", "", "its directory; no server may run on it")
-	f.StringVar(&o.address, "address", "", "where others reach it, HOST:PORT")
+	f.StringVar(&o.address, "address", "", "address at which others reach it, HOST:PORT")
 }
 
 func (o *offlineOptions) config() (raftstore.Config, error) {
 	if o.id == "" || o.data == "" || o.address == "" {
-		return raftstore.Config{}, usageError("--id, --data and --address are needed")
+		return raftstore.Config{}, usageError("--id, --data and --address are needed: give all three")
 	}
 	addr, err := serverAddress(o.address)
 	if err != nil {
@@ -42,23 +42,24 @@ func (a *app) metadataRestoreCommand() *cobra.Command {
 	var after afterFlag
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Begin the cluster's metadata anew from a backup",
-		Long: `Make --data, an empty directory on this machine, the directory of a metadata server
-that has what a backup holds, alone. Start it with the --peers of itself only, then add
-others ("metadata add").
+		Short: "Restore the cluster's metadata from a backup",
+		Long: `Make --data, an empty directory on this machine, the directory of a metadata server that
+has the metadata of a backup, alone. Start it with only itself in --peers, then add others
+("metadata add").
 
-What came after the backup is lost: files that were made since are gone, and those that
-were removed since are back, maybe without their bytes. It is another incarnation of the
-metadata, so that sessions, grants and tokens of before are refused, and chunks that
-nothing explains now are kept and listed ("cluster quarantine"), not deleted. Metadata
-servers of before take no part again on their old --data.
+Everything after the backup is lost. Files that were made since are gone. Files that were
+removed since are back, maybe without their bytes. The metadata is a new incarnation, so
+servers refuse earlier sessions, grants and tokens. They keep and list ("cluster
+quarantine") chunks that nothing explains now, and do not delete them. Earlier metadata
+servers can never take part again with their old --data.
 
-Say by --after-incarnation the highest number that an incarnation of this cluster ever had
-("metadata status", and what chunkservers have heard of: "metadata force-quorum" asks
-them), also one that you give up now, and one that came of this same backup: the new one
-gets the number after it. The file cannot tell what came after it. Where the number is
-too low the chunkservers refuse the server that is started, and it ends and says so. If
-you do not know the number, give one that is surely not below it; there are 254.`,
+Give --after-incarnation the highest number that an incarnation of this cluster ever had.
+"metadata status" shows it, and "metadata force-quorum" gets it from chunkservers. Include
+an incarnation that you give up now, and one from this same backup. The new incarnation
+gets the number after it. The backup cannot know what came after it.
+
+Where the number is too low, the chunkservers refuse the new server, which ends and says so.
+If you do not know the number, give one that is surely not below it; there are 254.`,
 		Example: "  moraine metadata restore metadata.backup --id m1 --data /var/lib/moraine --address host1:7400 --after-incarnation 1",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,8 +81,9 @@ you do not know the number, give one that is surely not below it; there are 254.
 				return &moraine.Error{Ref: args[0], Kind: moraine.KindOf(err), Err: err}
 			}
 			if !after.given(cmd) {
-				return usageError("--after-incarnation is needed: the highest number that an incarnation of this cluster ever had. The backup is of %d: "+
-					"give that only if the metadata was never restored or forced since, not from this backup either", info.Incarnation)
+				return usageError("--after-incarnation is needed: the highest number that an "+
+					"incarnation of this cluster ever had. The backup is of %d: give that only if the "+
+					"metadata was never restored or forced since, also not from this backup", info.Incarnation)
 			}
 			begin, err := metadata.NextIncarnation(max(after.number(), moraine.Incarnation(info.Incarnation)), rand.Reader)
 			if err != nil {
@@ -95,13 +97,15 @@ you do not know the number, give one that is surely not below it; there are 254.
 			}
 			a.note("%s", horizonNeeded(info.Taken, info.Horizon, time.Now()))
 			a.note("%s", revokedSince(info.Taken))
-			a.note("it is incarnation %d now: for every later restore, also of this same backup, give --after-incarnation %[1]d or more", begin.Incarnation.Number)
+			a.note("it is incarnation %d now: for every later restore, also of this same backup, give "+
+				"--after-incarnation %[1]d or more", begin.Incarnation.Number)
 			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
 			return nil
 		},
 	}
 	o.flags(cmd)
-	after.flags(cmd, "the highest number that an incarnation of this cluster ever had, also one made from this backup (needed)")
+	after.flags(cmd, "highest number that an incarnation of this cluster ever had, including one from "+
+		"this backup (needed)")
 	return cmd
 }
 
@@ -110,7 +114,7 @@ func revokedSince(taken time.Time) string {
 	return fmt.Sprintf("warning: the list of revoked certificates is that of the backup: each that was revoked after %s is accepted again. Revoke it again (`moraine cert revoke`) once the server runs, before others can reach it", taken.UTC().Format(time.RFC3339))
 }
 
-// horizonNeeded says which backup horizon a backup needs that is restored now.
+// horizonNeeded says which backup horizon a backup needs if it is restored now.
 func horizonNeeded(taken time.Time, horizon time.Duration, now time.Time) string {
 	age := now.Sub(taken).Round(time.Second)
 	const what = "files that were removed, written over, rewritten, packed or evicted since"

@@ -43,7 +43,7 @@ type memberReport struct {
 	WriteSeconds    float64 `json:"write_waits_seconds"` // for how long a write to the log has not returned
 }
 
-// hangsAfter is after how many seconds a write to the log is said to hang.
+// hangsAfter is how many seconds a write to the log takes before it counts as hanging.
 const hangsAfter = 1
 
 type latency struct {
@@ -105,22 +105,25 @@ func metadataReportOf(reply *wire.MembersReply) metadataReport {
 	return r
 }
 
-// shownCommands bounds the requests that people are shown.
+// shownCommands bounds the requests that people see.
 const shownCommands = 12
 
 func (a *app) metadataStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How the metadata servers are: log, snapshots, latencies, sessions, requests",
-		Long: `Show the leader and, of each metadata server, how far it is, how large its log and its
-newest snapshot are, and how long it takes to apply a batch of entries and to sync an
-append to the log (median / 99th percentile since the server started, at most a quarter
-too high). The requests are those that the leader answered since it started, those that
-change something first; --json has them all.
+		Short: "Show the metadata servers: log, snapshots, latencies, sessions, requests",
+		Long: `Show the leader and, of each metadata server:
 
-Where no server leads, each that answers is asked for what it knows by itself, the others
-are shown with why they do not answer, and the last line says what to do. The exit code is
-1 then, and with --json "leader" is empty, and "next" is that line.`,
+  - its last entry, and the size of its log and its newest snapshot
+  - the time to apply a batch of entries and to sync an append to the log, as median /
+    99th percentile since the server started (at most a quarter too high)
+
+The command also lists the requests that the leader answered since it started, changes
+first. --json has them all.
+
+Where no server leads, the command queries each server. It shows what each one that answers
+knows, and why the others do not answer. The last line says what to do. The exit code is
+then 1, and with --json "leader" is empty and "next" is that line.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			told := func(reply *wire.MembersReply) error {
@@ -175,8 +178,8 @@ func (a *app) printMetadata(r metadataReport) {
 	}
 }
 
-// mutationsFirst puts what changes the state, which every server has to apply,
-// before what reads it; each keeps its order, of the most frequent first.
+// mutationsFirst puts commands that change the state before reads, as every server has to
+// apply them. Each group keeps its order, the most frequent first.
 func mutationsFirst(all []commandCount) []commandCount {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b commandCount) int {

@@ -16,27 +16,27 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// survey is what is known of the metadata servers where none leads: what each of them
-// says of itself.
+// survey is what is known of the metadata servers where none leads: the answer of each of
+// them.
 type survey struct {
-	Leader    string           `json:"leader"`    // always empty, as in a report of a leader it never is
-	Voters    int              `json:"voters"`    // by the newest log that answers; 0: none does
-	Needed    int              `json:"needed"`    // of them, for one to lead
+	Leader    string           `json:"leader"`    // always empty: a report of a leader has it
+	Voters    int              `json:"voters"`    // by the newest log that answers; 0: none answers
+	Needed    int              `json:"needed"`    // of them, to elect a leader
 	Answering int              `json:"answering"` // of them
 	Servers   []surveyedServer `json:"servers"`
 	Next      string           `json:"next"` // what to do
 }
 
-// surveyedServer is one server by its own word, or why it gave none.
+// surveyedServer is the answer of one server, or the reason why it gave none.
 type surveyedServer struct {
-	ID        string   `json:"id"` // empty where nobody that answers knows who is there
+	ID        string   `json:"id"` // empty where no server that answers knows the members
 	Addresses []string `json:"addresses"`
 	Role      string   `json:"role"` // voter, non-voter, or unknown: by the newest log that answers
 	Alive     bool     `json:"alive"`
 	Error     string   `json:"error,omitempty"` // why it did not answer
 
 	State         string  `json:"state"`   // leads, follows, alone (it knows no leader), starting, or silent
-	Follows       string  `json:"follows"` // whom it takes for the leader; empty: nobody
+	Follows       string  `json:"follows"` // the leader that it knows; empty: none
 	LeaderSeconds float64 `json:"leader_contact_seconds"`
 	Term          uint64  `json:"term"`
 	Applied       uint64  `json:"applied"`
@@ -62,12 +62,12 @@ const (
 	stateSilent   = "silent"
 )
 
-// surveyTimeout bounds the question to one server.
+// surveyTimeout bounds the request to one server.
 const surveyTimeout = 5 * time.Second
 
-// lookAtMetadata asks the leader for all metadata servers, and told shows what it said.
-// Where nobody leads, alone shows what each server says of itself, and the error says
-// what to do.
+// lookAtMetadata requests all metadata servers from the leader; told shows the answer.
+// Where no server leads, alone shows the answer of each server, and the error says what to
+// do.
 func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) error, alone func(survey) error) error {
 	reply, err := a.askLeader(ctx)
 	if err == nil {
@@ -96,7 +96,7 @@ func (a *app) askLeader(ctx context.Context) (*wire.MembersReply, error) {
 	return c.members(ctx)
 }
 
-// survey asks each server of --endpoint, and those that they name, for itself.
+// survey queries each server of --endpoint, and those that they name.
 func (a *app) survey(ctx context.Context) (survey, error) {
 	sec, err := a.security()
 	if err != nil {
@@ -115,8 +115,7 @@ func (a *app) survey(ctx context.Context) (survey, error) {
 	return surveyOf(askMembers(splitEndpoint(a.global.endpoint), ask)), nil
 }
 
-// askMembers asks servers, and those that are named by what they answer, all of a round
-// at once.
+// askMembers queries servers, and those that their answers name, all of a round at once.
 func askMembers(servers [][]string, ask func(addrs []string) surveyedServer) (all []surveyedServer) {
 	asked := map[string]bool{}
 	for len(servers) > 0 {
@@ -143,7 +142,7 @@ func askMembers(servers [][]string, ask func(addrs []string) surveyedServer) (al
 	return all
 }
 
-// askMember asks one server. One of an earlier release says whom it follows, and no more.
+// askMember queries one server. One of an earlier release names only its leader.
 func askMember(ctx context.Context, server transport.Metadata, addrs []string) surveyedServer {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
@@ -167,7 +166,7 @@ func askMember(ctx context.Context, server transport.Metadata, addrs []string) s
 	return surveyedOf(resp.GetMember(), addrs)
 }
 
-// cause is why a server did not answer, without its address, which is said beside it.
+// cause is why a server did not answer, without its address, which stands beside it.
 func cause(err error) string {
 	var e *moraine.Error
 	if errors.As(innermost(err), &e) && e.Err != nil {
@@ -196,7 +195,7 @@ func surveyedOf(m *wire.MemberReply, addrs []string) surveyedServer {
 	return s
 }
 
-// surveyOf judges what servers said by the newest of their logs.
+// surveyOf judges the answers of servers by the newest of their logs.
 func surveyOf(servers []surveyedServer) survey {
 	sv := survey{Servers: []surveyedServer{}}
 	members := newestMembers(servers)
@@ -211,7 +210,7 @@ func surveyOf(servers []surveyedServer) survey {
 	for _, s := range servers {
 		twice := func(o surveyedServer) bool { return s.ID != "" && o.ID == s.ID }
 		if !s.Alive && alive[s.ID] || slices.ContainsFunc(sv.Servers, twice) {
-			continue // it was asked at another address too
+			continue // it was queried at another address too
 		}
 		sv.Servers = append(sv.Servers, s)
 	}
@@ -243,7 +242,7 @@ func newestMembers(servers []surveyedServer) []*wire.Member {
 	return newest.members
 }
 
-// placeOf finds a server among the members: by its address, where it did not say who it is.
+// placeOf finds a server among the members; by its address, where it did not give its id.
 func placeOf(s surveyedServer, members []*wire.Member) (id, role string) {
 	for _, m := range members {
 		at := func(addr string) bool { return slices.Contains(s.Addresses, addr) }
@@ -258,14 +257,14 @@ func placeOf(s surveyedServer, members []*wire.Member) (id, role string) {
 	return s.ID, "unknown"
 }
 
-// next says that nobody leads, and what to do about it.
+// next says that no server leads, and what to do about it.
 func (sv survey) next() string {
 	var silent, alive, starting []string
 	for _, s := range sv.Servers {
 		name := cmp.Or(s.ID, strings.Join(s.Addresses, "/"))
 		switch s.State {
 		case stateLeads:
-			return s.ID + " leads by now: ask again"
+			return s.ID + " leads by now: run the command again"
 		case stateSilent:
 			silent = append(silent, name)
 			continue
@@ -278,21 +277,26 @@ func (sv survey) next() string {
 	case len(alive) == 0:
 		return fmt.Sprintf("no metadata server answers at %s: start them, or correct --endpoint", strings.Join(silent, ", "))
 	case len(starting) > 0:
-		return fmt.Sprintf("no metadata server leads. Still starting: %s; the log there says what it waits for (a new cluster does for all of its servers). Ask again",
+		return fmt.Sprintf("no metadata server leads. Still starting: %s; the log there says what it "+
+			"waits for (a new cluster does for all of its servers). Run the command again",
 			strings.Join(starting, ", "))
 	case sv.Answering >= max(sv.Needed, 1):
-		return fmt.Sprintf("no metadata server leads, though %d of %d that vote answer: an election takes seconds, so ask again. Where it goes on they do not reach each other, or their disks hang: their logs say which", sv.Answering, sv.Voters)
+		return fmt.Sprintf("no metadata server leads, though %d of %d voters answer: an election takes "+
+			"seconds, so run the command again. If this stays so, they do not reach each other, or "+
+			"their disks hang: their logs say which", sv.Answering, sv.Voters)
 	}
 	which := ""
 	if len(alive) > 1 {
 		which = ", a voter, the one whose last entry is the newest by its term and then its index (`moraine inspect log`)"
 	}
-	return fmt.Sprintf("no metadata server leads: %d of %d that vote answer, and it takes %d. Nothing is lost by waiting, and nothing can be changed until then. Start what is down (%s) again, each on its own --data. "+
-		"Only where the disks of so many are lost for good, let one that is left (%s)%s go on alone: `moraine metadata force-quorum --help`",
+	return fmt.Sprintf("no metadata server leads: %d of %d voters answer, and an election needs %d. "+
+		"Waiting loses nothing, but nothing can change until then. Start what is down (%s) again, each "+
+		"on its own --data. Only if the disks of so many are lost for good, let one that is left "+
+		"(%s)%s continue alone: `moraine metadata force-quorum --help`",
 		sv.Answering, sv.Voters, sv.Needed, strings.Join(silent, ", "), strings.Join(alive, ", "), which)
 }
 
-// printSurvey shows people what servers said of themselves.
+// printSurvey shows people the answers of the servers.
 func (a *app) printSurvey(sv survey) error {
 	rows := make([]table.Row, len(sv.Servers))
 	for i, s := range sv.Servers {
@@ -305,7 +309,7 @@ func (a *app) printSurvey(sv survey) error {
 	return nil
 }
 
-// standing says how a server is, for people.
+// standing says the state of a server, for people.
 func (s surveyedServer) standing() string {
 	switch s.State {
 	case stateSilent:
