@@ -37,8 +37,8 @@ type mountOptions struct {
 	readyFD     int
 }
 
-// minMountMemory is the least that a mount works with: stripes of the widest
-// scheme, and some requests of the kernel.
+// minMountMemory is the least memory for a mount: stripes of the widest scheme, and some
+// requests of the kernel.
 const minMountMemory = 64 << 20
 
 func (a *app) mountCommand() *cobra.Command {
@@ -46,24 +46,24 @@ func (a *app) mountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "mount ADDRESS DIR",
 		GroupID: groupFiles,
-		Short:   "Show a directory of a cluster as a mounted file system",
-		Long: `Mount the directory ADDRESS (moraine://HOST,HOST/PATH, or moraine:///PATH where
---endpoint names the hosts) on the existing local directory DIR, by FUSE. The
-command returns when DIR can be used, and a process stays behind that serves it
-until "moraine umount DIR"; with --foreground it stays itself, and Ctrl-C
-unmounts.
+		Short:   "Mount a directory of a cluster as a file system",
+		Long: `Mount the directory ADDRESS on the existing local directory DIR, by FUSE. ADDRESS is
+moraine://HOST,HOST/PATH, or moraine:///PATH where --endpoint names the hosts. The command
+returns when DIR can be used. A background process serves the mount until "moraine umount
+DIR". With --foreground the command serves the mount itself, and Ctrl-C unmounts it.
 
-close and fsync return when what was written is on the disks of the cluster, in
-the protection of its scheme, and fail if it is not. With --ack memory close returns
-when it is verified in the memory of the hosts that its chunks are put on, which write
-them to their disks at once; fsync, and writes to a file that was opened with O_SYNC,
-wait for the disks as ever. Whoever opens a file after that, on any mount, reads it.
-Nothing is cached that could be old. Calls wait while the cluster elects or restarts, up
-to --patience; Ctrl-C ends those that have waited for a second.
+close and fsync return when the written bytes are on the disks of the cluster, with the
+protection of its scheme. They fail if the bytes are not there. With --ack memory, close
+returns when the bytes are verified in the memory of the hosts that get their chunks; the
+hosts write them to their disks at once. fsync, and writes to a file that was opened with
+O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
+reads these bytes. The mount caches nothing that could be stale. Calls wait while the
+cluster elects a leader or restarts, up to --patience. Ctrl-C ends those that have waited
+for a second.
 
-What a certificate allows is what the mount allows: its --scope is the root, and
-unless it was issued without, root's files belong to nobody. Within that, mode,
-owner and group decide, as on a local disk.`,
+The mount allows what its certificate allows. Its --scope is the root of the mount. Root's
+files belong to nobody, unless the certificate was issued with --no-squash. Within that,
+mode, owner and group decide, as on a local disk.`,
 		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
   moraine mount moraine:///datasets /data --read-only --foreground
   moraine umount /mnt/moraine`,
@@ -72,18 +72,23 @@ owner and group decide, as on a local disk.`,
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.foreground, "foreground", "f", false, "stay in the foreground, and log to standard error")
-	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, held by modes and owners (others than root need user_allow_other in /etc/fuse.conf)")
+	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, with the rights of "+
+		"modes and owners (users other than root need user_allow_other in /etc/fuse.conf)")
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
 	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
-	f.BoolVar(&o.exclusive, "exclusive-leases", false, "ask for the exclusive lease on a directory that many files are made in, and send them in batches")
-	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do not answer before it fails")
+	f.BoolVar(&o.exclusive, "exclusive-leases", false, "request the exclusive lease on a directory in "+
+		"which programs make many files, and send them in batches")
+	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
+		"not answer before it fails")
 	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
-	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
-	f.StringVar(&o.logFile, "log-file", "", "where the process in the background logs (default: in /run/moraine or the user's runtime directory)")
+	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster "+
+		"but is lost if more hosts fail at once than the scheme survives")
+	f.StringVar(&o.logFile, "log-file", "", "log file of the background process (default: in "+
+		"/run/moraine or the user's runtime directory)")
 	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
-	f.IntVar(&o.readyFD, "ready-fd", 0, "of the process in the background: where it says that it is ready")
+	f.IntVar(&o.readyFD, "ready-fd", 0, "of the background process: where it reports that it is ready")
 	for _, hidden := range []string{"ready-fd", "cpuprofile"} {
 		_ = f.MarkHidden(hidden) // it is defined above
 	}
@@ -103,7 +108,7 @@ func (a *app) mount(ctx context.Context, o mountOptions, address, dir string) er
 			return err
 		}
 	}
-	// The process in the background has no use for a working directory.
+	// The background process needs no working directory.
 	if a.global.certs, err = absolute(a.global.certs); err != nil {
 		return err
 	}
@@ -125,7 +130,7 @@ func (a *app) mount(ctx context.Context, o mountOptions, address, dir string) er
 	return a.mountInBackground(ctx, o, loc, dir)
 }
 
-// absolute is filepath.Abs that leaves nothing alone.
+// absolute is filepath.Abs that does not change an empty path.
 func absolute(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -133,11 +138,11 @@ func absolute(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// checkMountPoint fails where dir is nothing to mount on. A mount whose process
-// has died, which nobody can use, is taken away first.
+// checkMountPoint fails where dir is not a place to mount on. It first unmounts a mount
+// whose process has died, since nobody can use it.
 func (a *app) checkMountPoint(dir string) error {
 	if fuse.IsDead(dir) {
-		a.note("A mount on %s had lost its process; it is taken away.", dir)
+		a.note("A mount on %s had lost its process; the command has unmounted it.", dir)
 		if err := fuse.Detach(dir); err != nil {
 			return err
 		}
@@ -151,13 +156,13 @@ func (a *app) checkMountPoint(dir string) error {
 	}
 	mounted, err := fuse.IsMounted(dir)
 	if err == nil && mounted {
-		err = fmt.Errorf("%s has a mount already: `moraine umount %s` takes it away", dir, dir)
+		err = fmt.Errorf("%s has a mount already: remove it first with `moraine umount %s`", dir, dir)
 	}
 	return err
 }
 
-// serveMount mounts and serves until the mount ends. ready is called when it can
-// be used.
+// serveMount mounts and serves until the mount ends. It calls ready when the mount can be
+// used.
 func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir string, ready func()) (err error) {
 	log, err := a.log()
 	if err != nil {
@@ -185,7 +190,7 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	if err != nil {
 		return err
 	}
-	// What was committed is safe whatever becomes of the session.
+	// Committed data is safe, whatever happens to the session.
 	defer func() { err = errors.Join(err, c.close()) }()
 	root, err := c.Stat(ctx, loc.path)
 	if err != nil {
@@ -208,22 +213,22 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	})
 }
 
-// mountClient is a mount's client, with what serves its metrics.
+// mountClient is a mount's client, with the server of its metrics.
 type mountClient struct {
 	*connection
 	admin   *admin // nil: none
 	metrics *fuse.Metrics
 }
 
-// dialForMount connects, and opens the endpoint for metrics where one was asked
-// for.
+// dialForMount connects, and opens the endpoint for metrics where a flag names one.
 func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cfg client.Config, log *slog.Logger) (*mountClient, error) {
 	hosts := loc.hosts
 	if hosts == "" {
 		hosts = a.global.endpoint
 	}
 	if cfg.Metadata = splitEndpoint(hosts); len(cfg.Metadata) == 0 {
-		return nil, usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/PATH")
+		return nil, usageError("no cluster is named: name its metadata servers with --endpoint " +
+			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
 	}
 	sec, err := a.security()
 	if err != nil {
@@ -244,7 +249,7 @@ func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cf
 	return m, err
 }
 
-// run runs serve, and the endpoint for metrics beside it for as long.
+// run runs serve, and the endpoint for metrics beside it for the same time.
 func (m *mountClient) run(ctx context.Context, serve func(context.Context) error) error {
 	if m.admin == nil {
 		return serve(ctx)
@@ -257,7 +262,7 @@ func (m *mountClient) run(ctx context.Context, serve func(context.Context) error
 	return errors.Join(err, <-ended)
 }
 
-// close ends the session. A service that cannot be told ends it by itself.
+// close ends the session. If the service cannot be reached, the session expires there.
 func (m *mountClient) close() error {
 	if err := m.connection.Close(); err != nil && moraine.KindOf(err) != moraine.Timeout {
 		return err
@@ -265,8 +270,8 @@ func (m *mountClient) close() error {
 	return nil
 }
 
-// startProfile profiles this process into file until stop is called; an empty
-// name does nothing.
+// startProfile profiles this process into file until the caller calls stop. An empty name
+// does nothing.
 func startProfile(file string) (stop func(), err error) {
 	if file == "" {
 		return func() {}, nil

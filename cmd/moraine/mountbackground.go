@@ -12,17 +12,17 @@ import (
 	"syscall"
 )
 
-// The process in the background is this program again, with the same command
-// line: Go cannot fork. The file at readyFD tells its parent how it went: the
-// line readyLine, or what the error says, or nothing where it died.
+// The background process is this program again, with the same command line: Go cannot fork.
+// The file at readyFD reports the result to its parent: the line readyLine, or the text of
+// the error, or nothing where the process died.
 
 const (
 	readyFD   = 3
 	readyLine = "ready"
 )
 
-// mountInBackground starts the process that serves the mount, and returns when
-// it is ready, or with why it is not.
+// mountInBackground starts the process that serves the mount. It returns when the process
+// is ready, or with the reason why it is not.
 func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc location, dir string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -48,7 +48,7 @@ func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc locatio
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
-	_ = told.Close() // the child's is the one that counts
+	_ = told.Close() // the child's error is the one that counts
 	if err != nil {
 		return err
 	}
@@ -66,14 +66,14 @@ func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc locatio
 	}
 	var exit *exec.ExitError
 	if err := cmd.Wait(); text == "" {
-		return fmt.Errorf("the process in the background ended (%v); its log is %s", err, o.logFile)
+		return fmt.Errorf("the background process ended (%v); its log is %s", err, o.logFile)
 	} else if errors.As(err, &exit) && exit.ExitCode() == exitWrongUse {
 		return usageError("%s", text)
 	}
 	return errors.New(text)
 }
 
-// mounted says what was done.
+// mounted reports the mount.
 func (a *app) mounted(loc location, dir, log string, pid int) {
 	if a.global.json {
 		_ = printJSON(a.out, map[string]any{"source": loc.String(), "dir": dir, "pid": pid, "log": log})
@@ -82,7 +82,7 @@ func (a *app) mounted(loc location, dir, log string, pid int) {
 	a.note("%s is mounted on %s, served by process %d (log: %s).", loc, dir, pid, log)
 }
 
-// mountForParent serves the mount in the process in the background.
+// mountForParent serves the mount in the background process.
 func (a *app) mountForParent(ctx context.Context, o mountOptions, loc location, dir string) error {
 	parent := os.NewFile(uintptr(o.readyFD), "ready")
 	if parent == nil {
@@ -105,8 +105,8 @@ func (a *app) mountForParent(ctx context.Context, o mountOptions, loc location, 
 	return errors.Join(err, tellErr)
 }
 
-// mountFile names a file beside the others of the mount on dir: in /run/moraine
-// for root, else in the user's runtime directory.
+// mountFile names a file beside the others of the mount on dir: in /run/moraine for root,
+// else in the user's runtime directory.
 func mountFile(dir, suffix string) (string, error) {
 	base := "/run/moraine"
 	if os.Geteuid() != 0 {
@@ -121,7 +121,8 @@ func mountFile(dir, suffix string) (string, error) {
 	}
 	name := strings.NewReplacer("%", "%25", "/", "%2F").Replace(dir)
 	if len(name) > maxMountName {
-		return "", fmt.Errorf("%s: too long a path for a mount: name --log-file, or a shorter directory", dir)
+		return "", fmt.Errorf("%s: the path is too long for a mount: give --log-file, or a shorter "+
+			"directory", dir)
 	}
 	return filepath.Join(base, "mount"+name+suffix), nil
 }

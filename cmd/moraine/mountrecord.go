@@ -12,33 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountRecord is a file that says which process serves a mount. The process
-// holds its lock for as long as it lives, however it ends; who unmounts waits for
-// the lock, and then knows that all is written, or reads why it is not.
+// mountRecord is a file that names the process that serves a mount. The process keeps its
+// lock until it ends, in whatever way. An unmount waits for the lock. Then it knows that
+// all is written, or reads in the file why it is not.
 type mountRecord struct {
 	file *os.File
 
 	Pid    int    `json:"pid"`
 	Dir    string `json:"dir"`
 	Source string `json:"source"`
-	// Error is how the process ended, if it was not well.
+	// Error is the error with which the process ended.
 	Error string `json:"error,omitempty"`
 }
 
-// openMountRecord writes the record of the mount that this process is to serve.
+// openMountRecord writes the record of the mount that this process will serve.
 func openMountRecord(dir, source string) (*mountRecord, error) {
 	name, err := mountFile(dir, ".json")
 	if err != nil {
 		return nil, err
 	}
-	// One that ended well took its record away. What lies here may be of one
-	// that still ends: it keeps the file that it has open.
+	// A process that ends without an error removes its record. A record here may be of a
+	// process that still ends: that process keeps the file that it has open.
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("another mount on %s is being made: %w", dir, err)
+		return nil, fmt.Errorf("another mount on %s is in progress: %w", dir, err)
 	}
 	r := &mountRecord{file: f, Pid: os.Getpid(), Dir: dir, Source: source}
 	if err := errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), r.write()); err != nil {
@@ -60,18 +60,18 @@ func (r *mountRecord) write() error {
 	return err
 }
 
-// end notes how the process ends. Only a record without an error is removed.
+// end notes how the process ends. It removes only a record without an error.
 func (r *mountRecord) end(err error) {
 	if err != nil {
 		r.Error = strings.Join(errorLines(err), "; ")
 		_ = r.write() // the log has it too
 	} else if st, serr := r.file.Stat(); serr == nil {
-		// A later mount may have put its own there.
+		// A later mount may have put its own record there.
 		if now, nerr := os.Stat(r.file.Name()); nerr == nil && os.SameFile(st, now) {
 			_ = os.Remove(r.file.Name())
 		}
 	}
-	// The lock goes with the process, not before: this copy is never closed.
+	// The process's end releases the lock: this copy is never closed.
 	_, _ = unix.Dup(int(r.file.Fd()))
 	_ = r.file.Close()
 }
@@ -84,7 +84,7 @@ func findMountRecord(dir string) (*mountRecord, error) {
 	}
 	f, err := os.Open(name)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-		return nil, nil // somebody else's mount
+		return nil, nil // a mount of another program
 	}
 	if err != nil {
 		return nil, err
@@ -113,11 +113,11 @@ func (r *mountRecord) held() bool {
 	if err := unix.Flock(int(r.file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return errors.Is(err, unix.EWOULDBLOCK)
 	}
-	_ = unix.Flock(int(r.file.Fd()), unix.LOCK_UN) // it goes with the file otherwise
+	_ = unix.Flock(int(r.file.Fd()), unix.LOCK_UN) // otherwise the file's end releases it
 	return false
 }
 
-// wait returns when the process has ended, with how.
+// wait returns when the process has ended, with its error.
 func (r *mountRecord) wait(ctx context.Context) error {
 	for {
 		err := unix.Flock(int(r.file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
@@ -129,7 +129,7 @@ func (r *mountRecord) wait(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("process %d still ends: %w", r.Pid, ctx.Err())
+			return fmt.Errorf("process %d has not ended yet: %w", r.Pid, ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
