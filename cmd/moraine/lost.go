@@ -16,8 +16,9 @@ type lostRow struct {
 	Inode  string      `json:"inode"`
 	Ranges []lostRange `json:"ranges"`
 	More   bool        `json:"more_ranges,omitempty"`
-	// Object had the bytes of an evicted file: it is missing, another one, or corrupt in the
-	// bucket (State). Others, such as clones, may have lost bytes with it.
+	// Object is the object that had the bytes of an evicted file. In the bucket it is
+	// missing, another one, or corrupt (State). Others, such as clones, may have lost bytes
+	// with it.
 	Object string `json:"object,omitempty"`
 	State  string `json:"object_state,omitempty"`
 	Others bool   `json:"other_files,omitempty"`
@@ -31,16 +32,18 @@ type lostRange struct {
 func (a *app) lostCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lost",
-		Short: "List the files that have lost bytes which were in memory alone, or in an object that is gone",
-		Long: `List the files that have lost bytes, and which: those that were acknowledged at level
-memory (--ack memory), and whose chunkservers ended, more of them than the scheme
-survives, before the bytes were on their devices; and those of evicted files whose object
-is not in the bucket any more as it was recorded, as somebody deleted or replaced it there.
-A read of these ranges fails; the rest of the file can be read. A file leaves the list when
-it is written again or removed, and an evicted one also when its object is back.
+		Short: "List the files with lost bytes that were only in memory, or in an object that is gone",
+		Long: `List the files that have lost bytes, and which bytes. A file can lose bytes in two ways:
 
-An object that is gone is known when a read, a job or a check has met it: "moraine fsck"
-compares all objects with the bucket.`,
+  - They were acknowledged at level memory (--ack memory). More chunkservers ended than the
+    scheme survives, before the bytes were on their devices.
+  - The file is evicted, and somebody deleted or replaced its object in the bucket.
+
+A read of these ranges fails; reads of the rest of the file succeed. A file leaves the list
+when it is written again or removed. An evicted file also leaves it when its object is back.
+
+The cluster knows that an object is gone after a read, a job or a check found it missing:
+"moraine fsck" compares all objects with the bucket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -91,7 +94,7 @@ func (r *lostRow) what() string {
 	return text + ": " + r.Object + " is " + r.State
 }
 
-// lostFiles asks for the files that have lost bytes.
+// lostFiles lists the files that have lost bytes.
 func lostFiles(ctx context.Context, c *connection) ([]lostRow, error) {
 	rows := []lostRow{}
 	for after := uint64(0); ; {

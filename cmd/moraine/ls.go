@@ -30,7 +30,7 @@ func (a *app) lsCommand() *cobra.Command {
 			return errors.Join(a.printEntries(entries, long), err)
 		},
 	}
-	cmd.Flags().BoolVarP(&long, "long", "l", false, "mode, size, level and time too")
+	cmd.Flags().BoolVarP(&long, "long", "l", false, "show mode, size, level and time too")
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func listLocal(p string) ([]entry, error) {
 	}
 	var entries []entry
 	for _, d := range found {
-		if info, err := d.Info(); err == nil { // gone meanwhile otherwise
+		if info, err := d.Info(); err == nil { // otherwise it is gone meanwhile
 			e := describeLocal(filepath.Join(p, d.Name()), info)
 			e.Path = d.Name()
 			entries = append(entries, e)

@@ -1,9 +1,9 @@
-// Command moraine is the whole of Moraine in one binary: the servers, the
-// cluster on one machine, and the commands that people and scripts use.
+// Command moraine is the whole of Moraine in one binary: the servers, the cluster on one
+// machine, and the commands that people and scripts use.
 //
-// This package is wiring: it reads flags, environment and the settings file,
-// picks the real implementations of every seam, and turns errors into exit
-// codes. It decides nothing about bytes.
+// This package is wiring. It reads flags, the environment and the settings file, picks the
+// real implementation behind every interface, and turns errors into exit codes. It decides
+// nothing about bytes.
 package main
 
 import (
@@ -16,8 +16,8 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends the process at once: the first is never swallowed
-	// by an orderly end that hangs.
+	// A second signal ends the process at once, in case the orderly end hangs after the
+	// first.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -23,13 +23,15 @@ func (a *app) mkdirCommand() *cobra.Command {
 				} else {
 					_, err = c.Mkdir(cmd.Context(), l.path, 0o755)
 					if errors.Is(err, moraine.NotFound) {
-						return fmt.Errorf("%s: its parent directory is not there: make it first, or give -p to make all missing parents", l)
+						return fmt.Errorf("%s: its parent directory does not exist: make it first, or "+
+							"give -p to make all missing parents", l)
 					}
 				}
 				return err
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "missing parents too; no error where it exists")
+	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make missing parents too; no error where "+
+		"the directory exists")
 	return cmd
 }

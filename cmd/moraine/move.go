@@ -24,15 +24,15 @@ type move struct {
 }
 
 var moves = []move{
-	{"flush", "Copy files to the object tier", `Queue the upload of files, and of all files below directories, to the bucket.
-A file that is flushed is still served from the chunkservers; see "moraine evict".`,
+	{"flush", "Copy files to the object tier", `Queue the upload of files to the bucket, and of all files below directories. Chunkservers
+still serve a flushed file; see "moraine evict".`,
 		wire.JobKind_JOB_KIND_FLUSH, func(a *wire.Attr) bool { return a.Clean }},
-	{"stage", "Bring evicted files back from the object tier", `Queue the download of files that are in the bucket only, and of all such files
-below directories, to the chunkservers.`,
+	{"stage", "Bring evicted files back from the object tier", `Queue the download of files that are only in the bucket to the chunkservers, and of all such
+files below directories.`,
 		wire.JobKind_JOB_KIND_STAGE, func(a *wire.Attr) bool { return !a.Evicted }},
-	{"evict", "Drop the local bytes of files that are in the object tier", `Queue the eviction of files, and of all files below directories: once the bucket
-has confirmed that it holds a file's present content, its bytes on the
-chunkservers are given back. A file that is not flushed is left alone.`,
+	{"evict", "Drop the local bytes of files that are in the object tier", `Queue the eviction of files, and of all files below directories. Once the bucket has
+confirmed that it has a file's current content, the chunkservers free its bytes. The
+command does not touch a file that is not flushed.`,
 		wire.JobKind_JOB_KIND_EVICT, func(a *wire.Attr) bool { return a.Evicted || a.Size == 0 || a.Stored == 0 }},
 }
 
@@ -49,7 +49,8 @@ func (a *app) moveCommands() []*cobra.Command {
 			Args:    cobra.MinimumNArgs(1),
 			RunE:    func(cmd *cobra.Command, args []string) error { return a.move(cmd.Context(), m, args, wait) },
 		}
-		cmd.Flags().BoolVar(&wait, "wait", false, "return when it is done; Ctrl-C ends the waiting, not the work")
+		cmd.Flags().BoolVar(&wait, "wait", false, "return when it is done; Ctrl-C ends the waiting, "+
+			"not the work")
 		cmds = append(cmds, cmd)
 	}
 	return cmds
@@ -70,14 +71,15 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 		}
 		err = a.waitMove(ctx, c, m, l, jobs)
 		if ctx.Err() != nil {
-			fmt.Fprintf(a.err, "moraine: the work goes on: `moraine job ls` shows it, `moraine job cancel ID` ends it\n")
+			fmt.Fprintf(a.err, "moraine: the work continues: `moraine job ls` shows it, `moraine job "+
+				"cancel ID` ends it\n")
 		}
 		return err
 	})
 }
 
-// sayQueued prints the jobs that were made for a path, and why there is none where
-// there is nothing to do, or nothing that can be done.
+// sayQueued prints the jobs that were made for a path. It also prints why there is none
+// where nothing is to do, or nothing can be done.
 func (a *app) sayQueued(m move, l location, jobs []*wire.Job) error {
 	var made []*wire.Job
 	var failed []error
@@ -166,8 +168,8 @@ type tierInfo struct {
 	QueuedDeletions uint64   `json:"queued_deletions"`
 	Intents         uint64   `json:"intents"`
 	UnsettledKeys   uint64   `json:"unsettled_keys"`
-	// Probed says what movers found out about each bucket, since the present leader of
-	// the metadata began.
+	// Probed is what movers found out about each bucket since the current metadata leader
+	// was elected.
 	Probed []bucketTraits `json:"probed"`
 	// ProbedSince is for how long that leader has led, in seconds.
 	ProbedSince uint64 `json:"probed_since_seconds"`
@@ -184,7 +186,8 @@ type bucketTraits struct {
 	IfMatch     bool   `json:"if_match"`
 	// IfMatchDelete says whether a deletion evaluates If-Match too.
 	IfMatchDelete bool `json:"if_match_delete"`
-	// Versioned buckets keep what is replaced or deleted until a lifecycle rule expires it.
+	// Versioned buckets keep replaced and deleted objects until a lifecycle rule expires
+	// them.
 	Versioned bool `json:"versioned"`
 }
 
@@ -205,13 +208,13 @@ func (a *app) tierCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tier",
 		GroupID: groupCluster,
-		Short:   "Look at the object tier",
+		Short:   "Show the object tier",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "status",
-		Short: "What the bucket holds, and what is on its way",
+		Short: "Show what is in the bucket, and which jobs are under way",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -230,8 +233,8 @@ func (a *app) tierCommand() *cobra.Command {
 	return cmd
 }
 
-// moverWord is within what time each mover has said to a new metadata leader what it knows of
-// its bucket: it asks for jobs at least as often.
+// moverWord is the time within which each mover has reported its bucket's properties to a
+// new metadata leader: it requests jobs at least as often.
 const moverWord = 30 * time.Second
 
 // unprobed are the buckets of which nothing is known.
@@ -250,7 +253,9 @@ func (a *app) printTier(t tierInfo) error {
 	} else {
 		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
 		for _, b := range t.unprobed() {
-			a.note("  what %s supports is unknown: no mover has said it to the metadata leader, which has led for %d s; movers say it within %v where they have probed the bucket, and else the next flush probes it",
+			a.note("  what %s supports is unknown: no mover has reported it to the metadata leader, "+
+				"which has led for %d s; movers report it within %v where they have probed the bucket, "+
+				"and otherwise the next flush probes it",
 				b, t.ProbedSince, moverWord)
 		}
 	}
@@ -258,13 +263,15 @@ func (a *app) printTier(t tierInfo) error {
 		a.note("  %s", b.words())
 	}
 	for _, p := range t.Probed {
-		how := "the store tells the CRC32C of whole objects, which verifies uploads"
+		how := "the store returns the CRC32C of whole objects, which verifies uploads"
 		if p.Verified != "store CRC" {
-			how = "the store tells no CRC32C of whole objects: uploads are verified by reading them back"
+			how = "the store returns no CRC32C of whole objects: movers verify uploads by reading them " +
+				"back"
 		}
 		a.note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s, of deletions %s", p.Bucket, how, yesNo(p.IfNoneMatch), yesNo(p.IfMatch), yesNo(p.IfMatchDelete))
 		if p.Versioned {
-			a.note("  %s is versioned: what is replaced or deleted stays and is paid for, until a lifecycle rule expires older versions", p.Bucket)
+			a.note("  %s is versioned: replaced and deleted objects stay and cost money, until a "+
+				"lifecycle rule expires older versions", p.Bucket)
 		}
 	}
 	a.note("  %d objects, %s", t.Objects, size(t.Bytes))

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// waitPoll is how often is looked whether jobs have ended, at the most.
+	// waitPoll is the longest pause between two looks at the jobs.
 	waitPoll = 250 * time.Millisecond
-	// waitShare bounds the share of the time that looking takes: a tree of many
-	// files is looked at less often.
+	// waitShare bounds the share of the time that these looks take: a tree of many files is
+	// checked less often.
 	waitShare = 5
 	// maxLinks bounds how many symbolic links are followed, one after the other.
 	maxLinks = 40
@@ -39,18 +39,18 @@ type waiting struct {
 	move move
 	path string // of a file or a directory, not of a link to it
 	jobs []*wire.Job
-	said map[string]bool // what went wrong
+	said map[string]bool // failures
 }
 
 // moveProgress is how far a move is.
 type moveProgress struct {
 	moveResult
 	total, done uint64 // bytes; done with what is under way
-	busy        bool   // jobs are left that will bring it further
+	busy        bool   // jobs are left that will move it further
 }
 
-// waitMove waits until the jobs of a path have ended, and those that they made
-// (for a directory that is one for each file), and says what came of it.
+// waitMove waits until the jobs of a path have ended, and those that they made (a directory
+// has one for each file), and prints the result.
 func (a *app) waitMove(ctx context.Context, c *connection, m move, root location, jobs []*wire.Job) error {
 	real, err := c.resolve(ctx, root.path)
 	if err != nil {
@@ -69,8 +69,9 @@ func (a *app) waitMove(ctx context.Context, c *connection, m move, root location
 	} else {
 		a.note("%s: %s (%s) %s", res.Path, countOf(res.Files, "file"), size(res.Bytes), past[m.name])
 	}
-	if res.Left > len(failed) { // more than was said
-		failed = append(failed, fmt.Errorf("%s of %s could not be %s: `moraine job ls --all` tells why", countOf(res.Left, "file"), res.Path, past[m.name]))
+	if res.Left > len(failed) { // more than was reported
+		failed = append(failed, fmt.Errorf("%s of %s could not be %s: `moraine job ls --all` shows the "+
+			"reasons", countOf(res.Left, "file"), res.Path, past[m.name]))
 	}
 	return errors.Join(append(failed, err)...)
 }
@@ -85,8 +86,8 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// settle waits until every file is where the move brings it, or no job is left
-// that would.
+// settle waits until every file is where the move brings it, or no job is left that would
+// move it.
 func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err error) {
 	bar := w.startBar(title, 0)
 	defer func() { bar.finish(err) }()
@@ -106,8 +107,8 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 	}
 }
 
-// look sees how far every file is. Jobs are listed first: what one of them did
-// since then is seen at its file.
+// look reads the state of every file. It lists jobs first, so the files show what a job has
+// done since then.
 func (w *waiting) look(ctx context.Context, bar *bar) (p moveProgress, err error) {
 	live := map[uint64]*wire.Job{} // by inode
 	for j, err := range w.c.Jobs(ctx, false) {
@@ -141,7 +142,7 @@ func (w *waiting) look(ctx context.Context, bar *bar) (p moveProgress, err error
 	return p, err
 }
 
-// complain says, once, why a job is tried again.
+// complain reports, once, why a job is tried again.
 func (w *waiting) complain(bar *bar, j *wire.Job) {
 	if j.GetError() == "" || w.said[j.Error] {
 		return
@@ -150,11 +151,11 @@ func (w *waiting) complain(bar *bar, j *wire.Job) {
 	bar.log(w.err, fmt.Sprintf("moraine: %s of %s is tried again: %s", jobKinds[j.Kind], j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
 }
 
-// failures says which of the jobs that were queued first did not succeed.
+// failures lists the first queued jobs that did not succeed.
 func (w *waiting) failures(ctx context.Context) (failed []error) {
 	for _, j := range w.jobs {
 		ended, err := j, error(nil)
-		if j.Id != 0 { // one without a number ended as it was queued
+		if j.Id != 0 { // a job without a number ended at once
 			ended, err = w.c.Job(ctx, moraine.JobID(j.Id))
 		}
 		switch {

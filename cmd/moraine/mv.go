@@ -26,7 +26,8 @@ func (a *app) mvCommand() *cobra.Command {
 				return err
 			}
 			if from.hosts != to.hosts {
-				return usageError("mv works within one cluster: copy with `moraine cp`, then remove")
+				return usageError("mv works only within one cluster: copy with `moraine cp`, then " +
+					"remove")
 			}
 			s := a.sessions()
 			defer s.close()
@@ -43,6 +44,7 @@ func (a *app) mvCommand() *cobra.Command {
 			return named(c.Rename(cmd.Context(), from.path, target, opts), from)
 		},
 	}
-	cmd.Flags().BoolVar(&opts.Checkpoints, "checkpoints", false, "a directory that holds committed checkpoints too")
+	cmd.Flags().BoolVar(&opts.Checkpoints, "checkpoints", false, "move a directory with committed "+
+		"checkpoints too")
 	return cmd
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// named returns err with the address that the user wrote in place of the names that
-// the metadata has for the same object: its path within the cluster, its name, and
-// the inodes ids. Errors that are not a chain of *moraine.Error stay as they are.
+// named returns err with the address that the user wrote in place of the metadata's names
+// of the same object: its path within the cluster, its name, and the inodes ids. It does
+// not change an error that is not a chain of *moraine.Error.
 func named(err error, l location, ids ...uint64) error {
 	e, ok := err.(*moraine.Error)
 	if !ok || !l.remote {

@@ -59,7 +59,7 @@ func size(n uint64) string { return humanize.IBytes(n) }
 func parseSize(s string) (uint64, error) {
 	n, err := humanize.ParseBytes(s)
 	if err != nil {
-		return 0, usageError("size %q: write a number of bytes, or one with a unit such as 4MiB", s)
+		return 0, usageError("size %q: write a number of bytes, or a number with a unit such as 4MiB", s)
 	}
 	return n, nil
 }
@@ -92,8 +92,8 @@ func isTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// bar is a progress bar on standard error, or nothing where that is no terminal
-// or JSON was asked for.
+// bar is a progress bar on standard error. It shows nothing where that is not a terminal,
+// or with --json.
 type bar struct {
 	writer  progress.Writer
 	tracker *progress.Tracker
@@ -146,14 +146,14 @@ func (b *bar) finish(err error) {
 	<-b.done
 }
 
-// note prints a line for people, not where JSON was asked for.
+// note prints a line for people, but not with --json.
 func (a *app) note(format string, args ...any) {
 	if !a.global.json {
 		fmt.Fprintf(a.out, format+"\n", args...)
 	}
 }
 
-// set says how many bytes are done in all. It may be called on nil.
+// set sets how many bytes are done in all. A caller may call it on nil.
 func (b *bar) set(n int64) {
 	if b != nil {
 		b.tracker.SetValue(n)
@@ -169,7 +169,7 @@ func (b *bar) log(w io.Writer, line string) {
 	b.writer.Log("%s", line)
 }
 
-// of says how many bytes there are, which may change. It may be called on nil.
+// of sets how many bytes there are, which may change. A caller may call it on nil.
 func (b *bar) of(total int64) {
 	if b != nil {
 		b.tracker.UpdateTotal(total)

@@ -13,7 +13,8 @@ type policyInfo struct {
 	Path   string `json:"path"`
 	Flush  string `json:"flush"`
 	Scheme string `json:"scheme"`
-	// Foreign is what a flush does where somebody else's object is at the key.
+	// Foreign is what a flush does where the key has an object that this cluster did not
+	// write.
 	Foreign string `json:"foreign"`
 	Own     bool   `json:"own"`
 }
@@ -22,7 +23,7 @@ func (a *app) policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "policy",
 		GroupID: groupCluster,
-		Short:   "What happens by itself to the files below a directory",
+		Short:   "Show and set what the cluster does by itself with files below a directory",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -34,10 +35,10 @@ func (a *app) policySetCommand() *cobra.Command {
 	var flush, scheme, foreign string
 	cmd := &cobra.Command{
 		Use:   "set PATH",
-		Short: "Set the policy of a directory: what happens by itself to the files below it",
-		Long: `Set what is given of a directory's own policy; the rest of it stays. It governs what is
-below the directory, down to directories with one of their own. "inherit" takes a part
-of it back.`,
+		Short: "Set the policy of a directory: what the cluster does by itself with the files below it",
+		Long: `Set the given parts of a directory's own policy; the other parts stay. The policy applies to
+all that is below the directory, except below directories with their own policy. "inherit"
+removes a part.`,
 		Example: `  moraine policy set --flush on-commit moraine:///runs
   moraine policy set --flush inherit --scheme inherit moraine:///runs`,
 		Args: cobra.ExactArgs(1),
@@ -60,7 +61,8 @@ of it back.`,
 					return err
 				}
 				if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-					return usageError("policy set: %s is not a directory: the policy of its directory governs it", l)
+					return usageError("policy set: %s is not a directory: set the policy of its "+
+						"directory", l)
 				}
 				now, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
 				if err != nil {
@@ -78,16 +80,19 @@ of it back.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&flush, "flush", "", "when files are flushed to the object tier: never, on-commit, inherit")
-	cmd.Flags().StringVar(&scheme, "scheme", "", "how to keep new files: 4+2, 8+3, x3, inherit")
-	cmd.Flags().StringVar(&foreign, "foreign", "", "what a flush does where an object that this cluster did not write has the key: refuse, overwrite, inherit")
+	cmd.Flags().StringVar(&flush, "flush", "", "when the cluster flushes files to the object tier: "+
+		"never, on-commit, inherit")
+	cmd.Flags().StringVar(&scheme, "scheme", "", "scheme of new files: 4+2, 8+3, x3, inherit")
+	cmd.Flags().StringVar(&foreign, "foreign", "", "what a flush does where the key has an object that "+
+		"this cluster did not write: refuse, overwrite, inherit")
 	return cmd
 }
 
 // policyChange returns what flags change of a policy.
 func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
 	if !flushGiven && !schemeGiven {
-		return nil, usageError("policy set: nothing to set: give --flush, --scheme or --foreign (\"inherit\" takes it back)")
+		return nil, usageError("policy set: no change is given: give --flush, --scheme or --foreign " +
+			"(\"inherit\" removes one)")
 	}
 	var when wire.FlushPolicy
 	var how *wire.Scheme

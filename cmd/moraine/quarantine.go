@@ -23,12 +23,12 @@ type quarantineRow struct {
 func (a *app) quarantineCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "quarantine",
-		Short: "List chunks that nothing in the metadata explains",
-		Long: `List the chunks that devices hold and nothing in the metadata explains, each with the
-incarnation of the metadata that numbered its stripe: after a restore or a forced quorum
-they may be of files that the present metadata has lost. They are never deleted by
-themselves. The list is of the devices' reports since the present leader leads; they are
-minutes apart on a small device, an hour at most.`,
+		Short: "List chunks that no metadata record explains",
+		Long: `List the chunks on devices that no metadata record explains. Each line has the incarnation
+of the metadata that numbered the chunk's stripe. After a restore or a forced quorum such
+chunks may belong to files that the metadata has lost. The cluster never deletes them by
+itself. The list comes from the devices' reports to the current leader. A small device
+sends one every few minutes, any device within an hour.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -57,7 +57,8 @@ func (a *app) listQuarantine(ctx context.Context, c *connection) error {
 			continue
 		}
 		if n := reply.GetUnlistedBytes(); n > 0 {
-			fmt.Fprintf(a.err, "%s more are not listed: their devices have not reported since this leader leads, or there are too many\n", size(n))
+			fmt.Fprintf(a.err, "%s more are not listed: their devices have not reported to the current "+
+				"leader, or there are too many\n", size(n))
 		}
 		return list(a, rows, table.Row{"device", "host", "stripe", "chunk", "size", "incarnation"}, func(r quarantineRow) table.Row {
 			return table.Row{r.Device, r.Host, r.Stripe, r.Index, size(r.Bytes), r.Incarnation}

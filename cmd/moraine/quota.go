@@ -48,10 +48,10 @@ func (a *app) quotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "quota",
 		GroupID: groupCluster,
-		Short:   "Bound what may be below a directory",
-		Long: `Bound the bytes and inodes (files, directories, links) below a directory. Nothing that
-would go past a quota succeeds: the error is "quota exceeded", EDQUOT on a mount. All
-quotas above a file hold. What frees always works.`,
+		Short:   "Limit what may be below a directory",
+		Long: `Limit the bytes and inodes (files, directories, links) below a directory. An operation that
+would exceed a quota fails with "quota exceeded", EDQUOT on a mount. All quotas above a
+file apply. Operations that free space always succeed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -63,9 +63,9 @@ func (a *app) quotaSetCommand() *cobra.Command {
 	var capacity, inodes string
 	cmd := &cobra.Command{
 		Use:   "set PATH",
-		Short: "Give a directory a quota; what is not given stays as it is",
-		Long: `Give a directory a quota; what is not given stays as it is. "none" takes a bound away.
-A quota below what is there already lets nothing grow until enough is removed.`,
+		Short: "Set a directory's quota; bounds that are not given stay",
+		Long: `Set a directory's quota; bounds that are not given stay. "none" removes a bound. Under a
+quota below the current use nothing can grow until enough is removed.`,
 		Example: `  moraine quota set --capacity 10TiB --inodes 1000000 moraine:///teams/a
   moraine quota set --capacity none --inodes none moraine:///teams/a`,
 		Args: cobra.ExactArgs(1),
@@ -90,15 +90,17 @@ A quota below what is there already lets nothing grow until enough is removed.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&capacity, "capacity", "", "the most bytes below the directory: 10TiB, none")
-	cmd.Flags().StringVar(&inodes, "inodes", "", "the most files, directories and links below it: 1000000, none")
+	cmd.Flags().StringVar(&capacity, "capacity", "", "most bytes below the directory: 10TiB, none")
+	cmd.Flags().StringVar(&inodes, "inodes", "", "most files, directories and links below it: 1000000, "+
+		"none")
 	return cmd
 }
 
-// quotaBounds reads the bounds that flags give; nil where one is not given.
+// quotaBounds reads the bounds that flags give; nil where a flag is missing.
 func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 	if capacity == "" && inodes == "" {
-		return nil, nil, usageError("quota set: nothing to set: give --capacity, --inodes, or both (\"none\" takes a bound away)")
+		return nil, nil, usageError("quota set: no bound is given: give --capacity, --inodes, or both " +
+			"(\"none\" removes a bound)")
 	}
 	var b, f uint64
 	if capacity != "" {
@@ -107,14 +109,15 @@ func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 				return nil, nil, err
 			}
 			if b == 0 {
-				return nil, nil, usageError("--capacity 0 is no bound; to keep everything out, write 1, and \"none\" to take the bound away")
+				return nil, nil, usageError("--capacity 0 is no bound; to keep everything out, write " +
+					"1; to remove the bound, write none")
 			}
 		}
 	}
 	if inodes != "" {
 		if files = &f; inodes != "none" {
 			if f, err = strconv.ParseUint(inodes, 10, 62); err != nil || f == 0 {
-				return nil, nil, usageError("--inodes %q: write a number from 1 on, or none", inodes)
+				return nil, nil, usageError("--inodes %q: write a number, 1 or more, or none", inodes)
 			}
 		}
 	}
@@ -128,7 +131,7 @@ func ownQuota(ctx context.Context, c *connection, l location) (moraine.InodeID, 
 		return 0, nil, err
 	}
 	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return 0, nil, usageError("quota: %s is not a directory: the quotas of those above it hold", l)
+		return 0, nil, usageError("quota: %s is not a directory: name a directory above it", l)
 	}
 	u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
 	return moraine.InodeID(attr.Inode), u.GetUsage(), err
@@ -137,7 +140,7 @@ func ownQuota(ctx context.Context, c *connection, l location) (moraine.InodeID, 
 func (a *app) quotaGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get PATH...",
-		Short: "Show what is below a directory, and what the quotas there and above leave",
+		Short: "Show the use below a path, and the room under its quotas",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var infos []roomInfo
@@ -166,7 +169,7 @@ func (a *app) quotaGetCommand() *cobra.Command {
 	}
 }
 
-// unbounded is what the service answers where no quota bounds something.
+// unbounded is the service's answer where no quota applies.
 const unbounded = 1 << 62
 
 func describeRoom(path string, u *wire.UsageReply) roomInfo {
@@ -183,7 +186,7 @@ func describeRoom(path string, u *wire.UsageReply) roomInfo {
 	return i
 }
 
-// left writes what is left of a bound, for people.
+// left writes the room under a bound, for people.
 func left(n *uint64, write func(uint64) string) string {
 	if n == nil {
 		return "any"
@@ -197,7 +200,7 @@ func plain(n uint64) string { return strconv.FormatUint(n, 10) }
 func (a *app) quotaListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
-		Short: "List the directories with quotas: what is there, of how much",
+		Short: "List the directories with quotas, and their use",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())
@@ -230,10 +233,10 @@ func bound(n uint64, write func(uint64) string) string {
 func (a *app) quotaCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
-		Short: "Count what is in the cluster anew, and put right what was counted wrong",
-		Long: `Count what is in the cluster anew, while it works, and compare. What was wrong is put
-right and told, and the command fails then: report it, for counts do not go wrong by
-themselves. The count is of the whole cluster; PATH is what is shown.`,
+		Short: "Count the use of the cluster again, and correct wrong counts",
+		Long: `Count the use of the whole cluster again, while it works, and compare. The command corrects
+and prints wrong counts, and then fails. Report that: counts never go wrong by themselves.
+PATH selects only what is shown.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -256,7 +259,7 @@ themselves. The count is of the whole cluster; PATH is what is shown.`,
 	}
 }
 
-// recounted has the cluster counted anew and waits until that is done.
+// recounted starts a new count in the cluster and waits for its end.
 func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
 	j, err := c.Recount(ctx)
 	if err != nil {
@@ -279,7 +282,7 @@ func (a *app) printCheck(i checkInfo) error {
 	return nil
 }
 
-// errText is an error that says what the cluster said.
+// errText is an error with the text of the cluster's answer.
 type errText string
 
 func (e errText) Error() string { return string(e) }
