@@ -18,8 +18,8 @@ func TestStatusSaysTheBackupHorizon(t *testing.T) {
 		horizon, now, age uint64 // hours
 		note, finding     string
 	}{
-		"whole":    {24, 24, 5, "kept for backups: 3.0 GiB that no file names any more; a backup restores whole that is no older than 24h0m0s", ""},
-		"shorter":  {24, 8, 5, "no older than 8h0m0s of 24h0m0s, as devices that became full gave back what died before", ""},
+		"whole":    {24, 24, 5, "kept for backups: 3.0 GiB that no file names any more; a backup restores everything if it is no older than 24h0m0s", ""},
+		"shorter":  {24, 8, 5, "no older than 8h0m0s of 24h0m0s, as full devices freed what died before", ""},
 		"too old":  {24, 4, 5, "no older than 4h0m0s of 24h0m0s", "the newest backup of the metadata is 5h0m0s old, and what died more than 4h0m0s ago is not kept"},
 		"not kept": {0, 0, 5, "", ""},
 	} {

@@ -8,14 +8,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// clusterStatus is what `cluster status` prints: what is there, and in words
-// what may be lost now without losing data.
+// clusterStatus is what `cluster status` prints: what is there, and in words which losses
+// the data would survive now.
 type clusterStatus struct {
 	Cluster      string           `json:"cluster"`
 	Health       string           `json:"health"` // green, unknown, degraded, or critical
 	Findings     []string         `json:"findings"`
 	Survives     []string         `json:"survives"`
-	Notes        []string         `json:"notes"` // what goes on, and is nothing to worry about
+	Notes        []string         `json:"notes"` // what goes on, and needs nobody
 	Scheme       string           `json:"default_scheme"`
 	FeatureLevel uint64           `json:"feature_level"`
 	Incarnation  uint64           `json:"incarnation"`
@@ -36,9 +36,9 @@ type clusterStatus struct {
 	LostStripes  uint64           `json:"lost_stripes"`
 	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
 	Backups      *backupsStatus   `json:"metadata_backups,omitempty"`
-	LostFiles    int              `json:"lost_files"` // that lost bytes which were in memory alone
-	// LostObjects and BadObjects are not in their bucket as they were recorded: those that
-	// files have bytes in alone, and those of files that are whole without.
+	LostFiles    int              `json:"lost_files"` // that lost bytes which were only in memory
+	// LostObjects and BadObjects are missing in their bucket or differ from their records.
+	// Files have bytes only in the first; the files of the second are whole without them.
 	LostObjects uint64           `json:"lost_objects"`
 	BadObjects  uint64           `json:"bad_objects"`
 	Healing     *healingStatus   `json:"healing,omitempty"`
@@ -58,7 +58,7 @@ type clusterStatus struct {
 	draining int // hosts that are up, and whose devices are drained
 	away     int // hosts that are up, and are announced to be away
 	full     int // devices in service that have no room for new chunks
-	silent   int // hosts that are down, or unknown, and were not declared out: what they hold counts as there
+	silent   int // hosts that are down, or unknown, and were not declared dead: their chunks still count
 	unknown  int // findings that say that something is not known yet
 }
 
@@ -66,12 +66,12 @@ type metadataStatus struct {
 	ID      string `json:"id"`
 	Role    string `json:"role"`
 	Status  string `json:"status"` // up, down or unknown
-	Alive   bool   `json:"alive"`  // it is known to be up
+	Alive   bool   `json:"alive"`  // the leader knows that it is up
 	Applied uint64 `json:"applied"`
 	// LowSpace: its disk is nearly full.
 	LowSpace bool   `json:"low_space"`
 	Endpoint string `json:"endpoint"` // reachable, partly reachable, unreachable or unknown; empty where it is not up
-	// Stalled: it waits for its disk, and no other server can lead; why.
+	// Stalled: it waits for its disk, and no other server can lead; the reason.
 	Stalled string `json:"stalled"`
 }
 
@@ -79,18 +79,18 @@ type hostStatus struct {
 	ID       string `json:"id"`
 	Rack     string `json:"rack,omitempty"`
 	Status   string `json:"status"` // up, down or unknown
-	Alive    bool   `json:"alive"`  // it is known to be up
+	Alive    bool   `json:"alive"`  // the leader knows that it is up
 	Reported bool   `json:"reports_complete"`
 	Devices  int    `json:"devices"`
 	In       int    `json:"devices_in"`
 	Capacity uint64 `json:"capacity_bytes"`
 	Used     uint64 `json:"used_bytes"`
 	Chunks   uint64 `json:"chunks"`
-	State    string `json:"state"`    // as `host ls` says it
+	State    string `json:"state"`    // as `host ls` shows it
 	Endpoint string `json:"endpoint"` // reachable, partly reachable, unreachable or unknown; empty where it is not up
 }
 
-// healingStatus is how the repair goes.
+// healingStatus is the progress of the repair.
 type healingStatus struct {
 	Done        uint64 `json:"done"`
 	Total       uint64 `json:"total"`
@@ -101,7 +101,8 @@ type healingStatus struct {
 	Scanning    uint32 `json:"devices_being_looked_through"`
 }
 
-// Health. Unknown: nothing bad is known, and not all is known that green needs.
+// Health. Unknown: nothing bad is known, but something that green needs is not known
+// either.
 const (
 	healthGreen    = "green"
 	healthUnknown  = "unknown"
@@ -112,15 +113,15 @@ const (
 // healths are in order, the worst last.
 var healths = []string{healthGreen, healthUnknown, healthDegraded, healthCritical}
 
-// What is known of a server.
+// States of a server.
 const (
 	serverUp      = "up"
 	serverDown    = "down"
 	serverUnknown = "unknown"
 )
 
-// serverStatus is what is known of a server that counts as alive, and of which the leader
-// has heard, or has not.
+// serverStatus is the state of a server. alive says whether it counts as alive, heard
+// whether the leader has received something from it.
 func serverStatus(alive, heard bool) string {
 	switch {
 	case !heard && alive:
@@ -131,7 +132,7 @@ func serverStatus(alive, heard bool) string {
 	return serverUp
 }
 
-// judge turns what the leader says into a status with words.
+// judge turns the leader's answer into a status in words.
 func judge(c *wire.ClusterReply) *clusterStatus {
 	s := &clusterStatus{
 		Health: healthGreen, Findings: []string{}, Survives: []string{}, Notes: []string{}, Metadata: []metadataStatus{}, Hosts: []hostStatus{},
@@ -180,10 +181,13 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		}
 		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == serverUp, Applied: n.Applied, LowSpace: n.LowSpace, Stalled: n.Stalled})
 		if n.Stalled != "" {
-			s.worse(healthCritical, "metadata server %s waits for its disk, and no other can lead: nothing can be written (%s)", n.Id, n.Stalled)
+			s.worse(healthCritical, "metadata server %s waits for its disk, and no other can lead: "+
+				"nothing can be written (%s)", n.Id, n.Stalled)
 		}
 		if n.LowSpace {
-			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): the service may refuse what makes the namespace grow; make room on that disk, and remove files (`moraine rm`)", n.Id)
+			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): "+
+				"the service may refuse what makes the namespace grow; make room on that disk, and "+
+				"remove files (`moraine rm`)", n.Id)
 		}
 		if !n.Voter {
 			continue
@@ -194,7 +198,8 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 			alive++
 		case serverUnknown:
 			unknown++
-			s.worse(healthUnknown, "whether metadata server %s is up is not known yet: the leader has not heard of it", n.Id)
+			s.worse(healthUnknown, "it is not known yet whether metadata server %s is up: the leader "+
+				"has received nothing from it", n.Id)
 		default:
 			s.worse(healthDegraded, "metadata server %s is down", n.Id)
 		}
@@ -202,7 +207,7 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 	majority := voters/2 + 1
 	switch spare := alive - majority; {
 	case unknown > 0:
-		s.Survives = append(s.Survives, "how many metadata servers may be lost is not known yet")
+		s.Survives = append(s.Survives, "it is not known yet how many metadata servers may be lost")
 	case voters == 1:
 		s.Survives = append(s.Survives, "metadata is on 1 server: its loss is the loss of the namespace")
 	case spare <= 0:
@@ -229,14 +234,16 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 		}
 		switch {
 		case row.Status == serverUnknown && row.Devices > 0:
-			s.worse(healthUnknown, "whether host %s is up is not known yet: it has not registered with this metadata leader, or has not answered since this was asked", h.Id)
+			s.worse(healthUnknown, "it is not known yet whether host %s is up: it has not registered "+
+				"with this metadata leader, or has not answered this request", h.Id)
 		case !h.Alive && away:
 			s.worse(healthDegraded, "host %s is down for maintenance (%d s left)", h.Id, row.AwaySeconds)
 		case !h.Alive:
 			s.worse(healthDegraded, "host %s is down", h.Id)
 		case away:
 			s.away++
-			s.Notes = append(s.Notes, fmt.Sprintf("host %s is up and announced to be away (%s): it takes nothing new", h.Id, row.State))
+			s.Notes = append(s.Notes, fmt.Sprintf("host %s is up and announced to be away (%s): it "+
+				"takes nothing new", h.Id, row.State))
 		case can.draining && !can.takes:
 			s.draining++
 		}
@@ -258,7 +265,7 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 	}
 }
 
-// hostRoom is what the devices of a host can do.
+// hostRoom is what the devices of a host can take.
 type hostRoom struct {
 	silent, takes, room, draining bool
 }
@@ -275,7 +282,8 @@ func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus
 		hs.In++
 		s.full++
 		can.takes = true
-		s.worse(healthDegraded, "device %d of host %s is full and takes only repair: make room (`moraine rm`), or add devices", d.Id, h.Id)
+		s.worse(healthDegraded, "device %d of host %s is full and takes only repaired chunks: make "+
+			"room (`moraine rm`), or add devices", d.Id, h.Id)
 	default:
 		hs.In++
 		can.takes, can.room = true, true
@@ -289,16 +297,17 @@ func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus
 		s.worse(healthDegraded, "device %d of host %s is out", d.Id, h.Id)
 	}
 	if d.Health.GetFailing() {
-		s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
+		s.worse(healthDegraded, "the disk of device %d of host %s says that it is failing (%s): drain "+
+			"it (`moraine device set %d draining`) and replace it", d.Id, h.Id, d.Health.Text, d.Id)
 	}
 }
 
-// inService reports whether what a device holds counts: it is not out, and not retired.
+// inService reports whether the chunks of a device count: it is not out, and not retired.
 func inService(d *wire.Device) bool {
 	return d.State == wire.DeviceState_DEVICE_STATE_IN || d.State == wire.DeviceState_DEVICE_STATE_DRAINING
 }
 
-// judgeKnown says what is not known yet of a device whose host is up.
+// judgeKnown reports what is not known yet of a device whose host is up.
 func (s *clusterStatus) judgeKnown(h *wire.Host, d *wire.Device, hs *hostStatus) {
 	if !inService(d) {
 		return
@@ -308,10 +317,11 @@ func (s *clusterStatus) judgeKnown(h *wire.Host, d *wire.Device, hs *hostStatus)
 		return
 	}
 	if !d.Reported {
-		s.worse(healthUnknown, "whether chunks are missing on device %d of host %s is not known yet: the report of all its chunks is not complete", d.Id, h.Id)
+		s.worse(healthUnknown, "it is not known yet whether chunks are missing on device %d of host "+
+			"%s: the report of all its chunks is not complete", d.Id, h.Id)
 	}
 	if !d.Measured {
-		s.worse(healthUnknown, "how full device %d of host %s is is not known yet", d.Id, h.Id)
+		s.worse(healthUnknown, "it is not known yet how full device %d of host %s is", d.Id, h.Id)
 	}
 }
 
@@ -326,8 +336,7 @@ func memberStatus(n *wire.MetadataNode) string {
 	return serverUp
 }
 
-// isFull reports whether nothing new is placed on a device: the last 2% of it are
-// for repair.
+// isFull reports whether a device takes nothing new: the last 2% of it are for repair.
 func isFull(d *wire.Device) bool {
 	return d.Capacity > 0 && d.Used+d.Capacity/50+moraine.DefaultChunkSize > d.Capacity
 }
@@ -356,7 +365,8 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 		return
 	}
 	if scheme.M == 0 {
-		s.Survives = append(s.Survives, "new files are kept once (x1): the loss of the device is the loss of the data")
+		s.Survives = append(s.Survives, "new files have one copy (x1): the loss of the device is the "+
+			"loss of the data")
 		return
 	}
 	if domain == "host" && s.up < scheme.Chunks() {
@@ -364,7 +374,8 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 		if s.full > 0 {
 			is, all = "host takes chunks and has room", "hosts take chunks and have room"
 		}
-		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than %s gives, as %s%s; each commit says with how much",
+		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than "+
+			"%s gives, as %s%s; each commit says with how much",
 			scheme, are(s.up, is, all), s.refusing()))
 		return
 	}
@@ -376,7 +387,8 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", are(int(c.LostStripes), "stripe has", "stripes have"))
 	}
 	if s.silent > 0 {
-		s.Survives = append(s.Survives, fmt.Sprintf("what %s not known to be up still counts: a stripe with a chunk on each of them survives the loss of %s than its scheme gives",
+		s.Survives = append(s.Survives, fmt.Sprintf("what %s not known to be up still counts: a stripe "+
+			"with a chunk on each of them survives the loss of %s than its scheme gives",
 			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
 	s.judgeObjects(c)
@@ -385,12 +397,16 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	waiting := c.RepairQueued
 	if waiting == 0 {
 		if c.LostStripes == 0 && (s.unknown > 0 || c.Unreported > 0) {
-			s.Survives = append(s.Survives, "whether every stripe has the full protection of its scheme is not known yet")
+			s.Survives = append(s.Survives, "it is not known yet whether every stripe has the full "+
+				"protection of its scheme")
 		} else if c.LostStripes == 0 && s.silent == 0 {
 			s.Survives = append(s.Survives, "every stripe has the full protection of its scheme: all chunkservers have reported all their chunks")
 			if c.DefaultScheme.GetK() > 1 {
-				// Nothing counts them: to the state their scheme is x2, and whole.
-				s.Survives = append(s.Survives, "what was written as copies (x2) while too few hosts were up stays so: `moraine stat` of such a file shows degraded stripes; copying it writes it anew")
+				// Nothing counts them: in the metadata their scheme is x2, and they are
+				// whole.
+				s.Survives = append(s.Survives, "files written as copies (x2) while too few hosts were "+
+					"up stay so: `moraine stat` of such a file shows degraded stripes; a copy of it "+
+					"gets the full scheme")
 			}
 		}
 		return
@@ -401,20 +417,22 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	}
 	for spare, n := range c.StripesBySpare {
 		if n > 0 {
-			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of %s", n, are(spare, "more host", "more hosts")))
+			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of "+
+				"%s", n, are(spare, "more host", "more hosts")))
 			return
 		}
 	}
 }
 
-// judgeLost says that files have lost bytes.
+// judgeLost reports files that have lost bytes.
 func (s *clusterStatus) judgeLost(files int) {
 	if s.LostFiles = files; files > 0 {
-		s.worse(healthCritical, "%s lost bytes: `moraine cluster lost` names them, and which; write them again, or remove them", are(files, "file has", "files have"))
+		s.worse(healthCritical, "%s lost bytes: `moraine cluster lost` names the files and the bytes; "+
+			"write them again, or remove them", are(files, "file has", "files have"))
 	}
 }
 
-// judgeHealing says how far the repair is.
+// judgeHealing reports the progress of the repair.
 func (s *clusterStatus) judgeHealing(h *wire.Healing) {
 	if h == nil {
 		return
@@ -422,7 +440,7 @@ func (s *clusterStatus) judgeHealing(h *wire.Healing) {
 	s.Healing = &healingStatus{Done: h.Done, Total: h.Total, PerMinute: h.PerMinute, BytesPerSec: h.BytesPerSecond,
 		ETASeconds: (h.EtaMillis + 999) / 1000, Elapsed: h.ElapsedMillis / 1000, Scanning: h.Scanning}
 	if h.Scanning > 0 {
-		s.worse(healthDegraded, "%s still looked through for stripes to repair", are(int(h.Scanning), "device is", "devices are"))
+		s.worse(healthDegraded, "%s still scanned for stripes to repair", are(int(h.Scanning), "device is", "devices are"))
 	}
 	if h.PerMinute > 0 || h.EtaMillis > 0 {
 		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, size(h.BytesPerSecond), etaOf(h)))

@@ -75,30 +75,30 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			c.Topology.Hosts[3].Heard = false
 			return c
-		}(), healthUnknown, []string{"whether host n4 is up is not known yet", "as 5 hosts take chunks", "full protection of its scheme is not known yet"},
+		}(), healthUnknown, []string{"it is not known yet whether host n4 is up", "as 5 hosts take chunks", "not known yet whether every stripe has the full protection of its scheme"},
 			[]string{whole, "full protection of its scheme:"}},
 		{"a device has not reported", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			c.Topology.Hosts[3].Devices[0].Reported = false
 			return c
-		}(), healthUnknown, []string{"whether chunks are missing on device 4 of host n4 is not known yet", whole}, []string{"full protection of its scheme:"}},
+		}(), healthUnknown, []string{"it is not known yet whether chunks are missing on device 4 of host n4", whole}, []string{"full protection of its scheme:"}},
 		{"a device has not said how full it is", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			c.Topology.Hosts[3].Devices[0].Measured = false
 			return c
-		}(), healthUnknown, []string{"how full device 4 of host n4 is is not known yet"}, nil},
+		}(), healthUnknown, []string{"it is not known yet how full device 4 of host n4 is"}, nil},
 		{"a metadata server has not been heard", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			c.Metadata[1].Heard = false
 			return c
-		}(), healthUnknown, []string{"whether metadata server m2 is up is not known yet", "how many metadata servers may be lost is not known yet"}, []string{"metadata goes on"}},
+		}(), healthUnknown, []string{"it is not known yet whether metadata server m2 is up", "it is not known yet how many metadata servers may be lost"}, []string{"metadata goes on"}},
 		{"nothing is known", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			for _, h := range c.Topology.Hosts {
 				h.Heard, h.Devices[0].Reported, h.Devices[0].Measured = false, false, false
 			}
 			return c
-		}(), healthUnknown, []string{"whether host n1 is up is not known yet", "no host takes chunks (6 unknown)"}, []string{whole, "full protection of its scheme:"}},
+		}(), healthUnknown, []string{"it is not known yet whether host n1 is up", "no host takes chunks (6 unknown)"}, []string{whole, "full protection of its scheme:"}},
 		{"stripes wait for repair", func() *wire.ClusterReply {
 			c := sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT)
 			c.RepairQueued, c.StripesBySpare = 3, []uint64{0, 3}
@@ -128,13 +128,13 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 			c := draining(1)
 			c.RepairQueued, c.StripesBySpare, c.Waits = 8, []uint64{0, 0, 8}, &wire.RepairWaits{Counted: 8, Drain: 8, NoHost: 8}
 			return c
-		}(), healthDegraded, []string{"8 stripes wait as there is no host to go to"}, []string{"not fully protected", "survive the loss"}},
+		}(), healthDegraded, []string{"8 stripes wait as there is no host for their chunks"}, []string{"not fully protected", "survive the loss"}},
 		{"repairs have no room", func() *wire.ClusterReply {
 			c := sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT)
 			c.RepairQueued, c.StripesBySpare, c.Waits = 5, []uint64{0, 3, 2}, &wire.RepairWaits{Counted: 5, LostDevice: 3, Drain: 2, NoRoom: 3}
 			return c
 		}(), healthDegraded, []string{"3 stripes are not fully protected and wait for repair, and 2 wait to be moved", "3 lost a device, 2 whole and being drained",
-			"3 stripes wait as no device outside has room", "(3) survive the loss of 1 more host"}, []string{full}},
+			"3 stripes wait as no other host has room", "(3) survive the loss of 1 more host"}, []string{full}},
 		{"more wait than are counted", func() *wire.ClusterReply {
 			c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 			c.RepairQueued, c.Waits = 9000, &wire.RepairWaits{Counted: 4096, More: true, Drain: 4000, Corrupt: 96}

@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// backupsStatus is how the backups go that the metadata leader takes by itself.
+// backupsStatus is the state of the backups that the metadata leader takes by itself.
 type backupsStatus struct {
 	Node     string `json:"node"`
 	Dir      string `json:"dir"`
@@ -19,7 +19,8 @@ type backupsStatus struct {
 	Overdue  bool   `json:"overdue"`
 }
 
-// judgeBackups says when the last backup was taken, and warns where it failed or is overdue.
+// judgeBackups reports when the last backup was taken, and warns where it failed or is
+// overdue.
 func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
 	if b == nil {
 		return
@@ -32,7 +33,8 @@ func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
 	}
 	switch {
 	case b.Error != "":
-		s.worse(healthDegraded, "the last backup of the metadata failed on %s (%s; %s): see that --backup-dir has room, or take one by hand (`moraine metadata backup FILE`)", b.Node, b.Error, last)
+		s.worse(healthDegraded, "the last backup of the metadata failed on %s (%s; %s): make room in "+
+			"--backup-dir, or take one by hand (`moraine metadata backup FILE`)", b.Node, b.Error, last)
 	case b.Overdue:
 		s.worse(healthDegraded, "the backup of the metadata is overdue on %s (%s): see the log of that server, or take one by hand (`moraine metadata backup FILE`)", b.Node, last)
 	case b.AgeMillis > 0:
@@ -40,8 +42,8 @@ func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
 	}
 }
 
-// judgeHorizon says what is kept for backups, and warns where the newest backup would not
-// restore whole any more.
+// judgeHorizon reports what is kept for backups, and warns where the newest backup could no
+// longer restore everything.
 func (s *clusterStatus) judgeHorizon(c *wire.ClusterReply) {
 	s.KeptBytes, s.Horizon, s.HorizonNow = c.KeptBytes, c.BackupHorizonMillis/1000, c.BackupHorizonNowMillis/1000
 	if c.BackupHorizonMillis == 0 {
@@ -50,11 +52,15 @@ func (s *clusterStatus) judgeHorizon(c *wire.ClusterReply) {
 	seconds := func(n uint64) time.Duration { return time.Duration(n) * time.Second }
 	shorter := ""
 	if s.HorizonNow < s.Horizon {
-		shorter = fmt.Sprintf(" of %v, as devices that became full gave back what died before", seconds(s.Horizon))
+		shorter = fmt.Sprintf(" of %v, as full devices freed what died before", seconds(s.Horizon))
 	}
-	s.Notes = append(s.Notes, fmt.Sprintf("kept for backups: %s that no file names any more; a backup restores whole that is no older than %v%s", size(s.KeptBytes), seconds(s.HorizonNow), shorter))
+	s.Notes = append(s.Notes, fmt.Sprintf("kept for backups: %s that no file names any more; a backup "+
+		"restores everything if it is no older than %v%s", size(s.KeptBytes), seconds(s.HorizonNow), shorter))
 	if b := s.Backups; b != nil && b.Age > s.HorizonNow {
-		s.worse(healthDegraded, "the newest backup of the metadata is %v old, and what died more than %v ago is not kept: files that were removed, written over, rewritten or evicted before may not come back with it; take one (`moraine metadata backup FILE`), and make room on the devices or raise --backup-horizon",
+		s.worse(healthDegraded, "the newest backup of the metadata is %v old, and what died more than "+
+			"%v ago is not kept: files that were removed, written over, rewritten or evicted before "+
+			"may not come back with it; take one (`moraine metadata backup FILE`), and make room on "+
+			"the devices or raise --backup-horizon",
 			seconds(b.Age), seconds(s.HorizonNow))
 	}
 }

@@ -9,19 +9,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What green needs beside servers that are up and stripes that are whole: servers that can be
-// called, certificates that last, a bucket that answers, and metadata that fits itself.
+// What green needs beside servers that are up and stripes that are whole: servers that
+// accept connections, certificates that last, a bucket that answers, and consistent
+// metadata.
 
 const (
-	// certificateLeast is how long each certificate must be valid for the status to be
-	// green, certificateWarning from when on the status tells that one expires.
+	// certificateLeast is how long each certificate must still be valid for the status to
+	// be green. certificateWarning is how long before its end the status names a
+	// certificate.
 	certificateLeast   = 7 * 24 * time.Hour
 	certificateWarning = 30 * 24 * time.Hour
-	// manyEndedGrants is from how many on they are told of.
+	// manyEndedGrants is the number from which the status reports them.
 	manyEndedGrants = 10_000
 )
 
-// What is known of whether a server can be called.
+// States of the connections to a server.
 const (
 	endpointReachable   = "reachable"
 	endpointUnreachable = "unreachable"
@@ -29,7 +31,7 @@ const (
 	endpointUnknown     = "unknown"
 )
 
-// certificateStatus is one server's.
+// certificateStatus is that of one server.
 type certificateStatus struct {
 	Role    string    `json:"role"`
 	Node    string    `json:"node"`
@@ -46,7 +48,8 @@ type bucketStatus struct {
 	Failed   uint32 `json:"hosts_failed"`
 	Error    string `json:"error"`
 	Host     string `json:"error_host"`
-	// FailingSeconds is for how long, AnsweredSeconds since when; 0 where it is not so.
+	// FailingSeconds is for how long it fails, AnsweredSeconds the time since its last
+	// answer; 0 where that does not apply.
 	FailingSeconds  uint64 `json:"failing_seconds"`
 	AnsweredSeconds uint64 `json:"answered_seconds_ago"`
 }
@@ -55,11 +58,11 @@ const (
 	bucketOK      = "ok"
 	bucketFailing = "failing"
 	bucketUnknown = "unknown"
-	// bucketUnserved: it has objects, and no host is up that serves it.
+	// bucketUnserved: it has objects, and no host that is up serves it.
 	bucketUnserved = "not served"
 )
 
-// checkStatus is how the leader's check of its own state goes.
+// checkStatus is the state of the leader's check of its own state.
 type checkStatus struct {
 	Enabled  bool     `json:"enabled"`
 	Done     bool     `json:"done"`
@@ -91,12 +94,17 @@ func describeBuckets(all []*wire.BucketStatus) []bucketStatus {
 func (b *bucketStatus) words() string {
 	switch b.Status {
 	case bucketFailing:
-		return fmt.Sprintf("bucket %s does not answer %d of %d hosts, for %d s (%s: %s): flushes, stages and reads of evicted files wait; look at the store, its credentials and the way to it",
+		return fmt.Sprintf("bucket %s does not answer %d of %d hosts, for %d s (%s: %s): flushes, "+
+			"stages and reads of evicted files wait; check the store, its credentials and the network "+
+			"to it",
 			b.Bucket, b.Failed, b.Hosts, b.FailingSeconds, b.Host, b.Error)
 	case bucketUnserved:
-		return fmt.Sprintf("no host that is up serves bucket %s, which has objects: flushes, stages and reads of evicted files wait; start a chunkserver with --bucket %s/PREFIX, as they were flushed", b.Bucket, b.Bucket)
+		return fmt.Sprintf("no host that is up serves bucket %s, which has objects: flushes, stages "+
+			"and reads of evicted files wait; start a chunkserver with --bucket %s/PREFIX, as they "+
+			"were flushed", b.Bucket, b.Bucket)
 	case bucketUnknown:
-		return fmt.Sprintf("whether bucket %s answers is not known yet: %d of %d hosts have had an answer of late", b.Bucket, b.Answered, b.Hosts)
+		return fmt.Sprintf("it is not known yet whether bucket %s answers: %d of %d hosts have had a "+
+			"recent answer", b.Bucket, b.Answered, b.Hosts)
 	}
 	return fmt.Sprintf("bucket %s answers", b.Bucket)
 }
@@ -106,7 +114,7 @@ func hasDevices(h *wire.Host) bool {
 	return slices.ContainsFunc(h.Devices, func(d *wire.Device) bool { return d.State != wire.DeviceState_DEVICE_STATE_RETIRED })
 }
 
-// endpointOf is what is known of whether a server can be called.
+// endpointOf is the state of the connections to a server.
 func endpointOf(e *wire.EndpointHealth) string {
 	switch {
 	case e.GetUnreachable():
@@ -119,8 +127,8 @@ func endpointOf(e *wire.EndpointHealth) string {
 	return endpointReachable
 }
 
-// judgeTrust judges what peers, certificates, buckets and the check of the metadata say. It
-// comes last: what it does not know has nothing to do with the protection of stripes.
+// judgeTrust judges what peers, certificates, buckets and the check of the metadata report.
+// It comes last: what it does not know does not affect the protection of stripes.
 func (s *clusterStatus) judgeTrust(c *wire.ClusterReply) {
 	s.judgeEndpoints(c)
 	s.judgeCertificates(c)
@@ -135,7 +143,8 @@ func (s *clusterStatus) judgeTrust(c *wire.ClusterReply) {
 	}
 	s.judgeCheck(c.Check)
 	if s.EndedGrants = c.EndedGrants; s.EndedGrants >= manyEndedGrants {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d ranges of ended grants are kept, as a device has not reported since: set those retired that are out and never come back", s.EndedGrants))
+		s.Notes = append(s.Notes, fmt.Sprintf("%d ranges of ended grants are kept, as a device has not "+
+			"reported since: retire the devices that are out and never come back", s.EndedGrants))
 	}
 }
 
@@ -145,7 +154,8 @@ func (s *clusterStatus) judgeEndpoints(c *wire.ClusterReply) {
 		state := endpointOf(e)
 		switch state {
 		case endpointUnreachable:
-			s.worse(healthDegraded, "%s %s is up, and %d of %d chunkservers that tried get no connection to it (%s): look at its certificate, its address and the network between", what, id, e.Failed, e.Tried, e.Error)
+			s.worse(healthDegraded, "%s %s is up, and %d of %d chunkservers that tried get no "+
+				"connection to it (%s): check its certificate, its address and the network between", what, id, e.Failed, e.Tried, e.Error)
 		case endpointPartly:
 			s.worse(healthDegraded, "%d of %d chunkservers that tried get no connection to %s %s (%s)", e.Failed, e.Tried, what, id, e.Error)
 		case endpointUnknown:
@@ -164,11 +174,13 @@ func (s *clusterStatus) judgeEndpoints(c *wire.ClusterReply) {
 		}
 		s.Hosts[i].Endpoint = judge("host", h.Id, h.Endpoint)
 		if h.Endpoint.GetDeaf() {
-			s.worse(healthDegraded, "host %s reaches none of the servers that it tries: look at its certificate and its network", h.Id)
+			s.worse(healthDegraded, "host %s reaches none of the servers that it tries: check its "+
+				"certificate and its network", h.Id)
 		}
 	}
 	if len(unknown) > 0 {
-		s.worse(healthUnknown, "whether %s can be called is not known yet: too few chunkservers have tried", some(unknown))
+		s.worse(healthUnknown, "it is not known yet whether %s can be reached: too few chunkservers "+
+			"have tried", some(unknown))
 	}
 }
 
@@ -204,13 +216,13 @@ func (s *clusterStatus) judgeCertificates(c *wire.ClusterReply) {
 		}
 	}
 	if len(unknown) > 0 {
-		s.worse(healthUnknown, "when the certificate of %s expires is not known yet", some(unknown))
+		s.worse(healthUnknown, "it is not known yet when the certificate of %s expires", some(unknown))
 	}
 }
 
 func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
 	if w == nil {
-		s.worse(healthUnknown, "whether the metadata fits itself is not known")
+		s.worse(healthUnknown, "it is not known whether the metadata is consistent")
 		return
 	}
 	s.Check = checkStatus{Enabled: w.Enabled, Done: w.Done, Age: w.AgeMillis / 1000, Problems: w.Problems, Found: append([]string{}, w.Found...), Error: w.Error}
@@ -226,9 +238,10 @@ func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
 	case w.Overdue:
 		s.worse(healthDegraded, "the check of the metadata is overdue: the last one ended %v ago", time.Duration(s.Check.Age)*time.Second)
 	case !w.Enabled:
-		s.Notes = append(s.Notes, "the metadata is not checked by itself (--check-interval)")
+		s.Notes = append(s.Notes, "the leader does not check the metadata by itself (--check-interval)")
 	case !w.Done:
-		s.worse(healthUnknown, "whether the metadata fits itself is not known yet: its first check is under way")
+		s.worse(healthUnknown, "it is not known yet whether the metadata is consistent: its first "+
+			"check is under way")
 	}
 }
 

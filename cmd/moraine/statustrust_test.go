@@ -26,12 +26,12 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 	}{
 		{"all is well", func(*wire.ClusterReply) {}, healthGreen, nil},
 		{"nobody has tried a host", func(c *wire.ClusterReply) { c.Topology.Hosts[2].Endpoint = &wire.EndpointHealth{Tried: 1} }, healthUnknown,
-			[]string{"whether n3 can be called is not known yet"}},
+			[]string{"it is not known yet whether n3 can be reached"}},
 		{"the leader says nothing of endpoints", func(c *wire.ClusterReply) {
 			for _, h := range c.Topology.Hosts {
 				h.Endpoint = nil
 			}
-		}, healthUnknown, []string{"whether n1, n2, n3, n4, n5 and 1 more can be called is not known yet"}},
+		}, healthUnknown, []string{"it is not known yet whether n1, n2, n3, n4, n5 and 1 more can be reached"}},
 		{"one peer cannot reach a host", func(c *wire.ClusterReply) {
 			c.Topology.Hosts[2].Endpoint = &wire.EndpointHealth{Tried: 3, Failed: 1, Known: true, Error: "n5: refused"}
 		}, healthDegraded, []string{"1 of 3 chunkservers that tried get no connection to host n3 (n5: refused)"}},
@@ -51,7 +51,7 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 			c.Certificates = append(c.Certificates, &wire.ServerCertificate{Role: "gateway", Node: "s1", LeftSeconds: -5})
 		}, healthDegraded, []string{"the certificate of gateway s1 has expired"}},
 		{"a certificate is not known", func(c *wire.ClusterReply) { c.Certificates = c.Certificates[1:] }, healthUnknown,
-			[]string{"when the certificate of m1 expires is not known yet"}},
+			[]string{"it is not known yet when the certificate of m1 expires"}},
 		{"there are no certificates", func(c *wire.ClusterReply) { c.Certificates, c.Insecure = nil, true }, healthGreen, nil},
 		{"the bucket hangs", func(c *wire.ClusterReply) {
 			c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6, Answered: 5, Failed: 1, Error: "timed out", Host: "n4", FailingMillis: 9500}}
@@ -65,17 +65,17 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 		{"the only metadata server waits for its disk", func(c *wire.ClusterReply) { c.Metadata[0].Stalled = "the disk of the log hangs" }, healthCritical,
 			[]string{"metadata server m1 waits for its disk, and no other can lead: nothing can be written (the disk of the log hangs)"}},
 		{"nobody has tried the bucket", func(c *wire.ClusterReply) { c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6}} }, healthUnknown,
-			[]string{"whether bucket s3://b answers is not known yet: 0 of 6 hosts"}},
+			[]string{"it is not known yet whether bucket s3://b answers: 0 of 6 hosts"}},
 		{"the bucket answers", func(c *wire.ClusterReply) {
 			c.Buckets = []*wire.BucketStatus{{Bucket: "s3://b", Hosts: 6, Answered: 6}}
 		}, healthGreen, nil},
 		{"the metadata is not checked yet", func(c *wire.ClusterReply) { c.Check.Done = false }, healthUnknown, []string{"its first check is under way"}},
-		{"nothing is said of checks", func(c *wire.ClusterReply) { c.Check = nil }, healthUnknown, []string{"whether the metadata fits itself is not known"}},
+		{"nothing is said of checks", func(c *wire.ClusterReply) { c.Check = nil }, healthUnknown, []string{"it is not known whether the metadata is consistent"}},
 		{"the metadata does not fit", func(c *wire.ClusterReply) { c.Check.Problems, c.Check.Found = 2, []string{"inode 7"} }, healthDegraded,
 			[]string{"found 2 problems, the first: inode 7", "moraine fsck --metadata"}},
 		{"a check fails", func(c *wire.ClusterReply) { c.Check.Error = "read: EIO" }, healthDegraded, []string{"could not be checked: read: EIO"}},
 		{"a check is overdue", func(c *wire.ClusterReply) { c.Check.Overdue = true }, healthDegraded, []string{"overdue"}},
-		{"checks are off", func(c *wire.ClusterReply) { c.Check.Enabled, c.Check.Done = false, false }, healthGreen, []string{"not checked by itself"}},
+		{"checks are off", func(c *wire.ClusterReply) { c.Check.Enabled, c.Check.Done = false, false }, healthGreen, []string{"does not check the metadata by itself"}},
 		{"many ended grants", func(c *wire.ClusterReply) { c.EndedGrants = 20_000 }, healthGreen, []string{"20000 ranges of ended grants"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

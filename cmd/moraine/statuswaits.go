@@ -7,7 +7,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// waitsStatus is of what the repair queue is, and why what does not move waits.
+// waitsStatus is what the repair queue contains, and why stripes in it that do not move
+// wait.
 type waitsStatus struct {
 	Counted    uint64 `json:"counted"`
 	More       bool   `json:"more"` // than were counted
@@ -29,8 +30,7 @@ func describeWaits(w *wire.RepairWaits) *waitsStatus {
 		Drain: w.Drain, NoRoom: w.NoRoom, NoHost: w.NoHost, Unreadable: w.Unreadable}
 }
 
-// onlyDrained reports whether all that is on the queue is whole, and on devices that are
-// being drained.
+// onlyDrained reports whether all stripes of the queue are whole, and on devices in drain.
 func (w *waitsStatus) onlyDrained() bool { return w != nil && !w.More && w.Drain == w.Counted }
 
 // hurt is how many stripes wait because chunks are lost or corrupt, of those counted.
@@ -63,8 +63,7 @@ func (w *waitsStatus) causes() string {
 	return strings.Join(out, ", ")
 }
 
-// stuck says why stripes wait that nothing can be done about now; empty where there are
-// none.
+// stuck says why stripes wait that no job can repair now; empty where there are none.
 func (w *waitsStatus) stuck() (out []string) {
 	if w == nil {
 		return nil
@@ -74,17 +73,19 @@ func (w *waitsStatus) stuck() (out []string) {
 			out = append(out, fmt.Sprintf("%s %s", are(int(n), "stripe waits", "stripes wait"), why))
 		}
 	}
-	add(w.NoRoom, "as no device outside has room for a chunk: make room (`moraine rm`), or add devices")
-	add(w.NoHost, "as there is no host to go to: each one that takes chunks has one of theirs; add a host, or take one in again")
+	add(w.NoRoom, "as no other host has room for a chunk: make room (`moraine rm`), or add devices")
+	add(w.NoHost, "as there is no host for their chunks: each host that takes chunks has one of them "+
+		"already; add a host, or take one in again")
 	add(w.Unreadable, "as too few of their hosts answer to read what is left: start them")
 	return out
 }
 
-// judgeWaits says what is on the repair queue.
+// judgeWaits reports what the repair queue contains.
 func (s *clusterStatus) judgeWaits(queued, running uint64) {
 	w := s.Waits
 	if w.onlyDrained() {
-		s.Notes = append(s.Notes, fmt.Sprintf("%s to be moved off devices that are drained, with full protection meanwhile (%d on their way)",
+		s.Notes = append(s.Notes, fmt.Sprintf("%s to be moved off devices that are drained, with full "+
+			"protection meanwhile (%d on their way)",
 			are(int(queued), "stripe is", "stripes are"), running))
 	} else {
 		what := fmt.Sprintf("%s not fully protected and wait for repair (%d being rebuilt)", are(int(queued), "stripe is", "stripes are"), running)
@@ -105,7 +106,7 @@ func (s *clusterStatus) judgeWaits(queued, running uint64) {
 	}
 }
 
-// refusing says why hosts that are up, or not, take no chunks.
+// refusing says why hosts take no chunks.
 func (s *clusterStatus) refusing() string {
 	count := map[string]int{}
 	for _, h := range s.Hosts {
