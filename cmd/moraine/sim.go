@@ -24,7 +24,7 @@ func (a *app) simCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "sim",
 		GroupID: groupCluster,
-		Short:   "Compute what a cluster would do that is not there",
+		Short:   "Compute what a planned cluster would do",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -40,8 +40,8 @@ type durability struct {
 }
 
 // measuredRebuild is what each of six hosts rebuilt in a second in `bench rebuild` (4+2,
-// beside its foreground, all on one disk and two processors). docs/BENCHMARKS.md has the
-// figure, and TestSimDurabilityTakesTheMeasuredRebuild reads it there.
+// beside its foreground load, all on one disk and two processors). docs/BENCHMARKS.md has
+// the figure, and TestSimDurabilityTakesTheMeasuredRebuild reads it there.
 const measuredRebuild = 13 << 20
 
 func (a *app) simDurabilityCommand() *cobra.Command {
@@ -53,20 +53,23 @@ func (a *app) simDurabilityCommand() *cobra.Command {
 	var seed uint64
 	cmd := &cobra.Command{
 		Use:   "durability",
-		Short: "How likely it is to lose a stripe in a year, by scheme",
-		Long: `Compute by Monte Carlo how likely a fleet is to lose data: "any stripe" is the
-probability that one stripe or more is lost in a year, "one stripe" that of a given one.
+		Short: "Compute how likely the loss of a stripe in a year is, by scheme",
+		Long: `Compute by Monte Carlo how likely a fleet is to lose data. "any stripe" is the probability
+that one stripe or more is lost in a year, "one stripe" that of a given one.
 
-Losses of devices and hosts come at random, at the rates given. Every device holds as
-much, and each stripe is on other ones, so that all hosts rebuild what was lost, those
-stripes first that have the least redundancy left. What was on a lost host waits for the
-grace period before, in case it comes back; a device that fails is given up at once. What was rebuilt is on
-other devices, and an empty device takes the lost one's place.
+The model:
 
-Stripes are lost too rarely to be met by chance: further losses are drawn more often
-than they come, and weighed by how much. The interval is of 95%. The same seed gives the
-same figures. Not in it: bytes that rot unseen, errors of software or people, and losses
-that come together (power, a bad batch of devices).`,
+  - Losses of devices and hosts are random, at the given rates.
+  - Every device has as many bytes, and each stripe is on other devices. So all hosts rebuild
+    what was lost, and first the stripes with the least redundancy left.
+  - The data of a lost host waits for the grace period, in case the host returns. A device
+    that fails is out at once.
+  - Rebuilt chunks are on other devices, and an empty device replaces the lost one.
+
+Losses of stripes are too rare to occur by chance. So the command draws further losses more
+often than they occur, and weights them accordingly. The interval is of 95%. The same seed
+gives the same figures. The model leaves out silent corruption, errors of software or people,
+and losses that come together (power, a bad batch of devices).`,
 		Example: `  moraine sim durability --hosts 400 --devices 8 --stored 8TiB --device-afr 0.01
   moraine sim durability --scheme 4+2,x3 --rebuild-rate 500MiB --json`,
 		Args: cobra.NoArgs,
@@ -92,7 +95,8 @@ that come together (power, a bad batch of devices).`,
 				found = append(found, durability{s, seed, r})
 			}
 			if !a.global.json {
-				a.note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a year;", f.Hosts, f.Devices, size(uint64(stored)), f.DeviceAFR, f.HostAFR)
+				a.note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a "+
+					"year;", f.Hosts, f.Devices, size(uint64(stored)), f.DeviceAFR, f.HostAFR)
 				how := "as given"
 				if rebuild == measuredRebuild {
 					how = "measured by bench rebuild, docs/BENCHMARKS.md"
@@ -110,16 +114,23 @@ that come together (power, a bad batch of devices).`,
 	fl.IntVar(&f.Hosts, "hosts", 100, "hosts that store")
 	fl.IntVar(&f.Devices, "devices", 8, "devices of each host")
 	fl.Var(&stored, "stored", "bytes stored on each device, parity included")
-	fl.Float64Var(&f.DeviceAFR, "device-afr", 0.015, "devices lost in a year, of one")
-	fl.Float64Var(&f.HostAFR, "host-afr", 0.005, "hosts lost with all their devices in a year, of one")
-	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second (as measured beside clients by \"moraine bench rebuild\")")
-	fl.Float64Var(&f.StripesPerSecond, "repairs-per-second", 256, "stripes that the metadata leader gives out to be rebuilt, as the servers' flag of that name says; 0: no bound")
-	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long a loss goes unnoticed")
-	fl.DurationVar(&f.Grace, "grace", metadata.DefaultRepairGrace, "how long a lost host is waited for, as --repair-grace of the servers says")
-	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: device, host or rack")
-	fl.IntVar(&f.Racks, "racks", 10, "racks, of as many hosts each, where that is the domain")
-	fl.Var(&chunk, "chunk", "length of a chunk: the shorter, the more stripes there are to lose")
-	fl.IntVar(&episodes, "episodes", 200_000, "how many courses of losses are drawn")
+	fl.Float64Var(&f.DeviceAFR, "device-afr", 0.015, "share of the devices that are lost in a year")
+	fl.Float64Var(&f.HostAFR, "host-afr", 0.005, "share of the hosts that are lost with all their "+
+		"devices in a year")
+	fl.Var(&rebuild, "rebuild-rate", "bytes that each host rebuilds in a second (\"moraine bench "+
+		"rebuild\" measures it beside clients)")
+	fl.Float64Var(&f.StripesPerSecond, "repairs-per-second", 256, "stripes a second that the metadata "+
+		"leader gives to repair jobs, as the servers' flag of that name; 0: no bound")
+	fl.DurationVar(&f.Detect, "detect", 3*time.Second, "how long it takes until the cluster notices a "+
+		"loss")
+	fl.DurationVar(&f.Grace, "grace", metadata.DefaultRepairGrace, "how long a lost host may be away "+
+		"before the rebuild starts, as --repair-grace of the servers")
+	fl.StringVar(&domain, "domain", string(sim.DomainHost), "what the chunks of a stripe never share: "+
+		"device, host or rack")
+	fl.IntVar(&f.Racks, "racks", 10, "racks with the same number of hosts each, where the domain is "+
+		"rack")
+	fl.Var(&chunk, "chunk", "length of a chunk: shorter chunks mean more stripes that can be lost")
+	fl.IntVar(&episodes, "episodes", 200_000, "how many histories of losses are drawn")
 	fl.Uint64Var(&seed, "seed", 0, "seed of the draws (default: a new one)")
 	return cmd
 }
@@ -146,15 +157,18 @@ func (a *app) simThroughputCommand() *cobra.Command {
 	var write, read sizeFlag
 	cmd := &cobra.Command{
 		Use:   "throughput",
-		Short: "What bandwidth a cluster of given parts would have, and what binds it",
-		Long: `Compute the aggregate bandwidth and operations of a cluster from what its parts do and
-what the work costs, as measured. --from reads the costs, and the speed of a device, from
-the lines of "moraine bench write read meta --json" on such a host; without it the costs
-are those of docs/BENCHMARKS.md.
+		Short: "Compute the bandwidth of a cluster with given parts, and what limits it",
+		Long: `Compute the total bandwidth and operations of a cluster from the speed of its parts and the
+measured costs. --from reads the costs, and the speed of a device, from the lines of "moraine
+bench write read meta --json" on such a host. Without it the costs are those of
+docs/BENCHMARKS.md.
 
-Assumed: each part is busy to the brim and work is spread evenly; a device is as fast
-with others beside it; CPU costs are those of the machine that was measured, and grow
-with the bytes alone; the metadata service is one leader, whatever the number of hosts.`,
+Assumptions:
+
+  - Each part is fully busy, and work is spread evenly.
+  - A device is as fast with others beside it.
+  - CPU costs are those of the measured machine, and grow only with the bytes.
+  - The metadata service is one leader, whatever the number of hosts.`,
 		Example: `  moraine bench write --json >lines; moraine bench meta --json >>lines
   moraine sim throughput --from lines --hosts 100 --devices 8 --nic 400 --clients 1000`,
 		Args: cobra.NoArgs,
@@ -178,28 +192,29 @@ with the bytes alone; the metadata service is one leader, whatever the number of
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&from, "from", "", "lines of `moraine bench ... --json`, a file or - for standard input")
-	fl.StringVar(&scheme, "scheme", "4+2", "how files are kept")
+	fl.StringVar(&from, "from", "", "lines of `moraine bench ... --json`, a file or - for standard "+
+		"input")
+	fl.StringVar(&scheme, "scheme", "4+2", "scheme of the files")
 	fl.IntVar(&p.Hosts, "hosts", 100, "hosts that store")
 	fl.IntVar(&p.Devices, "devices", 8, "devices of each host")
 	write, read = 2<<30, 5<<30
 	fl.Var(&write, "device-write", "bytes a second that a device writes")
 	fl.Var(&read, "device-read", "bytes a second that a device reads")
 	fl.Float64Var(&nic, "nic", 100, "network of each host, Gbit/s")
-	fl.Float64Var(&p.Cores, "cores", 8, "cores of each host for storing")
+	fl.Float64Var(&p.Cores, "cores", 8, "cores of each host for storage")
 	fl.IntVar(&p.Clients, "clients", 100, "nodes that write or read")
 	fl.Float64Var(&clientNIC, "client-nic", 100, "network of each client, Gbit/s")
-	fl.Float64Var(&p.ClientCores, "client-cores", 4, "cores of each client for it")
+	fl.Float64Var(&p.ClientCores, "client-cores", 4, "cores of each client for storage traffic")
 	fl.Float64Var(&p.WriteCPU, "write-cpu", 1.74, "CPU seconds for a GB written, client and servers together")
 	fl.Float64Var(&p.ReadCPU, "read-cpu", 1.09, "CPU seconds for a GB read")
-	fl.Float64Var(&p.ClientShare, "client-share", 0.42, "the client's share of them")
+	fl.Float64Var(&p.ClientShare, "client-share", 0.42, "share of these CPU seconds that clients use")
 	fl.Float64Var(&p.Creates, "creates", 9_900, "creates a second of the metadata service")
 	fl.Float64Var(&p.Stats, "stats", 54_900, "stats a second of the metadata service")
 	fl.Float64Var(&p.WriteCommands, "write-commands", 4.7, "metadata commands for a GB written")
 	return cmd
 }
 
-// takeMeasured takes what a benchmark measured, but for what a flag says.
+// takeMeasured uses the measured values of a benchmark, except where a flag gives one.
 func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error {
 	in := io.Reader(os.Stdin)
 	if from != "-" {
@@ -220,7 +235,7 @@ func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error
 	for n := 1; dec.More(); n++ {
 		var l bench.Line
 		if err := dec.Decode(&l); err != nil {
-			return usageError("--from %s: line %d is none of `moraine bench --json`: %v", from, n, err)
+			return usageError("--from %s: line %d is not from `moraine bench --json`: %v", from, n, err)
 		}
 		switch l.Name {
 		case "write":
@@ -238,7 +253,7 @@ func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error
 		}
 	}
 	if found == 0 {
-		return usageError("--from %s: no line of write, read, create or stat in it", from)
+		return usageError("--from %s: the file has no line of write, read, create or stat", from)
 	}
 	return nil
 }
@@ -267,6 +282,6 @@ func (a *app) printThroughput(p sim.Parts, t sim.Throughput) error {
 	}
 	printTable(a.out, table.Row{"", "part", "allows", ""}, rows)
 	a.note("\ncreates %.0f/s, stats %.0f/s: the metadata leader's, whatever the number of hosts", t.Creates, t.Stats)
-	a.note("assumed: parts busy to the brim, work spread evenly, costs as where they were measured")
+	a.note("assumed: parts fully busy, work spread evenly, costs as on the measured machine")
 	return nil
 }
