@@ -314,8 +314,8 @@ func (a *app) adviseFsck(r *fsckResult, repair bool) {
 			"quarantine`", countOf(kept-r.Dropped, "chunk"), kept, size(keptBytes))
 	}
 	if len(r.Metadata) > 0 {
-		a.note("the metadata does not fit itself: report it, with a backup (`moraine metadata " +
-			"backup`), for that does not come about by itself")
+		a.note("the metadata is inconsistent: report it, with a backup (`moraine metadata backup`); " +
+			"this never happens by itself")
 	}
 	if r.More {
 		a.note("there are more than these: check again after their repair")

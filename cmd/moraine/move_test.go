@@ -60,7 +60,7 @@ func TestWhereAFileIsKeptIsSaidInWords(t *testing.T) {
 		"on the chunkservers":                                         {Size: 10, Stored: 10},
 		"on the chunkservers and in the object tier":                  {Size: 10, Stored: 10, Clean: true},
 		"in the object tier (evicted from the chunkservers)":          {Size: 10, Clean: true, Evicted: true},
-		"on the chunkservers, and some of it in the object tier only": {Size: 10, Stored: 10, Evicted: true},
+		"on the chunkservers, and some of it only in the object tier": {Size: 10, Stored: 10, Evicted: true},
 	} {
 		e := describeAttr("p", a)
 		require.Equal(t, want, e.kept())

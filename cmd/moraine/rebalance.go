@@ -52,7 +52,7 @@ func describeRebalance(r *wire.Rebalance) *rebalanceStatus {
 		ETASeconds: (r.EtaMillis + 999) / 1000, Elapsed: r.ElapsedMillis / 1000}
 }
 
-// words says how it goes, in a line; empty where there is nothing to do.
+// words describes the state in a line; empty where there is nothing to do.
 func (r *rebalanceStatus) words() string {
 	if r == nil || r.Outside == 0 {
 		return ""
@@ -66,7 +66,8 @@ func (r *rebalanceStatus) words() string {
 	case "waiting":
 		return how + "and chunks are moved when repairs are done; " + left
 	case "stuck":
-		return how + "and no chunk can go to an emptier device without being less safe there: add hosts, or devices to the hosts that are full"
+		return how + "and no chunk can move to an emptier device without less protection: add hosts, " +
+			"or devices to the hosts that are full"
 	}
 	line := how + "chunks are being moved: " + left
 	if r.BytesPerSec > 0 {
@@ -82,10 +83,10 @@ func (a *app) rebalanceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rebalance",
 		GroupID: groupCluster,
-		Short:   "Moves of chunks from full devices to empty ones: look, pause, resume, set",
-		Long: `Where a device is further from the mean fill of all than the band, chunks are moved
-from the fullest devices to the emptiest, by itself: so one that was added gets
-its share. A stripe is never less safe for it, and repairs go first.`,
+		Short:   "Moves of chunks from full devices to empty ones: show, pause, resume, set",
+		Long: `Where a device is further from the mean fill of all devices than the band, movers move chunks
+from the fullest devices to the emptiest, by themselves. So an added device gets its share.
+No stripe is less protected because of it, and repairs go first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -95,8 +96,8 @@ its share. A stripe is never less safe for it, and repairs go first.`,
 		}}
 	}
 	cmd.AddCommand(a.rebalanceStatusCommand(), a.rebalanceSetCommand(),
-		steer("pause", "Move nothing more until it is resumed; what is under way is finished", true),
-		steer("resume", "Go on moving", false))
+		steer("pause", "Move nothing more until resume; moves under way are finished", true),
+		steer("resume", "Continue to move chunks", false))
 	return cmd
 }
 
@@ -113,7 +114,7 @@ func (a *app) setRebalance(ctx context.Context, op *wire.SetRebalance) error {
 func (a *app) rebalanceStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How evenly devices are filled, what is moved, and the settings",
+		Short: "Show how evenly devices are filled, the moves, and the settings",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.cluster(cmd.Context())
@@ -129,7 +130,8 @@ func (a *app) rebalanceStatusCommand() *cobra.Command {
 				return printJSON(a.out, r)
 			}
 			if !judged {
-				a.note("state      %s: the leader of the metadata has just begun, and looks within some 10 s", r.State)
+				a.note("state      %s: the metadata leader has just started, and looks within about 10 "+
+					"s", r.State)
 				return nil
 			}
 			a.note("state      %s", r.State)
@@ -149,7 +151,7 @@ func (a *app) rebalanceSetCommand() *cobra.Command {
 	var bandwidth sizeFlag
 	cmd := &cobra.Command{
 		Use:     "set [--band PERCENT] [--bandwidth BYTES]",
-		Short:   "Change how evenly devices are to be filled, and how fast chunks are moved",
+		Short:   "Change how evenly devices are filled, and how fast chunks move",
 		Example: "  moraine rebalance set --band 3 --bandwidth 200MiB",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -165,12 +167,14 @@ func (a *app) rebalanceSetCommand() *cobra.Command {
 				op.BytesPerSecond = proto.Uint64(uint64(bandwidth))
 			}
 			if op.BandPermille == nil && op.BytesPerSecond == nil {
-				return usageError("what is to be set? --band or --bandwidth")
+				return usageError("nothing to set is given: give --band or --bandwidth")
 			}
 			return a.setRebalance(cmd.Context(), op)
 		},
 	}
-	cmd.Flags().StringVar(&band, "band", "", "percentage points that a device may be fuller or emptier than the mean (5 where nobody set it)")
-	cmd.Flags().Var(&bandwidth, "bandwidth", "bytes a second that are moved to, and that are moved from, each host (64MiB where nobody set it)")
+	cmd.Flags().StringVar(&band, "band", "", "percentage points that a device may be fuller or emptier "+
+		"than the mean (default 5)")
+	cmd.Flags().Var(&bandwidth, "bandwidth", "bytes a second that move to each host, and from each "+
+		"host (default 64MiB)")
 	return cmd
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// rewritingStatus is what the last look through all files found of stripes that are in use
-// and partly dead, or the present one has so far.
+// rewritingStatus is what the last scan of all files found of stripes that are in use and
+// partly dead, or what the current scan has found so far.
 type rewritingStatus struct {
 	Looking bool   `json:"looking"`
 	Rounds  uint64 `json:"rounds"`
-	Elapsed uint64 `json:"elapsed_seconds"` // since the look began, or ended
+	Elapsed uint64 `json:"elapsed_seconds"` // since the scan began, or ended
 	Stripes uint64 `json:"stripes"`
 	Named   uint64 `json:"named_bytes"`
 	Dead    uint64 `json:"dead_bytes"`
@@ -29,8 +29,8 @@ func describeRewriting(r *wire.Rewriting) *rewritingStatus {
 		Named: r.NamedBytes, Dead: r.DeadBytes, Shared: r.SharedStripes, Chosen: r.ChosenStripes, Moved: r.ChosenBytes, Files: r.ChosenFiles}
 }
 
-// words says what there is of it, in a line; empty where too little is dead to be told of,
-// or a look has not ended yet, and no files are packed.
+// words describes it in a line. It is empty where too little is dead to mention, or where a
+// scan has not ended yet, and no files are packed.
 func (r *rewritingStatus) words() string {
 	if r == nil {
 		return ""

@@ -20,7 +20,8 @@ func (a *app) rmCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
 				if l.path == "/" {
-					return usageError("rm: %s is the root of the cluster: name what is in it", l)
+					return usageError("rm: %s is the root of the cluster: name files or directories in "+
+						"it", l)
 				}
 				err := removeOne(cmd.Context(), c, l, recursive, client.RemoveAllOptions{Checkpoints: checkpoints})
 				if force && errors.Is(err, moraine.NotFound) {
@@ -30,9 +31,11 @@ func (a *app) rmCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "directories and all that is in them")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "no error for what is not there")
-	cmd.Flags().BoolVar(&checkpoints, "checkpoints", false, "with -r: a tree that holds committed checkpoints too, and a run's last good one")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove directories with all their "+
+		"contents")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "no error for a path that does not exist")
+	cmd.Flags().BoolVar(&checkpoints, "checkpoints", false, "with -r: remove a tree with committed "+
+		"checkpoints too, and a run's last good one")
 	return cmd
 }
 
@@ -45,7 +48,7 @@ func removeOne(ctx context.Context, c *connection, l location, recursive bool, o
 		return c.RemoveAllWith(ctx, l.path, opts)
 	}
 	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
-		return usageError("rm: %s is a directory: give -r to remove it and all that is in it", l)
+		return usageError("rm: %s is a directory: give -r to remove it with all its contents", l)
 	}
 	return c.Remove(ctx, l.path)
 }

@@ -16,7 +16,7 @@ const (
 	exitFine     = 0
 	exitFailed   = 1
 	exitWrongUse = 2
-	exitDegraded = 3 // `cluster status` and `demo`: it works, with less protection than promised; `fsck`: it found something
+	exitDegraded = 3 // `cluster status` and `demo`: the cluster works, with less protection than promised; `fsck`: it found something
 )
 
 // app is what the commands of one invocation share.
@@ -66,14 +66,14 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return exitFailed
 }
 
-// printError writes err to a person, a line for each thing that went wrong.
+// printError writes err for a person, a line for each failure.
 func printError(w io.Writer, err error) {
 	for _, line := range errorLines(err) {
 		fmt.Fprintf(w, "moraine: %s\n", line)
 	}
 }
 
-// exitError ends the process with a code of its own; err may be nil.
+// exitError ends the process with its own exit code; err may be nil.
 type exitError struct {
 	code int
 	err  error
@@ -93,7 +93,7 @@ func isWrongUse(err error) bool {
 	return errors.As(err, &w)
 }
 
-// defaultLogLevel is that of servers.
+// defaultLogLevel is the log level of servers.
 const defaultLogLevel = "info"
 
 // Groups of commands in `moraine --help`.
@@ -107,16 +107,16 @@ func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "moraine",
 		Short: "A tiered store for the checkpoints and datasets of AI training clusters",
-		Long: `Moraine keeps the checkpoints and datasets of AI training clusters in the
-fastest place that the durability asked for allows: RAM of other nodes, NVMe
-(erasure coded), an object store.
+		Long: `Moraine keeps the checkpoints and datasets of AI training clusters in the fastest place that
+the requested durability allows: RAM of other nodes, NVMe (erasure coded), or an object
+store.
 
-Files of a cluster are written moraine://HOST[,HOST...]/PATH, or
-moraine:///PATH where --endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are
-in IEC units (4MiB, 1GiB), in and out.
+Write a file of a cluster as moraine://HOST[,HOST...]/PATH, or as moraine:///PATH where
+--endpoint (MORAINE_ENDPOINT) names the hosts. Sizes are in IEC units (4MiB, 1GiB), in input
+and output.
 
-Exit codes: 0 fine, 1 failed, 2 wrong use, 3 degraded ("cluster
-status"), or something was found ("fsck").`,
+Exit codes: 0 success, 1 failure, 2 wrong use, 3 degraded ("cluster status") or findings
+("fsck").`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -136,12 +136,17 @@ status"), or something was found ("fsck").`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.global.endpoint, "endpoint", "", "metadata servers, HOST[:PORT],...")
 	f.StringVar(&a.global.certs, "certs", "", "directory with ca.crt and this program's certificate")
-	f.StringVar(&a.global.identity, "identity", "", "name of the certificate in --certs (NAME.crt, NAME.key); the only one there, if not given")
-	f.StringVar(&a.global.mode, "mode", "secure", "secure (TLS for all) or crc (authenticated; payloads in clear under their checksums); the whole cluster must agree")
-	f.BoolVar(&a.global.insecure, "insecure", false, "no certificates at all: anybody who reaches the port may do anything")
+	f.StringVar(&a.global.identity, "identity", "", "name of the certificate in --certs (NAME.crt, "+
+		"NAME.key); default: the only one there")
+	f.StringVar(&a.global.mode, "mode", "secure", "secure (TLS for all) or crc (authenticated; "+
+		"payloads in clear, with checksums); the whole cluster must use the same")
+	f.BoolVar(&a.global.insecure, "insecure", false, "no certificates at all: anybody who reaches the "+
+		"port may do anything")
 	f.BoolVar(&a.global.json, "json", false, "print JSON, one object a line")
-	f.StringVar(&a.global.logLevel, "log-level", defaultLogLevel, "debug, info, warn or error; logs go to standard error (other commands than servers log only where it is given)")
-	f.String("config", "", "settings file in YAML (default "+defaultSettingsFile+", if it is there)  [MORAINE_CONFIG]")
+	f.StringVar(&a.global.logLevel, "log-level", defaultLogLevel, "debug, info, warn or error; logs go "+
+		"to standard error (commands other than servers log only with this flag)")
+	f.String("config", "", "settings file in YAML (default "+defaultSettingsFile+", if it exists)  "+
+		"[MORAINE_CONFIG]")
 	root.AddCommand(a.commands()...)
 	root.InitDefaultHelpCmd()
 	root.SetHelpCommandGroupID(groupCluster)
@@ -152,8 +157,8 @@ status"), or something was found ("fsck").`,
 	return root
 }
 
-// wrapArgs makes every complaint about arguments a wrong use that names the
-// command's help.
+// wrapArgs turns every error about arguments into a wrong use that names the command's
+// help.
 func wrapArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
@@ -171,20 +176,20 @@ func wrapArgs(cmd *cobra.Command) {
 	}
 }
 
-// argumentCount says how many arguments a command got that takes another number.
+// argumentCount says how many arguments a command got where it takes another number.
 func argumentCount(args []string) string {
 	switch len(args) {
 	case 0:
 		return "arguments are missing"
 	case 1:
-		return "there is 1 argument, and another number is needed"
+		return "there is 1 argument, but the command takes another number"
 	default:
-		return fmt.Sprintf("there are %d arguments, and another number is needed", len(args))
+		return fmt.Sprintf("there are %d arguments, but the command takes another number", len(args))
 	}
 }
 
-// commandLog returns the logger of a command that a person waits for: what it
-// has to say is in its result, so it logs only where a level was asked for.
+// commandLog returns the logger of a command that a person waits for. Its result says all
+// that matters, so it logs only where a flag sets a level.
 func (a *app) commandLog() (*slog.Logger, error) {
 	if a.global.logLevel == defaultLogLevel {
 		return slog.New(slog.DiscardHandler), nil

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Where S3 clients find the endpoint, and its metrics are.
+// The default addresses of the S3 endpoint and of its metrics.
 const (
 	defaultS3Port      = "9000"
 	defaultS3AdminPort = "9001"
@@ -30,7 +30,7 @@ type s3Options struct {
 	make        bool   // a root key, where credentials is missing
 	root        string // directory whose directories are the buckets; empty: the root
 	memory      sizeFlag
-	ready       func() // called when it serves, if set
+	ready       func() // called when the endpoint accepts requests, if set
 	cache       int
 	ack         string // empty: nvme
 }
@@ -41,18 +41,17 @@ func (a *app) s3Command() *cobra.Command {
 		Use:     "s3 [ADDRESS]",
 		GroupID: groupServers,
 		Short:   "Run an S3 endpoint: buckets are directories, objects files",
-		Long: `Serve a directory of the cluster by the S3 protocol. ADDRESS is
-moraine://HOST[,HOST...]/DIR, or moraine:///DIR where --endpoint names the hosts;
-each directory below DIR is a bucket.
+		Long: `Serve a directory of the cluster by the S3 protocol. ADDRESS is moraine://HOST[,HOST...]/DIR,
+or moraine:///DIR where --endpoint names the hosts. Each directory below DIR is a bucket.
 
-There is one account, the root key. It is read from --credentials, a file as AWS
-clients have it (AWS_SHARED_CREDENTIALS_FILE reads the same one), or given by
---access-key and --secret-key. Several endpoints may serve one directory.
+There is one account, the root key. The endpoint reads it from --credentials, a file in the
+format of AWS clients (AWS_SHARED_CREDENTIALS_FILE reads the same one), or from --access-key
+and --secret-key. Several endpoints may serve one directory.
 
-A PUT is answered when the object is durable (level nvme). With --ack memory, or for
-a request with the header ` + s3.AckHeader + `: memory, it is answered when the bytes are
-verified in the memory of the chunkservers, which write them to their devices at once;
-a request may ask for nvme by the same header.`,
+The endpoint answers a PUT when the object is durable (level nvme). With --ack memory, or for
+a request with the header ` + s3.AckHeader + `: memory, it answers when the bytes are verified
+in the memory of the chunkservers, which write them to their devices at once. A request may
+ask for nvme with the same header.`,
 		Example: `  moraine s3 moraine://host1,host2,host3/ --credentials ./s3-credentials
   moraine s3 moraine:///data --listen :9000 --cert s3.crt --key s3.key`,
 		Args: cobra.MaximumNArgs(1),
@@ -69,21 +68,29 @@ a request may ask for nvme by the same header.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.service.Listen, "listen", []string{"127.0.0.1:" + defaultS3Port}, "address to serve at, [HOST]:PORT; may be repeated")
+	f.StringSliceVar(&o.service.Listen, "listen", []string{"127.0.0.1:" + defaultS3Port}, "address to listen on, [HOST]:PORT; may be repeated")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of /metrics, /healthz and /debug/pprof")
-	f.StringVar(&o.credentials, "credentials", "", "file with the root key, readable by its owner only")
-	f.BoolVar(&o.make, "make-credentials", false, "make --credentials with a new key where the file is missing")
+	f.StringVar(&o.credentials, "credentials", "", "file with the root key, which only its owner can "+
+		"read")
+	f.BoolVar(&o.make, "make-credentials", false, "make --credentials with a new key where the file is "+
+		"missing")
 	f.StringVar(&o.service.AccessKey, "access-key", "", "access key of the root key")
-	f.StringVar(&o.service.SecretKey, "secret-key", "", "secret key of the root key (other users of this machine can see command lines: better the environment, or --credentials)")
-	f.StringVar(&o.service.CertFile, "cert", "", "TLS certificate, PEM; without it the endpoint speaks plain HTTP")
-	f.StringVar(&o.service.KeyFile, "key", "", "its private key, PEM")
+	f.StringVar(&o.service.SecretKey, "secret-key", "", "secret key of the root key (other users of "+
+		"this machine can see command lines, so prefer the environment or --credentials)")
+	f.StringVar(&o.service.CertFile, "cert", "", "TLS certificate, PEM; without it the endpoint speaks "+
+		"plain HTTP")
+	f.StringVar(&o.service.KeyFile, "key", "", "private key of the TLS certificate, PEM")
 	f.StringVar(&o.service.Region, "region", s3.DefaultRegion, "region that clients must name")
-	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse everything that changes something")
-	f.StringVar(&o.ack, "ack", "nvme", "level that a PUT waits for, unless it says so itself: nvme, or memory, which is faster and does not survive that more hosts end at once than the scheme survives the loss of")
-	f.DurationVar(&o.service.HeaderTimeout, "header-timeout", 30*time.Second, "how long the headers of a request may take to come")
-	f.DurationVar(&o.service.StallTimeout, "stall-timeout", 2*time.Minute, "how long a client may make no progress with a body or an answer before its connection ends")
+	f.BoolVar(&o.service.ReadOnly, "read-only", false, "refuse every request that changes something")
+	f.StringVar(&o.ack, "ack", "nvme", "level that a PUT waits for, unless the request names one: "+
+		"nvme, or memory, which is faster but is lost if more hosts fail at once than the scheme "+
+		"survives")
+	f.DurationVar(&o.service.HeaderTimeout, "header-timeout", 30*time.Second, "how long a client may "+
+		"take to send the headers of a request")
+	f.DurationVar(&o.service.StallTimeout, "stall-timeout", 2*time.Minute, "how long a client may make "+
+		"no progress with a body or an answer before the endpoint closes its connection")
 	o.memory = 512 << 20
-	f.Var(&o.memory, "memory", "memory for objects that are being written and read")
+	f.Var(&o.memory, "memory", "memory for objects that the endpoint writes and reads")
 	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
 	return cmd
 }
@@ -105,8 +112,8 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 		}
 		o.service.Level = level
 	}
-	// The library's own error does not tell which address is taken, and who has
-	// it would be taken for the endpoint.
+	// The library's own error does not name the address that is in use. A reader of it
+	// would think that the endpoint itself uses the port.
 	if err := checkFree("--listen", o.service.Listen...); err != nil {
 		return err
 	}
@@ -120,7 +127,8 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	cfg := client.Config{Metadata: splitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
 		CacheEntries: cacheEntries(o.cache)}
 	if len(cfg.Metadata) == 0 {
-		return usageError("which cluster? name its metadata servers by --endpoint (MORAINE_ENDPOINT), or write moraine://HOST/DIR")
+		return usageError("no cluster is named: name its metadata servers with --endpoint " +
+			"(MORAINE_ENDPOINT), or write moraine://HOST/DIR")
 	}
 	sec, err := a.security()
 	if err != nil {
@@ -159,9 +167,9 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	return runAll(ctx, adm.run, watchCertificate(sec, log), server.Run)
 }
 
-// confine makes the directory that is served, where it is missing, and returns it as a
-// session names it. The endpoint's session is confined to it, so that no symbolic link that
-// somebody else makes in a bucket has the endpoint show what is beside it.
+// confine makes the served directory, where it is missing, and returns its name for a
+// session. The endpoint's session is confined to it. So a symbolic link that somebody else
+// makes in a bucket cannot make the endpoint show what is beside it.
 func confine(ctx context.Context, sec security, root string, readOnly bool, cfg client.Config, deps client.Deps) (string, error) {
 	root = path.Clean("/" + root)
 	if root == "/" {
@@ -186,16 +194,16 @@ func confine(ctx context.Context, sec security, root string, readOnly bool, cfg 
 	return path.Join(sec.identity.Claims().Scope, root), nil
 }
 
-// s3Patience bounds how long a request waits for what may yet come right: S3
-// clients give up, and try again, after about a minute.
+// s3Patience bounds how long a request retries what may still succeed: S3 clients give up,
+// and try again, after about a minute.
 const s3Patience = 50 * time.Second
 
-// healthWithin makes a health check that asks the cluster one that ends, and
-// fails before requests are served.
+// healthWithin bounds a health check that calls the cluster, and makes it fail before the
+// endpoint serves requests.
 func healthWithin(ctx context.Context, serving *atomic.Bool, healthy func(context.Context) error) func() error {
 	return func() error {
 		if !serving.Load() {
-			return errors.New("it does not serve yet")
+			return errors.New("the endpoint does not serve yet")
 		}
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
@@ -206,7 +214,7 @@ func healthWithin(ctx context.Context, serving *atomic.Bool, healthy func(contex
 	}
 }
 
-// rootKey takes the root key from its file, or from its flags.
+// rootKey reads the root key from its file, or from its flags.
 func (o *s3Options) rootKey() error {
 	if o.credentials != "" {
 		read := readCredentials

@@ -15,24 +15,24 @@ type scrubRow struct {
 	Device   uint32 `json:"device"`
 	Host     string `json:"host"`
 	Running  bool   `json:"running"`
-	Chunks   uint64 `json:"chunks"`      // read by the pass under way
+	Chunks   uint64 `json:"chunks"`      // read by the current pass
 	Bytes    uint64 `json:"bytes"`       // likewise
 	Bad      uint64 `json:"bad"`         // likewise: found wrong, and given to repair
 	Used     uint64 `json:"used_bytes"`  // to be read in all
-	ETA      uint64 `json:"eta_seconds"` // of the pass under way, at its bound
+	ETA      uint64 `json:"eta_seconds"` // of the current pass, at its bandwidth limit
 	LastDone string `json:"last_done,omitempty"`
 	LastBad  uint64 `json:"last_bad"`
-	Corrupt  uint64 `json:"corrupt_chunks"` // met by reads and scrubs since the server started
+	Corrupt  uint64 `json:"corrupt_chunks"` // found by reads and scrubs since the server started
 }
 
 func (a *app) scrubCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "scrub",
 		GroupID: groupCluster,
-		Short:   "Reading all that devices hold, to find what has rotted",
-		Long: `Chunkservers read all that their devices hold, once each --scrub-interval and at
---scrub-bandwidth, hold it against its sums and the stripe records, and have what is
-wrong rebuilt from the rest of its stripe.`,
+		Short:   "Show and start scrubs, which read all chunks of devices to find bad ones",
+		Long: `Chunkservers read all chunks of their devices, once each --scrub-interval and at
+--scrub-bandwidth. They compare them with their checksums and the stripe records. The cluster
+rebuilds a bad chunk from the rest of its stripe.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -43,7 +43,7 @@ wrong rebuilt from the rest of its stripe.`,
 func (a *app) scrubStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How far each device is, when it was last read whole, and what was wrong",
+		Short: "Show the progress of each device, its last full pass, and its bad chunks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.cluster(cmd.Context())
@@ -89,8 +89,9 @@ func describeScrub(host string, d *wire.Device) scrubRow {
 func (a *app) scrubStartCommand() *cobra.Command {
 	var host string
 	cmd := &cobra.Command{
-		Use:   "start [DEVICE...]",
-		Short: "Begin now, ahead of the schedule: some devices, those of a host, or all",
+		Use: "start [DEVICE...]",
+		Short: "Start a scrub now, ahead of the schedule: of some devices, of those of a host, or of " +
+			"all",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &wire.StartScrub{Host: host}
 			for _, arg := range args {
@@ -109,6 +110,6 @@ func (a *app) scrubStartCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&host, "host", "", "the devices of this host")
+	cmd.Flags().StringVar(&host, "host", "", "scrub the devices of this host")
 	return cmd
 }

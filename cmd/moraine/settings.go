@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// defaultSettingsFile is read when it exists and --config names no other.
+// defaultSettingsFile is read where it exists and --config names no other file.
 const defaultSettingsFile = "/etc/moraine/moraine.yaml"
 
-// applySettings gives every flag of cmd that the command line did not set its
-// value from the environment, else from the settings file. An unknown key in
-// the file is an error that names it: a misspelt setting must not be silent.
+// applySettings sets every flag of cmd that the command line did not set, from the
+// environment, else from the settings file. An unknown key in the file is an error that
+// names it: a misspelt setting must not be silent.
 func applySettings(cmd *cobra.Command) error {
 	file, err := readSettings(cmd)
 	if err != nil {
@@ -49,8 +49,8 @@ func applySettings(cmd *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// setFromEnv sets f from an environment variable. A flag that is given once for
-// each of its values has them there between commas.
+// setFromEnv sets f from an environment variable. A flag that may be repeated has its
+// values there between commas.
 func setFromEnv(cmd *cobra.Command, f *pflag.Flag, v string) error {
 	if f.Value.Type() != "stringArray" {
 		return cmd.Flags().Set(f.Name, v)
@@ -86,8 +86,8 @@ func settable(f *pflag.Flag) bool {
 	return true
 }
 
-// owner returns the command that has f: cmd, or the one above it that f was made
-// for and that shares it with all below.
+// owner returns the command that has f: cmd, or the parent command that shares f with all
+// commands below it.
 func owner(cmd *cobra.Command, f *pflag.Flag) *cobra.Command {
 	for c := cmd; c != nil; c = c.Parent() {
 		if c.PersistentFlags().Lookup(f.Name) == f {
@@ -98,8 +98,8 @@ func owner(cmd *cobra.Command, f *pflag.Flag) *cobra.Command {
 }
 
 // settingWords names f from the root down: "endpoint" for a flag of all commands,
-// "chunkserver device" for one of a command, and "bench bytes" for one that
-// `bench write` and its siblings share.
+// "chunkserver device" for one of a command, and "bench bytes" for one that `bench write`
+// and its siblings share.
 func settingWords(cmd *cobra.Command, f *pflag.Flag) []string {
 	return append(strings.Fields(owner(cmd, f).CommandPath()), f.Name)[1:]
 }
@@ -137,7 +137,7 @@ func readSettings(cmd *cobra.Command) (settings, error) {
 		return s, nil
 	}
 	if err != nil {
-		return s, usageError("settings file: %v: write it, or correct --config", err)
+		return s, usageError("settings file: %v: write the file, or correct --config", err)
 	}
 	if err := yaml.Unmarshal(data, &s.values); err != nil {
 		return s, usageError("settings file %s: %s", path, yaml.FormatError(err, false, false))
@@ -159,7 +159,7 @@ func (s settings) lookup(key string) (any, bool) {
 	return at, at != nil
 }
 
-// checkKeys refuses keys that no command and no flag has.
+// checkKeys refuses keys that name no command and no flag.
 func (s settings) checkKeys(cmd *cobra.Command) error {
 	return s.checkLevel(cmd, s.values, "")
 }
@@ -182,7 +182,8 @@ func (s settings) checkLevel(cmd *cobra.Command, values map[string]any, prefix s
 			flags = cmd.PersistentFlags()
 		}
 		if f := flags.Lookup(key); f == nil || !settable(f) {
-			return usageError("settings file %s: unknown key %q; keys are the names of flags, below the names of their commands (see `%s --help`)",
+			return usageError("settings file %s: unknown key %q; keys are the names of flags, below "+
+				"the names of their commands (see `%s --help`)",
 				s.path, prefix+key, cmd.CommandPath())
 		}
 	}
@@ -198,7 +199,7 @@ func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// usageError is an error of the caller's making: exit code 2.
+// usageError is an error in the caller's command line or settings: exit code 2.
 func usageError(format string, args ...any) error {
 	return &wrongUse{fmt.Errorf(format, args...)}
 }

@@ -35,13 +35,14 @@ func (a *app) standaloneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "standalone",
 		GroupID: groupServers,
-		Short:   "Everything on one machine, started by one command",
-		Long: `Run a metadata server and a chunkserver with several devices in one process, for
-a laptop or a first try, and two processes beside it: an S3 endpoint and, unless
---bucket names one, a local bucket as the object tier. They end with it; where one
-ends by itself it is started again. Certificates and keys are made at the first
-start. With more than one device each byte is kept on two of them (x2); the loss
-of the machine is the loss of the data.`,
+		Short:   "Run a whole cluster on one machine, with one command",
+		Long: `Run a metadata server and a chunkserver with several devices in one process, for a laptop or
+a first try. Beside it run two processes: an S3 endpoint and, unless --bucket names one, a
+local bucket as the object tier. They end with the command. It restarts one that ends by
+itself. The first start makes certificates and keys.
+
+With more than one device each byte is on two of them (x2). The loss of the machine is the
+loss of the data.`,
 		Example: "  moraine standalone --data ./moraine-data",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.standalone(cmd.Context(), o) },
@@ -51,19 +52,22 @@ of the machine is the loss of the data.`,
 	f.StringVar(&o.listen, "listen", "127.0.0.1:"+defaultMetadataPort, "address of the metadata server")
 	f.StringVar(&o.chunkListen, "chunk-listen", "127.0.0.1:"+defaultChunkserverPort, "address of the chunkserver")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7401", "address of the metadata server's /metrics, /healthz and /debug/pprof")
-	f.StringVar(&o.chunkAdmin, "chunk-admin-listen", "127.0.0.1:7411", "the same of the chunkserver")
+	f.StringVar(&o.chunkAdmin, "chunk-admin-listen", "127.0.0.1:7411", "address of the chunkserver's "+
+		"/metrics, /healthz and /debug/pprof")
 	f.IntVar(&o.devices, "devices", 2, "devices, each a directory below --data")
 	f.StringVar(&o.objects, "object-listen", "127.0.0.1:"+defaultObjectPort, "address of the local bucket")
 	o.bucket.addFlags(f)
 	f.StringVar(&o.s3.Listen, "s3-listen", "127.0.0.1:"+defaultS3Port, "address of the S3 endpoint")
-	f.StringVar(&o.s3.Admin, "s3-admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of its /metrics, /healthz and /debug/pprof")
+	f.StringVar(&o.s3.Admin, "s3-admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of the S3 "+
+		"endpoint's /metrics, /healthz and /debug/pprof")
 	f.StringVar(&o.s3.CertFile, "s3-cert", "", "TLS certificate of the S3 endpoint, PEM; without it the endpoint speaks plain HTTP")
-	f.StringVar(&o.s3.KeyFile, "s3-key", "", "its private key, PEM")
+	f.StringVar(&o.s3.KeyFile, "s3-key", "", "private key of the TLS certificate, PEM")
 	f.BoolVar(&o.noS3, "no-s3", false, "run without an S3 endpoint")
 	o.backups.flags(f)
 	o.memory = 256 << 20
-	f.Var(&o.capacity, "capacity", "bound of what each device keeps (default: its file system's size)")
-	f.Var(&o.memory, "memory", "memory for chunks: being received, being read, and kept to be read again")
+	f.Var(&o.capacity, "capacity", "bound of the bytes on each device (default: the size of its file "+
+		"system)")
+	f.Var(&o.memory, "memory", "memory for chunks that the server receives, reads or caches")
 	return cmd
 }
 
@@ -76,9 +80,9 @@ const (
 func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	switch {
 	case o.data == "":
-		return usageError("where is everything to be kept? give --data DIR")
+		return usageError("no directory for the data: give --data DIR")
 	case o.devices < 1:
-		return usageError("--devices %d: at least one", o.devices)
+		return usageError("--devices %d: write 1 or more", o.devices)
 	case o.backups.check() != nil:
 		return o.backups.check()
 	case (o.s3.CertFile == "") != (o.s3.KeyFile == ""):
@@ -92,7 +96,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	if err := o.checkAddresses(); err != nil {
 		return err
 	}
-	// The printed directory of certificates is used from other directories.
+	// People use the printed directory of certificates from other directories.
 	data, err := filepath.Abs(o.data)
 	if err != nil {
 		return err
@@ -141,8 +145,8 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	})
 }
 
-// formatStandalone makes the devices at the first start. Later one that is missing is not
-// made: it is lost.
+// formatStandalone makes the devices at the first start. It does not make one that is
+// missing later: that one is lost.
 func formatStandalone(a *app, o *standaloneOptions, devices []string) error {
 	formed, err := raftstore.Formed(vfs.OS{}, filepath.Join(o.data, "metadata"))
 	if err != nil || formed {
@@ -159,8 +163,8 @@ func formatStandalone(a *app, o *standaloneOptions, devices []string) error {
 	return procs.FormatDevices(cluster, devices...)
 }
 
-// withDoors runs servers, and doors beside them until ctx ends. The servers end
-// after the doors, so that these find them while they end.
+// withDoors runs servers, and doors beside them until ctx ends. The servers end after the
+// doors, so that the doors still reach them while they end.
 func withDoors(ctx context.Context, doors func(context.Context) error, servers ...func(context.Context) error) error {
 	serversCtx, stopServers := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServers()
@@ -173,8 +177,8 @@ func withDoors(ctx context.Context, doors func(context.Context) error, servers .
 	})...)
 }
 
-// standaloneDoors starts the S3 endpoint, says how to use everything, and looks
-// after the endpoint until ctx ends.
+// standaloneDoors starts the S3 endpoint, prints how to use everything, and supervises the
+// endpoint until ctx ends.
 func (a *app) standaloneDoors(ctx context.Context, o standaloneOptions, certs string, bucket, s3 *procs.Node) error {
 	if s3 != nil {
 		if err := a.start(ctx, s3); err != nil {

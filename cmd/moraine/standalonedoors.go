@@ -12,15 +12,15 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// The local bucket and the S3 endpoint of a standalone cluster are processes
-// beside it: the library that speaks S3 allows one server in a process. They end
-// with it, however it ends, and are started again where they end by themselves.
+// The local bucket and the S3 endpoint of a standalone cluster are processes beside it: the
+// S3 library allows one server in a process. They end with the cluster, however it ends.
+// The cluster restarts them where they end by themselves.
 
-// startTimeout bounds how long a process beside it may take until it serves.
+// startTimeout bounds the start of such a process.
 const startTimeout = time.Minute
 
-// start starts a process beside this one and waits until it serves; one that
-// does not is ended.
+// start starts a process beside this one and waits until it accepts requests. It ends a
+// process that does not.
 func (a *app) start(ctx context.Context, n *procs.Node) error {
 	if err := n.Start(); err != nil {
 		return err
@@ -34,14 +34,14 @@ func (a *app) start(ctx context.Context, n *procs.Node) error {
 	return err
 }
 
-// keep looks after a process that was started, until ctx ends.
+// keep supervises a process that was started, until ctx ends.
 func (a *app) keep(ctx context.Context, n *procs.Node) error {
 	return procs.Keep(ctx, n, func(why string, pause time.Duration) {
 		fmt.Fprintf(a.err, "moraine: %s; it is started again in %v; its log is %s\n", why, pause, n.LogPath())
 	})
 }
 
-// checkAddresses fails where an address of a process beside this one is taken.
+// checkAddresses fails where an address of a process beside this one is in use.
 func (o *standaloneOptions) checkAddresses() error {
 	var errs []error
 	if o.bucket.url == "" {
@@ -71,7 +71,7 @@ func localTier(o *standaloneOptions) (*procs.Node, error) {
 	return server, nil
 }
 
-// withTier runs serve with the local bucket beside it, which ends after it.
+// withTier runs serve with the local bucket beside it. The bucket ends after serve.
 func (a *app) withTier(ctx context.Context, bucket *procs.Node, serve func(context.Context) error) error {
 	if bucket == nil {
 		return serve(ctx)
@@ -90,8 +90,8 @@ func (a *app) withTier(ctx context.Context, bucket *procs.Node, serve func(conte
 	return err
 }
 
-// endpoint describes the S3 endpoint of a standalone cluster, nil where it is
-// turned off.
+// endpoint describes the S3 endpoint of a standalone cluster, nil where a flag turns it
+// off.
 func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) {
 	if o.noS3 {
 		return nil, nil
@@ -100,8 +100,7 @@ func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) 
 	if err != nil {
 		return nil, err
 	}
-	// The other process is started in this one's directory, but may be started
-	// again later.
+	// The other process starts in this one's directory, but may restart later.
 	for _, file := range []*string{&o.s3.CertFile, &o.s3.KeyFile} {
 		if *file != "" {
 			if *file, err = filepath.Abs(*file); err != nil {
@@ -114,13 +113,14 @@ func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) 
 	return procs.NewS3(o.s3)
 }
 
-// noteS3 tells a person how to use an S3 endpoint with the stock tool.
+// noteS3 prints how to use an S3 endpoint with the stock tool.
 func (a *app) noteS3(n *procs.Node, proto string) error {
 	key, err := readCredentials(n.CredentialsFile())
 	if err != nil {
 		return err
 	}
-	a.note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the secret is in the file named here:\n\n"+
-		"  export AWS_SHARED_CREDENTIALS_FILE=%s AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.access, n.CredentialsFile(), proto, n.Address)
+	a.note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the "+
+		"secret is in the file named here:\n\n  export AWS_SHARED_CREDENTIALS_FILE=%s "+
+		"AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.access, n.CredentialsFile(), proto, n.Address)
 	return nil
 }

@@ -58,11 +58,13 @@ func (a *app) printStat(e entry) {
 	a.note("  generation  %d", e.Generation)
 	a.note("  level       %s", e.Level)
 	if e.Level == "lost" {
-		a.note("              bytes of it were in memory alone, and are gone: `moraine cluster lost` says which")
+		a.note("              bytes that were only in memory are lost: `moraine cluster lost` says " +
+			"which")
 	}
 	a.note("  kept        %s", e.kept())
 	if e.Degraded > 0 {
-		a.note("  protection  %d stripes were below full protection at the last commit (`moraine cluster status` tells what is so now)", e.Degraded)
+		a.note("  protection  %d stripes were below full protection at the last commit (`moraine "+
+			"cluster status` shows the present state)", e.Degraded)
 	}
 }
 
@@ -74,7 +76,7 @@ func (e *entry) kept() string {
 	case e.Evicted && e.Clean:
 		return "in the object tier (evicted from the chunkservers)"
 	case e.Evicted:
-		return "on the chunkservers, and some of it in the object tier only"
+		return "on the chunkservers, and some of it only in the object tier"
 	case e.Clean:
 		return "on the chunkservers and in the object tier"
 	}

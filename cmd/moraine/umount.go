@@ -18,12 +18,11 @@ func (a *app) umountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "umount DIR",
 		GroupID: groupFiles,
-		Short:   "Take a mount away",
-		Long: `Unmount DIR and wait until its process has written everything and ended. It fails
-where files below DIR are open or a process is in there; it says which. --lazy
-takes it out of sight at once: what is open stays usable until it is closed. A
-mount whose process has died ("Transport endpoint is not connected") is taken
-away too.`,
+		Short:   "Unmount a directory",
+		Long: `Unmount DIR and wait until its process has written everything and ended. The command fails
+where files below DIR are open or a process works there, and names them. --lazy removes the
+mount from view at once; open files stay usable until they are closed. The command also
+unmounts a mount whose process has died ("Transport endpoint is not connected").`,
 		Example: "  moraine umount /mnt/moraine",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.umount(cmd.Context(), args[0], lazy) },
@@ -42,7 +41,8 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 		return err
 	}
 	if !mounted {
-		return &moraine.Error{Ref: dir, Kind: moraine.NotFound, Err: errors.New("no mount of moraine is there; /proc/mounts lists all")}
+		return &moraine.Error{Ref: dir, Kind: moraine.NotFound, Err: errors.New("no mount of moraine " +
+			"is there; /proc/mounts lists all")}
 	}
 	record, err := findMountRecord(dir)
 	if err != nil {
@@ -52,7 +52,7 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 		if err := fuse.Detach(dir); err != nil {
 			return err
 		}
-		a.note("The mount on %s had lost its process; it is taken away.", dir)
+		a.note("The mount on %s had lost its process; the command has unmounted it.", dir)
 		return nil
 	}
 	if lazy {
@@ -71,8 +71,9 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 	return record.wait(ctx)
 }
 
-// isDead reports whether the process of a mount has ended. Its record tells;
-// without one the mount is asked, which waits where the cluster does not answer.
+// isDead reports whether the process of a mount has ended. Its record tells it. Without a
+// record, the command makes a call to the mount, which waits where the cluster does not
+// answer.
 func isDead(dir string, record *mountRecord) bool {
 	if record == nil {
 		return fuse.IsDead(dir)
@@ -80,11 +81,11 @@ func isDead(dir string, record *mountRecord) bool {
 	return !record.held()
 }
 
-// maxUsers bounds how many processes are named.
+// maxUsers bounds how many processes the error names.
 const maxUsers = 5
 
-// users names the processes that have files open below dir, as far as this one
-// may see.
+// users names the processes that have files open below dir, as far as this process can see
+// them.
 func users(dir string) string {
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []string
@@ -97,7 +98,7 @@ func users(dir string) string {
 	}
 	switch n := len(found); {
 	case n == 0:
-		return "processes of others"
+		return "processes of other users"
 	case n > maxUsers:
 		return fmt.Sprintf("%s and %d more", strings.Join(found[:maxUsers], ", "), n-maxUsers)
 	}

@@ -12,7 +12,7 @@ import (
 // upgradeRow is what `cluster upgrade` prints.
 type upgradeRow struct {
 	Level   uint64          `json:"feature_level"`
-	Can     uint64          `json:"can_be_raised_to"` // 0: not every server has said
+	Can     uint64          `json:"can_be_raised_to"` // 0: some server has not reported it
 	Servers []upgradeServer `json:"servers"`
 }
 
@@ -27,18 +27,19 @@ func (a *app) clusterUpgradeCommand() *cobra.Command {
 	var finish bool
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "Which builds the metadata servers run, and what the cluster uses of them",
-		Long: `Show which feature level the build of each metadata server speaks, and which one the
-cluster uses. An upgrade is: replace the binary and restart one server after the other
-(chunkservers first, then the metadata servers, the leader last); then, once all run the
-new build and nobody wants to go back, --finish.
+		Short: "Show the builds of the metadata servers and the cluster's feature level, or raise it",
+		Long: `Show the feature level of each metadata server's build, and the level that the cluster uses.
+To upgrade, replace the binary and restart one server after the other: chunkservers first,
+then the metadata servers, the leader last. Once all run the new build and nobody wants to
+go back, use --finish.
 
---finish raises the cluster's level to the newest that every metadata server speaks.
-From then on a server of an older build stops with an error that says so.`,
+--finish raises the cluster's level to the newest that every metadata server supports. From
+then on a server of an older build stops with an error that says so.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterUpgrade(cmd.Context(), finish) },
 	}
-	cmd.Flags().BoolVar(&finish, "finish", false, "raise the cluster's level; there is no way back to an older build after it")
+	cmd.Flags().BoolVar(&finish, "finish", false, "raise the cluster's level; there is no way back to "+
+		"an older build after it")
 	return cmd
 }
 
@@ -81,17 +82,18 @@ func (a *app) clusterUpgrade(ctx context.Context, finish bool) error {
 	printTable(a.out, table.Row{"id", "", "release", "level"}, rows)
 	switch {
 	case row.Can > row.Level:
-		a.note("\nthe cluster uses level %d; every server speaks %d: `moraine cluster upgrade --finish` raises it", row.Level, row.Can)
+		a.note("\nthe cluster uses level %d; every server supports %d: `moraine cluster upgrade "+
+			"--finish` raises it", row.Level, row.Can)
 	case row.Can == 0:
-		a.note("\nthe cluster uses level %d; not every server has said what its build speaks", row.Level)
+		a.note("\nthe cluster uses level %d; not every server has reported the level of its build", row.Level)
 	default:
 		a.note("\nthe cluster uses level %d%s", row.Level, behind(row))
 	}
 	return nil
 }
 
-// newest is the newest level that any server speaks: what --finish asks for, so
-// that a server which does not speak it is named.
+// newest is the newest level that any server supports. --finish requests it, so that the
+// error names a server which does not support it.
 func newest(r upgradeRow) (level uint64) {
 	for _, s := range r.Servers {
 		level = max(level, s.Level)
@@ -99,10 +101,10 @@ func newest(r upgradeRow) (level uint64) {
 	return level
 }
 
-// behind says that some servers could more.
+// behind says that some servers support a higher level.
 func behind(r upgradeRow) string {
 	if newest(r) > r.Level {
-		return fmt.Sprintf("; some speak %d: upgrade the others", newest(r))
+		return fmt.Sprintf("; some support %d: upgrade the others", newest(r))
 	}
 	return ""
 }

@@ -31,16 +31,18 @@ func (a *app) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "watch PATH",
 		GroupID: groupFiles,
-		Short:   "Tell what changes below a directory, as it happens",
-		Long: `Tell what changes below a directory, as it happens, until it is interrupted: created,
-removed, renamed (both names below the directory) and changed (content or attributes).
+		Short:   "Print changes below a directory, as they happen",
+		Long: `Print the changes below a directory as they happen, until it is interrupted: created, removed,
+renamed (both names below the directory) and changed (content or attributes).
 
-The first line is "resync": from there on nothing is missed, so a program that keeps a
-copy of the directory looks at it when it reads that line, and then follows. It comes
-again, which is rare, where changes may have been missed (the service was away for
-long); failovers alone are no reason. A removed directory is told by itself, without
-what was below it, and so is one that is moved in. Paths are as of the moment at which
-the line is printed; several changes of one file that come together may be one line.`,
+The first line is "resync". After it nothing is missed: a program that keeps a copy of the
+directory reads the directory when it gets that line, and then follows the changes. The line
+comes again, rarely, where changes may have been missed (the service was away for long).
+A failover alone does not cause it.
+
+A removed directory is one line, without what was below it, and so is a directory that is
+moved in. Paths are as of the moment at which the line is printed. Several changes of one
+file at about the same time may be one line.`,
 		Example: `  moraine watch moraine:///runs/llama
   moraine watch moraine:///inbox --json | jq -r 'select(.event == "created").path'`,
 		Args: cobra.ExactArgs(1),
@@ -55,7 +57,8 @@ the line is printed; several changes of one file that come together may be one l
 			return err
 		},
 	}
-	cmd.Flags().IntVarP(&limit, "limit", "n", 0, "end after so many events, resyncs not counted (default: none)")
+	cmd.Flags().IntVarP(&limit, "limit", "n", 0, "end after this many events, resyncs not counted "+
+		"(default: none)")
 	return cmd
 }
 
