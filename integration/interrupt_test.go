@@ -66,7 +66,7 @@ func lookWithoutLeader(t *testing.T, c *procs.Cluster, env []string) {
 	for _, o := range outcomes[:2] {
 		require.Contains(t, o.stdout, "NO ANSWER")
 		require.Contains(t, o.stdout, "connection refused")
-		require.Contains(t, o.stdout, "knows no leader, heard of one")
+		require.Contains(t, o.stdout, "knows no leader, last one seen")
 	}
 	status := objects(t, outcomes[2].stdout)[0]
 	require.Equal(t, "", status["leader"])

@@ -79,8 +79,8 @@ var benchmarks = []benchmark{
 	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, procs.Config{}, bench.Load},
 	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot " +
 		"and restart; creates and stats compared with an empty state", 64, procs.Config{}, bench.Scale},
-	{"followers", "a follower that returns and catches up from the log, and one that needs a snapshot, " +
-		"on the state in --state while clients create files at --rate", 64, procs.Config{}, bench.Followers},
+	{"followers", "a follower that catches up from the log, and one that needs a snapshot, on the " +
+		"state in --state, while clients create files at --rate", 64, procs.Config{}, bench.Followers},
 	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, procs.Config{}, bench.Fuse},
 	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, procs.Config{S3: true}, bench.S3},
 	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},

@@ -105,7 +105,7 @@ func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step 
 	}
 	a.note("step %d of %s is committed at level %s: %s in %s", info.Step, l, info.Level, size(info.Bytes), info.Path)
 	if info.Degraded > 0 {
-		a.note("%d of its stripes are below full protection (survive the loss of %d); the cluster "+
+		a.note("%d of its stripes are below full protection (survive the loss of %d). The cluster "+
 			"repairs them when enough hosts are up", info.Degraded, info.Protects)
 	}
 	return nil

@@ -379,7 +379,7 @@ func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode
 	}
 	if result.Degraded > 0 {
 		fmt.Fprintf(c.app.err, "moraine: %s is %s, but %d of its stripes are below full protection "+
-			"(survive the loss of %d); the cluster repairs them when enough hosts are up\n",
+			"(survive the loss of %d). The cluster repairs them when enough hosts are up\n",
 			to, what, result.Degraded, result.Protects)
 	}
 	return nil

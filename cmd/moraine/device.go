@@ -234,8 +234,8 @@ func (a *app) deviceSetCommand() *cobra.Command {
 
 A device stays out or draining until somebody sets it in, also after its host restarts.
 
-The chunks of a device that is out are rebuilt when "moraine cluster status" shows no stripe
-that waits for repair or has too few chunks left. That never happens where the disk cannot
+The rebuild of a device that is out is complete when "moraine cluster status" shows no stripe
+that waits for repair or has too few chunks left. It never completes where the disk cannot
 be read and too few chunks are left elsewhere, or where there is no place to rebuild. Then
 "retired --accept-loss" gives up the chunks that stripes still have on it.`,
 		Args: cobra.ExactArgs(2),

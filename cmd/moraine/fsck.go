@@ -302,7 +302,7 @@ func (a *app) adviseFsck(r *fsckResult, repair bool) {
 	case r.Clean:
 		a.note("nothing is wrong")
 	case broken > 0 && repair:
-		a.note("%s told to repair: see how far it is by `moraine cluster status`, and check again", countOf(r.Queued, "chunk"))
+		a.note("%s given to repair: see the progress with `moraine cluster status`, and check again", countOf(r.Queued, "chunk"))
 	case broken > 0:
 		a.note("%s missing or damaged: `moraine fsck --repair` rebuilds them", countOf(broken, "chunk"))
 	}

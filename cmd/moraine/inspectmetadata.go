@@ -214,8 +214,8 @@ the pairs whose keys start with it, in hex. docs/formats/metadata-keys.md lists 
 The server must not run. The state does not have the log entries after the one shown.
 
 With --check the command reads every record, and compares it with the others and with the
-running sum, as "moraine fsck --metadata" does with a backup of the leader's. It keeps the
-whole namespace in memory. Exit code 1 when anything is inconsistent.`,
+running sum. "moraine fsck --metadata" does the same with a backup of the leader's. The
+command keeps the whole namespace in memory. Exit code 1 when anything is inconsistent.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lo, err := hex.DecodeString(strings.ReplaceAll(prefix, " ", ""))

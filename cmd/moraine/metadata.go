@@ -205,10 +205,11 @@ func (o *metadataOptions) checkBootstrap() error {
 	case o.join:
 		return nil
 	}
-	return usageError("--data %s is not the directory of a metadata server yet: give --bootstrap at "+
-		"the first start of a new cluster, on each server, or --join to add a server to a running one; "+
-		"one that lost its disk must not return as %s, as it has forgotten what it acknowledged: start "+
-		"it with --join under a new id, and `moraine metadata replace %s NEWID=HOST:PORT`", o.data, o.id, o.id)
+	return usageError("--data %s is not the directory of a metadata server yet. Give --bootstrap at "+
+		"the first start of a new cluster, on each server. Give --join to add a server to a running "+
+		"one. A server that lost its disk must not return as %s, as it has forgotten what it "+
+		"acknowledged: start it with --join under a new id, and run `moraine metadata replace %s "+
+		"NEWID=HOST:PORT`", o.data, o.id, o.id)
 }
 
 // insecureCluster names the cluster of a server without certificates: as its directory
@@ -331,8 +332,8 @@ func withRemedy(fsys vfs.FS, dir string, err error) error {
 	if bad != nil || usage.Total == 0 || usage.Free >= fullBelow {
 		return err
 	}
-	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free: if that is the "+
-		"reason, make room there, %s if the ballast is gone, and start the server again; then remove "+
+	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free. If that is the "+
+		"reason, make room there, %s if the ballast is gone, and start the server again. Then remove "+
 		"what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
 }
 

@@ -227,7 +227,9 @@ func (a *app) noteRemoved(id string, reply *wire.MembersReply) {
 func redundancy(voters int) string {
 	switch voters {
 	case 1:
-		return "nothing may be lost now: while this server is down the cluster stands still, and with its disk all metadata since the last `moraine metadata backup` is gone; add others (`moraine metadata add`)"
+		return "nothing may be lost now: while this server is down the cluster stands still. With its " +
+			"disk all metadata since the last `moraine metadata backup` is gone; add others (`moraine " +
+			"metadata add`)"
 	case 2:
 		return "none may be away now: while either is down the cluster stands still; add a third (`moraine metadata add`)"
 	default:

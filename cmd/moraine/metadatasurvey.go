@@ -65,9 +65,9 @@ const (
 // surveyTimeout bounds the request to one server.
 const surveyTimeout = 5 * time.Second
 
-// lookAtMetadata requests all metadata servers from the leader; told shows the answer.
-// Where no server leads, alone shows the answer of each server, and the error says what to
-// do.
+// lookAtMetadata requests all metadata servers from the leader, and calls told with the
+// answer. Where no server leads, it calls alone with the answer of each server. The error
+// says what to do.
 func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) error, alone func(survey) error) error {
 	reply, err := a.askLeader(ctx)
 	if err == nil {
@@ -318,7 +318,7 @@ func (s surveyedServer) standing() string {
 		return "follows " + s.Follows
 	case stateAlone:
 		if s.LeaderSeconds > 0 {
-			return fmt.Sprintf("knows no leader, heard of one %v ago", time.Duration(s.LeaderSeconds*float64(time.Second)).Round(time.Second))
+			return fmt.Sprintf("knows no leader, last one seen %v ago", time.Duration(s.LeaderSeconds*float64(time.Second)).Round(time.Second))
 		}
 		return "knows no leader"
 	}

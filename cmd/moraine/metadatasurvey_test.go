@@ -46,7 +46,7 @@ func TestSurveySaysWhatToDo(t *testing.T) {
 			[]string{"no metadata server answers at h1:7400, h2:7400", "--endpoint"}, []string{"NO ANSWER: connection refused"}},
 		"one of three": {[]surveyedServer{silentServer(1), silentServer(2), answering(3, three, func(m *wire.MemberReply) { m.Status.LeaderContactMillis = 34_000 })}, 1,
 			[]string{"1 of 3 voters answer, and an election needs 2", "Start what is down (m1, m2)", "one that is left (m3)", "force-quorum"},
-			[]string{"m1", "voter", "knows no leader, heard of one 34s ago"}},
+			[]string{"m1", "voter", "knows no leader, last one seen 34s ago"}},
 		"two of five": {[]surveyedServer{silentServer(1), silentServer(2), silentServer(3), answering(4, group(5), nil), answering(5, group(5), nil)}, 2,
 			[]string{"one that is left (m4, m5), a voter, the one whose last entry is the newest by its term and then its index"}, nil},
 		"a majority in an election": {[]surveyedServer{silentServer(1), answering(2, three, nil), answering(3, three, func(m *wire.MemberReply) { m.Leader = "m1" })}, 2,

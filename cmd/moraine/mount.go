@@ -54,7 +54,7 @@ DIR". With --foreground the command serves the mount itself, and Ctrl-C unmounts
 
 close and fsync return when the written bytes are on the disks of the cluster, with the
 protection of its scheme. They fail if the bytes are not there. With --ack memory, close
-returns when the bytes are verified in the memory of the hosts that get their chunks; the
+returns when the bytes are verified in the memory of the hosts that get their chunks. The
 hosts write them to their disks at once. fsync, and writes to a file that was opened with
 O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
 reads these bytes. The mount caches nothing that could be stale. Calls wait while the

@@ -254,8 +254,8 @@ func (a *app) printTier(t tierInfo) error {
 		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
 		for _, b := range t.unprobed() {
 			a.note("  what %s supports is unknown: no mover has reported it to the metadata leader, "+
-				"which has led for %d s; movers report it within %v where they have probed the bucket, "+
-				"and otherwise the next flush probes it",
+				"which has led for %d s. Movers report it within %v where they have probed the bucket. "+
+				"Otherwise the next flush probes it",
 				b, t.ProbedSince, moverWord)
 		}
 	}

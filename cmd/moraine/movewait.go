@@ -49,8 +49,8 @@ type moveProgress struct {
 	busy        bool   // jobs are left that will move it further
 }
 
-// waitMove waits until the jobs of a path have ended, and those that they made (a directory
-// has one for each file), and prints the result.
+// waitMove waits until the jobs of a path have ended, and then prints the result. It also
+// waits for the jobs that they made: a directory has one for each file.
 func (a *app) waitMove(ctx context.Context, c *connection, m move, root location, jobs []*wire.Job) error {
 	real, err := c.resolve(ctx, root.path)
 	if err != nil {

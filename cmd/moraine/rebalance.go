@@ -84,8 +84,8 @@ func (a *app) rebalanceCommand() *cobra.Command {
 		Use:     "rebalance",
 		GroupID: groupCluster,
 		Short:   "Moves of chunks from full devices to empty ones: show, pause, resume, set",
-		Long: `Where a device is further from the mean fill of all devices than the band, movers move chunks
-from the fullest devices to the emptiest, by themselves. So an added device gets its share.
+		Long: `The band is around the mean fill of all devices. Where a device is outside it, movers move
+chunks from the fullest devices to the emptiest, by themselves. So an added device gets its share.
 No stripe is less protected because of it, and repairs go first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

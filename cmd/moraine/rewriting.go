@@ -6,8 +6,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// rewritingStatus is what the last scan of all files found of stripes that are in use and
-// partly dead, or what the current scan has found so far.
+// rewritingStatus is what the last scan of all files found of stripes in use that are
+// partly dead. During a scan it is what that scan has found so far.
 type rewritingStatus struct {
 	Looking bool   `json:"looking"`
 	Rounds  uint64 `json:"rounds"`

@@ -59,7 +59,7 @@ func (s *clusterStatus) judgeHorizon(c *wire.ClusterReply) {
 	if b := s.Backups; b != nil && b.Age > s.HorizonNow {
 		s.worse(healthDegraded, "the newest backup of the metadata is %v old, and what died more than "+
 			"%v ago is not kept: files that were removed, written over, rewritten or evicted before "+
-			"may not come back with it; take one (`moraine metadata backup FILE`), and make room on "+
+			"may not come back with it. Take one (`moraine metadata backup FILE`), and make room on "+
 			"the devices or raise --backup-horizon",
 			seconds(b.Age), seconds(s.HorizonNow))
 	}
