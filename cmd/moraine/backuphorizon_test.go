@@ -47,7 +47,7 @@ func TestRestoreSaysWhichHorizonItNeeds(t *testing.T) {
 		{5 * time.Hour, 24 * time.Hour, "needs a --backup-horizon of that"},
 		{30 * time.Hour, 24 * time.Hour, "warning: the backup is 30h0m0s old, and --backup-horizon was 24h0m0s"},
 		{time.Hour, 0, "kept nothing for backups"},
-		{-time.Hour, 24 * time.Hour, "which is yet to come"},
+		{-time.Hour, 24 * time.Hour, "which is in the future"},
 	} {
 		require.Contains(t, horizonNeeded(now.Add(-row.age), row.horizon, now), row.want)
 	}

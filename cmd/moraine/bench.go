@@ -68,8 +68,11 @@ func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "rea
 
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
-	{"write", "sequential write: durable, against disk/1.5, and to level memory, against loopback/1.5", 1, procs.Config{}, bench.Write},
-	{"read", "sequential read: cold, against the disk; from memory, against loopback; with a chunkserver that hangs, and with two dead, against the cold one; random reads from memory", 1, procs.Config{}, bench.Read},
+	{"write", "sequential write: durable, compared with disk/1.5; to level memory, compared with " +
+		"loopback/1.5", 1, procs.Config{}, bench.Write},
+	{"read", "sequential read: cold, compared with the disk; from memory, compared with loopback; with " +
+		"a chunkserver that hangs and with two dead ones, compared with the cold one; random reads " +
+		"from memory", 1, procs.Config{}, bench.Read},
 	{"meta", "creates, stats, listings, commits, renames and removals; changes are compared with bare " +
 		"Raft", 64, procs.Config{}, bench.Meta},
 	{"failover", "elections under full load, then the time until the next mutation after a leader is " +

@@ -67,7 +67,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	return b, nil
 }
 
-// probeTimeout bounds the first look at the bucket.
+// probeTimeout bounds the first probe of the bucket.
 const probeTimeout = 5 * time.Second
 
 func firstOf(values ...string) string {
@@ -103,7 +103,8 @@ to DATA/keys: the access key, and below it the secret key.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.Dir, "data", "", "directory for everything")
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:"+defaultObjectPort, "address to serve at, HOST:PORT; without TLS, so keep it on loopback")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:"+defaultObjectPort, "address to listen on, "+
+		"HOST:PORT; without TLS, so keep it on loopback")
 	f.StringVar(&cfg.Bucket, "bucket", localBucket, "bucket to create")
 	return cmd
 }

@@ -33,7 +33,7 @@ func (a *app) ckptVerifyCommand() *cobra.Command {
 				return printJSON(a.out, map[string]any{"step": k.Info.Step, "attempt": k.Info.Attempt, "files": report.Files,
 					"tensors": report.Tensors, "bytes": report.Bytes, "digest": fmt.Sprintf("%x", report.Digest)})
 			}
-			a.note("step %d of %s is right: %s in %s, %s read and checked in %v\ndigest %x",
+			a.note("step %d of %s is intact: %s in %s, %s read and checked in %v\ndigest %x",
 				k.Info.Step, l, countOf(int(report.Tensors), "tensor"), countOf(int(report.Files), "file"), size(uint64(report.Bytes)), time.Since(start).Round(time.Millisecond), report.Digest)
 			return nil
 		},

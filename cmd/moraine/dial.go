@@ -128,7 +128,7 @@ func (a *app) dialHosts(ctx context.Context, hosts string, cfg client.Config) (*
 		cfg.Patience = commandPatience
 	}
 	if cfg.CacheEntries == 0 {
-		cfg.CacheEntries = -1 // a command looks at most things once
+		cfg.CacheEntries = -1 // a command reads most names only once
 	}
 	cfg.Metadata = splitEndpoint(hosts)
 	if len(cfg.Metadata) == 0 {

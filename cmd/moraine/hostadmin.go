@@ -198,7 +198,7 @@ comes back, the drain continues. When it is empty, remove it with "moraine host 
 // another reason. (A device's state may be a moment old, but not its other reasons.)
 func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) error {
 	err := setHostState(ctx, c, &wire.SetHostState{Host: host, State: wire.DeviceState_DEVICE_STATE_IN,
-		Reason: "its host is drained no more", Undoes: reasonDrained})
+		Reason: "the drain of its host has ended", Undoes: reasonDrained})
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 	}
 	if !o.yes {
 		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give "+
-			"--i-accept-the-loss to let %s go on alone with what it has", sv.Node)}
+			"--i-accept-the-loss to let %s continue alone with what it has", sv.Node)}
 	}
 	a.note("%s continues alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
 	return nil

@@ -231,9 +231,11 @@ func redundancy(voters int) string {
 			"disk all metadata since the last `moraine metadata backup` is gone; add others (`moraine " +
 			"metadata add`)"
 	case 2:
-		return "none may be away now: while either is down the cluster stands still; add a third (`moraine metadata add`)"
+		return "none may be away now: while either is down the cluster stands still; add a third " +
+			"(`moraine metadata add`)"
 	default:
-		return fmt.Sprintf("%d of %d may be away or lost at once now, those included that are away already", (voters-1)/2, voters)
+		return fmt.Sprintf("%d of %d may be away or lost at once now, including those that are away "+
+			"already", (voters-1)/2, voters)
 	}
 }
 

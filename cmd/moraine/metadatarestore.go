@@ -120,11 +120,15 @@ func horizonNeeded(taken time.Time, horizon time.Duration, now time.Time) string
 	const what = "files that were removed, written over, rewritten, packed or evicted since"
 	switch {
 	case age < 0:
-		return fmt.Sprintf("warning: the backup says that it was taken at %s, which is yet to come: its age is not known; it brings back %s only if --backup-horizon was longer than that", taken.UTC().Format(time.RFC3339), what)
+		return fmt.Sprintf("warning: the backup says that it was taken at %s, which is in the future: "+
+			"its age is not known. It brings back %s only if --backup-horizon was longer than that", taken.UTC().Format(time.RFC3339), what)
 	case horizon == 0:
-		return fmt.Sprintf("warning: the backup is %v old, and the cluster kept nothing for backups when it was taken: to bring back %s it needs --backup-horizon %v", age, what, age)
+		return fmt.Sprintf("warning: the backup is %v old, and the cluster kept nothing for backups "+
+			"when it was taken. To bring back %s it needs --backup-horizon %v", age, what, age)
 	case age > horizon:
-		return fmt.Sprintf("warning: the backup is %v old, and --backup-horizon was %v when it was taken: to bring back %s it needs --backup-horizon %v at least; `moraine fsck` names what is lost", age, horizon, what, age)
+		return fmt.Sprintf("warning: the backup is %v old, and --backup-horizon was %v when it was "+
+			"taken. To bring back %s it needs --backup-horizon %v at least; `moraine fsck` names what "+
+			"is lost", age, horizon, what, age)
 	}
 	return fmt.Sprintf("the backup is %v old: it needs a --backup-horizon of that to bring back %s; it was %v when it was taken", age, what, horizon)
 }

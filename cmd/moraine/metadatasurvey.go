@@ -287,7 +287,8 @@ func (sv survey) next() string {
 	}
 	which := ""
 	if len(alive) > 1 {
-		which = ", a voter, the one whose last entry is the newest by its term and then its index (`moraine inspect log`)"
+		which = ", the voter whose last entry is the newest by its term and then its index (`moraine " +
+			"inspect log`)"
 	}
 	return fmt.Sprintf("no metadata server leads: %d of %d voters answer, and an election needs %d. "+
 		"Waiting loses nothing, but nothing can change until then. Start what is down (%s) again, each "+

@@ -48,7 +48,7 @@ func TestSurveySaysWhatToDo(t *testing.T) {
 			[]string{"1 of 3 voters answer, and an election needs 2", "Start what is down (m1, m2)", "one that is left (m3)", "force-quorum"},
 			[]string{"m1", "voter", "knows no leader, last one seen 34s ago"}},
 		"two of five": {[]surveyedServer{silentServer(1), silentServer(2), silentServer(3), answering(4, group(5), nil), answering(5, group(5), nil)}, 2,
-			[]string{"one that is left (m4, m5), a voter, the one whose last entry is the newest by its term and then its index"}, nil},
+			[]string{"one that is left (m4, m5), the voter whose last entry is the newest by its term and then its index"}, nil},
 		"a majority in an election": {[]surveyedServer{silentServer(1), answering(2, three, nil), answering(3, three, func(m *wire.MemberReply) { m.Leader = "m1" })}, 2,
 			[]string{"2 of 3 voters answer", "run the command again"}, []string{"follows m1", "knows no leader"}},
 		"one leads by now": {[]surveyedServer{answering(1, three, func(m *wire.MemberReply) { m.Leader, m.Serving = "m1", true }), answering(2, three, nil)}, 2,

@@ -186,7 +186,7 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		}
 		if n.LowSpace {
 			s.worse(healthDegraded, "the disk of metadata server %s is nearly full (below 5%% free): "+
-				"the service may refuse what makes the namespace grow; make room on that disk, and "+
+				"the service may refuse commands that grow the namespace. Make room on that disk, and "+
 				"remove files (`moraine rm`)", n.Id)
 		}
 		if !n.Voter {
@@ -387,9 +387,9 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", are(int(c.LostStripes), "stripe has", "stripes have"))
 	}
 	if s.silent > 0 {
-		s.Survives = append(s.Survives, fmt.Sprintf("what %s not known to be up still counts: a stripe "+
-			"with a chunk on each of them survives the loss of %s than its scheme gives",
-			are(s.silent, "host holds that is", "hosts hold that are"), are(s.silent, "host fewer", "hosts fewer")))
+		s.Survives = append(s.Survives, fmt.Sprintf("chunks on %s not known to be up still count: a "+
+			"stripe with a chunk on each of them survives the loss of %s than its scheme gives",
+			are(s.silent, "host that is", "hosts that are"), are(s.silent, "host fewer", "hosts fewer")))
 	}
 	s.judgeObjects(c)
 	s.judgeHealing(c.Healing)

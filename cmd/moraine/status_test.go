@@ -68,7 +68,7 @@ func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 	}{
 		{"healthy", sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), healthGreen, []string{whole, full}, nil},
 		{"two hosts down", sixHosts(2, wire.DeviceState_DEVICE_STATE_IN), healthDegraded,
-			[]string{"host n1 is down", "less protection than 4+2 gives", "what 2 hosts hold that are not known to be up", "2 hosts fewer"}, []string{whole, full}},
+			[]string{"host n1 is down", "less protection than 4+2 gives", "chunks on 2 hosts that are not known to be up", "2 hosts fewer"}, []string{whole, full}},
 		{"a host is out and rebuilt", sixHosts(1, wire.DeviceState_DEVICE_STATE_OUT), healthDegraded,
 			[]string{"device 1 of host n1 is out", full}, []string{whole}},
 		{"a host has not been heard", func() *wire.ClusterReply {
