@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What cannot be the address of a server is refused before it is written
-// anywhere, and a port is never guessed.
+// A command refuses what cannot be the address of a server before it writes the address
+// anywhere. It never guesses a port.
 func TestServerAddress(t *testing.T) {
 	for _, good := range []string{"host4:7400", "host-4.example.com:7400", "10.0.0.4:7400", "[::1]:7400", "[fe80::1]:65535", "unix:/run/m4"} {
 		if got, err := serverAddress(good); err != nil || got != good {
@@ -28,7 +28,7 @@ func TestServerAddress(t *testing.T) {
 	}
 }
 
-// Whoever removes a server reads what may be lost after it.
+// The result of a removal says which losses the remaining servers survive.
 func TestRedundancy(t *testing.T) {
 	for voters, says := range map[int]string{1: "nothing may be lost", 2: "none may be away", 3: "1 of 3", 4: "1 of 4", 5: "2 of 5"} {
 		if s := redundancy(voters); !strings.HasPrefix(s, says) {

@@ -13,7 +13,8 @@ import (
 )
 
 // TestProfilesAreForThisHost: the admin port shows no profile to a caller on another host,
-// nor to a page that a browser here was led to, and its command line to nobody.
+// nor to a page that a browser here loads under another name. It shows its command line to
+// nobody.
 func TestProfilesAreForThisHost(t *testing.T) {
 	adm, err := listenAdmin("127.0.0.1:0", newRegistry(), func() error { return nil })
 	require.NoError(t, err)
@@ -45,8 +46,8 @@ func TestProfilesAreForThisHost(t *testing.T) {
 	}
 }
 
-// TestTheAdminPortIsBounded: connections that say nothing take a bounded number of
-// descriptors, and the port answers again when they end.
+// TestTheAdminPortIsBounded: silent connections use a bounded number of descriptors, and
+// the port answers again when they end.
 func TestTheAdminPortIsBounded(t *testing.T) {
 	adm, err := listenAdmin("127.0.0.1:0", newRegistry(), func() error { return nil })
 	require.NoError(t, err)
@@ -60,7 +61,7 @@ func TestTheAdminPortIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		silent = append(silent, c)
 	}
-	last := silent[len(silent)-1] // the kernel hands them out in order
+	last := silent[len(silent)-1] // the kernel assigns them in order
 	require.NoError(t, last.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err = last.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF, "what is past the bound is closed at once")

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestStatusSaysTheBackupHorizon: what is kept is said apart from what waits for deletion. A
-// newest backup that is older than what is kept is a finding.
+// TestStatusSaysTheBackupHorizon: the status shows what is kept for backups apart from what
+// waits for deletion. It warns of a newest backup that is older than what is kept.
 func TestStatusSaysTheBackupHorizon(t *testing.T) {
 	hours := func(n uint64) uint64 { return n * 3600_000 }
 	for name, row := range map[string]struct {
@@ -37,7 +37,7 @@ func TestStatusSaysTheBackupHorizon(t *testing.T) {
 	}
 }
 
-// TestRestoreSaysWhichHorizonItNeeds, also of a backup whose time is yet to come.
+// TestRestoreSaysWhichHorizonItNeeds, also of a backup whose time is in the future.
 func TestRestoreSaysWhichHorizonItNeeds(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	for _, row := range []struct {

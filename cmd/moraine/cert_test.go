@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// TestCertShowOfAnExpiredCertificate: a certificate that has expired is shown, and said to
-// have; so is one of an authority that has expired with it.
+// TestCertShowOfAnExpiredCertificate: `cert show` shows a certificate as expired, also one
+// of an authority that has expired with it.
 func TestCertShowOfAnExpiredCertificate(t *testing.T) {
 	now := time.Now()
 	for what, life := range map[string]time.Duration{"the certificate alone": 240 * time.Hour, "the authority too": 24 * time.Hour} {
@@ -42,8 +42,9 @@ func TestCertShowOfAnExpiredCertificate(t *testing.T) {
 	}
 }
 
-// TestAWrongAuthorityIsNotAWrongClock: a command under a certificate of an authority that
-// does not fit says so, and speaks of no time, whether it has expired or is to come.
+// TestAWrongAuthorityIsNotAWrongClock: the error of a certificate from another authority
+// names the authority. It names no time, whether the certificate has expired or is not
+// valid yet.
 func TestAWrongAuthorityIsNotAWrongClock(t *testing.T) {
 	now := time.Now()
 	ca, err := pki.NewCA(moraine.UUID{1}, now.Add(-100*time.Hour), 1000*time.Hour)
@@ -64,10 +65,10 @@ func TestAWrongAuthorityIsNotAWrongClock(t *testing.T) {
 	}
 }
 
-// TestCertRenewOfAnExpiredCertificate: a certificate that has expired is renewed with the same
-// key, for the same claims, and a client that was refused under it is not any more. An
-// authority that has expired renews nothing and issues nothing: the error says what to do, and
-// the certificate on disk stays.
+// TestCertRenewOfAnExpiredCertificate: `cert renew` renews an expired certificate with the
+// same key and the same claims. The server then accepts the client that it refused. An
+// expired authority renews and issues nothing: the error says what to do, and the
+// certificate on disk stays.
 func TestCertRenewOfAnExpiredCertificate(t *testing.T) {
 	now := time.Now()
 	expired := func(life time.Duration) (dir string) {

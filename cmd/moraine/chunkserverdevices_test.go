@@ -27,8 +27,9 @@ func (s *lateServer) SetDevices(_ context.Context, want []chunkserver.DeviceConf
 	return nil
 }
 
-// TestHangupBeforeRegistrationIsNotForgotten: the settings file is changed, and SIGHUP sent,
-// while the chunkserver still waits to be registered. It takes the devices up afterwards.
+// TestHangupBeforeRegistrationIsNotForgotten: the settings file changes and SIGHUP arrives
+// while the chunkserver still waits for its registration. It serves the new devices
+// afterwards.
 func TestHangupBeforeRegistrationIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -50,7 +51,7 @@ func TestHangupBeforeRegistrationIsNotForgotten(t *testing.T) {
 	})
 }
 
-// TestDevicesAreReadAnew: on SIGHUP the settings file decides, as it is by then, unless
+// TestDevicesAreReadAnew: on SIGHUP the chunkserver uses the current settings file, unless
 // the command line or the environment names the devices.
 func TestDevicesAreReadAnew(t *testing.T) {
 	dir := t.TempDir()

@@ -82,8 +82,8 @@ func flagsOf(t *testing.T, args ...string) *pflag.FlagSet {
 	return cmd.Flags()
 }
 
-// A flag that several commands share has one name in the environment and the
-// file, that of the command above them, as --help of each says.
+// A flag that several commands share has one name in the environment and the file: that of
+// the parent command, as --help of each says.
 func TestSettingsOfSharedFlags(t *testing.T) {
 	file := "--config=" + writeSettings(t, "bench:\n  bytes: 1MiB\n  seconds: 2\nls:\nendpoint:\n")
 	t.Setenv("MORAINE_BENCH_SECONDS", "3")
@@ -150,7 +150,7 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// requireOneLine holds what a command says to people against its form.
+// requireOneLine checks the form of a command's error.
 func requireOneLine(t *testing.T, stderr string) {
 	t.Helper()
 	require.True(t, strings.HasPrefix(stderr, "moraine: "), stderr)
@@ -165,7 +165,7 @@ func TestHelpTeachesEnvironmentAndFile(t *testing.T) {
 	for _, want := range []string{"--device", "[MORAINE_CHUNKSERVER_DEVICE, chunkserver.device]", "[MORAINE_ENDPOINT, endpoint]", "MORAINE_CONFIG"} {
 		require.Contains(t, stdout, want)
 	}
-	// Every command has a help of its own, with a text for each flag.
+	// Every command has its own help, with a text for each flag.
 	var walk func(c *cobra.Command, path []string)
 	walk = func(c *cobra.Command, path []string) {
 		stdout, _, code := invoke(t, append(path, "--help")...)
@@ -273,8 +273,8 @@ func TestErrorsAreOneLineForEachThing(t *testing.T) {
 		errorLines(&moraine.Error{Op: "mem.Open", Kind: moraine.NoSpace, Err: errors.New("map 1024 MiB")}), "a disk has nothing to do with it")
 }
 
-// TestErrorsNameWhatTheUserWrote: neither inodes nor paths within the cluster stand in
-// the error of a command that got an address.
+// TestErrorsNameWhatTheUserWrote: the error of a command with an address names neither
+// inodes nor paths within the cluster.
 func TestErrorsNameWhatTheUserWrote(t *testing.T) {
 	l := location{remote: true, hosts: "h1", path: "/runs/a"}
 	for _, ref := range []string{"/runs/a", "a", moraine.InodeID(7).String()} {
@@ -289,7 +289,7 @@ func TestErrorsNameWhatTheUserWrote(t *testing.T) {
 	require.NoError(t, named(nil, l))
 }
 
-// TestRestoreOfAnotherFile: the file is named, and that it is no backup.
+// TestRestoreOfAnotherFile: the error names the file, and says that it is not a backup.
 func TestRestoreOfAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
@@ -304,7 +304,8 @@ func TestRestoreOfAnotherFile(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "m1"))
 }
 
-// TestCertShowOfADirectory: without a name, each certificate of the directory is shown.
+// TestCertShowOfADirectory: without a name, the command shows each certificate of the
+// directory.
 func TestCertShowOfADirectory(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca")
 	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "metadata", "m1"}, {"cert", "issue", ca, "admin", "ops"}} {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryCommandHasAnExample: each command that does something shows how it is typed,
-// and what it shows has the flags and the number of arguments that a command takes.
+// TestEveryCommandHasAnExample: each runnable command has an example. The example uses
+// flags and a number of arguments that the command accepts.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	root := func() *cobra.Command { return (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand() }
 	var walk func(c *cobra.Command)
@@ -37,8 +37,8 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 	walk(root())
 }
 
-// examplesOf returns the command lines of an example, without the programs that they
-// are piped to, loops and comments.
+// examplesOf returns the command lines of an example, without the programs after a pipe,
+// loops and comments.
 func examplesOf(c *cobra.Command) []string {
 	var lines []string
 	for line := range strings.Lines(strings.ReplaceAll(c.Example, "\\\n", " ")) {

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestFsckTellsWhatItFoundBeforeItFailed: an error on the way takes away neither what was
-// found until then nor its exit code.
+// TestFsckTellsWhatItFoundBeforeItFailed: after an error on the way, fsck still prints its
+// earlier findings and returns their exit code.
 func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 	failed := errors.New("no room for temporary files")
 	found := func() *fsckResult {
@@ -63,7 +63,7 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 	require.NoError(t, (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).fsckEnd(r, false, nil))
 }
 
-// A repair queue of which nothing is told is not taken for an empty one.
+// fsck does not take a repair queue without a report for an empty one.
 func TestFsckTellsOfAQueueThatCannotBeRead(t *testing.T) {
 	for _, tt := range []struct {
 		c       *wire.ClusterReply

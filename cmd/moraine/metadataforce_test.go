@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestForceQuorumAsksForWhatNobodySaid: no number is taken by itself unless there are
-// chunkservers and all of them have answered.
+// TestForceQuorumAsksForWhatNobodySaid: the command chooses a number by itself only if
+// there are chunkservers and all of them have answered.
 func TestForceQuorumAsksForWhatNobodySaid(t *testing.T) {
 	hosts := []*wire.Host{{Id: "n1"}, {Id: "n2"}}
 	require.NoError(t, mayNumber(hosts, nil, nil, 3))

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// What a server ends with on a full disk says what to do, and nothing of disks
-// where there is room.
+// The error of a server on a full disk says what to do. It does not mention disks where
+// there is room.
 func TestFullMetadataDiskSaysTheRemedy(t *testing.T) {
 	fs := vfs.NewMem(1)
 	cause := errors.New("state: MANIFEST flush failed")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// People see what changes the state before what reads it, and how much they do
-// not see.
+// People see commands that change the state before reads, and how many lines they do not
+// see.
 func TestMetadataStatusShowsMutationsFirst(t *testing.T) {
 	r := metadataReport{Leader: "m1"}
 	for n := range 15 {

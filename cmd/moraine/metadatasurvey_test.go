@@ -18,7 +18,7 @@ func group(n int) (out []*wire.Member) {
 	return out
 }
 
-// answering is a server that says of itself what a MemberReply does.
+// answering is a server that returns a MemberReply.
 func answering(n int, members []*wire.Member, change func(*wire.MemberReply)) surveyedServer {
 	m := &wire.MemberReply{Id: fmt.Sprintf("m%d", n), Stage: wire.MemberStage_MEMBER_STAGE_ENTERED, Members: members,
 		Status: &wire.MemberStatus{Term: 4, LogLast: 100, Applied: 99, LeaderContactMillis: -1}}
@@ -32,8 +32,7 @@ func silentServer(n int) surveyedServer {
 	return surveyedServer{Addresses: []string{fmt.Sprintf("h%d:7400", n)}, State: stateSilent, Error: "connection refused"}
 }
 
-// What is said where no server leads fits what the servers that answer know, and says
-// what to do.
+// The output without a leader fits what the answering servers know, and says what to do.
 func TestSurveySaysWhatToDo(t *testing.T) {
 	three := group(3)
 	for name, c := range map[string]struct {
@@ -83,7 +82,7 @@ func TestSurveySaysWhatToDo(t *testing.T) {
 	}
 }
 
-// Servers that are named by those of --endpoint are asked too, and nobody twice.
+// The survey also queries servers that those of --endpoint name, and none twice.
 func TestSurveyAsksWhoIsNamed(t *testing.T) {
 	asked := map[string]int{}
 	var all []surveyedServer

@@ -17,7 +17,7 @@ func TestPoliciesAreSaidInWords(t *testing.T) {
 	require.Equal(t, policyInfo{Path: "p", Flush: "on-commit", Scheme: "4+2", Foreign: "refuse", Own: true}, describePolicy("p", &wire.PolicyReply{Own: on, Effective: on}))
 }
 
-// What is not given of a policy stays.
+// Parts of a policy that the command does not name stay.
 func TestPolicyChangesWhatIsGiven(t *testing.T) {
 	p := &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, Scheme: &wire.Scheme{K: 4, M: 2}}
 	apply := func(flushGiven bool, flush string, schemeGiven bool, scheme string) {

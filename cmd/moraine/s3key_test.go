@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAnS3KeyThatOthersReadIsRefused: the private key of an S3 endpoint is held to the same mode
+// TestAnS3KeyThatOthersReadIsRefused: the private key of an S3 endpoint needs the same mode
 // as that of an authority and of an identity.
 func TestAnS3KeyThatOthersReadIsRefused(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "s3.key")

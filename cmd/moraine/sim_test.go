@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/sim"
 )
 
-// What a benchmark measured is what is computed with, but for what a flag says.
+// The model uses the measurements of a benchmark, except where a flag gives a value.
 func TestSimTakesWhatWasMeasured(t *testing.T) {
 	lines := filepath.Join(t.TempDir(), "lines")
 	require.NoError(t, os.WriteFile(lines, []byte(`{"name":"write","value":1,"unit":"GB/s","limit":2,"cpu_s_per_gb":3}
@@ -51,9 +51,9 @@ func TestSimIsUsedRightly(t *testing.T) {
 	require.Contains(t, stderr+stdout, "seed 4")
 }
 
-// TestSimDurabilityTakesTheMeasuredRebuild reads docs/BENCHMARKS.md: the default rate of
-// `sim durability` is what `bench rebuild` measured there beside a foreground, parted among
-// the hosts, and the output says that it is measured, and not so of another one.
+// TestSimDurabilityTakesTheMeasuredRebuild reads docs/BENCHMARKS.md for the default rate of
+// the hosts. The output says that this rate is measured, and does not say so of another
+// one.
 func TestSimDurabilityTakesTheMeasuredRebuild(t *testing.T) {
 	page, err := os.ReadFile("../../docs/BENCHMARKS.md")
 	require.NoError(t, err)

@@ -55,8 +55,8 @@ func fillDevices(c *wire.ClusterReply, full int) *wire.ClusterReply {
 	return c
 }
 
-// TestStatusPromisesNoMoreThanItKnows holds the words of the status against
-// what is there.
+// TestStatusPromisesNoMoreThanItKnows compares the words of the status with the state of
+// the cluster.
 func TestStatusPromisesNoMoreThanItKnows(t *testing.T) {
 	const whole, full = "2 hosts may be lost at once", "full protection of its scheme"
 	for _, row := range []struct {
@@ -168,8 +168,8 @@ func TestEmptyStatusHasNoNull(t *testing.T) {
 	require.NotContains(t, string(b), "null")
 }
 
-// Where stripes may have been written as copies for want of hosts, the status
-// says that they stay so, as nothing rewrites them.
+// Where stripes may be copies because too few hosts were up, the status says that they stay
+// so, as nothing rewrites them.
 func TestStatusTellsOfCopiesThatStay(t *testing.T) {
 	c := sixHosts(0, wire.DeviceState_DEVICE_STATE_IN)
 	require.Contains(t, strings.Join(judge(c).Survives, "\n"), "copies (x2)")
@@ -177,7 +177,7 @@ func TestStatusTellsOfCopiesThatStay(t *testing.T) {
 	require.NotContains(t, strings.Join(judge(c).Survives, "\n"), "copies (x2)")
 }
 
-// TestRebalanceIsNoFault: devices that are filled unevenly are told of, and the cluster
+// TestRebalanceIsNoFault: the status mentions unevenly filled devices, and the cluster
 // stays green.
 func TestRebalanceIsNoFault(t *testing.T) {
 	for state, want := range map[wire.RebalanceState]string{
@@ -199,8 +199,8 @@ func TestRebalanceIsNoFault(t *testing.T) {
 	require.Nil(t, judge(&wire.ClusterReply{}).Rebalance)
 }
 
-// TestDeadStripesAreNoFault: what is dead in stripes that are in use is told of where it is
-// a twentieth of them, and the cluster stays green.
+// TestDeadStripesAreNoFault: the status mentions dead bytes of stripes in use where they
+// are a twentieth of them. The cluster stays green.
 func TestDeadStripesAreNoFault(t *testing.T) {
 	s := judge(&wire.ClusterReply{Rewriting: &wire.Rewriting{Rounds: 1, NamedBytes: 9 << 30, DeadBytes: 3 << 30, ChosenStripes: 40, ChosenBytes: 1 << 30}})
 	require.Len(t, s.Notes, 1)
@@ -214,7 +214,8 @@ func TestDeadStripesAreNoFault(t *testing.T) {
 	require.EqualValues(t, 300, s.Rewriting.Files)
 }
 
-// Files that have lost bytes are not green, though no stripe waits for repair.
+// A cluster with files that have lost bytes is not green, though no stripe waits for
+// repair.
 func TestLostFilesAreNotGreen(t *testing.T) {
 	s := judge(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN))
 	s.judgeLost(0)
@@ -224,7 +225,7 @@ func TestLostFilesAreNotGreen(t *testing.T) {
 	require.Contains(t, strings.Join(s.Findings, "\n"), "2 files have lost bytes: `moraine cluster lost`")
 }
 
-// What a device held that is out or retired is not counted as used.
+// The bytes of a device that is out or retired do not count as used.
 func TestUsageIsOfDevicesInService(t *testing.T) {
 	c := fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 0)
 	c.Topology.Hosts[0].Devices[0].State = wire.DeviceState_DEVICE_STATE_OUT

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGreenNeedsServersThatCanBeUsed holds the status against what peers, certificates, the
-// bucket and the check of the metadata say: what is bad is degraded, what is not known is
-// unknown, and neither says anything of the protection of stripes.
+// TestGreenNeedsServersThatCanBeUsed compares the status with the reports of peers,
+// certificates, the bucket and the check of the metadata. A fault is degraded, and missing
+// knowledge is unknown. Neither changes what the status says of the protection of stripes.
 func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 	const day = 86400
 	for _, row := range []struct {
@@ -95,7 +95,7 @@ func TestGreenNeedsServersThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// TestExpiryIsLogged: a server writes a line from 30 days before its certificate expires on.
+// TestExpiryIsLogged: a server logs a line from 30 days before its certificate expires.
 func TestExpiryIsLogged(t *testing.T) {
 	now := time.Now()
 	for days, level := range map[int]string{31: "", 29: "WARN", 6: "ERROR", -1: "ERROR"} {
@@ -109,8 +109,8 @@ func TestExpiryIsLogged(t *testing.T) {
 	}
 }
 
-// TestADeviceThatIsOutHasNoUsage: what a device that is out or retired said last that it holds is
-// no part of the sums.
+// TestADeviceThatIsOutHasNoUsage: the sums leave out the last report of a device that is
+// out or retired.
 func TestADeviceThatIsOutHasNoUsage(t *testing.T) {
 	for _, state := range []wire.DeviceState{wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED} {
 		c := fillDevices(sixHosts(0, wire.DeviceState_DEVICE_STATE_IN), 0)
