@@ -99,7 +99,7 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 		}
 		defer os.RemoveAll(cfg.Dir)
 	}
-	// People use the printed directories from other directories.
+	// Absolute, as people use the printed paths from other working directories.
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return err
 	}

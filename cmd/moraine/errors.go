@@ -88,8 +88,8 @@ func sentence(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// plainError writes an error that is not a *moraine.Error itself. It also writes an error
-// that this one wraps as a sentence, without the names of functions.
+// plainError writes an error that is not a *moraine.Error itself. Where it wraps one, that
+// error becomes a sentence too, without the names of functions.
 func plainError(err error) string {
 	text := err.Error()
 	if inner := (*moraine.Error)(nil); errors.As(err, &inner) {

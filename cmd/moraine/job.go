@@ -74,7 +74,7 @@ func (a *app) jobListCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List jobs: which mover runs each, and its progress",
+		Short: "List jobs: the server that runs each, and its progress",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.dial(cmd.Context())

@@ -234,9 +234,9 @@ func (a *app) quotaCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
 		Short: "Count the use of the cluster again, and correct wrong counts",
-		Long: `Count the use of the whole cluster again, while it works, and compare. The command corrects
-and prints wrong counts, and then fails. Report that: counts never go wrong by themselves.
-PATH selects only what is shown.`,
+		Long: `Count the use of the whole cluster again, while it works, and compare. If counts
+were wrong, the command corrects and prints them, and fails. Report that: counts never go
+wrong by themselves. PATH selects only what is shown.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()

@@ -110,6 +110,6 @@ func (a *app) scrubStartCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&host, "host", "", "scrub the devices of this host")
+	cmd.Flags().StringVar(&host, "host", "", "scrub the devices of the named host")
 	return cmd
 }

@@ -96,7 +96,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	if err := o.checkAddresses(); err != nil {
 		return err
 	}
-	// People use the printed directory of certificates from other directories.
+	// Absolute, as people use the printed path from other working directories.
 	data, err := filepath.Abs(o.data)
 	if err != nil {
 		return err

@@ -37,8 +37,9 @@ type clusterStatus struct {
 	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
 	Backups      *backupsStatus   `json:"metadata_backups,omitempty"`
 	LostFiles    int              `json:"lost_files"` // that lost bytes which were only in memory
-	// LostObjects and BadObjects are missing in their bucket or differ from their records.
-	// Files have bytes only in the first; the files of the second are whole without them.
+	// LostObjects and BadObjects count objects that are missing in their bucket or differ from
+	// their records. Some bytes of files are only in LostObjects. The files of BadObjects are
+	// whole without them.
 	LostObjects uint64           `json:"lost_objects"`
 	BadObjects  uint64           `json:"bad_objects"`
 	Healing     *healingStatus   `json:"healing,omitempty"`
