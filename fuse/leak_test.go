@@ -53,10 +53,12 @@ type leakEnv struct {
 	servers *gate
 	// other is a second mount of the cluster, at which the gate does not stand.
 	other *mounted
-	file  string // has content and attributes
-	link  string
-	dir   string
-	buf   []byte
+	// mapper maps files in another process.
+	mapper *mapper
+	file   string // has content and attributes
+	link   string
+	dir    string
+	buf    []byte
 }
 
 // open returns a file of its own, open, and what closes and removes it.
@@ -114,6 +116,7 @@ func newLeakEnv(t *testing.T) (e, brief *leakEnv) {
 	}
 	e, brief = at("c1", time.Hour), at("c2", briefPatience)
 	e.other = mount(t, c, "c3")
+	e.startMapper()
 	require.NoError(t, os.WriteFile(e.file, randomBytes(seed(t), leakContent), 0o644))
 	require.NoError(t, unix.Setxattr(e.file, "user.some", []byte("value"), 0))
 	require.NoError(t, unix.Setxattr(e.file, "user.none", nil, 0))

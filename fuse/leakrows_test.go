@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -37,39 +36,6 @@ func onDirty(flags int, do func(e *leakEnv, fd int) error) func(*leakEnv, string
 		_, err := unix.Pwrite(fd, e.buf[:4000], 0)
 		require.NoError(e.t, err)
 		return leakCall{func() error { return do(e, fd) }, undo}
-	}
-}
-
-// onMapping copies n bytes at off of a mapped file into a pipe. The kernel reads the pages
-// for the system call, so that no thread of this process stops at one of them. Where
-// change is given it is made to a file of its own, once that is mapped.
-func onMapping(off, n int, change func(e *leakEnv, path string)) func(*leakEnv, string) leakCall {
-	return func(e *leakEnv, path string) leakCall {
-		file, undo := e.file, func() {}
-		if change != nil {
-			file, undo = path, func() { _ = unix.Unlink(path) }
-			require.NoError(e.t, os.WriteFile(path, e.buf[:leakContent], 0o644))
-		}
-		fd, closed := e.shared(file)
-		mapped, err := unix.Mmap(fd, 0, 4*0x1000, unix.PROT_READ, unix.MAP_SHARED)
-		require.NoError(e.t, err)
-		var pipe [2]int
-		require.NoError(e.t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
-		if change != nil {
-			change(e, path)
-		}
-		return leakCall{func() error {
-			wrote, _, errno := unix.Syscall(unix.SYS_WRITE, uintptr(pipe[1]), uintptr(unsafe.Pointer(&mapped[off])), uintptr(n))
-			if errno != 0 {
-				return errno
-			}
-			return size(int(wrote), n, nil)
-		}, func() {
-			_, _ = unix.Close(pipe[0]), unix.Close(pipe[1])
-			_ = unix.Munmap(mapped)
-			closed()
-			undo()
-		}}
 	}
 }
 

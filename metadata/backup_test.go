@@ -69,6 +69,13 @@ func (s *brokenStream) Close() error {
 	return nil
 }
 
+// openNow returns how many streams are open.
+func (b *backedUp) openNow() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
 // withBackups runs fn with a cluster whose stores have snapshots.
 func withBackups(t *testing.T, size int, fn func(c *cluster, stores map[string]*backedUp)) {
 	stores := map[string]*backedUp{}
@@ -154,9 +161,9 @@ func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
 			return resp.GetReadBackup()
 		}
 		r := begin()
-		require.Equal(t, 1, s.open)
+		require.Equal(t, 1, s.openNow())
 		time.Sleep(2 * time.Minute)
-		require.Zero(t, s.open, "the snapshot of a backup that its reader has left")
+		require.Zero(t, s.openNow(), "the snapshot of a backup that its reader has left")
 		_, err := c.do(ops, readBackup(r.Backup, uint64(len(r.Data))))
 		require.ErrorIs(t, err, moraine.Stale)
 
@@ -167,12 +174,12 @@ func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
 				_, err = c.do(ops, end)
 				require.NoError(t, err)
 			}
-			require.Zero(t, s.open, "its reader has said that it reads no more")
+			require.Zero(t, s.openNow(), "its reader has said that it reads no more")
 		}
 
 		begin()
 		c.elect("m2")
-		require.Zero(t, s.open, "a server that does not lead any more holds a snapshot")
+		require.Zero(t, s.openNow(), "a server that does not lead any more holds a snapshot")
 	})
 }
 

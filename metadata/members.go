@@ -64,6 +64,10 @@ func (l *leader) membersReply() (*wire.MetaResponse, error) {
 				return err
 			}
 		}
+		if ms := l.server.membership(); ms != nil && ms.Settled() {
+			// A server that was removed a moment ago does not wait to be added.
+			reply.Members = slices.DeleteFunc(reply.Members, func(m *wire.Member) bool { return m.Waiting && m.Seated })
+		}
 		return nil
 	})
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Members{Members: reply}}, err

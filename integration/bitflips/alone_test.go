@@ -71,7 +71,7 @@ func flipSecret(t *testing.T, rng *rand.Rand) {
 // of, and its key signs for it.
 func flipCertificate(t *testing.T, rng *rand.Rand) {
 	dir, now := t.TempDir(), time.Now()
-	ca, err := pki.NewCA(moraine.UUID{1}, now, 0)
+	ca, err := pki.NewCA(moraine.UUID{1}, now, 24*time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, ca.Save(dir))
 	issued, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "c1", Scope: "/a", ReadOnly: true, Now: now})

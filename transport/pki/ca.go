@@ -305,6 +305,7 @@ func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
+// parseCerts reads authorities, each of which has signed itself.
 func parseCerts(p []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(p); block != nil; block, rest = pem.Decode(rest) {
@@ -314,6 +315,10 @@ func parseCerts(p []byte) ([]*x509.Certificate, error) {
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, err
+		}
+		// Nothing else verifies what is trusted: a chain ends at the key of its authority.
+		if err := c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature); err != nil {
+			return nil, fmt.Errorf("the authority %q is damaged, or did not sign itself: %w", c.Subject.CommonName, err)
 		}
 		certs = append(certs, c)
 	}
