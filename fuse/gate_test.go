@@ -77,9 +77,6 @@ func (g *gate) pass(ctx context.Context, kind string) error {
 	if skip {
 		return nil
 	}
-	if fail && kind == "get_chunk" {
-		return &moraine.Error{Op: kind, Kind: moraine.Unavailable} // the reader tries again
-	}
 	if fail {
 		return &moraine.Error{Op: kind, Kind: moraine.PermissionDenied}
 	}
