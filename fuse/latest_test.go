@@ -27,22 +27,23 @@ type latestWorld struct {
 	root moraine.InodeID
 }
 
-// newest returns the path of the newest good checkpoint in the run's list; "" for none.
-func (w *latestWorld) newest(ctx context.Context) (string, error) {
-	steps, err := ckpt.ListSteps(ctx, w.cl.Client, w.root, false)
-	newest := ""
+// newest returns the path of the newest good checkpoint in the run's list, "" for none, and
+// the whole list, which also shows steps that came and went.
+func (w *latestWorld) newest(ctx context.Context) (newest, list string, err error) {
+	steps, err := ckpt.ListSteps(ctx, w.cl.Client, w.root, true)
 	for _, s := range steps {
+		list += fmt.Sprintln(s.Attempt, s.Step, s.State, s.Dir)
 		if s.State == wire.StepState_STEP_STATE_COMMITTED {
 			newest = s.Path
 		}
 	}
-	return newest, err
+	return newest, list, err
 }
 
 // watchGo compares what ReadDir and ResolveStep say of the latest checkpoint with the list,
 // wherever the list was the same before and after.
 func (w *latestWorld) watchGo(ctx context.Context) error {
-	before, err := w.newest(ctx)
+	before, listBefore, err := w.newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,8 +55,8 @@ func (w *latestWorld) watchGo(ctx context.Context) error {
 	if resolveErr != nil && moraine.KindOf(resolveErr) != moraine.NotFound {
 		return resolveErr
 	}
-	after, err := w.newest(ctx)
-	if err != nil || before != after {
+	after, listAfter, err := w.newest(ctx)
+	if err != nil || before != after || listBefore != listAfter {
 		return err
 	}
 	resolved := resp.GetStep().GetStep().GetPath()
