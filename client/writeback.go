@@ -322,7 +322,7 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 
 // nextCommit returns the batches of the next commit, and it. Where they overlap
 // the later one counts. What was appended goes alone, and so does what was refused with
-// others; what was put anew goes with what was so as often. The mutex is held.
+// others; batches that were resubmitted equally often share a commit. The mutex is held.
 func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	var set []*batch
 	var laid spans
