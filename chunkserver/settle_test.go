@@ -5,12 +5,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -156,12 +159,23 @@ func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
 	require.Equal(t, uint32(moraine.NVMe), reply.Level)
 }
 
-// TestWhatRotsInMemoryIsNotSettledAsDurable: a bit flips while a chunk is in memory alone, and
-// the device gets it with the sums of its arrival. The stripe has a copy less than its record
+// laterClock is the system's clock, set ahead.
+type laterClock struct {
+	clock.System
+	ahead atomic.Int64 // nanoseconds
+}
+
+func (c *laterClock) Now() time.Time { return c.System.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *laterClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// TestWhatRotsInMemoryIsNotSettledAsDurable: a bit flips while a chunk stays in memory alone for
+// 10 s, and the device gets it with the sums of its arrival. The stripe has a copy less than its record
 // says: that is said at once, and not by the next scrub.
 func TestWhatRotsInMemoryIsNotSettledAsDurable(t *testing.T) {
-	g, meta := newGate(), newFakeMeta()
-	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, config("/a"))
+	g, meta, later := newGate(), newFakeMeta(), &laterClock{}
+	h := startDeps(t, meta, config("/a"), chunkserver.Deps{Meta: meta, FS: g.over(vfs.NewMem(1)), Clock: later})
+	h.waitFor(t, h.KnowsMemoryLevel)
 	g.close(t)
 	right, rotten := inMemory(1, 300_001), inMemory(2, 300_001)
 	for _, c := range []testChunk{right, rotten} {
@@ -173,6 +187,7 @@ func TestWhatRotsInMemoryIsNotSettledAsDurable(t *testing.T) {
 	data[0][123_456] ^= 4 // of the server's own memory
 	release()
 	meta.record(right, rotten)
+	later.ahead.Store(int64(11 * time.Second))
 	g.set(false, false)
 	h.waitFor(t, func() bool { return len(meta.memory) == 0 })
 	for _, c := range meta.settledChunks() {

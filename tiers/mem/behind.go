@@ -41,6 +41,7 @@ type behind struct {
 // dirtyChunk is one chunk that is to be written.
 type dirtyChunk struct {
 	*held
+	arrived  time.Time     // when it was added
 	replaces bool          // a chunk of an older version is on the device
 	done     chan struct{} // closed when it is written, or is not to be any more
 	err      error         // why it is not, before done is closed

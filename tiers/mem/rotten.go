@@ -1,6 +1,8 @@
 package mem
 
 import (
+	"time"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/tiers"
@@ -9,8 +11,13 @@ import (
 // A dirty chunk is written with the sums of its arrival, and may have lain in memory for
 // long: a bit that flipped meanwhile is then on the device, with a sum that does not match.
 // Nobody is served that; but nobody would know before the next scrub that there is a copy
-// less. So the bytes are verified when they are written, and Where tells. They are written
-// all the same: what of them is right may be the last copy there is.
+// less. So a chunk that stayed in memory for verifyAge is verified when it is written, and
+// Where reports it. It is written all the same: its intact blocks may be the last copy.
+// A chunk that leaves memory sooner is as safe as its buffer was while it arrived. To read
+// it once more would cost a tenth of a host's throughput at level memory.
+
+// verifyAge is how long a chunk stays in memory unverified.
+const verifyAge = 10 * time.Second
 
 // maxRotten bounds how many such chunks are remembered; the scrub finds the others.
 const maxRotten = 1024
@@ -18,9 +25,12 @@ const maxRotten = 1024
 // rotten are chunks on the device that rotted before they were written.
 type rotten map[moraine.ChunkID]moraine.LayoutVersion
 
-// verify looks at the bytes of a dirty chunk that is about to be written. The caller holds
-// its claim.
+// verify compares a dirty chunk that is about to be written with its checksums, if it is old
+// enough. The caller holds its claim.
 func (t *Tier) verify(d *dirtyChunk) {
+	if t.m.deps.Clock.Since(d.arrived) < verifyAge {
+		return
+	}
 	h := &d.held.header
 	for i, want := range d.sums {
 		b := d.data[int64(i)*block : min(int64(i+1)*block, h.Length)]

@@ -103,7 +103,7 @@ func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces
 	c := chunkOf(t.key(h.ID), h, buf, sums)
 	c.dirty, c.refs = true, 1
 	// Its writer needs the claim, so that it is found here before it is written.
-	if !t.behind.add(&dirtyChunk{held: c, replaces: replaces, done: make(chan struct{})}) {
+	if !t.behind.add(&dirtyChunk{held: c, arrived: t.m.deps.Clock.Now(), replaces: replaces, done: make(chan struct{})}) {
 		return &moraine.Error{Op: "mem.Take", Ref: h.ID.String(), Kind: moraine.Unavailable, Err: errors.New("shutting down")}
 	}
 	t.m.cache.put(c)
