@@ -79,7 +79,7 @@ func (f *fleet) close(log *slog.Logger) {
 // then. On error none is left open.
 func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, error) {
 	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster, memory: memory}
-	s.recallHeard()
+	s.loadIncarnation()
 	fresh, err := s.introduce(ctx, f)
 	if err != nil {
 		return nil, err

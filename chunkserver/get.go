@@ -111,7 +111,7 @@ func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.
 	if err := s.mayInspect(ctx, "chunkserver.Stat"); err != nil {
 		return nil, err
 	}
-	f, heard := s.fleet.Load(), s.Heard()
+	f, heard := s.fleet.Load(), s.NewestIncarnation()
 	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}
 	if f == nil && heard.Number != 0 {
 		return reply, nil // what a person who forces a quorum wants to know

@@ -63,7 +63,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want, RevokedVersion: s.revoked.Load().Version()}
-	heard := s.Heard()
+	heard := s.NewestIncarnation()
 	beat.Bucket, beat.Probes = s.bucketHealth(), s.prober.results()
 	beat.HeardIncarnation, beat.HeardMark = uint64(heard.Number), transport.MarkBytes(heard)
 	passes := make(map[moraine.DeviceID]uint64, len(f.devices))
@@ -77,7 +77,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 		return nil, false, err
 	}
 	reply := resp.GetHeartbeat()
-	if err := s.hear(transport.MarkedIncarnation(reply.GetIncarnation(), reply.GetMark())); err != nil {
+	if err := s.followIncarnation(transport.MarkedIncarnation(reply.GetIncarnation(), reply.GetMark())); err != nil {
 		return nil, false, err
 	}
 	s.takeKeys(reply.GetKeys())

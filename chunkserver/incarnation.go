@@ -11,33 +11,33 @@ import (
 // that it has heard of, and follows no older one: what servers of one that was given
 // up ask to be deleted, or say of tokens, is nothing to it.
 
-// recallHeard takes over what the devices remember.
-func (s *Server) recallHeard() {
+// loadIncarnation takes over what the devices remember.
+func (s *Server) loadIncarnation() {
 	for _, cfg := range s.cfg.Devices {
-		heard, err := disk.ReadHeard(s.deps.FS, cfg.Dir)
+		heard, err := disk.ReadIncarnation(s.deps.FS, cfg.Dir)
 		if err != nil { // another device tells, or the service does
 			s.deps.Log.Warn("a device does not tell which incarnation of the metadata it has heard of", "device", cfg.Dir, "err", err)
 			continue
 		}
-		if heard.Outlives(s.Heard()) {
-			s.heard.Store(&heard)
+		if heard.Outlives(s.NewestIncarnation()) {
+			s.newestIncarnation.Store(&heard)
 		}
 	}
 }
 
-// Heard is the newest incarnation of the metadata that this server has heard of; of
+// NewestIncarnation is the newest incarnation of the metadata that this server has heard of; of
 // number 0 before it has heard of any.
-func (s *Server) Heard() moraine.MarkedIncarnation {
-	if h := s.heard.Load(); h != nil {
+func (s *Server) NewestIncarnation() moraine.MarkedIncarnation {
+	if h := s.newestIncarnation.Load(); h != nil {
 		return *h
 	}
 	return moraine.MarkedIncarnation{}
 }
 
-// hear takes in of which incarnation the service says that it is, and fails where
+// followIncarnation takes in of which incarnation the service says that it is, and fails where
 // that is not the newest.
-func (s *Server) hear(said moraine.MarkedIncarnation) error {
-	heard := s.Heard()
+func (s *Server) followIncarnation(said moraine.MarkedIncarnation) error {
+	heard := s.NewestIncarnation()
 	switch {
 	case said.Number == 0 || said == heard:
 		return nil
@@ -61,7 +61,7 @@ func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
 			if _, err := disk.ReadIdentity(s.deps.FS, cfg.Dir); err != nil {
 				continue // no device, or none that works
 			}
-			if err := disk.WriteHeard(s.deps.FS, cfg.Dir, said); err != nil {
+			if err := disk.WriteIncarnation(s.deps.FS, cfg.Dir, said); err != nil {
 				s.deps.Log.Warn("could not note the incarnation of the metadata", "device", cfg.Dir, "err", err)
 				continue
 			}
@@ -76,7 +76,7 @@ func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
 		s.deps.Log.Warn("the metadata is of another incarnation now; no older one is followed any more", "incarnation", said.String(), "before", heard.String())
 	}
 	s.applied.Store(0) // entries of the one before are no measure
-	s.heard.Store(&said)
+	s.newestIncarnation.Store(&said)
 	if heard.Number != 0 {
 		s.fleet.Load().reportAgain()
 	}
@@ -85,4 +85,4 @@ func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
 
 // Incarnation is the number of Heard. It is given to the transport's server, as
 // Key is.
-func (s *Server) Incarnation() moraine.Incarnation { return s.Heard().Number }
+func (s *Server) Incarnation() moraine.Incarnation { return s.NewestIncarnation().Number }

@@ -25,7 +25,7 @@ func (s *Server) capability(ctx context.Context, op string, b []byte) (*wire.Cap
 	if f == nil {
 		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
 	}
-	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(s.Heard().Number), s.deps.Clock.Now().Unix())
+	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(s.NewestIncarnation().Number), s.deps.Clock.Now().Unix())
 }
 
 // mayPut checks that the caller may put a chunk: the first version of it under a

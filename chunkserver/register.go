@@ -31,7 +31,7 @@ func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHos
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
 	}
-	heard := s.Heard()
+	heard := s.NewestIncarnation()
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
 		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release,
 			HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}}})
@@ -51,7 +51,7 @@ func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
 			Err: fmt.Errorf("the devices belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
 	}
-	if err := s.hear(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
+	if err := s.followIncarnation(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
 		return err
 	}
 	for i, w := range reply.Devices {

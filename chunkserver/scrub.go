@@ -94,7 +94,7 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 			bytes += uint64(h.Length)
 			slice.Chunks = append(slice.Chunks, d.reportOf(h))
 		}
-		found, parity, err := s.tellScrubbed(ctx, slice, bad)
+		found, parity, err := s.reportScrubbed(ctx, slice, bad)
 		if err != nil {
 			return err
 		}
@@ -132,10 +132,10 @@ func (s *Server) verify(ctx context.Context, d *device, h *tiers.Header) (*tiers
 	return &now, nil
 }
 
-// tellScrubbed has the service hold a slice against the stripe records, and queue
+// reportScrubbed has the service hold a slice against the stripe records, and queue
 // the repair of what is wrong. It returns how many chunks are, and the stripes whose parity is
 // to be compared with their data.
-func (s *Server) tellScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, []*wire.Stripe, error) {
+func (s *Server) reportScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, []*wire.Stripe, error) {
 	if len(bad) > 0 {
 		s.deps.Log.Warn("scrub found chunks that do not match their sums; they are rebuilt", "device", slice.Device, "chunks", len(bad))
 		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{

@@ -60,8 +60,8 @@ type Server struct {
 	// prober tries other servers; watches: this one is to ask an idle bucket often.
 	prober  *prober
 	watches atomic.Bool
-	// heard is the newest incarnation of the metadata that this server has heard of.
-	heard atomic.Pointer[moraine.MarkedIncarnation]
+	// newestIncarnation is the newest incarnation of the metadata that this server has heard of.
+	newestIncarnation atomic.Pointer[moraine.MarkedIncarnation]
 	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
 	seen  mem.Stats
 	ready chan struct{}

@@ -833,7 +833,7 @@ func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 	ours, others := make([]byte, 16), make([]byte, 16)
 	ours[0], others[0] = 9, 8
 	meta.set(func() { meta.raised, meta.mark = 2, ours })
-	h.waitFor(t, func() bool { return h.Heard().Number == 3 })
+	h.waitFor(t, func() bool { return h.NewestIncarnation().Number == 3 })
 	for _, old := range []func(){
 		func() { meta.raised, meta.mark = 1, nil },
 		func() { meta.raised, meta.mark = 2, others }, // the same number, begun twice
@@ -867,7 +867,7 @@ func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 	asked := 0
 	meta.set(func() { asked = meta.requests })
 	h.waitFor(t, func() bool { return meta.requests > asked+2 })
-	require.EqualValues(t, 3, again.Heard().Number, "a restart does not forget")
+	require.EqualValues(t, 3, again.NewestIncarnation().Number, "a restart does not forget")
 	select {
 	case <-again.Ready():
 		t.Error("it takes requests under a service that was given up")

@@ -45,7 +45,7 @@ func (s *Server) settle(ctx context.Context, d *device) error {
 		if err != nil {
 			return err
 		}
-		if err := s.tellSettled(ctx, d, epoch, settled); err != nil {
+		if err := s.reportSettled(ctx, d, epoch, settled); err != nil {
 			return err
 		}
 		if !page.GetMore() || len(page.GetChunks()) == 0 {
@@ -73,7 +73,7 @@ func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledCh
 	return out, nil
 }
 
-func (s *Server) tellSettled(ctx context.Context, d *device, epoch uint64, chunks []*wire.SettledChunk) error {
+func (s *Server) reportSettled(ctx context.Context, d *device, epoch uint64, chunks []*wire.SettledChunk) error {
 	for len(chunks) > 0 {
 		n := min(len(chunks), settleBatch)
 		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SettleChunks{

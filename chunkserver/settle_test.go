@@ -102,9 +102,9 @@ func inMemory(n uint64, length int) testChunk {
 	return c
 }
 
-// startKnowing starts a host, and waits until it knows that the metadata keeps watch over
+// startReporting starts a host, and waits until it knows that the metadata keeps watch over
 // what is in memory.
-func startKnowing(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
+func startReporting(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
 	t.Helper()
 	h := start(t, fsys, meta, cfg)
 	h.waitFor(t, h.KnowsMemoryLevel)
@@ -127,7 +127,7 @@ func TestAPutAtLevelMemoryIsAtNVMeWhereNobodyWatches(t *testing.T) {
 // the device, is read from memory, and is settled once the device has it.
 func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
 	g, meta := newGate(), newFakeMeta()
-	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, config("/a"))
+	h := startReporting(t, g.over(vfs.NewMem(1)), meta, config("/a"))
 	g.close(t)
 	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5), inMemory(3, 1<<20), inMemory(4, 4096)}
 	for _, c := range chunks {
@@ -169,10 +169,10 @@ func (c *laterClock) Now() time.Time { return c.System.Now().Add(time.Duration(c
 
 func (c *laterClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// TestWhatRotsInMemoryIsNotSettledAsDurable: a bit flips while a chunk stays in memory alone for
+// TestRottenMemoryIsNotReportedDurable: a bit flips while a chunk stays in memory alone for
 // 10 s, and the device gets it with the sums of its arrival. The stripe has a copy less than its record
 // says: that is said at once, and not by the next scrub.
-func TestWhatRotsInMemoryIsNotSettledAsDurable(t *testing.T) {
+func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	g, meta, later := newGate(), newFakeMeta(), &laterClock{}
 	h := startDeps(t, meta, config("/a"), chunkserver.Deps{Meta: meta, FS: g.over(vfs.NewMem(1)), Clock: later})
 	h.waitFor(t, h.KnowsMemoryLevel)
@@ -203,7 +203,7 @@ func TestWhatRotsInMemoryIsNotSettledAsDurable(t *testing.T) {
 // What is dirty when the server is told to end is on the device when it has ended.
 func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
-	h := startKnowing(t, g.over(fs), meta, config("/a"))
+	h := startReporting(t, g.over(fs), meta, config("/a"))
 	g.close(t)
 	chunks := []testChunk{inMemory(1, 300_001), inMemory(2, 5)}
 	for _, c := range chunks {
@@ -229,7 +229,7 @@ func TestTheEndWritesWhatIsDirty(t *testing.T) {
 // The next process says of what it has not found that it is gone, and serves no byte of it.
 func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
-	h := startKnowing(t, g.over(fs), meta, config("/a"))
+	h := startReporting(t, g.over(fs), meta, config("/a"))
 	kept, lost := inMemory(1, 300_001), inMemory(2, 5)
 	_, err := kept.put(t, h)
 	require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
 func TestDirtyMemoryIsBounded(t *testing.T) {
 	cfg := config("/a")
 	cfg.DirtyBytes = 1 << 20
-	h := startKnowing(t, vfs.NewMem(1), newFakeMeta(), cfg)
+	h := startReporting(t, vfs.NewMem(1), newFakeMeta(), cfg)
 	reply, err := inMemory(1, 2<<20).put(t, h)
 	require.NoError(t, err)
 	require.Equal(t, uint32(moraine.NVMe), reply.Level)
@@ -271,7 +271,7 @@ func TestDirtyMemoryIsBounded(t *testing.T) {
 func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
 	g, meta, cfg := newGate(), newFakeMeta(), config("/a")
 	cfg.ScrubInterval, cfg.ReportInterval = 1, 1<<40
-	h := startKnowing(t, g.over(vfs.NewMem(1)), meta, cfg)
+	h := startReporting(t, g.over(vfs.NewMem(1)), meta, cfg)
 	g.close(t)
 	c := inMemory(1, 300_001)
 	_, err := c.put(t, h)

@@ -39,7 +39,7 @@ func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, wo
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return gaveUp(ctx, "read stripe")
+		return contextError(ctx, "read stripe")
 	}
 	results = make(chan wantResult, 1)
 	results <- wantResult{w, err}

@@ -57,8 +57,8 @@ type Client struct {
 	// reads bounds the bytes of buffers that reads need beside the caller's own.
 	reads     *limit.Semaphore
 	readBytes int64
-	// anew is held by who puts a stripe anew (putanew.go).
-	anew gate
+	// resubmits is held by a writer that resubmits a stripe (resubmit.go).
+	resubmits gate
 	// limits are what files of the client wait for, one at a time.
 	limits limits
 	// helpers bounds the chunks read ahead of need, to rebuild others from.
@@ -92,7 +92,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	// Before the session is open: the first server may be gone.
-	c.running.Go(func() { c.meta.lookout.run(life) })
+	c.running.Go(func() { c.meta.endpointHealth.run(life) })
 	if _, err := c.meta.open(ctx, nil); err != nil {
 		stop()
 		c.running.Wait()
@@ -150,7 +150,7 @@ func newClient(cfg Config, deps Deps) *Client {
 		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize, Wait: l.buffers}),
 		writes: newBudget(limit.NewSemaphore(cfg.MemoryBytes-2*readBytes, l.writes), deps.Metrics),
 		reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, limits: l,
-		anew: newGate(&l.anew), ahead: limit.NewSemaphore(readBytes, l.ahead), helpers: limit.NewSemaphore(readBytes/2, l.helpers),
+		resubmits: newGate(&l.resubmits), ahead: limit.NewSemaphore(readBytes, l.ahead), helpers: limit.NewSemaphore(readBytes/2, l.helpers),
 		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
 	c.sample.begin()
 	c.grants = newGrantPool(c)

@@ -57,7 +57,7 @@ func (c *Client) WaitJob(ctx context.Context, id moraine.JobID, progress func(*w
 			return j, nil
 		}
 		if !pause(ctx, c.clock, min(try, 5)) { // up to 320 ms
-			return nil, wrap("client.WaitJob", id.String(), gaveUp(ctx, "wait for a job"))
+			return nil, wrap("client.WaitJob", id.String(), contextError(ctx, "wait for a job"))
 		}
 	}
 }

@@ -116,15 +116,15 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	switch {
 	case n == 0 || !isKind(err, moraine.Stale):
 		return attr, err
-	case mostAnew(l.ready[:n]) >= putAnewTries:
+	case mostResubmits(l.ready[:n]) >= resubmitTries:
 		return nil, refusedAgain(err)
 	}
 	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.inode, "err", err)
 	old, rest := l.ready[:n], l.ready[n:]
 	l.ready, l.final = rest, false // what is put anew is settled, or in its place again
-	sent, perr := f.putAnew(ctx, old, f.send)
+	sent, perr := f.resubmit(ctx, old, f.send)
 	if perr != nil {
-		return nil, cannotPutAnew(err, perr)
+		return nil, cannotResubmit(err, perr)
 	}
 	l.ready = append(sent, rest...)
 	return nil, nil
@@ -175,9 +175,9 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 func (l *commitLog) drop(f *File) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.giveUp(l.ready)
+	f.release(l.ready)
 	for _, s := range l.arrived {
-		f.giveUp(s)
+		f.release(s)
 	}
 	l.ready, l.arrived = nil, nil
 }
@@ -249,7 +249,7 @@ const parentTries = 100
 // boundBy makes the file fail when ctx ends, until the function returned is
 // called.
 func (f *File) boundBy(ctx context.Context) func() {
-	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", gaveUp(ctx, "")) })
+	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", contextError(ctx, "")) })
 	return func() { stop() }
 }
 

@@ -216,7 +216,7 @@ func (ct *content) close() {
 		ct.giveBack(b)
 	}
 	for _, b := range ct.queue {
-		ct.giveUp(b.sent)
+		ct.release(b.sent)
 	}
 	ct.open, ct.queue, ct.spans = nil, nil, nil
 }

@@ -26,11 +26,11 @@ func isTransient(err error) bool {
 	return false
 }
 
-// gaveUp is the error of a call whose context ended.
-func gaveUp(ctx context.Context, op string) error { return gaveUpAfter(ctx, op, nil) }
+// contextError is the error of a call whose context ended.
+func contextError(ctx context.Context, op string) error { return contextErrorAfter(ctx, op, nil) }
 
-// gaveUpAfter is gaveUp with the last failure that was met before.
-func gaveUpAfter(ctx context.Context, op string, last error) error {
+// contextErrorAfter is contextError with the last failure that was met before.
+func contextErrorAfter(ctx context.Context, op string, last error) error {
 	kind := moraine.Canceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		kind = moraine.Timeout

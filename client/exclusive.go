@@ -253,7 +253,7 @@ func (m *made) wait(ctx context.Context) error {
 	case <-m.done:
 		return m.err
 	case <-ctx.Done():
-		return gaveUp(ctx, "make the file")
+		return contextError(ctx, "make the file")
 	}
 }
 
@@ -351,7 +351,7 @@ func (e *exclusive) finish(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return gaveUp(ctx, fmt.Sprintf("give %d directories back", n))
+			return contextError(ctx, fmt.Sprintf("give %d directories back", n))
 		case <-e.cache.clock.After(5 * time.Millisecond):
 		}
 	}

@@ -97,7 +97,7 @@ func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 
 // Ranges of numbers that are spent are told of again where the service did not hear:
 // a session has so many.
-func TestSpentNumbersAreToldOfAgain(t *testing.T) {
+func TestSpentNumbersAreReportedAgain(t *testing.T) {
 	e, _ := holdOf(t)
 	s := e.meta.current()
 	e.ranges[0].next = 2

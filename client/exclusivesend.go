@@ -84,7 +84,7 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 	add := func(req *wire.MetaRequest) error {
 		n, err := h.session.numbers.take(ctx)
 		if err != nil {
-			return gaveUp(ctx, "batch")
+			return contextError(ctx, "batch")
 		}
 		req.LeaseEpoch = epoch
 		op.Requests = append(op.Requests, stamp(req, h.session, n))
@@ -95,7 +95,7 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 		for i, r := range op.Requests {
 			h.session.numbers.end(r.Number, unknown && err != nil)
 			if err == nil && replies[i].GetError() == nil { // one that was refused may not have come to the state
-				h.session.numbers.told(r.GivenUp)
+				h.session.numbers.reported(r.GivenUp)
 			}
 		}
 	}()

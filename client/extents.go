@@ -79,7 +79,7 @@ func (m *extentMap) page(ctx context.Context, off int64) (page, error) {
 	case m.loading <- struct{}{}:
 		defer func() { <-m.loading }()
 	case <-ctx.Done():
-		return page{}, gaveUp(ctx, "get extents")
+		return page{}, contextError(ctx, "get extents")
 	}
 	if p, ok := m.cached(off); ok {
 		return p, nil

@@ -172,7 +172,7 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 				next()
 			}
 		case <-ctx.Done():
-			return gaveUp(ctx, "gather chunks")
+			return contextError(ctx, "gather chunks")
 		}
 	}
 	return nil

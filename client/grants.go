@@ -41,7 +41,7 @@ type grant struct {
 	// Guarded by the pool's mutex:
 	left    []*wire.Placement // not taken yet
 	open    int               // taken, and neither committed nor given up
-	doomed  bool              // no more is taken from it; it ends when open is 0
+	retired bool              // no more is taken from it; it ends when open is 0
 	avoided []moraine.DeviceID
 	used    time.Time
 	// asked is the scheme that the stripes were to have, whatever there was room for.
@@ -146,7 +146,7 @@ func (p *grantPool) take(ctx context.Context, asked grantKey, inode moraine.Inod
 		select {
 		case <-fetching:
 		case <-ctx.Done():
-			return nil, gaveUp(ctx, "grant")
+			return nil, contextError(ctx, "grant")
 		}
 		p.mu.Lock()
 		err = q.err
@@ -173,7 +173,7 @@ func (p *grantPool) next(q *grantQueue) *ticket {
 	now := p.c.clock.Now()
 	for len(q.ready) > 0 {
 		g := q.ready[0]
-		if g.session != p.c.meta.current() || g.doomed || len(g.left) == 0 {
+		if g.session != p.c.meta.current() || g.retired || len(g.left) == 0 {
 			p.drop(q, g)
 			continue
 		}
@@ -193,14 +193,14 @@ func (p *grantPool) next(q *grantQueue) *ticket {
 // settled. The mutex is held.
 func (p *grantPool) drop(q *grantQueue, g *grant) {
 	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
-	g.doomed = true
+	g.retired = true
 	p.endIfDone(g)
 }
 
-// endIfDone ends a doomed grant that nothing is being put under. The mutex is
+// endIfDone ends a retired grant that nothing is being put under. The mutex is
 // held.
 func (p *grantPool) endIfDone(g *grant) {
-	if !g.doomed || g.open > 0 || g.session != p.c.meta.current() {
+	if !g.retired || g.open > 0 || g.session != p.c.meta.current() {
 		return
 	}
 	p.background(func(ctx context.Context) {
@@ -224,8 +224,8 @@ func (p *grantPool) settle(t *ticket, committed bool) {
 	p.endIfDone(t.grant)
 }
 
-// doom has nothing more be taken from the grant of a ticket, which is settled later.
-func (p *grantPool) doom(t *ticket) {
+// retire has nothing more be taken from the grant of a ticket, which is settled later.
+func (p *grantPool) retire(t *ticket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.takeNoMore(t.grant)
@@ -234,7 +234,7 @@ func (p *grantPool) doom(t *ticket) {
 // takeNoMore takes a grant out of its queue; endIfDone must follow, now or later. The mutex
 // is held.
 func (p *grantPool) takeNoMore(g *grant) {
-	g.doomed = true
+	g.retired = true
 	q := p.queue(g.key)
 	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
 }

@@ -74,7 +74,7 @@ func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
 			return len(v.p), nil
 		}
 		if ctx.Err() != nil {
-			return 0, gaveUpAfter(ctx, "read", err)
+			return 0, contextErrorAfter(ctx, "read", err)
 		}
 		switch {
 		case isKind(err, moraine.Stale):
@@ -84,7 +84,7 @@ func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
 		case h.ct.moved(v):
 		case isTransient(err):
 			if !pause(ctx, h.ct.c.clock, try) {
-				return 0, gaveUpAfter(ctx, "read", err)
+				return 0, contextErrorAfter(ctx, "read", err)
 			}
 		default:
 			return 0, err

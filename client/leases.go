@@ -56,8 +56,8 @@ func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, tim
 	stub, addrs := k.meta.servers.current()
 	actx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	a := k.meta.lookout.begin(addrs, time.Duration(req.WaitMillis)*time.Millisecond, cancel)
-	defer k.meta.lookout.end(a)
+	a := k.meta.endpointHealth.begin(addrs, time.Duration(req.WaitMillis)*time.Millisecond, cancel)
+	defer k.meta.endpointHealth.end(a)
 	resp, err := stub.Do(actx, stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
 	if err == nil && resp.GetLeases() == nil {
 		err = badReply("leases")

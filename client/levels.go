@@ -58,7 +58,7 @@ func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were in memory alone, and are gone")}
 		}
 		if !pauseUpTo(ctx, c.clock, try, risePoll) {
-			return gaveUpAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
+			return contextErrorAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
 		}
 	}
 }

@@ -13,7 +13,7 @@ type limits struct {
 	ahead, helpers         limit.Resource // memory that nobody waits for
 	stripes                limit.Resource // stripes of one file on their way
 	file                   limit.Resource // the right to write to a file, or to change it at the service
-	anew                   limit.Resource // the right to put a stripe once more
+	resubmits              limit.Resource // the right to put a stripe once more
 }
 
 func newLimits(patience time.Duration, reports *limit.Reporter) limits {
@@ -26,6 +26,6 @@ func newLimits(patience time.Duration, reports *limit.Reporter) limits {
 		writes: of("memory of writes", memory), reads: of("memory of reads", memory), buffers: of("buffers", memory),
 		ahead: of("memory of readahead", ""), helpers: of("memory of early parity", ""),
 		stripes: of("stripes in flight of a file", servers), file: of("turn to write to a file", servers),
-		anew: of("turn to resubmit a stripe", servers),
+		resubmits: of("turn to resubmit a stripe", servers),
 	}
 }

@@ -22,16 +22,16 @@ import (
 // session, numbers mutations, and repeats what was not answered. Safe for
 // concurrent use.
 type metaConn struct {
-	attempt  time.Duration
-	patience time.Duration
-	dialer   transport.Dialer
-	servers  *servers
-	lookout  *lookout
-	clock    clock.Clock
-	log      *slog.Logger
-	metrics  *Metrics
-	random   io.Reader
-	scope    string // as Config.Scope
+	attempt        time.Duration
+	patience       time.Duration
+	dialer         transport.Dialer
+	servers        *servers
+	endpointHealth *endpointHealth
+	clock          clock.Clock
+	log            *slog.Logger
+	metrics        *Metrics
+	random         io.Reader
+	scope          string // as Config.Scope
 
 	opening chan struct{} // holds one element while a session is being opened
 	session atomic.Pointer[session]
@@ -54,7 +54,7 @@ func newMetaConn(cfg *Config, deps *Deps) *metaConn {
 	m := &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), clock: deps.Clock, log: deps.Log,
 		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, opening: make(chan struct{}, 1)}
-	m.lookout = newLookout(m)
+	m.endpointHealth = newEndpointHealth(m)
 	return m
 }
 
@@ -138,7 +138,7 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return nil, false, gaveUp(ctx, opName(req))
+		return nil, false, contextError(ctx, opName(req))
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.id)
@@ -233,7 +233,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		resp, err := m.try(ctx, stub, addrs, stamped, wait)
 		if err == nil {
 			if number != 0 && isCommand(req) {
-				s.numbers.told(stamped.GivenUp)
+				s.numbers.reported(stamped.GivenUp)
 			}
 			return resp, unknown, nil
 		}
@@ -244,7 +244,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			defer cancel()
 		}
 		if ctx.Err() != nil {
-			return nil, true, gaveUpAfter(ctx, opName(req), err)
+			return nil, true, contextErrorAfter(ctx, opName(req), err)
 		}
 		if isKind(err, moraine.Misrouted) && reroutes < maxReroutes {
 			reroutes++
@@ -281,7 +281,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			longest = electionPause
 		}
 		if !pauseUpTo(ctx, m.clock, try, longest) {
-			return nil, unknown, gaveUpAfter(ctx, opName(req), err)
+			return nil, unknown, contextErrorAfter(ctx, opName(req), err)
 		}
 	}
 }

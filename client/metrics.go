@@ -8,40 +8,40 @@ import (
 
 // Metrics counts what clients do. Several clients of one process may share it.
 type Metrics struct {
-	WrittenBytes     prometheus.Counter // file bytes put
-	ReadBytes        prometheus.Counter // file bytes read
-	ChunksPut        prometheus.Counter
-	ChunksGot        prometheus.Counter
-	ChunkErrors      *prometheus.CounterVec // by op and kind
-	ChunksReplaced   prometheus.Counter     // put on another device than was placed
-	StripesPutAnew   prometheus.Counter     // since their commit was refused
-	StripesRebuilt   prometheus.Counter     // reads served with the help of parity
-	PartsRebuilt     prometheus.Counter     // parts of chunks that reads rebuilt
-	PartsVerified    prometheus.Counter     // and those whose whole chunk was compared with its recorded sum
-	ChunksHedged     prometheus.Counter     // late chunks for which others were asked
-	HedgesWon        prometheus.Counter     // and whose help came first
-	ParityWrong      prometheus.Counter     // parity chunks that do not match their data
-	ChunksReported   prometheus.Counter     // bad chunks reported to the service
-	MetaRequests     prometheus.Counter
-	MetaRetries      prometheus.Counter
-	LeadersLeft      prometheus.Counter // attempts that were ended since another server leads
-	MetaSeconds      prometheus.Histogram
-	PutSeconds       prometheus.Histogram
-	GetSeconds       prometheus.Histogram
-	CommitSeconds    prometheus.Histogram
-	Sessions         prometheus.Counter // opened
-	BudgetWaits      prometheus.Counter // writes that waited for the memory budget
-	StripesCutShort  prometheus.Counter // sent before they were full, to give memory to others
-	ReadaheadHits    prometheus.Counter // reads served from what was fetched ahead
-	PiecesGot        prometheus.Counter // reads of evicted ranges
-	PieceErrors      prometheus.Counter // and those that a server failed
-	CacheHits        prometheus.Counter // look-ups, attributes and listings answered without a request
-	CacheMisses      prometheus.Counter // and those that were asked for while leases were held
-	CacheRecalls     prometheus.Counter
-	LocalCreates     prometheus.Counter // files made under exclusive leases
-	LocalCreatesLost prometheus.Counter // and that the service did not take
-	HoldRecalls      prometheus.Counter // exclusive leases wanted back
-	LeaseRequests    prometheus.Counter // that keep the leases and ask for recalls
+	WrittenBytes       prometheus.Counter // file bytes put
+	ReadBytes          prometheus.Counter // file bytes read
+	ChunksPut          prometheus.Counter
+	ChunksGot          prometheus.Counter
+	ChunkErrors        *prometheus.CounterVec // by op and kind
+	ChunksReplaced     prometheus.Counter     // put on another device than was placed
+	StripesResubmitted prometheus.Counter     // since their commit was refused
+	StripesRebuilt     prometheus.Counter     // reads served with the help of parity
+	PartsRebuilt       prometheus.Counter     // parts of chunks that reads rebuilt
+	PartsVerified      prometheus.Counter     // and those whose whole chunk was compared with its recorded sum
+	ChunksHedged       prometheus.Counter     // late chunks for which others were asked
+	HedgesWon          prometheus.Counter     // and whose help came first
+	ParityWrong        prometheus.Counter     // parity chunks that do not match their data
+	ChunksReported     prometheus.Counter     // bad chunks reported to the service
+	MetaRequests       prometheus.Counter
+	MetaRetries        prometheus.Counter
+	LeadersLeft        prometheus.Counter // attempts that were ended since another server leads
+	MetaSeconds        prometheus.Histogram
+	PutSeconds         prometheus.Histogram
+	GetSeconds         prometheus.Histogram
+	CommitSeconds      prometheus.Histogram
+	Sessions           prometheus.Counter // opened
+	BudgetWaits        prometheus.Counter // writes that waited for the memory budget
+	StripesCutShort    prometheus.Counter // sent before they were full, to give memory to others
+	ReadaheadHits      prometheus.Counter // reads served from what was fetched ahead
+	PiecesGot          prometheus.Counter // reads of evicted ranges
+	PieceErrors        prometheus.Counter // and those that a server failed
+	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
+	CacheMisses        prometheus.Counter // and those that were asked for while leases were held
+	CacheRecalls       prometheus.Counter
+	LocalCreates       prometheus.Counter // files made under exclusive leases
+	LocalCreatesLost   prometheus.Counter // and that the service did not take
+	HoldRecalls        prometheus.Counter // exclusive leases wanted back
+	LeaseRequests      prometheus.Counter // that keep the leases and ask for recalls
 	// WaitsExceeded counts the calls that failed since a bounded resource of the client did
 	// not come free in time.
 	WaitsExceeded *prometheus.CounterVec
@@ -63,40 +63,40 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ChunksGot:    counter("chunks_got_total", "Chunks, or ranges of them, read."),
 		ChunkErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_client_chunk_errors_total",
 			Help: "Failed requests to chunkservers."}, []string{"op", "kind"}),
-		ChunksReplaced:   counter("chunks_replaced_total", "Chunks put on another device than was placed."),
-		StripesPutAnew:   counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
-		StripesRebuilt:   counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
-		PartsRebuilt:     counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
-		PartsVerified:    counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),
-		ChunksHedged:     counter("chunks_hedged_total", "Late chunks for which others were asked."),
-		ParityWrong:      counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
-		HedgesWon:        counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
-		ChunksReported:   counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
-		MetaRequests:     counter("meta_requests_total", "Requests to the metadata service."),
-		LeadersLeft:      counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
-		MetaRetries:      counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
-		MetaSeconds:      seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
-		PutSeconds:       seconds("put_seconds", "Time to put a chunk."),
-		GetSeconds:       seconds("get_seconds", "Time to read a chunk or a range of it."),
-		CommitSeconds:    seconds("commit_seconds", "Time from the call of Commit to its end."),
-		Sessions:         counter("sessions_total", "Sessions opened."),
-		BudgetWaits:      counter("budget_waits_total", "Writes that waited for the memory budget."),
-		StripesCutShort:  counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
-		ReadaheadHits:    counter("readahead_hits_total", "Reads served from what was fetched ahead."),
-		PiecesGot:        counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
-		PieceErrors:      counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
-		CacheHits:        counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
-		CacheMisses:      counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
-		CacheRecalls:     counter("cache_recalls_total", "Recalls carried out."),
-		LocalCreates:     counter("local_creates_total", "Files made under exclusive leases, before the service heard of them."),
-		LocalCreatesLost: counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
-		HoldRecalls:      counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
-		LeaseRequests:    counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
-		WaitsExceeded:    limit.NewMetrics(reg, "client"),
+		ChunksReplaced:     counter("chunks_replaced_total", "Chunks put on another device than was placed."),
+		StripesResubmitted: counter("stripes_put_anew_total", "Stripes put once more, since devices that took them went out, or lost their memory, before they were committed."),
+		StripesRebuilt:     counter("stripes_rebuilt_total", "Reads of stripes served with the help of other chunks."),
+		PartsRebuilt:       counter("rebuilt_parts_total", "Parts of chunks that reads rebuilt from other chunks."),
+		PartsVerified:      counter("rebuilt_parts_verified_total", "Those of them whose whole chunk was rebuilt and compared with its recorded sum."),
+		ChunksHedged:       counter("chunks_hedged_total", "Late chunks for which others were asked."),
+		ParityWrong:        counter("parity_wrong_total", "Parity chunks that have their recorded sum, and are not the parity of their stripe's data; reported, and encoded again."),
+		HedgesWon:          counter("hedges_won_total", "Hedged reads that the other chunks answered first."),
+		ChunksReported:     counter("chunks_reported_total", "Bad chunks reported to the metadata service."),
+		MetaRequests:       counter("meta_requests_total", "Requests to the metadata service."),
+		LeadersLeft:        counter("meta_leaders_left_total", "Attempts of requests that were ended since another metadata server than the one that did not answer leads."),
+		MetaRetries:        counter("meta_retries_total", "Repeated attempts of requests to the metadata service."),
+		MetaSeconds:        seconds("meta_seconds", "Time of requests to the metadata service, retries included."),
+		PutSeconds:         seconds("put_seconds", "Time to put a chunk."),
+		GetSeconds:         seconds("get_seconds", "Time to read a chunk or a range of it."),
+		CommitSeconds:      seconds("commit_seconds", "Time from the call of Commit to its end."),
+		Sessions:           counter("sessions_total", "Sessions opened."),
+		BudgetWaits:        counter("budget_waits_total", "Writes that waited for the memory budget."),
+		StripesCutShort:    counter("stripes_cut_short_total", "Stripes sent before they were full, for want of memory."),
+		ReadaheadHits:      counter("readahead_hits_total", "Reads served from what was fetched ahead."),
+		PiecesGot:          counter("pieces_got_total", "Reads of evicted ranges, from pieces of objects."),
+		PieceErrors:        counter("piece_errors_total", "Reads of pieces that a server did not answer, or answered wrongly."),
+		CacheHits:          counter("cache_hits_total", "Names, attributes and listings answered from the cache, under a lease."),
+		CacheMisses:        counter("cache_misses_total", "Names, attributes and listings that the cache did not have."),
+		CacheRecalls:       counter("cache_recalls_total", "Recalls carried out."),
+		LocalCreates:       counter("local_creates_total", "Files made under exclusive leases, before the service heard of them."),
+		LocalCreatesLost:   counter("local_creates_lost_total", "Files made under exclusive leases that the service did not take, or that went with the session."),
+		HoldRecalls:        counter("exclusive_lease_recalls_total", "Exclusive leases that the service wanted back."),
+		LeaseRequests:      counter("lease_requests_total", "Requests that keep the leases and ask for recalls; not among the meta requests."),
+		WaitsExceeded:      limit.NewMetrics(reg, "client"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.WrittenBytes, m.ReadBytes, m.ChunksPut, m.ChunksGot, m.ChunkErrors, m.ChunksReplaced,
-			m.StripesPutAnew, m.StripesRebuilt, m.PartsRebuilt, m.PartsVerified, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
+			m.StripesResubmitted, m.StripesRebuilt, m.PartsRebuilt, m.PartsVerified, m.ChunksHedged, m.HedgesWon, m.ParityWrong, m.ChunksReported, m.MetaRequests, m.MetaRetries, m.LeadersLeft,
 			m.MetaSeconds, m.PutSeconds, m.GetSeconds, m.CommitSeconds, m.Sessions, m.BudgetWaits,
 			m.StripesCutShort, m.ReadaheadHits, m.PiecesGot, m.PieceErrors,
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
@@ -109,9 +109,9 @@ type Stats struct {
 	WrittenBytes   uint64
 	ReadBytes      uint64
 	ChunksReplaced uint64
-	// StripesPutAnew counts the stripes whose commit was refused since devices went out.
-	StripesPutAnew uint64
-	StripesRebuilt uint64
+	// StripesResubmitted counts the stripes whose commit was refused since devices went out.
+	StripesResubmitted uint64
+	StripesRebuilt     uint64
 	// PartsRebuilt counts the parts of chunks that reads rebuilt, and PartsVerified those whose
 	// whole chunk was compared with its recorded sum.
 	PartsRebuilt, PartsVerified uint64
@@ -136,12 +136,12 @@ type Stats struct {
 func (c *Client) Stats() Stats {
 	m := c.metrics
 	return Stats{
-		WrittenBytes:   count(m.WrittenBytes),
-		ReadBytes:      count(m.ReadBytes),
-		ChunksReplaced: count(m.ChunksReplaced),
-		StripesPutAnew: count(m.StripesPutAnew),
-		StripesRebuilt: count(m.StripesRebuilt),
-		PartsRebuilt:   count(m.PartsRebuilt), PartsVerified: count(m.PartsVerified),
+		WrittenBytes:       count(m.WrittenBytes),
+		ReadBytes:          count(m.ReadBytes),
+		ChunksReplaced:     count(m.ChunksReplaced),
+		StripesResubmitted: count(m.StripesResubmitted),
+		StripesRebuilt:     count(m.StripesRebuilt),
+		PartsRebuilt:       count(m.PartsRebuilt), PartsVerified: count(m.PartsVerified),
 		ChunksHedged:   count(m.ChunksHedged),
 		HedgesWon:      count(m.HedgesWon),
 		ChunksReported: count(m.ChunksReported),

@@ -65,7 +65,7 @@ func (c *Client) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 			return nil
 		}
 		if ctx.Err() != nil {
-			return gaveUpAfter(ctx, "read piece", err)
+			return contextErrorAfter(ctx, "read piece", err)
 		}
 		c.metrics.PieceErrors.Inc()
 		c.log.Debug("a piece of an object could not be read", "object", o.object.Id, "host", h.id, "err", err)

@@ -12,10 +12,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// errAnew says that the stripe can not be completed where it was begun, but can
+// errResubmit says that the stripe can not be completed where it was begun, but can
 // be under another number, and perhaps another scheme. Never under the same
 // number: the chunks that were put already would differ from the new ones.
-var errAnew = errors.New("the stripe must be sent anew")
+var errResubmit = errors.New("the stripe must be sent anew")
 
 // putter sends the chunks of one stripe and replaces devices that fail or lag.
 type putter struct {
@@ -52,7 +52,7 @@ type putResult struct {
 
 // putStripe puts the chunks of an encoded stripe where the placement says, and
 // returns the record to commit. Every chunk is at the level when it returns nil;
-// on error some may be, and the end of the grant explains them. errAnew: see there.
+// on error some may be, and the end of the grant explains them. errResubmit: see there.
 func (c *Client) putStripe(ctx context.Context, t *ticket, st *stripe, place placement, level moraine.Level) (*wire.Stripe, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	n := st.scheme.Chunks()
@@ -93,7 +93,7 @@ func (p *putter) run(ctx context.Context) error {
 			p.replaceSlow(ctx)
 			slow = make(chan time.Time) // once
 		case <-ctx.Done():
-			return gaveUp(ctx, "put stripe")
+			return contextError(ctx, "put stripe")
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 		return true, nil
 	}
 	if ctx.Err() != nil {
-		return false, gaveUpAfter(ctx, "put stripe", r.err)
+		return false, contextErrorAfter(ctx, "put stripe", r.err)
 	}
 	p.c.metrics.ChunkErrors.WithLabelValues("put", moraine.KindOf(r.err).String()).Inc()
 	p.c.log.Debug("a chunk could not be put", "stripe", p.ticket.stripe, "index", r.index, "device", dev, "err", r.err)
@@ -262,7 +262,7 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 		return err
 	}
 	if _, err := p.c.grants.place(ctx, p.ticket, p.ticket.grant.key.scheme, avoid, nil); err == nil {
-		return errAnew
+		return errResubmit
 	}
 	p.failed = nil
 	p.rounds++
@@ -270,7 +270,7 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 		return cause
 	}
 	if !pause(ctx, p.c.clock, p.rounds+3) {
-		return gaveUpAfter(ctx, "put stripe", cause)
+		return contextErrorAfter(ctx, "put stripe", cause)
 	}
 	p.send(ctx, index)
 	return nil

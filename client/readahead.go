@@ -115,7 +115,7 @@ func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error 
 				continue
 			}
 			if ctx.Err() != nil {
-				return gaveUp(ctx, "read")
+				return contextError(ctx, "read")
 			}
 		}
 		if err := a.r.read(ctx, p[:n], off); err != nil {

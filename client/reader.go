@@ -129,7 +129,7 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return gaveUpAfter(ctx, "read", err)
+			return contextErrorAfter(ctx, "read", err)
 		}
 		switch {
 		case (isKind(err, moraine.Lost) || isKind(err, moraine.PermissionDenied)) && !refreshed:
@@ -140,7 +140,7 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 			// A layout that changed shows as servers that do not have it.
 			r.extents.forget()
 			if !pause(ctx, r.c.clock, try) {
-				return gaveUpAfter(ctx, "read", err)
+				return contextErrorAfter(ctx, "read", err)
 			}
 		default:
 			return err

@@ -19,29 +19,29 @@ type reporter struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting map[toldChunk]*wire.BadChunk
-	// told remembers what was reported lately, so that a file read a thousand
+	waiting map[reportedChunk]*wire.BadChunk
+	// reported remembers what was reported lately, so that a file read a thousand
 	// times reports once a minute. What a newer record has is another matter: the
 	// service passes over what is told of by an old one.
-	told map[toldChunk]time.Time
+	reported map[reportedChunk]time.Time
 }
 
-// toldChunk is a chunk by a record of its stripe.
-type toldChunk struct {
+// reportedChunk is a chunk by a record of its stripe.
+type reportedChunk struct {
 	moraine.ChunkID
 	version moraine.LayoutVersion
 }
 
 const (
 	maxReports  = 256 // waiting; what comes on top is dropped
-	maxTold     = 4096
+	maxReported = 4096
 	reportAgain = time.Minute
 	reportPause = 100 * time.Millisecond // to collect more
 )
 
 func newReporter(c *Client) *reporter {
-	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[toldChunk]*wire.BadChunk{},
-		told: map[toldChunk]time.Time{}}
+	return &reporter{c: c, wake: make(chan struct{}, 1), waiting: map[reportedChunk]*wire.BadChunk{},
+		reported: map[reportedChunk]time.Time{}}
 }
 
 // add reports a chunk as the record s has it. The record may be one that the reader kept
@@ -57,17 +57,17 @@ func (r *reporter) addParity(s *stripeRecord, index int) {
 }
 
 func (r *reporter) report(s *stripeRecord, index int, b *wire.BadChunk) {
-	told := toldChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
+	told := reportedChunk{moraine.ChunkID{Stripe: s.ID, Index: uint8(index)}, s.Version}
 	now := r.c.clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.told[told]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
+	if at, ok := r.reported[told]; (ok && now.Sub(at) < reportAgain) || len(r.waiting) >= maxReports {
 		return
 	}
-	if len(r.told) >= maxTold {
-		clear(r.told)
+	if len(r.reported) >= maxReported {
+		clear(r.reported)
 	}
-	r.told[told] = now
+	r.reported[told] = now
 	b.Stripe, b.Index, b.Device = uint64(s.ID), uint32(index), uint32(s.Chunks[index].Device)
 	b.Version, b.AtVersion, b.Capability = uint32(s.Version), true, s.capability
 	r.waiting[told] = b
@@ -101,7 +101,7 @@ func (r *reporter) deliver(ctx context.Context) {
 	for _, b := range sent {
 		op.Chunks = append(op.Chunks, b)
 	}
-	r.waiting = map[toldChunk]*wire.BadChunk{}
+	r.waiting = map[reportedChunk]*wire.BadChunk{}
 	r.mu.Unlock()
 	if len(op.Chunks) == 0 {
 		return

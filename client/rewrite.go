@@ -294,7 +294,7 @@ func (w *rewriter) put(ctx context.Context, t *ticket, part []located, commit fu
 		return err
 	}
 	if err := commit(ctx, sent); err != nil {
-		w.giveUp(sent)
+		w.release(sent)
 		return err
 	}
 	for _, p := range sent {

@@ -10,10 +10,10 @@ import (
 
 // sentStripe is a stripe whose chunks are all in place, to be committed.
 type sentStripe struct {
-	record *wire.Stripe
-	ticket *ticket
-	crc    uint32 // of its bytes
-	anew   int    // how often they were put anew
+	record    *wire.Stripe
+	ticket    *ticket
+	crc       uint32 // of its bytes
+	resubmits int    // how often they were put anew
 }
 
 // sender puts the stripes of one file in place.
@@ -45,7 +45,7 @@ func (f *sender) send(ctx context.Context, st *stripe, t *ticket) ([]sentStripe,
 		}
 		f.c.grants.settle(t, false)
 		t = nil
-		if !errors.Is(err, errAnew) {
+		if !errors.Is(err, errResubmit) {
 			return nil, err
 		}
 	}
@@ -65,20 +65,20 @@ func (f *sender) sendParts(ctx context.Context, st *stripe, t *ticket, full int6
 		part.free()
 		t = nil
 		if err != nil {
-			f.giveUp(sent)
+			f.release(sent)
 			return nil, err
 		}
 		sent = append(sent, got...)
 	}
 	if now := sumOf(sent); st.summed && now != st.content {
-		f.giveUp(sent)
+		f.release(sent)
 		return nil, changedInMemory(st.content, now)
 	}
 	return sent, nil
 }
 
-// giveUp settles the tickets of stripes that will not be committed.
-func (f *sender) giveUp(sent []sentStripe) {
+// release settles the tickets of stripes that will not be committed.
+func (f *sender) release(sent []sentStripe) {
 	for _, s := range sent {
 		f.c.grants.settle(s.ticket, false)
 	}

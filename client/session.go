@@ -46,7 +46,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	case m.opening <- struct{}{}:
 		defer func() { <-m.opening }()
 	case <-ctx.Done():
-		return nil, gaveUp(ctx, "open session")
+		return nil, contextError(ctx, "open session")
 	}
 	if s := m.session.Load(); s != old {
 		return s, nil
@@ -163,7 +163,7 @@ func (m *metaConn) close(ctx context.Context) error {
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return gaveUp(ctx, "close session")
+		return contextError(ctx, "close session")
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}
 	_, _, err = m.exchange(ctx, req, s, n)

@@ -149,7 +149,7 @@ func (s *stager) stage(ctx context.Context, t *ticket, part []located) error {
 		return err
 	}
 	if err := s.commit(ctx, off, sent); err != nil {
-		s.giveUp(sent)
+		s.release(sent)
 		return err
 	}
 	for _, p := range sent {

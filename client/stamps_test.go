@@ -187,6 +187,6 @@ func TestReadersBesideOneWriter(t *testing.T) {
 			s.read(t, c, last, b, 1)
 		}
 		require.NoError(t, last.Close(c.ctx))
-		require.NotZero(t, cl.Stats().StripesPutAnew)
+		require.NotZero(t, cl.Stats().StripesResubmitted)
 	})
 }

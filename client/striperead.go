@@ -221,7 +221,7 @@ func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results 
 				return r.useRebuilt(rebuilding, results)
 			}
 		case <-ctx.Done():
-			return gaveUp(ctx, "read stripe")
+			return contextError(ctx, "read stripe")
 		}
 	}
 }

@@ -131,7 +131,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 	case t.refreshing <- struct{}{}:
 		defer func() { <-t.refreshing }()
 	case <-ctx.Done():
-		return gaveUp(ctx, "get topology")
+		return contextError(ctx, "get topology")
 	}
 	if t.now.Load() != seen {
 		return nil

@@ -88,9 +88,9 @@ func (w *window) acked() (below uint64, given []uint64) {
 	return w.low, slices.Clone(w.given)
 }
 
-// told says that the state has heard of numbers that were given up: with a command that
+// reported says that the state has heard of numbers that were given up: with a command that
 // was applied (isCommand).
-func (w *window) told(given []uint64) {
+func (w *window) reported(given []uint64) {
 	if len(given) == 0 {
 		return
 	}

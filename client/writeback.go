@@ -43,14 +43,14 @@ func (ct *content) sendOff(b *batch) {
 		defer func() { <-ct.slots }()
 		ctx, cancel := context.WithTimeout(ct.life, ct.c.cfg.Patience)
 		defer cancel()
-		sent, err := to.sendAnew(ctx, b.st, ticket)
+		sent, err := to.sendAgain(ctx, b.st, ticket)
 		ct.arrived(b, sent, err)
 	})
 }
 
-// sendAnew is send that begins again where the session expired meanwhile: the
+// sendAgain is send that begins again where the session expired meanwhile: the
 // bytes are still held.
-func (s *sender) sendAnew(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
+func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
 	for try := 0; ; try++ {
 		sent, err := s.send(ctx, st, t)
 		t = nil
@@ -63,14 +63,14 @@ func (s *sender) sendAnew(ctx context.Context, st *stripe, t *ticket) ([]sentStr
 			return sent, nil
 		}
 		if err == nil {
-			s.giveUp(sent)
+			s.release(sent)
 			continue
 		}
 		if !isKind(err, moraine.SessionExpired) || ctx.Err() != nil {
 			return nil, err
 		}
 		if err := s.c.meta.renew(ctx, false); err != nil || !pause(ctx, s.c.clock, try) {
-			return nil, gaveUpAfter(ctx, "put stripe", err)
+			return nil, contextErrorAfter(ctx, "put stripe", err)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
 	defer ct.mu.Unlock()
 	switch {
 	case b.state == batchFailed: // withdrawn
-		ct.giveUp(sent)
+		ct.release(sent)
 	case err == nil:
 		b.placed(sent)
 		b.state = batchPut
@@ -112,7 +112,7 @@ func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
 func (ct *content) fail(b *batch, err error) {
 	b.state, b.err = batchFailed, err
 	ct.spans.drop(func(o *batch) bool { return o == b })
-	ct.giveUp(b.sent)
+	ct.release(b.sent)
 	b.sent = nil
 	if !b.appended { // who appended is told at once
 		ct.faults.add(err)
@@ -161,8 +161,8 @@ func (b *batch) records() int {
 	return n
 }
 
-// anew returns how often the batch was put anew. It must have been put.
-func (b *batch) anew() int { return mostAnew(b.sent) }
+// resubmits returns how often the batch was put anew. It must have been put.
+func (b *batch) resubmits() int { return mostResubmits(b.sent) }
 
 // flush sends everything written before and returns when all of it is
 // committed, or given up.
@@ -196,7 +196,7 @@ func (ct *content) awaitCommitted(ctx context.Context) error {
 			ct.mu.Lock()
 		case <-ctx.Done():
 			ct.mu.Lock()
-			return gaveUp(ctx, "flush")
+			return contextError(ctx, "flush")
 		}
 	}
 	return nil
@@ -253,7 +253,7 @@ func (ct *content) commitNext() {
 	if len(op.Extents) > 0 {
 		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
 		if isKind(err, moraine.Stale) {
-			if err = ct.putBatchesAnew(set, err); err == nil {
+			if err = ct.resubmitBatches(set, err); err == nil {
 				return // by a lesser scheme they may be more than one entry takes
 			}
 		}
@@ -274,10 +274,10 @@ func (ct *content) commitNext() {
 	ct.prune()
 }
 
-// putBatchesAnew has the bytes of batches put anew that could not be committed since
+// resubmitBatches has the bytes of batches put anew that could not be committed since
 // devices went out, some times. Publish is held, so that their extents stay as they are.
-func (ct *content) putBatchesAnew(set []*batch, refused error) error {
-	if set[0].anew() >= putAnewTries { // and so are the others
+func (ct *content) resubmitBatches(set []*batch, refused error) error {
+	if set[0].resubmits() >= resubmitTries { // and so are the others
 		return refusedAgain(refused)
 	}
 	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.inode, "err", refused)
@@ -286,9 +286,9 @@ func (ct *content) putBatchesAnew(set []*batch, refused error) error {
 		old, to := b.sent, ct.sender
 		b.sent = nil
 		ct.mu.Unlock()
-		sent, err := to.putAnew(ct.life, old, to.sendAnew)
+		sent, err := to.resubmit(ct.life, old, to.sendAgain)
 		if err != nil {
-			return cannotPutAnew(refused, err)
+			return cannotResubmit(refused, err)
 		}
 		ct.mu.Lock()
 		b.placed(sent)
@@ -328,7 +328,7 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	var laid spans
 	records, cuts := 0, 0 // cuts: where a range may go on in another stripe
 	for _, b := range ct.queue {
-		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.anew() != set[0].anew())) {
+		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.resubmits() != set[0].resubmits())) {
 			break
 		}
 		next := slices.Clone(laid)

@@ -16,7 +16,7 @@ import (
 // signalInterval is how often a call that waits looks for a signal of its caller.
 const signalInterval = 500 * time.Millisecond
 
-// gaveUp reports whether the thread that made a call has a signal pending that it does
+// contextError reports whether the thread that made a call has a signal pending that it does
 // not block, or ends since a signal killed it. It is false where the thread is not
 // visible: it is in another PID namespace (the kernel says 0 then), or has ended.
 func gaveUp(thread uint32) bool {

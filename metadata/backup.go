@@ -95,7 +95,7 @@ func (l *leader) endBackup(id uint64) (*wire.MetaResponse, error) {
 func (b *backup) read(next uint64) error {
 	left := uint64(b.info.Bytes) - next
 	if b.stream == nil {
-		return errGivenUp
+		return errBackupEnded
 	}
 	p := make([]byte, min(backupPiece, left))
 	_, err := io.ReadFull(b.stream, p)
@@ -119,7 +119,7 @@ func (b *backup) close() error {
 	return stream.Close()
 }
 
-var errGivenUp = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
+var errBackupEnded = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
 
 // backup finds a backup, or begins one.
 func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error) {
@@ -131,7 +131,7 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 		return id, b, nil
 	}
 	if id != 0 {
-		return 0, nil, errGivenUp
+		return 0, nil, errBackupEnded
 	}
 	store, ok := l.store.(snapshotter)
 	if !ok {

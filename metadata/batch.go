@@ -22,13 +22,13 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	}
 	reply := &wire.BatchReply{Responses: make([]*wire.MetaResponse, len(requests))}
 	left := make([]int, 0, len(requests)) // those to be proposed
-	full := l.crowded()
+	full := l.outOfSpace()
 	for i, req := range requests {
 		if err := l.mayBatch(c, req); err != nil {
 			return nil, err
 		}
 		if _, ends := req.Op.(*wire.MetaRequest_EndHold); full && !ends {
-			reply.Responses[i] = &wire.MetaResponse{Error: state.WireError(crowdedError())}
+			reply.Responses[i] = &wire.MetaResponse{Error: state.WireError(outOfSpaceError())}
 			continue
 		}
 		left = append(left, i)
@@ -57,11 +57,11 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 				// The routing changed on the way: who asks learns it, and asks again.
 				return nil, transport.ErrorFromWire(res.Response.Error)
 			}
-			if err := l.settleResult(ctx, res); err != nil {
+			if err := l.resolveResult(ctx, res); err != nil {
 				return nil, err
 			}
 			if requests[i].LeaseEpoch != 0 {
-				res.Response.Lease = told(requests[i], res)
+				res.Response.Lease = ownChanges(requests[i], res)
 			}
 			reply.Responses[i] = res.Response
 		}

@@ -34,8 +34,8 @@ type bucketWord struct {
 
 func newBucketHealths() *bucketHealths { return &bucketHealths{byHost: make(map[string]bucketWord)} }
 
-// heard takes in what a registered host said.
-func (b *bucketHealths) heard(host string, said *wire.BucketHealth, now time.Time) {
+// note takes in what a registered host said.
+func (b *bucketHealths) note(host string, said *wire.BucketHealth, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if said == nil {

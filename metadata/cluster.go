@@ -30,7 +30,7 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	if err := l.awaitFill(ctx); err != nil {
 		return nil, err
 	}
-	if err := l.awaitHeard(ctx, asked); err != nil {
+	if err := l.awaitReports(ctx, asked); err != nil {
 		return nil, err
 	}
 	reply := &wire.ClusterReply{}
@@ -51,7 +51,7 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	if !whole {
 		reply.Check.Found = nil // it may tell of what is not the caller's
 	}
-	reply.Topology, reply.DefaultScheme = l.topology.heardSince(asked, l.markEndpoints(l.markRevoked(topology))), schemeToWire(v.defaultScheme())
+	reply.Topology, reply.DefaultScheme = l.topology.reportedSince(asked, l.markEndpoints(l.markRevoked(topology))), schemeToWire(v.defaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -117,7 +117,7 @@ func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
-			LowSpace: s.lowSpaceOf(m.ID), Heard: l.heardMember(&m, asked),
+			LowSpace: s.lowSpaceOf(m.ID), Heard: l.memberKnown(&m, asked),
 			Endpoint: l.endpoints.health(server{transport.RoleMetadata, m.ID}, l.deps.Clock.Now()),
 		}
 		if m.ID == s.cfg.Node {
@@ -144,9 +144,9 @@ func (s *Server) lowSpaceOf(id string) bool {
 	return heard && h.status.GetLowSpace()
 }
 
-// crowded reports whether nothing may grow: the disk of this server is nearly full,
+// outOfSpace reports whether nothing may grow: the disk of this server is nearly full,
 // or those of so many others that a majority would go with them.
-func (l *leader) crowded() bool { return l.store.LowSpace() || l.fullDisks.Load() }
+func (l *leader) outOfSpace() bool { return l.store.LowSpace() || l.fullDisks.Load() }
 
 // countFullDisks keeps what crowded says of the others.
 func (l *leader) countFullDisks() {

@@ -42,10 +42,10 @@ type slowKind struct {
 
 // slowness is since when devices have been slow.
 type slowness struct {
-	since  map[slowKind]time.Time
-	byHand map[uint32]time.Time // since when devices were seen to be in by a person's word
-	last   time.Time            // that one was let go
-	told   time.Time            // that a host was found slow as a whole
+	since    map[slowKind]time.Time
+	byHand   map[uint32]time.Time // since when devices were seen to be in by a person's word
+	last     time.Time            // that one was let go
+	warnedAt time.Time            // that a host was found slow as a whole
 }
 
 // judge returns the device that is to be let go for being slow, 0 for none, and a host all
@@ -99,10 +99,10 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 		}
 	}
 	s.since = since
-	if alike != "" && !s.told.IsZero() && now.Sub(s.told) < slowRest {
+	if alike != "" && !s.warnedAt.IsZero() && now.Sub(s.warnedAt) < slowRest {
 		alike = ""
 	} else if alike != "" {
-		s.told = now
+		s.warnedAt = now
 	}
 	if gone >= max(1, disks/slowPart) || (!s.last.IsZero() && now.Sub(s.last) < slowRest) {
 		worst = 0

@@ -166,9 +166,9 @@ func (e *endpoints) booted(host string) {
 	}
 }
 
-// heard takes in what a host found, and returns whom it is to try. What it says of others than
+// noteProbes takes in what a host found, and returns whom it is to try. What it says of others than
 // those that it was told to try, or of a time before they started, is passed over.
-func (e *endpoints) heard(prober string, said []*wire.Probe, now time.Time) []*wire.ProbeTarget {
+func (e *endpoints) noteProbes(prober string, said []*wire.Probe, now time.Time) []*wire.ProbeTarget {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	aims := e.aims[prober]
@@ -182,9 +182,9 @@ func (e *endpoints) heard(prober string, said []*wire.Probe, now time.Time) []*w
 	return aims
 }
 
-// deaf reports whether a prober has tried two servers at least, and reached none. The caller
+// reachesNone reports whether a prober has tried two servers at least, and reached none. The caller
 // holds mu.
-func (e *endpoints) deaf(prober string, now time.Time) bool {
+func (e *endpoints) reachesNone(prober string, now time.Time) bool {
 	tried := 0
 	for _, a := range e.aims[prober] {
 		w, ok := e.targets[server{transport.Role(a.Role), a.Node}].reports[prober]
@@ -215,7 +215,7 @@ func (e *endpoints) healthLocked(name server, now time.Time) *wire.EndpointHealt
 	}
 	for _, p := range t.probers {
 		w, ok := t.reports[p]
-		if !ok || now.Sub(w.at) > probeStale || e.deaf(p, now) {
+		if !ok || now.Sub(w.at) > probeStale || e.reachesNone(p, now) {
 			continue
 		}
 		h.Tried++
@@ -227,7 +227,7 @@ func (e *endpoints) healthLocked(name server, now time.Time) *wire.EndpointHealt
 	need := uint32(min(2, len(t.probers)))
 	h.Known = need > 0 && h.Tried >= need
 	h.Unreachable = need > 0 && h.Failed >= need
-	h.Deaf = name.role == transport.RoleChunkserver && e.deaf(name.node, now)
+	h.Deaf = name.role == transport.RoleChunkserver && e.reachesNone(name.node, now)
 	return h
 }
 

@@ -22,7 +22,7 @@ func PlanRepair(hosts []*wire.Host, s *moraine.Stripe, bad uint32) []*wire.Inten
 	t.load(hosts, now)
 	for _, h := range hosts {
 		if h.Alive {
-			t.heard(h.Id, nil, t.mark(), now.Add(time.Minute))
+			t.noteHeartbeat(h.Id, nil, t.mark(), now.Add(time.Minute))
 		}
 	}
 	t.judge(now.Add(time.Minute), time.Hour, 0)
@@ -46,7 +46,7 @@ func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, bu
 	t.load(hosts, now)
 	for _, h := range hosts {
 		if h.Alive {
-			t.heard(h.Id, h.Devices, t.mark(), now.Add(time.Minute))
+			t.noteHeartbeat(h.Id, h.Devices, t.mark(), now.Add(time.Minute))
 		}
 	}
 	t.judge(now.Add(time.Minute), time.Hour, 0)
@@ -82,7 +82,7 @@ func NewFullness(suspect time.Duration, now time.Time) *Fullness {
 
 // Heard takes in a heartbeat, Deleted an acknowledgement.
 func (f *Fullness) Heard(used uint64, now time.Time) {
-	f.t.heard("n1", []*wire.Device{{Id: 1, Capacity: 1000, Used: used}}, f.t.mark(), now)
+	f.t.noteHeartbeat("n1", []*wire.Device{{Id: 1, Capacity: 1000, Used: used}}, f.t.mark(), now)
 }
 
 func (f *Fullness) Deleted(bytes uint64, now time.Time) {

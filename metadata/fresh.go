@@ -24,14 +24,14 @@ func (l *leader) ask(fresh bool) asked {
 	return asked{fresh: fresh, mark: l.topology.mark(), at: l.deps.Clock.Now()}
 }
 
-// awaitHeard waits, where a fresh status was asked for, until each host and metadata server
+// awaitReports waits, where a fresh status was asked for, until each host and metadata server
 // that is taken for alive was heard since, or counts as down: no longer than a host may be
 // silent, or the request may take.
-func (l *leader) awaitHeard(ctx context.Context, asked asked) error {
+func (l *leader) awaitReports(ctx context.Context, asked asked) error {
 	if !asked.fresh {
 		return nil
 	}
-	for !l.topology.allHeard(asked.mark) || !l.membersHeard(asked) {
+	for !l.topology.allReported(asked.mark) || !l.membersKnown(asked) {
 		left := max(l.cfg.Suspect, memberSilent) + 2*tickEvery - l.deps.Clock.Since(asked.at)
 		if deadline, ok := ctx.Deadline(); ok {
 			left = min(left, deadline.Sub(l.deps.Clock.Now())-replyTime)
@@ -47,9 +47,9 @@ func (l *leader) awaitHeard(ctx context.Context, asked asked) error {
 	return nil
 }
 
-// allHeard reports whether each host with devices in use that is taken for alive was heard
+// allReported reports whether each host with devices in use that is taken for alive was heard
 // after a mark.
-func (t *topology) allHeard(mark uint64) bool {
+func (t *topology) allReported(mark uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
@@ -78,9 +78,9 @@ func (t *topology) refreshAll() {
 	t.publish()
 }
 
-// heardSince is a topology in which only those hosts are said to be heard that were after
+// reportedSince is a topology in which only those hosts are said to be heard that were after
 // the status was asked for.
-func (t *topology) heardSince(asked asked, w *wire.Topology) *wire.Topology {
+func (t *topology) reportedSince(asked asked, w *wire.Topology) *wire.Topology {
 	if !asked.fresh {
 		return w
 	}
@@ -95,8 +95,8 @@ func (t *topology) heardSince(asked asked, w *wire.Topology) *wire.Topology {
 	return out
 }
 
-// heardMember reports whether it is known that a metadata server is alive, or that it is not.
-func (l *leader) heardMember(m *Member, asked asked) bool {
+// memberKnown reports whether it is known that a metadata server is alive, or that it is not.
+func (l *leader) memberKnown(m *Member, asked asked) bool {
 	now := l.deps.Clock.Now()
 	switch {
 	case m.ID == l.cfg.Node:
@@ -107,9 +107,9 @@ func (l *leader) heardMember(m *Member, asked asked) bool {
 	return !asked.fresh || m.Contact <= now.Sub(asked.at)
 }
 
-func (l *leader) membersHeard(asked asked) bool {
+func (l *leader) membersKnown(asked asked) bool {
 	for _, m := range l.store.Members() {
-		if m.Voter && !l.heardMember(&m, asked) {
+		if m.Voter && !l.memberKnown(&m, asked) {
 			return false
 		}
 	}

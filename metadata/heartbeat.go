@@ -32,7 +32,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.topology.view().mayRegister(c, host); err != nil {
 		return nil, err
 	}
-	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
 	req := proto.CloneOf(c.req)
@@ -47,7 +47,7 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := l.loadHosts(); err != nil {
 		return nil, err
 	}
-	l.topology.heard(host, nil, mark, l.deps.Clock.Now())
+	l.topology.noteHeartbeat(host, nil, mark, l.deps.Clock.Now())
 	reply := resp.GetRegisterHost()
 	reply.Cluster, reply.Incarnation, reply.Mark = l.cluster.uuid[:], uint64(l.cluster.incarnation), l.mark()
 	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
@@ -67,17 +67,17 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 		return nil, err
 	}
 	asked := c.req.GetHeartbeat()
-	if err := l.heardOf(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
-	known := l.topology.heard(host, asked.Devices, mark, l.deps.Clock.Now())
+	known := l.topology.noteHeartbeat(host, asked.Devices, mark, l.deps.Clock.Now())
 	v := l.topology.view()
 	now := l.deps.Clock.Now()
 	l.certificates.saw(c.peer, now)
 	if v.hosts[host] != nil {
-		l.bucketHealths.heard(host, asked.Bucket, now)
+		l.bucketHealths.note(host, asked.Bucket, now)
 	}
-	reply := &wire.HeartbeatReply{Probe: l.endpoints.heard(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
+	reply := &wire.HeartbeatReply{Probe: l.endpoints.noteProbes(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
 		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
 	revoked := l.server.revoked.Load()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != asked.RevokedVersion {
@@ -295,8 +295,8 @@ func (l *leader) countHosts(v *topologyView) {
 	l.bucketHealths.forget(v)
 	l.countTrouble(v)
 	m := l.deps.Metrics
-	m.LiveHosts.Set(float64(v.heard))
-	m.UnknownHosts.Set(float64(v.live - v.heard))
+	m.LiveHosts.Set(float64(v.reporting))
+	m.UnknownHosts.Set(float64(v.live - v.reporting))
 	m.UnreportedDevices.Set(float64(v.unreported()))
 	m.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
 }

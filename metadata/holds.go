@@ -18,8 +18,8 @@ type exclusiveLease struct {
 	session moraine.SessionID
 	since   uint64
 	ended   chan struct{} // closed when it has ended
-	// told is the standing of the holder that was told to give it back, 0: none.
-	told uint64
+	// recalled is the standing of the holder that was told to give it back, 0: none.
+	recalled uint64
 }
 
 // leadHolds takes over the exclusive leases of the state. The mutex is held.
@@ -115,8 +115,8 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 			}
 			continue
 		default:
-			if e.told != h.epoch {
-				e.told = h.epoch
+			if e.recalled != h.epoch {
+				e.recalled = h.epoch
 				t.ask(h, want.Directory)
 			}
 			wait, until = e.ended, h.renewed.Add(t.term)
@@ -147,22 +147,22 @@ func (l *leader) holdSeen(r state.Reader, c *call, seen *state.Seen) (state.Hold
 		}
 		last = touch.Lease
 		h, err := l.machine.Holder(r, touch.Lease)
-		if minds, err := l.minds(r, c, h, err); err != nil || minds {
+		if minds, err := l.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	for _, id := range seen.Missing {
 		h, err := l.machine.NumberHold(r, id, session)
-		if minds, err := l.minds(r, c, h, err); err != nil || minds {
+		if minds, err := l.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	return state.Hold{}, nil
 }
 
-// minds reports whether a hold, which was found unless err says why not, is another session's
+// blocks reports whether a hold, which was found unless err says why not, is another session's
 // and in the caller's scope.
-func (l *leader) minds(r state.Reader, c *call, h state.Hold, err error) (bool, error) {
+func (l *leader) blocks(r state.Reader, c *call, h state.Hold, err error) (bool, error) {
 	if err != nil || h.Session == 0 || uint64(h.Session) == c.req.Session {
 		return false, err
 	}

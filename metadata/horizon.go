@@ -24,9 +24,9 @@ func keptReserve(capacity uint64) uint64 {
 	return max(capacity/keptShare, min(capacity/4, keptLeast))
 }
 
-// crowding is by how many bytes a device is too full to keep anything for backups, as its
+// overfull is by how many bytes a device is too full to keep anything for backups, as its
 // host said last, without what was deleted since.
-func (t *topology) crowding(device uint32) uint64 {
+func (t *topology) overfull(device uint32) uint64 {
 	d := t.view().devices[device]
 	if d == nil {
 		return 0
@@ -59,8 +59,8 @@ const sharedDiskStep = 64 << 20
 func (l *leader) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(l.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(l.cfg.BackupHorizon.Milliseconds()))
-	needed, atMost := l.topology.crowding(device), uint64(0)
-	if l.cfg.SharesDisk && l.crowded() {
+	needed, atMost := l.topology.overfull(device), uint64(0)
+	if l.cfg.SharesDisk && l.outOfSpace() {
 		needed = max(needed, sharedDiskStep)
 	}
 	if needed > 0 {

@@ -164,9 +164,9 @@ func (c *claims) note(host string, newer bool) int {
 	return len(c.hosts)
 }
 
-// heardOf fails where a chunkserver has heard of an incarnation that is not this
+// checkReportedIncarnation fails where a chunkserver has heard of an incarnation that is not this
 // leader's and not before it.
-func (l *leader) heardOf(host string, heard moraine.MarkedIncarnation) error {
+func (l *leader) checkReportedIncarnation(host string, heard moraine.MarkedIncarnation) error {
 	own := l.server.ownIncarnation()
 	if own.Number == 0 || !heard.Differs(own) || own.Outlives(heard) {
 		l.claims.note(host, false)

@@ -127,7 +127,7 @@ func TestRepairOfABadChunk(t *testing.T) {
 // Movers that wait are all woken by one job, and all but one come too late. The
 // answer that says so is the only one that their request's number will ever get:
 // it must reach them soon, for them to ask anew, and not when their wait is over.
-func TestMoverThatCameTooLateAsksAnew(t *testing.T) {
+func TestMoverThatCameTooLateAsksAgain(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
 		k := c.open(peer(transport.RoleClient, "c1"))

@@ -21,10 +21,10 @@ type holder struct {
 	recalls     []*wire.Recall
 	waits       []wait // pending changes that wait for this session, in order
 	wake        chan struct{}
-	// told is the last recall that any answer carried, mark that as of the last
+	// carried is the last recall that any answer carried, mark that as of the last
 	// renewal: who has not carried that out by the next is not renewed.
-	told, mark uint64
-	returns    uint64 // number of the last request that returned leases
+	carried, mark uint64
+	returns       uint64 // number of the last request that returned leases
 	// ended says that the session has to begin anew. Until it does, or its term has
 	// ended, it may still trust what it holds.
 	ended bool

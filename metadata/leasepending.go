@@ -83,8 +83,8 @@ func (t *leaseTable) ack(h *holder, number uint64) {
 	}
 }
 
-// settle returns once nothing is pending that find finds, and the recovery is over.
-func (l *leader) settle(ctx context.Context, find func(*leaseTable) *pending) error {
+// resolve returns once nothing is pending that find finds, and the recovery is over.
+func (l *leader) resolve(ctx context.Context, find func(*leaseTable) *pending) error {
 	t := l.lease
 	if t.quiet.Load() {
 		return nil
@@ -142,12 +142,12 @@ func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struc
 	}
 }
 
-// settleSeen waits until what an answer shows may be known.
-func (l *leader) settleSeen(ctx context.Context, seen *state.Seen) error {
+// resolveSeen waits until what an answer shows may be known.
+func (l *leader) resolveSeen(ctx context.Context, seen *state.Seen) error {
 	if seen.All {
-		return l.settleAll(ctx)
+		return l.resolveAll(ctx)
 	}
-	return l.settle(ctx, func(t *leaseTable) *pending {
+	return l.resolve(ctx, func(t *leaseTable) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -155,15 +155,15 @@ func (l *leader) settleSeen(ctx context.Context, seen *state.Seen) error {
 	})
 }
 
-// settleResult waits until a command's answer may be known.
-func (l *leader) settleResult(ctx context.Context, r *state.Result) error {
+// resolveResult waits until a command's answer may be known.
+func (l *leader) resolveResult(ctx context.Context, r *state.Result) error {
 	if r.Repeated {
-		return l.settleAll(ctx)
+		return l.resolveAll(ctx)
 	}
 	if len(r.Touched)+len(r.Read) == 0 {
 		return nil // it shows nothing that anybody caches
 	}
-	return l.settle(ctx, func(t *leaseTable) *pending {
+	return l.resolve(ctx, func(t *leaseTable) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -176,8 +176,8 @@ func (l *leader) settleResult(ctx context.Context, r *state.Result) error {
 	})
 }
 
-// settleAll waits until everything that is pending now may be known.
-func (l *leader) settleAll(ctx context.Context) error {
+// resolveAll waits until everything that is pending now may be known.
+func (l *leader) resolveAll(ctx context.Context) error {
 	if l.lease.quiet.Load() {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (l *leader) settleAll(ctx context.Context) error {
 		now = append(now, p)
 	}
 	l.lease.mu.Unlock()
-	return l.settle(ctx, func(*leaseTable) *pending {
+	return l.resolve(ctx, func(*leaseTable) *pending {
 		for _, p := range now {
 			if p.left > 0 {
 				return p

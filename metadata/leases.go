@@ -160,7 +160,7 @@ func (t *leaseTable) poll(id uint64, began time.Time, req *wire.Leases, first bo
 		}
 	}
 	if len(reply.Recalls) > 0 {
-		h.told = h.sent
+		h.carried = h.sent
 	}
 	return reply, h.wake
 }
@@ -172,7 +172,7 @@ func (h *holder) renew(began time.Time) bool {
 	if h.acked < h.mark {
 		return false
 	}
-	h.mark = h.told
+	h.mark = h.carried
 	if began.After(h.renewed) {
 		h.renewed = began
 	}
@@ -217,8 +217,8 @@ func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *
 	return g
 }
 
-// told tells a session that has a cache what its own command changed.
-func told(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
+// ownChanges tells a session that has a cache what its own command changed.
+func ownChanges(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
 	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Told: !r.Repeated}
 	for i := range r.Touched {
 		g.Touched = append(g.Touched, touchToWire(&r.Touched[i]))

@@ -150,7 +150,7 @@ func TestMaintenanceWaitsForANewLeader(t *testing.T) {
 }
 
 // The progress of a repair is told: how much is done and left, and how long it takes.
-func TestHealingIsTold(t *testing.T) {
+func TestHealingIsReported(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
 		k := c.open(peer(transport.RoleClient, "c1"))

@@ -56,7 +56,7 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 	if peer := transport.PeerFrom(ctx); peer != nil && peer.Node == beat.Id {
 		l.certificates.saw(peer, l.deps.Clock.Now())
 	}
-	l.news.note(beat.Id, memberHeard{status: beat.Status, dataID: dir, at: l.deps.Clock.Now()}, l.store.Members)
+	l.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: l.deps.Clock.Now()}, l.store.Members)
 	l.countFullDisks()
 	reply.Accepted = true
 	return nil

@@ -264,7 +264,7 @@ func (o *objectChecks) settle(r state.Reader, m *state.Machine, now time.Time) e
 	return nil
 }
 
-// giveUp takes what is left of a bucket for not compared: no host is there that could.
+// release takes what is left of a bucket for not compared: no host is there that could.
 func (o *objectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *bucketCheck) error {
 	for more := true; more; {
 		objects, last, next, err := m.ObjectsOf(r, name, b.after, objectLook, objectLook)

@@ -23,8 +23,8 @@ const commandVersion = 1
 // it (a commit of a thousand stripes) are well below.
 const maxCommand = 4 << 20
 
-// crowd is how many commands are worth an entry beside one in flight.
-const crowd = 64
+// groupSize is how many commands are worth an entry beside one in flight.
+const groupSize = 64
 
 // proposer packs waiting commands into entries of the replicated log. It adds
 // no delay: a command that finds no entry in flight leaves at once, alone. Those
@@ -44,7 +44,7 @@ type proposer struct {
 	settleMillis          uint64 // of each command; 0 is the default
 	queue                 chan *proposal
 	commands              limit.Resource // what fills queue
-	crowded               poke           // a crowd waits in the queue
+	groupReady            poke           // a crowd waits in the queue
 	// doubt is whether an entry may have taken effect, or may yet, whose results
 	// observe did not see.
 	doubt   atomic.Bool
@@ -79,8 +79,8 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 		queue: make(chan *proposal, cfg.QueuedCommands),
 		commands: limit.Resource{Name: "queue of commands", Advice: "the metadata servers are overloaded, or their disks are slow",
 			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
-		crowded: newPoke(),
-		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
+		groupReady: newPoke(),
+		buffers:    sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
 	}
 }
 
@@ -166,8 +166,8 @@ func (prop *proposal) wait(ctx context.Context, stopped <-chan struct{}) (state.
 func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *proposal) error {
 	select {
 	case p.queue <- prop:
-		if len(p.queue) >= crowd-1 { // work holds one more
-			p.crowded.set()
+		if len(p.queue) >= groupSize-1 { // work holds one more
+			p.groupReady.set()
 		}
 		return nil
 	default:
@@ -203,11 +203,11 @@ func (p *proposer) work(ctx context.Context) {
 			<-ended
 			inFlight--
 		}
-		for inFlight == p.maxInFlight || inFlight > 0 && 1+len(p.queue) < crowd {
+		for inFlight == p.maxInFlight || inFlight > 0 && 1+len(p.queue) < groupSize {
 			select {
 			case <-ended:
 				inFlight--
-			case <-p.crowded:
+			case <-p.groupReady:
 			case <-ctx.Done():
 				return
 			}

@@ -92,7 +92,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	l.deps.Metrics.RepairQueue.Set(float64(queued))
 	l.deps.Metrics.RepairRunning.Set(float64(running))
 	v := l.topology.view()
-	tasks, last := l.chooseRepairs(v, waiting, int(running), l.speaks(ctx, state.LevelLastResort) == nil)
+	tasks, last := l.chooseRepairs(v, waiting, int(running), l.speaks(ctx, state.LevelUnrecoverable) == nil)
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}

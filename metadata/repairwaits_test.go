@@ -13,7 +13,7 @@ import (
 )
 
 // What the repair queue is of is told, and why nothing of it moves.
-func TestRepairWaitsAreTold(t *testing.T) {
+func TestRepairWaitsAreReported(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
 		k := c.open(peer(transport.RoleClient, "c1"))

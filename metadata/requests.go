@@ -36,10 +36,10 @@ func (l *leader) propose(ctx context.Context, caller *statepb.Caller, req *wire.
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
 	res, err := l.applied(ctx, l.done, cmd)
 	if err == nil {
-		err = l.settleResult(ctx, &res)
+		err = l.resolveResult(ctx, &res)
 	}
 	if err == nil && req.LeaseEpoch != 0 {
-		res.Response.Lease = told(req, &res)
+		res.Response.Lease = ownChanges(req, &res)
 	}
 	return res.Response, err
 }
@@ -90,7 +90,7 @@ func (l *leader) read(ctx context.Context, c *call) (*wire.MetaResponse, error) 
 			return nil, err
 		}
 	}
-	err := l.settleSeen(ctx, &seen)
+	err := l.resolveSeen(ctx, &seen)
 	if err == nil && c.req.LeaseEpoch != 0 && c.req.Session != 0 && resp.Error == nil && !seen.All {
 		resp.Lease = l.lease.grant(c.req.Session, c.req.LeaseEpoch, &seen, asOf)
 	}

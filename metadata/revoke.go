@@ -89,9 +89,9 @@ func (l *leader) listRevoked(ctx context.Context, _ *call) (*wire.MetaResponse, 
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Revoked{Revoked: &wire.RevokedReply{Revocations: l.server.revoked.Load().List()}}}, nil
 }
 
-// tellRevoked gives a session's client the servers that it must not speak with, where it
+// sendRevocations gives a session's client the servers that it must not speak with, where it
 // has another list than the present one.
-func (s *Server) tellRevoked(reply *wire.SessionReply, has uint64) {
+func (s *Server) sendRevocations(reply *wire.SessionReply, has uint64) {
 	revoked := s.revokedServers.Load()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != has {
 		reply.Revoked = revoked.List()

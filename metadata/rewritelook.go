@@ -27,7 +27,7 @@ type sweep struct {
 	sharedParts int
 	together    []found
 	packs       packer
-	untold      uint64
+	unjudged    uint64
 	tasks       []rewriteTask
 	ended       bool
 }
@@ -197,7 +197,7 @@ func inOrder(a, b found) int {
 func (s *sweep) share(r state.Reader, record *moraine.Stripe, f found) error {
 	parts, known := s.shared[record.ID]
 	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts || s.sharedParts == rewriteSharedParts {
-		s.untold++
+		s.unjudged++
 		return nil
 	}
 	parts = append(parts, f)
@@ -212,7 +212,7 @@ func (s *sweep) share(r state.Reader, record *moraine.Stripe, f found) error {
 	delete(s.shared, record.ID)
 	s.sharedParts -= len(parts) - 1
 	if all.Tables > record.RefCount { // one has gone since
-		s.untold++
+		s.unjudged++
 		return nil
 	}
 	ok, err := s.choose(r, record, all)
@@ -227,7 +227,7 @@ func (s *sweep) end() {
 	s.packRest()
 	s.order(s.together, 0)
 	s.together = nil
-	s.l.rewriting.leave(s.untold + uint64(len(s.shared)))
+	s.l.rewriting.leave(s.unjudged + uint64(len(s.shared)))
 	s.ended = true
 }
 

@@ -234,8 +234,8 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if err := l.speaks(ctx, op.since); err != nil {
 		return nil, err
 	}
-	if op.grows && !op.readOnly(req) && l.crowded() {
-		return nil, crowdedError()
+	if op.grows && !op.readOnly(req) && l.outOfSpace() {
+		return nil, outOfSpaceError()
 	}
 	resp, err := op.serve(l, ctx, c)
 	if err != nil && moraine.KindOf(err) == moraine.NotLeader {
@@ -244,7 +244,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	return resp, err
 }
 
-func crowdedError() error {
+func outOfSpaceError() error {
 	return &moraine.Error{Kind: moraine.NoSpace,
 		Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
 }

@@ -299,7 +299,7 @@ func (l *leader) sessionReply(id uint64, token bool, revoked uint64) (*wire.Meta
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}
-	l.server.tellRevoked(reply, revoked)
+	l.server.sendRevocations(reply, revoked)
 	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
 		reply.Quotas, err = l.machine.HasQuotas(r)
 		return err

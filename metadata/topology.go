@@ -40,29 +40,29 @@ type topology struct {
 
 // topologyView is a topology at one moment. It never changes.
 type topologyView struct {
-	wire    *wire.Topology
-	place   *place.Topology
-	hosts   map[string]*wire.Host
-	devices map[uint32]*wire.Device
-	live    int // hosts alive, or taken for it
-	heard   int // hosts alive that this leader has heard of
-	counted int // hosts and devices that count for the default scheme
-	disks   int
-	mean    float64         // how full devices are
-	guessed map[uint32]bool // devices that are taken to be as full
-	avoided map[string]bool // as of topology
+	wire      *wire.Topology
+	place     *place.Topology
+	hosts     map[string]*wire.Host
+	devices   map[uint32]*wire.Device
+	live      int // hosts alive, or taken for it
+	reporting int // hosts alive that this leader has heard of
+	counted   int // hosts and devices that count for the default scheme
+	disks     int
+	mean      float64         // how full devices are
+	guessed   map[uint32]bool // devices that are taken to be as full
+	avoided   map[string]bool // as of topology
 }
 
 // host is what the leader knows of one registered host.
 type host struct {
-	record *wire.Host // as registered; never changed in place
-	heard  time.Time  // of its last heartbeat, or when this leader began
-	spoke  bool       // heard is of a heartbeat or a registration, not given to it
-	seq    uint64     // of the request that it was last heard by: see topology.mark
-	booted bool       // its last heartbeat was of the boot that is registered
-	alive  bool
-	usage  map[uint32]usage
-	freed  map[uint32][]freed
+	record   *wire.Host // as registered; never changed in place
+	lastSeen time.Time  // of its last heartbeat, or when this leader began
+	spoke    bool       // heard is of a heartbeat or a registration, not given to it
+	seq      uint64     // of the request that it was last heard by: see topology.mark
+	booted   bool       // its last heartbeat was of the boot that is registered
+	alive    bool
+	usage    map[uint32]usage
+	freed    map[uint32][]freed
 }
 
 // freed is what was deleted on a device and may still be counted in what its host said
@@ -114,7 +114,7 @@ func (t *topology) load(records []*wire.Host, now time.Time) {
 		known[r.Id] = true
 		h := t.hosts[r.Id]
 		if h == nil {
-			h = &host{heard: now, alive: true, usage: make(map[uint32]usage), freed: make(map[uint32][]freed)}
+			h = &host{lastSeen: now, alive: true, usage: make(map[uint32]usage), freed: make(map[uint32][]freed)}
 			t.hosts[r.Id] = h
 		}
 		h.record = r
@@ -131,9 +131,9 @@ func (t *topology) load(records []*wire.Host, now time.Time) {
 // its mark when it comes, before it waits for anything.
 func (t *topology) mark() uint64 { return t.requests.Add(1) }
 
-// heard notes a heartbeat, or a registration, that came at a mark. It returns false for a
+// noteHeartbeat notes a heartbeat, or a registration, that came at a mark. It returns false for a
 // host that is not registered.
-func (t *topology) heard(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
+func (t *topology) noteHeartbeat(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.hosts[id]
@@ -141,7 +141,7 @@ func (t *topology) heard(id string, devices []*wire.Device, mark uint64, now tim
 		return false
 	}
 	known := h.spoke && h.booted
-	h.heard, h.spoke, h.seq, h.booted = now, true, max(h.seq, mark), true
+	h.lastSeen, h.spoke, h.seq, h.booted = now, true, max(h.seq, mark), true
 	for _, d := range devices {
 		i := slices.IndexFunc(h.record.Devices, func(r *wire.Device) bool { return r.Id == d.Id })
 		if i < 0 || h.record.Devices[i].Epoch != d.Epoch {
@@ -268,7 +268,7 @@ func (t *topology) answers(device uint32, now time.Time) bool {
 		return false
 	}
 	u, told := h.usage[device]
-	return told && !u.failed && h.alive && now.Sub(h.heard) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
+	return told && !u.failed && h.alive && now.Sub(h.lastSeen) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
 // boots forgets what an earlier boot of a host said of its devices: that some had failed,
@@ -309,7 +309,7 @@ func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64)
 		t.back, t.came = clusterTime, false
 	}
 	for _, h := range t.hosts {
-		silent := now.Sub(h.heard)
+		silent := now.Sub(h.lastSeen)
 		if h.alive && silent > t.suspect {
 			h.alive, changed = false, true
 		}
@@ -381,9 +381,9 @@ func (t *topology) renewAll(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
-		h.heard, h.spoke, h.booted = now, false, false
+		h.lastSeen, h.spoke, h.booted = now, false, false
 		if !h.alive {
-			h.heard = now.Add(-t.suspect)
+			h.lastSeen = now.Add(-t.suspect)
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 	if h.alive {
 		v.live++
 		if w.Heard {
-			v.heard++
+			v.reporting++
 		}
 	}
 	if counts > 0 {

@@ -114,7 +114,7 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change
 	if len(found) == 0 {
 		return nil, nil
 	}
-	if err := l.settleSeen(ctx, &seen); err != nil {
+	if err := l.resolveSeen(ctx, &seen); err != nil {
 		return nil, err
 	}
 	var events []*wire.WatchEvent

@@ -67,7 +67,7 @@ func ErrorFromWire(w *wire.Error) error {
 	return e
 }
 
-// gaveUp is the error of a call whose ctx ended.
+// contextError is the error of a call whose ctx ended.
 func gaveUp(ctx context.Context, op, ref string) error {
 	kind := moraine.Canceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

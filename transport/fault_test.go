@@ -203,7 +203,7 @@ func TestSilentServer(t *testing.T) {
 
 // A server that is started again, at the same address, is found again; in mode
 // crc it does not know its earlier self's keys.
-func TestServerStartsAnew(t *testing.T) {
+func TestServerStartsAgain(t *testing.T) {
 	for _, n := range []network{{transport.Secure, true}, {transport.CRC, true}, {transport.Insecure, true}} {
 		t.Run(n.String(), func(t *testing.T) {
 			a, sh := newAuthority(t), newShelf()

@@ -42,7 +42,7 @@ func (s *Part) write(ctx context.Context) {
 	if err := wait(ctx, s.sealed); err != nil {
 		s.end(err)
 	}
-	if s.giveUp != nil {
+	if s.endCause != nil {
 		s.abandon(ctx)
 		return
 	}
@@ -133,8 +133,8 @@ func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 // abandon tells the service that the step will never be whole, so that nobody
 // waits for this rank's seal until it times out.
 func (s *Part) abandon(ctx context.Context) {
-	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp)))
-	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.giveUp))
+	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
+	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause))
 }
 
 // tell aborts the step of a part that could not be written, so that the other
@@ -152,7 +152,7 @@ func (s *Part) tell(ctx context.Context, cause error) {
 	if inner := errors.Unwrap(cause); inner != nil {
 		cause = inner // the others know the step
 	}
-	s.told = true
+	s.reported = true
 	s.abortStep(ctx, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
 }
 

@@ -38,9 +38,9 @@ type Part struct {
 
 	sealOnce sync.Once
 	sealed   chan struct{} // closed by Seal, by Abort and by failure
-	giveUp   error         // set before sealed is closed, by Abort and by failure
+	endCause error         // set before sealed is closed, by Abort and by failure
 	aborted  bool          // and this, by Abort
-	told     bool          // this part's failure aborted the step; set before done is closed
+	reported bool          // this part's failure aborted the step; set before done is closed
 
 	mu  sync.Mutex
 	err error // why the part cannot be written, as soon as known
@@ -187,7 +187,7 @@ func (s *Part) end(giveUp error) { s.endAs(giveUp, false) }
 
 func (s *Part) endAs(giveUp error, aborted bool) {
 	s.sealOnce.Do(func() {
-		s.giveUp, s.aborted = giveUp, aborted
+		s.endCause, s.aborted = giveUp, aborted
 		s.run.mu.Lock()
 		if s.run.current == s {
 			s.run.current = nil
@@ -204,8 +204,8 @@ func (s *Part) open() error {
 	}
 	select {
 	case <-s.sealed:
-		if s.giveUp != nil {
-			return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.giveUp))
+		if s.endCause != nil {
+			return s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause))
 		}
 		return invalid("ckpt.Part", s.ref(), errors.New("the part is sealed"))
 	default:
@@ -287,7 +287,7 @@ func canWaitFor(level moraine.Level) error {
 // whyFailed asks the service whether the part failed because the step was
 // aborted under it, since the service names who is missing.
 func (s *Part) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
-	if s.aborted || s.told { // the service would tell of this very failure
+	if s.aborted || s.reported { // the service would tell of this very failure
 		return info, err
 	}
 	step, serr := getStep(ctx, s.run.c, s.key(), 0)

@@ -127,8 +127,8 @@ type Report struct {
 	More     bool // there are more than these
 	// Settled is how many more were wrong at the first look, and not at the second.
 	Settled int
-	// Told is how many of the Findings were told to repair.
-	Told       int
+	// Reported is how many of the Findings were told to repair.
+	Reported   int
 	NotChecked []NotChecked
 	// LostStripes are those that have fewer than k chunks left, by the Findings.
 	LostStripes []moraine.StripeID
@@ -339,7 +339,7 @@ func (c *Checker) repair(ctx context.Context, findings []Finding) error {
 			return err
 		}
 		c.mu.Lock()
-		c.report.Told += len(some)
+		c.report.Reported += len(some)
 		c.mu.Unlock()
 	}
 	return nil

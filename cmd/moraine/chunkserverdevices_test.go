@@ -51,9 +51,9 @@ func TestHangupBeforeRegistrationIsNotForgotten(t *testing.T) {
 	})
 }
 
-// TestDevicesAreReadAnew: on SIGHUP the chunkserver uses the current settings file, unless
+// TestDevicesAreReadAgain: on SIGHUP the chunkserver uses the current settings file, unless
 // the command line or the environment names the devices.
-func TestDevicesAreReadAnew(t *testing.T) {
+func TestDevicesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "moraine.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }

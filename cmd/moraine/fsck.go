@@ -155,7 +155,7 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 		return err
 	}
 	r := describeFsck(report)
-	r.Path, r.Queued = path, report.Told
+	r.Path, r.Queued = path, report.Reported
 	if err == nil {
 		err = a.fsckFurther(ctx, c, f, r)
 	}

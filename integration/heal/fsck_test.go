@@ -127,7 +127,7 @@ func TestFsckFindsWhatIsMissing(t *testing.T) {
 		require.Empty(t, r.LostStripes)
 		require.Zero(t, w.cluster().RepairQueued)
 
-		require.Equal(t, 2, w.repair().Told)
+		require.Equal(t, 2, w.repair().Reported)
 		w.sound()
 		r = w.check(check)
 		require.True(t, r.Clean(), "%+v", r)
@@ -345,7 +345,7 @@ func TestFsckKeepsWhatNothingExplains(t *testing.T) {
 			require.Equal(t, stray, f.Chunk.Stripe)
 			require.EqualValues(t, moraine.BlockSize, f.Bytes)
 			require.Equal(t, "n3", f.Host)
-			require.Zero(t, w.repair().Told)
+			require.Zero(t, w.repair().Reported)
 			time.Sleep(90 * time.Second) // the device reports meanwhile
 			require.EqualValues(t, moraine.BlockSize, w.cluster().LeakedBytes)
 		}

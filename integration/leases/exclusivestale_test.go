@@ -15,10 +15,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestFirstContentUnderAnExclusiveLeaseIsNotPutAnew: a device that took the first content of
+// TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted: a device that took the first content of
 // a file that was made under an exclusive lease is gone before the service hears of both.
 // Neither is there, the handle says so, and the next file is made as ever.
-func TestFirstContentUnderAnExclusiveLeaseIsNotPutAnew(t *testing.T) {
+func TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		var gone atomic.Bool
 		m := newMaker(t, ctx, c, func(ctx context.Context, to transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {

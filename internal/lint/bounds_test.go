@@ -80,7 +80,7 @@ var bounds = map[string]string{
 	"chunkserver/scrubstate.go now":           "signal",
 	"transport/call.go done":                  "signal",
 	"client/report.go wake":                   "signal",
-	"client/lookout.go wake":                  "signal",
+	"client/endpointhealth.go wake":           "signal",
 	"client/cache.go doubted":                 "signal",
 	"tiers/mover/lease.go report":             "signal",
 	// Condition variables.

@@ -154,7 +154,7 @@ func (m *Machine) dropStep(t *tx, id stepID, dir moraine.InodeID) error {
 	if err != nil {
 		return err
 	}
-	t.put(t.k.doomed(job, d.id), []byte{dentryVersion})
+	t.put(t.k.detached(job, d.id), []byte{dentryVersion})
 	return nil
 }
 

@@ -206,7 +206,7 @@ func (m *Machine) adoptChunk(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *w
 			return err
 		}
 		if dead {
-			if err := t.exhume(id, chunk, tomb, since); err != nil {
+			if err := t.dropTombstone(id, chunk, tomb, since); err != nil {
 				return err
 			}
 		}
@@ -236,5 +236,5 @@ func (m *Machine) supersede(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *wi
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	t.put(t.k.stripe(s.ID), encodeStripe(s))
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
-	return m.bury(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length), false)
+	return m.addTombstone(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length), false)
 }

@@ -111,13 +111,13 @@ func (t *tx) keep(s *session, oldAcked uint64, req *wire.MetaRequest, resp *wire
 	if s.inside || acked > oldAcked {
 		t.put(t.k.session(s.id), s.encode())
 	}
-	return t.giveUp(s, req)
+	return t.abandonNumbers(s, req)
 }
 
-// giveUp answers the numbers that the caller of a request has given up, where they have
+// abandonNumbers answers the numbers that the caller of a request has given up, where they have
 // no answer: what arrives under one of them later gets that one, and is not applied. The
 // caller may have had a later change acknowledged, which an older one must not undo.
-func (t *tx) giveUp(s *session, req *wire.MetaRequest) error {
+func (t *tx) abandonNumbers(s *session, req *wire.MetaRequest) error {
 	given := req.GetGivenUp()
 	var b []byte
 	for _, n := range given[:min(len(given), AnswerWindow)] {

@@ -173,7 +173,7 @@ func (v *view) noStep(r *run, op *wire.ResolveStep) error {
 // the parent of the attempt, and every later one the same, for all its ranks,
 // also where it is that there is nothing.
 func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
-	t.anyway = true // a full quota keeps nobody from restoring; the links are few
+	t.ignoresQuota = true // a full quota keeps nobody from restoring; the links are few
 	id := stepID{run: moraine.RunID(op.GetRun()), attempt: op.GetAttempt()}
 	if id.attempt == 0 || op.GetBefore() != nil {
 		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")

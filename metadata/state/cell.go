@@ -57,8 +57,8 @@ func (b *Batch) load(key []byte) (*cell, error) {
 	return c, nil
 }
 
-// soil notes that the cell differs from the store.
-func (b *Batch) soil(c *cell) {
+// markDirty notes that the cell differs from the store.
+func (b *Batch) markDirty(c *cell) {
 	if !c.dirty {
 		c.dirty = true
 		b.dirty = append(b.dirty, c)
@@ -72,7 +72,7 @@ func (b *Batch) merge(t *tx) {
 			c.known = c.want.fresh
 		}
 		c.value, c.exists, c.has, c.decoded = c.want.value, c.want.exists, true, nil
-		b.soil(c)
+		b.markDirty(c)
 	}
 	b.count = t.count
 	b.mergeUsage(t)

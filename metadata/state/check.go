@@ -63,7 +63,7 @@ type checker struct {
 	chunks   map[string]bool          // keys of the index of devices that must be
 	sessions map[moraine.SessionID]bool
 	rows     map[string]bool // keys of names that must be
-	doomed   int
+	detached int
 
 	objectUses                                                                         map[moraine.ObjectID]uint32 // tables
 	uploading                                                                          map[moraine.ObjectID]bool

@@ -268,8 +268,8 @@ func (c *checker) allSteps() error {
 		c.problem("%d steps are counted as lost, %d are", have[cLostSteps], lost)
 	}
 	clones, err := c.treeClones()
-	if unnamed+clones != c.doomed {
-		c.problem("%d directories have no name, %d steps are being saved and %d trees cloned", c.doomed, unnamed, clones)
+	if unnamed+clones != c.detached {
+		c.problem("%d directories have no name, %d steps are being saved and %d trees cloned", c.detached, unnamed, clones)
 	}
 	return err
 }

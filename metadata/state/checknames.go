@@ -171,14 +171,14 @@ func (c *checker) linkCounts() error {
 			c.problem("inode %s has link count %d and owner %s", i.id, i.nlink, i.owner)
 		}
 	}
-	doomed := make(map[moraine.InodeID]bool)
-	err = c.each(tabDoomed, func(key, _ []byte) error {
-		doomed[moraine.InodeID(lastU64(key))] = true
+	inTable := make(map[moraine.InodeID]bool)
+	err = c.each(tabDetached, func(key, _ []byte) error {
+		inTable[moraine.InodeID(lastU64(key))] = true
 		return nil
 	})
 	for _, i := range c.sorted() {
 		detached := i.typ == typeDirectory && i.nlink == 0
-		if detached && !doomed[i.id] {
+		if detached && !inTable[i.id] {
 			c.problem("directory %s was removed and no job takes it away", i.id)
 		}
 		if i.typ == typeDirectory && !detached && i.id != c.k.top() && c.names[i.id] != 1 {
@@ -192,7 +192,7 @@ func (c *checker) linkCounts() error {
 // checkpoint that is not committed yet has no name.
 func (c *checker) unnamedDir(i *inode) {
 	if c.names[i.id] == 0 && i.owner == 0 {
-		c.doomed++ // counted by the checkpoint's own check
+		c.detached++ // counted by the checkpoint's own check
 		return
 	}
 	c.problem("directory %s has %d names", i.id, c.names[i.id])

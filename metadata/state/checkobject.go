@@ -7,7 +7,7 @@ import (
 
 // objectPasses check what concerns the object tier.
 func (c *checker) objectPasses() []func() error {
-	return []func() error{c.objects, c.newestObjects, c.badObjects, c.objectKeys, c.doomedIndexes, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
+	return []func() error{c.objects, c.newestObjects, c.badObjects, c.objectKeys, c.removedIndexes, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
 }
 
 // useObjects checks the object extents of one table and counts it as a user of
@@ -74,10 +74,10 @@ func (c *checker) objects() error {
 	})
 }
 
-func (c *checker) doomedIndexes() error {
-	return c.each(tabDoomedIndex, func(key, value []byte) error {
+func (c *checker) removedIndexes() error {
+	return c.each(tabRemovedIndex, func(key, value []byte) error {
 		dir := placeOfKey(key[3:])
-		index, ok, err := c.doomedIndexBeside(dir)
+		index, ok, err := c.removedIndexBeside(dir)
 		if err != nil || !ok {
 			return err
 		}
@@ -86,7 +86,7 @@ func (c *checker) doomedIndexes() error {
 			return err
 		}
 		if index.beside() != dir || *w == (owner{at: index}) {
-			c.problem("the directory %s is recorded to have the doomed index %s, which is nobody's or elsewhere", dir, index)
+			c.problem("the directory %s is recorded to have the removed index %s, which is nobody's or elsewhere", dir, index)
 		}
 		return nil
 	})

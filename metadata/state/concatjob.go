@@ -144,7 +144,7 @@ func (m *Machine) runConcat(t *tx, j *job, limit int) (over bool, err error) {
 	}
 	// What this piece did is undone, what those before it did goes next.
 	t.reset()
-	t.anyway = true
+	t.ignoresQuota = true
 	was, jobErr := t.job(j.id)
 	if jobErr != nil {
 		return false, jobErr
@@ -301,7 +301,7 @@ func (p *concatPiece) source(r concatRange) (*inode, int64, error) {
 // has no room for it; a piece that did nothing yet has.
 func (p *concatPiece) lay(f ref, lo, hi, to int64) error {
 	if f.base >= lo && f.end <= hi {
-		if p.crowded(2) {
+		if p.isFull(2) {
 			return nil
 		}
 		return p.m.shareTable(p.tx, p.i, ref{table: f.table, base: f.base + to, end: f.end + to})
@@ -311,7 +311,7 @@ func (p *concatPiece) lay(f ref, lo, hi, to int64) error {
 		return err
 	}
 	exts := cut(all, lo, hi)
-	if len(exts) == 0 || p.crowded(2+2*len(exts)) {
+	if len(exts) == 0 || p.isFull(2+2*len(exts)) {
 		return nil
 	}
 	for n := range exts {
@@ -320,8 +320,8 @@ func (p *concatPiece) lay(f ref, lo, hi, to int64) error {
 	return p.m.addTable(p.tx, p.i, exts)
 }
 
-// crowded reports whether as many more records are too many.
-func (p *concatPiece) crowded(records int) bool {
+// isFull reports whether as many more records are too many.
+func (p *concatPiece) isFull(records int) bool {
 	p.full = len(p.order) > 0 && len(p.order)+records > p.stop
 	return p.full
 }
@@ -347,10 +347,10 @@ func (m *Machine) publishConcat(t *tx, j *job, c *concatJob) error {
 	}
 	// Quotas are asked here, and not when the command has ended, where a no would
 	// be nobody's to hear.
-	t.anyway = false
-	err = m.settleUsage(t)
+	t.ignoresQuota = false
+	err = m.applyUsage(t)
 	t.usage.reset()
-	t.anyway = true
+	t.ignoresQuota = true
 	return err
 }
 

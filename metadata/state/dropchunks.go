@@ -60,7 +60,7 @@ func (m *Machine) dropChunk(t *tx, w *wire.DroppedChunk) (bool, error) {
 	if err != nil || v.Fate != Unknown {
 		return false, err
 	}
-	return true, m.bury(t, device, chunk, below, int64(w.GetLength()), false)
+	return true, m.addTombstone(t, device, chunk, below, int64(w.GetLength()), false)
 }
 
 // numbered reports whether a stripe of that number was granted: no other will be.

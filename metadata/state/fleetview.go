@@ -133,7 +133,7 @@ func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int, back uint6
 	}
 	if info, err := v.cluster(); err != nil {
 		return nil, from, err
-	} else if info.featureLevel < LevelLastResort {
+	} else if info.featureLevel < LevelUnrecoverable {
 		back = 0 // how long an item waits does not tell when it was tried
 	}
 	prefix := m.k.table(tabRepair)

@@ -118,7 +118,7 @@ func (m *Machine) releaseStripe(t *tx, id moraine.StripeID) error {
 		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
 		t.del(t.k.deviceChunk(c.Device, chunk))
 		t.leaveMemory(chunk, &c)
-		if err := m.bury(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), !void(&c)); err != nil {
+		if err := m.addTombstone(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), !void(&c)); err != nil {
 			return err
 		}
 	}

@@ -16,8 +16,8 @@ import (
 // maxHeightLook bounds the entries that one command looks at to lower heights.
 const maxHeightLook = 64
 
-// settleHeights keeps the heights of the directories above those that the command moved.
-func (t *tx) settleHeights(changes []seatChange) error {
+// updateHeights keeps the heights of the directories above those that the command moved.
+func (t *tx) updateHeights(changes []seatChange) error {
 	for n := range changes {
 		c := &changes[n]
 		if c.moved() && c.after.there && c.after.typ == typeDirectory && c.after.parent != 0 {

@@ -151,9 +151,9 @@ func (m *Machine) NumberHold(r Reader, id moraine.InodeID, own moraine.SessionID
 	return m.view(r).numberHold(id, own)
 }
 
-// minded makes the answer of a command that met another's hold; nil where it met
+// refusedByLease makes the answer of a command that met another's hold; nil where it met
 // none. What the command wrote is thrown away.
-func (t *tx) minded() *wire.MetaResponse {
+func (t *tx) refusedByLease() *wire.MetaResponse {
 	if t.met.Directory == 0 {
 		return nil
 	}

@@ -272,7 +272,7 @@ func (m *Machine) moveChunk(t *tx, s *moraine.Stripe, in *intent) error {
 	if old == in.device {
 		return nil // the new chunk took the old one's place
 	}
-	return m.bury(t, old, in.chunk, in.version, s.Scheme.ChunkLen(s.Length), false)
+	return m.addTombstone(t, old, in.chunk, in.version, s.Scheme.ChunkLen(s.Length), false)
 }
 
 // endIntents gives up intents that will not be filled; those that are over
@@ -361,7 +361,7 @@ func (m *Machine) endIntent(t *tx, s *moraine.Stripe, in *intent) error {
 		bytes = s.Scheme.ChunkLen(s.Length)
 	}
 	t.put(t.k.endedIntent(in.device, in.chunk), endedIntent{at: t.index, since: t.clusterTime()}.encode())
-	return m.bury(t, in.device, in.chunk, in.version+1, bytes, false)
+	return m.addTombstone(t, in.device, in.chunk, in.version+1, bytes, false)
 }
 
 // endedIntent is kept so that a chunk which arrives late is explained.

@@ -343,7 +343,7 @@ func (m *Machine) releaseJob(t *tx, j *job, state wire.JobState, reason string) 
 		return m.childEnded(t, j.parent, why)
 	case wire.JobKind_JOB_KIND_COMMIT_STEP:
 		if state != wire.JobState_JOB_STATE_DONE {
-			return m.checkGivenUp(t, j, reason)
+			return m.abortUnjudged(t, j, reason)
 		}
 	}
 	return nil

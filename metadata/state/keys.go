@@ -27,13 +27,13 @@ const (
 	tabEndedSession = 0x0e // session: what it owned is still being cleaned up
 	tabSessionHold  = 0x0f // session | directory: exclusive leases that the session has
 
-	tabInode  = 0x10 // inode -> record
-	tabDentry = 0x11 // parent inode | name -> inode, type
-	tabDoomed = 0x12 // job | inode: directories that a removal has detached
-	tabName   = 0x13 // inode | parent inode | name: the names of what has had two
-	tabXattr  = 0x14 // inode | name -> value of an extended attribute
-	tabHold   = 0x15 // directory -> session that has the exclusive lease on it
-	tabRange  = 0x16 // session | last number -> inode numbers that the session may make files of
+	tabInode    = 0x10 // inode -> record
+	tabDentry   = 0x11 // parent inode | name -> inode, type
+	tabDetached = 0x12 // job | inode: directories that a removal has detached
+	tabName     = 0x13 // inode | parent inode | name: the names of what has had two
+	tabXattr    = 0x14 // inode | name -> value of an extended attribute
+	tabHold     = 0x15 // directory -> session that has the exclusive lease on it
+	tabRange    = 0x16 // session | last number -> inode numbers that the session may make files of
 
 	tabRef   = 0x18 // content | end of the range in the file -> table, base
 	tabTable = 0x19 // table -> header
@@ -88,8 +88,8 @@ const (
 	tabTreeDir      = 0x56 // job | directory -> last name seen: what a MOVE_TREE has yet to list
 	tabPolicy       = 0x57 // directory -> its own policy
 
-	tabDoomedIndex = 0x59 // bucket | 0 | directory -> key of the index of a removed checkpoint that is still there
-	tabBadObject   = 0x58 // object -> what is wrong with it in its bucket
+	tabRemovedIndex = 0x59 // bucket | 0 | directory -> key of the index of a removed checkpoint that is still there
+	tabBadObject    = 0x58 // object -> what is wrong with it in its bucket
 
 	tabUsage = 0x60 // column | directory -> what is below it
 	tabQuota = 0x61 // directory -> the most that may be below it
@@ -210,9 +210,9 @@ func (k keys) xattrs(i moraine.InodeID) []byte { return k.u64(tabXattr, uint64(i
 func (k keys) xattr(i moraine.InodeID, name string) []byte {
 	return append(be64(k.key(tabXattr, 8+len(name)), uint64(i)), name...)
 }
-func (k keys) doomedOf(j moraine.JobID) []byte { return k.u64(tabDoomed, uint64(j)) }
-func (k keys) doomed(j moraine.JobID, i moraine.InodeID) []byte {
-	return k.u64x2(tabDoomed, uint64(j), uint64(i))
+func (k keys) detachedOf(j moraine.JobID) []byte { return k.u64(tabDetached, uint64(j)) }
+func (k keys) detached(j moraine.JobID, i moraine.InodeID) []byte {
+	return k.u64x2(tabDetached, uint64(j), uint64(i))
 }
 
 // Exclusive leases.
@@ -324,7 +324,7 @@ func (k keys) jobEnded(updated uint64, j moraine.JobID) []byte {
 // The object tier.
 
 func (k keys) object(o moraine.ObjectID) []byte    { return k.u64(tabObject, uint64(o)) }
-func (k keys) doomedIndex(dir place) []byte        { return dir.append(k.key(tabDoomedIndex, dir.len())) }
+func (k keys) removedIndex(dir place) []byte       { return dir.append(k.key(tabRemovedIndex, dir.len())) }
 func (k keys) badObject(o moraine.ObjectID) []byte { return k.u64(tabBadObject, uint64(o)) }
 func (k keys) objectKey(p place) []byte            { return p.append(k.key(tabObjectKey, p.len())) }
 func (k keys) objectSums(o moraine.ObjectID) []byte {

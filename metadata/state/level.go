@@ -73,9 +73,9 @@ const (
 	levelReadableCommits = 4
 	// LevelDrops: a person has chunks deleted that nothing explains (DropChunks).
 	LevelDrops = 4
-	// levelToldAt: a bad chunk that is told of by a certain record of its stripe is passed
+	// levelReportedAt: a bad chunk that is told of by a certain record of its stripe is passed
 	// over where there is another one (BadChunk.at_version).
-	levelToldAt = 4
+	levelReportedAt = 4
 	// LevelSilentDrains: a device that is drained goes out while its host is silent, and is
 	// drained on when it is back. A leader takes none out for silence below it: it would
 	// not come back with its host.
@@ -86,10 +86,10 @@ const (
 	// LevelRewrite: what files name of stripes that are mostly dead is put into new ones
 	// (REWRITE jobs, CommitRewrite).
 	LevelRewrite = 4
-	// LevelLastResort: a stripe of which too few chunks are left waits longer and longer for
+	// LevelUnrecoverable: a stripe of which too few chunks are left waits longer and longer for
 	// the next try to rebuild it, and not any more once there are enough; and what is told
 	// of chunks of another tenant than the caller's is passed over.
-	LevelLastResort = 4
+	LevelUnrecoverable = 4
 )
 
 // speaks reports whether the state has reached a feature level.

@@ -119,17 +119,17 @@ func (t *tx) guard(handle func() (*wire.MetaResponse, error)) (*wire.MetaRespons
 	if t.holdErr != nil {
 		return nil, t.holdErr
 	}
-	if refused := t.minded(); refused != nil && (err == nil || isAnswer(err)) {
+	if refused := t.refusedByLease(); refused != nil && (err == nil || isAnswer(err)) {
 		return refused, nil
 	}
 	if err == nil {
 		err = t.m.dropAbandoned(t)
 	}
 	if err == nil {
-		err = t.mindSeals()
+		err = t.checkSeals()
 	}
 	if err == nil {
-		err = t.m.settleUsage(t)
+		err = t.m.applyUsage(t)
 	}
 	if err == nil && t.full() {
 		err = fail(moraine.TooLarge, "apply", "", "the operation changes more than %d records at once", maxCommandKeys)

@@ -267,7 +267,7 @@ const defaultTenant = "default"
 
 // remove takes away one entry: a file or link, or an empty directory.
 func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
-	t.anyway = true
+	t.ignoresQuota = true
 	dir, child, err := m.entry(t, "remove", op.GetParent(), op.GetName())
 	if err != nil {
 		return nil, err

@@ -312,9 +312,9 @@ func (t *tx) putOwner(w *owner) error {
 		return nil
 	}
 	t.del(t.k.objectKey(w.at))
-	index, ok, err := t.doomedIndexBeside(w.at)
+	index, ok, err := t.removedIndexBeside(w.at)
 	if ok && index == w.at {
-		t.del(t.k.doomedIndex(w.at.beside()))
+		t.del(t.k.removedIndex(w.at.beside()))
 	}
 	return err
 }

@@ -55,8 +55,8 @@ func (m *Machine) commitStep(t *tx, op *wire.CommitStep) (*wire.MetaResponse, er
 	return stepReply(s), nil
 }
 
-// checkGivenUp aborts the step of a job that ended without a verdict.
-func (m *Machine) checkGivenUp(t *tx, j *job, reason string) error {
+// abortUnjudged aborts the step of a job that ended without a verdict.
+func (m *Machine) abortUnjudged(t *tx, j *job, reason string) error {
 	s, err := t.stepRecord(j.step)
 	if err != nil || s == nil || s.state != stepSealed || s.job != j.id {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 // The chunks that are known to be bad are told page by page.
-func TestBadChunksAreToldInPages(t *testing.T) {
+func TestBadChunksAreReportedInPages(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
 	f := c.mkfile(c.root, "f")

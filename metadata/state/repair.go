@@ -31,7 +31,7 @@ type repairItem struct {
 func (i *repairItem) lost() bool { return i.spare == lostSpare }
 
 // failedAt is when the last job gave up on a stripe of which too few chunks are left, in
-// cluster time, from LevelLastResort on.
+// cluster time, from LevelUnrecoverable on.
 func (i *repairItem) failedAt() uint64 {
 	return i.after - min(i.after, backoffTo(i.tries, maxLostBackoff))
 }
@@ -50,7 +50,7 @@ const maxLostBackoff = 3600_000
 
 // repairPause is how long an item waits after its last failure.
 func (t *tx) repairPause(i *repairItem) (uint64, error) {
-	lasting, err := t.speaks(LevelLastResort)
+	lasting, err := t.speaks(LevelUnrecoverable)
 	if err == nil && lasting && i.lost() {
 		return backoffTo(i.tries, maxLostBackoff), nil
 	}
@@ -185,7 +185,7 @@ func (m *Machine) queueRecode(t *tx, s *moraine.Stripe, bad, recode uint32) erro
 	item.spare = h.spare()
 	if old != nil && old.lost() && !h.lost {
 		// It waits for what was in vain before.
-		if ok, err := t.speaks(LevelLastResort); err != nil {
+		if ok, err := t.speaks(LevelUnrecoverable); err != nil {
 			return err
 		} else if ok {
 			item.tries, item.after = 0, 0
@@ -418,7 +418,7 @@ func (m *Machine) reportBadChunks(t *tx, op *wire.ReportBadChunks) (*wire.MetaRe
 		default:
 			continue // a host that does not answer is not a chunk that is gone
 		}
-		past, err := t.toldLate(w)
+		past, err := t.outdatedReport(w)
 		if err == nil && !past {
 			past, err = t.foreign(w)
 		}
@@ -442,7 +442,7 @@ func (t *tx) foreign(w *wire.BadChunk) (bool, error) {
 	if t.scope.root == t.k.top() {
 		return false, nil
 	}
-	if ok, err := t.speaks(LevelLastResort); err != nil || !ok {
+	if ok, err := t.speaks(LevelUnrecoverable); err != nil || !ok {
 		return false, err
 	}
 	s, err := t.stripe(moraine.StripeID(w.GetStripe()))
@@ -453,13 +453,13 @@ func (t *tx) foreign(w *wire.BadChunk) (bool, error) {
 	return err == nil && root.tenant != s.Tenant, err
 }
 
-// toldLate reports whether a chunk was told of by a record that is not the stripe's any
+// outdatedReport reports whether a chunk was told of by a record that is not the stripe's any
 // more, and is to be passed over then: it may have been rebuilt in its place since.
-func (t *tx) toldLate(w *wire.BadChunk) (bool, error) {
+func (t *tx) outdatedReport(w *wire.BadChunk) (bool, error) {
 	if !w.GetAtVersion() {
 		return false, nil
 	}
-	if ok, err := t.speaks(levelToldAt); err != nil || !ok {
+	if ok, err := t.speaks(levelReportedAt); err != nil || !ok {
 		return false, err
 	}
 	s, err := t.stripe(moraine.StripeID(w.GetStripe()))

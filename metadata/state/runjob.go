@@ -22,7 +22,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	if j == nil || !j.live() || (j.kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.state == wire.JobState_JOB_STATE_RUNNING) {
 		return done(), nil
 	}
-	t.anyway = true
+	t.ignoresQuota = true
 	limit := int(op.GetLimit())
 	if limit == 0 || limit > maxPiece {
 		limit = maxPiece
@@ -151,7 +151,7 @@ func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool,
 		}
 	}
 	for _, g := range graves {
-		if err := t.exhume(id, g.chunk, g.tombstone, g.since); err != nil {
+		if err := t.dropTombstone(id, g.chunk, g.tombstone, g.since); err != nil {
 			return false, err
 		}
 	}

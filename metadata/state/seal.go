@@ -41,8 +41,8 @@ func sealedRecord(b []byte) bool {
 	return flags&inodeSealed != 0
 }
 
-// mindSeals fails with Immutable where the command changed what is sealed.
-func (t *tx) mindSeals() error {
+// checkSeals fails with Immutable where the command changed what is sealed.
+func (t *tx) checkSeals() error {
 	if t.openAll {
 		return nil
 	}
@@ -68,16 +68,16 @@ func (t *tx) mindSeals() error {
 				return err
 			}
 		}
-		if err := t.mindSeal(was, now); err != nil {
+		if err := t.checkSeal(was, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// mindSeal compares a sealed inode with what the command made of it; now is nil where
+// checkSeal compares a sealed inode with what the command made of it; now is nil where
 // it is gone.
-func (t *tx) mindSeal(was, now *inode) error {
+func (t *tx) checkSeal(was, now *inode) error {
 	if slices.Contains(t.opened, was.id) {
 		return nil
 	}

@@ -150,7 +150,7 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	}
 	if kept != nil {
 		t.repeated = true
-		return kept, t.giveUp(s, req)
+		return kept, t.abandonNumbers(s, req)
 	}
 	oldAcked := s.ackedBelow
 	t.session = s

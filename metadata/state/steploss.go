@@ -153,7 +153,7 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > MaxJudged {
 		return nil, fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, MaxJudged)
 	}
-	t.anyway = true // a full quota keeps no link from moving
+	t.ignoresQuota = true // a full quota keeps no link from moving
 	for _, l := range op.GetLost() {
 		loss := stepLoss{moraine.InodeID(l.GetAt().GetInode()), int64(l.GetAt().GetOffset())}
 		if err := m.loseStep(t, stepFromWire(l.GetKey()), loss); err != nil {

@@ -34,7 +34,7 @@ func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, er
 // takeAway removes a checkpoint in this command: from the list of the run, from the
 // links, and from the namespace. One that is removed already is fine.
 func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) error {
-	t.anyway = true // it may make links
+	t.ignoresQuota = true // it may make links
 	switch s.state {
 	case stepDeleted:
 		return nil
@@ -48,7 +48,7 @@ func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) e
 		if err := m.hideStep(t, runDir, s, how); err != nil {
 			return err
 		}
-		if err := t.doomIndex(s); err != nil {
+		if err := t.markRemovedIndex(s); err != nil {
 			return err
 		}
 		t.del(t.k.runCommit(s.id))

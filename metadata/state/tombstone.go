@@ -66,10 +66,10 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 	return s, since, err == nil, err
 }
 
-// bury leaves a tombstone for a chunk on a device, dead from now on; one that is there
+// addTombstone leaves a tombstone for a chunk on a device, dead from now on; one that is there
 // already is taken up in it. kept says that a record has named the chunk until now. A device
 // that is retired needs none.
-func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, kept bool) error {
+func (m *Machine) addTombstone(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, kept bool) error {
 	d, err := t.lookDevice(id)
 	if err != nil || d == nil || d.state == deviceRetired {
 		return err
@@ -81,7 +81,7 @@ func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	from := t.clusterTime()
 	write := t.insert // nothing has to be looked up
 	if ok {
-		if err := t.exhume(id, chunk, old, since); err != nil {
+		if err := t.dropTombstone(id, chunk, old, since); err != nil {
 			return err
 		}
 		below, from, kept, write = max(below, old.below), max(from, since), kept || old.kept, t.put
@@ -94,8 +94,8 @@ func (m *Machine) bury(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	return t.keeps(id, s, 1)
 }
 
-// exhume takes a tombstone away.
-func (t *tx) exhume(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) error {
+// dropTombstone takes a tombstone away.
+func (t *tx) dropTombstone(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) error {
 	t.del(t.k.tombstone(s.kept, id, since, chunk))
 	t.del(t.k.tombstoneAt(id, chunk))
 	t.count[cPendingBytes] -= uint64(s.bytes)
@@ -125,7 +125,7 @@ func (m *Machine) dropTombstones(t *tx, deleted []*wire.Deletion) (*wire.MetaRes
 			if err := t.gaveBack(id, s, since); err != nil {
 				return nil, err
 			}
-			if err := t.exhume(id, chunk, s, since); err != nil {
+			if err := t.dropTombstone(id, chunk, s, since); err != nil {
 				return nil, err
 			}
 		}

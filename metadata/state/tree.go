@@ -7,7 +7,7 @@ import (
 
 // removeTree unlinks a directory at once; what is below it dies by a job.
 func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
-	t.anyway = true
+	t.ignoresQuota = true
 	dir, child, err := m.entry(t, "remove tree", op.GetParent(), op.GetName())
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (m *Machine) dropTreeOf(t *tx, dir *inode, subject string, owner moraine.Se
 	if err != nil {
 		return err
 	}
-	t.put(t.k.doomed(job, dir.id), []byte{dentryVersion})
+	t.put(t.k.detached(job, dir.id), []byte{dentryVersion})
 	return nil
 }
 
@@ -58,8 +58,8 @@ func (m *Machine) dropTreeOf(t *tx, dir *inode, subject string, owner moraine.Se
 const removeBudget = discardBudget - 64
 
 // runRemoveTree does about limit records of a job made by dropTree: it takes
-// entries out of one doomed directory at a time; directories that it meets
-// become doomed themselves, so that no depth is too great.
+// entries out of one detached directory at a time; directories that it meets
+// become detached themselves, so that no depth is too great.
 func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, finished bool, err error) {
 	whole, err := t.speaks(levelWholeFiles)
 	if err != nil {
@@ -70,7 +70,7 @@ func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, fin
 	}
 	before := len(t.order)
 	for len(t.order)-before < limit {
-		keys, err := t.keysUnder(t.k.doomedOf(job), 1)
+		keys, err := t.keysUnder(t.k.detachedOf(job), 1)
 		if err != nil {
 			return 0, false, err
 		}
@@ -110,13 +110,13 @@ func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *inode, stop int) error
 		}
 		t.unname(dir, name, child)
 		if child.typ == typeDirectory {
-			if err := t.doomIndexIn(child); err != nil {
+			if err := t.markRemovedIndexIn(child); err != nil {
 				return err
 			}
 			child.detach()
 			child.nlink = 0
 			t.putInode(child)
-			t.put(t.k.doomed(job, child.id), []byte{dentryVersion})
+			t.put(t.k.detached(job, child.id), []byte{dentryVersion})
 		} else if err := m.dropName(t, child, name); err != nil {
 			return err
 		}

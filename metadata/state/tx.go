@@ -83,7 +83,7 @@ func (b *Batch) Entries() uint64 { return b.count[cEntries] }
 func (b *Batch) Flush() error {
 	c := b.cellOf(b.k.meta(metaCounters))
 	c.value, c.exists, c.has, c.known = b.count.encode(), true, true, c.known || b.fresh
-	b.soil(c)
+	b.markDirty(c)
 	if err := b.push(); err != nil {
 		return err
 	}
@@ -114,9 +114,9 @@ type tx struct {
 	// forced says that a person wants a tree moved or removed that holds checkpoints.
 	opened          []moraine.InodeID
 	openAll, forced bool
-	// anyway is set by what must never fail for a quota: removals, and what the
+	// ignoresQuota is set by what must never fail for a quota: removals, and what the
 	// leader does by itself.
-	anyway bool
+	ignoresQuota bool
 
 	// now is the wall time of the command in nanoseconds, clamped to rise.
 	now int64
@@ -167,7 +167,7 @@ func (t *tx) reset() {
 	t.dead = nil
 	t.granted = nil
 	t.usage.reset()
-	t.anyway, t.openAll, t.forced = false, false, false
+	t.ignoresQuota, t.openAll, t.forced = false, false, false
 	t.opened = nil
 	t.touched = nil
 	t.events = Events{}

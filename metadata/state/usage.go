@@ -118,7 +118,7 @@ func (b *Batch) pushUsage() {
 		if c.cell.exists {
 			c.cell.value = c.now.encode()
 		}
-		b.soil(c.cell)
+		b.markDirty(c.cell)
 	}
 	b.dirtyUsage = b.dirtyUsage[:0]
 }
@@ -311,8 +311,8 @@ func badSeat(id moraine.InodeID, err error) error {
 	return &moraine.Error{Op: "decode inode", Ref: id.String(), Kind: moraine.Corrupt, Err: err}
 }
 
-// settleUsage counts what the command did, and holds it against the quotas.
-func (m *Machine) settleUsage(t *tx) error {
+// applyUsage counts what the command did, and holds it against the quotas.
+func (m *Machine) applyUsage(t *tx) error {
 	if len(t.order) == 0 {
 		return nil
 	}
@@ -320,7 +320,7 @@ func (m *Machine) settleUsage(t *tx) error {
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	if err := t.settleHeights(changes); err != nil {
+	if err := t.updateHeights(changes); err != nil {
 		return err
 	}
 	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
@@ -328,24 +328,24 @@ func (m *Machine) settleUsage(t *tx) error {
 		return err
 	}
 	if s.live != 0 {
-		if err := t.settleColumn(s.live, changes, ^moraine.InodeID(0)); err != nil {
+		if err := t.applyColumn(s.live, changes, ^moraine.InodeID(0)); err != nil {
 			return err
 		}
 	}
 	if s.building != 0 {
-		if err := t.settleColumn(s.building, changes, s.counted); err != nil {
+		if err := t.applyColumn(s.building, changes, s.counted); err != nil {
 			return err
 		}
 	}
-	if s.live == 0 || s.quotas == 0 || t.anyway {
+	if s.live == 0 || s.quotas == 0 || t.ignoresQuota {
 		return nil
 	}
 	return m.holdQuotas(t, s)
 }
 
-// settleColumn brings one column in step with the changes. Of inodes past
+// applyColumn brings one column in step with the changes. Of inodes past
 // counted only what is below them is in it yet.
-func (t *tx) settleColumn(column uint8, changes []seatChange, counted moraine.InodeID) error {
+func (t *tx) applyColumn(column uint8, changes []seatChange, counted moraine.InodeID) error {
 	w := usageWalk{t: t, column: column}
 	// While the changes are taken one by one, a directory that moves is below
 	// what it was below, then below nothing, then below what it is to be below.

@@ -80,7 +80,7 @@ func SegmentBlock(cluster, device moraine.UUID, salt [16]byte) []byte {
 func DecodeStamps(p []byte) (identity, segment, heard error) {
 	_, identity = decodeIdentity(p)
 	_, segment = decodeSegmentHead(p)
-	_, heard = decodeHeard(p)
+	_, heard = decodeIncarnation(p)
 	return identity, segment, heard
 }
 

@@ -274,7 +274,7 @@ func (t *Tier) Close() error {
 	return t.lower.Close()
 }
 
-// gaveUp is the error of a call whose ctx ended.
+// contextError is the error of a call whose ctx ended.
 func gaveUp(op string, id moraine.ChunkID, err error) error {
 	kind := moraine.Canceled
 	if err == context.DeadlineExceeded {

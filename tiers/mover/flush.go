@@ -219,7 +219,7 @@ func (f *flushing) upload(ctx context.Context) error {
 	return f.commit(ctx, info, verified, generation, parts.crc, parts.sums)
 }
 
-// giveUp ends an upload that is not completing, and its intent. Where that
+// release ends an upload that is not completing, and its intent. Where that
 // fails, the intent tells the next holder of the job.
 func (f *flushing) giveUp(ctx context.Context, id string, cause error) error {
 	if ctx.Err() != nil {

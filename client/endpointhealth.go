@@ -30,8 +30,8 @@ const (
 	lookTimeout = time.Second
 )
 
-// lookout knows the attempts that are under way.
-type lookout struct {
+// endpointHealth knows the attempts that are under way.
+type endpointHealth struct {
 	clock   clock.Clock
 	servers *servers
 	ask     func(ctx context.Context, addrs []string) *wire.LeaderReply // nil: no answer
@@ -51,8 +51,8 @@ type attempt struct {
 	cancel context.CancelFunc
 }
 
-func newLookout(m *metaConn) *lookout {
-	return &lookout{clock: m.clock, servers: m.servers, wake: make(chan struct{}, 1), attempts: map[*attempt]struct{}{},
+func newEndpointHealth(m *metaConn) *endpointHealth {
+	return &endpointHealth{clock: m.clock, servers: m.servers, wake: make(chan struct{}, 1), attempts: map[*attempt]struct{}{},
 		left: m.metrics.LeadersLeft.Inc,
 		ask: func(ctx context.Context, addrs []string) *wire.LeaderReply {
 			resp, err := m.dialer.Metadata(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
@@ -65,7 +65,7 @@ func newLookout(m *metaConn) *lookout {
 
 // begin notes an attempt, which the service may hold for wait before it answers.
 // end forgets it.
-func (l *lookout) begin(addrs []string, wait time.Duration, cancel context.CancelFunc) *attempt {
+func (l *endpointHealth) begin(addrs []string, wait time.Duration, cancel context.CancelFunc) *attempt {
 	a := &attempt{addrs: addrs, due: l.clock.Now().Add(wait + lookAfter), cancel: cancel}
 	l.mu.Lock()
 	l.attempts[a] = struct{}{}
@@ -84,14 +84,14 @@ func (l *lookout) begin(addrs []string, wait time.Duration, cancel context.Cance
 	return a
 }
 
-func (l *lookout) end(a *attempt) {
+func (l *endpointHealth) end(a *attempt) {
 	l.mu.Lock()
 	delete(l.attempts, a)
 	l.mu.Unlock()
 }
 
 // run looks out until ctx ends.
-func (l *lookout) run(ctx context.Context) {
+func (l *endpointHealth) run(ctx context.Context) {
 	for {
 		var due <-chan time.Time // never, where no attempt is under way
 		if wait := l.look(ctx); wait > 0 {
@@ -108,7 +108,7 @@ func (l *lookout) run(ctx context.Context) {
 
 // look asks about the server of the attempt that is due for longest, where one is due,
 // and returns when to look again; 0 where no attempt is under way.
-func (l *lookout) look(ctx context.Context) time.Duration {
+func (l *endpointHealth) look(ctx context.Context) time.Duration {
 	oldest := l.oldest()
 	if oldest == nil {
 		return 0
@@ -129,7 +129,7 @@ func (l *lookout) look(ctx context.Context) time.Duration {
 
 // oldest returns the attempt that is due for longest, or next; nil where none is under
 // way.
-func (l *lookout) oldest() *attempt {
+func (l *endpointHealth) oldest() *attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var oldest *attempt
@@ -148,7 +148,7 @@ func (l *lookout) oldest() *attempt {
 // successor asks all servers but the one at addrs whether they serve as leader,
 // and then whomever they follow, which a list of some servers may not name. It
 // returns the addresses of the one that serves; nil where none does.
-func (l *lookout) successor(ctx context.Context, addrs []string) []string {
+func (l *endpointHealth) successor(ctx context.Context, addrs []string) []string {
 	others := l.servers.others(addrs)
 	next, followed := l.serving(ctx, addrs, others)
 	if next == nil && followed != nil &&
@@ -161,7 +161,7 @@ func (l *lookout) successor(ctx context.Context, addrs []string) []string {
 // serving asks the servers for the leader: next is one that says that it serves,
 // followed another one that one of them named. Neither is the server at addrs,
 // whatever other addresses it has.
-func (l *lookout) serving(ctx context.Context, addrs []string, servers [][]string) (next, followed []string) {
+func (l *endpointHealth) serving(ctx context.Context, addrs []string, servers [][]string) (next, followed []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -188,7 +188,7 @@ func (l *lookout) serving(ctx context.Context, addrs []string, servers [][]strin
 }
 
 // leave ends all attempts at the server at addrs.
-func (l *lookout) leave(addrs []string) {
+func (l *endpointHealth) leave(addrs []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for a := range l.attempts {
@@ -204,8 +204,8 @@ func (m *metaConn) try(ctx context.Context, stub transport.Metadata, addrs []str
 	*wire.MetaResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(m.attempt, m.patience)+wait)
 	defer cancel()
-	a := m.lookout.begin(addrs, wait, cancel)
-	defer m.lookout.end(a)
+	a := m.endpointHealth.begin(addrs, wait, cancel)
+	defer m.endpointHealth.end(a)
 	resp, err := stub.Do(ctx, req)
 	if err == nil {
 		err = m.follows(resp.GetSession())

@@ -12,16 +12,16 @@ import (
 // the index's is gone. A row says of the directory of a bucket, as keys have it, which key in
 // it is the index of a removed checkpoint; the row goes when that key is nobody's any more.
 
-const doomedIndexVersion = 1
+const removedIndexVersion = 1
 
 // beside is the directory that a key is in.
 func (p place) beside() place {
 	return place{p.bucket, p.key[:strings.LastIndexByte(p.key, '/')+1]}
 }
 
-// doomIndex notes that the index of a checkpoint goes, if a bucket has it, or may get it from
+// markRemovedIndex notes that the index of a checkpoint goes, if a bucket has it, or may get it from
 // an upload that is under way.
-func (t *tx) doomIndex(s *step) error {
+func (t *tx) markRemovedIndex(s *step) error {
 	if s.index == 0 {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (t *tx) doomIndex(s *step) error {
 		if err != nil {
 			return err
 		}
-		t.putDoomedIndex(o.at)
+		t.putRemovedIndex(o.at)
 		return nil
 	}
 	j, err := t.moveOf(i.id, wire.JobKind_JOB_KIND_FLUSH)
@@ -46,13 +46,13 @@ func (t *tx) doomIndex(s *step) error {
 	}
 	in, err := t.objectIntent(j.id)
 	if err == nil && in != nil {
-		t.putDoomedIndex(in.at)
+		t.putRemovedIndex(in.at)
 	}
 	return err
 }
 
-// doomIndexIn is doomIndex of the checkpoint whose directory goes, where it is one's.
-func (t *tx) doomIndexIn(dir *inode) error {
+// markRemovedIndexIn is markRemovedIndex of the checkpoint whose directory goes, where it is one's.
+func (t *tx) markRemovedIndexIn(dir *inode) error {
 	if dir.step == (stepID{}) {
 		return nil
 	}
@@ -60,30 +60,30 @@ func (t *tx) doomIndexIn(dir *inode) error {
 	if err != nil || s == nil || s.state != stepCommitted {
 		return err
 	}
-	return t.doomIndex(s)
+	return t.markRemovedIndex(s)
 }
 
-func (t *tx) putDoomedIndex(at place) {
-	t.put(t.k.doomedIndex(at.beside()), putString(newValue(doomedIndexVersion, 2+len(at.key)), at.key))
+func (t *tx) putRemovedIndex(at place) {
+	t.put(t.k.removedIndex(at.beside()), putString(newValue(removedIndexVersion, 2+len(at.key)), at.key))
 }
 
-// doomedIndexBeside returns the key of the removed index that is in the directory of another
+// removedIndexBeside returns the key of the removed index that is in the directory of another
 // key; false where there is none.
-func (v *view) doomedIndexBeside(at place) (index place, ok bool, err error) {
-	value, ok, err := v.r.Get(v.k.doomedIndex(at.beside()))
+func (v *view) removedIndexBeside(at place) (index place, ok bool, err error) {
+	value, ok, err := v.r.Get(v.k.removedIndex(at.beside()))
 	if err != nil || !ok {
 		return place{}, false, err
 	}
 	d := dec{b: value}
-	d.version(doomedIndexVersion)
+	d.version(removedIndexVersion)
 	index = place{at.bucket, d.string()}
-	return index, true, d.end("doomed index")
+	return index, true, d.end("removed index")
 }
 
 // waitForIndex puts the deletion of an object off while the bucket has, or may get, the index
 // of the removed checkpoint that it was of, and reports whether it did.
 func (m *Machine) waitForIndex(t *tx, j *job, o *object) (bool, error) {
-	at, ok, err := t.doomedIndexBeside(o.at)
+	at, ok, err := t.removedIndexBeside(o.at)
 	if err != nil || !ok || at == o.at {
 		return false, err
 	}

@@ -95,10 +95,10 @@ var doors = map[string]func(c *cluster, cl *client.Client, path string, data []b
 	},
 }
 
-// TestPutAnew: devices that took a file's bytes go out, or end and come back without what
+// TestResubmit: devices that took a file's bytes go out, or end and come back without what
 // they had in memory, right before the commit. It is put anew, and is there, whole, with
 // all its protection.
-func TestPutAnew(t *testing.T) {
+func TestResubmit(t *testing.T) {
 	for name, row := range map[string]struct {
 		level  moraine.Level
 		scheme moraine.Scheme
@@ -125,7 +125,7 @@ func TestPutAnew(t *testing.T) {
 					data := bytesOf(3, 500_000)
 					require.NoError(t, save(c, cl, "/f", data))
 					require.Greater(t, count(), 1)
-					require.NotZero(t, cl.Stats().StripesPutAnew)
+					require.NotZero(t, cl.Stats().StripesResubmitted)
 					require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
 				})
 			})
@@ -133,9 +133,9 @@ func TestPutAnew(t *testing.T) {
 	}
 }
 
-// TestPutAnewEnds: where every commit meets a device that has lost its memory since, the
+// TestResubmitEnds: where every commit meets a device that has lost its memory since, the
 // writer hears, after a few, and nothing of it is there.
-func TestPutAnewEnds(t *testing.T) {
+func TestResubmitEnds(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
 			inCluster(t, 8, func(c *cluster) {
@@ -155,8 +155,8 @@ func TestPutAnewEnds(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBePutAnewIsAnError: more have lost their memory than the scheme survives.
-func TestWhatCannotBePutAnewIsAnError(t *testing.T) {
+// TestWhatCannotBeResubmittedIsAnError: more have lost their memory than the scheme survives.
+func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
 			inCluster(t, 8, func(c *cluster) {
@@ -182,10 +182,10 @@ func TestWhatCannotBePutAnewIsAnError(t *testing.T) {
 	}
 }
 
-// TestPutAnewByALesserScheme: two devices are left when a commit of many stripes is refused.
+// TestResubmitByALesserScheme: two devices are left when a commit of many stripes is refused.
 // What was one stripe is several then, more than one commit takes, and they are
 // committed in as many as that needs.
-func TestPutAnewByALesserScheme(t *testing.T) {
+func TestResubmitByALesserScheme(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
 			inCluster(t, 6, func(c *cluster) {
@@ -212,7 +212,7 @@ func TestPutAnewByALesserScheme(t *testing.T) {
 				})
 				data := bytesOf(3, size)
 				require.NoError(t, save(c, cl, "/f", data))
-				require.GreaterOrEqual(t, cl.Stats().StripesPutAnew, uint64(most))
+				require.GreaterOrEqual(t, cl.Stats().StripesResubmitted, uint64(most))
 				require.Greater(t, 5*most, moraine.MaxCommitStripes)
 				require.Greater(t, count(), late+2)
 				require.True(t, bytes.Equal(data, read(t, c, cl, "/f")))
@@ -221,9 +221,9 @@ func TestPutAnewByALesserScheme(t *testing.T) {
 	}
 }
 
-// TestPutAnewGoesOnWhileItGetsOn: all that is to be put anew takes longer than the client's
+// TestResubmitGoesOnWhileItGetsOn: all that is to be put anew takes longer than the client's
 // patience, and no stripe of it does.
-func TestPutAnewGoesOnWhileItGetsOn(t *testing.T) {
+func TestResubmitGoesOnWhileItGetsOn(t *testing.T) {
 	inCluster(t, 8, func(c *cluster) {
 		cfg := config()
 		cfg.Level, cfg.Patience = moraine.Memory, 30*time.Second

@@ -8,19 +8,19 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// putAnewTries is how often what the service refuses to commit is put anew.
-const putAnewTries = 3
+// resubmitTries is how often what the service refuses to commit is put anew.
+const resubmitTries = 3
 
-// mostAnew returns how often the one of some stripes was put anew that was most often.
-func mostAnew(sent []sentStripe) int {
+// mostResubmits returns how often the one of some stripes was put anew that was most often.
+func mostResubmits(sent []sentStripe) int {
 	most := 0
 	for i := range sent {
-		most = max(most, sent[i].anew)
+		most = max(most, sent[i].resubmits)
 	}
 	return most
 }
 
-// putAnew puts the bytes of stripes in place once more, under other numbers, after the
+// resubmit puts the bytes of stripes in place once more, under other numbers, after the
 // service has refused to commit them as Stale: a device that holds them went out, or lost
 // its memory, since they were put. The bytes are not held here any more, but read back
 // from the chunks that are left; what is read is held against its sums as any read is, and
@@ -30,21 +30,21 @@ func mostAnew(sent []sentStripe) int {
 //
 // The refusal was the first answer to the commit, so that nothing of it was applied, and
 // nothing is there twice.
-func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
+func (f *sender) resubmit(ctx context.Context, sent []sentStripe,
 	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
 	// No more is taken from their grants, whose places were chosen before. They do not end
 	// before what was put under them is read: from then on it is garbage.
 	for i := range sent {
-		f.c.grants.doom(sent[i].ticket)
+		f.c.grants.retire(sent[i].ticket)
 	}
 	f.c.topology.doubt()
 	var out []sentStripe
 	for i := range sent {
-		again, err := f.putOneAnew(ctx, &sent[i], send)
-		f.giveUp(sent[i : i+1])
+		again, err := f.resubmitOne(ctx, &sent[i], send)
+		f.release(sent[i : i+1])
 		if err != nil {
-			f.giveUp(sent[i+1:])
-			f.giveUp(out)
+			f.release(sent[i+1:])
+			f.release(out)
 			return nil, err
 		}
 		out = append(out, again...)
@@ -52,7 +52,7 @@ func (f *sender) putAnew(ctx context.Context, sent []sentStripe,
 	return out, nil
 }
 
-func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
+func (f *sender) resubmitOne(ctx context.Context, old *sentStripe,
 	send func(context.Context, *stripe, *ticket) ([]sentStripe, error)) ([]sentStripe, error) {
 	s, err := stripeFromWire(old.record)
 	if err != nil {
@@ -61,10 +61,10 @@ func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 	s.grant = old.ticket.grant
 	// One at a time, beside the budget of what is written, which may all be held by those
 	// who wait for this commit. Those before it have their patience each.
-	if err := f.c.anew.lock(ctx); err != nil {
+	if err := f.c.resubmits.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer f.c.anew.unlock()
+	defer f.c.resubmits.unlock()
 	ctx, cancel := context.WithTimeout(ctx, f.c.cfg.Patience)
 	defer cancel()
 	st := &stripe{}
@@ -72,16 +72,16 @@ func (f *sender) putOneAnew(ctx context.Context, old *sentStripe,
 	if err := f.readBack(ctx, s, st); err != nil {
 		return nil, err
 	}
-	f.c.metrics.StripesPutAnew.Inc()
+	f.c.metrics.StripesResubmitted.Inc()
 	sent, err := send(ctx, st, nil)
 	if err != nil {
 		return nil, err
 	}
 	for i := range sent {
-		sent[i].anew = old.anew + 1
+		sent[i].resubmits = old.resubmits + 1
 	}
 	if err := sameBytes(old, sent); err != nil {
-		f.giveUp(sent)
+		f.release(sent)
 		return nil, err
 	}
 	return sent, nil
@@ -133,11 +133,11 @@ func (e located) part(off, n int64) located {
 	return e
 }
 
-// cannotPutAnew is the error of bytes that were put, and neither committed nor put anew.
+// cannotResubmit is the error of bytes that were put, and neither committed nor put anew.
 // Room that is missing says so, and so do other bytes and a caller who gave up; else it is
 // an input/output error, whatever ended it. The kinds of what ended it are not passed on:
 // who hears Stale or NotFound would look for another file, or try once more.
-func cannotPutAnew(refused, err error) error {
+func cannotResubmit(refused, err error) error {
 	kind := moraine.IOError
 	switch k := moraine.KindOf(err); k {
 	case moraine.NoSpace, moraine.QuotaExceeded, moraine.Corrupt, moraine.Canceled:
@@ -150,5 +150,5 @@ func cannotPutAnew(refused, err error) error {
 // refusedAgain is the error of bytes that were put anew as often as is tried.
 func refusedAgain(refused error) error {
 	return &moraine.Error{Op: "commit", Kind: moraine.IOError, Err: fmt.Errorf(
-		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %v", putAnewTries+1, refused)}
+		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %v", resubmitTries+1, refused)}
 }

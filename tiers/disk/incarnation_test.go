@@ -22,16 +22,16 @@ func TestWhatWasHeardIsKept(t *testing.T) {
 	base := vfs.NewMem(1)
 	require.NoError(t, base.MkdirAll("/d"))
 	require.NoError(t, base.SyncDir("/"))
-	none, err := disk.ReadHeard(base, "/d")
+	none, err := disk.ReadIncarnation(base, "/d")
 	require.NoError(t, err)
 	require.Zero(t, none)
-	require.NoError(t, disk.WriteHeard(base, "/d", old))
+	require.NoError(t, disk.WriteIncarnation(base, "/d", old))
 
 	// cut writes with a rule, cuts the power, and reads.
 	cut := func(seed uint64, rule vfs.Rule) (moraine.MarkedIncarnation, error, error) {
 		mem := base.Clone()
-		failed := disk.WriteHeard(vfs.NewFault(mem, rule), "/d", next)
-		got, err := disk.ReadHeard(mem.Crash(rand.New(rand.NewPCG(seed, 1))), "/d")
+		failed := disk.WriteIncarnation(vfs.NewFault(mem, rule), "/d", next)
+		got, err := disk.ReadIncarnation(mem.Crash(rand.New(rand.NewPCG(seed, 1))), "/d")
 		return got, failed, err
 	}
 	no := errors.New("no")
@@ -67,7 +67,7 @@ func TestWhatWasHeardIsKept(t *testing.T) {
 	}
 
 	golden := "testdata/heard-v1.golden"
-	require.NoError(t, disk.WriteHeard(base, "/d", next))
+	require.NoError(t, disk.WriteIncarnation(base, "/d", next))
 	f, err := base.Open("/d/heard", vfs.Read)
 	require.NoError(t, err)
 	p := make([]byte, 128)
@@ -88,7 +88,7 @@ func TestWhatWasHeardIsKept(t *testing.T) {
 		_, err = w.WriteAt(bad, 0)
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
-		_, err = disk.ReadHeard(base, "/d")
+		_, err = disk.ReadIncarnation(base, "/d")
 		require.Error(t, err, "byte %d", at)
 	}
 }

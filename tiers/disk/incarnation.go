@@ -16,15 +16,15 @@ import (
 // of, so that a host that starts anew is not taken in by servers of an older one.
 // docs/formats/device.md describes the file.
 const (
-	heardFile    = "heard"
-	heardMagic   = "MRNHEARD"
-	heardVersion = 1
+	incarnationFile    = "heard"
+	incarnationMagic   = "MRNHEARD"
+	incarnationVersion = 1
 )
 
-// ReadHeard returns what WriteHeard wrote for the device in dir; zero where it
+// ReadIncarnation returns what WriteIncarnation wrote for the device in dir; zero where it
 // never did. Errors are *moraine.Error.
-func ReadHeard(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error) {
-	f, err := fsys.Open(path.Join(dir, heardFile), vfs.Read)
+func ReadIncarnation(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error) {
+	f, err := fsys.Open(path.Join(dir, incarnationFile), vfs.Read)
 	if errors.Is(err, fs.ErrNotExist) {
 		return moraine.MarkedIncarnation{}, nil
 	}
@@ -36,24 +36,24 @@ func ReadHeard(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error) {
 	if _, err := f.ReadAt(p, 0); err != nil && !errors.Is(err, io.EOF) {
 		return moraine.MarkedIncarnation{}, wrap("disk.ReadHeard", dir, err)
 	}
-	h, err := decodeHeard(p)
+	h, err := decodeIncarnation(p)
 	if err != nil {
-		return h, wrap("disk.ReadHeard", path.Join(dir, heardFile), err)
+		return h, wrap("disk.ReadHeard", path.Join(dir, incarnationFile), err)
 	}
 	return h, nil
 }
 
-// WriteHeard notes, durably, which incarnation the host of the device in dir has
+// WriteIncarnation notes, durably, which incarnation the host of the device in dir has
 // heard of. When it fails, or the power does, what was noted before is there.
-func WriteHeard(fsys vfs.FS, dir string, heard moraine.MarkedIncarnation) error {
-	if err := writeHeard(fsys, dir, encodeHeard(heard)); err != nil {
+func WriteIncarnation(fsys vfs.FS, dir string, heard moraine.MarkedIncarnation) error {
+	if err := writeIncarnation(fsys, dir, encodeIncarnation(heard)); err != nil {
 		return wrap("disk.WriteHeard", dir, err)
 	}
 	return nil
 }
 
-func writeHeard(fsys vfs.FS, dir string, p []byte) error {
-	next := path.Join(dir, heardFile+".tmp")
+func writeIncarnation(fsys vfs.FS, dir string, p []byte) error {
+	next := path.Join(dir, incarnationFile+".tmp")
 	f, err := fsys.Open(next, vfs.Create|vfs.Truncate)
 	if err != nil {
 		return err
@@ -66,24 +66,24 @@ func writeHeard(fsys vfs.FS, dir string, p []byte) error {
 		return err
 	}
 	// COMMIT POINT: the rename, once the directory is synced.
-	if err := fsys.Rename(next, path.Join(dir, heardFile)); err != nil {
+	if err := fsys.Rename(next, path.Join(dir, incarnationFile)); err != nil {
 		return err
 	}
 	return fsys.SyncDir(dir)
 }
 
-func encodeHeard(h moraine.MarkedIncarnation) []byte {
+func encodeIncarnation(h moraine.MarkedIncarnation) []byte {
 	p := make([]byte, stampSize)
-	copy(p, heardMagic)
-	binary.LittleEndian.PutUint16(p[8:], heardVersion)
+	copy(p, incarnationMagic)
+	binary.LittleEndian.PutUint16(p[8:], incarnationVersion)
 	p[16] = byte(h.Number)
 	copy(p[32:], h.Mark[:])
 	binary.LittleEndian.PutUint32(p[stampSumAt:], crc.Sum(p[:stampSumAt]))
 	return p
 }
 
-func decodeHeard(p []byte) (h moraine.MarkedIncarnation, err error) {
-	if err := checkStamp(p, heardMagic, heardVersion); err != nil {
+func decodeIncarnation(p []byte) (h moraine.MarkedIncarnation, err error) {
+	if err := checkStamp(p, incarnationMagic, incarnationVersion); err != nil {
 		return h, err
 	}
 	return moraine.MarkedIncarnation{Number: moraine.Incarnation(p[16]), Mark: moraine.UUID(p[32:48])}, nil

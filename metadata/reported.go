@@ -22,7 +22,7 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 	defer t.mu.Unlock()
 	devices = make(map[uint32]bool)
 	for id, h := range t.hosts {
-		if !h.alive || now.Sub(h.heard) > t.suspect {
+		if !h.alive || now.Sub(h.lastSeen) > t.suspect {
 			continue
 		}
 		if !h.spoke {
@@ -41,10 +41,10 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 	return devices, unheard
 }
 
-// told counts the devices that serve on hosts which are taken for alive: those whose hosts
+// fillKnown counts the devices that serve on hosts which are taken for alive: those whose hosts
 // said how full they are, and those whose hosts have not spoken at all. One that registered
 // a moment ago, and may be new, is neither.
-func (t *topology) told() (known, unknown int) {
+func (t *topology) fillKnown() (known, unknown int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
@@ -122,7 +122,7 @@ const (
 // devices are.
 func (l *leader) awaitFill(ctx context.Context) error {
 	for {
-		known, unknown := l.topology.told()
+		known, unknown := l.topology.fillKnown()
 		wait := tellWait
 		if known == 0 {
 			wait = l.cfg.Suspect + 2*tickEvery

@@ -75,7 +75,7 @@ func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *meta
 	m := newMetaConn(&cfg, &Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Random: rand.Reader})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); m.lookout.run(ctx) }()
+	go func() { defer close(ended); m.endpointHealth.run(ctx) }()
 	defer func() { cancel(); <-ended }()
 	for _, fn := range before {
 		fn(ctx, m)
@@ -160,7 +160,7 @@ func TestAFirstSessionThatNobodyOpens(t *testing.T) {
 // A leader that is known by two addresses is one server: the second is no successor
 // of the first.
 func TestALeaderIsNotItsOwnSuccessor(t *testing.T) {
-	l := &lookout{servers: newServers(noDialer{}, [][]string{{"10.0.0.1:1"}, {"host:1"}}),
+	l := &endpointHealth{servers: newServers(noDialer{}, [][]string{{"10.0.0.1:1"}, {"host:1"}}),
 		ask: func(context.Context, []string) *wire.LeaderReply {
 			return &wire.LeaderReply{Id: "m1", Addresses: []string{"10.0.0.1:1"}, Serving: true}
 		}}
@@ -187,7 +187,7 @@ func TestWhoAnswersIsNotAskedAbout(t *testing.T) {
 		_, m := p.request(t)
 		time.Sleep(10 * time.Second)
 		require.Empty(t, p.asked)
-		require.Empty(t, m.lookout.attempts)
+		require.Empty(t, m.endpointHealth.attempts)
 	})
 }
 

@@ -14,9 +14,9 @@ func (b *bench) tellAt(stripe uint64, index, device, version uint32) {
 		Chunks: []*wire.BadChunk{{Stripe: stripe, Index: index, Device: device, Version: version, AtVersion: true, Kind: uint32(moraine.NotFound)}}}}}))
 }
 
-// TestABadChunkIsToldOfByItsRecord: the word that a chunk is missing, by a record that is
+// TestABadChunkIsReportedByItsRecord: the word that a chunk is missing, by a record that is
 // not the stripe's any more, says nothing of what is there now.
-func TestABadChunkIsToldOfByItsRecord(t *testing.T) {
+func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 	b := newBalancing(t)
 	if r := b.ok(b.commitMove("n2")).GetCommitRepair(); len(r.Stale) != 0 {
 		t.Fatalf("%v", r)
