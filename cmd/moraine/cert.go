@@ -164,8 +164,9 @@ func (a *app) certRenewCommand() *cobra.Command {
 		Use:   "renew DIR NAME...",
 		Short: "Renew certificates, including expired ones",
 		Long: `Issue a new certificate for the key in NAME.key, with the authority in DIR. Role, scope
-and all other properties of NAME.crt stay the same. Both files are in --in; the command
-replaces NAME.crt there. A program that uses it loads it without a restart.`,
+and all other properties of NAME.crt stay the same. An authority in DIR/ca.crt must have
+issued it. Both files are in --in; the command replaces NAME.crt there. A program that uses
+it loads it without a restart.`,
 		Example: "  moraine cert renew ./ca n1 --in /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {

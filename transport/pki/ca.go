@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -37,6 +38,8 @@ type CA struct {
 	cluster moraine.UUID
 	cert    *x509.Certificate
 	key     *ecdsa.PrivateKey
+	// trusted are this authority and those of its ca.crt, which it may have replaced.
+	trusted []*x509.Certificate
 }
 
 // NewCA makes the authority of a cluster, valid for ttl from now on.
@@ -69,7 +72,7 @@ func NewCA(cluster moraine.UUID, now time.Time, ttl time.Duration) (*CA, error) 
 	if err != nil {
 		return nil, wrap("pki.NewCA", "", err)
 	}
-	return &CA{cluster: cluster, cert: cert, key: key}, nil
+	return &CA{cluster: cluster, cert: cert, key: key, trusted: []*x509.Certificate{cert}}, nil
 }
 
 // LoadCA reads ca.crt and ca.key in dir. A key that others may read is refused, as that of an
@@ -98,7 +101,7 @@ func LoadCA(dir string) (*CA, error) {
 	for _, c := range certs { // a rotated ca.crt holds the old authority too
 		cluster, err := clusterOfCA(c)
 		if err == nil && key.PublicKey.Equal(c.PublicKey) {
-			return &CA{cluster: cluster, cert: c, key: key}, nil
+			return &CA{cluster: cluster, cert: c, key: key, trusted: certs}, nil
 		}
 	}
 	return nil, wrap("pki.LoadCA", keyPath, errors.New("is not the key of any authority in "+certPath))
@@ -203,7 +206,9 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 }
 
 // Renew certifies the key and the names of an identity, which may have expired, for ttl from
-// now on: its sessions go on under the new certificate. The identity must be of this cluster.
+// now on: its sessions go on under the new certificate. The identity must be of this cluster,
+// and an authority in this one's ca.crt must have issued it. The ca.crt beside the identity
+// proves nothing: whoever made that one may have written any role and scope.
 func (ca *CA) Renew(id *Identity, now time.Time, ttl time.Duration) (*Certificate, error) {
 	cert, claims, _ := id.Current()
 	key, ok := cert.PrivateKey.(*ecdsa.PrivateKey)
@@ -213,6 +218,9 @@ func (ca *CA) Renew(id *Identity, now time.Time, ttl time.Duration) (*Certificat
 	case claims.Cluster != ca.cluster:
 		return nil, &moraine.Error{Op: "pki.Renew", Ref: claims.Node, Kind: moraine.WrongCluster,
 			Err: fmt.Errorf("the certificate is of cluster %v, the authority of %v", claims.Cluster, ca.cluster)}
+	case !ca.issued(cert.Leaf):
+		return nil, &moraine.Error{Op: "pki.Renew", Ref: claims.Node, Kind: moraine.Unauthenticated,
+			Err: errors.New("no authority in the ca.crt of this authority has issued the certificate: do not trust its role and scope; issue another one (`moraine cert issue`)")}
 	}
 	r := Request{Role: claims.Role, Node: claims.Node, Scope: claims.Scope, ReadOnly: claims.ReadOnly, NoSquash: !claims.Squash,
 		TTL: ttl, Now: now, Key: key, Hosts: slices.Clone(cert.Leaf.DNSNames)}
@@ -220,6 +228,15 @@ func (ca *CA) Renew(id *Identity, now time.Time, ttl time.Duration) (*Certificat
 		r.Hosts = append(r.Hosts, ip.String())
 	}
 	return ca.Issue(r)
+}
+
+// issued reports whether an authority of this cluster that is trusted here has signed leaf,
+// whatever the time.
+func (ca *CA) issued(leaf *x509.Certificate) bool {
+	return slices.ContainsFunc(ca.trusted, func(c *x509.Certificate) bool {
+		cluster, err := clusterOfCA(c)
+		return err == nil && cluster == ca.cluster && leaf.CheckSignatureFrom(c) == nil
+	})
 }
 
 func leafTemplate(c Claims, r Request) *x509.Certificate {
@@ -248,10 +265,14 @@ func leafTemplate(c Claims, r Request) *x509.Certificate {
 // Save writes NAME.crt, NAME.key (readable by its owner only) and the
 // authority's ca.crt into dir, each whole or not at all. The certificate is
 // replaced last, so that a process that reloads in between finds a pair that
-// does not match, and keeps the one it has.
+// does not match, and keeps the one it has. It refuses the name of the authority's files.
 func (c *Certificate) Save(dir, name string) error {
-	if !ValidNode(name) {
+	switch {
+	case !ValidNode(name):
 		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument, Err: errors.New("not a file name")}
+	case strings.EqualFold(name+".key", CAKeyFile): // a file system may take both for one
+		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("%s and %s are the files of the authority: choose another name", CACertFile, CAKeyFile)}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wrap("pki.Save", dir, err)

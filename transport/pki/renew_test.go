@@ -2,6 +2,7 @@ package pki_test
 
 import (
 	"crypto/x509"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -59,4 +60,55 @@ func TestRenew(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stranger.Renew(id, later, time.Hour)
 	require.ErrorIs(t, err, moraine.WrongCluster)
+}
+
+// Whoever makes an authority of his own with the cluster's id can write any role into a
+// certificate. It is not renewed, whatever ca.crt lies beside it.
+func TestAForgedCertificateIsNotRenewed(t *testing.T) {
+	ca, forger, dir := newCA(t), newCA(t), t.TempDir()
+	require.Equal(t, ca.Cluster(), forger.Cluster())
+	cert, err := forger.Issue(pki.Request{Role: pki.RoleAdmin, Node: "alice", Now: noon})
+	require.NoError(t, err)
+	require.NoError(t, cert.Save(dir, "alice"))
+	id, err := pki.LoadIdentity(pki.FilesIn(dir, "alice"))
+	require.NoError(t, err)
+	_, err = ca.Renew(id, noon, time.Hour)
+	require.ErrorIs(t, err, moraine.Unauthenticated)
+
+	// An authority that was replaced has its certificates renewed as long as ca.crt has it.
+	old := newCA(t)
+	authority, user := filepath.Join(dir, "ca"), filepath.Join(dir, "user")
+	require.NoError(t, ca.Save(authority))
+	cert, err = old.Issue(pki.Request{Role: pki.RoleClient, Node: "bob", Scope: "/bob", Now: noon})
+	require.NoError(t, err)
+	require.NoError(t, cert.Save(user, "bob"))
+	if id, err = pki.LoadIdentity(pki.FilesIn(user, "bob")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ca.Renew(id, noon, time.Hour)
+	require.ErrorIs(t, err, moraine.Unauthenticated)
+	f, err := os.OpenFile(filepath.Join(authority, pki.CACertFile), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.Write(old.CertPEM())
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	rotated, err := pki.LoadCA(authority)
+	require.NoError(t, err)
+	renewed, err := rotated.Renew(id, noon, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, cert.Claims, renewed.Claims)
+}
+
+// No certificate takes the place of the authority's files.
+func TestNoCertificateReplacesTheAuthority(t *testing.T) {
+	ca, dir := newCA(t), t.TempDir()
+	require.NoError(t, ca.Save(dir))
+	for _, name := range []string{"ca", "CA"} {
+		cert, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: name, Now: noon})
+		require.NoError(t, err)
+		require.ErrorIs(t, cert.Save(dir, name), moraine.InvalidArgument)
+	}
+	after, err := pki.LoadCA(dir)
+	require.NoError(t, err)
+	require.Equal(t, ca.CertPEM(), after.CertPEM())
 }
