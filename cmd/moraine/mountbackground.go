@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/morainefs/moraine"
 )
 
 // The background process is this program again, with the same command line: Go cannot fork.
@@ -116,7 +118,7 @@ func mountFile(dir, suffix string) (string, error) {
 			base = filepath.Join(base, "moraine")
 		}
 	}
-	if err := os.MkdirAll(base, 0o700); err != nil {
+	if err := privateDirectory(base); err != nil {
 		return "", err
 	}
 	name := strings.NewReplacer("%", "%25", "/", "%2F").Replace(dir)
@@ -125,6 +127,24 @@ func mountFile(dir, suffix string) (string, error) {
 			"directory", dir)
 	}
 	return filepath.Join(base, "mount"+name+suffix), nil
+}
+
+// privateDirectory makes a directory, if it is missing. It refuses one that another user made,
+// or may write to: that user could have put a link to any file in the place of a log.
+func privateDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := st.Sys().(*syscall.Stat_t)
+	if !st.IsDir() || !ok || int(owner.Uid) != os.Geteuid() || st.Mode().Perm()&0o022 != 0 {
+		return &moraine.Error{Ref: dir, Kind: moraine.PermissionDenied, Err: errors.New("this directory is for logs and records of mounts, " +
+			"and must belong to the user who mounts, with no other user able to write to it: remove it, or set XDG_RUNTIME_DIR")}
+	}
+	return nil
 }
 
 // maxMountName leaves room for the rest of a file's name.
