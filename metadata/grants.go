@@ -68,10 +68,7 @@ func (l *leader) policyScheme(c *call, at moraine.InodeID) (scheme *wire.Scheme,
 		if some = n.Policies > 0; !some || at == 0 || err != nil {
 			return err
 		}
-		if may, err := l.machine.MayName(r, c.caller, moraine.SessionID(c.req.Session), at); err != nil || !may {
-			return err
-		}
-		s, err := l.machine.PolicyScheme(r, at)
+		s, err := l.machine.PolicySchemeFor(r, c.caller, moraine.SessionID(c.req.Session), at)
 		if s.K > 0 {
 			scheme = schemeToWire(s)
 		}

@@ -71,6 +71,13 @@ func (m *Machine) cloneDir(t *tx, j *job, c *treeClone, key []byte, stop int) er
 	if err != nil && !gone {
 		return err
 	}
+	if !gone {
+		in, err := t.inJobScope(j, src)
+		if err != nil {
+			return err
+		}
+		gone = !in
+	}
 	if gone || src.nlink == 0 {
 		if from == moraine.InodeID(j.target) {
 			j.ending, j.err = wire.JobState_JOB_STATE_FAILED, "the directory was removed"
@@ -170,6 +177,11 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 	if err != nil {
 		return err
 	}
+	if in, err := t.inJobScope(j, src); err != nil {
+		return err
+	} else if !in {
+		return m.uncloned(t, c)
+	}
 	i, err := t.inode(c.into)
 	if err != nil {
 		return damaged(err)
@@ -254,6 +266,11 @@ func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if in, err := t.inJobScope(j, dir); err != nil {
+		return nil, err
+	} else if !in {
+		return fail(moraine.NotFound, "clone tree", c.name, "the directory that it was for was moved"), nil
 	}
 	_, taken, err := t.lookup(dir.id, c.name)
 	if err != nil {

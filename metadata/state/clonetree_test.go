@@ -238,3 +238,50 @@ func (c *client) wholeFiles(dir uint64) {
 		}
 	}
 }
+
+// A job of a session that is confined to a directory leaves alone what is moved out of it
+// before its turn comes, as if it were removed.
+func TestJobsStayInTheirScope(t *testing.T) {
+	bn := newCluster(t, 1)
+	c := bn.open(nil)
+	team, other := c.mkdir(c.root, "team"), c.mkdir(c.root, "other")
+	src := c.mkdir(team, "src")
+	sub := c.mkdir(src, "sub")
+	in := bn.open(func(op *wire.OpenSession) { op.Scope = "/team" })
+	finish := func() {
+		for bn.runLeaderJob(wire.JobKind_JOB_KIND_CLONE_TREE, 10) {
+		}
+		bn.settleJobs()
+	}
+	clone := func(name string, meanwhile func()) *wire.Job {
+		job := in.ok(in.cloneTree(src, team, name)).GetJobs().GetJobs()[0]
+		bn.runLeaderJob(wire.JobKind_JOB_KIND_CLONE_TREE, 1)
+		meanwhile()
+		finish()
+		return c.ended(job.Id)
+	}
+	move := func(parent uint64, name string, to uint64) {
+		c.ok(c.renameAs(&wire.Rename{Parent: parent, Name: name, NewParent: to, NewName: name}))
+	}
+	j := clone("one", func() {
+		move(src, "sub", other)
+		c.mkfile(sub, "sekrit")
+	})
+	if j.State != wire.JobState_JOB_STATE_DONE || c.exists("/team/one/sub/sekrit") {
+		t.Errorf("a directory that was moved out: %v, its new file is cloned: %v", j, c.exists("/team/one/sub/sekrit"))
+	}
+	move(other, "sub", src)
+	j = clone("two", func() { move(team, "src", other) })
+	if j.State != wire.JobState_JOB_STATE_FAILED || c.exists("/team/two") {
+		t.Errorf("the source was moved out: %v", j)
+	}
+	move(other, "src", team)
+	to := c.mkdir(team, "to")
+	job := in.ok(in.cloneTree(src, to, "three")).GetJobs().GetJobs()[0]
+	move(team, "to", other)
+	finish()
+	if j := c.ended(job.Id); j.State != wire.JobState_JOB_STATE_FAILED || c.exists("/other/to/three") {
+		t.Errorf("the directory that it was for was moved out: %v", j)
+	}
+	bn.check()
+}

@@ -339,6 +339,15 @@ func (v *view) seesJob(sc scope, j *job) (bool, error) {
 	return v.inScope(sc, i)
 }
 
+// inJobScope reports whether an inode is where the session could name it that asked for a job:
+// what was moved away from there since is not the job's any more.
+func (v *view) inJobScope(j *job, i *inode) (bool, error) {
+	if j.scope == 0 {
+		return true, nil
+	}
+	return v.inScope(scope{root: j.scope}, i)
+}
+
 // readJobs lists jobs by number, oldest first. A session that is confined to a directory
 // asks by number, and sees the jobs of its scope.
 func (v *view) readJobs(sc scope, op *wire.ListJobs) (*wire.MetaResponse, error) {

@@ -56,6 +56,7 @@ type Events struct {
 	Settled        bool   // chunks that were in memory alone are on their device, or gone
 	Routing        uint64 // the epoch that began, 0 where none did
 	TreeMoved      bool   // a directory has another parent than before, or none
+	DirUnnamed     bool   // a directory lost a name: it was renamed or removed
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
 	Holds          []Hold // exclusive leases that were given, and, with no session, that ended
@@ -268,6 +269,15 @@ func (m *Machine) read(v *view, caller *statepb.Caller, req *wire.MetaRequest) (
 	if err != nil {
 		return nil, err
 	}
+	resp, err := v.answer(sc, req)
+	if err == nil {
+		err = v.confine(sc, resp)
+	}
+	return resp, err
+}
+
+// answer answers a read-only request in a scope.
+func (v *view) answer(sc scope, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_GetAttr:
 		return v.readAttr(sc, op.GetAttr)

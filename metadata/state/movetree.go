@@ -57,6 +57,22 @@ func (m *Machine) listTreeDir(t *tx, j *job, key []byte, stop int) error {
 	}
 	dir := moraine.InodeID(lastU64(key))
 	most := max((stop-len(t.order))/8, 1)
+	if j.scope != 0 {
+		d, err := t.view.inode(dir)
+		if err != nil && moraineKind(err) != moraine.NotFound {
+			return err
+		}
+		if err == nil {
+			in, err := t.inJobScope(j, d)
+			if err != nil {
+				return err
+			}
+			if !in {
+				t.del(key)
+				return nil
+			}
+		}
+	}
 	names, entries, err := t.listDir(dir, after, most)
 	if err != nil {
 		return err

@@ -138,24 +138,25 @@ func (v *view) nameOf(i *inode) (parent moraine.InodeID, name string, err error)
 	return i.parent, name, err
 }
 
-// anyNameBelow reports whether one of the names of i is below top.
-func (v *view) anyNameBelow(top moraine.InodeID, i *inode) (bool, error) {
+// nameBelow returns the first name of a file with several that is below top, and its
+// directory; ok is false where there is none.
+func (v *view) nameBelow(top moraine.InodeID, i *inode) (parent moraine.InodeID, name string, ok bool, err error) {
 	keys, err := v.keysUnder(v.k.names(i.id), maxNamesSeen)
 	if err != nil {
-		return false, err
+		return 0, "", false, err
 	}
 	var last moraine.InodeID
 	for _, key := range keys {
-		parent, _ := nameOfKey(key)
+		parent, name := nameOfKey(key)
 		if parent == last {
 			continue
 		}
 		last = parent
 		if ok, err := v.below(top, parent); ok || err != nil {
-			return ok, err
+			return parent, name, ok, err
 		}
 	}
-	return false, nil
+	return 0, "", false, nil
 }
 
 // mayChange fails where another session holds a file without a name.
@@ -234,6 +235,9 @@ func (v *view) pathBelow(top, id moraine.InodeID) (path string, below bool, err 
 			return "", false, err
 		}
 		parent, name, err := v.nameOf(i)
+		if depth == 0 && i.manyLinks && i.nlink > 1 && top != v.k.top() {
+			parent, name, _, err = v.nameBelow(top, i) // the newest may be elsewhere
+		}
 		if err != nil || name == "" {
 			return "", false, err
 		}

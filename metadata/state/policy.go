@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -122,7 +123,7 @@ func (m *Machine) setPolicy(t *tx, op *wire.SetPolicy) (*wire.MetaResponse, erro
 		t.count[cPolicies]--
 	}
 	t.putInode(dir)
-	return t.policyReply(dir)
+	return t.policyReply(t.scope, dir)
 }
 
 func (v *view) readPolicy(sc scope, op *wire.GetPolicy) (*wire.MetaResponse, error) {
@@ -130,18 +131,20 @@ func (v *view) readPolicy(sc scope, op *wire.GetPolicy) (*wire.MetaResponse, err
 	if err != nil {
 		return nil, err
 	}
-	return v.policyReply(i)
+	return v.policyReply(sc, i)
 }
 
 // policyReply answers a directory's policy; a file's is its directory's.
-func (v *view) policyReply(i *inode) (*wire.MetaResponse, error) {
+func (v *view) policyReply(sc scope, i *inode) (*wire.MetaResponse, error) {
 	own, err := v.policy(i)
 	if err != nil {
 		return nil, err
 	}
 	at := i.id
 	if i.typ != typeDirectory {
-		at = i.parent
+		if at, err = v.parentIn(sc, i); err != nil {
+			return nil, err
+		}
 	}
 	p, err := v.effective(at)
 	if err != nil {
@@ -156,11 +159,30 @@ func (v *view) policyReply(i *inode) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.toWire(), Effective: p.toWire()}}}, nil
 }
 
-// PolicyScheme returns the scheme that the policy of a place sets for new
-// stripes; zero where none does. The place is a directory or a file; an unknown
-// one has no policy.
-func (m *Machine) PolicyScheme(r Reader, id moraine.InodeID) (moraine.Scheme, error) {
+// PolicyScheme returns the scheme that the policy of a directory sets for new stripes; zero
+// where none does. An unknown one has no policy.
+func (m *Machine) PolicyScheme(r Reader, dir moraine.InodeID) (moraine.Scheme, error) {
+	return m.view(r).policyScheme(scope{}, dir)
+}
+
+// PolicySchemeFor is PolicyScheme of a directory, or of that of a file, as a caller sees it:
+// a place that the caller may not name has no policy.
+func (m *Machine) PolicySchemeFor(r Reader, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (moraine.Scheme, error) {
 	v := m.view(r)
+	sc, err := v.readScope(caller, session)
+	if isAnswer(err) {
+		return moraine.Scheme{}, nil // as it fails, so will the request
+	}
+	if err != nil {
+		return moraine.Scheme{}, err
+	}
+	if may, err := v.mayName(sc, id); err != nil || !may {
+		return moraine.Scheme{}, err
+	}
+	return v.policyScheme(sc, id)
+}
+
+func (v *view) policyScheme(sc scope, id moraine.InodeID) (moraine.Scheme, error) {
 	n, err := v.counters()
 	if err != nil || n[cPolicies] == 0 {
 		return moraine.Scheme{}, err
@@ -174,7 +196,9 @@ func (m *Machine) PolicyScheme(r Reader, id moraine.InodeID) (moraine.Scheme, er
 	}
 	at := i.id
 	if i.typ != typeDirectory {
-		at = i.parent
+		if at, err = v.parentIn(sc, i); err != nil {
+			return moraine.Scheme{}, err
+		}
 	}
 	p, err := v.effective(at)
 	return p.scheme, err

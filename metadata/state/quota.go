@@ -210,7 +210,9 @@ func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error
 	}
 	at := i.id
 	if i.typ != typeDirectory {
-		at = i.parent
+		if at, err = v.parentIn(sc, i); err != nil {
+			return nil, err
+		}
 	}
 	r := &wire.UsageReply{}
 	if r.Usage, err = v.usageToWire(s, at); err != nil {

@@ -115,6 +115,20 @@ func (v *view) resolveScope(path string) (moraine.InodeID, error) {
 	return at, nil
 }
 
+// InScope reports whether a directory is the one that a scope names, or below it.
+func (m *Machine) InScope(r Reader, scope string, dir moraine.InodeID) (bool, error) {
+	v := m.view(r)
+	top, err := v.resolveScope(scope)
+	var in bool
+	if err == nil {
+		in, err = v.below(top, dir)
+	}
+	if moraineKind(err) == moraine.NotFound {
+		return false, nil
+	}
+	return in, err
+}
+
 // within fails unless i is the scope's root or below it, or a file without a name
 // that the scope's session made. The error is the one for an inode that does not
 // exist: a session does not learn what is outside its directory. Every other check of
@@ -139,7 +153,7 @@ func (v *view) inScope(sc scope, i *inode) (bool, error) {
 	}
 	ok, err := v.below(sc.root, i.parent)
 	if err == nil && !ok && i.manyLinks && i.nlink > 1 {
-		ok, err = v.anyNameBelow(sc.root, i)
+		_, _, ok, err = v.nameBelow(sc.root, i)
 	}
 	return ok, err
 }

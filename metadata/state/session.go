@@ -138,7 +138,7 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			if err := t.enterWithout(req); err != nil {
 				return nil, err
 			}
-			return t.m.mutate(t, req)
+			return t.mutate(req)
 		})
 	}
 	s, kept, err := t.admit(req)
@@ -159,7 +159,7 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		if err := t.scope.mayMutate(req); err != nil {
 			return nil, err
 		}
-		return t.m.mutate(t, req)
+		return t.mutate(req)
 	})
 	if err != nil {
 		return nil, err
@@ -168,6 +168,15 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		return resp, nil
 	}
 	return resp, t.keep(s, oldAcked, req, resp)
+}
+
+// mutate carries out a request in the command's scope.
+func (t *tx) mutate(req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := t.m.mutate(t, req)
+	if err == nil {
+		err = t.confine(t.scope, resp)
+	}
+	return resp, err
 }
 
 // refuse is an answer that is not kept.

@@ -68,6 +68,9 @@ func (t *tx) touchEntry(dir *inode, name string, child *inode, change Change) {
 		t.touched = make([]Touch, 0, 4)
 	}
 	t.touched = append(t.touched, Touch{Lease: dir.id, Inode: child.id, Name: name, Change: change})
+	if change == Removed && child.typ == typeDirectory {
+		t.events.DirUnnamed = true
+	}
 }
 
 // Seen is what an answer shows of what may be cached. Changes that others may
