@@ -69,7 +69,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endOverdue, l.judgeHosts, l.judgeSlow, l.abortSilentSteps, l.tendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.judgeHosts, l.judgeSlow, l.abortSilentSteps, l.tendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}

@@ -66,6 +66,9 @@ type leader struct {
 	steered   poke       // an administrator changed how devices are to be filled
 	settled   poke       // chunks that were in memory alone are on their devices, or gone
 
+	// strayed: a session may have a root outside the scope of its certificate.
+	strayed atomic.Bool
+
 	traits bucketTraits // of buckets that movers have probed
 
 	endpoints     *endpoints
@@ -281,6 +284,9 @@ func (l *leader) observe(r *state.Result) {
 	if len(ev.StepsChanged) > 0 {
 		l.steps.fire()
 	}
+	if ev.DirUnnamed {
+		l.strayed.Store(true)
+	}
 	if len(ev.SessionsEnded) > 0 {
 		ids := make([]uint64, len(ev.SessionsEnded))
 		for i, id := range ev.SessionsEnded {
@@ -307,6 +313,7 @@ func (l *leader) catchUp() error {
 	if err := l.loadHosts(); err != nil { // wakes the repairs, too
 		return err
 	}
+	l.strayed.Store(true)
 	l.jobs.fire()
 	l.runnable.set()
 	l.steps.fire()

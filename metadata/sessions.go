@@ -172,7 +172,7 @@ func (l *leader) admitSession(c *call) error {
 		return sessionExpired(id)
 	}
 	if ses.peer.Load() != c.peer {
-		ses.peer.Store(c.peer)
+		l.met(ses, c)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		}
 		id := res.Response.GetSession().GetSession()
 		if ses, err := l.sessions.live(id); err == nil {
-			ses.peer.Store(c.peer)
+			l.met(ses, c)
 		}
 		return l.sessionReply(id, true, 0)
 	}

@@ -3,6 +3,8 @@ package metadata
 import (
 	"context"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
@@ -179,6 +181,9 @@ func (w *watcher) entry(changes []change) error {
 			continue
 		case t.Change == state.Added && dir.ok:
 			e.Kind = wire.WatchKind_WATCH_CREATED
+			if err := w.arrived(e); err != nil {
+				return err
+			}
 		default:
 			continue
 		}
@@ -199,6 +204,32 @@ func (w *watcher) entry(changes []change) error {
 				Inode: uint64(t.Inode), Index: changes[i].index})
 		}
 	}
+	return nil
+}
+
+// arrived takes the events below a directory back that came from elsewhere: what happened
+// there before was not below the top, and its names may not have been the watcher's to see.
+func (w *watcher) arrived(e *wire.WatchEvent) error {
+	typ, err := w.machine.TypeOf(w.r, moraine.InodeID(e.Inode))
+	if err != nil || typ != wire.FileType_FILE_TYPE_DIRECTORY {
+		return err
+	}
+	at, err := w.place(moraine.InodeID(e.Inode))
+	if err != nil || !at.ok {
+		return err
+	}
+	inside := func(p string) bool { return strings.HasPrefix(p, at.path+"/") }
+	w.events = slices.DeleteFunc(w.events, func(b *wire.WatchEvent) bool {
+		to, renamed := inside(b.Path), b.Kind == wire.WatchKind_WATCH_RENAMED
+		switch {
+		case renamed && to && !inside(b.OldPath):
+			b.Kind, b.Path, b.OldPath = wire.WatchKind_WATCH_REMOVED, b.OldPath, ""
+			return false
+		case renamed && !to && inside(b.OldPath):
+			b.Kind, b.OldPath = wire.WatchKind_WATCH_CREATED, ""
+		}
+		return to || b.Kind == wire.WatchKind_WATCH_CHANGED && b.Inode == e.Inode
+	})
 	return nil
 }
 

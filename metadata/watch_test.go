@@ -103,3 +103,32 @@ func TestAWatchThatCannotBeCompleteSaysSo(t *testing.T) {
 		require.Equal(t, []string{"created x (directory)"}, toldBy(w.watch(dir, r.Next, 0)))
 	})
 }
+
+// A directory that comes from elsewhere brings no events with it: its names were not below
+// the watched directory, and may have been hidden from the watcher.
+func TestAWatchTellsNothingOfBefore(t *testing.T) {
+	bubble(t, nil, func(c *cluster) {
+		w := c.open(peer(transport.RoleClient, "w"))
+		dir, other := w.made(mkdir(root, "d")).Inode, w.made(mkdir(root, "other")).Inode
+		sub := w.made(mkdir(other, "sub")).Inode
+		w.made(create(dir, "x"))
+		rename := func(parent uint64, name string, newParent uint64, newName string) {
+			_, err := w.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+				Parent: parent, Name: name, NewParent: newParent, NewName: newName}}})
+			require.NoError(t, err)
+		}
+		p := peer(transport.RoleClient, "h")
+		p.Scope = "/d"
+		in := c.open(p)
+		at := in.watch(dir, 0, 0).Next
+		w.made(create(sub, "sekrit"))
+		rename(sub, "sekrit", sub, "sekrit2")
+		rename(sub, "sekrit2", dir, "y")
+		rename(dir, "x", sub, "sekrit3")
+		_, err := w.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: sub, Name: "sekrit3"}}})
+		require.NoError(t, err)
+		rename(other, "sub", dir, "sub")
+		w.made(create(sub, "z"))
+		require.Equal(t, []string{"created y (file)", "removed x", "created sub (directory)", "created sub/z (file)"}, toldBy(in.watch(dir, at, 0)))
+	})
+}
