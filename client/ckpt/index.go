@@ -232,6 +232,10 @@ func parseTop(b []byte, dataLen int64) (*indexTop, error) {
 
 func (d *decoder) file(world uint32) FileInfo {
 	f := FileInfo{Name: d.str(moraine.MaxNameLen), Kind: FileKind(d.byte())}
+	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/\x00") {
+		// Whoever restores the step writes a file of this name.
+		d.fail("%q is not the name of a file of the step", f.Name)
+	}
 	f.Rank = uint32(d.uint(uint64(max(world, 1) - 1)))
 	f.Size = int64(d.uint(math.MaxInt64))
 	f.CRC = d.u32()

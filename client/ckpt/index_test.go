@@ -99,6 +99,19 @@ func TestIndexRefusesASliceOutsideItsFile(t *testing.T) {
 	require.ErrorContains(t, err, "past the end of file 1")
 }
 
+// TestIndexNamesNoFileElsewhere: a restore makes files by the names of an index, which may come
+// from a stolen host.
+func TestIndexNamesNoFileElsewhere(t *testing.T) {
+	for _, name := range []string{"../../home/user/.ssh/authorized_keys", "/etc/passwd", "a/b", "..", ".", "", "a\x00"} {
+		files, tensors := sampleIndex()
+		files[1].Name = name
+		b, err := ckpt.EncodeIndex(1, 3, 2000, 2, files, tensors)
+		require.NoError(t, err)
+		_, _, err = ckpt.DecodeIndex(b)
+		require.ErrorIs(t, err, moraine.Corrupt, "%q", name)
+	}
+}
+
 func FuzzIndex(f *testing.F) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "index.golden"))
 	require.NoError(f, err)
