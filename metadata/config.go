@@ -38,6 +38,8 @@ type Config struct {
 
 	// SessionTimeout is how long a session lives after its last renewal (60 s).
 	SessionTimeout time.Duration
+	// MaxSessions bounds the live sessions of one certificate (65,536).
+	MaxSessions int
 	// Grace is for how long, in cluster time, what is dead is kept before its
 	// deletion is sent to the devices that hold it (60 s). It must be longer
 	// than any reader goes on with extents that it fetched.
@@ -136,6 +138,7 @@ type Deps struct {
 
 func (c *Config) setDefaults() {
 	setDuration(&c.SessionTimeout, time.Minute)
+	setInt(&c.MaxSessions, DefaultMaxSessions)
 	setDuration(&c.Grace, time.Minute)
 	setDuration(&c.Suspect, 3*time.Second)
 	setDuration(&c.SettleTime, state.DefaultSettleMillis*time.Millisecond)
@@ -196,6 +199,8 @@ func (c *Config) validate() error {
 		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
 	case c.SessionTimeout < 2*tickEvery:
 		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*tickEvery)
+	case c.MaxSessions < 1:
+		return bad("%d sessions of one certificate: at least 1", c.MaxSessions)
 	case c.EntryCommands < 1 || c.EntriesInFlight < 1 || c.QueuedCommands < 1 || c.EntryBytes < 1:
 		return bad("bounds of entries must be positive")
 	case c.MinProtection < 1 || c.MinProtection >= moraine.MaxChunks:

@@ -89,7 +89,7 @@ type leader struct {
 func (s *Server) lead(ctx context.Context) error {
 	l := &leader{
 		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s, lease: s.lease,
-		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout),
+		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
 		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
 		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),

@@ -24,10 +24,12 @@ type Metrics struct {
 	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
 	Sessions      prometheus.Gauge
 	Expired       prometheus.Counter // sessions
-	Revoked       prometheus.Gauge   // certificates on the list
-	LiveHosts     leaderGauge
-	SilentHosts   leaderGauge
-	UnknownHosts  leaderGauge // of which it is not known whether they are up
+	// SessionsRefused are those that a certificate had too many of.
+	SessionsRefused prometheus.Counter
+	Revoked         prometheus.Gauge // certificates on the list
+	LiveHosts       leaderGauge
+	SilentHosts     leaderGauge
+	UnknownHosts    leaderGauge // of which it is not known whether they are up
 	// UnreachableHosts are those that peers get no connection to, FailingBuckets those that
 	// do not answer a host, EndedGrants what is kept of them.
 	UnreachableHosts, FailingBuckets, EndedGrants leaderGauge
@@ -106,6 +108,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		CatchUps:          counter("catch_ups_total", "Times that the leader read the state anew because the answer to an entry was lost."),
 		Sessions:          gauge("sessions", "Live sessions."),
 		Expired:           counter("sessions_expired_total", "Sessions ended because they were not renewed."),
+		SessionsRefused:   counter("sessions_refused_total", "Sessions refused because the certificate had as many as it may have (--max-sessions)."),
 		Revoked:           gauge("revoked_certificates", "Entries of the list of revoked certificates, of 4,096 at most."),
 		LiveHosts:         leaderOnly("live_hosts", "Hosts whose heartbeats arrive."),
 		UnknownHosts:      leaderOnly("unknown_hosts", "Registered hosts that the present leader has not heard of yet."),
@@ -159,7 +162,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.RebalanceLeft, m.RebalancedChunks, m.RebalancedBytes, m.RewriteStripes, m.PackFiles, m.StripesDeadBytes, m.KeptBytes, m.PendingBytes, m.BackupHorizon)
 		reg.MustRegister(m.Apply, m.ApplyLongest, m.Leases, m.LeaseSessions, m.LeasesGranted, m.Recalls, m.Holds, m.HoldRecalls, m.HoldsLapsed, m.Reclaims, m.LeasesRanOut, m.LeaseWaits)
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
-			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
+			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.SessionsRefused, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
 			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
 			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
 	}

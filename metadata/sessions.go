@@ -22,9 +22,13 @@ import (
 // owns is in the state; when it was last renewed is only here.
 type sessions struct {
 	timeout time.Duration
+	most    int // live sessions of one certificate
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards what follows
 	byID map[uint64]*session
+	// of and opening count the sessions of each certificate: in byID, and being opened.
+	of, opening map[state.Principal]int
+	refused     time.Time // when a refused session was last logged
 }
 
 // session is one live session. Its identity never changes.
@@ -43,8 +47,9 @@ type session struct {
 	ending    bool // its end is decided: it cannot be renewed any more
 }
 
-func newSessions(timeout time.Duration) *sessions {
-	return &sessions{timeout: timeout, byID: make(map[uint64]*session)}
+func newSessions(timeout time.Duration, most int) *sessions {
+	return &sessions{timeout: timeout, most: most, byID: make(map[uint64]*session),
+		of: make(map[state.Principal]int), opening: make(map[state.Principal]int)}
 }
 
 func (s *sessions) add(id uint64, ses *session) {
@@ -52,6 +57,7 @@ func (s *sessions) add(id uint64, ses *session) {
 	defer s.mu.Unlock()
 	if _, known := s.byID[id]; !known {
 		s.byID[id] = ses
+		s.of[ses.principal]++
 	}
 }
 
@@ -59,7 +65,10 @@ func (s *sessions) remove(ids []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		delete(s.byID, id)
+		if ses := s.byID[id]; ses != nil {
+			delete(s.byID, id)
+			less(s.of, ses.principal)
+		}
 	}
 }
 
@@ -188,6 +197,11 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
+	release, err := l.admitOpening(c, req.GetOpenSession())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	err = l.speaks(ctx, state.LevelAnswers)
 	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
 		return nil, err

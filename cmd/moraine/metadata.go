@@ -89,6 +89,8 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 	f.BoolVar(&o.join, "join", false, "first start of a server that joins a running cluster")
 	f.DurationVar(&o.service.SessionTimeout, "session-timeout", time.Minute, "a client's session ends "+
 		"this long after its last renewal")
+	f.IntVar(&o.service.MaxSessions, "max-sessions", metadata.DefaultMaxSessions, "live sessions that "+
+		"one certificate may have")
 	f.DurationVar(&o.service.Grace, "grace", time.Minute, "time between the death of a chunk and its "+
 		"deletion")
 	f.DurationVar(&o.service.Suspect, "suspect-after", 3*time.Second, "silence of a host after which "+

@@ -263,6 +263,12 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	return t.sessionReply(s)
 }
 
+// HasNonce reports whether a live session was opened with a nonce.
+func (m *Machine) HasNonce(r Reader, nonce []byte) (known bool, err error) {
+	_, known, err = r.Get(m.k.sessionNonce(nonce))
+	return known, err
+}
+
 // drawnSession returns the session number of a random part that the leader drew;
 // Exists where a session that is live, or not cleaned up yet, has it.
 func (t *tx) drawnSession(drawn uint64) (moraine.SessionID, error) {

@@ -1,0 +1,89 @@
+package metadata
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A session costs the leader memory until it ends, a term after its last renewal. So the live
+// sessions of one certificate are bounded: a client that opens sessions in a loop meets the
+// bound, and neither the memory of the leader nor the work of ending them grows beyond it.
+//
+// No session is ended early to make room. A client that stalls for less than a term is
+// promised its session, and nothing tells such a client from one that died. The bound is
+// far above what a host needs instead: see DefaultMaxSessions.
+
+// DefaultMaxSessions is Config.MaxSessions where it is not set. A host with one certificate
+// runs tens of processes. If its 256 ranks are killed and start again each second, they have
+// 15,360 sessions after a term of 60 s, when the first ones expire. One certificate on all of
+// 2,000 hosts with 8 ranks each allows three restarts of the whole job in a term.
+const DefaultMaxSessions = 65_536
+
+// reserve counts a session that is about to be opened for a certificate, and reports whether
+// it is within the bound. If it is, release must be called once the session was added, or was
+// not opened.
+func (s *sessions) reserve(p state.Principal) (ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[p]+s.opening[p] >= s.most {
+		return false
+	}
+	s.opening[p]++
+	return true
+}
+
+// release ends what reserve began. The session may still be opened later, if its caller gave
+// up: then it counts from that moment, so that the bound is passed by the commands in the
+// queue at most.
+func (s *sessions) release(p state.Principal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	less(s.opening, p)
+}
+
+// less subtracts 1 from a certificate's count, and removes a count of 0.
+func less(counts map[state.Principal]int, p state.Principal) {
+	if counts[p]--; counts[p] <= 0 {
+		delete(counts, p)
+	}
+}
+
+// admitOpening reserves a session for the caller's certificate. The repeat of an
+// OpenSession whose session is live opens none, and is admitted beyond the bound too.
+func (l *leader) admitOpening(c *call, op *wire.OpenSession) (release func(), err error) {
+	p := state.PrincipalOf(c.caller)
+	if l.sessions.reserve(p) {
+		return func() { l.sessions.release(p) }, nil
+	}
+	var known bool
+	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
+		known, err = l.machine.HasNonce(r, op.GetNonce())
+		return err
+	})
+	if err != nil || known {
+		return func() {}, err
+	}
+	l.deps.Metrics.SessionsRefused.Inc()
+	if now := l.deps.Clock.Now(); l.sessions.reportRefusal(now) {
+		l.deps.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
+			"node", c.caller.Node, "role", c.caller.Role, "sessions", l.cfg.MaxSessions)
+	}
+	return nil, &moraine.Error{Ref: c.caller.Node, Kind: moraine.Unavailable,
+		Err: fmt.Errorf("the certificate of %q has %d live sessions, which is the most: close clients that are not needed. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
+			c.caller.Node, l.cfg.MaxSessions, l.cfg.SessionTimeout)}
+}
+
+// reportRefusal reports whether a refusal is to be logged now: one a minute is.
+func (s *sessions) reportRefusal(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.refused.IsZero() && now.Sub(s.refused) < time.Minute {
+		return false
+	}
+	s.refused = now
+	return true
+}
