@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +16,7 @@ import (
 func TestBackupToAFullDisk(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "backups")
 	smallDisk(t, disk, 64<<20)
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "mkdir", "moraine:///a")
 	whole := filepath.Join(t.TempDir(), "whole")

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/stretchr/testify/require"
 )
@@ -60,7 +60,7 @@ func invoke(t *testing.T, env []string, args ...string) outcome {
 }
 
 // settingsFor is the environment of an admin of c.
-func settingsFor(c *procs.Cluster) []string {
+func settingsFor(c *devcluster.Cluster) []string {
 	return []string{"MORAINE_ENDPOINT=" + c.Endpoint(), "MORAINE_CERTS=" + c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE=" + c.Mode()}
 }
 
@@ -122,7 +122,7 @@ func runBadServers(t *testing.T, env []string, role string, certs, identity stri
 	t.Helper()
 	for _, s := range servers {
 		t.Run(role+"/"+s.name, func(t *testing.T) {
-			addrs, err := procs.FreeAddresses(2)
+			addrs, err := devcluster.FreeAddresses(2)
 			require.NoError(t, err)
 			args := append([]string{role, "--listen", addrs[0], "--admin-listen", addrs[1], "--certs", certs, "--identity", identity}, s.args...)
 			before := contents(t, s.dir)
@@ -134,10 +134,10 @@ func runBadServers(t *testing.T, env []string, role string, certs, identity stri
 
 // certificates makes a directory with an authority of another cluster, and one
 // of c's whose certificate for node is expired.
-func certificates(t *testing.T, c *procs.Cluster, role pki.Role, node string) (foreign, expired, open string) {
+func certificates(t *testing.T, c *devcluster.Cluster, role pki.Role, node string) (foreign, expired, open string) {
 	t.Helper()
 	foreign, expired, open = t.TempDir(), t.TempDir(), t.TempDir()
-	require.NoError(t, procs.MakeCertificates(foreign, 1, 1))
+	require.NoError(t, devcluster.MakeCertificates(foreign, 1, 1))
 	require.NoError(t, os.Rename(filepath.Join(foreign, string(node[0])+"1.crt"), filepath.Join(foreign, node+".crt")))
 	require.NoError(t, os.Rename(filepath.Join(foreign, string(node[0])+"1.key"), filepath.Join(foreign, node+".key")))
 	ca, err := pki.LoadCA(c.Certs())
@@ -174,7 +174,7 @@ func foreignDir(t *testing.T) string {
 // TestServersRefuseBadInput starts servers wrongly in every way; then those
 // whose directories were used start again, and nothing is lost.
 func TestServersRefuseBadInput(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 2})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///kept")
 	held, err := net.Listen("tcp", "127.0.0.1:0")
@@ -217,7 +217,7 @@ func TestServersRefuseBadInput(t *testing.T) {
 	require.NoError(t, n2.Ready(t.Context()))
 
 	t.Run("chunkserver/device of another cluster", func(t *testing.T) {
-		other := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+		other := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 		runBadServers(t, settingsFor(other), "chunkserver", other.Certs(), "n1", []badServer{
 			chunks("used", otherDevice, 1, []string{otherDevice, "wrong cluster", "belongs to cluster"})})
 	})
@@ -257,7 +257,7 @@ func TestServersRefuseBadInput(t *testing.T) {
 
 // TestCommandsRefuseBadInput uses a cluster wrongly, from the command line.
 func TestCommandsRefuseBadInput(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///file")
 	works(t, env, "mkdir", "moraine:///dir")

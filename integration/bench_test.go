@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/morainefs/moraine/integration/bench"
+	"github.com/morainefs/moraine/internal/bench"
 	"github.com/stretchr/testify/require"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,9 +28,9 @@ func tensorOf(t *testing.T, rng *rand.Rand) (path string, data []byte) {
 }
 
 // rot flips bits near both ends of data, wherever a chunkserver has it on its disks.
-func rot(t *testing.T, c *procs.Cluster, data []byte) {
+func rot(t *testing.T, c *devcluster.Cluster, data []byte) {
 	t.Helper()
-	nodes, flipped := c.Nodes(procs.Chunkserver), 0
+	nodes, flipped := c.Nodes(devcluster.Chunkserver), 0
 	for _, n := range nodes {
 		require.NoError(t, n.Stop(10*time.Second))
 		segments, err := filepath.Glob(filepath.Join(n.Dir, "device0", "segments", "*"))
@@ -62,7 +62,7 @@ func rot(t *testing.T, c *procs.Cluster, data []byte) {
 // --force` do when the latest checkpoint has rotted on its disks.
 func TestCheckpointCommands(t *testing.T) {
 	rng := random(seed(t))
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	const run = "moraine:///runs/r"
 	good, want := tensorOf(t, rng)

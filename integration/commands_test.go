@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 )
 
@@ -191,7 +191,7 @@ func permissionsAreCopied(t *testing.T, env []string) {
 // What scripts see of a cluster: exit codes, and JSON with stable keys, while it
 // is whole, while it is degraded, and when it does not answer.
 func TestWhatScriptsSee(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	works(t, env, "cp", "/proc/self/status", "moraine:///f")
@@ -218,7 +218,7 @@ func TestWhatScriptsSee(t *testing.T) {
 	}
 	requireRefused(t, invoke(t, env, "stat", "moraine:///nope", "--json"), 1, "/nope", "not found")
 
-	require.NoError(t, c.Nodes(procs.Chunkserver)[0].Kill())
+	require.NoError(t, c.Nodes(devcluster.Chunkserver)[0].Kill())
 	var o outcome
 	require.Eventually(t, func() bool {
 		o = invoke(t, env, "cluster", "status", "--json")

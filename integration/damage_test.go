@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -38,7 +38,7 @@ func randomFile(t *testing.T, rng *rand.Rand, n int) (path string, content []byt
 func TestCorruptSegment(t *testing.T) {
 	s := seed(t)
 	rng := random(s)
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 4, MetadataArgs: []string{"--grace", "1s"}})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 4, MetadataArgs: []string{"--grace", "1s"}})
 	env := settingsFor(c)
 	local, content := randomFile(t, rng, 24<<20)
 	works(t, env, "cp", "--scheme", "2+1", local, "moraine:///file")
@@ -114,7 +114,7 @@ func TestFullDevice(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "n1"), 256<<20)
-	c := startProcsIn(t, dir, procs.Config{Metadata: 1, Chunkservers: 1, MetadataArgs: []string{"--grace", "1s"}})
+	c := startProcsIn(t, dir, devcluster.Config{Metadata: 1, Chunkservers: 1, MetadataArgs: []string{"--grace", "1s"}})
 	env := settingsFor(c)
 	local, content := randomFile(t, random(seed(t)), 32<<20)
 	kept := 0
@@ -177,7 +177,7 @@ func freeBytes(t *testing.T, dir string) uint64 {
 func TestFullMetadataDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "m1"), 512<<20)
-	c := startProcsIn(t, dir, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcsIn(t, dir, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "mkdir", "moraine:///a", "moraine:///b")
 	filler := filepath.Join(dir, "m1", "filler")
@@ -213,54 +213,54 @@ func TestAllMetadataDisksFull(t *testing.T) {
 	for _, m := range []string{"m1", "m2", "m3"} {
 		smallDisk(t, filepath.Join(dir, m), 768<<20)
 	}
-	c := startProcsIn(t, dir, procs.Config{Chunkservers: 1})
+	c := startProcsIn(t, dir, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "mkdir", "moraine:///a", "moraine:///b")
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		leaveFree(t, filepath.Join(m.Dir, "filler"), 32<<20)
 	}
 	refusedAll := func() bool {
 		return invoke(t, env, "mkdir", fmt.Sprintf("moraine:///new%d", time.Now().UnixNano())).code != 0
 	}
 	require.Eventually(t, refusedAll, time.Minute, 100*time.Millisecond)
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.Eventually(t, func() bool { // its ballast is given up
 			_, err := os.Stat(filepath.Join(m.Dir, "data", "BALLAST"))
 			return errors.Is(err, fs.ErrNotExist)
 		}, time.Minute, 100*time.Millisecond)
 	}
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, m.Kill())
 	}
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, m.Start())
 	}
 	works(t, env, "rm", "-r", "moraine:///a")
 	requireRefused(t, invoke(t, env, "mkdir", "moraine:///c"), 1, "no space", "metadata")
 	require.Eventually(t, func() bool { // each says of itself every second
 		status := invoke(t, env, "cluster", "status")
-		for _, m := range c.Nodes(procs.Metadata) {
+		for _, m := range c.Nodes(devcluster.Metadata) {
 			if !strings.Contains(status.stdout+status.stderr, "metadata server "+m.Name+" is nearly full") {
 				return false
 			}
 		}
 		return true
 	}, time.Minute, 100*time.Millisecond)
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, os.Remove(filepath.Join(m.Dir, "filler")))
 	}
 	require.Eventually(t, func() bool { return !refusedAll() }, time.Minute, 100*time.Millisecond)
 
 	// Not a byte is left, and no ballast: a server that is started ends, and says
 	// what to do; with that it starts.
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, m.Kill())
 		if err := os.Remove(filepath.Join(m.Dir, "data", "BALLAST")); err != nil {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 		}
 		fillUp(t, filepath.Join(m.Dir, "more"), 0)
 	}
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, m.Start())
 		select {
 		case <-m.Exited():
@@ -270,7 +270,7 @@ func TestAllMetadataDisksFull(t *testing.T) {
 		require.Contains(t, m.LogTail(20), "is full")
 		require.Contains(t, m.LogTail(20), "make room there")
 	}
-	for _, m := range c.Nodes(procs.Metadata)[:2] {
+	for _, m := range c.Nodes(devcluster.Metadata)[:2] {
 		require.NoError(t, os.Remove(filepath.Join(m.Dir, "more")))
 		require.NoError(t, m.Start())
 	}

@@ -15,21 +15,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // reloading is a chunkserver of a cluster that goes by a settings file.
 type reloading struct {
 	t    *testing.T
-	c    *procs.Cluster
-	node *procs.Node
+	c    *devcluster.Cluster
+	node *devcluster.Node
 	file string
 	cmd  *exec.Cmd
 	out  bytes.Buffer
 }
 
 // goesByFile has a chunkserver end, and starts it again with its devices in a file.
-func goesByFile(t *testing.T, c *procs.Cluster, node *procs.Node, devices ...string) *reloading {
+func goesByFile(t *testing.T, c *devcluster.Cluster, node *devcluster.Node, devices ...string) *reloading {
 	t.Helper()
 	r := &reloading{t: t, c: c, node: node, file: filepath.Join(t.TempDir(), node.Name+".yaml")}
 	require.NoError(t, node.Stop(time.Minute))
@@ -84,7 +84,7 @@ func (r *reloading) opens(dir string) (n int) {
 // file and SIGHUP. Nothing is restarted, what was let go has no file open any more, and
 // the bytes are there at each step.
 func TestDisksOfRunningProcesses(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	n2, n3 := c.Node("n2"), c.Node("n3")

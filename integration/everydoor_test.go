@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -77,7 +77,7 @@ const unseen = "sekrit"
 // certificate or key gets nothing there but what the row allows.
 func TestIntruderAtEveryDoor(t *testing.T) {
 	for _, mode := range []string{"crc", "secure"}[:rounds(1, 2)] {
-		c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, S3: true, ObjectServer: true, Mode: mode})
+		c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, S3: true, ObjectServer: true, Mode: mode})
 		works(t, settingsFor(c), "cluster", "status", "--wait", "1m")
 		cl := connect(t, c, client.Config{})
 		_, err := cl.MkdirAll(t.Context(), "/"+unseen+"-dir", 0o755)
@@ -99,15 +99,15 @@ func TestIntruderAtEveryDoor(t *testing.T) {
 }
 
 // rowOf is what a door of a process is, and what a stranger is held to there.
-func rowOf(d door, n *procs.Node) (string, func(*testing.T, door, *procs.Node)) {
-	switch s3 := n.Role == procs.S3 || n.Role == procs.ObjectServer; {
+func rowOf(d door, n *devcluster.Node) (string, func(*testing.T, door, *devcluster.Node)) {
+	switch s3 := n.Role == devcluster.S3 || n.Role == devcluster.ObjectServer; {
 	case d.network == "tcp" && d.address == n.Address && s3:
 		return "s3", refusesS3
 	case d.network == "tcp" && d.address == n.Admin:
 		return "admin", refusesAllButPages
 	case d.network == "tcp" && d.address == n.Address:
 		return string(n.Role), refusesStrangers
-	case d.network == "unix" && d.address == "@moraine/"+n.Address && n.Role == procs.Chunkserver:
+	case d.network == "unix" && d.address == "@moraine/"+n.Address && n.Role == devcluster.Chunkserver:
 		return "beside", refusesStrangers
 	}
 	return "", nil
@@ -134,7 +134,7 @@ func page(t *testing.T, d door, method, path string) (int, string) {
 }
 
 // refusesAllButPages: an admin port has metrics, health and, for this host, profiles.
-func refusesAllButPages(t *testing.T, d door, _ *procs.Node) {
+func refusesAllButPages(t *testing.T, d door, _ *devcluster.Node) {
 	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/debug/pprof/": 200, "/debug/pprof/goroutine?debug=2": 200,
 		"/debug/pprof/cmdline": 404, "/": 404, "/status": 404, "/../etc/passwd": 404, "/%2e%2e/": 404, "/debug/vars": 404} {
 		status, text := page(t, d, http.MethodGet, path)
@@ -146,10 +146,10 @@ func refusesAllButPages(t *testing.T, d door, _ *procs.Node) {
 
 // refusesS3: nothing is served without the root key, that of the protocol's own
 // administration included; the local bucket says that it is there.
-func refusesS3(t *testing.T, d door, n *procs.Node) {
+func refusesS3(t *testing.T, d door, n *devcluster.Node) {
 	for _, method := range []string{"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS"} {
 		for _, key := range []string{"", "/key"} {
-			if n.Role == procs.ObjectServer {
+			if n.Role == devcluster.ObjectServer {
 				continue // it has one bucket, whose name is no secret
 			}
 			status, text := page(t, d, method, "/"+unseen+"-dir"+key)
@@ -162,7 +162,7 @@ func refusesS3(t *testing.T, d door, n *procs.Node) {
 		for _, path := range []string{"/", "/bucket", "/" + unseen + "-dir", "/" + unseen + "-dir/key", "/list-buckets", "/list-users", "/create-user",
 			"/delete-user?access=x", "/change-bucket-owner", "/metrics", "/healthz", "/debug/pprof/"} {
 			status, text := page(t, d, method, path)
-			if n.Role == procs.ObjectServer && path == "/healthz" && method == "GET" {
+			if n.Role == devcluster.ObjectServer && path == "/healthz" && method == "GET" {
 				require.Equal(t, 200, status)
 				require.Equal(t, "OK", text)
 				continue
@@ -179,7 +179,7 @@ func hostless(text string) string {
 
 // refusesStrangers: a Moraine server answers nobody without a certificate, in any class or
 // protocol.
-func refusesStrangers(t *testing.T, d door, n *procs.Node) {
+func refusesStrangers(t *testing.T, d door, n *devcluster.Node) {
 	dial := func() net.Conn {
 		nc, err := net.Dial(d.network, d.address)
 		require.NoError(t, err)

@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // TestExamplesRun builds the programs in examples/ and runs each against a cluster, as its
 // reader would.
 func TestExamplesRun(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	for name, says := range map[string][]string{
 		"checkpoint": {"rank 3 saved step", "rank 2 restored 400 rows"},
 		"dataset":    {"read 4 shards in order: 16777216 bytes", "read 100 samples at random"},

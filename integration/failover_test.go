@@ -11,7 +11,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -21,20 +21,20 @@ import (
 // took effect twice: creates are exclusive and renames move a name that exists
 // once, so that a repetition would fail with Exists or NotFound.
 func TestFailoverLosesNothing(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: 1})
-	loseLeaders(t, c, (*procs.Node).Kill, (*procs.Node).Start)
+	c := startProcs(t, devcluster.Config{Chunkservers: 1})
+	loseLeaders(t, c, (*devcluster.Node).Kill, (*devcluster.Node).Start)
 }
 
 // TestFailoverOfAHostThatVanishes is the same where the leader runs on, on a host
 // that is on the network no more: no connection breaks, and nobody is refused.
 func TestFailoverOfAHostThatVanishes(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: -1, OwnHosts: true})
-	loseLeaders(t, c, (*procs.Node).Vanish, (*procs.Node).Appear)
+	c := startProcs(t, devcluster.Config{Chunkservers: -1, OwnHosts: true})
+	loseLeaders(t, c, (*devcluster.Node).Vanish, (*devcluster.Node).Appear)
 }
 
 // loseLeaders takes the leader away, again and again, while clients create and
 // rename, and holds what they were told against what is there.
-func loseLeaders(t *testing.T, c *procs.Cluster, lose, back func(*procs.Node) error) {
+func loseLeaders(t *testing.T, c *devcluster.Cluster, lose, back func(*devcluster.Node) error) {
 	t.Helper()
 	const clients = 8
 	var acked atomic.Int64

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 )
@@ -20,7 +20,7 @@ import (
 // TestNoQuorum: with two of three metadata servers dead every command ends, and
 // says what is the matter; when they are back all is there.
 func TestNoQuorum(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cp", "/proc/self/status", "moraine:///kept")
 	for _, name := range []string{"m1", "m2"} {
@@ -45,7 +45,7 @@ func TestNoQuorum(t *testing.T) {
 
 // lookWithoutLeader looks at metadata servers of which m3 alone is left: what it knows by
 // itself is shown, and what to do. It is told of m3 alone, which names the others.
-func lookWithoutLeader(t *testing.T, c *procs.Cluster, env []string) {
+func lookWithoutLeader(t *testing.T, c *devcluster.Cluster, env []string) {
 	t.Helper()
 	env = append(env, "MORAINE_ENDPOINT="+c.Node("m3").Address)
 	var all errgroup.Group
@@ -86,7 +86,7 @@ func lookWithoutLeader(t *testing.T, c *procs.Cluster, env []string) {
 
 // TestInterruptedCopies sends Ctrl-C to copies that cannot go on, in and out.
 func TestInterruptedCopies(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	dir := t.TempDir()
 	interrupt := func(cmd *exec.Cmd, began func() bool) outcome {

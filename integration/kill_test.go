@@ -14,8 +14,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/bench"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/bench"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,7 +26,7 @@ import (
 func TestKillAnyProcessWhileWriting(t *testing.T) {
 	s := seed(t)
 	rng := random(s)
-	c := startProcs(t, procs.Config{MetadataArgs: []string{"--grace", "5s"}})
+	c := startProcs(t, devcluster.Config{MetadataArgs: []string{"--grace", "5s"}})
 	cl := connect(t, c, client.Config{})
 	kills := map[string]int{}
 	acked := 0
@@ -56,7 +56,7 @@ func TestKillAnyProcessWhileWriting(t *testing.T) {
 }
 
 // killRound writes one file and kills one process meanwhile; it returns whom.
-func killRound(t *testing.T, c *procs.Cluster, rng *rand.Rand, w bench.Work, acked *int) string {
+func killRound(t *testing.T, c *devcluster.Cluster, rng *rand.Rand, w bench.Work, acked *int) string {
 	t.Helper()
 	writer := startWriter(t, c, w)
 	nodes := c.All()
@@ -86,7 +86,7 @@ func killRound(t *testing.T, c *procs.Cluster, rng *rand.Rand, w bench.Work, ack
 }
 
 // requireThere fails unless an acknowledged file exists.
-func requireThere(t *testing.T, c *procs.Cluster, w bench.Work) {
+func requireThere(t *testing.T, c *devcluster.Cluster, w bench.Work) {
 	t.Helper()
 	_, err := connect(t, c, client.Config{}).Stat(t.Context(), w.Path)
 	require.NoError(t, err, "%s was acknowledged", w.Path)
@@ -123,7 +123,7 @@ type writer struct {
 	stderr bytes.Buffer
 }
 
-func startWriter(t *testing.T, c *procs.Cluster, work bench.Work) *writer {
+func startWriter(t *testing.T, c *devcluster.Cluster, work bench.Work) *writer {
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
 
@@ -67,7 +67,7 @@ func pattern(n, seed int) []byte {
 // file, and all say good again when the object is back, or the file is removed. fsck finds it
 // by itself, and says of a bucket that does not answer that nothing is known.
 func TestAnObjectThatIsGoneIsReported(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	b, store := bucketOf(t, c)
@@ -130,7 +130,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 // The copy of a file that is whole without it: the status is degraded, no file is lost, and
 // another flush uploads it again.
 func TestACopyThatIsGoneIsFlushedAgain(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
 	b, _ := bucketOf(t, c)
 	local := filepath.Join(t.TempDir(), "file")

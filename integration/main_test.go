@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -48,7 +48,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	built.Store(&dir)
 	path := filepath.Join(dir, "moraine")
-	return path, procs.Build(context.Background(), path, "")
+	return path, devcluster.Build(context.Background(), path, "")
 })
 
 // built is the directory of the executable, nil where no test has asked for it.
@@ -72,18 +72,18 @@ func TestMain(m *testing.M) {
 
 // startProcs starts a cluster of processes that ends with the test. Where the
 // test failed, the ends of its logs are shown.
-func startProcs(t *testing.T, cfg procs.Config) *procs.Cluster {
+func startProcs(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	return startProcsIn(t, filepath.Join(t.TempDir(), "cluster"), cfg)
 }
 
 // startProcsIn is startProcs in a directory that the test has prepared.
-func startProcsIn(t *testing.T, dir string, cfg procs.Config) *procs.Cluster {
+func startProcsIn(t *testing.T, dir string, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
 	cfg.Binary, cfg.Dir = path, dir
-	c, err := procs.Start(t.Context(), cfg)
+	c, err := devcluster.Start(t.Context(), cfg)
 	if errors.Is(err, netns.ErrCannot) {
 		t.Skip(err)
 	}
@@ -102,13 +102,13 @@ func startProcsIn(t *testing.T, dir string, cfg procs.Config) *procs.Cluster {
 }
 
 // connect opens a client with a cluster of processes; it ends with the test.
-func connect(t *testing.T, c *procs.Cluster, cfg client.Config) *client.Client {
+func connect(t *testing.T, c *devcluster.Cluster, cfg client.Config) *client.Client {
 	t.Helper()
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
 	require.NoError(t, err)
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
 	require.NoError(t, err)
-	for _, n := range c.Nodes(procs.Metadata) {
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		cfg.Metadata = append(cfg.Metadata, []string{n.Address})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -18,7 +18,7 @@ import (
 )
 
 // adminRun runs the binary against the cluster as an administrator, and returns what it printed.
-func adminRun(t *testing.T, c *procs.Cluster, endpoint string, args ...string) (string, error) {
+func adminRun(t *testing.T, c *devcluster.Cluster, endpoint string, args ...string) (string, error) {
 	t.Helper()
 	out, err := command(t, nil, append(args, "--endpoint", endpoint, "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode())...).CombinedOutput()
 	t.Logf("moraine %s\n%s", strings.Join(args, " "), out)
@@ -26,10 +26,10 @@ func adminRun(t *testing.T, c *procs.Cluster, endpoint string, args ...string) (
 }
 
 // awaitSeats waits until the state knows the directory of every metadata server of c.
-func awaitSeats(t *testing.T, c *procs.Cluster) {
+func awaitSeats(t *testing.T, c *devcluster.Cluster) {
 	t.Helper()
 	ops := connect(t, c, client.Config{})
-	want := len(c.Nodes(procs.Metadata))
+	want := len(c.Nodes(devcluster.Metadata))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for seated := 0; ; time.Sleep(50 * time.Millisecond) {
@@ -48,7 +48,7 @@ func awaitSeats(t *testing.T, c *procs.Cluster) {
 }
 
 // connectVia opens a client that is told of one metadata server only.
-func connectVia(t *testing.T, c *procs.Cluster, address string) *client.Client {
+func connectVia(t *testing.T, c *devcluster.Cluster, address string) *client.Client {
 	t.Helper()
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "client"))
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func connectVia(t *testing.T, c *procs.Cluster, address string) *client.Client {
 // and the chunkservers that were told of the first three, follow. A server that
 // lost its disk does not come back under its old id.
 func TestAllMetadataServersAreReplaced(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	cl := connectVia(t, c, c.Node("m2").Address)
 	made := 0
 	mkdir := func() {
@@ -128,7 +128,7 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 }
 
 // awaitMembers asks for the metadata servers until they are as wanted, by id.
-func awaitMembers(t *testing.T, c *procs.Cluster, endpoint string, wanted func(rows map[string]map[string]any) bool) {
+func awaitMembers(t *testing.T, c *devcluster.Cluster, endpoint string, wanted func(rows map[string]map[string]any) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		rows := map[string]map[string]any{}
@@ -146,7 +146,7 @@ func awaitMembers(t *testing.T, c *procs.Cluster, endpoint string, wanted func(r
 }
 
 // refusedTo runs a command that an administrator is refused, with these words.
-func refusedTo(t *testing.T, c *procs.Cluster, endpoint string, args []string, words ...string) {
+func refusedTo(t *testing.T, c *devcluster.Cluster, endpoint string, args []string, words ...string) {
 	t.Helper()
 	out, err := adminRun(t, c, endpoint, args...)
 	require.Error(t, err)
@@ -157,7 +157,7 @@ func refusedTo(t *testing.T, c *procs.Cluster, endpoint string, args []string, w
 
 // addAndRemove takes a fourth server into a cluster of m4 to m6, and out again; then one
 // is killed, and no other can be removed, for those left could decide nothing.
-func addAndRemove(t *testing.T, c *procs.Cluster, endpoint string) {
+func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 	t.Helper()
 	n, err := c.AddMetadata("m7", "m6")
 	require.NoError(t, err)
@@ -197,7 +197,7 @@ func addAndRemove(t *testing.T, c *procs.Cluster, endpoint string) {
 }
 
 // requireRemoved waits until a server that was removed has ended, and said why.
-func requireRemoved(t *testing.T, n *procs.Node) {
+func requireRemoved(t *testing.T, n *devcluster.Node) {
 	t.Helper()
 	select {
 	case <-n.Exited():

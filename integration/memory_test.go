@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // TestMemoryLevelOverProcesses copies files in with --ack memory and, at any moment after
@@ -22,7 +22,7 @@ import (
 func TestMemoryLevelOverProcesses(t *testing.T) {
 	s := seed(t)
 	rng := random(s)
-	c := startProcs(t, procs.Config{Chunkservers: 6})
+	c := startProcs(t, devcluster.Config{Chunkservers: 6})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	lost := 0
@@ -35,7 +35,7 @@ func TestMemoryLevelOverProcesses(t *testing.T) {
 		done := objects(t, works(t, env, "cp", "--ack", "memory", "--json", local, name))[0]
 		require.Contains(t, []any{"memory", "nvme"}, done["level"])
 		time.Sleep(time.Duration(rng.Int64N(int64(30 * time.Millisecond))))
-		nodes := c.Nodes(procs.Chunkserver)
+		nodes := c.Nodes(devcluster.Chunkserver)
 		how := []string{"m killed", "all killed", "all told to end"}[round%3]
 		if how == "m killed" {
 			nodes = nodes[:2]

@@ -13,13 +13,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/integration/slowdisk"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // heldCluster is a cluster of processes whose chunkservers' disks can be held back.
 type heldCluster struct {
-	*procs.Cluster
+	*devcluster.Cluster
 	t     *testing.T
 	env   []string
 	dir   string
@@ -42,7 +42,7 @@ func startHeld(t *testing.T) *heldCluster {
 		h.disks = append(h.disks, d)
 		t.Cleanup(func() { require.NoError(t, d.Unmount()) }) // after the cluster has ended
 	}
-	h.Cluster = startProcsIn(t, cluster, procs.Config{Chunkservers: 6, ChunkserverArgs: []string{"--capacity", "256MiB"}})
+	h.Cluster = startProcsIn(t, cluster, devcluster.Config{Chunkservers: 6, ChunkserverArgs: []string{"--capacity", "256MiB"}})
 	t.Cleanup(h.release) // before it ends
 	h.env = settingsFor(h.Cluster)
 	works(t, h.env, "cluster", "status", "--wait", "1m")
@@ -121,7 +121,7 @@ func (h *heldCluster) requireWhole(name string, want []byte) {
 	require.Equal(h.t, string(want), works(h.t, h.env, "cat", "moraine:///"+name), "other bytes in %s", name)
 }
 
-func (h *heldCluster) start(nodes []*procs.Node) {
+func (h *heldCluster) start(nodes []*devcluster.Node) {
 	h.t.Helper()
 	for _, n := range nodes {
 		require.NoError(h.t, n.Start())
@@ -133,9 +133,9 @@ func (h *heldCluster) start(nodes []*procs.Node) {
 
 // kill kills chunkservers while their disks are held back. What was on its way to
 // these is not written.
-func (h *heldCluster) kill(count int) []*procs.Node {
+func (h *heldCluster) kill(count int) []*devcluster.Node {
 	h.t.Helper()
-	nodes := h.Nodes(procs.Chunkserver)[:count]
+	nodes := h.Nodes(devcluster.Chunkserver)[:count]
 	for _, n := range nodes {
 		require.NoError(h.t, n.Signal(syscall.SIGKILL))
 	}
@@ -165,7 +165,7 @@ func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
 	h.requireWhole("healed", healed)
 
 	ended := h.saveHeld("ended", 3)
-	nodes := h.Nodes(procs.Chunkserver)
+	nodes := h.Nodes(devcluster.Chunkserver)
 	for _, n := range nodes {
 		require.NoError(t, n.Signal(syscall.SIGTERM))
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/integration/slowdisk"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // slowDisks gives each metadata server of a cluster in dir a disk that can hang.
@@ -43,7 +43,7 @@ func slowDisks(t *testing.T, dir string, names ...string) map[string]*slowdisk.D
 func TestMetadataDiskThatHangs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	disks := slowDisks(t, dir, "m1", "m2", "m3")
-	c := startProcsIn(t, dir, procs.Config{Chunkservers: -1})
+	c := startProcsIn(t, dir, devcluster.Config{Chunkservers: -1})
 	t.Cleanup(func() { // before the processes end: one whose disk hangs does not
 		for _, d := range disks {
 			d.Answer()

@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/fuse"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/s3"
@@ -53,9 +53,9 @@ var parts = map[string]func(prometheus.Registerer){
 }
 
 // served says which parts' metrics each server has.
-var served = map[procs.Role][]string{
-	procs.Metadata:    {"metadata", "raft", "transport"},
-	procs.Chunkserver: {"chunkserver", "disk", "mover", "object", "client", "transport"},
+var served = map[devcluster.Role][]string{
+	devcluster.Metadata:    {"metadata", "raft", "transport"},
+	devcluster.Chunkserver: {"chunkserver", "disk", "mover", "object", "client", "transport"},
 }
 
 // TestMetricsAreDocumented holds docs/METRICS.md against the code: each metric
@@ -93,7 +93,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // TestServersServeTheirMetrics scrapes real servers that have done some work:
 // all they serve is documented as it is, and nothing of their parts is missing.
 func TestServersServeTheirMetrics(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	cl := connect(t, c, client.Config{})
 	f, err := cl.Create(t.Context(), "/file", client.CreateOptions{})
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 
 func (r *recorder) Unregister(prometheus.Collector) bool { return false }
 
-func scrape(t *testing.T, n *procs.Node) map[string]*dto.MetricFamily {
+func scrape(t *testing.T, n *devcluster.Node) map[string]*dto.MetricFamily {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Admin+"/metrics", nil)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -42,7 +42,7 @@ func (m *mountProc) moraine(args ...string) (string, error) {
 }
 
 // mountCluster mounts a cluster's root by the command, until the test ends.
-func mountCluster(t *testing.T, c *procs.Cluster, args ...string) *mountProc {
+func mountCluster(t *testing.T, c *devcluster.Cluster, args ...string) *mountProc {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("nothing can be mounted here: %v", err)
@@ -102,7 +102,7 @@ func (m *mountProc) kill(t *testing.T) {
 // The metadata leader is killed, again and again, while tar unpacks onto a mount:
 // tar ends well, and what it unpacked is what was packed.
 func TestMountSurvivesLeaderKill(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Chunkservers: 3})
 	m := mountCluster(t, c)
 	session := connect(t, c, client.Config{})
 	r := random(seed(t))
@@ -173,7 +173,7 @@ func countFiles(t *testing.T, c *client.Client) (n int) {
 // A mount that is killed loses nothing that was synced or closed; every call on
 // what is left of it says so, and both commands take that away.
 func TestKilledMountLosesNothingSynced(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
 	r := random(seed(t))
 	data := make([]byte, 3<<20)
@@ -213,7 +213,7 @@ func TestKilledMountLosesNothingSynced(t *testing.T) {
 // The commands say what is wrong, and what to do; the end of the process, asked
 // for by a signal, commits what was written.
 func TestMountCommands(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	m := mountCluster(t, c)
 	out, err := m.moraine("mount", "moraine:///", m.dir)
 	require.Error(t, err)
@@ -256,7 +256,7 @@ func TestMountCommands(t *testing.T) {
 // the binary, and what a collection has not freed yet.
 func TestMountKeepsToItsMemory(t *testing.T) {
 	const memory, files, each = 96 << 20, 24, 32 << 20
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c, "--memory", fmt.Sprint(memory))
 	idle := peakMemory(t, m.pid)
 	data := make([]byte, each)

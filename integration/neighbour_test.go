@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // cpuTime is the processor time that a process has used.
@@ -50,7 +50,7 @@ func mostResident(t *testing.T, pid int) uint64 {
 }
 
 // heldBack is how many requests a chunkserver has held back at its door for a limit.
-func heldBack(t *testing.T, n *procs.Node, by string) float64 {
+func heldBack(t *testing.T, n *devcluster.Node, by string) float64 {
 	t.Helper()
 	for _, m := range scrape(t, n)["moraine_chunkserver_held_back_total"].GetMetric() {
 		if len(m.Label) == 1 && m.Label[0].GetValue() == by {
@@ -61,7 +61,7 @@ func heldBack(t *testing.T, n *procs.Node, by string) float64 {
 }
 
 // requireHeldBack holds that a limit was met, where as much was done as it allows.
-func requireHeldBack(t *testing.T, n *procs.Node, by string, full bool) {
+func requireHeldBack(t *testing.T, n *devcluster.Node, by string, full bool) {
 	t.Helper()
 	held := heldBack(t, n, by)
 	t.Logf("%v requests were held back for %s", held, by)
@@ -122,7 +122,7 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		// says a tenth of a GiB for each device, and there is the program.
 		beside = 160 << 20
 	)
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1,
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1,
 		ChunkserverArgs: []string{"--cpus", fmt.Sprint(cpus), "--bandwidth-limit", fmt.Sprint(bandwidth), "--memory", fmt.Sprint(memory)}})
 	n := c.Node("n1")
 	cl := connect(t, c, client.Config{})
@@ -174,7 +174,7 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 }
 
 // moved is how many bytes of chunks and objects a chunkserver has received and sent.
-func moved(t *testing.T, n *procs.Node) (bytes float64) {
+func moved(t *testing.T, n *devcluster.Node) (bytes float64) {
 	t.Helper()
 	families := scrape(t, n)
 	for _, name := range []string{"moraine_transport_received_bytes_total", "moraine_transport_sent_bytes_total"} {
@@ -211,7 +211,7 @@ func TestFlushKeepsToTheLimits(t *testing.T) {
 		"cpus":      {"--cpus", fmt.Sprint(cpus)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, ChunkserverArgs: args})
+			c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, ChunkserverArgs: args})
 			n := c.Node("n1")
 			cl := connect(t, c, client.Config{})
 			f, err := cl.Create(t.Context(), "/file", client.CreateOptions{})

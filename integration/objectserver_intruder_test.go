@@ -13,8 +13,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
 
@@ -23,11 +23,11 @@ import (
 // endpoint is one), not by what was signed for another host, method or key. With its keys nobody
 // reads what lies beside its objects.
 func TestIntruderAtTheLocalBucket(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, S3: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, S3: true})
 	b, node := bucketOf(t, c)
 	keys, err := object.LoadKeys(node.KeysFile())
 	require.NoError(t, err)
-	root, err := credentials.NewFileAWSCredentials(c.Node(procs.S3Name).CredentialsFile(), "default").Get()
+	root, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").Get()
 	require.NoError(t, err)
 	const secret, region = "sekrit-bytes", "us-east-1"
 	id, err := b.NewUpload(t.Context(), "sekrit-key", nil)

@@ -12,16 +12,16 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
 
 // bucketOf opens the local bucket of a cluster of processes, as any S3 client
 // would.
-func bucketOf(t *testing.T, c *procs.Cluster) (*object.Bucket, *procs.Node) {
+func bucketOf(t *testing.T, c *devcluster.Cluster) (*object.Bucket, *devcluster.Node) {
 	t.Helper()
-	nodes := c.Nodes(procs.ObjectServer)
+	nodes := c.Nodes(devcluster.ObjectServer)
 	require.Len(t, nodes, 1)
 	keys, err := object.LoadKeys(nodes[0].KeysFile())
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func bucketOf(t *testing.T, c *procs.Cluster) (*object.Bucket, *procs.Node) {
 // and finds what was acknowledged each time, at the same address with the same
 // keys.
 func TestLocalBucketKeepsItsObjects(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	b, node := bucketOf(t, c)
 	ctx := t.Context()
 	data := []byte(strings.Repeat("bytes of an object ", 1000))
@@ -71,10 +71,10 @@ func TestLocalBucketKeepsItsObjects(t *testing.T) {
 // TestClusterWorksWithoutItsBucket: a bucket that does not answer holds up
 // nothing but the object tier.
 func TestClusterWorksWithoutItsBucket(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	_, node := bucketOf(t, c)
 	require.NoError(t, node.Kill())
-	host := c.Nodes(procs.Chunkserver)[0]
+	host := c.Nodes(devcluster.Chunkserver)[0]
 	require.NoError(t, host.Stop(20*time.Second))
 	require.NoError(t, host.Start())
 	require.NoError(t, host.Ready(t.Context()))

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 )
 
@@ -17,7 +17,7 @@ import (
 // lost (force-quorum), and after all are (from a backup), with the bytes of the
 // files that the chunkservers hold.
 func TestMetadataComesBack(t *testing.T) {
-	c := startProcs(t, procs.Config{Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
 	dir := t.TempDir()
 	put := func(name string) {
@@ -38,14 +38,14 @@ func TestMetadataComesBack(t *testing.T) {
 	require.NotZero(t, invoke(t, env, "metadata", "backup", backup).code, "a backup is not written over")
 	put("after")
 
-	m := c.Nodes(procs.Metadata)
+	m := c.Nodes(devcluster.Metadata)
 	stopAll := func() {
 		t.Helper()
 		for _, n := range m {
 			require.NoError(t, n.Kill())
 		}
 	}
-	lose := func(n *procs.Node) { require.NoError(t, os.RemoveAll(filepath.Join(n.Dir, "data"))) }
+	lose := func(n *devcluster.Node) { require.NoError(t, os.RemoveAll(filepath.Join(n.Dir, "data"))) }
 	data := filepath.Join(m[0].Dir, "data")
 	stopAll() // what they applied lies in their logs alone
 	look := invoke(t, nil, "metadata", "force-quorum", "--id", "m1", "--data", data, "--address", m[0].Address)

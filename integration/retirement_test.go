@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // TestRetirementOnCommandLines: what stripes have a chunk on is not retired, and the command
 // says what to do; what is left is given up by a flag. --undo of a drain takes in what the
 // drain had, and names what stays as it is.
 func TestRetirementOnCommandLines(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	local := filepath.Join(t.TempDir(), "in")

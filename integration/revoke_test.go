@@ -10,7 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 )
@@ -19,7 +19,7 @@ import (
 // connections open and that of a chunkserver. The client is refused, by the next leader
 // too; the chunkserver is shown so; and both are back once they are taken off the list.
 func TestRevokedCertificates(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 3, Chunkservers: 3})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "client"))
@@ -28,7 +28,7 @@ func TestRevokedCertificates(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	cfg := client.Config{CacheEntries: -1}
-	for _, n := range c.Nodes(procs.Metadata) {
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		cfg.Metadata = append(cfg.Metadata, []string{n.Address})
 	}
 	cl, err := client.Dial(t.Context(), cfg, client.Deps{Dialer: pool})

@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // minioClient speaks with an S3 endpoint as its root key does.
-func minioClient(t *testing.T, n *procs.Node) *minio.Client {
+func minioClient(t *testing.T, n *devcluster.Node) *minio.Client {
 	t.Helper()
 	c, err := minio.New(n.Address, &minio.Options{Creds: credentials.NewFileAWSCredentials(n.CredentialsFile(), "default"), Region: "us-east-1"})
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func minioClient(t *testing.T, n *procs.Node) *minio.Client {
 // of a chunkserver is revoked speak with that server no more, and go on with the others. An
 // endpoint whose own certificate is revoked shows nothing more, not even what it remembers.
 func TestClientsHeedRevokedServers(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3, S3: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, S3: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "client"))
@@ -42,7 +42,7 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 	require.NoError(t, err)
 	defer cl.Close()
 
-	endpoint := c.Node(procs.S3Name)
+	endpoint := c.Node(devcluster.S3Name)
 	mc := minioClient(t, endpoint)
 	require.NoError(t, mc.MakeBucket(t.Context(), "bucket", minio.MakeBucketOptions{}))
 	_, err = mc.PutObject(t.Context(), "bucket", "key", strings.NewReader("bytes"), 5, minio.PutObjectOptions{})
@@ -90,7 +90,7 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 	works(t, env, "cert", "revoke", "--undo", "--node", "n3", "--role", "chunkserver")
 	require.Eventually(t, func() bool { return stat("n3") == nil }, time.Minute, 100*time.Millisecond)
 
-	works(t, env, "cert", "revoke", "--node", procs.S3Name)
+	works(t, env, "cert", "revoke", "--node", devcluster.S3Name)
 	gone := func(err error) bool {
 		code := minio.ToErrorResponse(err).Code
 		require.NotEqual(t, "NoSuchKey", code)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,28 +27,28 @@ const pythonEnv = "../.cache/python/bin"
 
 // s3Proc is an S3 endpoint, and what a client needs to use it.
 type s3Proc struct {
-	*procs.Node
+	*devcluster.Node
 	env []string // of clients of AWS
 }
 
 // startS3 serves a cluster's root by S3, until the test ends; by TLS where there
 // is a certificate.
-func startS3(t *testing.T, c *procs.Cluster, certFile, keyFile string) *s3Proc {
+func startS3(t *testing.T, c *devcluster.Cluster, certFile, keyFile string) *s3Proc {
 	t.Helper()
-	return startS3With(t, c, procs.S3Config{CertFile: certFile, KeyFile: keyFile})
+	return startS3With(t, c, devcluster.S3Config{CertFile: certFile, KeyFile: keyFile})
 }
 
 // startS3With is startS3 with other settings.
-func startS3With(t *testing.T, c *procs.Cluster, cfg procs.S3Config) *s3Proc {
+func startS3With(t *testing.T, c *devcluster.Cluster, cfg devcluster.S3Config) *s3Proc {
 	t.Helper()
 	bin, err := binary()
 	require.NoError(t, err)
-	addrs, err := procs.FreeAddresses(2)
+	addrs, err := devcluster.FreeAddresses(2)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	cfg.Binary, cfg.Dir, cfg.Log, cfg.Listen, cfg.Admin = bin, dir, filepath.Join(dir, "log"), addrs[0], addrs[1]
 	cfg.Endpoint, cfg.Certs, cfg.Mode = c.Endpoint(), c.Certs(), c.Mode()
-	node, err := procs.NewS3(cfg)
+	node, err := devcluster.NewS3(cfg)
 	require.NoError(t, err)
 	require.NoError(t, node.Start())
 	t.Cleanup(func() {
@@ -90,7 +90,7 @@ func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
 // What aws-cli, boto3 and minio-go put, alone and in parts, they list and get,
 // and a mount shows the same bytes; what the mount wrote, they get.
 func TestS3Clients(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 3})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
 	s := startS3(t, c, "", "")
 	dir := t.TempDir()
@@ -181,7 +181,7 @@ func TestS3Clients(t *testing.T) {
 // With a certificate the endpoint speaks TLS only: clients that trust it get what
 // they put, others and those of plain HTTP nothing.
 func TestS3OverTLS(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	web := httptest.NewTLSServer(nil) // has a certificate of 127.0.0.1, and clients that trust it
 	defer web.Close()
 	pair := web.TLS.Certificates[0]

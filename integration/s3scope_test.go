@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/pki"
 )
 
@@ -20,7 +20,7 @@ import (
 // the directory are followed. Endpoints that are read-only, by their flag or by their
 // certificate, change nothing.
 func TestAnS3EndpointStaysInItsDirectory(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	works(t, settingsFor(c), "cluster", "status", "--wait", "1m")
 	cl, ctx := connect(t, c, client.Config{}), t.Context()
 	for path, text := range map[string]string{"/data/bucket/own": "own bytes", "/other/file": "other bytes"} {
@@ -42,7 +42,7 @@ func TestAnS3EndpointStaysInItsDirectory(t *testing.T) {
 	reader, err := ca.Issue(pki.Request{Role: pki.RoleGateway, Node: "reader", ReadOnly: true, Now: time.Now()})
 	require.NoError(t, err)
 	require.NoError(t, reader.Save(c.Certs(), "reader"))
-	for what, cfg := range map[string]procs.S3Config{"all": {Root: "/data"}, "a flag": {Root: "/data", ReadOnly: true}, "a certificate": {Root: "/data", Identity: "reader"}} {
+	for what, cfg := range map[string]devcluster.S3Config{"all": {Root: "/data"}, "a flag": {Root: "/data", ReadOnly: true}, "a certificate": {Root: "/data", Identity: "reader"}} {
 		mc := minioClient(t, startS3With(t, c, cfg).Node)
 		get := func(key string) (string, error) {
 			o, err := mc.GetObject(ctx, "bucket", key, minio.GetObjectOptions{})

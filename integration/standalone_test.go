@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
 
@@ -116,7 +116,7 @@ func (s *standalone) children(t *testing.T) map[string]int {
 // TestStandalone uses everything that `moraine standalone` starts, kills what
 // runs beside it, ends it by Ctrl-C and by SIGKILL, and finds all again.
 func TestStandalone(t *testing.T) {
-	addrs, err := procs.FreeAddresses(standalonePorts)
+	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
 	data := filepath.Join(t.TempDir(), "data")
 	s := startStandalone(t, data, addrs)
@@ -141,7 +141,7 @@ func TestStandalone(t *testing.T) {
 	key, err := os.ReadFile(s.credentials())
 	require.NoError(t, err)
 
-	other, err := procs.FreeAddresses(standalonePorts)
+	other, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
 	other[5] = addrs[5]
 	requireRefused(t, invoke(t, nil, standaloneArgs(filepath.Join(t.TempDir(), "other"), other)...), 1, "already in use", "--s3-listen", addrs[5])
@@ -236,7 +236,7 @@ func toTheBucketAndBack(t *testing.T, s *standalone) {
 // TestStandaloneWithoutDoors has no processes beside it where they are turned
 // off.
 func TestStandaloneWithoutDoors(t *testing.T) {
-	addrs, err := procs.FreeAddresses(standalonePorts)
+	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
 	data := filepath.Join(t.TempDir(), "data")
 	cmd := command(t, nil, append(standaloneArgs(data, addrs), "--no-s3", "--bucket", "s3://elsewhere", "--bucket-endpoint", "http://"+addrs[4])...)

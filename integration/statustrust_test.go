@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/pki"
 )
 
@@ -35,11 +35,11 @@ func waitStatus(t *testing.T, env []string, what string, is func(status map[stri
 // days, and it is green again when the bucket answers and the certificate is renewed. An expired
 // certificate can be shown, and renewed.
 func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 
-	store := c.Nodes(procs.ObjectServer)[0]
+	store := c.Nodes(devcluster.ObjectServer)[0]
 	require.NoError(t, store.Signal(syscall.SIGSTOP))
 	hangs := waitStatus(t, env, "the bucket hangs", func(s map[string]any) bool { return s["health"] != "green" })
 	bucket := objectsIn(hangs["buckets"])[0]
@@ -96,7 +96,7 @@ func tierProbed(t *testing.T, env []string) []map[string]any {
 // `tier status` says of a bucket what movers have probed, and what they have not is unknown,
 // also after another metadata leader has taken over, until they have said it again.
 func TestTierStatusSaysWhatWasProbed(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	require.Empty(t, tierProbed(t, env))
@@ -139,7 +139,7 @@ func TestTierStatusSaysWhatWasProbed(t *testing.T) {
 // `cluster status --wait` waits for a cluster that does not answer yet, ends when its time is over,
 // and at once when it is interrupted.
 func TestStatusWaitsForAClusterThatIsAway(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	m1 := c.Node("m1")

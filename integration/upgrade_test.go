@@ -12,7 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -24,7 +24,7 @@ import (
 // are used, and a server of the old build stops, and says so.
 func TestRollingUpgrade(t *testing.T) {
 	old, next := builtWith(t, "moraine_level2"), builtWith(t, "")
-	c := startOf(t, old, procs.Config{Chunkservers: 1})
+	c := startOf(t, old, devcluster.Config{Chunkservers: 1})
 	cl := connect(t, c, client.Config{})
 	stop, made := make(chan struct{}), atomic.Int64{}
 	var g sync.WaitGroup
@@ -66,7 +66,7 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 	}
 
-	restart := func(n *procs.Node) {
+	restart := func(n *devcluster.Node) {
 		t.Helper()
 		require.NoError(t, n.Stop(time.Minute))
 		n.Use(next)
@@ -76,8 +76,8 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	restart(c.Node("n1"))
 	lead := leaderOf(t, cl)
-	order := []*procs.Node{}
-	for _, n := range c.Nodes(procs.Metadata) {
+	order := []*devcluster.Node{}
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		if n.Name != lead {
 			order = append(order, n)
 		}
@@ -96,7 +96,7 @@ func TestRollingUpgrade(t *testing.T) {
 		awaitLevels(t, upgrade, 1)
 	}
 	awaitLevels(t, upgrade, moraine.FeatureLevel)
-	for _, n := range c.Nodes(procs.Metadata) {
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		require.NotContains(t, n.Log(), "does not know", "%s met a command of the new build before the upgrade was finished", n.Name)
 	}
 	o := invoke(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
@@ -137,15 +137,15 @@ func builtWith(t *testing.T, tags string) string {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), tags)
-	require.NoError(t, procs.Build(t.Context(), path, tags))
+	require.NoError(t, devcluster.Build(t.Context(), path, tags))
 	return path
 }
 
 // startOf is startProcs with an executable of its own.
-func startOf(t *testing.T, path string, cfg procs.Config) *procs.Cluster {
+func startOf(t *testing.T, path string, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	cfg.Binary, cfg.Dir = path, filepath.Join(t.TempDir(), "cluster")
-	c, err := procs.Start(t.Context(), cfg)
+	c, err := devcluster.Start(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -164,12 +164,12 @@ func startOf(t *testing.T, path string, cfg procs.Config) *procs.Cluster {
 // without it; the new build takes their places over their own --data, and all agree.
 func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	old, next, eager := builtWith(t, "moraine_level2"), builtWith(t, ""), builtWith(t, "moraine_eager")
-	c := startOf(t, old, procs.Config{Chunkservers: -1})
+	c := startOf(t, old, devcluster.Config{Chunkservers: -1})
 	cl := connect(t, c, client.Config{})
 	attr, err := cl.Mkdir(t.Context(), "/d", 0o755)
 	require.NoError(t, err)
 	m1 := c.Node("m1")
-	restart := func(n *procs.Node) {
+	restart := func(n *devcluster.Node) {
 		t.Helper()
 		require.NoError(t, n.Stop(time.Minute))
 		require.NoError(t, n.Start())
@@ -185,7 +185,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	defer cancel()
 	_, err = cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: attr.Inode, Inodes: 1_000_000}}})
 	t.Logf("the quota is answered with: %v", err) // or not, as the majority ends
-	olds := []*procs.Node{c.Node("m2"), c.Node("m3")}
+	olds := []*devcluster.Node{c.Node("m2"), c.Node("m3")}
 	stops := func() {
 		t.Helper()
 		for _, n := range olds {
@@ -211,13 +211,13 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 		n.Use(next)
 		require.NoError(t, n.Start())
 	}
-	for _, n := range c.Nodes(procs.Metadata) {
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, n.Ready(t.Context()))
 	}
 	_, err = cl.Mkdir(t.Context(), "/e", 0o755)
 	require.NoError(t, err)
 	works(t, settingsFor(c), "mkdir", "moraine:///f")
-	for _, n := range c.Nodes(procs.Metadata) {
+	for _, n := range c.Nodes(devcluster.Metadata) {
 		require.True(t, n.Running(), n.Name)
 	}
 }

@@ -11,13 +11,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 )
 
 // moraine watch tells what other processes do, one object a line, and ends well at
 // a signal.
 func TestWatchCommand(t *testing.T) {
-	c := startProcs(t, procs.Config{Metadata: 1, Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	works(t, env, "mkdir", "moraine:///runs")

@@ -33,7 +33,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -53,15 +53,15 @@ type wiretap struct {
 	streams []*bytes.Buffer // one for each direction of each connection
 }
 
-// listen is procs.Config.Listen.
+// listen is devcluster.Config.Listen.
 func (w *wiretap) listen(name, address string) string {
 	l, err := net.Listen("tcp", address)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { l.Close() })
 	network, behind := "unix", filepath.Join(w.dir, name)
 	listen := "unix:" + behind
-	if name == procs.S3Name || name == procs.ObjectServerName { // they know no such sockets
-		addrs, err := procs.FreeAddresses(1)
+	if name == devcluster.S3Name || name == devcluster.ObjectServerName { // they know no such sockets
+		addrs, err := devcluster.FreeAddresses(1)
 		require.NoError(w.t, err)
 		network, behind, listen = "tcp", addrs[0], addrs[0]
 	}
@@ -165,7 +165,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	tap := &wiretap{t: t, dir: dir}
-	c := startProcs(t, procs.Config{Metadata: 3, Chunkservers: 4, Mode: "crc", Listen: tap.listen, S3: true, ObjectServer: true})
+	c := startProcs(t, devcluster.Config{Metadata: 3, Chunkservers: 4, Mode: "crc", Listen: tap.listen, S3: true, ObjectServer: true})
 	env := settingsFor(c)
 	works(t, env, "cluster", "status", "--wait", "1m")
 	marker := bytes.Repeat([]byte("bytes of a file, which mode crc does not hide\n"), 4000)
@@ -173,7 +173,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	require.NoError(t, os.WriteFile(local, marker, 0o644))
 	works(t, env, "cp", local, "moraine:///f")
 	works(t, env, "cat", "moraine:///f")
-	useS3(t, c.Node(procs.S3Name))
+	useS3(t, c.Node(devcluster.S3Name))
 	works(t, env, "flush", "--wait", "moraine:///f")
 	works(t, env, "evict", "--wait", "moraine:///f")
 	works(t, env, "cat", "moraine:///f")
@@ -205,7 +205,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 
 	secrets := privateKeys(t, c.Certs())
 	secrets["the signature of a token"] = token[len(token)-64:]
-	for _, m := range c.Nodes(procs.Metadata) {
+	for _, m := range c.Nodes(devcluster.Metadata) {
 		kept, raw := metadata.DirSecrets{Dir: filepath.Join(c.Dir(), m.Name, "data")}, []byte(nil)
 		require.Eventually(t, func() bool {
 			raw, err = kept.Load()
@@ -216,10 +216,10 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	for name, seed := range signingKeys(t, backup, secrets["the secret of m2"]) {
 		secrets[name] = seed
 	}
-	s3Key, err := credentials.NewFileAWSCredentials(c.Node(procs.S3Name).CredentialsFile(), "default").Get()
+	s3Key, err := credentials.NewFileAWSCredentials(c.Node(devcluster.S3Name).CredentialsFile(), "default").Get()
 	require.NoError(t, err)
 	secrets["the root key of S3"] = []byte(s3Key.SecretAccessKey)
-	bucketKeys, err := object.LoadKeys(c.Node(procs.ObjectServerName).KeysFile())
+	bucketKeys, err := object.LoadKeys(c.Node(devcluster.ObjectServerName).KeysFile())
 	require.NoError(t, err)
 	secrets["the key of the bucket"] = []byte(bucketKeys.Secret)
 	require.GreaterOrEqual(t, len(secrets), 11+8)
@@ -251,7 +251,7 @@ func TestNoSecretOnTheWire(t *testing.T) {
 }
 
 // throughAMount copies a file into a mount and reads it there, where something can be mounted.
-func throughAMount(t *testing.T, c *procs.Cluster, local string) {
+func throughAMount(t *testing.T, c *devcluster.Cluster, local string) {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		t.Logf("nothing can be mounted here: %v", err)
@@ -270,7 +270,7 @@ func throughAMount(t *testing.T, c *procs.Cluster, local string) {
 
 // onBulk shows a token on a bulk connection to a chunkserver, which takes it: there is no such
 // chunk.
-func onBulk(t *testing.T, c *procs.Cluster, token []byte) {
+func onBulk(t *testing.T, c *devcluster.Cluster, token []byte) {
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
 	require.NoError(t, err)
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
@@ -336,7 +336,7 @@ func signingKeys(t *testing.T, backup string, secret []byte) map[string][]byte {
 }
 
 // useS3 makes requests of an S3 endpoint with its root key, in headers and in URLs.
-func useS3(t *testing.T, endpoint *procs.Node) {
+func useS3(t *testing.T, endpoint *devcluster.Node) {
 	mc, ctx := minioClient(t, endpoint), t.Context()
 	require.NoError(t, mc.MakeBucket(ctx, "bucket", minio.MakeBucketOptions{}))
 	_, err := mc.PutObject(ctx, "bucket", "key", strings.NewReader("bytes"), 5, minio.PutObjectOptions{})
@@ -355,7 +355,7 @@ func useS3(t *testing.T, endpoint *procs.Node) {
 
 // shows is what the processes of a cluster show of themselves, by where: logs, command
 // lines, pages of the admin ports, and what commands print as JSON.
-func shows(t *testing.T, c *procs.Cluster, env []string) map[string][]byte {
+func shows(t *testing.T, c *devcluster.Cluster, env []string) map[string][]byte {
 	shown := map[string][]byte{}
 	for _, n := range c.All() {
 		log, err := os.ReadFile(n.LogPath())

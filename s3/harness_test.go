@@ -21,7 +21,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport"
@@ -128,7 +128,7 @@ func serve(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer cl.Close()
-	addrs, err := procs.FreeAddresses(1)
+	addrs, err := devcluster.FreeAddresses(1)
 	if err != nil {
 		return 0, err
 	}

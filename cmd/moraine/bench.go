@@ -17,10 +17,10 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/bench"
-	"github.com/morainefs/moraine/integration/bench/bareraft"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/bench"
+	"github.com/morainefs/moraine/internal/bench/bareraft"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
@@ -53,7 +53,7 @@ type benchOptions struct {
 type benchmark struct {
 	name, short string
 	clients     int
-	cluster     procs.Config
+	cluster     devcluster.Config
 	run         func(context.Context, *bench.Env) ([]bench.Line, error)
 }
 
@@ -69,28 +69,28 @@ func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "rea
 // benchmarks in the order of `bench all`.
 var benchmarks = []benchmark{
 	{"write", "sequential write: durable, compared with disk/1.5; to level memory, compared with " +
-		"loopback/1.5", 1, procs.Config{}, bench.Write},
+		"loopback/1.5", 1, devcluster.Config{}, bench.Write},
 	{"read", "sequential read: cold, compared with the disk; from memory, compared with loopback; with " +
 		"a chunkserver that hangs and with two dead ones, compared with the cold one; random reads " +
-		"from memory", 1, procs.Config{}, bench.Read},
+		"from memory", 1, devcluster.Config{}, bench.Read},
 	{"meta", "creates, stats, listings, commits, renames and removals; changes are compared with bare " +
-		"Raft", 64, procs.Config{}, bench.Meta},
+		"Raft", 64, devcluster.Config{}, bench.Meta},
 	{"failover", "elections under full load, then the time until the next mutation after a leader is " +
-		"killed, hangs, or loses its network (--how; 21 times each)", 64, procs.Config{Chunkservers: 1}, bench.Failover},
+		"killed, hangs, or loses its network (--how; 21 times each)", 64, devcluster.Config{Chunkservers: 1}, bench.Failover},
 	{"leases", "sessions that renew leases: CPU and memory of the metadata leader, compared with the " +
-		"same sessions without leases", 1, procs.Config{Chunkservers: 1}, bench.Leases},
-	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, procs.Config{}, bench.Load},
+		"same sessions without leases", 1, devcluster.Config{Chunkservers: 1}, bench.Leases},
+	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, devcluster.Config{}, bench.Load},
 	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot " +
-		"and restart; creates and stats compared with an empty state", 64, procs.Config{}, bench.Scale},
+		"and restart; creates and stats compared with an empty state", 64, devcluster.Config{}, bench.Scale},
 	{"followers", "a follower that catches up from the log, and one that needs a snapshot, on the " +
-		"state in --state, while clients create files at --rate", 64, procs.Config{}, bench.Followers},
-	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, procs.Config{}, bench.Fuse},
-	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, procs.Config{S3: true}, bench.S3},
-	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Flush},
-	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, procs.Config{ObjectServer: true}, bench.Stage},
+		"state in --state, while clients create files at --rate", 64, devcluster.Config{}, bench.Followers},
+	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, devcluster.Config{}, bench.Fuse},
+	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, devcluster.Config{S3: true}, bench.S3},
+	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Flush},
+	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Stage},
 	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
 		"with the disk; reads and writes of a foreground load meanwhile", 1,
-		procs.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
+		devcluster.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
 }
 
 // rebuildBytes is what the killed chunkserver keeps, unless --bytes gives another size.
@@ -241,7 +241,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 		e.Worker = append(e.Worker, "--cpuprofile", o.profile)
 	}
 	bare := *e
-	e.On = func(c *procs.Cluster) *bench.Env {
+	e.On = func(c *devcluster.Cluster) *bench.Env {
 		on := bare
 		a.onCluster(c, mode).benchOn(&on, o.profile)
 		on.Cluster = c
@@ -278,7 +278,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 			cfg.Chunkservers = bench.RebuildHosts(e.Scheme)
 		}
 		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
-		c, err := procs.Start(ctx, cfg)
+		c, err := devcluster.Start(ctx, cfg)
 		if errors.Is(err, netns.ErrCannot) {
 			err = fmt.Errorf("--how vanish: %w", err)
 		}
@@ -299,7 +299,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 }
 
 // onCluster is the command line of this program for a cluster of our own.
-func (a *app) onCluster(c *procs.Cluster, mode string) *app {
+func (a *app) onCluster(c *devcluster.Cluster, mode string) *app {
 	return &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
 }
 
@@ -325,20 +325,20 @@ func (a *app) benchSession(cache int) func(context.Context) (*client.Client, fun
 
 // benchStores returns the S3 endpoint and the bucket of a cluster of our own, where it has
 // them.
-func benchStores(e *bench.Env, c *procs.Cluster) error {
-	for _, n := range c.Nodes(procs.S3) {
+func benchStores(e *bench.Env, c *devcluster.Cluster) error {
+	for _, n := range c.Nodes(devcluster.S3) {
 		key, err := readCredentials(n.CredentialsFile())
 		if err != nil {
 			return err
 		}
 		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.access, SecretKey: key.secret}
 	}
-	for _, n := range c.Nodes(procs.ObjectServer) {
+	for _, n := range c.Nodes(devcluster.ObjectServer) {
 		keys, err := object.LoadKeys(n.KeysFile())
 		if err != nil {
 			return err
 		}
-		e.Bucket = &bench.Bucket{Name: procs.LocalBucket, S3Server: bench.S3Server{URL: "http://" + n.Address, AccessKey: keys.Access, SecretKey: keys.Secret}}
+		e.Bucket = &bench.Bucket{Name: devcluster.LocalBucket, S3Server: bench.S3Server{URL: "http://" + n.Address, AccessKey: keys.Access, SecretKey: keys.Secret}}
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localserver"
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,7 +80,7 @@ func firstOf(values ...string) string {
 }
 
 // localBucket is the bucket of a cluster on one machine.
-const localBucket = procs.LocalBucket
+const localBucket = devcluster.LocalBucket
 
 func (a *app) objectServerCommand() *cobra.Command {
 	var cfg localserver.Config
@@ -114,7 +114,7 @@ const defaultObjectPort = "7420"
 
 // noteBucket prints how to reach a local bucket with the stock tool. It gives the keys for
 // one command only: they differ from the keys of the S3 endpoint.
-func (a *app) noteBucket(n *procs.Node) {
+func (a *app) noteBucket(n *devcluster.Node) {
 	a.note("\nThe object tier is s3://%s at http://%s, with its own keys. List it with the stock "+
 		"tools:\n\n  AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s) \\\n  aws "+
 		"--endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, n.Address, n.KeysFile(), n.KeysFile(), n.Address, localBucket)

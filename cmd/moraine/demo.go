@@ -9,8 +9,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/demo"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/demo"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/spf13/cobra"
@@ -93,7 +93,7 @@ func yesNo(b bool) string {
 }
 
 // connectProcs opens an admin's session with a cluster of processes.
-func (a *app) connectProcs(ctx context.Context, c *procs.Cluster) (*client.Client, func(), error) {
+func (a *app) connectProcs(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error) {
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
 	if err != nil {
 		return nil, nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/spf13/cobra"
 )
 
@@ -23,7 +23,7 @@ type nodeInfo struct {
 }
 
 func (a *app) devClusterCommand() *cobra.Command {
-	var cfg procs.Config
+	var cfg devcluster.Config
 	var tier devTier
 	var noS3 bool
 	cmd := &cobra.Command{
@@ -69,7 +69,7 @@ type devTier struct {
 	none             bool
 }
 
-func (t devTier) apply(cfg *procs.Config) error {
+func (t devTier) apply(cfg *devcluster.Config) error {
 	switch {
 	case t.none && t.bucket != "":
 		return usageError("--no-bucket and --bucket exclude each other: give one of them")
@@ -86,7 +86,7 @@ func (t devTier) apply(cfg *procs.Config) error {
 	return nil
 }
 
-func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (err error) {
+func (a *app) devCluster(ctx context.Context, cfg devcluster.Config, tier devTier) (err error) {
 	if cfg.Metadata%2 == 0 || cfg.Metadata < 1 || cfg.Metadata > 5 {
 		return usageError("--metadata %d: the group needs a majority, so write 1, 3 or 5", cfg.Metadata)
 	}
@@ -107,7 +107,7 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 	if err := tier.apply(&cfg); err != nil {
 		return err
 	}
-	c, err := procs.Start(ctx, cfg)
+	c, err := devcluster.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -121,18 +121,18 @@ func (a *app) devCluster(ctx context.Context, cfg procs.Config, tier devTier) (e
 	}
 	a.note("\nUse it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
 		c.Endpoint(), c.Certs(), c.Mode())
-	for _, n := range c.Nodes(procs.S3) {
+	for _, n := range c.Nodes(devcluster.S3) {
 		if err := a.noteS3(n, "http"); err != nil {
 			return err
 		}
 	}
-	for _, n := range c.Nodes(procs.ObjectServer) {
+	for _, n := range c.Nodes(devcluster.ObjectServer) {
 		a.noteBucket(n)
 	}
 	return watchNodes(ctx, c, a)
 }
 
-func (a *app) printNodes(c *procs.Cluster) error {
+func (a *app) printNodes(c *devcluster.Cluster) error {
 	var infos []nodeInfo
 	for _, n := range c.All() {
 		infos = append(infos, nodeInfo{n.Name, string(n.Role), n.Pid(), n.Address, n.Admin, n.LogPath()})
@@ -143,7 +143,7 @@ func (a *app) printNodes(c *procs.Cluster) error {
 }
 
 // watchNodes reports each server that ends by itself, until ctx ends.
-func watchNodes(ctx context.Context, c *procs.Cluster, a *app) error {
+func watchNodes(ctx context.Context, c *devcluster.Cluster, a *app) error {
 	gone := map[string]bool{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

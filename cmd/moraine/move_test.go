@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -42,14 +42,14 @@ func TestWhereAMoveBringsAFile(t *testing.T) {
 }
 
 func TestATierOfTheirOwn(t *testing.T) {
-	var cfg procs.Config
+	var cfg devcluster.Config
 	require.NoError(t, devTier{}.apply(&cfg))
 	require.True(t, cfg.ObjectServer)
-	cfg = procs.Config{}
+	cfg = devcluster.Config{}
 	require.NoError(t, devTier{bucket: "s3://b/p", endpoint: "http://h"}.apply(&cfg))
 	require.False(t, cfg.ObjectServer)
 	require.Equal(t, []string{"--bucket", "s3://b/p", "--bucket-endpoint", "http://h"}, cfg.ChunkserverArgs)
-	cfg = procs.Config{}
+	cfg = devcluster.Config{}
 	require.NoError(t, devTier{none: true}.apply(&cfg))
 	require.False(t, cfg.ObjectServer)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/integration/bench"
+	"github.com/morainefs/moraine/internal/bench"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/sim"
 )

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -27,7 +27,7 @@ type standaloneOptions struct {
 	bucket      bucketOptions
 	backups     backupFlags
 	noS3        bool
-	s3          procs.S3Config
+	s3          devcluster.S3Config
 }
 
 func (a *app) standaloneCommand() *cobra.Command {
@@ -103,7 +103,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	}
 	o.data = data
 	certs := filepath.Join(o.data, "certs")
-	if err := procs.MakeCertificates(certs, 1, 1); err != nil {
+	if err := devcluster.MakeCertificates(certs, 1, 1); err != nil {
 		return err
 	}
 	metadataApp, chunkApp := *a, *a
@@ -113,7 +113,7 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	if err != nil {
 		return err
 	}
-	var bucket *procs.Node
+	var bucket *devcluster.Node
 	if o.bucket.url == "" {
 		if bucket, err = localTier(&o); err != nil {
 			return err
@@ -160,7 +160,7 @@ func formatStandalone(a *app, o *standaloneOptions, devices []string) error {
 	if sec.identity != nil {
 		cluster = sec.identity.Claims().Cluster
 	}
-	return procs.FormatDevices(cluster, devices...)
+	return devcluster.FormatDevices(cluster, devices...)
 }
 
 // withDoors runs servers, and doors beside them until ctx ends. The servers end after the
@@ -179,7 +179,7 @@ func withDoors(ctx context.Context, doors func(context.Context) error, servers .
 
 // standaloneDoors starts the S3 endpoint, prints how to use everything, and supervises the
 // endpoint until ctx ends.
-func (a *app) standaloneDoors(ctx context.Context, o standaloneOptions, certs string, bucket, s3 *procs.Node) error {
+func (a *app) standaloneDoors(ctx context.Context, o standaloneOptions, certs string, bucket, s3 *devcluster.Node) error {
 	if s3 != nil {
 		if err := a.start(ctx, s3); err != nil {
 			return ignoreEnd(ctx, err)

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
 
@@ -21,7 +21,7 @@ const startTimeout = time.Minute
 
 // start starts a process beside this one and waits until it accepts requests. It ends a
 // process that does not.
-func (a *app) start(ctx context.Context, n *procs.Node) error {
+func (a *app) start(ctx context.Context, n *devcluster.Node) error {
 	if err := n.Start(); err != nil {
 		return err
 	}
@@ -35,8 +35,8 @@ func (a *app) start(ctx context.Context, n *procs.Node) error {
 }
 
 // keep supervises a process that was started, until ctx ends.
-func (a *app) keep(ctx context.Context, n *procs.Node) error {
-	return procs.Keep(ctx, n, func(why string, pause time.Duration) {
+func (a *app) keep(ctx context.Context, n *devcluster.Node) error {
+	return devcluster.Keep(ctx, n, func(why string, pause time.Duration) {
 		fmt.Fprintf(a.err, "moraine: %s; it is started again in %v; its log is %s\n", why, pause, n.LogPath())
 	})
 }
@@ -54,7 +54,7 @@ func (o *standaloneOptions) checkAddresses() error {
 }
 
 // localTier makes the local bucket of a standalone cluster its object tier.
-func localTier(o *standaloneOptions) (*procs.Node, error) {
+func localTier(o *standaloneOptions) (*devcluster.Node, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func localTier(o *standaloneOptions) (*procs.Node, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	server := procs.NewObjectServer(self, dir, o.objects, filepath.Join(o.data, "objects.log"))
+	server := devcluster.NewObjectServer(self, dir, o.objects, filepath.Join(o.data, "objects.log"))
 	if o.bucket.keys, err = object.LoadKeys(server.KeysFile()); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func localTier(o *standaloneOptions) (*procs.Node, error) {
 }
 
 // withTier runs serve with the local bucket beside it. The bucket ends after serve.
-func (a *app) withTier(ctx context.Context, bucket *procs.Node, serve func(context.Context) error) error {
+func (a *app) withTier(ctx context.Context, bucket *devcluster.Node, serve func(context.Context) error) error {
 	if bucket == nil {
 		return serve(ctx)
 	}
@@ -92,7 +92,7 @@ func (a *app) withTier(ctx context.Context, bucket *procs.Node, serve func(conte
 
 // endpoint describes the S3 endpoint of a standalone cluster, nil where a flag turns it
 // off.
-func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) {
+func (a *app) endpoint(o *standaloneOptions, certs string) (*devcluster.Node, error) {
 	if o.noS3 {
 		return nil, nil
 	}
@@ -110,11 +110,11 @@ func (a *app) endpoint(o *standaloneOptions, certs string) (*procs.Node, error) 
 	}
 	o.s3.Binary, o.s3.Endpoint, o.s3.Certs, o.s3.Mode = self, o.listen, certs, a.global.mode
 	o.s3.Dir, o.s3.Log = filepath.Join(o.data, "s3"), filepath.Join(o.data, "s3.log")
-	return procs.NewS3(o.s3)
+	return devcluster.NewS3(o.s3)
 }
 
 // noteS3 prints how to use an S3 endpoint with the stock tool.
-func (a *app) noteS3(n *procs.Node, proto string) error {
+func (a *app) noteS3(n *devcluster.Node, proto string) error {
 	key, err := readCredentials(n.CredentialsFile())
 	if err != nil {
 		return err

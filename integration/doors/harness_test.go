@@ -26,7 +26,7 @@ import (
 
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/tiers/mover"
@@ -161,7 +161,7 @@ func (w *world) mount(t *testing.T, node string) *mountDoor {
 func (w *world) endpoint(t *testing.T) *s3Door {
 	t.Helper()
 	const access, secret = "testaccess", "testsecret"
-	addrs, err := procs.FreeAddresses(1)
+	addrs, err := devcluster.FreeAddresses(1)
 	require.NoError(t, err)
 	c := w.client(t, "gateway")
 	runUntilEnd(t, func(ctx context.Context, ready func()) error {

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -175,8 +175,8 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
 	lasts := testseed.Of(8*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
-	require.NoError(t, procs.Build(t.Context(), s.binary, ""))
-	require.NoError(t, procs.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
+	require.NoError(t, devcluster.Build(t.Context(), s.binary, ""))
+	require.NoError(t, devcluster.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
 	for _, m := range servers {
 		require.NoError(t, s.start(m))
 	}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/morainefs/moraine/integration/netns"
+	"github.com/morainefs/moraine/internal/netns"
 )
 
 // member is a worker process of a schedule, on a host of its own. Its methods may be

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/integration/slowdisk"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -23,7 +23,7 @@ import (
 // not when it was asked for.
 type injector struct {
 	net     *netns.Net
-	cluster *procs.Cluster
+	cluster *devcluster.Cluster
 	crew    map[string]*member
 	proxies map[string]*proxy
 	slow    *slowdisk.Disk

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/morainefs/moraine/integration/netns"
+	"github.com/morainefs/moraine/internal/netns"
 )
 
 // proxy takes the connections of a server, on its host, and passes them on to the

@@ -24,8 +24,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -264,7 +264,7 @@ func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 func buildBinary(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "moraine")
-	if err := procs.Build(t.Context(), path, ""); err != nil {
+	if err := devcluster.Build(t.Context(), path, ""); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -11,9 +11,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/integration/netns"
-	"github.com/morainefs/moraine/integration/procs"
 	"github.com/morainefs/moraine/integration/slowdisk"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -24,7 +24,7 @@ import (
 type world struct {
 	dir     string
 	net     *netns.Net
-	cluster *procs.Cluster
+	cluster *devcluster.Cluster
 	crew    map[string]*member
 	proxies map[string]*proxy
 	slow    *slowdisk.Disk
@@ -118,7 +118,7 @@ func (w *world) startProxies() error {
 }
 
 func (w *world) startCluster(ctx context.Context, binary string) (err error) {
-	w.cluster, err = procs.Start(ctx, procs.Config{
+	w.cluster, err = devcluster.Start(ctx, devcluster.Config{
 		Binary: binary, Dir: w.clusterDir(), Metadata: len(metadataServers), Chunkservers: len(chunkservers), Net: w.net, ObjectServer: true,
 		Listen: func(name, address string) string {
 			if w.proxies[name] == nil {
@@ -152,7 +152,7 @@ func (w *world) dial(ctx context.Context) (*client.Client, error) {
 	}
 	w.ends = append(w.ends, pool.Close)
 	cfg := client.Config{CacheEntries: -1}
-	for _, n := range w.cluster.Nodes(procs.Metadata) {
+	for _, n := range w.cluster.Nodes(devcluster.Metadata) {
 		cfg.Metadata = append(cfg.Metadata, []string{n.Address})
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -168,7 +168,7 @@ func (w *world) startCrew(seed uint64) error {
 	for _, name := range clients {
 		m := &member{name: name, net: w.net, log: filepath.Join(w.dir, name+".log"),
 			spec: settings{Certs: w.cluster.Certs(), Cached: name == cachedReader, Seed: seed}}
-		for _, n := range w.cluster.Nodes(procs.Metadata) {
+		for _, n := range w.cluster.Nodes(devcluster.Metadata) {
 			m.spec.Metadata = append(m.spec.Metadata, n.Address)
 		}
 		if err := m.start(); err != nil {
@@ -199,7 +199,7 @@ func (w *world) mend(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, n := range w.cluster.Nodes(procs.Metadata) {
+	for _, n := range w.cluster.Nodes(devcluster.Metadata) {
 		if err := n.Ready(ctx); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ const module = "github.com/morainefs/moraine"
 
 // arrow allows what matches From to import what matches any of To. Both are
 // folders below the module; a folder stands for all below it, "." for the root
-// package alone.
+// package alone, "*" for all but integration, which is for tests alone.
 type arrow struct {
 	From string
 	To   []string
@@ -41,8 +41,16 @@ var arrows = []arrow{
 	{"transport", nil},
 	{"tiers", nil},
 	{"internal", nil},
+	{"internal/llama", []string{"client"}},
+	{"internal/devcluster", []string{"internal/netns", "tiers", "transport"}},
+	{"internal/bench", []string{"client", "internal/devcluster", "metadata/raftstore", "metadata/state", "transport"}},
+	{"internal/demo", []string{"client", "fuse", "internal/bench", "internal/devcluster", "internal/llama", "tiers/object", "transport"}},
 	{".", nil},
 }
+
+// shared lists the folders below internal that not every folder may import. An
+// arrow must name them.
+var shared = []string{"internal/bench", "internal/demo", "internal/devcluster", "internal/erasure", "internal/llama", "internal/netns"}
 
 // only names the folders that may import a library, for libraries that could
 // be replaced.
@@ -52,7 +60,7 @@ var only = map[string][]string{
 	"github.com/hashicorp/raft-wal":                           {"metadata/raftstore"},
 	"github.com/hanwen/go-fuse/v2":                            {"fuse", "integration/slowdisk"},
 	"github.com/klauspost/reedsolomon":                        {"internal/erasure"},
-	"github.com/minio/minio-go/v7":                            {"tiers/object", "integration"},
+	"github.com/minio/minio-go/v7":                            {"tiers/object", "internal/bench", "internal/demo", "integration"},
 	"github.com/versity/versitygw":                            {"internal/versity", "tiers/object/localserver", "s3"},
 	"golang.org/x/sync/semaphore":                             {"internal/limit"}, // see bounds_test.go
 	"github.com/spf13/cobra":                                  {"cmd"},
@@ -65,7 +73,7 @@ var only = map[string][]string{
 // The benchmark of bare Raft is the limit that the metadata service is held
 // against, so it needs the bare libraries.
 var exempt = map[string]string{
-	"integration/bench/bareraft": "measures hashicorp/raft, raft-wal and pebble alone",
+	"internal/bench/bareraft": "measures hashicorp/raft, raft-wal and pebble alone",
 }
 
 type pkg struct {
@@ -149,7 +157,7 @@ func folder(importPath string) string {
 }
 
 func allowed(from, to string) bool {
-	if to == "." || within(to, from) || (within(to, "internal") && to != "internal/erasure") {
+	if to == "." || within(to, from) || within(to, "internal") && !anyWithin(to, shared) {
 		return true
 	}
 	var best *arrow
@@ -162,12 +170,12 @@ func allowed(from, to string) bool {
 		return false
 	}
 	// Siblings below one top-level folder are reached through its own arrow.
-	return within(to, best.From) || anyWithin(to, best.To)
+	return within(to, best.From) && !anyWithin(to, shared) || anyWithin(to, best.To)
 }
 
 func anyWithin(path string, folders []string) bool {
 	for _, f := range folders {
-		if f == "*" || within(path, f) {
+		if f == "*" && !within(path, "integration") || within(path, f) {
 			return true
 		}
 	}

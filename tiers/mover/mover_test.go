@@ -7,8 +7,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
-	"github.com/morainefs/moraine/integration/llama"
 	"github.com/morainefs/moraine/integration/memcluster"
+	"github.com/morainefs/moraine/internal/llama"
 	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/stretchr/testify/require"
 )

@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/morainefs/moraine/internal/devcluster"
+)
+
+const (
+	// ShippedLogStall is devcluster.Config.LogStall of a benchmark's cluster: servers give up
+	// their places as early as they do elsewhere, so that a figure is not one of servers
+	// that put up with more.
+	ShippedLogStall = -1
+	// burnersPerCPU is how many goroutines of each processor do nothing but compute
+	// while elections are counted.
+	burnersPerCPU = 2
+)
+
+// AllRun is nil where every metadata server of the cluster runs. One that gave up its
+// place was not measured, and what the others did is no figure of three.
+func AllRun(c *devcluster.Cluster) error {
+	var errs []error
+	for _, n := range c.Nodes(devcluster.Metadata) {
+		if !n.Running() {
+			errs = append(errs, fmt.Errorf("bench: a metadata server ended meanwhile, so that nothing was measured: %s", n.Why()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// electionsUnderLoad has all clients create files while every processor also has
+// something else to do, and counts what the metadata servers made of it.
+func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
+	if err := e.mkdir(ctx, failoverDir); err != nil {
+		return nil, err
+	}
+	e.Progress("%d clients create and %d goroutines compute for %v s; elections", e.Clients, burnersPerCPU*runtime.NumCPU(), e.Seconds)
+	before, err := e.elections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	results, u, err := e.createWhileBurning(ctx)
+	if err != nil {
+		return nil, err
+	}
+	after, err := e.elections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var changes, silences float64
+	for name, n := range after {
+		changes += n.changes - before[name].changes
+		silences += n.silences - before[name].silences
+	}
+	ended, err := e.startEnded(ctx)
+	return []Line{
+		e.opsLine("create-under-load", results[0], u),
+		{Name: e.name("elections-under-load"), Value: changes, Unit: "elections"},
+		{Name: e.name("silences-under-load"), Value: silences, Unit: "silences"},
+		{Name: e.name("ended-under-load"), Value: float64(ended), Unit: "servers"},
+	}, err
+}
+
+func (e *Env) createWhileBurning(ctx context.Context) ([]Result, usage, error) {
+	burning, stop := context.WithCancel(ctx)
+	defer stop()
+	for range burnersPerCPU * runtime.NumCPU() {
+		go burn(burning)
+	}
+	return e.run(ctx, []Work{{Op: OpCreate, Path: failoverDir, Clients: e.Clients, Seconds: e.Seconds}})
+}
+
+// elected is how often a server began to lead, and how often it gave its leader up.
+type elected struct{ changes, silences float64 }
+
+// elections returns what each metadata server that runs has seen of elections.
+func (e *Env) elections(ctx context.Context) (map[string]elected, error) {
+	seen := map[string]elected{}
+	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
+		families, err := scrape(ctx, n.Admin)
+		if !n.Running() {
+			continue
+		}
+		if err != nil {
+			return nil, err // left out it would count as none
+		}
+		seen[n.Name] = elected{total(families["moraine_raft_leader_changes_total"]), total(families["moraine_raft_leader_silent_total"])}
+	}
+	return seen, nil
+}
+
+// startEnded starts the metadata servers that ended by themselves, as whatever watches
+// over them would, and returns how many they were.
+func (e *Env) startEnded(ctx context.Context) (ended int, err error) {
+	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
+		if n.Running() {
+			continue
+		}
+		ended++
+		e.Progress("%s", n.Why())
+		ready, cancel := context.WithTimeout(ctx, time.Minute)
+		err = errors.Join(err, n.Start(), n.Ready(ready))
+		cancel()
+	}
+	return ended, err
+}
+
+// burn computes until ctx ends.
+func burn(ctx context.Context) {
+	var x uint64
+	for ctx.Err() == nil {
+		for range 1 << 20 {
+			x = x*6364136223846793005 + 1
+		}
+	}
+	runtime.KeepAlive(x)
+}

@@ -1,0 +1,224 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/devcluster"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Env is where a benchmark runs.
+type Env struct {
+	// Cluster is the cluster of processes on this machine; nil where the target
+	// is another one or a path: then CPU counts only the benchmark's own
+	// processes, and syncs and commands are unknown (0).
+	Cluster *devcluster.Cluster
+	// Dir is on the file system that the cluster's devices are on; the limits
+	// are measured in it.
+	Dir string
+	// Worker is the command line of a worker process; --work is appended.
+	Worker []string
+	// RaftNode is the command line of a node of bare Raft; its flags are appended.
+	// nil where the target is no cluster of ours.
+	RaftNode []string
+	// Open opens the target for the benchmark itself.
+	Open func(ctx context.Context) (Target, error)
+	// Bytes is how much a run moves (at least 4 GiB for a record), Devices how
+	// many files the disk's limit is measured with, Clients how many processes
+	// work at once, Seconds for how long small operations go on.
+	Bytes            int64
+	Devices, Clients int
+	Seconds          float64
+	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, where they
+	// have enough for the benchmarks of the memory tier (MemoryFor); else 0.
+	MemoryBytes int64
+	// ShortCircuit says that the chunkservers of Cluster have unix sockets, which
+	// their callers on this machine find: then loopback is measured over one too.
+	ShortCircuit bool
+	// WorkingSet bounds what a write keeps on the devices, with parity, where it is
+	// longer: it writes files over in turn then. 0: nothing does.
+	WorkingSet int64
+	// How is what Failover does to leaders: kill, stop, vanish. Nil: kill.
+	How []string
+	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
+	// content, in State.
+	Inodes, ContentEvery uint64
+	State                string
+	// Mode is the transport mode of the cluster, and MetadataArgs what Scale and
+	// Followers start their metadata servers with; Down is how long Followers has one away, Rate how many files a second it
+	// has made meanwhile.
+	MetadataArgs []string
+	Mode         string
+	Down         time.Duration
+	Rate         float64
+	// On returns what works on a cluster that the benchmark has started itself.
+	On func(c *devcluster.Cluster) *Env
+	// Scheme is that of what Rebuild rebuilds; NoForeground leaves out what reads and
+	// writes beside it.
+	Scheme       moraine.Scheme
+	NoForeground bool
+	// Sessions is how many sessions Leases opens, Leases how many leases each of
+	// them holds.
+	Sessions, Leases int
+	// Mount mounts the target on a directory; end unmounts it. nil where the
+	// target is a path.
+	Mount func(ctx context.Context) (dir string, end func() error, err error)
+	// Connect opens a session with the cluster; nil where the target is a path.
+	Connect func(ctx context.Context) (c *client.Client, end func() error, err error)
+	// ConnectCached is Connect with a cache of names under leases, as a mount has.
+	ConnectCached func(ctx context.Context) (c *client.Client, end func() error, err error)
+	// S3 is the S3 endpoint of the target, and Bucket the bucket of its object
+	// tier; nil where they are not known.
+	S3     *S3Server
+	Bucket *Bucket
+	// Prefix is put before the names of lines ("fuse-"), Suffix behind them
+	// ("-secure").
+	Prefix, Suffix string
+	// Progress is told what is going on; never nil.
+	Progress func(format string, args ...any)
+
+	written bool // there is something to read
+}
+
+func (e *Env) name(name string) string { return e.Prefix + name + e.Suffix }
+
+// mkdir makes a directory on the target.
+func (e *Env) mkdir(ctx context.Context, dir string) error {
+	t, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Mkdir(ctx, dir), t.Close())
+}
+
+// usage is what a measured piece of work cost.
+type usage struct {
+	wall        time.Duration
+	cpu         float64 // seconds, of every process involved
+	read, wrote uint64  // bytes of the device
+	syncs       uint64
+	rss, rssEnd float64 // resident bytes of the chunkserver that has most, before and after
+	commands    float64 // metadata commands applied (on the leader)
+}
+
+// measure runs work and returns what it cost.
+func (e *Env) measure(ctx context.Context, work func(context.Context) error) (usage, error) {
+	syncs, commands := e.counters(ctx)
+	r0, w0, _ := diskBytes(e.Dir)
+	rss := e.mostResident()
+	cpu := cpuByProcess()
+	start := time.Now()
+	err := work(ctx)
+	u := usage{wall: time.Since(start), rss: rss}
+	for pid, used := range cpuByProcess() {
+		u.cpu += used - cpu[pid] // a process that began meanwhile had used nothing
+	}
+	r1, w1, _ := diskBytes(e.Dir)
+	u.read, u.wrote, u.rssEnd = r1-r0, w1-w0, e.mostResident()
+	syncs1, commands1 := e.counters(ctx)
+	u.syncs, u.commands = uint64(max(0, syncs1-syncs)), max(0, commands1-commands)
+	return u, err
+}
+
+// counters returns the sums over all servers of syncs and of the metadata
+// commands that they have proposed. A server that does not answer counts
+// as 0: it may have been killed on purpose.
+func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
+	if e.Cluster == nil {
+		return 0, 0
+	}
+	for _, n := range e.Cluster.All() {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			continue
+		}
+		syncs += total(families["moraine_disk_syncs_total"]) + observations(families["moraine_raft_log_append_seconds"])
+		commands += observed(families["moraine_metadata_entry_commands"])
+	}
+	return syncs, commands
+}
+
+// looking are the requests that ask for names or attributes.
+var looking = []string{"lookup", "walk", "get_attr", "read_dir"}
+
+// looked returns how many requests the metadata servers have answered that ask for names
+// or attributes.
+func (e *Env) looked(ctx context.Context) (requests float64, err error) {
+	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range looking {
+			requests += totalOf(families["moraine_metadata_requests_total"], "request", name)
+		}
+	}
+	return requests, nil
+}
+
+// scrape reads the metrics of one server.
+func scrape(ctx context.Context, admin string) (map[string]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("bench: %s/metrics: %s", admin, resp.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(resp.Body)
+}
+
+func total(f *dto.MetricFamily) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum
+}
+
+// totalOf is total of what has a label of that value.
+func totalOf(f *dto.MetricFamily, label, value string) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == label && l.GetValue() == value {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// observed is the sum of what a histogram has seen.
+func observed(f *dto.MetricFamily) float64 {
+	var sum float64
+	for _, m := range f.GetMetric() {
+		sum += m.GetHistogram().GetSampleSum()
+	}
+	return sum
+}
+
+// observations is how often it has seen something.
+func observations(f *dto.MetricFamily) float64 {
+	var n uint64
+	for _, m := range f.GetMetric() {
+		n += m.GetHistogram().GetSampleCount()
+	}
+	return float64(n)
+}

@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/devcluster"
+)
+
+const (
+	failoverDir = "/bench-failover"
+	// failoverKills is how many leaders are killed, failoverClients how many clients
+	// wait for the next one each time.
+	failoverKills   = 21
+	failoverClients = 8
+	// failoverWarm is how many operations are done before each kill.
+	failoverWarm = 50
+)
+
+// Failover counts the elections of a cluster under full load, on which nobody
+// does anything that should cause one; then it does each of Env.How to the leader
+// again and again, and measures how long it takes until a mutation is acknowledged
+// that began after that: without anybody who holds leases, and then with leases on,
+// when the next leader waits for those who may hold some.
+func Failover(ctx context.Context, e *Env) ([]Line, error) {
+	if e.Cluster == nil {
+		return nil, errors.New("bench: failover kills servers: it needs a cluster of its own, without --endpoint and --path")
+	}
+	how := e.How
+	if len(how) == 0 {
+		how = []string{"kill"}
+	}
+	for _, h := range how {
+		if losses[h].lose == nil {
+			return nil, fmt.Errorf("bench: a leader that is lost by %q: kill, stop and vanish are possible", h)
+		}
+	}
+	lines, err := e.electionsUnderLoad(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range how {
+		for _, leases := range []bool{false, true} {
+			more, err := e.failovers(ctx, h, leases)
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, more...)
+		}
+	}
+	return lines, nil
+}
+
+// failovers loses leaders in one way, with leases or without.
+func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, error) {
+	name := "failover"
+	if how != "kill" { // that has the name from when there was no other
+		name += "-" + how
+	}
+	if leases {
+		name += "-leases"
+	}
+	gaps, err := e.loseLeaders(ctx, how, "/"+name, leases)
+	if err != nil {
+		return nil, err
+	}
+	seconds := make([]float64, len(gaps))
+	for i, g := range gaps {
+		e.Progress("%s %s: %v", name, g.leader, g.took.Round(time.Millisecond))
+		seconds[i] = g.took.Seconds()
+	}
+	return []Line{
+		{Name: e.name(name + "-median"), Value: median(seconds), Unit: "s"},
+		{Name: e.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"},
+	}, nil
+}
+
+// loss is how a leader is lost, and comes back.
+type loss struct{ lose, back func(*devcluster.Node) error }
+
+var losses = map[string]loss{
+	"kill": {(*devcluster.Node).Kill, (*devcluster.Node).Start},
+	"stop": {
+		func(n *devcluster.Node) error { return n.Signal(syscall.SIGSTOP) },
+		func(n *devcluster.Node) error { return n.Signal(syscall.SIGCONT) },
+	},
+	"vanish": {(*devcluster.Node).Vanish, (*devcluster.Node).Appear},
+}
+
+// gap is one time without a leader.
+type gap struct {
+	leader string
+	took   time.Duration
+}
+
+func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]gap, error) {
+	h, end, err := e.hands(ctx, failoverDir+dir, leases)
+	defer end()
+	if err != nil {
+		return nil, err
+	}
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	g, working := errgroup.WithContext(working)
+	for i, c := range h.workers {
+		g.Go(func() error { return h.work(working, c, h.dirs[i]) })
+	}
+	var gaps []gap
+	g.Go(func() error {
+		defer stop()
+		for range failoverKills {
+			kill, err := e.loseLeader(working, h, losses[how])
+			if err != nil {
+				return err
+			}
+			gaps = append(gaps, kill)
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil && (len(gaps) < failoverKills || !errors.Is(err, moraine.Canceled)) {
+		return nil, err
+	}
+	return gaps, nil
+}
+
+// loseLeader takes the metadata server that leads away, waits until operations go
+// on, and has it back.
+func (e *Env) loseLeader(ctx context.Context, h *hands, l loss) (gap, error) {
+	if err := waitFor(ctx, &h.acked, h.acked.Load()+failoverWarm); err != nil {
+		return gap{}, err
+	}
+	if _, err := e.startEnded(ctx); err != nil { // else the next loss is that of the majority
+		return gap{}, err
+	}
+	node, err := e.leader(ctx, h.workers[0])
+	if err == nil {
+		err = e.awaitStandings(ctx, node, h.standings)
+	}
+	if err != nil {
+		return gap{}, err
+	}
+	began := time.Now()
+	if err := l.lose(node); err != nil {
+		return gap{}, err
+	}
+	// Each client may hear of one operation that the lost leader acknowledged.
+	waited := waitFor(ctx, &h.acked, h.acked.Load()+failoverClients+1)
+	took := time.Since(began)
+	if err := errors.Join(waited, l.back(node)); err != nil { // a process that is stopped cannot be ended well
+		return gap{}, err
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = node.Ready(ready)
+	if err != nil && !node.Running() { // one that was stopped in an append, for longer than --log-stall
+		_, err = e.startEnded(ctx)
+	}
+	return gap{leader: node.Name, took: took}, err
+}

@@ -1,0 +1,190 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	leasesDir = "/bench-leases"
+	// leaseDialers is how many sessions are opened, or list, at once.
+	leaseDialers = 16
+	// leaseSettle is for how long nothing is measured after sessions were opened, or
+	// leases taken: until that is over, on the leader too.
+	leaseSettle = 3 * time.Second
+)
+
+// Leases has e.Sessions sessions, each with connections of its own, hold e.Leases
+// leases each, and measures what that costs the metadata server that leads: the
+// sessions are kept alive, their leases renewed each second, and their questions
+// for recalls are open. Beside it stands what the same sessions cost before they
+// held any.
+func Leases(ctx context.Context, e *Env) ([]Line, error) {
+	if e.Cluster == nil {
+		return nil, errors.New("bench: leases measures the process of the leader: it needs a cluster of its own, without --endpoint and --path")
+	}
+	dir, err := e.leaseDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.Progress("%d sessions", e.Sessions)
+	sessions, end, err := e.openSessions(ctx)
+	defer end()
+	if err != nil {
+		return nil, err
+	}
+	idle, err := e.watchLeader(ctx, sessions[0])
+	if err != nil {
+		return nil, err
+	}
+	e.Progress("%d leases each", e.Leases)
+	if err := eachSession(ctx, sessions, func(ctx context.Context, c *client.Client) error {
+		for _, err := range c.ReadDirInode(ctx, dir) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	held, err := e.watchLeader(ctx, sessions[0])
+	if err != nil {
+		return nil, err
+	}
+	if want := float64(e.Sessions * e.Leases); held.leases < want {
+		return nil, fmt.Errorf("bench: the sessions hold %.0f leases, not %.0f", held.leases, want)
+	}
+	return []Line{
+		{Name: e.name("leases-sessions"), Value: held.sessions, Unit: "sessions"},
+		{Name: e.name("leases-held"), Value: held.leases, Unit: "leases"},
+		Line{Name: e.name("leases-cpu"), Value: held.cpu, Unit: "cpu-s/s"}.against(idle.cpu, "no leases"),
+		Line{Name: e.name("leases-memory"), Value: held.memory, Unit: "bytes"}.against(idle.memory, "no leases"),
+	}, nil
+}
+
+// leaseDir makes a directory of e.Leases directories: each has a lease of its own,
+// and a listing takes them all.
+func (e *Env) leaseDir(ctx context.Context) (moraine.InodeID, error) {
+	c, end, err := e.Connect(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end() //nolint:errcheck // its session ends with the cluster
+	top, err := c.Mkdir(ctx, leasesDir, 0o755)
+	if err != nil {
+		return 0, err
+	}
+	dir := moraine.InodeID(top.GetInode())
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(leaseDialers)
+	for i := range e.Leases {
+		g.Go(func() error {
+			_, err := c.MkdirAt(ctx, dir, fmt.Sprintf("dir-%07d", i), client.NodeOptions{Mode: 0o755})
+			return err
+		})
+	}
+	return dir, g.Wait()
+}
+
+// openSessions opens e.Sessions sessions; end closes those that it opened, on an
+// error too.
+func (e *Env) openSessions(ctx context.Context) (sessions []*client.Client, end func(), err error) {
+	sessions = make([]*client.Client, e.Sessions)
+	ends := make([]func() error, e.Sessions)
+	end = func() {
+		var g errgroup.Group
+		g.SetLimit(leaseDialers)
+		for _, end := range ends {
+			if end != nil {
+				g.Go(end)
+			}
+		}
+		_ = g.Wait() // a session that could not be closed ends with the cluster
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(leaseDialers)
+	for i := range sessions {
+		g.Go(func() (err error) {
+			sessions[i], ends[i], err = e.ConnectCached(ctx)
+			return err
+		})
+	}
+	return sessions, end, g.Wait()
+}
+
+func eachSession(ctx context.Context, sessions []*client.Client, fn func(context.Context, *client.Client) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(leaseDialers)
+	for _, c := range sessions {
+		g.Go(func() error { return fn(ctx, c) })
+	}
+	return g.Wait()
+}
+
+// leaderCost is what the process of the leader took while nothing was asked of it
+// but heartbeats.
+type leaderCost struct {
+	cpu              float64 // seconds a second
+	memory           float64 // resident, in bytes
+	sessions, leases float64
+}
+
+// watchLeader measures the metadata server that leads for e.Seconds.
+func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, error) {
+	if err := pause(ctx, leaseSettle); err != nil {
+		return leaderCost{}, err
+	}
+	leader, err := e.leader(ctx, c)
+	if err != nil {
+		return leaderCost{}, err
+	}
+	pid, began := leader.Pid(), time.Now()
+	used := processCPU(pid)
+	if err := pause(ctx, time.Duration(e.Seconds*float64(time.Second))); err != nil {
+		return leaderCost{}, err
+	}
+	cost := leaderCost{cpu: perSecond(processCPU(pid)-used, time.Since(began)), memory: residentBytes(pid)}
+	families, err := scrape(ctx, leader.Admin)
+	if err != nil {
+		return leaderCost{}, err
+	}
+	cost.sessions, cost.leases = total(families["moraine_metadata_lease_sessions"]), total(families["moraine_metadata_leases"])
+	if still, err := e.leader(ctx, c); err != nil || still != leader {
+		return leaderCost{}, errors.Join(err, errors.New("bench: another metadata server leads than before"))
+	}
+	return cost, nil
+}
+
+// leader returns the metadata server that leads.
+func (e *Env) leader(ctx context.Context, c *client.Client) (*devcluster.Node, error) {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	if err != nil {
+		return nil, err
+	}
+	members := resp.GetCluster().GetMetadata()
+	i := slices.IndexFunc(members, (*wire.MetadataNode).GetLeader)
+	if i < 0 {
+		return nil, errors.New("bench: no metadata server says that it leads")
+	}
+	return e.Cluster.Node(members[i].Id), nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,335 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine/internal/devcluster"
+)
+
+const (
+	// memoryDir is where files at level memory are written, below the target's root.
+	memoryDir = "/bench-memory"
+	// minAtMemory is the least part of a write's chunks that must have been
+	// acknowledged out of memory: where more waited for the devices, because too much
+	// was dirty, the figure would be theirs.
+	minAtMemory = 0.9
+	// maxMisses is the greatest part of the reads of chunks that may have gone to a
+	// device: more, and the figure would not be the memory's.
+	maxMisses = 0.001
+	// durablePatience bounds the wait until what was in memory is on the devices.
+	durablePatience = 10 * time.Minute
+)
+
+// WriteMemory measures a sequential write that is acknowledged at level memory, beside
+// what loopback can carry of it. What was written must really have been in memory, and
+// must be on the devices, and right, afterwards.
+func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
+	works := e.memoryWorks(OpWriteMemory, memoryDir)
+	total := workBytes(works)
+	limit0, err := e.loopbackRate(ctx, "loopback-put", true, total)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.room(ctx, memoryDir); err != nil {
+		return nil, err
+	}
+	e.Progress("write-memory")
+	before, err := e.tier(ctx)
+	if err != nil {
+		return nil, err
+	}
+	results, u, err := e.run(ctx, works)
+	if err != nil {
+		return nil, err
+	}
+	e.Progress("until it is durable")
+	durable := time.Now()
+	if err := e.waitNVMe(ctx, works); err != nil {
+		return nil, err
+	}
+	took := time.Since(durable)
+	share, err := e.atMemory(ctx, before)
+	if err != nil {
+		return nil, err
+	}
+	limit1, err := e.loopbackRate(ctx, "loopback-put", true, total)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.verify(ctx, works); err != nil {
+		return nil, err
+	}
+	limit := faster(limit0, limit1)
+	return []Line{
+		limit,
+		e.rate("write-memory", sum(results), u, u.wrote).against(limit.Value/1.5, "loopback/1.5"),
+		{Name: e.name("write-memory-acknowledged"), Value: share, Unit: "of chunks at memory"},
+		{Name: e.name("write-memory-durable"), Value: took.Seconds(), Unit: "s after it"},
+	}, nil
+}
+
+// ReadMemory measures a sequential read, and random reads of 64 KiB and of 4 KiB, of
+// what the chunkservers have in memory, beside what loopback can carry of it.
+func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
+	works := e.memoryWorks(OpRead, dataDir)
+	total := workBytes(works)
+	if err := e.warm(ctx, works); err != nil {
+		return nil, err
+	}
+	limit0, err := e.loopbackRate(ctx, "loopback-get", false, total)
+	if err != nil {
+		return nil, err
+	}
+	e.Progress("read-memory")
+	results, u, err := e.fromMemory(ctx, works)
+	if err != nil {
+		return nil, err
+	}
+	limit1, err := e.loopbackRate(ctx, "loopback-get", false, total)
+	if err != nil {
+		return nil, err
+	}
+	limit := faster(limit0, limit1)
+	lines := []Line{limit, e.rate("read-memory", sum(results), u, u.read).against(limit.Value, "loopback")}
+	for _, r := range []struct {
+		name  string
+		block int
+	}{{"rand64k-memory", 64 << 10}, {"rand4k-memory", 4 << 10}} {
+		line, err := e.random(ctx, r.name, works, r.block)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+// randomInFlight is how many random reads are under way at once, over all clients.
+const randomInFlight = 64
+
+// random measures random reads of one size from memory.
+func (e *Env) random(ctx context.Context, name string, works []Work, block int) (Line, error) {
+	works = append([]Work(nil), works...)
+	for i := range works {
+		works[i].Op, works[i].Block, works[i].Seconds = OpRandom, block, e.Seconds
+		works[i].InFlight = max(1, randomInFlight/len(works))
+	}
+	limit := Loopback{Block: block, InFlight: randomInFlight}
+	e.Progress("round trips of %d KiB over loopback", block>>10)
+	trips, _, err := e.loopback(ctx, limit, 0)
+	if err != nil {
+		return Line{}, err
+	}
+	e.Progress("%s", name)
+	results, u, err := e.fromMemory(ctx, works)
+	if err != nil {
+		return Line{}, err
+	}
+	all := Result{Seconds: u.wall.Seconds()}
+	for _, r := range results {
+		all.Ops += r.Ops
+	}
+	line := e.opsLine(name, all, u)
+	line.DeviceBytes = u.read
+	return line.against(float64(trips.Ops)/trips.Seconds, "loopback round trips"), nil
+}
+
+// memoryWorks are works of as many bytes as the chunkservers' memory holds: where that
+// is all of a run, on the files of the run.
+func (e *Env) memoryWorks(op Op, dir string) []Work {
+	m := *e
+	m.Bytes = min(e.Bytes, MemoryHolds(e.MemoryBytes))
+	if e.rotates() {
+		m.Bytes = min(m.Bytes, e.WorkingSet/4)
+	}
+	if m.Bytes < e.Bytes {
+		dir = memoryDir
+	}
+	return m.works(op, dir)
+}
+
+func workBytes(works []Work) (bytes int64) {
+	for _, w := range works {
+		bytes += w.Bytes
+	}
+	return bytes
+}
+
+// warm makes the files be there and be in the memory of the chunkservers: they are read
+// until no read goes to a device.
+func (e *Env) warm(ctx context.Context, works []Work) error {
+	if e.memoryDirOf(works) == dataDir {
+		if err := e.ensureData(ctx); err != nil {
+			return err
+		}
+	} else {
+		e.Progress("writing what memory holds")
+		if err := e.mkdir(ctx, memoryDir); err != nil {
+			return err
+		}
+		if _, _, err := e.run(ctx, withOp(works, OpWrite)); err != nil {
+			return err
+		}
+	}
+	e.Progress("reading it into memory")
+	const passes = 4
+	var d tierCounts
+	for range passes {
+		before, err := e.tier(ctx)
+		if err != nil {
+			return err
+		}
+		if _, _, err := e.run(ctx, works); err != nil {
+			return err
+		}
+		after, err := e.tier(ctx)
+		if err != nil {
+			return err
+		}
+		if d = after.since(before); !d.missed() {
+			return nil
+		}
+	}
+	return fmt.Errorf("bench: of the last of %d reads of %d bytes, %.0f reads of chunks still went to devices: the chunkservers' memory does not hold them", passes, workBytes(works), d.misses)
+}
+
+func (e *Env) memoryDirOf(works []Work) string {
+	if works[0].Path == e.works(OpRead, dataDir)[0].Path {
+		return dataDir
+	}
+	return memoryDir
+}
+
+func withOp(works []Work, op Op) []Work {
+	out := append([]Work(nil), works...)
+	for i := range out {
+		out[i].Op = op
+	}
+	return out
+}
+
+// fromMemory runs reads that must all be answered from the chunkservers' memory.
+func (e *Env) fromMemory(ctx context.Context, works []Work) ([]Result, usage, error) {
+	before, err := e.tier(ctx)
+	if err != nil {
+		return nil, usage{}, err
+	}
+	results, u, err := e.run(ctx, works)
+	if err != nil {
+		return nil, u, err
+	}
+	after, err := e.tier(ctx)
+	if err != nil {
+		return nil, u, err
+	}
+	d := after.since(before)
+	var bytes float64
+	for _, r := range results {
+		bytes += float64(r.Bytes)
+	}
+	switch {
+	case d.missed():
+		err = fmt.Errorf("bench: %.0f of %.0f reads of chunks went to a device: the figure would not be the memory's", d.misses, d.hits+d.misses)
+	case d.served < bytes:
+		err = fmt.Errorf("bench: %.0f bytes were read and %.0f served by chunkservers: the rest came from elsewhere", bytes, d.served)
+	}
+	return results, u, err
+}
+
+// tierCounts is what the chunkservers' memory has done so far, all of them together.
+type tierCounts struct {
+	hits, misses  float64 // reads of chunks
+	served        float64 // bytes
+	puts          float64 // chunks put
+	written, gone float64 // chunks that were at level memory, by what became of them
+}
+
+func (t tierCounts) since(b tierCounts) tierCounts {
+	return tierCounts{t.hits - b.hits, t.misses - b.misses, t.served - b.served, t.puts - b.puts, t.written - b.written, t.gone - b.gone}
+}
+
+// missed: more reads went to devices than may.
+func (t tierCounts) missed() bool { return t.misses > maxMisses*(t.hits+t.misses) }
+
+// tier is an error where a server does not answer: what it counted before would pass for
+// what it did in between.
+func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
+	for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
+		families, err := scrape(ctx, n.Admin)
+		if err != nil {
+			return t, fmt.Errorf("bench: the metrics of %s: %w", n.Name, err)
+		}
+		t.hits += total(families["moraine_chunkserver_memory_hits_total"])
+		t.misses += total(families["moraine_chunkserver_memory_misses_total"])
+		t.served += total(families["moraine_chunkserver_get_bytes_total"])
+		t.puts += totalOf(families["moraine_chunkserver_puts_total"], "outcome", "ok")
+		t.written += totalOf(families["moraine_chunkserver_settled_chunks_total"], "became", "written")
+		t.gone += totalOf(families["moraine_chunkserver_settled_chunks_total"], "became", "gone")
+	}
+	return t, nil
+}
+
+// waitNVMe returns when the files are at level nvme.
+func (e *Env) waitNVMe(ctx context.Context, works []Work) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, durablePatience)
+	defer cancel()
+	c, end, err := e.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	for _, w := range works {
+		if err := untilNVMe(ctx, c, w.Path); err != nil {
+			return fmt.Errorf("bench: what was acknowledged at level memory did not become durable: %w", err)
+		}
+	}
+	return nil
+}
+
+// atMemory returns which part of the chunks put since before were acknowledged at level
+// memory. A server says what became of a chunk just after the metadata knows it.
+func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
+	const looks = 20
+	for range looks {
+		now, err := e.tier(ctx)
+		if err != nil {
+			return 0, err
+		}
+		d := now.since(before)
+		if d.gone > 0 {
+			return 0, fmt.Errorf("bench: %.0f chunks were in memory, and are gone", d.gone)
+		}
+		if share = d.written / max(1, d.puts); share >= 1 {
+			break
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	if share < minAtMemory {
+		err = fmt.Errorf("bench: %.0f%% of the chunks were acknowledged at level memory: for the others there was no room among the dirty ones, and the figure would be the devices'; write less, or give the chunkservers more memory", 100*share)
+	}
+	return share, err
+}
+
+// verify holds the files, read cold, against what was written.
+func (e *Env) verify(ctx context.Context, works []Work) error {
+	e.Progress("holding what is there against what was written")
+	if err := e.cool(ctx); err != nil {
+		return err
+	}
+	_, _, err := e.run(ctx, withOp(works, OpVerify))
+	return err
+}
+
+// faster returns the line with the greater value: a limit is the better of before and
+// after.
+func faster(a, b Line) Line {
+	if b.Value > a.Value {
+		return b
+	}
+	return a
+}
