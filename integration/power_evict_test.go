@@ -22,7 +22,7 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport/wire"
 )
 

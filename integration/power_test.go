@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 )
 
 // This file cuts the power of a whole cluster, again and again, at random file

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/capability/capabilitytest"

@@ -7,14 +7,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/mover"
-	"github.com/stretchr/testify/require"
 )
 
 // tiny is a model of about 1 MiB.

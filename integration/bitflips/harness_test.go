@@ -27,8 +27,8 @@ import (
 	"github.com/morainefs/moraine/integration/localbucket"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
-	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )

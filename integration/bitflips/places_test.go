@@ -29,13 +29,13 @@ var places = []place{
 	// Objects.
 	{where: "a piece of an object in a chunkserver's memory", flip: "in the cache of a running server", seen: "piece_rotten", heals: "from the bucket", counted: (*world).rottenPieces, try: flipPiece},
 	{where: "such a piece, and ranges of it", flip: "in the cache", seen: "piece_rotten, a log line", heals: "from the bucket", test: "chunkserver.TestARottenPieceIsFound"},
-	{where: "an object in the bucket, or a part on its way there", flip: "the store changes what it was given", seen: "the flush fails; nothing is evicted to it", test: "tiers/mover.TestFlippedBitsAreFound"},
-	{where: "a copy of an object", flip: "the store changes it", seen: "the copy is refused", test: "tiers/mover.TestFlippedBitsOfCopiesAreFound"},
+	{where: "an object in the bucket, or a part on its way there", flip: "the store changes what it was given", seen: "the flush fails; nothing is evicted to it", test: "mover.TestFlippedBitsAreFound"},
+	{where: "a copy of an object", flip: "the store changes it", seen: "the copy is refused", test: "mover.TestFlippedBitsOfCopiesAreFound"},
 	{where: "an object after its file was evicted, with a client that reads it", flip: "in the file of the local bucket", seen: "the read fails (piece_errors)", pages: "local-object", counted: (*world).failedPieces, try: flipObject},
 	{where: "an object after its file was evicted", flip: "in the bucket", seen: "the read fails (Corrupt)", test: "chunkserver.TestWhatTheBucketLostIsSaid"},
 	{where: "a file of the local bucket", flip: "on disk", seen: "inspect names it", pages: "local-object", test: "tiers/object/localstore.TestInspectFindsDamage"},
 	{where: "the record of a file of the local bucket", flip: "on disk", seen: "its object alone is not there", pages: "local-object", test: "tiers/object/localstore.TestADamagedRecordCostsItsObjectAlone"},
-	{where: "the tag of an object", flip: "each bit, on its way to the bucket", seen: "the flush fails; the object is not recorded", heals: "it is flushed again, unless the tag says another cluster or file: that object is kept, and the flush refused", pages: "object-keys", test: "tiers/mover.TestFlippedBitsOfTheTagAreFound"},
+	{where: "the tag of an object", flip: "each bit, on its way to the bucket", seen: "the flush fails; the object is not recorded", heals: "it is flushed again, unless the tag says another cluster or file: that object is kept, and the flush refused", pages: "object-keys", test: "mover.TestFlippedBitsOfTheTagAreFound"},
 	// Checkpoints.
 	{where: "the staging memory of a checkpoint after the sum", flip: "before the seal", seen: "the save fails", test: "client/ckpt.TestStagingThatChangedIsNotSealed"},
 	{where: "a part of a checkpoint, its header too", flip: "each byte", seen: "ckpt verify names it", pages: "safetensors-part", test: "client/ckpt.TestVerifyFindsEveryFlippedByte"},

@@ -17,7 +17,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )

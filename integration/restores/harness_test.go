@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/integration/localbucket"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )

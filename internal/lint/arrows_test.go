@@ -30,7 +30,7 @@ var arrows = []arrow{
 	{"integration", []string{"*"}},
 	{"fuse", []string{"client", "transport"}},
 	{"s3", []string{"client", "transport"}},
-	{"tiers/mover", []string{"client", "transport", "tiers/object"}},
+	{"mover", []string{"client", "transport", "tiers/object"}},
 	{"client", []string{"transport", "internal/erasure"}},
 	{"chunkserver", []string{"transport", "tiers"}},
 	{"metadata", []string{"transport"}},

@@ -3,7 +3,7 @@
 // the store refused the request or may yet have carried it out.
 //
 // It decides nothing. Which key, when, and what to do about an answer that was
-// not seen is tiers/mover's, under intents in the metadata service; who owns a
+// not seen is mover's, under intents in the metadata service; who owns a
 // key is the service's. Nothing is retried here: a repeat that hides the first
 // outcome would hide what an intent must settle.
 //

@@ -5,12 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/mover"
-	"github.com/stretchr/testify/require"
 )
 
 // tiny is a model of about 1 MiB: a few stripes and a tail for each rank.

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/transport/wire"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/internal/objectkey"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 	"github.com/morainefs/moraine/transport/wire"
 )

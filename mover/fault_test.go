@@ -8,15 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/integration/memcluster"
 	"github.com/morainefs/moraine/internal/llama"
+	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/mover"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
-	"github.com/stretchr/testify/require"
 )
 
 func status(t *testing.T, c *memcluster.Cluster) *wire.ClusterReply {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/integration/memcluster"
-	"github.com/morainefs/moraine/tiers/mover"
+	"github.com/morainefs/moraine/mover"
 )
 
 // pacer gives bytes at a rate, one caller after the other, and counts them.
