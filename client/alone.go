@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
 )
 
@@ -39,7 +40,7 @@ func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, wo
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return contextError(ctx, "read stripe")
+		return retry.ContextError(ctx, "read stripe")
 	}
 	results = make(chan wantResult, 1)
 	results <- wantResult{w, err}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/internal/limit"
 )
 
@@ -18,7 +19,7 @@ type budget struct {
 	size    int64
 	sem     *limit.Semaphore
 	waiting atomic.Int32
-	metrics *Metrics
+	metrics *metrics.Metrics
 
 	mu    sync.Mutex
 	files map[filler]struct{} // that may hold a stripe being filled
@@ -30,7 +31,7 @@ type filler interface {
 	yield()
 }
 
-func newBudget(sem *limit.Semaphore, metrics *Metrics) *budget {
+func newBudget(sem *limit.Semaphore, metrics *metrics.Metrics) *budget {
 	return &budget{size: sem.Size(), sem: sem, metrics: metrics, files: map[filler]struct{}{}}
 }
 

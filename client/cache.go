@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -29,7 +30,7 @@ import (
 // Answers are shared: attributes must not be changed.
 type cache struct {
 	clock   clock.Clock
-	metrics *Metrics
+	metrics *metrics.Metrics
 	limit   int // entries and attributes
 
 	mu       sync.Mutex
@@ -86,7 +87,7 @@ type cachedAttr struct {
 	under *leased
 }
 
-func newCache(limit int, clk clock.Clock, m *Metrics) *cache {
+func newCache(limit int, clk clock.Clock, m *metrics.Metrics) *cache {
 	c := &cache{clock: clk, metrics: m, limit: limit, aside: map[uint64]int{}, doubted: make(chan struct{}, 1)}
 	c.clear()
 	return c

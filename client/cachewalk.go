@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -105,7 +106,7 @@ func (c *Client) walkFrom(ctx context.Context, from moraine.InodeID, path string
 	}
 	w := resp.GetWalk()
 	if w == nil || (w.Found && w.Attr == nil) {
-		return nil, badReply("walk")
+		return nil, retry.BadReply("walk")
 	}
 	c.cache.fill(t, resp.Lease, func(f *filling) {
 		for _, s := range w.Steps {

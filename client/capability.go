@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -61,7 +62,7 @@ func (w *rewriter) renewed(ctx context.Context, e located) (located, error) {
 		return e, nil
 	}
 	p, _, err := w.c.pageAt(ctx, &wire.GetExtents{Inode: e.stripe.inode, Offset: uint64(e.Offset), Limit: extentPage, Job: w.job.GetId()})
-	if err != nil && !isKind(err, moraine.NotFound) {
+	if err != nil && !retry.IsKind(err, moraine.NotFound) {
 		return e, err
 	}
 	w.fresh = make(map[moraine.StripeID]*stripeRecord, len(p.extents))
@@ -125,7 +126,7 @@ func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 	resp, err := p.c.meta.quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{
 		Stripes: []uint64{g.first}, Scheme: schemeToWire(g.key.scheme), ChunkLength: uint64(p.c.cfg.ChunkBytes), Capability: true}}})
 	if err == nil && len(resp.GetPlace().GetCapability()) == 0 {
-		err = badReply("place")
+		err = retry.BadReply("place")
 	}
 	if err != nil {
 		p.c.log.Debug("the capability of a grant could not be renewed", "grant", moraine.StripeID(g.first), "err", err)

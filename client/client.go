@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/erasure"
@@ -37,7 +39,7 @@ type Client struct {
 	cfg     Config
 	clock   clock.Clock
 	log     *slog.Logger
-	metrics *Metrics
+	metrics *metrics.Metrics
 
 	meta     *metaConn
 	topology *topologyCache
@@ -97,7 +99,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		stop()
 		c.running.Wait()
 		c.pool.Close()
-		return nil, wrap("client.Dial", "", err)
+		return nil, retry.Wrap("client.Dial", "", err)
 	}
 	c.grants.start(life)
 	c.endSession = func() error {
@@ -176,7 +178,7 @@ func (c *Client) Close() error {
 			err = errors.Join(err, c.connections.Close())
 		}
 	})
-	return wrap("client.Close", "", err)
+	return retry.Wrap("client.Close", "", err)
 }
 
 // lastReport delivers what reads found and nobody has reported yet.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -23,12 +24,12 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 	if opts.Mode == 0 {
 		a, err := c.StatInode(ctx, src)
 		if err != nil {
-			return nil, wrap("client.CloneFile", dst, err)
+			return nil, retry.Wrap("client.CloneFile", dst, err)
 		}
 		opts.Mode = a.Mode
 	}
 	a, _, err := c.concat(ctx, dst, []InodeRange{{Inode: src}}, 0, opts)
-	return a, wrap("client.CloneFile", dst, err)
+	return a, retry.Wrap("client.CloneFile", dst, err)
 }
 
 // Concat makes dst of ranges of other files, one behind the other, any number of
@@ -40,7 +41,7 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 // becomes of this client: after Timeout or Canceled dst may appear yet.
 func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
 	a, _, err := c.concat(ctx, dst, srcs, 0, opts)
-	return a, wrap("client.Concat", dst, err)
+	return a, retry.Wrap("client.Concat", dst, err)
 }
 
 // ConcatParts is Concat that lets the directory parts go, with all that is below
@@ -49,7 +50,7 @@ func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts
 // have that, so that parts is the caller's to remove.
 func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
 	a, consumed, err = c.concat(ctx, dst, srcs, parts, opts)
-	return a, consumed, wrap("client.ConcatParts", dst, err)
+	return a, consumed, retry.Wrap("client.ConcatParts", dst, err)
 }
 
 // concat fills a file without a name with the ranges, and links it.
@@ -126,10 +127,10 @@ func (f *File) clone(ctx context.Context, todo []*wire.CloneRange) (*wire.Attr, 
 		n = max(1, min(n, len(todo)))
 		attr, err := f.cloneStep(ctx, generation, todo[:min(n, len(todo))], len(todo) <= n)
 		switch {
-		case isKind(err, moraine.TooLarge) && n > 1:
+		case retry.IsKind(err, moraine.TooLarge) && n > 1:
 			n /= 2
 			continue
-		case isKind(err, moraine.TooLarge) && len(todo) > 0:
+		case retry.IsKind(err, moraine.TooLarge) && len(todo) > 0:
 			if todo, err = f.halve(ctx, todo, err); err != nil {
 				return nil, err
 			}
@@ -161,7 +162,7 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 		return nil, err
 	}
 	if resp.GetCommit().GetAttr() == nil {
-		return nil, badReply("clone")
+		return nil, retry.BadReply("clone")
 	}
 	return resp.GetCommit().Attr, nil
 }

@@ -5,6 +5,7 @@ import (
 	"path"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 // not have it.
 func (c *Client) CloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
 	j, err := c.cloneTree(ctx, src, dst)
-	return j, wrap("client.CloneTree", dst, err)
+	return j, retry.Wrap("client.CloneTree", dst, err)
 }
 
 func (c *Client) cloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
@@ -31,7 +32,7 @@ func (c *Client) cloneTree(ctx context.Context, src, dst string) (*wire.Job, err
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
 		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst)}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
-		err = badReply("clone tree")
+		err = retry.BadReply("clone tree")
 	}
 	if err != nil {
 		return nil, err
@@ -56,8 +57,8 @@ func (c *Client) WaitJob(ctx context.Context, id moraine.JobID, progress func(*w
 		if j.State != wire.JobState_JOB_STATE_PENDING && j.State != wire.JobState_JOB_STATE_RUNNING {
 			return j, nil
 		}
-		if !pause(ctx, c.clock, min(try, 5)) { // up to 320 ms
-			return nil, wrap("client.WaitJob", id.String(), contextError(ctx, "wait for a job"))
+		if !retry.Pause(ctx, c.clock, min(try, 5)) { // up to 320 ms
+			return nil, retry.Wrap("client.WaitJob", id.String(), retry.ContextError(ctx, "wait for a job"))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -114,7 +115,7 @@ type finalCommit struct{ link *wire.LinkTarget }
 func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
 	attr, err := l.commitOnce(ctx, f, n, final)
 	switch {
-	case n == 0 || !isKind(err, moraine.Stale):
+	case n == 0 || !retry.IsKind(err, moraine.Stale):
 		return attr, err
 	case mostResubmits(l.ready[:n]) >= resubmitTries:
 		return nil, refusedAgain(err)
@@ -153,7 +154,7 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 	}
 	r := resp.GetCommit()
 	if r.GetAttr() == nil {
-		return nil, badReply("commit")
+		return nil, retry.BadReply("commit")
 	}
 	for _, s := range l.ready[:n] {
 		f.c.grants.settle(s.ticket, true)
@@ -232,7 +233,7 @@ func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
 	defer f.boundBy(ctx)()
 	for tries := 0; ; tries++ {
 		attr, err := f.log.finish(ctx, f, f.link)
-		if !isKind(err, moraine.NotFound) || f.link == nil || f.parents == nil || tries == parentTries {
+		if !retry.IsKind(err, moraine.NotFound) || f.link == nil || f.parents == nil || tries == parentTries {
 			return attr, err
 		}
 		parent, perr := f.parents(ctx)
@@ -249,7 +250,7 @@ const parentTries = 100
 // boundBy makes the file fail when ctx ends, until the function returned is
 // called.
 func (f *File) boundBy(ctx context.Context) func() {
-	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", contextError(ctx, "")) })
+	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", retry.ContextError(ctx, "")) })
 	return func() { stop() }
 }
 

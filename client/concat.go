@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,13 +15,13 @@ import (
 func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (a *wire.Attr, consumed bool, err error) {
 	if consume == 0 && len(todo) <= maxCloneRanges {
 		a, err := f.cloneStep(ctx, f.attr.Generation, todo, true)
-		if !isKind(err, moraine.TooLarge) {
+		if !retry.IsKind(err, moraine.TooLarge) {
 			return a, false, err
 		}
 	}
 	if len(todo) <= wire.MaxConcatRanges {
 		a, err := f.concat(ctx, todo, consume)
-		if !isKind(err, moraine.Unimplemented) {
+		if !retry.IsKind(err, moraine.Unimplemented) {
 			return a, consume != 0, err
 		}
 	}
@@ -39,11 +40,11 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 		return a, nil
 	}
 	if len(resp.GetJobs().GetJobs()) != 1 {
-		return nil, badReply("concat")
+		return nil, retry.BadReply("concat")
 	}
 	j, err := f.c.WaitJob(ctx, moraine.JobID(resp.GetJobs().Jobs[0].Id), nil)
 	switch {
-	case isKind(err, moraine.NotFound):
+	case retry.IsKind(err, moraine.NotFound):
 		// The service remembers so many jobs that ended, and this is none of them any
 		// more. What it made can be looked at; before it was whole it could not be.
 		if a, err := f.c.StatInode(ctx, f.Inode()); err == nil {
@@ -73,7 +74,7 @@ func (f *File) forget(ctx context.Context) {
 func (f *File) made(ctx context.Context, j *wire.Job) (*wire.Attr, error) {
 	a, err := f.c.StatInode(ctx, moraine.InodeID(j.Inode))
 	switch {
-	case isKind(err, moraine.NotFound) || err == nil && a.Generation != j.Generation:
+	case retry.IsKind(err, moraine.NotFound) || err == nil && a.Generation != j.Generation:
 		return &wire.Attr{Inode: j.Inode, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: j.Generation}, nil
 	case err != nil:
 		return nil, err

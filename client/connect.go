@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
 )
@@ -66,15 +67,15 @@ func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
 	}
 	id, err := pki.LoadIdentity(pki.FilesIn(at.Certs, name))
 	if err != nil {
-		return nil, wrap(op, at.Certs, err)
+		return nil, retry.Wrap(op, at.Certs, err)
 	}
 	pool, err := transport.NewPool(transport.PoolConfig{Mode: at.Mode}, transport.PoolDeps{Identity: id})
 	if err != nil {
-		return nil, wrap(op, "", err)
+		return nil, retry.Wrap(op, "", err)
 	}
 	c, err := Dial(ctx, cfg, Deps{Dialer: pool})
 	if err != nil {
-		return nil, errors.Join(wrap(op, at.Endpoint, err), pool.Close())
+		return nil, errors.Join(retry.Wrap(op, at.Endpoint, err), pool.Close())
 	}
 	c.connections = pool
 	return c, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -53,7 +54,7 @@ func (e *Expect) wire() *wire.Expect {
 func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
 	link, err := c.linkTarget(ctx, path, opts)
 	if err != nil {
-		return nil, wrap("client.Create", path, err)
+		return nil, retry.Wrap("client.Create", path, err)
 	}
 	return c.begin(ctx, path, moraine.InodeID(link.Parent), link, opts)
 }
@@ -108,11 +109,11 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 		Parent: uint64(parent), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: opts.Mode,
 		Uid: opts.UID, Gid: opts.GID, Unlinked: true}}})
 	if err != nil {
-		return nil, wrap("client.Create", ref, err)
+		return nil, retry.Wrap("client.Create", ref, err)
 	}
 	attr := resp.GetEntry().GetAttr()
 	if attr.GetInode() == 0 {
-		return nil, wrap("client.Create", ref, badReply("create"))
+		return nil, retry.Wrap("client.Create", ref, retry.BadReply("create"))
 	}
 	if ref == "" {
 		ref = moraine.InodeID(attr.Inode).String()
@@ -121,7 +122,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 		inode := moraine.InodeID(attr.Inode)
 		if err := c.SetXattr(ctx, inode, name, value, XattrAny); err != nil {
 			// The session would keep the file to its end.
-			return nil, wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
+			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
 		}
 	}
 	f := &File{ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,

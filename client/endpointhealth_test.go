@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -72,7 +74,7 @@ func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *meta
 	p.asked = map[string]int{}
 	cfg := Config{Metadata: [][]string{{"a"}, {"b"}}}
 	cfg.setDefaults()
-	m := newMetaConn(&cfg, &Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Random: rand.Reader})
+	m := newMetaConn(&cfg, &Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.endpointHealth.run(ctx) }()
@@ -113,7 +115,7 @@ func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
 			held.Go(func() {
 				stub, addrs := m.servers.current()
 				_, err := m.try(ctx, stub, addrs, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{}}}, watchWait)
-				require.True(t, isTransient(err), "%v", err)
+				require.True(t, retry.IsTransient(err), "%v", err)
 			})
 			time.Sleep(time.Second)
 			time.AfterFunc(660*time.Millisecond, func() {
@@ -205,6 +207,6 @@ func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
 	for _, old := range []*wire.SessionReply{{Incarnation: 1}, {Incarnation: 2, Mark: mark}, {Incarnation: 3}} {
 		err := m.follows(old)
 		require.ErrorIs(t, err, moraine.Unavailable)
-		require.True(t, isTransient(err), "another server is asked")
+		require.True(t, retry.IsTransient(err), "another server is asked")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -53,7 +54,7 @@ func (c *Client) LookupAt(ctx context.Context, parent moraine.InodeID, name stri
 	if !known {
 		w, err := c.walkFrom(ctx, parent, name, false) // a walk says what is not there without an error, and can be leased
 		if err != nil {
-			return nil, wrap("client.LookupAt", name, err)
+			return nil, retry.Wrap("client.LookupAt", name, err)
 		}
 		a = w.Attr
 	}
@@ -112,10 +113,10 @@ func (c *Client) RemoveAt(ctx context.Context, parent moraine.InodeID, name stri
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
 		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep, Expect: opts.Expect.wire()}}})
 	if err == nil && resp.GetRemove() == nil {
-		err = badReply("remove")
+		err = retry.BadReply("remove")
 	}
 	if err != nil {
-		return 0, wrap("client.RemoveAt", name, err)
+		return 0, retry.Wrap("client.RemoveAt", name, err)
 	}
 	return moraine.InodeID(resp.GetRemove().Inode), nil
 }
@@ -131,7 +132,7 @@ func (c *Client) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 		_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
 			Inodes: wireInodes(batch)}}})
 		if err != nil {
-			return wrap("client.Release", batch[0].String(), err)
+			return retry.Wrap("client.Release", batch[0].String(), err)
 		}
 	}
 	return nil
@@ -142,7 +143,7 @@ func (c *Client) RenameAt(ctx context.Context, from, to Entry, opts RenameOption
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
 		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}}})
-	return wrap("client.RenameAt", from.Name, err)
+	return retry.Wrap("client.RenameAt", from.Name, err)
 }
 
 // Link gives a file one more name, in a directory of its tenant.
@@ -160,7 +161,7 @@ func (c *Client) SetAttrInode(ctx context.Context, inode moraine.InodeID, set *w
 	if ct := c.contents.hold(inode); ct != nil {
 		defer c.contents.letGo(ct)
 		a, err := ct.setAttr(ctx, op)
-		return a, wrap("client.SetAttr", inode.String(), err)
+		return a, retry.Wrap("client.SetAttr", inode.String(), err)
 	}
 	resp, err := c.changeAttr(ctx, op)
 	return entryOf(resp, err, "client.SetAttr", inode.String())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -121,7 +122,7 @@ func (c *Client) createLater(ctx context.Context, parent moraine.InodeID, name s
 			opts.Later.made = m
 			return m.attr
 		case localUnknown:
-			if _, err := c.LookupAt(ctx, parent, name); !isKind(err, moraine.NotFound) {
+			if _, err := c.LookupAt(ctx, parent, name); !retry.IsKind(err, moraine.NotFound) {
 				return nil
 			}
 		case localHold:
@@ -253,7 +254,7 @@ func (m *made) wait(ctx context.Context) error {
 	case <-m.done:
 		return m.err
 	case <-ctx.Done():
-		return contextError(ctx, "make the file")
+		return retry.ContextError(ctx, "make the file")
 	}
 }
 
@@ -301,7 +302,7 @@ func (e *exclusive) commit(ctx context.Context, m *made, op *wire.Commit, s *ses
 		return nil, err != nil, err
 	}
 	if m.reply.GetCommit().GetAttr() == nil {
-		return nil, true, badReply("commit")
+		return nil, true, retry.BadReply("commit")
 	}
 	return m.reply.GetCommit(), true, nil
 }
@@ -351,7 +352,7 @@ func (e *exclusive) finish(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return contextError(ctx, fmt.Sprintf("give %d directories back", n))
+			return retry.ContextError(ctx, fmt.Sprintf("give %d directories back", n))
 		case <-e.cache.clock.After(5 * time.Millisecond):
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -56,7 +57,7 @@ func TestWhatIsSentNext(t *testing.T) {
 // holdOf is a client's exclusive lease on directory 7, and what it needs.
 func holdOf(t *testing.T) (*exclusive, *hold) {
 	t.Helper()
-	c := newCache(100, clock.System{}, NewMetrics(nil))
+	c := newCache(100, clock.System{}, metrics.NewMetrics(nil))
 	s := &session{id: 3}
 	c.standing = standing{session: s.id, epoch: 1, trusted: true, sent: time.Now(), trust: time.Hour}
 	m := &metaConn{cache: c}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -118,11 +119,11 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *s
 	now := c.clock.Now()
 	if err != nil || r == nil || asked != under {
 		e.pause[dir] = now.Add(holdPause)
-		unknown := isKind(err, moraine.Unimplemented) || isKind(err, moraine.InvalidArgument)
+		unknown := retry.IsKind(err, moraine.Unimplemented) || retry.IsKind(err, moraine.InvalidArgument)
 		if unknown {
 			e.off = now.Add(time.Minute)
 		}
-		if e.holds[dir] == nil && !isKind(err, moraine.Busy) && !unknown {
+		if e.holds[dir] == nil && !retry.IsKind(err, moraine.Busy) && !unknown {
 			e.giveBack(e.add(dir, asked, 0, r)) // it may be ours all the same
 		}
 		return false

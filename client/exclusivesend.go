@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -35,7 +36,7 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 		switch {
 		case len(batch) > 0:
 			try = 0
-		case end && (err == nil || !isKind(err, moraine.Timeout) || !pause(ctx, c.clock, try)):
+		case end && (err == nil || !retry.IsKind(err, moraine.Timeout) || !retry.Pause(ctx, c.clock, try)):
 			over = true // what a refusal leaves with the service, it asks for when it is wanted
 		default:
 			try++
@@ -84,7 +85,7 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 	add := func(req *wire.MetaRequest) error {
 		n, err := h.session.numbers.take(ctx)
 		if err != nil {
-			return contextError(ctx, "batch")
+			return retry.ContextError(ctx, "batch")
 		}
 		req.LeaseEpoch = epoch
 		op.Requests = append(op.Requests, stamp(req, h.session, n))
@@ -119,12 +120,12 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 	e.meta.metrics.MetaSeconds.Observe(e.meta.clock.Since(began).Seconds())
 	replies = resp.GetBatch().GetResponses()
 	if err == nil && len(replies) != len(op.Requests) {
-		err = badReply("batch")
+		err = retry.BadReply("batch")
 	}
 	if unknown {
 		err = unsure(ctx, "batch", err)
 	}
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		_, _ = e.meta.open(ctx, h.session) // why that fails, the renewals of the session say
 	}
 	if err != nil && unknown { // it may still be applied: it is to be recalled from us as from any
@@ -161,7 +162,7 @@ func (e *exclusive) sent(h *hold, batch []*made, replies []*wire.MetaResponse, e
 	if len(h.queue) == 0 {
 		h.queue = nil
 	}
-	return isKind(err, moraine.SessionExpired)
+	return retry.IsKind(err, moraine.SessionExpired)
 }
 
 // answered takes out a file that the service has answered for. The mutex is held.
@@ -226,7 +227,7 @@ func (c *Client) SendMade(ctx context.Context, dir moraine.InodeID) error {
 		last = h.queue[len(h.queue)-1]
 	}
 	e.cache.mu.Unlock()
-	return wrap("client.SendMade", dir.String(), e.settle(ctx, last))
+	return retry.Wrap("client.SendMade", dir.String(), e.settle(ctx, last))
 }
 
 // clear has the service hear, before a request, of what was made here that it could

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -79,7 +80,7 @@ func (m *extentMap) page(ctx context.Context, off int64) (page, error) {
 	case m.loading <- struct{}{}:
 		defer func() { <-m.loading }()
 	case <-ctx.Done():
-		return page{}, contextError(ctx, "get extents")
+		return page{}, retry.ContextError(ctx, "get extents")
 	}
 	if p, ok := m.cached(off); ok {
 		return p, nil
@@ -136,7 +137,7 @@ const doubtPause = 5 * time.Second
 func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 	p, attr, err := m.c.pageAt(ctx, &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.job)})
 	if err == nil && attr.GetGeneration() != m.generation {
-		err = badReply("get extents")
+		err = retry.BadReply("get extents")
 	}
 	return p, err
 }
@@ -149,7 +150,7 @@ func (c *Client) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wir
 	}
 	r := resp.GetExtents()
 	if r == nil {
-		return page{}, nil, badReply("get extents")
+		return page{}, nil, retry.BadReply("get extents")
 	}
 	p, err := pageOf(r, asked.Inode, int64(asked.Offset))
 	if err == nil && r.CapabilitiesExpire != 0 {
@@ -200,7 +201,7 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	}
 	if r.More {
 		if last <= off {
-			return page{}, badReply("get extents")
+			return page{}, retry.BadReply("get extents")
 		}
 		p.to = last
 	}

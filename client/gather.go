@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/limit"
 )
@@ -172,7 +173,7 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 				next()
 			}
 		case <-ctx.Done():
-			return contextError(ctx, "gather chunks")
+			return retry.ContextError(ctx, "gather chunks")
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -146,7 +147,7 @@ func (p *grantPool) take(ctx context.Context, asked grantKey, inode moraine.Inod
 		select {
 		case <-fetching:
 		case <-ctx.Done():
-			return nil, contextError(ctx, "grant")
+			return nil, retry.ContextError(ctx, "grant")
 		}
 		p.mu.Lock()
 		err = q.err
@@ -205,7 +206,7 @@ func (p *grantPool) endIfDone(g *grant) {
 	}
 	p.background(func(ctx context.Context) {
 		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: g.first}}})
-		if err != nil && ctx.Err() == nil && !isKind(err, moraine.SessionExpired) {
+		if err != nil && ctx.Err() == nil && !retry.IsKind(err, moraine.SessionExpired) {
 			p.c.log.Warn("a grant could not be ended", "grant", moraine.StripeID(g.first), "err", err)
 		}
 	})
@@ -248,7 +249,7 @@ func (p *grantPool) truncate(inode moraine.InodeID) {
 	p.background(func(ctx context.Context) {
 		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{
 			Inode: uint64(inode), Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)}}})
-		if err != nil && ctx.Err() == nil && !isKind(err, moraine.NotFound) {
+		if err != nil && ctx.Err() == nil && !retry.IsKind(err, moraine.NotFound) {
 			p.c.log.Warn("an aborted file keeps its space until the session ends", "inode", inode, "err", err)
 		}
 	})
@@ -280,7 +281,7 @@ func (p *grantPool) fetch(q *grantQueue, key grantKey, dir, inode moraine.InodeI
 		defer cancel()
 		asked := grantKey{tenant: key.tenant, scheme: key.scheme, dir: dir}
 		g, err := p.request(ctx, asked, grantPlace(asked, inode), size)
-		if isKind(err, moraine.NotFound) && dir != 0 { // it was removed, and the file is open
+		if retry.IsKind(err, moraine.NotFound) && dir != 0 { // it was removed, and the file is open
 			g, err = p.request(ctx, asked, inode, size)
 		}
 		p.fetched(q, asked, inode, g, err)
@@ -309,7 +310,7 @@ func (p *grantPool) fetched(q *grantQueue, asked grantKey, inode moraine.InodeID
 func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32) (*grant, error) {
 	avoid := p.c.health.all()
 	resp, s, err := p.askGrant(ctx, key, inode, size, avoid)
-	for again := 1; again < maxSessions && isKind(err, moraine.SessionExpired); again++ {
+	for again := 1; again < maxSessions && retry.IsKind(err, moraine.SessionExpired); again++ {
 		// A grant of the session that is over, if one was made, went with it.
 		resp, s, err = p.askGrant(ctx, key, inode, size, avoid)
 	}
@@ -318,12 +319,12 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 	}
 	r := resp.GetGrant()
 	if r == nil || len(r.Placements) != int(r.Count) || r.Count == 0 {
-		return nil, badReply("grant")
+		return nil, retry.BadReply("grant")
 	}
 	p.c.meta.quotas.Store(r.Quotas)
 	for i, w := range r.Placements {
 		if s := schemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
-			return nil, badReply("grant")
+			return nil, retry.BadReply("grant")
 		}
 	}
 	g := &grant{key: grantKey{tenant: key.tenant, scheme: key.scheme}, session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
@@ -351,7 +352,7 @@ func (p *grantPool) askGrant(ctx context.Context, key grantKey, inode moraine.In
 	short, cancel := context.WithTimeout(ctx, p.c.cfg.AttemptTimeout)
 	defer cancel()
 	resp, s, err := ask(short, avoid)
-	if err == nil || ctx.Err() != nil || !(isTransient(err) || isKind(err, moraine.NoSpace)) {
+	if err == nil || ctx.Err() != nil || !(retry.IsTransient(err) || retry.IsKind(err, moraine.NoSpace)) {
 		return resp, s, err
 	}
 	return ask(ctx, nil)
@@ -393,11 +394,11 @@ func (p *grantPool) place(ctx context.Context, t *ticket, scheme moraine.Scheme,
 	}
 	got := resp.GetPlace().GetPlacements()
 	if len(got) != 1 {
-		return placement{}, badReply("place")
+		return placement{}, retry.BadReply("place")
 	}
 	next := placementFromWire(got[0])
 	if !next.scheme.Valid() || len(next.devices) != next.scheme.Chunks() || (keep != nil && next.scheme != scheme) {
-		return placement{}, badReply("place")
+		return placement{}, retry.BadReply("place")
 	}
 	return next, nil
 }

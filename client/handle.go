@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -51,7 +52,7 @@ type Handle struct {
 // client must not be closed.
 func (c *Client) OpenHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
 	h, err := c.openHandle(ctx, inode, opts)
-	return h, wrap("client.OpenHandle", inode.String(), err)
+	return h, retry.Wrap("client.OpenHandle", inode.String(), err)
 }
 
 func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
@@ -116,7 +117,7 @@ func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *
 		m = later.made
 	}
 	a, err := c.StatInode(ctx, inode)
-	if m != nil && isKind(err, moraine.NotFound) && m.answered() && m.err != nil {
+	if m != nil && retry.IsKind(err, moraine.NotFound) && m.answered() && m.err != nil {
 		err = m.err // why it is not there
 	}
 	return a, m, err
@@ -152,7 +153,7 @@ func (ct *content) attr() *wire.Attr {
 // Refresh asks the service for the newest content and attributes: what another
 // client has flushed is seen afterwards.
 func (h *Handle) Refresh(ctx context.Context) error {
-	return wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
+	return retry.Wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
 }
 
 // ReadAt reads into p from off on and returns how many bytes it read: fewer than
@@ -166,7 +167,7 @@ func (h *Handle) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if err == nil && n < len(p) {
 		return n, io.EOF
 	}
-	return n, wrap("client.Read", h.ct.ref, err)
+	return n, retry.Wrap("client.Read", h.ct.ref, err)
 }
 
 // WriteAt writes p at off. It returns when p was copied, and waits while the
@@ -177,7 +178,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		return 0, err
 	}
 	n, err := h.ct.write(ctx, p, off)
-	return n, wrap("client.Write", h.ct.ref, err)
+	return n, retry.Wrap("client.Write", h.ct.ref, err)
 }
 
 // Append writes p where the file ends for the service, after what other clients
@@ -188,7 +189,7 @@ func (h *Handle) Append(ctx context.Context, p []byte) (off int64, n int, err er
 		return 0, 0, err
 	}
 	off, n, err = h.ct.append(ctx, p)
-	return off, n, wrap("client.Append", h.ct.ref, err)
+	return off, n, retry.Wrap("client.Append", h.ct.ref, err)
 }
 
 // Truncate gives the file the length size, visible to all when it returns. What
@@ -198,7 +199,7 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 		return err
 	}
 	_, err := h.ct.setAttr(ctx, &wire.SetAttr{Size: uint64(size), Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)})
-	return wrap("client.Truncate", h.ct.ref, err)
+	return retry.Wrap("client.Truncate", h.ct.ref, err)
 }
 
 // Flush returns when everything written before, through any handle of this
@@ -212,7 +213,7 @@ func (h *Handle) Flush(ctx context.Context) error {
 	if err := h.flush(ctx, "client.Flush"); err != nil {
 		return err
 	}
-	return wrap("client.Flush", h.ct.ref, h.ct.awaitProtected(ctx))
+	return retry.Wrap("client.Flush", h.ct.ref, h.ct.awaitProtected(ctx))
 }
 
 // Sync is Flush at level nvme, of the whole file as this client knows it: what it found
@@ -227,7 +228,7 @@ func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.flush(ctx, "client.Sync"); err != nil {
 		return err
 	}
-	return wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
+	return retry.Wrap("client.Sync", h.ct.ref, h.ct.awaitNVMe(ctx))
 }
 
 func (h *Handle) flush(ctx context.Context, op string) error {
@@ -235,7 +236,7 @@ func (h *Handle) flush(ctx context.Context, op string) error {
 	if fault := h.report(); fault != nil {
 		err = fault
 	}
-	return wrap(op, h.ct.ref, err)
+	return retry.Wrap(op, h.ct.ref, err)
 }
 
 // report returns, once, what went wrong since the last report.
@@ -253,7 +254,7 @@ func (h *Handle) Close(ctx context.Context) error {
 	}
 	err := h.flush(ctx, "client.Close")
 	if err == nil {
-		err = wrap("client.Close", h.ct.ref, h.ct.awaitProtected(ctx))
+		err = retry.Wrap("client.Close", h.ct.ref, h.ct.awaitProtected(ctx))
 	}
 	h.mu.Lock()
 	h.closed = true

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -74,17 +75,17 @@ func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
 			return len(v.p), nil
 		}
 		if ctx.Err() != nil {
-			return 0, contextErrorAfter(ctx, "read", err)
+			return 0, retry.ContextErrorAfter(ctx, "read", err)
 		}
 		switch {
-		case isKind(err, moraine.Stale):
+		case retry.IsKind(err, moraine.Stale):
 			if err := h.ct.refresh(ctx); err != nil {
 				return 0, err
 			}
 		case h.ct.moved(v):
-		case isTransient(err):
-			if !pause(ctx, h.ct.c.clock, try) {
-				return 0, contextErrorAfter(ctx, "read", err)
+		case retry.IsTransient(err):
+			if !retry.Pause(ctx, h.ct.c.clock, try) {
+				return 0, retry.ContextErrorAfter(ctx, "read", err)
 			}
 		default:
 			return 0, err

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -241,16 +239,6 @@ func TestPace(t *testing.T) {
 	}
 	require.True(t, p.spend(1), "a tenth of requests")
 	require.False(t, p.spend(1))
-}
-
-func TestErrorKinds(t *testing.T) {
-	deep := fmt.Errorf("x: %w", &moraine.Error{Op: "put", Ref: "dev", Kind: moraine.NoSpace, Err: errors.New("full")})
-	require.Equal(t, "client.Write: /f: no space: full", wrap("client.Write", "/f", deep).Error())
-	require.ErrorIs(t, wrap("a", "b", context.Canceled), moraine.Canceled)
-	require.ErrorIs(t, wrap("a", "b", context.DeadlineExceeded), moraine.Timeout)
-	require.NoError(t, wrap("a", "b", nil))
-	require.True(t, isTransient(context.DeadlineExceeded))
-	require.False(t, isTransient(deep))
 }
 
 // What is put anew is held against the sum of what was written, in however many stripes.

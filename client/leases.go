@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -60,12 +61,12 @@ func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, tim
 	defer k.meta.endpointHealth.end(a)
 	resp, err := stub.Do(actx, stamp(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: req}}, s, 0))
 	if err == nil && resp.GetLeases() == nil {
-		err = badReply("leases")
+		err = retry.BadReply("leases")
 	}
 	if err == nil {
 		return resp.GetLeases(), nil
 	}
-	if ctx.Err() == nil && isTransient(err) {
+	if ctx.Err() == nil && retry.IsTransient(err) {
 		k.meta.servers.failedWith(addrs, err)
 	}
 	return nil, err
@@ -81,12 +82,12 @@ func (k *leaseKeeper) begin(ctx context.Context, s *session) bool {
 	req := k.cache.beginning(s.id)
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		_, _ = k.meta.open(ctx, s) // why that fails, the renewals of the session say
 		return false
 	}
 	if err != nil || r.Ended || !r.Renewed {
-		if err != nil && ctx.Err() == nil && !isTransient(err) {
+		if err != nil && ctx.Err() == nil && !retry.IsTransient(err) {
 			k.meta.log.Debug("no leases", "session", moraine.SessionID(s.id), "err", err)
 		}
 		return false
@@ -166,7 +167,7 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
 			k.cache.unkept(req)
 		}
 		switch {
-		case err == nil && !k.cache.kept(req, r, sent), isKind(err, moraine.SessionExpired):
+		case err == nil && !k.cache.kept(req, r, sent), retry.IsKind(err, moraine.SessionExpired):
 			return
 		case err == nil:
 			pause = leaseRenewal
@@ -190,7 +191,7 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
 			k.cache.unkept(req)
 		}
 		switch {
-		case err == nil && !k.cache.kept(req, r, time.Time{}), isKind(err, moraine.SessionExpired):
+		case err == nil && !k.cache.kept(req, r, time.Time{}), retry.IsKind(err, moraine.SessionExpired):
 			return
 		case err == nil:
 			failures = 0
@@ -202,7 +203,7 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
 			if k.cache.clock.Since(failing) < electing { // as requests do that wait for the next leader
 				longest = electionPause
 			}
-			pauseUpTo(ctx, k.cache.clock, failures, longest)
+			retry.PauseUpTo(ctx, k.cache.clock, failures, longest)
 			failures++
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -38,7 +39,7 @@ func IsLost(a *wire.Attr) bool {
 // alone, and, unless ctx ends before, with Timeout after Config.Patience: then bytes are
 // on devices that are away, or wait for their repair.
 func (c *Client) WaitNVMe(ctx context.Context, inode moraine.InodeID) error {
-	return wrap("client.WaitNVMe", inode.String(), c.waitNVMe(ctx, inode))
+	return retry.Wrap("client.WaitNVMe", inode.String(), c.waitNVMe(ctx, inode))
 }
 
 // risePoll is the longest pause between two looks at the level of a file.
@@ -57,8 +58,8 @@ func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 		case IsLost(a):
 			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were in memory alone, and are gone")}
 		}
-		if !pauseUpTo(ctx, c.clock, try, risePoll) {
-			return contextErrorAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
+		if !retry.PauseUpTo(ctx, c.clock, try, risePoll) {
+			return retry.ContextErrorAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
 		}
 	}
 }

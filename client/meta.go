@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -29,7 +31,7 @@ type metaConn struct {
 	endpointHealth *endpointHealth
 	clock          clock.Clock
 	log            *slog.Logger
-	metrics        *Metrics
+	metrics        *metrics.Metrics
 	random         io.Reader
 	scope          string // as Config.Scope
 
@@ -94,7 +96,7 @@ func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	for range maxSessions {
 		s := m.current()
 		resp, unknown, err := m.once(ctx, req, s, mutation)
-		if !isKind(err, moraine.SessionExpired) {
+		if !retry.IsKind(err, moraine.SessionExpired) {
 			return resp, s, err
 		}
 		_, oerr := m.open(ctx, s)
@@ -116,7 +118,7 @@ func (m *metaConn) doUnder(ctx context.Context, req *wire.MetaRequest, s *sessio
 	began := m.clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Now().Sub(began).Seconds()) }()
 	resp, _, err := m.once(ctx, req, s, true)
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		// Renewals open one in any case; why that fails now is of no use here.
 		_, _ = m.open(ctx, s)
 	}
@@ -138,7 +140,7 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return nil, false, contextError(ctx, opName(req))
+		return nil, false, retry.ContextError(ctx, opName(req))
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.id)
@@ -188,16 +190,16 @@ func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 		stub, addrs := m.servers.current()
 		session := m.current()
 		resp, err := m.try(ctx, stub, addrs, stamp(req, session, 0), 0)
-		if isKind(err, moraine.Misrouted) && try < 2 {
+		if retry.IsKind(err, moraine.Misrouted) && try < 2 {
 			if err := m.reroute(ctx, session); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if err == nil || try == 2 || ctx.Err() != nil || !isTransient(err) {
+		if err == nil || try == 2 || ctx.Err() != nil || !retry.IsTransient(err) {
 			return resp, err
 		}
-		if !isKind(err, moraine.NotLeader) {
+		if !retry.IsKind(err, moraine.NotLeader) {
 			return nil, err
 		}
 		if leader, another := m.servers.failedWith(addrs, err); len(leader) == 0 || !another {
@@ -244,24 +246,24 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 			defer cancel()
 		}
 		if ctx.Err() != nil {
-			return nil, true, contextErrorAfter(ctx, opName(req), err)
+			return nil, true, retry.ContextErrorAfter(ctx, opName(req), err)
 		}
-		if isKind(err, moraine.Misrouted) && reroutes < maxReroutes {
+		if retry.IsKind(err, moraine.Misrouted) && reroutes < maxReroutes {
 			reroutes++
 			if rerr := m.reroute(ctx, s); rerr != nil {
 				return nil, unknown, rerr
 			}
 			continue
 		}
-		if isKind(err, moraine.Unauthenticated) && refused < len(m.servers.others(addrs)) {
+		if retry.IsKind(err, moraine.Unauthenticated) && refused < len(m.servers.others(addrs)) {
 			refused++ // one server that cannot prove itself, or takes us for nobody, is no reason to give up the others
 			m.servers.failed(addrs, nil)
 			continue
 		}
-		if !isTransient(err) {
+		if !retry.IsTransient(err) {
 			return nil, unknown, err
 		}
-		unknown = unknown || !isKind(err, moraine.NotLeader) // who does not lead has not begun
+		unknown = unknown || !retry.IsKind(err, moraine.NotLeader) // who does not lead has not begun
 		m.metrics.MetaRetries.Inc()
 		waited := m.clock.Since(began) - wait
 		if waited > longSilence && !warned {
@@ -280,27 +282,9 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if waited < electing {
 			longest = electionPause
 		}
-		if !pauseUpTo(ctx, m.clock, try, longest) {
-			return nil, unknown, contextErrorAfter(ctx, opName(req), err)
+		if !retry.PauseUpTo(ctx, m.clock, try, longest) {
+			return nil, unknown, retry.ContextErrorAfter(ctx, opName(req), err)
 		}
-	}
-}
-
-// pause is pauseUpTo with a second.
-func pause(ctx context.Context, clk clock.Clock, try int) bool {
-	return pauseUpTo(ctx, clk, try, time.Second)
-}
-
-// pauseUpTo waits before the next attempt: 10 ms doubling to longest, at random
-// between half of it and all. It returns false when ctx ended first.
-func pauseUpTo(ctx context.Context, clk clock.Clock, try int, longest time.Duration) bool {
-	d := min(10*time.Millisecond<<min(try, 10), longest)
-	d = d/2 + rand.N(d/2+1)
-	select {
-	case <-clk.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -380,4 +364,10 @@ func waitOf(req *wire.MetaRequest) time.Duration {
 		millis = uint64(op.Watch.GetWaitMillis())
 	}
 	return time.Duration(min(millis, uint64(time.Hour/time.Millisecond))) * time.Millisecond
+}
+
+// opName names a request in errors.
+func opName(req *wire.MetaRequest) string {
+	name := fmt.Sprintf("%T", req.GetOp())
+	return strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
 }

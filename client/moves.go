@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,10 +22,10 @@ func (c *Client) QueueMove(ctx context.Context, kind wire.JobKind, inodes ...mor
 		resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
 			Kind: kind, Inodes: wireInodes(batch)}}})
 		if err == nil && resp.GetJobs() == nil {
-			err = badReply("queue move")
+			err = retry.BadReply("queue move")
 		}
 		if err != nil {
-			return jobs, wrap("client.QueueMove", batch[0].String(), err)
+			return jobs, retry.Wrap("client.QueueMove", batch[0].String(), err)
 		}
 		jobs = append(jobs, resp.GetJobs().Jobs...)
 	}
@@ -41,7 +42,7 @@ func (c *Client) Jobs(ctx context.Context, ended bool) iter.Seq2[*wire.Job, erro
 		for after, more := uint64(0), true; more; {
 			r, err := c.listJobs(ctx, &wire.ListJobs{After: after, Limit: jobsPage, Ended: ended})
 			if err != nil {
-				yield(nil, wrap("client.Jobs", "", err))
+				yield(nil, retry.Wrap("client.Jobs", "", err))
 				return
 			}
 			for _, j := range r.Jobs {
@@ -63,7 +64,7 @@ func (c *Client) Job(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
 		err = &moraine.Error{Kind: moraine.NotFound}
 	}
 	if err != nil {
-		return nil, wrap("client.Job", id.String(), err)
+		return nil, retry.Wrap("client.Job", id.String(), err)
 	}
 	return r.Jobs[0], nil
 }
@@ -71,7 +72,7 @@ func (c *Client) Job(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
 func (c *Client) listJobs(ctx context.Context, op *wire.ListJobs) (*wire.JobsReply, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: op}})
 	if err == nil && resp.GetJobs() == nil {
-		err = badReply("list jobs")
+		err = retry.BadReply("list jobs")
 	}
 	return resp.GetJobs(), err
 }
@@ -79,7 +80,7 @@ func (c *Client) listJobs(ctx context.Context, op *wire.ListJobs) (*wire.JobsRep
 // CancelJob ends a job that has not ended.
 func (c *Client) CancelJob(ctx context.Context, id moraine.JobID) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: uint64(id)}}})
-	return wrap("client.CancelJob", id.String(), err)
+	return retry.Wrap("client.CancelJob", id.String(), err)
 }
 
 // SetPolicy makes policy a directory's own; an empty one takes its own away, so
@@ -87,7 +88,7 @@ func (c *Client) CancelJob(ctx context.Context, id moraine.JobID) error {
 func (c *Client) SetPolicy(ctx context.Context, dir moraine.InodeID, policy *wire.Policy) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
 		Inode: uint64(dir), Policy: policy}}})
-	return wrap("client.SetPolicy", dir.String(), err)
+	return retry.Wrap("client.SetPolicy", dir.String(), err)
 }
 
 // GetPolicy returns an inode's own policy and the one in effect for it.
@@ -95,18 +96,18 @@ func (c *Client) GetPolicy(ctx context.Context, inode moraine.InodeID) (*wire.Po
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{
 		Inode: uint64(inode)}}})
 	if err == nil && resp.GetPolicy() == nil {
-		err = badReply("get policy")
+		err = retry.BadReply("get policy")
 	}
-	return resp.GetPolicy(), wrap("client.GetPolicy", inode.String(), err)
+	return resp.GetPolicy(), retry.Wrap("client.GetPolicy", inode.String(), err)
 }
 
 // Tier describes the object tier as a whole.
 func (c *Client) Tier(ctx context.Context) (*wire.TierReply, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
 	if err == nil && resp.GetTier() == nil {
-		err = badReply("get tier")
+		err = retry.BadReply("get tier")
 	}
-	return resp.GetTier(), wrap("client.Tier", "", err)
+	return resp.GetTier(), retry.Wrap("client.Tier", "", err)
 }
 
 func wireInodes(ids []moraine.InodeID) []uint64 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -52,13 +53,13 @@ func (c *Client) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
 // Stat returns the attributes of what path names, through symbolic links.
 func (c *Client) Stat(ctx context.Context, path string) (*wire.Attr, error) {
 	a, err := c.find(ctx, path, true)
-	return a, wrap("client.Stat", path, err)
+	return a, retry.Wrap("client.Stat", path, err)
 }
 
 // Lstat is Stat that does not follow a symbolic link in the last component.
 func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
 	a, err := c.find(ctx, path, false)
-	return a, wrap("client.Lstat", path, err)
+	return a, retry.Wrap("client.Lstat", path, err)
 }
 
 // StatInode returns the attributes of an inode. Like all attributes that the client
@@ -79,10 +80,10 @@ func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.At
 
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
 	if err == nil && resp.GetEntry().GetAttr() == nil {
-		err = badReply(op)
+		err = retry.BadReply(op)
 	}
 	if err != nil {
-		return nil, wrap(op, ref, err)
+		return nil, retry.Wrap(op, ref, err)
 	}
 	return resp.GetEntry().GetAttr(), nil
 }
@@ -91,7 +92,7 @@ func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, er
 func (c *Client) Mkdir(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
 	w, err := c.entry(ctx, path)
 	if err != nil {
-		return nil, wrap("client.Mkdir", path, err)
+		return nil, retry.Wrap("client.Mkdir", path, err)
 	}
 	if w.Found {
 		return nil, &moraine.Error{Op: "client.Mkdir", Ref: path, Kind: moraine.Exists}
@@ -117,10 +118,10 @@ func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.
 		}
 		return w.Attr, nil
 	}
-	if isKind(err, moraine.NotFound) {
+	if retry.IsKind(err, moraine.NotFound) {
 		up, last := parentOf(path)
 		if last == "" {
-			return nil, wrap("client.MkdirAll", path, err)
+			return nil, retry.Wrap("client.MkdirAll", path, err)
 		}
 		var above *wire.Attr
 		if above, err = c.MkdirAll(ctx, up, mode); err != nil {
@@ -129,7 +130,7 @@ func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.
 		w = &wire.WalkReply{Parent: above.Inode, Name: last}
 	}
 	if err != nil {
-		return nil, wrap("client.MkdirAll", path, err)
+		return nil, retry.Wrap("client.MkdirAll", path, err)
 	}
 	a, err := c.mkdir(ctx, path, w, mode, false)
 	if err == nil && a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
@@ -151,7 +152,7 @@ func parentOf(p string) (up, last string) {
 func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, error) {
 	w, err := c.entry(ctx, path)
 	if err != nil {
-		return nil, wrap("client.Symlink", path, err)
+		return nil, retry.Wrap("client.Symlink", path, err)
 	}
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
 		Name: w.Name, Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: target, Exclusive: true}}})
@@ -165,11 +166,11 @@ func (c *Client) Remove(ctx context.Context, path string) error {
 		err = &moraine.Error{Kind: moraine.NotFound}
 	}
 	if err != nil {
-		return wrap("client.Remove", path, err)
+		return retry.Wrap("client.Remove", path, err)
 	}
 	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent,
 		Name: w.Name, Directory: w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY}}})
-	return wrap("client.Remove", path, err)
+	return retry.Wrap("client.Remove", path, err)
 }
 
 // RemoveAll removes what path names, with everything below it. A directory is
@@ -190,21 +191,21 @@ type RemoveAllOptions struct {
 // RemoveAllWith is RemoveAll with options.
 func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllOptions) error {
 	w, err := c.entry(ctx, path)
-	if isKind(err, moraine.NotFound) || (err == nil && !w.Found) {
+	if retry.IsKind(err, moraine.NotFound) || (err == nil && !w.Found) {
 		return nil
 	}
 	if err != nil {
-		return wrap("client.RemoveAll", path, err)
+		return retry.Wrap("client.RemoveAll", path, err)
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent, Name: w.Name}}}
 	if w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 		req.Op = &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: w.Parent, Name: w.Name, Force: opts.Checkpoints}}
 	}
 	_, err = c.meta.do(ctx, req)
-	if isKind(err, moraine.NotFound) {
+	if retry.IsKind(err, moraine.NotFound) {
 		return nil
 	}
-	return wrap("client.RemoveAll", path, err)
+	return retry.Wrap("client.RemoveAll", path, err)
 }
 
 // RenameOptions says what a rename may do with the new name's present holder.
@@ -226,16 +227,16 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 		err = &moraine.Error{Kind: moraine.NotFound}
 	}
 	if err != nil {
-		return wrap("client.Rename", from, err)
+		return retry.Wrap("client.Rename", from, err)
 	}
 	dst, err := c.entry(ctx, to)
 	if err != nil {
-		return wrap("client.Rename", to, err)
+		return retry.Wrap("client.Rename", to, err)
 	}
 	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: src.Parent, Name: src.Name, NewParent: dst.Parent, NewName: dst.Name,
 		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Force: opts.Checkpoints}}})
-	return wrap("client.Rename", from, err)
+	return retry.Wrap("client.Rename", from, err)
 }
 
 // SetAttr changes the attributes that set.Valid names (bits of
@@ -243,10 +244,10 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*wire.Attr, error) {
 	a, err := c.find(ctx, path, true)
 	if err != nil {
-		return nil, wrap("client.SetAttr", path, err)
+		return nil, retry.Wrap("client.SetAttr", path, err)
 	}
 	a, err = c.SetAttrInode(ctx, moraine.InodeID(a.Inode), set)
-	return a, wrap("client.SetAttr", path, err)
+	return a, retry.Wrap("client.SetAttr", path, err)
 }
 
 // readDirPage is how many entries one request asks for.
@@ -259,11 +260,11 @@ func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEn
 	return func(yield func(*wire.DirEntry, error) bool) {
 		a, err := c.find(ctx, path, true)
 		if err != nil {
-			yield(nil, wrap("client.ReadDir", path, err))
+			yield(nil, retry.Wrap("client.ReadDir", path, err))
 			return
 		}
 		for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
-			if !yield(e, wrap("client.ReadDir", path, err)) {
+			if !yield(e, retry.Wrap("client.ReadDir", path, err)) {
 				return
 			}
 		}
@@ -312,10 +313,10 @@ func (c *Client) ReadDirPage(ctx context.Context, dir moraine.InodeID, after str
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
 		Inode: uint64(dir), After: after, Limit: uint32(limit)}}})
 	if err == nil && resp.GetReadDir() == nil {
-		err = badReply("read directory")
+		err = retry.BadReply("read directory")
 	}
 	if err != nil {
-		return nil, wrap("client.ReadDir", dir.String(), err)
+		return nil, retry.Wrap("client.ReadDir", dir.String(), err)
 	}
 	c.cache.fill(t, resp.Lease, func(f *filling) { f.page(uint64(dir), after, resp.GetReadDir()) })
 	return resp.GetReadDir(), nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -57,9 +58,9 @@ func (w *rewriter) runPack(ctx context.Context) error {
 		err = w.pack(ctx, t, part)
 		var unread *unreadError
 		switch {
-		case err == nil, isKind(err, moraine.Stale), isKind(err, moraine.NotFound):
+		case err == nil, retry.IsKind(err, moraine.Stale), retry.IsKind(err, moraine.NotFound):
 			// All of them changed; the others need not have.
-		case isKind(err, moraine.Conflict):
+		case retry.IsKind(err, moraine.Conflict):
 			unsafe = cmp.Or(unsafe, err) // the others need not be
 		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
 			w.left--
@@ -89,7 +90,7 @@ func (w *rewriter) mayPack(t *ticket) error {
 func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, error) {
 	f, none := packedFile{inode: inode}, packedFile{}
 	p, a, err := w.c.pageAt(ctx, &wire.GetExtents{Inode: inode, Limit: maxRewrittenRuns, Job: w.job.GetId()})
-	if isKind(err, moraine.NotFound) {
+	if retry.IsKind(err, moraine.NotFound) {
 		return none, nil
 	}
 	if err != nil || p.to != math.MaxInt64 {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -139,7 +140,7 @@ func (c *Client) CheckParity(ctx context.Context, w *wire.Stripe) (wrong uint32,
 		return 0, err
 	}
 	if wrong, err = c.compareParity(ctx, s); err != nil {
-		return 0, wrap("client.CheckParity", s.ID.String(), err)
+		return 0, retry.Wrap("client.CheckParity", s.ID.String(), err)
 	}
 	for i := range s.Chunks {
 		if wrong&(1<<i) != 0 {
@@ -222,7 +223,7 @@ func recordedSums(s *stripeRecord, sums []uint32) error {
 // the bytes. They are good until release is called, once.
 func (c *Client) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
-		return nil, 0, nil, wrap("client.RecodeParity", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
+		return nil, 0, nil, retry.Wrap("client.RecodeParity", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
 	}
 	s, err := stripeFromWire(w)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -65,7 +66,7 @@ func (c *Client) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 			return nil
 		}
 		if ctx.Err() != nil {
-			return contextErrorAfter(ctx, "read piece", err)
+			return retry.ContextErrorAfter(ctx, "read piece", err)
 		}
 		c.metrics.PieceErrors.Inc()
 		c.log.Debug("a piece of an object could not be read", "object", o.object.Id, "host", h.id, "err", err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 )
 
 const (
@@ -95,7 +96,7 @@ func (p *grantPool) effective(ctx context.Context, asked grantKey, inode moraine
 	at := policyPlace(asked, inode)
 	reply, err := p.c.GetPolicy(ctx, p.c.cache.place(at))
 	switch {
-	case isKind(err, moraine.NotFound), isKind(err, moraine.PermissionDenied):
+	case retry.IsKind(err, moraine.NotFound), retry.IsKind(err, moraine.PermissionDenied):
 		// It is gone, or out of sight: the grant, which the service may give all the same,
 		// tells what its scheme is.
 	case err != nil:

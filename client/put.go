@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -93,7 +94,7 @@ func (p *putter) run(ctx context.Context) error {
 			p.replaceSlow(ctx)
 			slow = make(chan time.Time) // once
 		case <-ctx.Done():
-			return contextError(ctx, "put stripe")
+			return retry.ContextError(ctx, "put stripe")
 		}
 	}
 	return nil
@@ -115,7 +116,7 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 		return true, nil
 	}
 	if ctx.Err() != nil {
-		return false, contextErrorAfter(ctx, "put stripe", r.err)
+		return false, retry.ContextErrorAfter(ctx, "put stripe", r.err)
 	}
 	p.c.metrics.ChunkErrors.WithLabelValues("put", moraine.KindOf(r.err).String()).Inc()
 	p.c.log.Debug("a chunk could not be put", "stripe", p.ticket.stripe, "index", r.index, "device", dev, "err", r.err)
@@ -133,7 +134,7 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 			p.send(ctx, r.index)
 			return false, nil
 		}
-		if isKind(r.err, moraine.PermissionDenied) {
+		if retry.IsKind(r.err, moraine.PermissionDenied) {
 			return false, r.err
 		}
 	case moraine.InvalidArgument, moraine.TooLarge, moraine.Unimplemented:
@@ -235,7 +236,7 @@ func (p *putter) move(ctx context.Context, index int, next placement) {
 // that one device is full does not mean that all are.
 func (p *putter) answered(ctx context.Context) bool {
 	_, err := p.c.grants.place(ctx, p.ticket, p.ticket.grant.key.scheme, nil, nil)
-	return err == nil || isKind(err, moraine.NoSpace)
+	return err == nil || retry.IsKind(err, moraine.NoSpace)
 }
 
 // replaceFailed finds another device for a chunk whose device failed, one that
@@ -251,14 +252,14 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 	keep[index] = 0
 	avoid := append(p.c.health.all(), p.failed...)
 	next, err := p.c.grants.place(ctx, p.ticket, p.place.scheme, avoid, keep)
-	if err != nil && !isKind(err, moraine.SessionExpired) {
+	if err != nil && !retry.IsKind(err, moraine.SessionExpired) {
 		next, err = p.c.grants.place(ctx, p.ticket, p.place.scheme, p.failed, keep)
 	}
 	if err == nil {
 		p.move(ctx, index, next)
 		return nil
 	}
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		return err
 	}
 	if _, err := p.c.grants.place(ctx, p.ticket, p.ticket.grant.key.scheme, avoid, nil); err == nil {
@@ -266,11 +267,11 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 	}
 	p.failed = nil
 	p.rounds++
-	if p.rounds > 1 && isKind(cause, moraine.NoSpace) && p.answered(ctx) {
+	if p.rounds > 1 && retry.IsKind(cause, moraine.NoSpace) && p.answered(ctx) {
 		return cause
 	}
-	if !pause(ctx, p.c.clock, p.rounds+3) {
-		return contextErrorAfter(ctx, "put stripe", cause)
+	if !retry.Pause(ctx, p.c.clock, p.rounds+3) {
+		return retry.ContextErrorAfter(ctx, "put stripe", cause)
 	}
 	p.send(ctx, index)
 	return nil

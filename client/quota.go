@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -18,9 +19,9 @@ import (
 func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
-		err = badReply("usage")
+		err = retry.BadReply("usage")
 	}
-	return resp.GetUsage(), wrap("client.Usage", inode.String(), err)
+	return resp.GetUsage(), retry.Wrap("client.Usage", inode.String(), err)
 }
 
 // SetQuota bounds the bytes and inodes below a directory, in place of the bounds
@@ -32,7 +33,7 @@ func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageR
 func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
 		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
-	return wrap("client.SetQuota", dir.String(), err)
+	return retry.Wrap("client.SetQuota", dir.String(), err)
 }
 
 // quotasPage is how many quotas one request asks for.
@@ -46,10 +47,10 @@ func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 		for after, more := uint64(0), true; more; {
 			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
 			if err == nil && resp.GetQuotas() == nil {
-				err = badReply("list quotas")
+				err = retry.BadReply("list quotas")
 			}
 			if err != nil {
-				yield(nil, wrap("client.Quotas", "", err))
+				yield(nil, retry.Wrap("client.Quotas", "", err))
 				return
 			}
 			for _, q := range resp.GetQuotas().Quotas {
@@ -69,10 +70,10 @@ func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
-		err = badReply("recount")
+		err = retry.BadReply("recount")
 	}
 	if err != nil {
-		return nil, wrap("client.Recount", "", err)
+		return nil, retry.Wrap("client.Recount", "", err)
 	}
 	return resp.GetJobs().Jobs[0], nil
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
@@ -115,7 +116,7 @@ func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error 
 				continue
 			}
 			if ctx.Err() != nil {
-				return contextError(ctx, "read")
+				return retry.ContextError(ctx, "read")
 			}
 		}
 		if err := a.r.read(ctx, p[:n], off); err != nil {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -34,7 +35,7 @@ const stripeTries = 3
 func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
 	a, err := c.find(ctx, path, true)
 	if err != nil {
-		return nil, wrap("client.Open", path, err)
+		return nil, retry.Wrap("client.Open", path, err)
 	}
 	return c.open(path, a)
 }
@@ -43,7 +44,7 @@ func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
 func (c *Client) OpenInode(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
 	a, err := c.StatInode(ctx, inode)
 	if err != nil {
-		return nil, wrap("client.Open", inode.String(), err)
+		return nil, retry.Wrap("client.Open", inode.String(), err)
 	}
 	r, err := c.open(inode.String(), a)
 	if err == nil {
@@ -96,7 +97,7 @@ func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	n := min(int64(len(p)), max(0, r.Size()-off))
 	if n > 0 {
 		if err := r.ahead.read(ctx, p[:n], off); err != nil {
-			return 0, wrap("client.Read", r.ref, err)
+			return 0, retry.Wrap("client.Read", r.ref, err)
 		}
 	}
 	if n < int64(len(p)) {
@@ -112,7 +113,7 @@ func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
 	if off < 0 || off > r.Size()-int64(len(dst)) {
 		return &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument, Err: io.ErrUnexpectedEOF}
 	}
-	return wrap("client.Read", r.ref, r.read(ctx, dst, off))
+	return retry.Wrap("client.Read", r.ref, r.read(ctx, dst, off))
 }
 
 // read fills dst, which lies within the file. A chunk that is not where the
@@ -129,18 +130,18 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return contextErrorAfter(ctx, "read", err)
+			return retry.ContextErrorAfter(ctx, "read", err)
 		}
 		switch {
-		case (isKind(err, moraine.Lost) || isKind(err, moraine.PermissionDenied)) && !refreshed:
+		case (retry.IsKind(err, moraine.Lost) || retry.IsKind(err, moraine.PermissionDenied)) && !refreshed:
 			// Not where the record says, or the capability ended before its renewal.
 			refreshed = true
 			r.extents.forget()
-		case isTransient(err):
+		case retry.IsTransient(err):
 			// A layout that changed shows as servers that do not have it.
 			r.extents.forget()
-			if !pause(ctx, r.c.clock, try) {
-				return contextErrorAfter(ctx, "read", err)
+			if !retry.Pause(ctx, r.c.clock, try) {
+				return retry.ContextErrorAfter(ctx, "read", err)
 			}
 		default:
 			return err
@@ -183,7 +184,7 @@ func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, o
 			err := once(ctx, e, lo, part)
 			// A range of many stripes would never be whole if one that fails made
 			// all of it begin again.
-			if err == nil || !isTransient(err) || try == stripeTries || !pause(ctx, c.clock, try+2*boolInt(e.object != nil)) {
+			if err == nil || !retry.IsTransient(err) || try == stripeTries || !retry.Pause(ctx, c.clock, try+2*boolInt(e.object != nil)) {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,7 +23,7 @@ const repairPiece = 1 << 20
 // bytes are good until release is called, once.
 func (c *Client) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, doubtful uint32) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
-		return nil, 0, nil, wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
+		return nil, 0, nil, retry.Wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
 	}
 	s, err := stripeFromWire(w)
 	if err != nil {
@@ -89,7 +90,7 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	ref := fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), intent.GetIndex())
 	s, err := stripeFromWire(w)
 	if err != nil {
-		return wrap("client.PutRepaired", ref, err)
+		return retry.Wrap("client.PutRepaired", ref, err)
 	}
 	if intent.Stripe != w.Id || int(intent.Index) >= len(s.Chunks) || int64(len(data)) != s.Scheme.ChunkLen(s.Length) {
 		return &moraine.Error{Op: "client.PutRepaired", Ref: ref, Kind: moraine.InvalidArgument,
@@ -97,7 +98,7 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	}
 	d, err := c.topology.find(ctx, moraine.DeviceID(intent.Device))
 	if err != nil {
-		return wrap("client.PutRepaired", ref, err)
+		return retry.Wrap("client.PutRepaired", ref, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.PutTimeout)
 	defer cancel()
@@ -110,5 +111,5 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	if err != nil {
 		c.metrics.ChunkErrors.WithLabelValues("repair", moraine.KindOf(err).String()).Inc()
 	}
-	return wrap("client.PutRepaired", ref, err)
+	return retry.Wrap("client.PutRepaired", ref, err)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -39,7 +40,7 @@ func (c *Client) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ct
 		run = w.runPack
 	}
 	err := run(ctx)
-	return w.done, wrap("client.RewriteStripes", w.inode.String(), err)
+	return w.done, retry.Wrap("client.RewriteStripes", w.inode.String(), err)
 }
 
 // Rewritten is what lies in new stripes.
@@ -64,7 +65,7 @@ type rewriter struct {
 
 func (w *rewriter) run(ctx context.Context) error {
 	pieces, err := w.find(ctx)
-	if isKind(err, moraine.NotFound) {
+	if retry.IsKind(err, moraine.NotFound) {
 		return nil // the file is gone, and its stripes with it
 	}
 	if err != nil {
@@ -76,7 +77,7 @@ func (w *rewriter) run(ctx context.Context) error {
 		case err == nil:
 		case errors.Is(err, errFileGone):
 			return nil
-		case ctx.Err() != nil, isKind(err, moraine.Fenced), isKind(err, moraine.SessionExpired):
+		case ctx.Err() != nil, retry.IsKind(err, moraine.Fenced), retry.IsKind(err, moraine.SessionExpired):
 			return err
 		default: // another group may have room, and be readable
 			bad = cmp.Or(bad, err)
@@ -163,7 +164,7 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 		err = w.rewrite(ctx, t, part)
 		var unread *unreadError
 		switch {
-		case err == nil, isKind(err, moraine.Stale):
+		case err == nil, retry.IsKind(err, moraine.Stale):
 			// Stale: the file has others there by now; the rest may be as it was.
 		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
 			w.left--
@@ -249,7 +250,7 @@ func (w *rewriter) rewrite(ctx context.Context, t *ticket, part []located) error
 			}
 		}
 		err := w.commit(ctx, part, sent)
-		if isKind(err, moraine.NotFound) {
+		if retry.IsKind(err, moraine.NotFound) {
 			return errFileGone
 		}
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -46,7 +47,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	case m.opening <- struct{}{}:
 		defer func() { <-m.opening }()
 	case <-ctx.Done():
-		return nil, contextError(ctx, "open session")
+		return nil, retry.ContextError(ctx, "open session")
 	}
 	if s := m.session.Load(); s != old {
 		return s, nil
@@ -63,7 +64,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	}
 	r := resp.GetSession()
 	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
-		return nil, badReply("open session")
+		return nil, retry.BadReply("open session")
 	}
 	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
@@ -115,11 +116,11 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	wantToken = wantToken || m.clock.Now().Unix() >= s.tokenRenew.Load()
 	began := m.clock.Now()
 	resp, _, err := m.exchange(ctx, m.renewal(wantToken), s, 0)
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		_, err = m.open(ctx, s)
 		return err
 	}
-	if isKind(err, moraine.Unauthenticated) {
+	if retry.IsKind(err, moraine.Unauthenticated) {
 		// The certificate was revoked, or has expired: what is remembered is not to be had
 		// any more either, whatever the time left of its leases.
 		m.cache.reset()
@@ -163,11 +164,11 @@ func (m *metaConn) close(ctx context.Context) error {
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return contextError(ctx, "close session")
+		return retry.ContextError(ctx, "close session")
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}
 	_, _, err = m.exchange(ctx, req, s, n)
-	if isKind(err, moraine.SessionExpired) {
+	if retry.IsKind(err, moraine.SessionExpired) {
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -25,7 +26,7 @@ func (c *Client) StageRange(ctx context.Context, job moraine.JobID, epoch uint64
 	pace func(ctx context.Context, n int64) error) error {
 	s := &stager{sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: moraine.NVMe,
 		key: grantKey{tenant: attr.Tenant, scheme: c.cfg.Scheme, dir: moraine.InodeID(attr.Parent)}}, job: job, epoch: epoch, attr: attr, object: object.GetId(), pace: pace}
-	return wrap("client.StageRange", s.inode.String(), s.run(ctx, off, min(off+n, int64(attr.Size))))
+	return retry.Wrap("client.StageRange", s.inode.String(), s.run(ctx, off, min(off+n, int64(attr.Size))))
 }
 
 // stager stages ranges of one file.

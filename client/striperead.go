@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
 )
 
@@ -221,7 +222,7 @@ func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results 
 				return r.useRebuilt(rebuilding, results)
 			}
 		case <-ctx.Done():
-			return contextError(ctx, "read stripe")
+			return retry.ContextError(ctx, "read stripe")
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -20,7 +21,7 @@ func (c *Client) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRe
 	}
 	resp, err := set(op)
 	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
-	if !isKind(err, moraine.TooLarge) || op.Valid&size == 0 {
+	if !retry.IsKind(err, moraine.TooLarge) || op.Valid&size == 0 {
 		return resp, err
 	}
 	a, serr := c.StatInode(ctx, moraine.InodeID(op.Inode))
@@ -32,7 +33,7 @@ func (c *Client) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRe
 		for ; step > 0; step /= 2 {
 			if _, serr := set(&wire.SetAttr{Inode: op.Inode, Size: end - step, Valid: size}); serr == nil {
 				break
-			} else if !isKind(serr, moraine.TooLarge) {
+			} else if !retry.IsKind(serr, moraine.TooLarge) {
 				return nil, serr
 			}
 		}
@@ -40,7 +41,7 @@ func (c *Client) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRe
 			return nil, err
 		}
 		end -= step
-		if resp, err = set(op); !isKind(err, moraine.TooLarge) {
+		if resp, err = set(op); !retry.IsKind(err, moraine.TooLarge) {
 			return resp, err
 		}
 	}
@@ -62,7 +63,7 @@ func (ct *content) mergeTables(op *wire.Commit, s *session) error {
 				return err
 			}
 			if resp.GetCommit().GetMergedTo() <= from {
-				return badReply("commit")
+				return retry.BadReply("commit")
 			}
 			from = resp.GetCommit().MergedTo
 		}

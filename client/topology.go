@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -131,7 +132,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 	case t.refreshing <- struct{}{}:
 		defer func() { <-t.refreshing }()
 	case <-ctx.Done():
-		return contextError(ctx, "get topology")
+		return retry.ContextError(ctx, "get topology")
 	}
 	if t.now.Load() != seen {
 		return nil
@@ -145,7 +146,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 	t.doubted.Store(false)
 	top := resp.GetTopology()
 	if top == nil {
-		return badReply("get topology")
+		return retry.BadReply("get topology")
 	}
 	t.meta.sawTopology(top.Version)
 	t.now.Store(t.build(top))

@@ -6,6 +6,7 @@ import (
 	"path"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +26,7 @@ const maxDepth = 4096
 func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error {
 	a, err := c.find(ctx, root, false)
 	if err != nil {
-		return wrap("client.Walk", root, err)
+		return retry.Wrap("client.Walk", root, err)
 	}
 	err = c.walkTree(ctx, path.Clean("/"+root), a, fn, 0)
 	if errors.Is(err, SkipDir) {
@@ -42,11 +43,11 @@ func (c *Client) walkTree(ctx context.Context, at string, a *wire.Attr, fn func(
 		return &moraine.Error{Op: "client.Walk", Ref: at, Kind: moraine.TooLarge}
 	}
 	for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
-		if isKind(err, moraine.NotFound) {
+		if retry.IsKind(err, moraine.NotFound) {
 			return nil
 		}
 		if err != nil {
-			return wrap("client.Walk", at, err)
+			return retry.Wrap("client.Walk", at, err)
 		}
 		err = c.walkTree(ctx, path.Join(at, e.Name), e.Attr, fn, depth+1)
 		if err != nil && !errors.Is(err, SkipDir) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -58,7 +59,7 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 	return func(yield func(Event, error) bool) {
 		a, err := c.find(ctx, path, true)
 		if err != nil {
-			yield(Event{}, wrap("client.Watch", path, err))
+			yield(Event{}, retry.Wrap("client.Watch", path, err))
 			return
 		}
 		after, incarnation := uint64(0), uint64(0)
@@ -67,10 +68,10 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 			switch {
 			case err == nil:
 				try = -1
-			case ctx.Err() == nil && isTransient(err) && pause(ctx, c.clock, try):
+			case ctx.Err() == nil && retry.IsTransient(err) && retry.Pause(ctx, c.clock, try):
 				continue
 			default:
-				yield(Event{}, wrap("client.Watch", path, err))
+				yield(Event{}, retry.Wrap("client.Watch", path, err))
 				return
 			}
 			if r.Resync && !yield(Event{Kind: EventResync, Inode: moraine.InodeID(a.Inode)}, nil) {
@@ -91,7 +92,7 @@ func (c *Client) watchOnce(ctx context.Context, op *wire.Watch) (*wire.WatchRepl
 	op.WaitMillis = uint32(watchWait.Milliseconds())
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
 	if err == nil && resp.GetWatch() == nil {
-		err = badReply("watch")
+		err = retry.BadReply("watch")
 	}
 	return resp.GetWatch(), err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -66,11 +67,11 @@ func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentSt
 			s.release(sent)
 			continue
 		}
-		if !isKind(err, moraine.SessionExpired) || ctx.Err() != nil {
+		if !retry.IsKind(err, moraine.SessionExpired) || ctx.Err() != nil {
 			return nil, err
 		}
-		if err := s.c.meta.renew(ctx, false); err != nil || !pause(ctx, s.c.clock, try) {
-			return nil, contextErrorAfter(ctx, "put stripe", err)
+		if err := s.c.meta.renew(ctx, false); err != nil || !retry.Pause(ctx, s.c.clock, try) {
+			return nil, retry.ContextErrorAfter(ctx, "put stripe", err)
 		}
 	}
 }
@@ -196,7 +197,7 @@ func (ct *content) awaitCommitted(ctx context.Context) error {
 			ct.mu.Lock()
 		case <-ctx.Done():
 			ct.mu.Lock()
-			return contextError(ctx, "flush")
+			return retry.ContextError(ctx, "flush")
 		}
 	}
 	return nil
@@ -252,7 +253,7 @@ func (ct *content) commitNext() {
 	var err error
 	if len(op.Extents) > 0 {
 		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
-		if isKind(err, moraine.Stale) {
+		if retry.IsKind(err, moraine.Stale) {
 			if err = ct.resubmitBatches(set, err); err == nil {
 				return // by a lesser scheme they may be more than one entry takes
 			}
@@ -261,7 +262,7 @@ func (ct *content) commitNext() {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	switch {
-	case len(set) > 1 && ct.made == nil && (isKind(err, moraine.QuotaExceeded) || isKind(err, moraine.TooLarge)):
+	case len(set) > 1 && ct.made == nil && (retry.IsKind(err, moraine.QuotaExceeded) || retry.IsKind(err, moraine.TooLarge)):
 		for _, b := range set { // refused, and so nothing of it was done
 			b.alone = true
 		}
@@ -305,7 +306,7 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 		}
 	}
 	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
-	if isKind(err, moraine.TooLarge) && op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
+	if retry.IsKind(err, moraine.TooLarge) && op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
 		if merr := ct.mergeTables(op, s); merr != nil {
 			return nil, merr
 		}
@@ -315,7 +316,7 @@ func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error
 		return nil, err
 	}
 	if resp.GetCommit().GetAttr() == nil {
-		return nil, badReply("commit")
+		return nil, retry.BadReply("commit")
 	}
 	return resp.GetCommit(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -352,7 +353,7 @@ func (f *File) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if isKind(err, moraine.NotFound) && f.session != f.c.meta.current() {
+	if retry.IsKind(err, moraine.NotFound) && f.session != f.c.meta.current() {
 		// It has no name, and went with its session: the next one does not find it.
 		err = &moraine.Error{Kind: moraine.SessionExpired, Err: err}
 	}
@@ -361,4 +362,4 @@ func (f *File) fail(op string, err error) error {
 	return err
 }
 
-func (f *File) wrap(op string, err error) error { return wrap(op, f.ref, err) }
+func (f *File) wrap(op string, err error) error { return retry.Wrap(op, f.ref, err) }

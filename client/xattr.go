@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -30,7 +31,7 @@ func (c *Client) RemoveXattr(ctx context.Context, inode moraine.InodeID, name st
 
 func (c *Client) setXattr(ctx context.Context, op string, set *wire.SetXattr) error {
 	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: set}})
-	return wrap(op, set.Name, err)
+	return retry.Wrap(op, set.Name, err)
 }
 
 // GetXattr returns the value of an extended attribute; NoAttribute where there
@@ -59,10 +60,10 @@ func (c *Client) getXattr(ctx context.Context, op string, inode moraine.InodeID,
 	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{
 		Inode: uint64(inode), Name: name}}})
 	if err == nil && resp.GetXattr() == nil {
-		err = badReply("get extended attribute")
+		err = retry.BadReply("get extended attribute")
 	}
 	if err != nil {
-		return nil, wrap(op, inode.String(), err)
+		return nil, retry.Wrap(op, inode.String(), err)
 	}
 	return resp.GetXattr(), nil
 }

@@ -1,24 +1,27 @@
-package client
+// Package retry tells which errors are worth another attempt, waits between attempts, and
+// makes the errors of calls that end without an answer.
+//
+// A loop over attempts asks IsTransient of each error, and Pause before the next attempt;
+// where Pause returns false the context ended, and ContextErrorAfter is the error.
+package retry
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
-// isKind is errors.Is for the kind of the outermost *moraine.Error only: the
+// IsKind is errors.Is for the kind of the outermost *moraine.Error only: the
 // kind that the failed call answered with, not one of its causes.
-func isKind(err error, kind moraine.Kind) bool {
+func IsKind(err error, kind moraine.Kind) bool {
 	return err != nil && moraine.KindOf(err) == kind
 }
 
-// isTransient reports whether a server that answered err, or did not answer,
+// IsTransient reports whether a server that answered err, or did not answer,
 // may serve the same request later, or another server may now.
-func isTransient(err error) bool {
+func IsTransient(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.NotLeader, moraine.Unavailable, moraine.Timeout, moraine.IOError, moraine.Canceled:
 		return true
@@ -26,11 +29,11 @@ func isTransient(err error) bool {
 	return false
 }
 
-// contextError is the error of a call whose context ended.
-func contextError(ctx context.Context, op string) error { return contextErrorAfter(ctx, op, nil) }
+// ContextError is the error of a call whose context ended.
+func ContextError(ctx context.Context, op string) error { return ContextErrorAfter(ctx, op, nil) }
 
-// contextErrorAfter is contextError with the last failure that was met before.
-func contextErrorAfter(ctx context.Context, op string, last error) error {
+// ContextErrorAfter is ContextError with the last failure that was met before.
+func ContextErrorAfter(ctx context.Context, op string, last error) error {
 	kind := moraine.Canceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		kind = moraine.Timeout
@@ -42,19 +45,13 @@ func contextErrorAfter(ctx context.Context, op string, last error) error {
 	return &moraine.Error{Op: op, Kind: kind, Err: last}
 }
 
-func badReply(op string) error {
+func BadReply(op string) error {
 	return &moraine.Error{Op: op, Kind: moraine.Internal, Err: fmt.Errorf("the service answered something else")}
 }
 
-// opName names a request in errors.
-func opName(req *wire.MetaRequest) string {
-	name := fmt.Sprintf("%T", req.GetOp())
-	return strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
-}
-
-// wrap gives an error the operation and the object of a call of this package,
+// Wrap gives an error the operation and the object of a call of this package,
 // in place of those of the request that failed, and keeps its kind and cause.
-func wrap(op, ref string, err error) error {
+func Wrap(op, ref string, err error) error {
 	if err == nil {
 		return nil
 	}
