@@ -7,18 +7,19 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // permit is until when capabilities are used, and by whom.
 type permit struct {
-	session *session
+	session *session.Session
 	expires int64     // wall clock, seconds; 0: there are none
 	renew   time.Time // when half of their term has passed
 }
 
-func newPermit(c *Client, s *session, expires int64) permit {
+func newPermit(c *Client, s *session.Session, expires int64) permit {
 	now := c.clock.Now()
 	return permit{session: s, expires: expires, renew: now.Add(max(0, time.Unix(expires, 0).Sub(now)/2))}
 }
@@ -26,7 +27,7 @@ func newPermit(c *Client, s *session, expires int64) permit {
 // good reports whether the capabilities are the present session's, and half of their
 // term is left.
 func (p *permit) good(c *Client) bool {
-	return p.session == c.meta.current() && c.clock.Now().Before(p.renew)
+	return p.session == c.meta.Current() && c.clock.Now().Before(p.renew)
 }
 
 // giveCapabilities hands the capabilities of a page of extents to what they cover.
@@ -93,7 +94,7 @@ func (h *heldCapability) get(c *Client) (b []byte, old bool) {
 	return h.bytes, !c.clock.Now().Before(h.permit.renew)
 }
 
-func (h *heldCapability) set(c *Client, s *session, b []byte, expires int64) {
+func (h *heldCapability) set(c *Client, s *session.Session, b []byte, expires int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bytes, h.permit = b, newPermit(c, s, expires)
@@ -111,7 +112,7 @@ func (h *heldCapability) refused() {
 // used as long as it is good.
 func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 	b, old := g.capability.get(p.c)
-	if !old || g.session != p.c.meta.current() {
+	if !old || g.session != p.c.meta.Current() {
 		return b // of a session that is over nothing can be renewed
 	}
 	select {
@@ -123,7 +124,7 @@ func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 	if b, old = g.capability.get(p.c); !old { // by somebody else, meanwhile
 		return b
 	}
-	resp, err := p.c.meta.quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{
+	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{
 		Stripes: []uint64{g.first}, Scheme: schemeToWire(g.key.scheme), ChunkLength: uint64(p.c.cfg.ChunkBytes), Capability: true}}})
 	if err == nil && len(resp.GetPlace().GetCapability()) == 0 {
 		err = retry.BadReply("place")

@@ -27,10 +27,12 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/erasure"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Client is one program's standing with a cluster. Its methods may be called
@@ -41,7 +43,7 @@ type Client struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 
-	meta     *metaConn
+	meta     *session.Conn
 	topology *topologyCache
 	health   *health
 	coders   erasure.Cache
@@ -49,7 +51,6 @@ type Client struct {
 	grants   *grantPool
 	reports  *reporter
 	pace     *pace
-	cache    *cache   // nil where it is off
 	contents contents // of the files open for reading and writing
 
 	// pool lends the memory of write and read buffers. It never makes a writer
@@ -93,9 +94,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	c := newClient(cfg, deps)
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
-	// Before the session is open: the first server may be gone.
-	c.running.Go(func() { c.meta.endpointHealth.run(life) })
-	if _, err := c.meta.open(ctx, nil); err != nil {
+	if err := c.meta.Start(ctx, life, &c.running); err != nil {
 		stop()
 		c.running.Wait()
 		c.pool.Close()
@@ -105,47 +104,26 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	c.endSession = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
-		return c.meta.close(ctx)
+		return c.meta.Close(ctx)
 	}
 	c.giveBack = func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
-		if err := c.meta.exclusive.finish(ctx); err != nil {
-			c.log.Warn("not all files that were made under exclusive leases were sent", "err", err)
-		}
+		c.meta.SendAllMade(ctx)
 	}
-	work := []func(context.Context){c.meta.renewEvery, c.grants.run, c.reports.run, c.flushOld}
-	if c.cache != nil {
-		work = append(work, c.keepLeases)
-	}
-	if e := c.meta.exclusive; e != nil {
-		e.spawn = func(fn func(context.Context)) bool {
-			if life.Err() != nil {
-				return false
-			}
-			c.running.Go(func() { fn(life) })
-			return true
-		}
-		work = append(work, e.tick)
-	}
-	for _, run := range work {
+	for _, run := range []func(context.Context){c.grants.run, c.reports.run, c.flushOld} {
 		c.running.Go(func() { run(life) })
 	}
 	return c, nil
 }
 
 func newClient(cfg Config, deps Deps) *Client {
-	meta := newMetaConn(&cfg, &deps)
-	if cfg.CacheEntries > 0 {
-		meta.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
-		if cfg.ExclusiveLeases {
-			meta.exclusive = newExclusive(meta, meta.cache)
-			meta.cache.exclusive = meta.exclusive
-		}
-	}
+	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
+		CacheEntries: cfg.CacheEntries, ExclusiveLeases: cfg.ExclusiveLeases},
+		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random})
 	readBytes := cfg.MemoryBytes / 4
 	l := newLimits(cfg.Patience, limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded))
-	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, cache: meta.cache,
+	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
 		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
 		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
 		// larger than what is asked for: nobody waits for the pool itself.
@@ -170,7 +148,7 @@ func (c *Client) Close() error {
 		c.stop()
 		c.running.Wait()
 		c.grants.wait()
-		c.cache.reset() // nobody recalls anything from here on
+		c.meta.Forget() // nobody recalls anything from here on
 		c.lastReport()
 		err = c.endSession()
 		c.pool.Close()
@@ -198,8 +176,25 @@ func (c *Client) MemoryInUse() int64 {
 	return c.pool.Stats().InUseBytes + c.writes.sem.InUse() + c.reads.InUse() + c.ahead.InUse() + c.helpers.InUse()
 }
 
+// Meta makes one request to the metadata service, under the client's session,
+// and repeats it across lost replies, failovers and redirects until it is
+// answered, ctx ends, or Config.Patience has passed. A mutation keeps its
+// number through all attempts, so that it is applied at most once. The caller
+// sets only req.Op (and Partition), which must not change until Meta returns;
+// session and numbers are filled in here.
+//
+// The error is a *moraine.Error: the service's answer, or Timeout or Canceled
+// where ctx or the patience ended, or an answer was lost and a further attempt
+// was not let in: then it is unknown whether a mutation took effect. Where the session has expired a new one is opened, and the request is
+// made again under it, unless an attempt under the old one may have taken
+// effect, or the request is about what the old one owned: then the error is
+// SessionExpired, and later requests run under the new session.
+func (c *Client) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return c.meta.Do(ctx, req)
+}
+
 // Session returns the number of the client's present session.
-func (c *Client) Session() moraine.SessionID { return moraine.SessionID(c.meta.current().id) }
+func (c *Client) Session() moraine.SessionID { return moraine.SessionID(c.meta.Current().Id) }
 
 // Root returns the directory that the client's paths start at.
-func (c *Client) Root() moraine.InodeID { return c.meta.current().root }
+func (c *Client) Root() moraine.InodeID { return c.meta.Current().Root }

@@ -157,7 +157,7 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 	f.log.mu.Lock()
 	f.log.committed, f.log.final = true, last // so that Abort gives the space back
 	f.log.mu.Unlock()
-	resp, err := f.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}}, f.session)
+	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}}, f.session)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (c *Client) cloneTree(ctx context.Context, src, dst string) (*wire.Job, err
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
 		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst)}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
 		err = retry.BadReply("clone tree")

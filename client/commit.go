@@ -148,7 +148,7 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 	}
 	// Grants and the unlinked file are the session's: under another one the
 	// commit would be answered as if they had never been.
-	resp, err := f.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, f.session)
+	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, f.session)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +265,7 @@ func (f *File) Abort() {
 	}
 	f.end(&moraine.Error{Op: "client.Write", Ref: f.ref, Kind: moraine.Canceled, Err: errAborted})
 	f.close()
-	if f.log.orphaned() && f.session == f.c.meta.current() {
+	if f.log.orphaned() && f.session == f.c.meta.Current() {
 		f.c.grants.truncate(f.Inode())
 	}
 }

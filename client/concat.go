@@ -32,7 +32,7 @@ func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume mo
 // concat has the service do it all.
 func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (*wire.Attr, error) {
 	op := &wire.Concat{Inode: f.attr.Inode, Ranges: todo, Link: f.link, Consume: uint64(consume)}
-	resp, err := f.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: op}}, f.session)
+	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: op}}, f.session)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 // forget lets the file without a name go, if it is there yet: else the session
 // would keep it to its end. Nothing depends on it.
 func (f *File) forget(ctx context.Context) {
-	if f.session == f.c.meta.current() && ctx.Err() == nil {
+	if f.session == f.c.meta.Current() && ctx.Err() == nil {
 		_ = f.c.Release(ctx, f.Inode())
 	}
 }

@@ -2,11 +2,11 @@ package client
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -38,7 +38,7 @@ type content struct {
 	slots   chan struct{} // one element for each batch being sent
 
 	// made is the file where it was made under an exclusive lease; nil else.
-	made *made
+	made *session.Made
 
 	users int // handles and calls; guarded by contents.mu
 
@@ -194,7 +194,7 @@ func (s *contents) all() []*content {
 	return out
 }
 
-func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *made, opts HandleOptions) *content {
+func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
 	ct := &content{ref: inode.String(), gate: newGate(&c.limits.file), publish: newGate(&c.limits.file),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
@@ -292,5 +292,3 @@ func (f *faults) report(seen *int) error {
 	*seen, f.unseen = f.count, false
 	return f.last
 }
-
-var errPutLost = errors.New("bytes that had been sent went with the session before they were committed")

@@ -105,7 +105,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Op: "client.Create", Ref: ref, Kind: moraine.InvalidArgument}
 	}
-	resp, s, err := c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+	resp, s, err := c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 		Parent: uint64(parent), Type: wire.FileType_FILE_TYPE_REGULAR, Mode: opts.Mode,
 		Uid: opts.UID, Gid: opts.GID, Unlinked: true}}})
 	if err != nil {

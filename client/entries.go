@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -41,22 +42,13 @@ type NodeOptions struct {
 
 // Later goes with a file from CreateAt to OpenHandle, so that what became of it in
 // between is known. The zero value is ready; one is for one file.
-type Later struct{ made *made }
+type Later struct{ made *session.Made }
 
 // LookupAt returns the attributes of an entry.
 func (c *Client) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
-	if c.cache == nil || !isName(name) {
-		resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
-			Parent: uint64(parent), Name: name}}})
-		return entryOf(resp, err, "client.LookupAt", name)
-	}
-	a, known := c.cache.lookup(parent, name)
-	if !known {
-		w, err := c.walkFrom(ctx, parent, name, false) // a walk says what is not there without an error, and can be leased
-		if err != nil {
-			return nil, retry.Wrap("client.LookupAt", name, err)
-		}
-		a = w.Attr
+	a, err := c.meta.LookupAt(ctx, parent, name)
+	if err != nil {
+		return nil, retry.Wrap("client.LookupAt", name, err)
 	}
 	if a == nil {
 		return nil, &moraine.Error{Op: "client.LookupAt", Ref: name, Kind: moraine.NotFound}
@@ -83,9 +75,10 @@ func (c *Client) SymlinkAt(ctx context.Context, parent moraine.InodeID, name, ta
 
 func (c *Client) createAt(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
 	target string, opts NodeOptions) (*wire.Attr, error) {
-	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive && len(opts.Xattrs) == 0 {
-		if a := c.createLater(ctx, parent, name, opts); a != nil {
-			return a, nil
+	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive && len(opts.Xattrs) == 0 && opts.Later != nil {
+		if m := c.meta.CreateLocally(ctx, parent, name, session.NewFile{Mode: opts.Mode, UID: opts.UID, GID: opts.GID}); m != nil {
+			opts.Later.made = m
+			return m.Attr, nil
 		}
 	}
 	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
@@ -93,7 +86,7 @@ func (c *Client) createAt(ctx context.Context, op string, parent moraine.InodeID
 	for name, value := range opts.Xattrs {
 		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
 	return entryOf(resp, err, op, name)
 }
 
@@ -110,7 +103,7 @@ type RemoveOptions struct {
 
 // RemoveAt removes an entry and returns the inode that it named.
 func (c *Client) RemoveAt(ctx context.Context, parent moraine.InodeID, name string, opts RemoveOptions) (moraine.InodeID, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
 		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep, Expect: opts.Expect.wire()}}})
 	if err == nil && resp.GetRemove() == nil {
 		err = retry.BadReply("remove")
@@ -129,7 +122,7 @@ const releaseBatch = 256
 // those of a session that has expired, are passed over.
 func (c *Client) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 	for batch := range slices.Chunk(inodes, releaseBatch) {
-		_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
+		_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
 			Inodes: wireInodes(batch)}}})
 		if err != nil {
 			return retry.Wrap("client.Release", batch[0].String(), err)
@@ -140,7 +133,7 @@ func (c *Client) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 
 // RenameAt moves an entry.
 func (c *Client) RenameAt(ctx context.Context, from, to Entry, opts RenameOptions) error {
-	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
 		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}}})
 	return retry.Wrap("client.RenameAt", from.Name, err)
@@ -148,7 +141,7 @@ func (c *Client) RenameAt(ctx context.Context, from, to Entry, opts RenameOption
 
 // Link gives a file one more name, in a directory of its tenant.
 func (c *Client) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (*wire.Attr, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
 		Inode: uint64(inode), Parent: uint64(parent), Name: name}}})
 	return entryOf(resp, err, "client.Link", name)
 }
@@ -165,4 +158,11 @@ func (c *Client) SetAttrInode(ctx context.Context, inode moraine.InodeID, set *w
 	}
 	resp, err := c.changeAttr(ctx, op)
 	return entryOf(resp, err, "client.SetAttr", inode.String())
+}
+
+// SendMade returns once the service has heard of the files that this client made in
+// a directory under an exclusive lease (NodeOptions.Later), or with what went wrong
+// with the last of them. Without one it does nothing. May be called concurrently.
+func (c *Client) SendMade(ctx context.Context, dir moraine.InodeID) error {
+	return retry.Wrap("client.SendMade", dir.String(), c.meta.SendMade(ctx, dir))
 }

@@ -144,7 +144,7 @@ func (m *extentMap) load(ctx context.Context, off int64) (page, error) {
 
 // pageAt asks for a page of extents.
 func (c *Client) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wire.Attr, error) {
-	resp, s, err := c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: asked}})
+	resp, s, err := c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: asked}})
 	if err != nil {
 		return page{}, nil, err
 	}

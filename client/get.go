@@ -19,7 +19,7 @@ func (c *Client) getChunk(ctx context.Context, s *stripeRecord, index int, lo in
 	dev := s.Chunks[index].Device
 	err := c.getOnce(ctx, s, index, lo, dst, false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
-		if err = c.meta.renew(ctx, true); err == nil {
+		if err = c.meta.Renew(ctx, true); err == nil {
 			err = c.getOnce(ctx, s, index, lo, dst, false)
 		}
 	}

@@ -2,13 +2,13 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -35,7 +35,7 @@ const (
 // grant is a range of stripe numbers of one session, with a placement for each.
 type grant struct {
 	key     grantKey
-	session *session
+	session *session.Session
 	first   uint64
 	count   uint32
 	tenant  uint32
@@ -142,7 +142,7 @@ func (p *grantPool) take(ctx context.Context, asked grantKey, inode moraine.Inod
 		fetching := q.fetching
 		p.mu.Unlock()
 		if fetching == nil {
-			return nil, &moraine.Error{Op: "grant", Kind: moraine.Canceled, Err: errClosed}
+			return nil, &moraine.Error{Op: "grant", Kind: moraine.Canceled, Err: session.ErrClosed}
 		}
 		select {
 		case <-fetching:
@@ -174,7 +174,7 @@ func (p *grantPool) next(q *grantQueue) *ticket {
 	now := p.c.clock.Now()
 	for len(q.ready) > 0 {
 		g := q.ready[0]
-		if g.session != p.c.meta.current() || g.retired || len(g.left) == 0 {
+		if g.session != p.c.meta.Current() || g.retired || len(g.left) == 0 {
 			p.drop(q, g)
 			continue
 		}
@@ -201,11 +201,11 @@ func (p *grantPool) drop(q *grantQueue, g *grant) {
 // endIfDone ends a retired grant that nothing is being put under. The mutex is
 // held.
 func (p *grantPool) endIfDone(g *grant) {
-	if !g.retired || g.open > 0 || g.session != p.c.meta.current() {
+	if !g.retired || g.open > 0 || g.session != p.c.meta.Current() {
 		return
 	}
 	p.background(func(ctx context.Context) {
-		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: g.first}}})
+		_, err := p.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: g.first}}})
 		if err != nil && ctx.Err() == nil && !retry.IsKind(err, moraine.SessionExpired) {
 			p.c.log.Warn("a grant could not be ended", "grant", moraine.StripeID(g.first), "err", err)
 		}
@@ -247,7 +247,7 @@ func (p *grantPool) truncate(inode moraine.InodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.background(func(ctx context.Context) {
-		_, err := p.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{
+		_, err := p.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: &wire.SetAttr{
 			Inode: uint64(inode), Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE)}}})
 		if err != nil && ctx.Err() == nil && !retry.IsKind(err, moraine.NotFound) {
 			p.c.log.Warn("an aborted file keeps its space until the session ends", "inode", inode, "err", err)
@@ -310,7 +310,7 @@ func (p *grantPool) fetched(q *grantQueue, asked grantKey, inode moraine.InodeID
 func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32) (*grant, error) {
 	avoid := p.c.health.all()
 	resp, s, err := p.askGrant(ctx, key, inode, size, avoid)
-	for again := 1; again < maxSessions && retry.IsKind(err, moraine.SessionExpired); again++ {
+	for again := 1; again < session.MaxSessions && retry.IsKind(err, moraine.SessionExpired); again++ {
 		// A grant of the session that is over, if one was made, went with it.
 		resp, s, err = p.askGrant(ctx, key, inode, size, avoid)
 	}
@@ -321,7 +321,7 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 	if r == nil || len(r.Placements) != int(r.Count) || r.Count == 0 {
 		return nil, retry.BadReply("grant")
 	}
-	p.c.meta.quotas.Store(r.Quotas)
+	p.c.meta.Quotas.Store(r.Quotas)
 	for i, w := range r.Placements {
 		if s := schemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
 			return nil, retry.BadReply("grant")
@@ -340,10 +340,10 @@ func (p *grantPool) request(ctx context.Context, key grantKey, inode moraine.Ino
 // askGrant asks without the devices to avoid, where with that wish there is no
 // placement: a device in doubt is better than none.
 func (p *grantPool) askGrant(ctx context.Context, key grantKey, inode moraine.InodeID, size uint32,
-	avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
-	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session, error) {
-		return p.c.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
-			Inode: uint64(p.c.cache.place(inode)), Count: size, Scheme: schemeToWire(key.scheme),
+	avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
+	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
+		return p.c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
+			Inode: uint64(p.c.meta.Place(inode)), Count: size, Scheme: schemeToWire(key.scheme),
 			ChunkLength: uint64(p.c.cfg.ChunkBytes), Avoid: wireDevices(avoid)}}})
 	}
 	if len(avoid) == 0 {
@@ -388,7 +388,7 @@ func (p *grantPool) steer(ctx context.Context, t *ticket, avoid []moraine.Device
 func (p *grantPool) place(ctx context.Context, t *ticket, scheme moraine.Scheme, avoid, keep []moraine.DeviceID) (placement, error) {
 	op := &wire.Place{Stripes: []uint64{uint64(t.stripe)}, Scheme: schemeToWire(scheme), Avoid: wireDevices(avoid),
 		Keep: wireDevices(keep), ChunkLength: uint64(p.c.cfg.ChunkBytes)}
-	resp, err := p.c.meta.quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: op}})
+	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: op}})
 	if err != nil {
 		return placement{}, err
 	}
@@ -410,7 +410,7 @@ func (p *grantPool) tidy() {
 	defer p.mu.Unlock()
 	for key, q := range p.queues {
 		for _, g := range slices.Clone(q.ready) {
-			if now.Sub(g.used) > grantIdle || g.session != p.c.meta.current() {
+			if now.Sub(g.used) > grantIdle || g.session != p.c.meta.Current() {
 				p.drop(q, g)
 			}
 		}
@@ -431,5 +431,3 @@ func (p *grantPool) run(ctx context.Context) {
 		}
 	}
 }
-
-var errClosed = fmt.Errorf("the client is closed")

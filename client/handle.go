@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -111,14 +112,14 @@ func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts Handle
 // statOpening is StatInode of a file that is to be opened, and the file as it was
 // made here, if the service had not answered for it. That is looked for first: the
 // answer may come at any time, and what it says must be heard by whoever opens it.
-func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *made, error) {
-	m := c.meta.exclusive.ofLocked(uint64(inode))
+func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *session.Made, error) {
+	m := c.meta.Exclusive.OfLocked(uint64(inode))
 	if m == nil && later != nil {
 		m = later.made
 	}
 	a, err := c.StatInode(ctx, inode)
-	if m != nil && retry.IsKind(err, moraine.NotFound) && m.answered() && m.err != nil {
-		err = m.err // why it is not there
+	if m != nil && retry.IsKind(err, moraine.NotFound) && m.Answered() && m.Err != nil {
+		err = m.Err // why it is not there
 	}
 	return a, m, err
 }

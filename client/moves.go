@@ -19,7 +19,7 @@ const moveBatch = 256
 func (c *Client) QueueMove(ctx context.Context, kind wire.JobKind, inodes ...moraine.InodeID) ([]*wire.Job, error) {
 	var jobs []*wire.Job
 	for batch := range slices.Chunk(inodes, moveBatch) {
-		resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
+		resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
 			Kind: kind, Inodes: wireInodes(batch)}}})
 		if err == nil && resp.GetJobs() == nil {
 			err = retry.BadReply("queue move")
@@ -70,7 +70,7 @@ func (c *Client) Job(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
 }
 
 func (c *Client) listJobs(ctx context.Context, op *wire.ListJobs) (*wire.JobsReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: op}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: op}})
 	if err == nil && resp.GetJobs() == nil {
 		err = retry.BadReply("list jobs")
 	}
@@ -79,21 +79,21 @@ func (c *Client) listJobs(ctx context.Context, op *wire.ListJobs) (*wire.JobsRep
 
 // CancelJob ends a job that has not ended.
 func (c *Client) CancelJob(ctx context.Context, id moraine.JobID) error {
-	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: uint64(id)}}})
+	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: uint64(id)}}})
 	return retry.Wrap("client.CancelJob", id.String(), err)
 }
 
 // SetPolicy makes policy a directory's own; an empty one takes its own away, so
 // that it inherits.
 func (c *Client) SetPolicy(ctx context.Context, dir moraine.InodeID, policy *wire.Policy) error {
-	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
+	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
 		Inode: uint64(dir), Policy: policy}}})
 	return retry.Wrap("client.SetPolicy", dir.String(), err)
 }
 
 // GetPolicy returns an inode's own policy and the one in effect for it.
 func (c *Client) GetPolicy(ctx context.Context, inode moraine.InodeID) (*wire.PolicyReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{
 		Inode: uint64(inode)}}})
 	if err == nil && resp.GetPolicy() == nil {
 		err = retry.BadReply("get policy")
@@ -103,7 +103,7 @@ func (c *Client) GetPolicy(ctx context.Context, inode moraine.InodeID) (*wire.Po
 
 // Tier describes the object tier as a whole.
 func (c *Client) Tier(ctx context.Context) (*wire.TierReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})
 	if err == nil && resp.GetTier() == nil {
 		err = retry.BadReply("get tier")
 	}

@@ -16,11 +16,7 @@ import (
 
 // walk resolves a path as far as its last component.
 func (c *Client) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
-	p = clean(p)
-	if w, err, known := c.cache.walk(c.Root(), p, follow); known {
-		return w, err
-	}
-	return c.walkFrom(ctx, 0, p, follow)
+	return c.meta.Walk(ctx, clean(p), follow)
 }
 
 // clean returns the path without a leading slash, "" for the root.
@@ -65,17 +61,11 @@ func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
 // StatInode returns the attributes of an inode. Like all attributes that the client
 // returns they may be shared, and must not be changed.
 func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
-	if a := c.cache.attr(inode); a != nil {
-		return a, nil
+	a, err := c.meta.StatInode(ctx, inode)
+	if err != nil {
+		return nil, retry.Wrap("client.StatInode", inode.String(), err)
 	}
-	t := c.cache.ask()
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch,
-		Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(inode)}}})
-	a, err := entryOf(resp, err, "client.StatInode", inode.String())
-	if err == nil {
-		c.cache.fill(t, resp.Lease, func(f *filling) { f.attr(a) })
-	}
-	return a, err
+	return a, nil
 }
 
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
@@ -104,7 +94,7 @@ func (c *Client) mkdir(ctx context.Context, path string, w *wire.WalkReply, mode
 	if mode == 0 {
 		mode = 0o755
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
 		Name: w.Name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: mode, Exclusive: exclusive}}})
 	return entryOf(resp, err, "client.Mkdir", path)
 }
@@ -154,7 +144,7 @@ func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, 
 	if err != nil {
 		return nil, retry.Wrap("client.Symlink", path, err)
 	}
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
 		Name: w.Name, Type: wire.FileType_FILE_TYPE_SYMLINK, Mode: 0o777, Target: target, Exclusive: true}}})
 	return entryOf(resp, err, "client.Symlink", path)
 }
@@ -168,7 +158,7 @@ func (c *Client) Remove(ctx context.Context, path string) error {
 	if err != nil {
 		return retry.Wrap("client.Remove", path, err)
 	}
-	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent,
+	_, err = c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: w.Parent,
 		Name: w.Name, Directory: w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY}}})
 	return retry.Wrap("client.Remove", path, err)
 }
@@ -201,7 +191,7 @@ func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllO
 	if w.Attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
 		req.Op = &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: w.Parent, Name: w.Name, Force: opts.Checkpoints}}
 	}
-	_, err = c.meta.do(ctx, req)
+	_, err = c.meta.Do(ctx, req)
 	if retry.IsKind(err, moraine.NotFound) {
 		return nil
 	}
@@ -233,7 +223,7 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 	if err != nil {
 		return retry.Wrap("client.Rename", to, err)
 	}
-	_, err = c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+	_, err = c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
 		Parent: src.Parent, Name: src.Name, NewParent: dst.Parent, NewName: dst.Name,
 		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Force: opts.Checkpoints}}})
 	return retry.Wrap("client.Rename", from, err)
@@ -303,24 +293,9 @@ func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after st
 // NotDirectory: dir is no directory, PermissionDenied: the session may not see it.
 // May be called concurrently.
 func (c *Client) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
-	if limit <= 0 || limit > maxReadDirPage {
-		limit = maxReadDirPage
-	}
-	if r := c.cache.page(dir, after, limit); r != nil {
-		return r, nil
-	}
-	t := c.cache.ask()
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
-		Inode: uint64(dir), After: after, Limit: uint32(limit)}}})
-	if err == nil && resp.GetReadDir() == nil {
-		err = retry.BadReply("read directory")
-	}
+	r, err := c.meta.ReadDirPage(ctx, dir, after, limit)
 	if err != nil {
 		return nil, retry.Wrap("client.ReadDir", dir.String(), err)
 	}
-	c.cache.fill(t, resp.Lease, func(f *filling) { f.page(uint64(dir), after, resp.GetReadDir()) })
-	return resp.GetReadDir(), nil
+	return r, nil
 }
-
-// maxReadDirPage is the most entries that the service gives at once.
-const maxReadDirPage = 1000

@@ -175,6 +175,6 @@ func (w *rewriter) commitPack(ctx context.Context, part []packedFile, sent sentS
 		}
 		op.Files = append(op.Files, p)
 	}
-	resp, err := w.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}, sent.ticket.grant.session)
+	resp, err := w.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}, sent.ticket.grant.session)
 	return resp.GetPack().GetPacked(), err
 }

@@ -101,7 +101,7 @@ func pieceError(o *wire.Object, errs []error) error {
 func (c *Client) getPiece(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte) error {
 	err := c.getPieceOnce(ctx, server, o, off, dst, false)
 	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
-		if err = c.meta.renew(ctx, true); err == nil {
+		if err = c.meta.Renew(ctx, true); err == nil {
 			err = c.getPieceOnce(ctx, server, o, off, dst, false)
 		}
 	}

@@ -94,7 +94,7 @@ func (p *grantPool) effective(ctx context.Context, asked grantKey, inode moraine
 		return key, nil
 	}
 	at := policyPlace(asked, inode)
-	reply, err := p.c.GetPolicy(ctx, p.c.cache.place(at))
+	reply, err := p.c.GetPolicy(ctx, p.c.meta.Place(at))
 	switch {
 	case retry.IsKind(err, moraine.NotFound), retry.IsKind(err, moraine.PermissionDenied):
 		// It is gone, or out of sight: the grant, which the service may give all the same,

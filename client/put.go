@@ -125,10 +125,10 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 		if !ch.renewed { // the token may be older than what it must show
 			ch.renewed = true
 			p.ticket.grant.capability.refused()
-			if err := p.c.meta.renew(ctx, true); err != nil {
+			if err := p.c.meta.Renew(ctx, true); err != nil {
 				return false, err
 			}
-			if p.ticket.grant.session != p.c.meta.current() { // the grant went with it
+			if p.ticket.grant.session != p.c.meta.Current() { // the grant went with it
 				return false, &moraine.Error{Op: "put stripe", Ref: p.ticket.stripe.String(), Kind: moraine.SessionExpired, Err: r.err}
 			}
 			p.send(ctx, r.index)
@@ -177,7 +177,7 @@ func (p *putter) put(ctx context.Context, index int, dev moraine.DeviceID) (*wir
 	began := p.c.clock.Now()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: uint64(p.ticket.stripe), Index: uint32(index),
 		Device: uint32(dev), Version: 1, Tenant: p.ticket.grant.tenant, Crc: p.st.sums[index],
-		Level: uint32(p.level), Session: p.ticket.grant.session.id, LowPriority: isLowPriority(ctx), Capability: capability}, p.st.payload(index, p.c.zeros)...)
+		Level: uint32(p.level), Session: p.ticket.grant.session.Id, LowPriority: isLowPriority(ctx), Capability: capability}, p.st.payload(index, p.c.zeros)...)
 	p.c.metrics.PutSeconds.Observe(p.c.clock.Now().Sub(began).Seconds())
 	if err == nil && moraine.Level(reply.Level) < p.level {
 		err = &moraine.Error{Op: "put chunk", Ref: deviceRef(dev), Kind: moraine.IOError,

@@ -17,7 +17,7 @@ import (
 // the cluster does not count, or not yet. NotFound: there is no such inode.
 // PermissionDenied: the session may not see it. May be called concurrently.
 func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
 		err = retry.BadReply("usage")
 	}
@@ -31,7 +31,7 @@ func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageR
 // first count is under way, Unavailable: the cluster does not count. May be called
 // concurrently: the one that the service takes last holds.
 func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
-	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
+	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
 		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
 	return retry.Wrap("client.SetQuota", dir.String(), err)
 }
@@ -45,7 +45,7 @@ const quotasPage = 500
 func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 	return func(yield func(*wire.Usage, error) bool) {
 		for after, more := uint64(0), true; more; {
-			resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
+			resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
 			if err == nil && resp.GetQuotas() == nil {
 				err = retry.BadReply("list quotas")
 			}
@@ -68,7 +68,7 @@ func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 // WaitJob does. PermissionDenied: the caller is no administrator. Unavailable: the
 // cluster does not count. May be called concurrently.
 func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
 		err = retry.BadReply("recount")
 	}
@@ -80,15 +80,6 @@ func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
 
 // roomAge is how long an answer about the room under quotas is gone by.
 const roomAge = time.Second
-
-// sawQuotas notes that a session's opening or renewal told of quotas. One that
-// does not may be of an earlier release, which tells with grants alone; they
-// also tell that there are none any more.
-func (m *metaConn) sawQuotas(r *wire.SessionReply) {
-	if r.GetQuotas() {
-		m.quotas.Store(true)
-	}
-}
 
 // room keeps a writer from sending bytes that a quota will not let it commit.
 // Only the service decides, when it commits; this saves what would be sent in
@@ -106,7 +97,7 @@ type room struct {
 // bytes, as of a second ago at most. What the file itself has been given since
 // then is not there to be given again.
 func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base uint64, growth int64) error {
-	if growth <= 0 || at == 0 || !c.meta.quotas.Load() {
+	if growth <= 0 || at == 0 || !c.meta.Quotas.Load() {
 		return nil
 	}
 	r.mu.Lock()
@@ -115,7 +106,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && base == r.base && uint64(growth) <= r.left {
 		return nil
 	}
-	u, err := c.Usage(ctx, c.cache.place(at))
+	u, err := c.Usage(ctx, c.meta.Place(at))
 	if err != nil {
 		return nil // the commit will tell
 	}

@@ -104,7 +104,7 @@ func (c *Client) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.I
 	defer cancel()
 	reply, err := d.chunks.Put(ctx, &wire.PutChunk{Stripe: w.Id, Index: intent.Index, Device: intent.Device,
 		Version: intent.Version, Tenant: w.Tenant, Crc: putSum(s, intent), Level: uint32(moraine.NVMe),
-		Session: c.meta.current().id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, data)
+		Session: c.meta.Current().Id, Cipher: w.Cipher, KeyId: w.KeyId, Repair: true, LowPriority: isLowPriority(ctx), Urgent: isUrgent(ctx), Capability: capability}, data)
 	if err == nil && moraine.Level(reply.Level) < moraine.NVMe {
 		err = &moraine.Error{Kind: moraine.IOError, Err: fmt.Errorf("at level %d only", reply.Level)}
 	}

@@ -106,7 +106,7 @@ func (r *reporter) deliver(ctx context.Context) {
 	if len(op.Chunks) == 0 {
 		return
 	}
-	_, err := r.c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
+	_, err := r.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: op}})
 	if err != nil {
 		if ctx.Err() == nil {
 			r.c.log.Warn("bad chunks could not be reported", "chunks", len(op.Chunks), "err", err)

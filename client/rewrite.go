@@ -359,7 +359,7 @@ func (w *rewriter) commit(ctx context.Context, part []located, sent []sentStripe
 			off, at = off+n, at+n
 		}
 	}
-	_, err := w.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].ticket.grant.session)
+	_, err := w.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: op}}, sent[0].ticket.grant.session)
 	return err
 }
 

@@ -179,6 +179,6 @@ func (s *stager) commit(ctx context.Context, off int64, sent []sentStripe) error
 		op.Extents = append(op.Extents, &wire.Extent{Offset: uint64(off), Length: p.record.Length, Stripe: p.record.Id})
 		off += int64(p.record.Length)
 	}
-	_, err := s.c.meta.doUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: op}}, sent[0].ticket.grant.session)
+	_, err := s.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: op}}, sent[0].ticket.grant.session)
 	return err
 }

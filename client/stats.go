@@ -3,7 +3,6 @@ package client
 import (
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 )
 
 // Metrics counts what clients do. Several clients of one process may share it.
@@ -44,22 +43,22 @@ type Stats struct {
 func (c *Client) Stats() Stats {
 	m := c.metrics
 	return Stats{
-		WrittenBytes:       count(m.WrittenBytes),
-		ReadBytes:          count(m.ReadBytes),
-		ChunksReplaced:     count(m.ChunksReplaced),
-		StripesResubmitted: count(m.StripesResubmitted),
-		StripesRebuilt:     count(m.StripesRebuilt),
-		PartsRebuilt:       count(m.PartsRebuilt), PartsVerified: count(m.PartsVerified),
-		ChunksHedged:   count(m.ChunksHedged),
-		HedgesWon:      count(m.HedgesWon),
-		ChunksReported: count(m.ChunksReported),
-		MetaRequests:   count(m.MetaRequests),
-		MetaRetries:    count(m.MetaRetries),
-		Sessions:       count(m.Sessions),
+		WrittenBytes:       metrics.Count(m.WrittenBytes),
+		ReadBytes:          metrics.Count(m.ReadBytes),
+		ChunksReplaced:     metrics.Count(m.ChunksReplaced),
+		StripesResubmitted: metrics.Count(m.StripesResubmitted),
+		StripesRebuilt:     metrics.Count(m.StripesRebuilt),
+		PartsRebuilt:       metrics.Count(m.PartsRebuilt), PartsVerified: metrics.Count(m.PartsVerified),
+		ChunksHedged:   metrics.Count(m.ChunksHedged),
+		HedgesWon:      metrics.Count(m.HedgesWon),
+		ChunksReported: metrics.Count(m.ChunksReported),
+		MetaRequests:   metrics.Count(m.MetaRequests),
+		MetaRetries:    metrics.Count(m.MetaRetries),
+		Sessions:       metrics.Count(m.Sessions),
 
-		StripesCutShort: count(m.StripesCutShort),
-		CacheHits:       count(m.CacheHits), CacheMisses: count(m.CacheMisses),
-		LocalCreates: count(m.LocalCreates), LocalCreatesLost: count(m.LocalCreatesLost),
+		StripesCutShort: metrics.Count(m.StripesCutShort),
+		CacheHits:       metrics.Count(m.CacheHits), CacheMisses: metrics.Count(m.CacheMisses),
+		LocalCreates: metrics.Count(m.LocalCreates), LocalCreatesLost: metrics.Count(m.LocalCreatesLost),
 	}
 }
 
@@ -67,18 +66,5 @@ func (c *Client) Stats() Stats {
 // Config.CacheEntries at the most; 0 without a cache. It asks nobody, does not fail,
 // and may be called concurrently.
 func (c *Client) CacheItems() int {
-	if c.cache == nil {
-		return 0
-	}
-	c.cache.mu.Lock()
-	defer c.cache.mu.Unlock()
-	return c.cache.items
-}
-
-func count(c prometheus.Counter) uint64 {
-	var m dto.Metric
-	if err := c.Write(&m); err != nil {
-		return 0
-	}
-	return uint64(m.GetCounter().GetValue())
+	return c.meta.CacheItems()
 }

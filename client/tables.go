@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ import (
 // the middle some of what was to be cut off is.
 func (c *Client) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	set := func(op *wire.SetAttr) (*wire.MetaResponse, error) {
-		return c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+		return c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
 	}
 	resp, err := set(op)
 	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
@@ -50,14 +51,14 @@ func (c *Client) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaRe
 
 // mergeTables has the tables put together that the extents of a commit lie over, which
 // was TooLarge: nothing of it was applied. It is under s, as the commit is.
-func (ct *content) mergeTables(op *wire.Commit, s *session) error {
+func (ct *content) mergeTables(op *wire.Commit, s *session.Session) error {
 	for i := 0; i < len(op.Extents); {
 		from, to := op.Extents[i].Offset, op.Extents[i].Offset+op.Extents[i].Length
 		for i++; i < len(op.Extents) && op.Extents[i].Offset == to; i++ {
 			to += op.Extents[i].Length
 		}
 		for from < to {
-			resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
+			resp, err := ct.c.meta.DoUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
 				Inode: op.Inode, Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, MergeFrom: from, MergeTo: to}}}, s)
 			if err != nil {
 				return err

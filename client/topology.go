@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -33,7 +34,7 @@ type device struct {
 // when a server did not answer.
 // Safe for concurrent use.
 type topologyCache struct {
-	meta   *metaConn
+	meta   *session.Conn
 	dialer transport.Dialer
 
 	now atomic.Pointer[topology]
@@ -50,7 +51,7 @@ const (
 	soon = 250 * time.Millisecond
 )
 
-func newTopologyCache(meta *metaConn, dialer transport.Dialer) *topologyCache {
+func newTopologyCache(meta *session.Conn, dialer transport.Dialer) *topologyCache {
 	t := &topologyCache{meta: meta, dialer: dialer, refreshing: make(chan struct{}, 1)}
 	t.now.Store(&topology{devices: map[moraine.DeviceID]device{}})
 	return t
@@ -61,10 +62,10 @@ func newTopologyCache(meta *metaConn, dialer transport.Dialer) *topologyCache {
 func (t *topologyCache) find(ctx context.Context, id moraine.DeviceID) (device, error) {
 	view := t.now.Load()
 	if _, known := view.devices[id]; !known {
-		if err := t.refresh(ctx, view, t.meta.do); err != nil {
+		if err := t.refresh(ctx, view, t.meta.Do); err != nil {
 			return device{}, err
 		}
-	} else if view.version != t.meta.topology.Load() || t.doubted.Load() {
+	} else if view.version != t.meta.TopologyVersion.Load() || t.doubted.Load() {
 		t.refreshSoon(ctx, view)
 	}
 	if d, ok := t.now.Load().devices[id]; ok {
@@ -78,9 +79,9 @@ func (t *topologyCache) find(ctx context.Context, id moraine.DeviceID) (device, 
 func (t *topologyCache) fresh(ctx context.Context) error {
 	view := t.now.Load()
 	if view.version == 0 {
-		return t.refresh(ctx, view, t.meta.do)
+		return t.refresh(ctx, view, t.meta.Do)
 	}
-	if view.version != t.meta.topology.Load() || t.doubted.Load() {
+	if view.version != t.meta.TopologyVersion.Load() || t.doubted.Load() {
 		t.refreshSoon(ctx, view)
 	}
 	return nil
@@ -114,15 +115,15 @@ func (t *topologyCache) refreshSoon(ctx context.Context, seen *topology) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
-	if err := t.refresh(ctx, seen, t.meta.quick); err != nil {
-		t.meta.log.Debug("the topology could not be refreshed", "err", err)
+	if err := t.refresh(ctx, seen, t.meta.Quick); err != nil {
+		t.meta.Log.Debug("the topology could not be refreshed", "err", err)
 	}
 }
 
 // askedJustNow reports whether the last request ended less than minRefresh ago.
 func (t *topologyCache) askedJustNow() bool {
 	at := t.lastAsked.Load()
-	return at != nil && t.meta.clock.Since(*at) < minRefresh
+	return at != nil && t.meta.Clock.Since(*at) < minRefresh
 }
 
 // refresh asks for the topology, unless another one than seen is there by now.
@@ -138,7 +139,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 		return nil
 	}
 	resp, err := ask(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetTopology{GetTopology: &wire.GetTopology{}}})
-	now := t.meta.clock.Now()
+	now := t.meta.Clock.Now()
 	t.lastAsked.Store(&now)
 	if err != nil {
 		return err
@@ -148,7 +149,7 @@ func (t *topologyCache) refresh(ctx context.Context, seen *topology,
 	if top == nil {
 		return retry.BadReply("get topology")
 	}
-	t.meta.sawTopology(top.Version)
+	t.meta.SawTopology(top.Version)
 	t.now.Store(t.build(top))
 	return nil
 }

@@ -90,7 +90,7 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 
 func (c *Client) watchOnce(ctx context.Context, op *wire.Watch) (*wire.WatchReply, error) {
 	op.WaitMillis = uint32(watchWait.Milliseconds())
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
 	if err == nil && resp.GetWatch() == nil {
 		err = retry.BadReply("watch")
 	}

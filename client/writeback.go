@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -55,10 +56,10 @@ func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentSt
 	for try := 0; ; try++ {
 		sent, err := s.send(ctx, st, t)
 		t = nil
-		if err == nil && s.c.meta.doubtful(s.c.meta.current()) {
+		if err == nil && s.c.meta.Doubtful(s.c.meta.Current()) {
 			// Nothing can be committed now; what the bytes were put under may be
 			// over by the time it can. They are not let go before that is known.
-			_ = s.c.meta.renew(ctx, false)
+			_ = s.c.meta.Renew(ctx, false)
 		}
 		if err == nil && !s.expired(sent) {
 			return sent, nil
@@ -70,7 +71,7 @@ func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentSt
 		if !retry.IsKind(err, moraine.SessionExpired) || ctx.Err() != nil {
 			return nil, err
 		}
-		if err := s.c.meta.renew(ctx, false); err != nil || !retry.Pause(ctx, s.c.clock, try) {
+		if err := s.c.meta.Renew(ctx, false); err != nil || !retry.Pause(ctx, s.c.clock, try) {
 			return nil, retry.ContextErrorAfter(ctx, "put stripe", err)
 		}
 	}
@@ -78,7 +79,7 @@ func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentSt
 
 // expired reports whether the session that stripes were put under is over.
 func (s *sender) expired(sent []sentStripe) bool {
-	now := s.c.meta.current()
+	now := s.c.meta.Current()
 	return slices.ContainsFunc(sent, func(s sentStripe) bool { return s.ticket.grant.session != now })
 }
 
@@ -179,7 +180,7 @@ func (ct *content) flush(ctx context.Context) error {
 	if err := ct.awaitCommitted(ctx); err != nil {
 		return err
 	}
-	return ct.c.meta.exclusive.settle(ctx, ct.made) // where nothing was written
+	return ct.c.meta.Exclusive.Settle(ctx, ct.made) // where nothing was written
 }
 
 // awaitCommitted returns when all that was sent is committed, or given up.
@@ -299,18 +300,18 @@ func (ct *content) resubmitBatches(set []*batch, refused error) error {
 }
 
 // commit makes a commit of what was put under s.
-func (ct *content) commit(op *wire.Commit, s *session) (*wire.CommitReply, error) {
+func (ct *content) commit(op *wire.Commit, s *session.Session) (*wire.CommitReply, error) {
 	if ct.made != nil {
-		if reply, done, err := ct.c.meta.exclusive.commit(ct.life, ct.made, op, s); done {
+		if reply, done, err := ct.c.meta.Exclusive.Commit(ct.life, ct.made, op, s); done {
 			return reply, err
 		}
 	}
-	resp, err := ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
+	resp, err := ct.c.meta.DoUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	if retry.IsKind(err, moraine.TooLarge) && op.Mode == wire.CommitMode_COMMIT_MODE_OVERLAY {
 		if merr := ct.mergeTables(op, s); merr != nil {
 			return nil, merr
 		}
-		resp, err = ct.c.meta.doUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
+		resp, err = ct.c.meta.DoUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, s)
 	}
 	if err != nil {
 		return nil, err
@@ -418,7 +419,7 @@ func (ct *content) commitFailed(set []*batch, err error) {
 func (ct *content) dropExpired() {
 	for _, b := range ct.queue {
 		if b.state == batchPut && ct.expired(b.sent) {
-			ct.fail(b, &moraine.Error{Op: "commit", Ref: ct.ref, Kind: moraine.IOError, Err: errPutLost})
+			ct.fail(b, &moraine.Error{Op: "commit", Ref: ct.ref, Kind: moraine.IOError, Err: session.ErrPutLost})
 		}
 	}
 	ct.prune()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +26,7 @@ type File struct {
 	attr    *wire.Attr                                         // as created
 	link    *wire.LinkTarget                                   // the name it is to get; nil: none
 	parents func(ctx context.Context) (moraine.InodeID, error) // CreateOptions.Parents
-	session *session
+	session *session.Session
 	// life ends when the file fails or ends, with the reason as its cause. The
 	// file's background work runs under it, and so do Write and ReadFrom, which
 	// have the signatures of package io and thus no context of their own.
@@ -138,7 +139,7 @@ func (f *File) broken() error {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errEnded}
 	case f.life.Err() != nil:
 		return context.Cause(f.life)
-	case f.session != f.c.meta.current():
+	case f.session != f.c.meta.Current():
 		return &moraine.Error{Kind: moraine.SessionExpired}
 	}
 	return nil
@@ -353,7 +354,7 @@ func (f *File) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if retry.IsKind(err, moraine.NotFound) && f.session != f.c.meta.current() {
+	if retry.IsKind(err, moraine.NotFound) && f.session != f.c.meta.Current() {
 		// It has no name, and went with its session: the next one does not find it.
 		err = &moraine.Error{Kind: moraine.SessionExpired, Err: err}
 	}

@@ -30,7 +30,7 @@ func (c *Client) RemoveXattr(ctx context.Context, inode moraine.InodeID, name st
 }
 
 func (c *Client) setXattr(ctx context.Context, op string, set *wire.SetXattr) error {
-	_, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: set}})
+	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetXattr{SetXattr: set}})
 	return retry.Wrap(op, set.Name, err)
 }
 
@@ -40,7 +40,7 @@ func (c *Client) GetXattr(ctx context.Context, inode moraine.InodeID, name strin
 	if name == "" { // on the wire it would ask for the list
 		return nil, &moraine.Error{Op: "client.GetXattr", Ref: inode.String(), Kind: moraine.InvalidArgument}
 	}
-	if c.cache.hasNoXattrs(inode) {
+	if c.meta.HasNoXattrs(inode) {
 		return nil, &moraine.Error{Op: "client.GetXattr", Ref: inode.String(), Kind: moraine.NoAttribute}
 	}
 	r, err := c.getXattr(ctx, "client.GetXattr", inode, name)
@@ -49,7 +49,7 @@ func (c *Client) GetXattr(ctx context.Context, inode moraine.InodeID, name strin
 
 // ListXattr returns the names of an inode's extended attributes, in order.
 func (c *Client) ListXattr(ctx context.Context, inode moraine.InodeID) ([]string, error) {
-	if c.cache.hasNoXattrs(inode) {
+	if c.meta.HasNoXattrs(inode) {
 		return nil, nil
 	}
 	r, err := c.getXattr(ctx, "client.ListXattr", inode, "")
@@ -57,7 +57,7 @@ func (c *Client) ListXattr(ctx context.Context, inode moraine.InodeID) ([]string
 }
 
 func (c *Client) getXattr(ctx context.Context, op string, inode moraine.InodeID, name string) (*wire.XattrReply, error) {
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{
+	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{
 		Inode: uint64(inode), Name: name}}})
 	if err == nil && resp.GetXattr() == nil {
 		err = retry.BadReply("get extended attribute")

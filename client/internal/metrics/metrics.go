@@ -5,6 +5,7 @@ package metrics
 import (
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Metrics counts what clients do. Several clients of one process may share it.
@@ -103,4 +104,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			m.CacheHits, m.CacheMisses, m.CacheRecalls, m.LeaseRequests, m.LocalCreates, m.LocalCreatesLost, m.HoldRecalls)
 	}
 	return m
+}
+
+// Count returns what a counter stands at.
+func Count(c prometheus.Counter) uint64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		return 0
+	}
+	return uint64(m.GetCounter().GetValue())
 }

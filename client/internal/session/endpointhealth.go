@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -51,8 +51,8 @@ type attempt struct {
 	cancel context.CancelFunc
 }
 
-func newEndpointHealth(m *metaConn) *endpointHealth {
-	return &endpointHealth{clock: m.clock, servers: m.servers, wake: make(chan struct{}, 1), attempts: map[*attempt]struct{}{},
+func newEndpointHealth(m *Conn) *endpointHealth {
+	return &endpointHealth{clock: m.Clock, servers: m.servers, wake: make(chan struct{}, 1), attempts: map[*attempt]struct{}{},
 		left: m.metrics.LeadersLeft.Inc,
 		ask: func(ctx context.Context, addrs []string) *wire.LeaderReply {
 			resp, err := m.dialer.Metadata(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
@@ -200,7 +200,7 @@ func (l *endpointHealth) leave(addrs []string) {
 }
 
 // try makes one attempt, at the server at addrs.
-func (m *metaConn) try(ctx context.Context, stub transport.Metadata, addrs []string, req *wire.MetaRequest, wait time.Duration) (
+func (m *Conn) try(ctx context.Context, stub transport.Metadata, addrs []string, req *wire.MetaRequest, wait time.Duration) (
 	*wire.MetaResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(m.attempt, m.patience)+wait)
 	defer cancel()

@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -21,11 +21,11 @@ const (
 
 // keepLeases keeps a standing with the service under which the cache may be used,
 // until ctx ends.
-func (c *Client) keepLeases(ctx context.Context) {
-	k := &leaseKeeper{cache: c.cache, meta: c.meta}
+func (m *Conn) keepLeases(ctx context.Context) {
+	k := &leaseKeeper{cache: m.cache, meta: m}
 	pause := leasePause
 	for ctx.Err() == nil {
-		s := c.meta.current()
+		s := m.Current()
 		began := k.begin(ctx, s)
 		if began {
 			pause = leasePause
@@ -37,7 +37,7 @@ func (c *Client) keepLeases(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-c.clock.After(pause):
+		case <-m.Clock.After(pause):
 		}
 		pause = min(2*pause, leaseRenewal)
 	}
@@ -46,13 +46,13 @@ func (c *Client) keepLeases(ctx context.Context) {
 // leaseKeeper talks to the service about the cache's standing.
 type leaseKeeper struct {
 	cache *cache
-	meta  *metaConn
+	meta  *Conn
 }
 
 // ask makes one attempt. A server that does not answer is not asked next, and one that
 // hangs is left as soon as another one leads: until all who may hold leases have come to
 // that one, nobody's change is acknowledged.
-func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, timeout time.Duration) (*wire.LeasesReply, error) {
+func (k *leaseKeeper) ask(ctx context.Context, s *Session, req *wire.Leases, timeout time.Duration) (*wire.LeasesReply, error) {
 	k.meta.metrics.LeaseRequests.Inc()
 	stub, addrs := k.meta.servers.current()
 	actx, cancel := context.WithTimeout(ctx, timeout)
@@ -75,11 +75,11 @@ func (k *leaseKeeper) ask(ctx context.Context, s *session, req *wire.Leases, tim
 // begin begins the next standing of a session. Nothing is answered from the cache
 // from before the request until after the answer, which says what has to be
 // dropped of it.
-func (k *leaseKeeper) begin(ctx context.Context, s *session) bool {
+func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	if !s.leases {
 		return false
 	}
-	req := k.cache.beginning(s.id)
+	req := k.cache.beginning(s.Id)
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
 	if retry.IsKind(err, moraine.SessionExpired) {
@@ -88,7 +88,7 @@ func (k *leaseKeeper) begin(ctx context.Context, s *session) bool {
 	}
 	if err != nil || r.Ended || !r.Renewed {
 		if err != nil && ctx.Err() == nil && !retry.IsTransient(err) {
-			k.meta.log.Debug("no leases", "session", moraine.SessionID(s.id), "err", err)
+			k.meta.Log.Debug("no leases", "session", moraine.SessionID(s.Id), "err", err)
 		}
 		return false
 	}
@@ -133,10 +133,10 @@ func (c *cache) begun(epoch uint64, r *wire.LeasesReply, sent time.Time) bool {
 }
 
 // hold renews the standing and carries out recalls until it ends.
-func (k *leaseKeeper) hold(ctx context.Context, s *session) {
+func (k *leaseKeeper) hold(ctx context.Context, s *Session) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context, *session){k.renewEach, k.pollEach} {
+	for _, work := range []func(context.Context, *Session){k.renewEach, k.pollEach} {
 		wg.Go(func() {
 			defer cancel()
 			work(ctx, s)
@@ -151,7 +151,7 @@ func (k *leaseKeeper) hold(ctx context.Context, s *session) {
 }
 
 // renewEach renews until the standing ends. A leader that hangs is noticed here.
-func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
+func (k *leaseKeeper) renewEach(ctx context.Context, s *Session) {
 	pause := leaseRenewal
 	for {
 		select {
@@ -181,7 +181,7 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *session) {
 
 // pollEach asks for recalls, one question after the other, until the standing ends. A
 // leader that died with its connections is noticed here.
-func (k *leaseKeeper) pollEach(ctx context.Context, s *session) {
+func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	failures, failing := 0, time.Time{}
 	for ctx.Err() == nil {
 		req := k.cache.keeping()

@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // renewed, a session. It fails where that is not the newest that this client has
 // heard of: the server was given up, by a restore or a forced quorum, and another
 // one is to be asked. r is nil in answers that do not say.
-func (m *metaConn) follows(r *wire.SessionReply) error {
+func (m *Conn) follows(r *wire.SessionReply) error {
 	said := transport.MarkedIncarnation(r.GetIncarnation(), r.GetMark())
 	for {
 		known := m.incarnation.Load()

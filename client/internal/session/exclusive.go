@@ -1,7 +1,8 @@
-package client
+package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,14 +47,14 @@ const (
 // What it keeps is guarded by the cache's mutex, since what the cache answers and
 // what was made here must be of one moment.
 type exclusive struct {
-	meta  *metaConn
+	meta  *Conn
 	cache *cache
 	// spawn runs fn in the background, as long as the client lives; false: it does
 	// not any more.
 	spawn func(fn func(context.Context)) bool
 
 	holds   map[uint64]*hold
-	made    map[uint64]*made // by inode: not answered by the service yet
+	made    map[uint64]*Made // by inode: not answered by the service yet
 	getting map[uint64]*getting
 	ranges  []*numberRange
 	tries   map[uint64]tries
@@ -67,23 +68,23 @@ type hold struct {
 	parent  uint64 // of dir: who moves dir gives it back first
 	tenant  uint32
 	squash  bool
-	session *session
+	session *Session
 	since   uint64
 	epoch   uint64 // of the standing that it was got under
 	used    time.Time
-	names   map[string]*made // of queue
-	queue   []*made          // in the order that they were made in
+	names   map[string]*Made // of queue
+	queue   []*Made          // in the order that they were made in
 	// back says that it is given back: nothing more is made under it, and it ends
 	// when the queue is empty.
 	back    bool
 	sending bool
 }
 
-// made is a file that was made here and that the service has not answered for.
-type made struct {
+// Made is a file that was made here and that the service has not answered for.
+type Made struct {
 	h      *hold
 	op     *wire.Create
-	attr   *wire.Attr // not changed
+	Attr   *wire.Attr // not changed
 	since  time.Time
 	from   *numberRange
 	commit *wire.Commit // its first content; nil: none yet
@@ -91,11 +92,11 @@ type made struct {
 	sent   bool         // it is on its way
 	done   chan struct{}
 	reply  *wire.MetaResponse // when done
-	err    error
+	Err    error
 }
 
-func newExclusive(m *metaConn, c *cache) *exclusive {
-	return &exclusive{meta: m, cache: c, holds: map[uint64]*hold{}, made: map[uint64]*made{}, getting: map[uint64]*getting{},
+func newExclusive(m *Conn, c *cache) *exclusive {
+	return &exclusive{meta: m, cache: c, holds: map[uint64]*hold{}, made: map[uint64]*Made{}, getting: map[uint64]*getting{},
 		tries: map[uint64]tries{}, pause: map[uint64]time.Time{}}
 }
 
@@ -109,24 +110,23 @@ const (
 	localHold                       // the exclusive lease, or numbers, have to be asked for
 )
 
-// createLater makes a file under an exclusive lease; nil where the service has to.
-func (c *Client) createLater(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) *wire.Attr {
-	e := c.meta.exclusive
-	if e == nil || opts.Later == nil || !isName(name) || len(name) > moraine.MaxNameLen {
+// CreateLocally makes a file under an exclusive lease; nil where the service has to.
+func (m *Conn) CreateLocally(ctx context.Context, parent moraine.InodeID, name string, like NewFile) *Made {
+	e := m.Exclusive
+	if e == nil || !isName(name) || len(name) > moraine.MaxNameLen {
 		return nil
 	}
 	for range 3 {
-		m, what := e.make(uint64(parent), name, opts)
+		f, what := e.make(uint64(parent), name, like)
 		switch what {
 		case localMade:
-			opts.Later.made = m
-			return m.attr
+			return f
 		case localUnknown:
-			if _, err := c.LookupAt(ctx, parent, name); !retry.IsKind(err, moraine.NotFound) {
+			if a, err := m.LookupAt(ctx, parent, name); a != nil || (err != nil && !retry.IsKind(err, moraine.NotFound)) {
 				return nil
 			}
 		case localHold:
-			if !e.get(ctx, c, uint64(parent)) {
+			if !e.get(ctx, uint64(parent)) {
 				return nil
 			}
 		default:
@@ -136,8 +136,11 @@ func (c *Client) createLater(ctx context.Context, parent moraine.InodeID, name s
 	return nil
 }
 
+// NewFile says what a file that is made under an exclusive lease is like.
+type NewFile struct{ Mode, UID, GID uint32 }
+
 // make makes a file, if all that it takes is there.
-func (e *exclusive) make(dir uint64, name string, opts NodeOptions) (*made, localCreate) {
+func (e *exclusive) make(dir uint64, name string, like NewFile) (*Made, localCreate) {
 	c := e.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,10 +167,10 @@ func (e *exclusive) make(dir uint64, name string, opts NodeOptions) (*made, loca
 	id := r.first + uint64(r.next)
 	r.next++
 	r.open++
-	op := &wire.Create{Parent: dir, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: opts.Mode & 0o7777,
-		Uid: opts.UID, Gid: opts.GID, Exclusive: true, Inode: id}
+	op := &wire.Create{Parent: dir, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: like.Mode & 0o7777,
+		Uid: like.UID, Gid: like.GID, Exclusive: true, Inode: id}
 	nanos := now.UnixNano()
-	m := &made{h: h, op: op, since: now, from: r, done: make(chan struct{}), attr: &wire.Attr{Inode: id, Type: op.Type,
+	m := &Made{h: h, op: op, since: now, from: r, done: make(chan struct{}), Attr: &wire.Attr{Inode: id, Type: op.Type,
 		Mode: op.Mode, Uid: h.squashed(op.Uid), Gid: h.squashed(op.Gid), Nlink: 1, Parent: dir, Tenant: h.tenant,
 		Generation: uint64(moraine.ID(id).Incarnation())<<56 | 1, Atime: nanos, Mtime: nanos, Ctime: nanos}}
 	h.queue, h.used = append(h.queue, m), now
@@ -194,7 +197,7 @@ func (h *hold) squashed(id uint32) uint32 {
 // trusted reports whether nobody else can have the directory now. The mutex is held.
 func (e *exclusive) trusted(h *hold) bool {
 	st := &e.cache.standing
-	return e.cache.usable() && st.session == h.session.id && st.epoch == h.epoch
+	return e.cache.usable() && st.session == h.session.Id && st.epoch == h.epoch
 }
 
 // wantedBack carries out that the service wants a directory back. The mutex is held.
@@ -208,7 +211,7 @@ func (e *exclusive) wantedBack(dir uint64) {
 	e.pause[dir] = e.cache.clock.Now().Add(holdPause)
 	h := e.holds[dir]
 	if h == nil { // it was lost, and the service has not heard
-		h = e.add(dir, e.meta.current(), 0, nil)
+		h = e.add(dir, e.meta.Current(), 0, nil)
 	}
 	e.cache.metrics.HoldRecalls.Inc()
 	e.giveBack(h)
@@ -229,7 +232,7 @@ func (e *exclusive) kick(h *hold) {
 		return
 	}
 	for _, m := range h.queue { // the client is closed
-		m.err = errClosed
+		m.Err = ErrClosed
 		close(m.done)
 	}
 	h.queue = nil
@@ -237,7 +240,7 @@ func (e *exclusive) kick(h *hold) {
 }
 
 // want has a file sent, with all before it. The mutex is held.
-func (e *exclusive) want(m *made) {
+func (e *exclusive) want(m *Made) {
 	m.wanted = true
 	e.kick(m.h)
 }
@@ -249,17 +252,17 @@ func (h *hold) wantAll() {
 }
 
 // wait returns what became of a file that was made here.
-func (m *made) wait(ctx context.Context) error {
+func (m *Made) wait(ctx context.Context) error {
 	select {
 	case <-m.done:
-		return m.err
+		return m.Err
 	case <-ctx.Done():
 		return retry.ContextError(ctx, "make the file")
 	}
 }
 
-// answered reports whether the service has answered for it.
-func (m *made) answered() bool {
+// Answered reports whether the service has answered for it.
+func (m *Made) Answered() bool {
 	select {
 	case <-m.done:
 		return true
@@ -268,14 +271,14 @@ func (m *made) answered() bool {
 	}
 }
 
-// settle has the service hear of a file that was made here, and returns what became
+// Settle has the service hear of a file that was made here, and returns what became
 // of it. For one that was not (nil) it does nothing.
-func (e *exclusive) settle(ctx context.Context, m *made) error {
+func (e *exclusive) Settle(ctx context.Context, m *Made) error {
 	if m == nil {
 		return nil
 	}
-	if m.answered() {
-		return m.err
+	if m.Answered() {
+		return m.Err
 	}
 	e.cache.mu.Lock()
 	e.want(m)
@@ -283,9 +286,9 @@ func (e *exclusive) settle(ctx context.Context, m *made) error {
 	return m.wait(ctx)
 }
 
-// commit has a file made with its first content. It returns false where the file is
+// Commit has a file made with its first content. It returns false where the file is
 // there already: then the content is to be committed as any.
-func (e *exclusive) commit(ctx context.Context, m *made, op *wire.Commit, s *session) (*wire.CommitReply, bool, error) {
+func (e *exclusive) Commit(ctx context.Context, m *Made, op *wire.Commit, s *Session) (*wire.CommitReply, bool, error) {
 	e.cache.mu.Lock()
 	first := !m.sent && m.commit == nil
 	if first {
@@ -362,7 +365,7 @@ func (e *exclusive) finish(ctx context.Context) error {
 // number, and by its name, and whether there is any in a directory. A file that may
 // be seen by nobody else is answered; the rest the service knows when it is asked.
 // The mutex is held.
-func (e *exclusive) of(inode uint64) *made {
+func (e *exclusive) of(inode uint64) *Made {
 	if e == nil {
 		return nil
 	}
@@ -372,7 +375,7 @@ func (e *exclusive) of(inode uint64) *made {
 	return nil
 }
 
-func (e *exclusive) named(dir uint64, name string) *made {
+func (e *exclusive) named(dir uint64, name string) *Made {
 	if e == nil {
 		return nil
 	}
@@ -386,8 +389,8 @@ func (e *exclusive) pending(dir uint64) bool {
 	return e != nil && e.holds[dir] != nil && len(e.holds[dir].queue) > 0
 }
 
-// ofLocked returns a file that was made here and not answered for, nil for none.
-func (e *exclusive) ofLocked(inode uint64) *made {
+// OfLocked returns a file that was made here and not answered for, nil for none.
+func (e *exclusive) OfLocked(inode uint64) *Made {
 	if e == nil {
 		return nil
 	}
@@ -406,3 +409,9 @@ func (e *exclusive) giveAllBack() {
 		e.giveBack(h)
 	}
 }
+
+// ErrClosed is the error of what nobody can carry out any more.
+var ErrClosed = errors.New("the client is closed")
+
+// ErrPutLost is the error of bytes that nobody can commit any more.
+var ErrPutLost = errors.New("bytes that had been sent went with the session before they were committed")

@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 
 // next returns the files to be sent next: those wanted, and all before them, as many
 // as one request takes. The mutex is held.
-func (h *hold) next() []*made {
+func (h *hold) next() []*Made {
 	last := len(h.queue) // past the last one that is wanted
 	for !h.back && last > 0 && !h.queue[last-1].wanted {
 		last--
@@ -74,14 +74,14 @@ func (h *hold) next() []*made {
 
 // send makes one request of the creates of a batch, each with its first content
 // where it has some, and of the end of the hold.
-func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) (replies []*wire.MetaResponse, err error) {
+func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) (replies []*wire.MetaResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.meta.patience)
 	defer cancel()
 	op := &wire.Batch{}
 	e.cache.mu.Lock()
 	since := h.since
 	e.cache.mu.Unlock()
-	epoch := e.cache.epochOf(h.session.id)
+	epoch := e.cache.epochOf(h.session.Id)
 	add := func(req *wire.MetaRequest) error {
 		n, err := h.session.numbers.take(ctx)
 		if err != nil {
@@ -114,10 +114,10 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*made, end bool) 
 			return nil, err
 		}
 	}
-	began := e.meta.clock.Now()
+	began := e.meta.Clock.Now()
 	var resp *wire.MetaResponse
 	resp, unknown, err = e.meta.exchange(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Batch{Batch: op}}, h.session, 0)
-	e.meta.metrics.MetaSeconds.Observe(e.meta.clock.Since(began).Seconds())
+	e.meta.metrics.MetaSeconds.Observe(e.meta.Clock.Since(began).Seconds())
 	replies = resp.GetBatch().GetResponses()
 	if err == nil && len(replies) != len(op.Requests) {
 		err = retry.BadReply("batch")
@@ -145,15 +145,15 @@ func (c *cache) epochOf(session uint64) uint64 {
 }
 
 // sent takes what became of a batch. It returns whether the session is over.
-func (e *exclusive) sent(h *hold, batch []*made, replies []*wire.MetaResponse, err error) bool {
+func (e *exclusive) sent(h *hold, batch []*Made, replies []*wire.MetaResponse, err error) bool {
 	c := e.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, m := range batch {
-		if m.err = err; err == nil {
+		if m.Err = err; err == nil {
 			m.reply = replies[i]
 			if bad := replies[i].GetError(); bad != nil {
-				m.err = transport.ErrorFromWire(bad)
+				m.Err = transport.ErrorFromWire(bad)
 			}
 		}
 		e.answered(h, m)
@@ -166,9 +166,9 @@ func (e *exclusive) sent(h *hold, batch []*made, replies []*wire.MetaResponse, e
 }
 
 // answered takes out a file that the service has answered for. The mutex is held.
-func (e *exclusive) answered(h *hold, m *made) {
+func (e *exclusive) answered(h *hold, m *Made) {
 	c := e.cache
-	id, name := m.attr.Inode, m.op.Name
+	id, name := m.Attr.Inode, m.op.Name
 	delete(e.made, id)
 	delete(h.names, name)
 	m.from.open--
@@ -178,18 +178,18 @@ func (e *exclusive) answered(h *hold, m *made) {
 	l := c.leases[h.dir]
 	switch {
 	case l == nil:
-	case m.err == nil && !h.back && h.session.id == c.standing.session && e.trusted(h):
+	case m.Err == nil && !h.back && h.session.Id == c.standing.session && e.trusted(h):
 		// Nobody else can have changed it. Where the end of the hold went along, another
 		// may have, and it may have been recalled from here before this answer came.
 		l.know(c, name, id)
 	default:
 		c.dropEntry(l, name)
 	}
-	if m.err != nil {
-		m.err = m.lost(m.err)
+	if m.Err != nil {
+		m.Err = m.lost(m.Err)
 		c.metrics.LocalCreatesLost.Inc()
-		e.meta.log.Warn("a file that was made under an exclusive lease is lost", "name", name,
-			"directory", moraine.InodeID(h.dir), "err", m.err)
+		e.meta.Log.Warn("a file that was made under an exclusive lease is lost", "name", name,
+			"directory", moraine.InodeID(h.dir), "err", m.Err)
 	}
 	close(m.done)
 }
@@ -198,7 +198,7 @@ func (e *exclusive) answered(h *hold, m *made) {
 // refused as it refuses any file says so; what it could not know any more is an
 // input/output error; so is its first content, where the devices that took it went out
 // meanwhile: that one is not put anew, as the file is not there either.
-func (m *made) lost(err error) error {
+func (m *Made) lost(err error) error {
 	switch kind := moraine.KindOf(err); {
 	case kind == moraine.Exists:
 		err = fmt.Errorf("another client made a file of that name while this one could not be reached: %w", err)
@@ -206,28 +206,27 @@ func (m *made) lost(err error) error {
 		return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: fmt.Errorf(
 			"the file was not made, and its first content is lost: it could not be committed any more (%v). Write it again", err)}
 	case kind == moraine.SessionExpired, kind == moraine.Stale:
-		err = fmt.Errorf("%w: %w", errPutLost, err)
+		err = fmt.Errorf("%w: %w", ErrPutLost, err)
 	default:
 		return err
 	}
 	return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: errors.Join(err)}
 }
 
-// SendMade returns once the service has heard of the files that this client made in
-// a directory under an exclusive lease (NodeOptions.Later), or with what went wrong
-// with the last of them. Without one it does nothing. May be called concurrently.
-func (c *Client) SendMade(ctx context.Context, dir moraine.InodeID) error {
-	e := c.meta.exclusive
+// SendMade has the service hear of all files that were made here in a directory, and
+// returns what became of the last of them.
+func (m *Conn) SendMade(ctx context.Context, dir moraine.InodeID) error {
+	e := m.Exclusive
 	if e == nil {
 		return nil
 	}
 	e.cache.mu.Lock()
-	var last *made
+	var last *Made
 	if h := e.holds[uint64(dir)]; h != nil && len(h.queue) > 0 {
 		last = h.queue[len(h.queue)-1]
 	}
 	e.cache.mu.Unlock()
-	return retry.Wrap("client.SendMade", dir.String(), e.settle(ctx, last))
+	return e.Settle(ctx, last)
 }
 
 // clear has the service hear, before a request, of what was made here that it could
@@ -243,7 +242,7 @@ func (e *exclusive) clear(ctx context.Context, req *wire.MetaRequest) error {
 		return nil
 	}
 	e.letGo(req)
-	var wait []*made
+	var wait []*Made
 	last := func(h *hold) {
 		if h == nil || len(h.queue) == 0 {
 			return
@@ -333,18 +332,4 @@ func meets(req *wire.MetaRequest) met {
 		return met{}
 	}
 	return met{all: true}
-}
-
-// place returns the inode that decides where the bytes of a file go and which quotas
-// they count in: of a file that the service has not heard of, its directory.
-func (c *cache) place(inode moraine.InodeID) moraine.InodeID {
-	if c == nil || c.exclusive == nil {
-		return inode
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.exclusive.made[uint64(inode)]; m != nil {
-		return moraine.InodeID(m.h.dir)
-	}
-	return inode
 }

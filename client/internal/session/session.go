@@ -1,8 +1,9 @@
-package client
+package session
 
 import (
 	"context"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,11 +13,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// session is the client's standing with the service. It never changes but for
+// Session is the client's standing with the service. It never changes but for
 // its token and routing; a session that ended is replaced by another one.
-type session struct {
-	id      uint64
-	root    moraine.InodeID
+type Session struct {
+	Id      uint64
+	Root    moraine.InodeID
 	term    time.Duration
 	numbers *window
 	// leases says that the service grants it leases.
@@ -31,18 +32,55 @@ type session struct {
 	routing atomic.Uint64
 }
 
-// doubtful reports whether the session may be over without our knowing.
-func (m *metaConn) doubtful(s *session) bool {
-	at := s.renewed.Load()
-	return at == nil || m.clock.Since(*at) > s.term*3/4
+// Start opens the first session, and keeps it, its leases and the health of the servers
+// until life ends, by goroutines of running. ctx bounds only the opening. On error the
+// caller ends life.
+func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
+	// Before the session is open: the first server may be gone.
+	running.Go(func() { m.endpointHealth.run(life) })
+	if _, err := m.open(ctx, nil); err != nil {
+		return err
+	}
+	running.Go(func() { m.renewEvery(life) })
+	if m.cache != nil {
+		running.Go(func() { m.keepLeases(life) })
+	}
+	if e := m.Exclusive; e != nil {
+		e.spawn = func(fn func(context.Context)) bool {
+			if life.Err() != nil {
+				return false
+			}
+			running.Go(func() { fn(life) })
+			return true
+		}
+		running.Go(func() { e.tick(life) })
+	}
+	return nil
 }
 
-// current returns the present session.
-func (m *metaConn) current() *session { return m.session.Load() }
+// SendAllMade gives the exclusive leases back, and returns once the service has heard of
+// all files that were made under them, or ctx has ended.
+func (m *Conn) SendAllMade(ctx context.Context) {
+	if err := m.Exclusive.finish(ctx); err != nil {
+		m.Log.Warn("not all files that were made under exclusive leases were sent", "err", err)
+	}
+}
+
+// Forget drops all that is cached: nobody recalls anything from here on.
+func (m *Conn) Forget() { m.cache.reset() }
+
+// Doubtful reports whether the session may be over without our knowing.
+func (m *Conn) Doubtful(s *Session) bool {
+	at := s.renewed.Load()
+	return at == nil || m.Clock.Since(*at) > s.term*3/4
+}
+
+// Current returns the present session.
+func (m *Conn) Current() *Session { return m.session.Load() }
 
 // open opens the first session, or the next one in place of old. If another
 // caller has replaced old meanwhile, that session is returned.
-func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
+func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	select {
 	case m.opening <- struct{}{}:
 		defer func() { <-m.opening }()
@@ -57,7 +95,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 		return nil, &moraine.Error{Op: "open session", Kind: moraine.Internal, Err: err}
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: nonce, Scope: m.scope, Leases: m.cache != nil}}}
-	began := m.clock.Now()
+	began := m.Clock.Now()
 	resp, _, err := m.exchange(ctx, req, nil, 0)
 	if err != nil {
 		return nil, err
@@ -66,7 +104,7 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
 		return nil, retry.BadReply("open session")
 	}
-	s := &session{id: r.Session, root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
+	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
 	s.renewed.Store(&began)
 	s.sawRouting(r.RoutingEpoch)
@@ -77,44 +115,44 @@ func (m *metaConn) open(ctx context.Context, old *session) (*session, error) {
 	m.session.Store(s)
 	m.servers.learn(r.Metadata)
 	m.metrics.Sessions.Inc()
-	m.sawTopology(r.TopologyVersion)
+	m.SawTopology(r.TopologyVersion)
 	if old != nil {
-		m.log.Warn("the session had expired; a new one is open",
-			"old", moraine.SessionID(old.id), "session", moraine.SessionID(s.id))
+		m.Log.Warn("the session had expired; a new one is open",
+			"old", moraine.SessionID(old.Id), "session", moraine.SessionID(s.Id))
 	}
 	return s, nil
 }
 
 // takeToken hands a new token to the data connections.
-func (m *metaConn) takeToken(s *session, r *wire.SessionReply) {
+func (m *Conn) takeToken(s *Session, r *wire.SessionReply) {
 	if len(r.Token) == 0 {
 		return
 	}
 	m.dialer.SetToken(r.Token)
-	now := m.clock.Now().Unix()
+	now := m.Clock.Now().Unix()
 	s.tokenRenew.Store(now + max(0, r.TokenExpires-now)/2)
 }
 
 // takeRevoked has no server with a revoked certificate called any more.
-func (m *metaConn) takeRevoked(r *wire.SessionReply) {
+func (m *Conn) takeRevoked(r *wire.SessionReply) {
 	m.revoking.Lock()
 	defer m.revoking.Unlock()
 	if v := r.GetRevokedVersion(); v != m.revoked.Swap(v) {
 		m.dialer.SetRevoked(transport.NewRevocations(r.GetRevoked()))
-		m.log.Info("the list of servers with revoked certificates changed", "revoked", len(r.GetRevoked()))
+		m.Log.Info("the list of servers with revoked certificates changed", "revoked", len(r.GetRevoked()))
 	}
 }
 
 // renewal is a request that renews the session.
-func (m *metaConn) renewal(wantToken bool) *wire.MetaRequest {
+func (m *Conn) renewal(wantToken bool) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken, RevokedVersion: m.revoked.Load()}}}
 }
 
-// renew renews the session once, and opens another one where it has ended.
-func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
-	s := m.current()
-	wantToken = wantToken || m.clock.Now().Unix() >= s.tokenRenew.Load()
-	began := m.clock.Now()
+// Renew renews the session once, and opens another one where it has ended.
+func (m *Conn) Renew(ctx context.Context, wantToken bool) error {
+	s := m.Current()
+	wantToken = wantToken || m.Clock.Now().Unix() >= s.tokenRenew.Load()
+	began := m.Clock.Now()
 	resp, _, err := m.exchange(ctx, m.renewal(wantToken), s, 0)
 	if retry.IsKind(err, moraine.SessionExpired) {
 		_, err = m.open(ctx, s)
@@ -133,7 +171,7 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 	m.takeToken(s, r)
 	m.takeRevoked(r)
 	m.servers.learn(r.GetMetadata())
-	m.sawTopology(r.GetTopologyVersion())
+	m.SawTopology(r.GetTopologyVersion())
 	s.sawRouting(r.GetRoutingEpoch())
 	m.sawQuotas(r)
 	return nil
@@ -141,24 +179,24 @@ func (m *metaConn) renew(ctx context.Context, wantToken bool) error {
 
 // renewEvery renews the session until ctx ends, several times in each term, so
 // that a failover or a few lost packets do not end it.
-func (m *metaConn) renewEvery(ctx context.Context) {
+func (m *Conn) renewEvery(ctx context.Context) {
 	for {
-		every := min(max(m.current().term/12, time.Second/10), 5*time.Second)
+		every := min(max(m.Current().term/12, time.Second/10), 5*time.Second)
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.clock.After(every):
+		case <-m.Clock.After(every):
 		}
-		if err := m.renew(ctx, false); err != nil && ctx.Err() == nil {
-			m.log.Warn("the session could not be renewed", "session", moraine.SessionID(m.current().id), "err", err)
+		if err := m.Renew(ctx, false); err != nil && ctx.Err() == nil {
+			m.Log.Warn("the session could not be renewed", "session", moraine.SessionID(m.Current().Id), "err", err)
 		}
 	}
 }
 
-// close ends the session at the service, which ends its grants and unlinked
+// Close ends the session at the service, which ends its grants and unlinked
 // files. Trying is enough: a session that is not closed expires.
-func (m *metaConn) close(ctx context.Context) error {
-	s := m.current()
+func (m *Conn) Close(ctx context.Context) error {
+	s := m.Current()
 	if s == nil {
 		return nil
 	}
@@ -172,4 +210,13 @@ func (m *metaConn) close(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// sawQuotas notes that a session's opening or renewal told of quotas. One that
+// does not may be of an earlier release, which tells with grants alone; they
+// also tell that there are none any more.
+func (m *Conn) sawQuotas(r *wire.SessionReply) {
+	if r.GetQuotas() {
+		m.Quotas.Store(true)
+	}
 }

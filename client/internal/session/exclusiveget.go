@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -23,7 +23,7 @@ type tries struct {
 
 // numberRange is inode numbers that the service gave the session.
 type numberRange struct {
-	session     *session
+	session     *Session
 	first       uint64
 	next, count uint32
 	open        int // taken, and not answered for
@@ -51,7 +51,7 @@ func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
 }
 
 // number returns a range with a number to take, nil for none. The mutex is held.
-func (e *exclusive) number(s *session) *numberRange {
+func (e *exclusive) number(s *Session) *numberRange {
 	for _, r := range e.ranges {
 		if r.session == s && r.next < r.count {
 			return r
@@ -63,7 +63,7 @@ func (e *exclusive) number(s *session) *numberRange {
 // spent returns the ranges of which nothing will be used any more. They are kept
 // until the service has heard of that (forget): it bounds those of a session. The
 // mutex is held.
-func (e *exclusive) spent(s *session) (firsts []uint64) {
+func (e *exclusive) spent(s *Session) (firsts []uint64) {
 	for _, r := range e.ranges {
 		if r.session == s && r.next == r.count && r.open == 0 {
 			firsts = append(firsts, r.first)
@@ -74,7 +74,7 @@ func (e *exclusive) spent(s *session) (firsts []uint64) {
 
 // forget takes out the ranges that the service has heard are spent, and those of
 // sessions that are over. The mutex is held.
-func (e *exclusive) forget(s *session, firsts []uint64) {
+func (e *exclusive) forget(s *Session, firsts []uint64) {
 	e.ranges = slices.DeleteFunc(e.ranges, func(r *numberRange) bool {
 		return r.session != s || slices.Contains(firsts, r.first)
 	})
@@ -82,7 +82,7 @@ func (e *exclusive) forget(s *session, firsts []uint64) {
 
 // get asks for the exclusive lease on a directory, and for numbers where there are
 // none. It returns whether another try is worth while.
-func (e *exclusive) get(ctx context.Context, c *Client, dir uint64) bool {
+func (e *exclusive) get(ctx context.Context, dir uint64) bool {
 	e.cache.mu.Lock()
 	if g := e.getting[dir]; g != nil {
 		e.cache.mu.Unlock()
@@ -95,22 +95,22 @@ func (e *exclusive) get(ctx context.Context, c *Client, dir uint64) bool {
 	}
 	g := &getting{done: make(chan struct{})}
 	e.getting[dir] = g
-	epoch, s := e.cache.standing.epoch, e.meta.current()
+	epoch, s := e.cache.standing.epoch, e.meta.Current()
 	op := &wire.Hold{Directory: dir, Done: e.spent(s)}
 	if e.number(s) == nil {
 		op.Numbers = numberCount
 	}
 	e.cache.mu.Unlock()
-	resp, got, err := e.meta.doIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: op}})
+	resp, got, err := e.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: op}})
 	ok := e.got(g, op, epoch, s, got, resp.GetHold(), err)
 	if ok {
-		e.list(ctx, c, moraine.InodeID(dir))
+		e.list(ctx, moraine.InodeID(dir))
 	}
 	return ok
 }
 
 // got takes the answer to a request for an exclusive lease.
-func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *session, r *wire.HoldReply, err error) bool {
+func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *Session, r *wire.HoldReply, err error) bool {
 	c, dir := e.cache, op.Directory
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,18 +146,18 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *s
 }
 
 // add enters a hold. The mutex is held.
-func (e *exclusive) add(dir uint64, s *session, epoch uint64, r *wire.HoldReply) *hold {
-	h := &hold{dir: dir, session: s, epoch: epoch, used: e.cache.clock.Now(), names: map[string]*made{},
+func (e *exclusive) add(dir uint64, s *Session, epoch uint64, r *wire.HoldReply) *hold {
+	h := &hold{dir: dir, session: s, epoch: epoch, used: e.cache.clock.Now(), names: map[string]*Made{},
 		squash: r.GetSquash(), tenant: r.GetDirectory().GetTenant(), parent: r.GetDirectory().GetParent(), since: r.GetSince()}
 	e.holds[dir] = h
 	return h
 }
 
 // list learns the names in a directory, if they are not too many.
-func (e *exclusive) list(ctx context.Context, c *Client, dir moraine.InodeID) {
+func (e *exclusive) list(ctx context.Context, dir moraine.InodeID) {
 	after := ""
 	for range maxHoldPages {
-		page, err := c.ReadDirPage(ctx, dir, after, 0)
+		page, err := e.meta.ReadDirPage(ctx, dir, after, 0)
 		if err != nil || !page.More || len(page.Entries) == 0 {
 			return
 		}

@@ -1,11 +1,9 @@
-package client
+package session
 
 import (
-	"context"
 	"strings"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -93,28 +91,4 @@ func (w *cacheWalk) jump(inode uint64) bool {
 // isName reports whether the service takes a path of just this for one entry.
 func isName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.Contains(s, "/")
-}
-
-// walkFrom resolves a path from a directory at the service, and keeps what may be
-// kept. from 0 is the root.
-func (c *Client) walkFrom(ctx context.Context, from moraine.InodeID, path string, follow bool) (*wire.WalkReply, error) {
-	t := c.cache.ask()
-	resp, err := c.meta.do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
-		From: uint64(from), Path: path, Follow: follow, Steps: t.epoch != 0}}})
-	if err != nil {
-		return nil, err
-	}
-	w := resp.GetWalk()
-	if w == nil || (w.Found && w.Attr == nil) {
-		return nil, retry.BadReply("walk")
-	}
-	c.cache.fill(t, resp.Lease, func(f *filling) {
-		for _, s := range w.Steps {
-			f.entry(s.Parent, s.Name, s.Attr)
-		}
-		if w.Found {
-			f.attr(w.Attr)
-		}
-	})
-	return w, nil
 }

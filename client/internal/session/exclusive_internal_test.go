@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func TestWhatIsSentNext(t *testing.T) {
 		t.Run(row.what, func(t *testing.T) {
 			h := &hold{back: row.back}
 			for range row.queue {
-				h.queue = append(h.queue, &made{commit: small})
+				h.queue = append(h.queue, &Made{commit: small})
 			}
 			for _, i := range row.wanted {
 				h.queue[i].wanted = true
@@ -58,9 +58,9 @@ func TestWhatIsSentNext(t *testing.T) {
 func holdOf(t *testing.T) (*exclusive, *hold) {
 	t.Helper()
 	c := newCache(100, clock.System{}, metrics.NewMetrics(nil))
-	s := &session{id: 3}
-	c.standing = standing{session: s.id, epoch: 1, trusted: true, sent: time.Now(), trust: time.Hour}
-	m := &metaConn{cache: c}
+	s := &Session{Id: 3}
+	c.standing = standing{session: s.Id, epoch: 1, trusted: true, sent: time.Now(), trust: time.Hour}
+	m := &Conn{cache: c}
 	m.session.Store(s)
 	e := newExclusive(m, c)
 	e.spawn = func(func(context.Context)) bool { return true }
@@ -78,13 +78,13 @@ func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprint("given back: ", back), func(t *testing.T) {
 			e, h := holdOf(t)
-			m, what := e.make(7, "x", NodeOptions{})
+			m, what := e.make(7, "x", NewFile{})
 			require.Equal(t, localMade, what)
 			c := e.cache
 			c.mu.Lock()
 			if back {
 				e.giveBack(h)
-				c.recall([]*wire.Recall{{Number: 1, Touches: []*wire.Touch{{Lease: 7, Inode: m.attr.Inode, Name: "x", Gone: true}}}})
+				c.recall([]*wire.Recall{{Number: 1, Touches: []*wire.Touch{{Lease: 7, Inode: m.Attr.Inode, Name: "x", Gone: true}}}})
 			}
 			c.mu.Unlock()
 			require.False(t, e.sent(h, h.queue, []*wire.MetaResponse{{}}, nil))
@@ -100,7 +100,7 @@ func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 // a session has so many.
 func TestSpentNumbersAreReportedAgain(t *testing.T) {
 	e, _ := holdOf(t)
-	s := e.meta.current()
+	s := e.meta.Current()
 	e.ranges[0].next = 2
 	require.Equal(t, []uint64{100}, e.spent(s))
 	op := &wire.Hold{Directory: 9, Numbers: numberCount, Done: e.spent(s)}

@@ -1,4 +1,4 @@
-package client
+package session
 
 // eventLog remembers to which inodes something happened lately.
 type eventLog struct {

@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -11,7 +11,7 @@ const maxReroutes = 3
 
 // sawRouting notes the routing epoch that a session's opening or renewal told.
 // It only rises; 0 is from a service that has none.
-func (s *session) sawRouting(epoch uint64) {
+func (s *Session) sawRouting(epoch uint64) {
 	for {
 		have := s.routing.Load()
 		if have >= epoch || s.routing.CompareAndSwap(have, epoch) {
@@ -23,7 +23,7 @@ func (s *session) sawRouting(epoch uint64) {
 // reroute asks for the present routing, after the service has refused a request
 // that was routed by another, without having looked at it. It returns whether the
 // request may be made again.
-func (m *metaConn) reroute(ctx context.Context, s *session) error {
+func (m *Conn) reroute(ctx context.Context, s *Session) error {
 	if s == nil {
 		return &moraine.Error{Op: "route", Kind: moraine.Misrouted}
 	}

@@ -1,13 +1,18 @@
-package client
+package session
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -49,10 +54,8 @@ func TestAServerThatCannotProveItselfIsPassedOver(t *testing.T) {
 		{nil, []string{"a:1", "b:1", "c:1"}, false},
 	} {
 		g := &refuser{good: c.good}
-		cfg, deps := Config{Metadata: [][]string{{"a:1"}, {"b:1"}, {"c:1"}}}, Deps{Dialer: g}
-		cfg.setDefaults()
-		deps.setDefaults()
-		m := newMetaConn(&cfg, &deps)
+		m := New(Config{Metadata: [][]string{{"a:1"}, {"b:1"}, {"c:1"}}, AttemptTimeout: 5 * time.Second, Patience: 2 * time.Minute},
+			Deps{Dialer: g, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader})
 		_, unknown, err := m.exchange(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}}, nil, 0)
 		require.Equal(t, c.ok, err == nil, "%v", err)
 		require.False(t, unknown, "nobody has begun it")

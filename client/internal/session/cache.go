@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"container/list"
@@ -145,7 +145,7 @@ func (c *cache) use(lease uint64) *leased {
 // get returns an inode's attributes, nil where they are not kept. The mutex is held.
 func (c *cache) get(inode uint64) *wire.Attr {
 	if m := c.exclusive.of(inode); m != nil {
-		return m.attr
+		return m.Attr
 	}
 	a, ok := c.attrs[inode]
 	if !ok || !c.free(inode) || c.use(a.under.id) == nil {
@@ -158,7 +158,7 @@ func (c *cache) get(inode uint64) *wire.Attr {
 // mutex is held.
 func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
 	if m := c.exclusive.named(dir, name); m != nil {
-		return m.attr.Inode, true
+		return m.Attr.Inode, true
 	}
 	l := c.use(dir)
 	if l == nil {
@@ -183,7 +183,7 @@ func (c *cache) attr(inode moraine.InodeID) *wire.Attr {
 	return nil
 }
 
-// hasNoXattrs reports whether an inode is known to have no extended attributes.
+// HasNoXattrs reports whether an inode is known to have no extended attributes.
 func (c *cache) hasNoXattrs(inode moraine.InodeID) bool {
 	a := c.attr(inode)
 	return a != nil && !a.Xattrs

@@ -1,4 +1,4 @@
-package client
+package session
 
 import (
 	"context"
@@ -68,13 +68,17 @@ func (h half) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
+// conn returns one that asks two servers, a first.
+func (p *pair) conn() *Conn {
+	return New(Config{Metadata: [][]string{{"a"}, {"b"}}, AttemptTimeout: 5 * time.Second, Patience: 2 * time.Minute},
+		Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader})
+}
+
 // request makes a read of two servers, a first, and returns how long it took. before,
 // where there is one, has what goes before it.
-func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *metaConn)) (time.Duration, *metaConn) {
+func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *Conn)) (time.Duration, *Conn) {
 	p.asked = map[string]int{}
-	cfg := Config{Metadata: [][]string{{"a"}, {"b"}}}
-	cfg.setDefaults()
-	m := newMetaConn(&cfg, &Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader})
+	m := p.conn()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.endpointHealth.run(ctx) }()
@@ -101,7 +105,7 @@ func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
 		took, m := p.request(t)
 		require.GreaterOrEqual(t, took, 660*time.Millisecond)
 		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
-		require.EqualValues(t, 1, count(m.metrics.LeadersLeft))
+		require.EqualValues(t, 1, metrics.Count(m.metrics.LeadersLeft))
 	})
 }
 
@@ -111,10 +115,10 @@ func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "a", silent: "a"}
 		var held sync.WaitGroup
-		took, m := p.request(t, func(ctx context.Context, m *metaConn) {
+		took, m := p.request(t, func(ctx context.Context, m *Conn) {
 			held.Go(func() {
 				stub, addrs := m.servers.current()
-				_, err := m.try(ctx, stub, addrs, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{}}}, watchWait)
+				_, err := m.try(ctx, stub, addrs, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{}}}, 20*time.Second)
 				require.True(t, retry.IsTransient(err), "%v", err)
 			})
 			time.Sleep(time.Second)
@@ -126,7 +130,7 @@ func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
 		})
 		held.Wait()
 		require.LessOrEqual(t, took, 660*time.Millisecond+lookEvery+20*time.Millisecond)
-		require.EqualValues(t, 2, count(m.metrics.LeadersLeft))
+		require.EqualValues(t, 2, metrics.Count(m.metrics.LeadersLeft))
 	})
 }
 
@@ -138,11 +142,15 @@ func TestAFirstSessionIsOpenedPastAServerThatIsGone(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := &pair{serving: leader, silent: "a", asked: map[string]int{}}
 			began := time.Now()
-			c, err := Dial(t.Context(), Config{Metadata: [][]string{{"a"}, {"b"}}}, Deps{Dialer: p})
-			require.NoError(t, err)
+			life, stop := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			m := p.conn()
+			require.NoError(t, m.Start(t.Context(), life, &running))
 			require.Less(t, time.Since(began), lookAfter+50*time.Millisecond, "leader %s", leader)
 			require.Zero(t, p.asked["a"])
-			require.NoError(t, c.Close())
+			require.NoError(t, m.Close(t.Context()))
+			stop()
+			running.Wait()
 		})
 	}
 }
@@ -154,8 +162,11 @@ func TestAFirstSessionThatNobodyOpens(t *testing.T) {
 		p := &pair{serving: "b", silent: "b", took: map[string]time.Duration{"a": -1}, asked: map[string]int{}}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := Dial(ctx, Config{Metadata: [][]string{{"a"}, {"b"}}}, Deps{Dialer: p})
-		require.ErrorIs(t, err, moraine.Timeout)
+		life, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		require.ErrorIs(t, p.conn().Start(ctx, life, &running), moraine.Timeout)
+		stop()
+		running.Wait()
 	})
 }
 
@@ -176,7 +187,7 @@ func TestALeaderThatIsSlowIsWaitedFor(t *testing.T) {
 		p := &pair{serving: "a", took: map[string]time.Duration{"a": 4900 * time.Millisecond}}
 		took, m := p.request(t)
 		require.Equal(t, 4900*time.Millisecond, took)
-		require.Zero(t, count(m.metrics.LeadersLeft))
+		require.Zero(t, metrics.Count(m.metrics.LeadersLeft))
 		require.LessOrEqual(t, p.asked["b"], 25, "others are asked now and then")
 		require.Zero(t, p.asked["a"])
 	})
@@ -196,7 +207,7 @@ func TestWhoAnswersIsNotAskedAbout(t *testing.T) {
 // A client that has met an incarnation of the metadata follows no older one, nor
 // another of the same number.
 func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
-	m := &metaConn{}
+	m := &Conn{}
 	mark := make([]byte, 16)
 	mark[3] = 7
 	require.NoError(t, m.follows(nil))

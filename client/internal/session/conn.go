@@ -1,4 +1,14 @@
-package client
+// Package session is a client's standing with the metadata service. A Conn finds the leader
+// and learns when another one leads (endpointhealth.go), opens and renews the session
+// (session.go), numbers mutations so that each is applied at most once (window.go), and
+// repeats what was not answered. It caches names and attributes under leases (cache.go,
+// leases.go), and makes files under exclusive leases on directories (exclusive.go).
+//
+// One path through it: Walk asks the cache (cachewalk.go); what no lease covers is asked for
+// by Do, which takes the present session, and for a mutation the next number of its window;
+// exchange sends the request to one server after the other until one answers; the answer is
+// kept under the leases that came with it (cachefill.go), until one is recalled (cachedrop.go).
+package session
 
 import (
 	"context"
@@ -20,81 +30,93 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// metaConn talks to the metadata service: it finds the leader, keeps the
+// Conn talks to the metadata service: it finds the leader, keeps the
 // session, numbers mutations, and repeats what was not answered. Safe for
 // concurrent use.
-type metaConn struct {
+type Conn struct {
 	attempt        time.Duration
 	patience       time.Duration
 	dialer         transport.Dialer
 	servers        *servers
 	endpointHealth *endpointHealth
-	clock          clock.Clock
-	log            *slog.Logger
+	Clock          clock.Clock
+	Log            *slog.Logger
 	metrics        *metrics.Metrics
 	random         io.Reader
 	scope          string // as Config.Scope
 
 	opening chan struct{} // holds one element while a session is being opened
-	session atomic.Pointer[session]
+	session atomic.Pointer[Session]
 	// incarnation is the newest of the metadata that was heard of.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
 	cache       *cache     // nil where it is off
-	exclusive   *exclusive // nil where it is off
-	// topology is the newest version that a session reply has named.
-	topology atomic.Uint64
+	Exclusive   *exclusive // nil where it is off
+	// TopologyVersion is the newest version that a session reply has named.
+	TopologyVersion atomic.Uint64
 	// revoked is the version of the list of revoked servers that the dialer has. Both
 	// change together, under revoking.
 	revoked  atomic.Uint64
 	revoking sync.Mutex
-	// quotas is whether there were any when a session or a grant of stripes was
+	// Quotas is whether there were any when a session or a grant of stripes was
 	// last answered.
-	quotas atomic.Bool
+	Quotas atomic.Bool
 }
 
-func newMetaConn(cfg *Config, deps *Deps) *metaConn {
-	m := &metaConn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
-		servers: newServers(deps.Dialer, cfg.Metadata), clock: deps.Clock, log: deps.Log,
+// Config says whom to talk to, and how long to try.
+type Config struct {
+	Metadata       [][]string // the metadata servers, each as the addresses of one server
+	Scope          string     // the directory that the session is confined to
+	AttemptTimeout time.Duration
+	Patience       time.Duration
+	// CacheEntries bounds the names and attributes that are kept; 0 or less: none.
+	CacheEntries    int
+	ExclusiveLeases bool
+}
+
+// Deps is what a Conn works with. All are needed.
+type Deps struct {
+	Dialer  transport.Dialer
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *metrics.Metrics
+	Random  io.Reader
+}
+
+// New asks nobody: start opens the session.
+func New(cfg Config, deps Deps) *Conn {
+	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
+		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
 		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, opening: make(chan struct{}, 1)}
+	if cfg.CacheEntries > 0 {
+		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
+		if cfg.ExclusiveLeases {
+			m.Exclusive = newExclusive(m, m.cache)
+			m.cache.exclusive = m.Exclusive
+		}
+	}
 	m.endpointHealth = newEndpointHealth(m)
 	return m
 }
 
-func (m *metaConn) sawTopology(version uint64) {
+func (m *Conn) SawTopology(version uint64) {
 	if version > 0 {
-		m.topology.Store(version)
+		m.TopologyVersion.Store(version)
 	}
 }
 
-// Meta makes one request to the metadata service, under the client's session,
-// and repeats it across lost replies, failovers and redirects until it is
-// answered, ctx ends, or Config.Patience has passed. A mutation keeps its
-// number through all attempts, so that it is applied at most once. The caller
-// sets only req.Op (and Partition), which must not change until Meta returns;
-// session and numbers are filled in here.
-//
-// The error is a *moraine.Error: the service's answer, or Timeout or Canceled
-// where ctx or the patience ended, or an answer was lost and a further attempt
-// was not let in: then it is unknown whether a mutation took effect. Where the session has expired a new one is opened, and the request is
-// made again under it, unless an attempt under the old one may have taken
-// effect, or the request is about what the old one owned: then the error is
-// SessionExpired, and later requests run under the new session.
-func (c *Client) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	return c.meta.do(ctx, req)
-}
-
-func (m *metaConn) do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, _, err := m.doIn(ctx, req)
+// Do makes one request under the present session: client.Client.Meta says how.
+func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, _, err := m.DoIn(ctx, req)
 	return resp, err
 }
 
-// doIn is do that also says under which session the request was answered.
-func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *session, error) {
-	began := m.clock.Now()
-	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Since(began).Seconds()) }()
+// DoIn is do that also says under which session the request was answered.
+func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *Session, error) {
+	began := m.Clock.Now()
+	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Since(began).Seconds()) }()
 	mutation := isMutation(req)
-	for range maxSessions {
-		s := m.current()
+	for range MaxSessions {
+		s := m.Current()
 		resp, unknown, err := m.once(ctx, req, s, mutation)
 		if !retry.IsKind(err, moraine.SessionExpired) {
 			return resp, s, err
@@ -108,15 +130,15 @@ func (m *metaConn) doIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 		}
 	}
 	return nil, nil, &moraine.Error{Op: opName(req), Kind: moraine.SessionExpired,
-		Err: fmt.Errorf("%d sessions in a row expired", maxSessions)}
+		Err: fmt.Errorf("%d sessions in a row expired", MaxSessions)}
 }
 
-// doUnder makes a mutation about what s owns, under s and no other session.
+// DoUnder makes a mutation about what s owns, under s and no other session.
 // Where s has ended the error is SessionExpired, and later requests run under
 // another one.
-func (m *metaConn) doUnder(ctx context.Context, req *wire.MetaRequest, s *session) (*wire.MetaResponse, error) {
-	began := m.clock.Now()
-	defer func() { m.metrics.MetaSeconds.Observe(m.clock.Now().Sub(began).Seconds()) }()
+func (m *Conn) DoUnder(ctx context.Context, req *wire.MetaRequest, s *Session) (*wire.MetaResponse, error) {
+	began := m.Clock.Now()
+	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Now().Sub(began).Seconds()) }()
 	resp, _, err := m.once(ctx, req, s, true)
 	if retry.IsKind(err, moraine.SessionExpired) {
 		// Renewals open one in any case; why that fails now is of no use here.
@@ -125,15 +147,15 @@ func (m *metaConn) doUnder(ctx context.Context, req *wire.MetaRequest, s *sessio
 	return resp, err
 }
 
-// maxSessions bounds the sessions that one request is tried under.
-const maxSessions = 3
+// MaxSessions bounds the sessions that one request is tried under.
+const MaxSessions = 3
 
 // once makes the request under one session. unknown says that an attempt may
 // have taken effect without its answer having come.
-func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, mutation bool) (
+func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, mutation bool) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	if !mutation {
-		if err := m.exclusive.clear(ctx, req); err != nil {
+		if err := m.Exclusive.clear(ctx, req); err != nil {
 			return nil, false, err
 		}
 		return m.exchange(ctx, req, s, 0)
@@ -143,9 +165,9 @@ func (m *metaConn) once(ctx context.Context, req *wire.MetaRequest, s *session, 
 		return nil, false, retry.ContextError(ctx, opName(req))
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
-	named, epoch := m.cache.putAside(req, s.id)
+	named, epoch := m.cache.putAside(req, s.Id)
 	// Only now: nothing is made any more that the request meets.
-	if err := m.exclusive.clear(ctx, req); err != nil {
+	if err := m.Exclusive.clear(ctx, req); err != nil {
 		m.cache.takeUp(named, nil, true, false)
 		return nil, false, err
 	}
@@ -182,13 +204,13 @@ func unsure(ctx context.Context, op string, err error) error {
 	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so that it may have taken effect; after that: %w", err)}
 }
 
-// quick asks once, and once more after a redirect or by a new routing: for callers who have
+// Quick asks once, and once more after a redirect or by a new routing: for callers who have
 // something better to do than to wait.
-func (m *metaConn) quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+func (m *Conn) Quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	m.metrics.MetaRequests.Inc()
 	for try := 0; ; try++ {
 		stub, addrs := m.servers.current()
-		session := m.current()
+		session := m.Current()
 		resp, err := m.try(ctx, stub, addrs, stamp(req, session, 0), 0)
 		if retry.IsKind(err, moraine.Misrouted) && try < 2 {
 			if err := m.reroute(ctx, session); err != nil {
@@ -221,11 +243,11 @@ const (
 )
 
 // exchange sends a request to one server after the other until one answers.
-func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *session, number uint64) (
+func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, number uint64) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	m.metrics.MetaRequests.Inc()
 	wait := waitOf(req)
-	began := m.clock.Now()
+	began := m.Clock.Now()
 	var named []string // whom the last redirect that was followed named
 	hops := 0          // redirects followed since the last pause
 	warned, reroutes, refused := false, 0, 0
@@ -242,7 +264,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if try == 0 {
 			// Only now: an attempt is bounded by itself, and most requests make one.
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, m.patience+wait-m.clock.Since(began))
+			ctx, cancel = context.WithTimeout(ctx, m.patience+wait-m.Clock.Since(began))
 			defer cancel()
 		}
 		if ctx.Err() != nil {
@@ -265,10 +287,10 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		}
 		unknown = unknown || !retry.IsKind(err, moraine.NotLeader) // who does not lead has not begun
 		m.metrics.MetaRetries.Inc()
-		waited := m.clock.Since(began) - wait
+		waited := m.Clock.Since(began) - wait
 		if waited > longSilence && !warned {
 			warned = true
-			m.log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
+			m.Log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
 		}
 		// A redirect is followed at once, unless the one before went there too: it is
 		// by those who have not noticed yet that their leader is dead.
@@ -282,7 +304,7 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 		if waited < electing {
 			longest = electionPause
 		}
-		if !retry.PauseUpTo(ctx, m.clock, try, longest) {
+		if !retry.PauseUpTo(ctx, m.Clock, try, longest) {
 			return nil, unknown, retry.ContextErrorAfter(ctx, opName(req), err)
 		}
 	}
@@ -290,11 +312,11 @@ func (m *metaConn) exchange(ctx context.Context, req *wire.MetaRequest, s *sessi
 
 // stamp returns the request of one attempt: a message of its own, because an
 // attempt that was given up may still be read by whoever carries it.
-func stamp(req *wire.MetaRequest, s *session, number uint64) *wire.MetaRequest {
+func stamp(req *wire.MetaRequest, s *Session, number uint64) *wire.MetaRequest {
 	r := &wire.MetaRequest{Partition: req.Partition, LeaseEpoch: req.LeaseEpoch,
 		Op: req.Op, Number: number}
 	if s != nil {
-		r.Session, r.RoutingEpoch = s.id, s.routing.Load()
+		r.Session, r.RoutingEpoch = s.Id, s.routing.Load()
 		if number != 0 {
 			r.AckedBelow, r.GivenUp = s.numbers.acked()
 		}

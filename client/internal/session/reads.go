@@ -1,0 +1,138 @@
+package session
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// What is read through the cache: answered from it where a lease covers the answer, and
+// otherwise asked of the service and kept.
+
+// Walk resolves a path, without a leading slash, from the root of the session as far as its
+// last component.
+func (m *Conn) Walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
+	if w, err, known := m.cache.walk(m.Current().Root, p, follow); known {
+		return w, err
+	}
+	return m.walkFrom(ctx, 0, p, follow)
+}
+
+// walkFrom resolves a path from a directory at the service, and keeps what may be
+// kept. from 0 is the root.
+func (m *Conn) walkFrom(ctx context.Context, from moraine.InodeID, path string, follow bool) (*wire.WalkReply, error) {
+	t := m.cache.ask()
+	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
+		From: uint64(from), Path: path, Follow: follow, Steps: t.epoch != 0}}})
+	if err != nil {
+		return nil, err
+	}
+	w := resp.GetWalk()
+	if w == nil || (w.Found && w.Attr == nil) {
+		return nil, retry.BadReply("walk")
+	}
+	m.cache.fill(t, resp.Lease, func(f *filling) {
+		for _, s := range w.Steps {
+			f.entry(s.Parent, s.Name, s.Attr)
+		}
+		if w.Found {
+			f.attr(w.Attr)
+		}
+	})
+	return w, nil
+}
+
+// StatInode returns the attributes of an inode, which may be shared, and must not be changed.
+func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	if a := m.cache.attr(inode); a != nil {
+		return a, nil
+	}
+	t := m.cache.ask()
+	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch,
+		Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: uint64(inode)}}})
+	a := resp.GetEntry().GetAttr()
+	if err == nil && a == nil {
+		err = retry.BadReply("stat")
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.cache.fill(t, resp.Lease, func(f *filling) { f.attr(a) })
+	return a, nil
+}
+
+// LookupAt returns the attributes of an entry, nil where there is none.
+func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	if m.cache == nil || !isName(name) {
+		resp, err := m.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
+			Parent: uint64(parent), Name: name}}})
+		if err == nil && resp.GetEntry().GetAttr() == nil {
+			err = retry.BadReply("lookup")
+		}
+		return resp.GetEntry().GetAttr(), err
+	}
+	a, known := m.cache.lookup(parent, name)
+	if known {
+		return a, nil
+	}
+	w, err := m.walkFrom(ctx, parent, name, false) // a walk says what is not there without an error, and can be leased
+	if err != nil {
+		return nil, err
+	}
+	return w.Attr, nil
+}
+
+// maxReadDirPage is the most entries that the service gives at once.
+const maxReadDirPage = 1000
+
+// ReadDirPage returns up to limit entries of a directory whose names come after one; 0: as
+// many as the service gives at once. The reply is shared, and must not be changed.
+func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
+	if limit <= 0 || limit > maxReadDirPage {
+		limit = maxReadDirPage
+	}
+	if r := m.cache.page(dir, after, limit); r != nil {
+		return r, nil
+	}
+	t := m.cache.ask()
+	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{
+		Inode: uint64(dir), After: after, Limit: uint32(limit)}}})
+	if err == nil && resp.GetReadDir() == nil {
+		err = retry.BadReply("read directory")
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.cache.fill(t, resp.Lease, func(f *filling) { f.page(uint64(dir), after, resp.GetReadDir()) })
+	return resp.GetReadDir(), nil
+}
+
+// HasNoXattrs reports whether an inode is known to have no extended attributes.
+func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool { return m.cache.hasNoXattrs(inode) }
+
+// Place returns the inode that decides where the bytes of a file go and which quotas
+// they count in: of a file that the service has not heard of, its directory.
+func (m *Conn) Place(inode moraine.InodeID) moraine.InodeID {
+	c := m.cache
+	if c == nil || c.exclusive == nil {
+		return inode
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.exclusive.made[uint64(inode)]; m != nil {
+		return moraine.InodeID(m.h.dir)
+	}
+	return inode
+}
+
+// CacheItems is how many names, attributes and leases are kept now.
+func (m *Conn) CacheItems() int {
+	if m.cache == nil {
+		return 0
+	}
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	return m.cache.items
+}
