@@ -18,6 +18,10 @@ func TestServerAddress(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
+}
+
+// A member that a command adds has an id and the address of a server.
+func TestMemberAddress(t *testing.T) {
 	for _, bad := range []string{"m4", "m4=", "=host:7400", "m4=nohost", "m5=::bad::"} {
 		if _, _, err := memberArg(bad); err == nil {
 			t.Errorf("%q is taken", bad)

@@ -115,6 +115,9 @@ func onThisHost(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// close gives the port back where run was not called.
+func (a *admin) close() error { return a.listener.Close() }
+
 // run serves until ctx ends.
 func (a *admin) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = a.server.Close() })

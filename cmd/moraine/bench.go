@@ -306,7 +306,7 @@ func (a *app) onCluster(c *devcluster.Cluster, mode string) *app {
 // benchOn measures the cluster that the flags name.
 func (a *app) benchOn(e *bench.Env, profile string) {
 	e.Worker = append(e.Worker, a.connectionFlags()...)
-	e.Open = a.benchTarget
+	e.Open = func(ctx context.Context) (bench.Target, error) { return a.benchTarget(ctx) }
 	e.Connect, e.ConnectCached = a.benchSession(0), a.benchSession(defaultCache)
 	e.Mount = a.benchMount(e.Dir, profile)
 }

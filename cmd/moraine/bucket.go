@@ -57,7 +57,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	}
 	b, err := object.New(cfg, object.Deps{Metrics: metrics})
 	if err != nil {
-		return nil, &wrongUse{err}
+		return nil, asWrongUse(err)
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/chunkserver"
@@ -59,7 +60,9 @@ func TestDevicesAreReadAgain(t *testing.T) {
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
 	read := func(args ...string) ([]chunkserver.DeviceConfig, error) {
 		a := &app{out: os.Stdout, err: os.Stderr, args: append([]string{"chunkserver", "--config", file}, args...)}
-		root := a.rootCommand()
+		root := &cobra.Command{Use: "moraine"}
+		root.PersistentFlags().String("config", "", "settings file")
+		root.AddCommand(a.chunkserverCommand())
 		cmd, rest, err := root.Find(a.args)
 		require.NoError(t, err)
 		require.NoError(t, cmd.ParseFlags(rest))

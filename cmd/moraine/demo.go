@@ -61,7 +61,10 @@ func (a *app) demo(ctx context.Context, dir, venv string) error {
 	}
 	shown := &stepProgress{app: a}
 	rows, err := demo.Run(ctx, demo.Config{
-		Binary: self, Dir: dir, Venv: venv, Mode: a.global.mode, Connect: a.connectProcs,
+		Binary: self, Dir: dir, Venv: venv, Mode: a.global.mode,
+		Connect: func(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error) {
+			return a.connectProcs(ctx, c)
+		},
 		Say: func(format string, args ...any) { shown.end(); a.note(format, args...) }, Progress: shown.at,
 	})
 	shown.end()

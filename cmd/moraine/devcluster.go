@@ -129,7 +129,7 @@ func (a *app) devCluster(ctx context.Context, cfg devcluster.Config, tier devTie
 	for _, n := range c.Nodes(devcluster.ObjectServer) {
 		a.noteBucket(n)
 	}
-	return watchNodes(ctx, c, a)
+	return watchNodes(ctx, a, c)
 }
 
 func (a *app) printNodes(c *devcluster.Cluster) error {
@@ -143,7 +143,7 @@ func (a *app) printNodes(c *devcluster.Cluster) error {
 }
 
 // watchNodes reports each server that ends by itself, until ctx ends.
-func watchNodes(ctx context.Context, c *devcluster.Cluster, a *app) error {
+func watchNodes(ctx context.Context, a *app, c *devcluster.Cluster) error {
 	gone := map[string]bool{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

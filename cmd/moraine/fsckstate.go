@@ -28,7 +28,7 @@ func (a *app) checkState(ctx context.Context, c *connection) (problems []string,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := writeBackup(ctx, c, f, a); err != nil {
+	if _, err := writeBackup(ctx, a, c, f); err != nil {
 		return nil, err
 	}
 	size, err := f.Seek(0, io.SeekEnd)

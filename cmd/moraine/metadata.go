@@ -75,8 +75,7 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 			return a.runMetadata(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(a.metadataListCommand(), a.metadataAddCommand(), a.metadataRemoveCommand(), a.metadataReplaceCommand(), a.metadataStatusCommand(),
-		a.metadataBackupCommand(), a.metadataRestoreCommand(), a.metadataForceCommand())
+	cmd.AddCommand(a.metadataCommands()...)
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")

@@ -64,7 +64,7 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 			err = errors.Join(err, f.Close(), os.Remove(part))
 		}
 	}()
-	info, err := writeBackup(ctx, c, f, a)
+	info, err := writeBackup(ctx, a, c, f)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", part, err)
 	}
@@ -120,7 +120,7 @@ func (a *app) printBackup(what, name string, info raftstore.BackupInfo, err erro
 }
 
 // writeBackup reads a backup from the leader, and writes it to f.
-func writeBackup(ctx context.Context, c *connection, f io.Writer, a *app) (info raftstore.BackupInfo, err error) {
+func writeBackup(ctx context.Context, a *app, c *connection, f io.Writer) (info raftstore.BackupInfo, err error) {
 	var w *raftstore.BackupWriter
 	var bar *bar
 	defer func() { bar.finish(err) }()

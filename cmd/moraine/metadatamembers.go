@@ -52,7 +52,7 @@ still lacks. A server that is "waiting" was started with --join and is not a mem
 Where no server leads, the command queries each one, as "moraine metadata status" does.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.lookAtMetadata(cmd.Context(), a.printMembers, func(sv survey) error {
+			return a.lookAtMetadata(cmd.Context(), func(reply *wire.MembersReply) error { return a.printMembers(reply) }, func(sv survey) error {
 				if !a.global.json {
 					return a.printSurvey(sv)
 				}

@@ -244,7 +244,7 @@ func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cf
 	m.connection, err = connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
 		client.Deps{Log: log, Metrics: client.NewMetrics(reg)})
 	if err != nil && m.admin != nil {
-		_ = m.admin.listener.Close()
+		_ = m.admin.close()
 	}
 	return m, err
 }

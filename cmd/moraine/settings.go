@@ -204,6 +204,9 @@ func usageError(format string, args ...any) error {
 	return &wrongUse{fmt.Errorf(format, args...)}
 }
 
+// asWrongUse makes err a wrong use, in its own words.
+func asWrongUse(err error) error { return &wrongUse{err} }
+
 type wrongUse struct{ err error }
 
 func (e *wrongUse) Error() string { return e.err.Error() }
