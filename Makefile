@@ -6,7 +6,7 @@ export CGO_ENABLED ?= 0
 # -race needs cgo.
 RACE_ENV := CGO_ENABLED=1
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/morainefs/moraine/cmd/moraine/internal/cli.Version=$(VERSION)
 # How long one package's tests may take, beside three others. The whole of `make test`
 # is meant to stay under 15 minutes on 2 cores, and takes 20.
 TEST_TIMEOUT ?= 45m

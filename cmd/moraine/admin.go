@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -132,7 +133,7 @@ func (a *admin) run(ctx context.Context) error {
 func listenHint(err error) error {
 	var addr *net.AddrError
 	if errors.As(err, &addr) {
-		return usageError("cannot listen on %q: %s; write HOST:PORT", addr.Addr, addr.Err)
+		return cli.UsageError("cannot listen on %q: %s; write HOST:PORT", addr.Addr, addr.Err)
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Addr != nil {

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/spf13/pflag"
 )
@@ -28,7 +29,7 @@ func (b *backupFlags) flags(f *pflag.FlagSet) {
 
 func (b *backupFlags) check() error {
 	if b.every == 0 || b.keep < 1 {
-		return usageError("--backup-interval and --backup-keep cannot be 0: --backup-interval -1s " +
+		return cli.UsageError("--backup-interval and --backup-keep cannot be 0: --backup-interval -1s " +
 			"turns backups off")
 	}
 	return nil

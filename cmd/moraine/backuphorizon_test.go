@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
 )
 
 // TestStatusSaysTheBackupHorizon: the status shows what is kept for backups apart from what

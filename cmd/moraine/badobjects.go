@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -37,7 +38,7 @@ var objectStates = map[wire.ObjectState]string{
 
 // badObjects lists the objects that are missing in their bucket or differ from their
 // records.
-func badObjects(ctx context.Context, c *connection) ([]badObject, error) {
+func badObjects(ctx context.Context, c *cli.Connection) ([]badObject, error) {
 	out := []badObject{}
 	for after := uint64(0); ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{After: after}}})
@@ -107,12 +108,12 @@ func (b *badObject) words() string {
 func (s *clusterStatus) judgeObjects(c *wire.ClusterReply) {
 	if s.LostObjects = c.LostObjects; s.LostObjects > 0 {
 		s.worse(healthCritical, "%s not in the bucket as recorded, and evicted files need them to be read: `moraine cluster lost` names the files; put the objects back, or write the files again, or remove them",
-			are(int(s.LostObjects), "object is", "objects are"))
+			cli.Are(int(s.LostObjects), "object is", "objects are"))
 	}
 	if s.BadObjects = c.BadObjects; s.BadObjects > 0 {
 		s.worse(healthDegraded, "%s not in the bucket as recorded; the files are whole without them: "+
 			"`moraine fsck` names them, and `moraine flush` uploads them again",
-			are(int(s.BadObjects), "object is", "objects are"))
+			cli.Are(int(s.BadObjects), "object is", "objects are"))
 	}
 }
 
@@ -129,8 +130,8 @@ var errLeaders = errors.New("the metadata leader changed during the comparison o
 
 // fsckObjects has the hosts compare all objects with their records, and adds each object
 // that is missing or differs. It cannot check a bucket that does not answer.
-func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) error {
-	reply, err := a.awaitObjects(ctx, c)
+func fsckObjects(ctx context.Context, env *cli.Env, c *cli.Connection, r *fsckResult) error {
+	reply, err := awaitObjects(ctx, env, c)
 	if errors.Is(err, errLeaders) {
 		r.NotChecked = append(r.NotChecked, fsckMissed{Devices: []uint32{}, Why: err.Error()})
 		err = nil
@@ -142,7 +143,7 @@ func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) err
 	if n := reply.GetUnknown(); n > 0 {
 		r.NotChecked = append(r.NotChecked, fsckMissed{Devices: []uint32{}, Why: fmt.Sprintf("the hosts could not compare %s with the bucket; whether these objects are there is "+
 			"unknown: %s",
-			countOf(int(n), "object"), strings.TrimSpace(reply.GetError()))})
+			cli.CountOf(int(n), "object"), strings.TrimSpace(reply.GetError()))})
 	}
 	r.BadObjects, err = badObjects(ctx, c)
 	for _, b := range r.BadObjects {
@@ -154,10 +155,10 @@ func (a *app) fsckObjects(ctx context.Context, c *connection, r *fsckResult) err
 }
 
 // awaitObjects starts a check of all objects, and waits for its end.
-func (a *app) awaitObjects(ctx context.Context, c *connection) (reply *wire.CheckObjectsReply, err error) {
-	bar := a.startBar("objects", 0)
-	bar.plain()
-	defer func() { bar.finish(err) }()
+func awaitObjects(ctx context.Context, env *cli.Env, c *cli.Connection) (reply *wire.CheckObjectsReply, err error) {
+	bar := env.StartBar("objects", 0)
+	bar.Plain()
+	defer func() { bar.Finish(err) }()
 	check := uint64(0)
 	for tries := 0; ; {
 		begin := check == 0
@@ -176,8 +177,8 @@ func (a *app) awaitObjects(ctx context.Context, c *connection) (reply *wire.Chec
 			}
 			continue
 		}
-		bar.of(int64(max(reply.Total, reply.Checked+reply.Unknown)))
-		bar.set(int64(reply.Checked + reply.Unknown))
+		bar.SetTotal(int64(max(reply.Total, reply.Checked+reply.Unknown)))
+		bar.SetDone(int64(reply.Checked + reply.Unknown))
 		if reply.Done {
 			return reply, nil
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/bench"
 	"github.com/morainefs/moraine/internal/bench/bareraft"
 	"github.com/morainefs/moraine/internal/devcluster"
@@ -30,15 +31,15 @@ import (
 type benchOptions struct {
 	dir, path, s3 string
 	modes         []string
-	bytes         sizeFlag
-	workingSet    sizeFlag
+	bytes         cli.SizeFlag
+	workingSet    cli.SizeFlag
 	clients       int
 	inodes        uint64
 	sessions      int
 	leases        int
 	contentEvery  uint64
 	state         string
-	cache         sizeFlag
+	cache         cli.SizeFlag
 	down          time.Duration
 	rate          float64
 	seconds       float64
@@ -104,11 +105,11 @@ func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
 	return o
 }
 
-func (a *app) benchCommand() *cobra.Command {
+func newBenchCommand(env *cli.Env) *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:     "bench",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Measure: each figure with the physical limit of the same run beside it",
 		Long: `Each benchmark starts its own cluster unless --endpoint names one: 3 metadata servers
 and 6 chunkservers, each a process, with every sync. With --path it does the same work
@@ -156,7 +157,7 @@ ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
 	for _, b := range benchmarks {
 		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
-			RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o.of(b, cmd), b) }})
+			RunE: func(cmd *cobra.Command, _ []string) error { return runBenchmark(cmd.Context(), env, o.of(b, cmd), b) }})
 	}
 	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -164,27 +165,27 @@ ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`
 				if b.name == "load" {
 					continue // scale and followers make their own, where --state names none
 				}
-				if err := a.bench(cmd.Context(), o.of(b, cmd), b); err != nil {
+				if err := runBenchmark(cmd.Context(), env, o.of(b, cmd), b); err != nil {
 					return fmt.Errorf("%s: %w", b.name, err)
 				}
 			}
 			return nil
 		}})
-	cmd.AddCommand(a.benchWorkerCommand(&o), a.benchRaftNodeCommand())
+	cmd.AddCommand(newBenchWorkerCommand(env, &o), newBenchRaftNodeCommand(env))
 	return cmd
 }
 
-// bench runs one benchmark, in each mode.
-func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
+// runBenchmark runs one benchmark, in each mode.
+func runBenchmark(ctx context.Context, env *cli.Env, o benchOptions, b benchmark) error {
 	if o.path != "" {
 		// A misspelt name would measure another disk.
 		if st, err := os.Stat(o.path); err != nil || !st.IsDir() {
-			return usageError("--path %s: name a directory of the file system to measure", o.path)
+			return cli.UsageError("--path %s: name a directory of the file system to measure", o.path)
 		}
 	}
 	modes := o.modes
-	if o.path != "" || o.s3 != "" || a.global.endpoint != "" {
-		modes = []string{a.global.mode}
+	if o.path != "" || o.s3 != "" || env.Global.Endpoint != "" {
+		modes = []string{env.Global.Mode}
 	}
 	if b.alone() {
 		modes = modes[:1] // there is no network in it
@@ -194,25 +195,25 @@ func (a *app) bench(ctx context.Context, o benchOptions, b benchmark) error {
 		if i > 0 {
 			suffix = "-" + mode
 		}
-		lines, err := a.benchIn(ctx, o, b, mode, suffix)
+		lines, err := benchIn(ctx, env, o, b, mode, suffix)
 		if err != nil {
 			return err
 		}
-		if err := a.printLines(lines); err != nil {
+		if err := printLines(env, lines); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) printLines(lines []bench.Line) error {
-	return list(a, lines, table.Row{"name", "value", "unit", "limit", "of", "ratio", "cpu-s/GB (/Mop)", "device bytes", "syncs"}, func(l bench.Line) table.Row {
+func printLines(env *cli.Env, lines []bench.Line) error {
+	return cli.List(env, lines, table.Row{"name", "value", "unit", "limit", "of", "ratio", "cpu-s/GB (/Mop)", "device bytes", "syncs"}, func(l bench.Line) table.Row {
 		return table.Row{l.Name, fmt.Sprintf("%.4g", l.Value), l.Unit, fmt.Sprintf("%.4g", l.Limit), l.LimitName,
-			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.2f", l.CPU), size(l.DeviceBytes), l.Syncs}
+			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.2f", l.CPU), cli.Size(l.DeviceBytes), l.Syncs}
 	})
 }
 
-func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, suffix string) ([]bench.Line, error) {
+func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mode, suffix string) ([]bench.Line, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -220,15 +221,15 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
 		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
 		Worker:   []string{self, "bench", "worker", "--mode", mode},
-		Progress: func(format string, args ...any) { fmt.Fprintf(a.err, "bench: "+format+suffix+" ...\n", args...) }}
+		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}
 	if e.Clients == 0 {
 		e.Clients = b.clients
 	}
 	if e.Scheme, err = moraine.ParseScheme(o.scheme); err != nil {
-		return nil, usageError("--scheme: %v", err)
+		return nil, cli.UsageError("--scheme: %v", err)
 	}
 	if b.name == "rebuild" && e.Scheme.M == 0 {
-		return nil, usageError("--scheme %s: a cluster without redundancy can rebuild nothing; name a "+
+		return nil, cli.UsageError("--scheme %s: a cluster without redundancy can rebuild nothing; name a "+
 			"scheme such as 4+2 or x3", o.scheme)
 	}
 	if e.Dir == "" {
@@ -243,7 +244,7 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	bare := *e
 	e.On = func(c *devcluster.Cluster) *bench.Env {
 		on := bare
-		a.onCluster(c, mode).benchOn(&on, o.profile)
+		benchOn(onCluster(env, c, mode), &on, o.profile)
 		on.Cluster = c
 		return &on
 	}
@@ -254,8 +255,8 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 	case o.s3 != "":
 		e.S3 = &bench.S3Server{URL: o.s3}
 		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
-	case a.global.endpoint != "":
-		a.benchOn(e, o.profile)
+	case env.Global.Endpoint != "":
+		benchOn(env, e, o.profile)
 	case b.alone(): // it starts its own servers, or needs none
 	default:
 		cfg := b.cluster
@@ -299,23 +300,23 @@ func (a *app) benchIn(ctx context.Context, o benchOptions, b benchmark, mode, su
 }
 
 // onCluster is the command line of this program for a cluster of our own.
-func (a *app) onCluster(c *devcluster.Cluster, mode string) *app {
-	return &app{out: a.out, err: a.err, global: globalFlags{endpoint: c.Endpoint(), certs: c.Certs(), identity: "admin", mode: mode, logLevel: "error"}}
+func onCluster(env *cli.Env, c *devcluster.Cluster, mode string) *cli.Env {
+	return &cli.Env{Out: env.Out, Err: env.Err, Global: cli.GlobalFlags{Endpoint: c.Endpoint(), Certs: c.Certs(), Identity: "admin", Mode: mode, LogLevel: "error"}}
 }
 
 // benchOn measures the cluster that the flags name.
-func (a *app) benchOn(e *bench.Env, profile string) {
-	e.Worker = append(e.Worker, a.connectionFlags()...)
-	e.Open = func(ctx context.Context) (bench.Target, error) { return a.benchTarget(ctx) }
-	e.Connect, e.ConnectCached = a.benchSession(0), a.benchSession(defaultCache)
-	e.Mount = a.benchMount(e.Dir, profile)
+func benchOn(env *cli.Env, e *bench.Env, profile string) {
+	e.Worker = append(e.Worker, connectionFlags(env)...)
+	e.Open = func(ctx context.Context) (bench.Target, error) { return benchTarget(ctx, env) }
+	e.Connect, e.ConnectCached = benchSession(env, 0), benchSession(env, cli.DefaultCache)
+	e.Mount = benchMount(env, e.Dir, profile)
 }
 
 // benchSession returns a function that opens a session with its own connections and a cache
 // of the given number of names; 0 is none.
-func (a *app) benchSession(cache int) func(context.Context) (*client.Client, func() error, error) {
+func benchSession(env *cli.Env, cache int) func(context.Context) (*client.Client, func() error, error) {
 	return func(ctx context.Context) (*client.Client, func() error, error) {
-		c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
+		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -345,22 +346,22 @@ func benchStores(e *bench.Env, c *devcluster.Cluster) error {
 
 // connectionFlags are the flags by which a child process reaches the cluster that the flags
 // of this process name.
-func (a *app) connectionFlags() []string {
-	g := &a.global
-	flags := []string{"--endpoint", g.endpoint, "--log-level", "error"}
-	if g.insecure {
+func connectionFlags(env *cli.Env) []string {
+	g := &env.Global
+	flags := []string{"--endpoint", g.Endpoint, "--log-level", "error"}
+	if g.Insecure {
 		return append(flags, "--insecure")
 	}
-	flags = append(flags, "--certs", g.certs)
-	if g.identity != "" {
-		flags = append(flags, "--identity", g.identity)
+	flags = append(flags, "--certs", g.Certs)
+	if g.Identity != "" {
+		flags = append(flags, "--identity", g.Identity)
 	}
 	return flags
 }
 
 // benchTarget opens a session as a target.
-func (a *app) benchTarget(ctx context.Context) (bench.Target, error) {
-	c, err := a.dialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
+func benchTarget(ctx context.Context, env *cli.Env) (bench.Target, error) {
+	c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +370,7 @@ func (a *app) benchTarget(ctx context.Context) (bench.Target, error) {
 
 // benchMount mounts the cluster below dir. A background process serves the mount, and
 // writes a CPU profile where the flags name a file.
-func (a *app) benchMount(dir, profile string) func(context.Context) (string, func() error, error) {
+func benchMount(env *cli.Env, dir, profile string) func(context.Context) (string, func() error, error) {
 	return func(ctx context.Context) (string, func() error, error) {
 		at, err := filepath.Abs(filepath.Join(dir, "mount"))
 		if err != nil {
@@ -378,41 +379,41 @@ func (a *app) benchMount(dir, profile string) func(context.Context) (string, fun
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return "", nil, err
 		}
-		quiet := *a
-		quiet.out = io.Discard
-		quiet.args = append([]string{"mount", remotePrefix + "/", at, "--mode", a.global.mode}, a.connectionFlags()...)
+		quiet := *env
+		quiet.Out = io.Discard
+		quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
 		if profile != "" {
-			quiet.args = append(quiet.args, "--cpuprofile", profile+".mount")
+			quiet.Args = append(quiet.Args, "--cpuprofile", profile+".mount")
 		}
-		err = quiet.mountInBackground(ctx, mountOptions{logFile: filepath.Join(dir, "mount.log")}, location{remote: true, path: "/"}, at)
-		return at, func() error { return a.umount(context.WithoutCancel(ctx), at, false) }, err
+		err = mountInBackground(ctx, &quiet, mountOptions{logFile: filepath.Join(dir, "mount.log")}, cli.Location{Remote: true, Path: "/"}, at)
+		return at, func() error { return unmount(context.WithoutCancel(ctx), env, at, false) }, err
 	}
 }
 
 // workerTargets returns what opens a worker's targets.
-func (a *app) workerTargets(o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
+func workerTargets(env *cli.Env, o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
 	switch {
 	case o.path != "":
 		return func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }, func() {}, nil
 	case o.s3 != "":
 		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
 	}
-	return a.sharedTargets()
+	return sharedTargets(env)
 }
 
 // sharedTargets opens sessions that share the connections of this process, as
 // the users of one mount do: the function that it returns opens one more.
-func (a *app) sharedTargets() (open func(context.Context) (bench.Target, error), closePool func(), err error) {
-	sec, err := a.security()
+func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, error), closePool func(), err error) {
+	sec, err := env.Security()
 	if err != nil {
 		return nil, nil, err
 	}
-	pool, err := sec.pool(transport.RoleAdmin, fmt.Sprintf("bench-%d", os.Getpid()), transport.PoolDeps{})
+	pool, err := sec.Pool(transport.RoleAdmin, fmt.Sprintf("bench-%d", os.Getpid()), transport.PoolDeps{})
 	if err != nil {
 		return nil, nil, err
 	}
 	open = func(ctx context.Context) (bench.Target, error) {
-		c, err := client.Dial(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
+		c, err := client.Dial(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
 		if err != nil {
 			return nil, err
 		}
@@ -426,17 +427,17 @@ type keptOpen struct{ transport.Dialer }
 
 func (keptOpen) Close() error { return nil }
 
-// benchWorkerCommand is one process of a benchmark.
-func (a *app) benchWorkerCommand(o *benchOptions) *cobra.Command {
+// newBenchWorkerCommand is one process of a benchmark.
+func newBenchWorkerCommand(env *cli.Env, o *benchOptions) *cobra.Command {
 	var spec string
 	cmd := &cobra.Command{
 		Use: "worker", Short: "One process of a benchmark", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var w bench.Work
 			if err := json.Unmarshal([]byte(spec), &w); err != nil {
-				return usageError("--work: %v", err)
+				return cli.UsageError("--work: %v", err)
 			}
-			open, end, err := a.workerTargets(o)
+			open, end, err := workerTargets(env, o)
 			if err != nil {
 				return err
 			}
@@ -459,8 +460,8 @@ func (a *app) benchWorkerCommand(o *benchOptions) *cobra.Command {
 	return cmd
 }
 
-// benchRaftNodeCommand is one node of bare Raft.
-func (a *app) benchRaftNodeCommand() *cobra.Command {
+// newBenchRaftNodeCommand is one node of bare Raft.
+func newBenchRaftNodeCommand(env *cli.Env) *cobra.Command {
 	var (
 		cfg     bareraft.Config
 		peers   []string
@@ -474,13 +475,13 @@ func (a *app) benchRaftNodeCommand() *cobra.Command {
 			for _, p := range peers {
 				id, addr, ok := strings.Cut(p, "=")
 				if !ok {
-					return usageError("--peers %q: write ID=HOST:PORT,...", p)
+					return cli.UsageError("--peers %q: write ID=HOST:PORT,...", p)
 				}
 				cfg.Peers[id] = addr
 			}
 			// The same as in a metadata server, so that the two compare.
 			go keepHeapRoom(cmd.Context(), metadataHeapRoom)
-			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = printJSON(a.out, r) })
+			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = cli.PrintJSON(env.Out, r) })
 		},
 	}
 	f := cmd.Flags()

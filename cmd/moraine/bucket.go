@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localserver"
@@ -21,7 +22,7 @@ type bucketOptions struct {
 	url, endpoint, region string
 	virtualHost           bool
 	noChecksums           bool
-	pieces                sizeFlag
+	pieces                cli.SizeFlag
 	keys                  object.Keys
 }
 
@@ -49,7 +50,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	}
 	var err error
 	if cfg.Bucket, cfg.Prefix, err = object.ParseURL(o.url); err != nil {
-		return nil, usageError("--bucket %q: write s3://BUCKET or s3://BUCKET/PREFIX", o.url)
+		return nil, cli.UsageError("--bucket %q: write s3://BUCKET or s3://BUCKET/PREFIX", o.url)
 	}
 	cfg.AccessKey, cfg.SecretKey = o.keys.Access, o.keys.Secret
 	if cfg.AccessKey == "" {
@@ -57,7 +58,7 @@ func (o *bucketOptions) open(ctx context.Context, log *slog.Logger, reg promethe
 	}
 	b, err := object.New(cfg, object.Deps{Metrics: metrics})
 	if err != nil {
-		return nil, asWrongUse(err)
+		return nil, cli.AsWrongUse(err)
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -82,11 +83,11 @@ func firstOf(values ...string) string {
 // localBucket is the bucket of a cluster on one machine.
 const localBucket = devcluster.LocalBucket
 
-func (a *app) objectServerCommand() *cobra.Command {
+func newObjectServerCommand(env *cli.Env) *cobra.Command {
 	var cfg localserver.Config
 	cmd := &cobra.Command{
 		Use:     "object-server",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Run a small S3-compatible store on a directory: the object tier of a laptop",
 		Long: `Run a small S3-compatible store on a directory of this machine. "standalone" and
 "dev-cluster" use it as the object tier where no bucket is named. Do not use it for data
@@ -96,7 +97,7 @@ to DATA/keys: the access key, and below it the secret key.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
-				return usageError("no directory for the objects: give --data DIR")
+				return cli.UsageError("no directory for the objects: give --data DIR")
 			}
 			return ignoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg))
 		},
@@ -114,8 +115,8 @@ const defaultObjectPort = "7420"
 
 // noteBucket prints how to reach a local bucket with the stock tool. It gives the keys for
 // one command only: they differ from the keys of the S3 endpoint.
-func (a *app) noteBucket(n *devcluster.Node) {
-	a.note("\nThe object tier is s3://%s at http://%s, with its own keys. List it with the stock "+
+func noteBucket(env *cli.Env, n *devcluster.Node) {
+	env.Note("\nThe object tier is s3://%s at http://%s, with its own keys. List it with the stock "+
 		"tools:\n\n  AWS_ACCESS_KEY_ID=$(sed -n 1p %s) AWS_SECRET_ACCESS_KEY=$(sed -n 2p %s) \\\n  aws "+
 		"--endpoint-url http://%s s3 ls --recursive s3://%s", localBucket, n.Address, n.KeysFile(), n.KeysFile(), n.Address, localBucket)
 }

@@ -4,27 +4,28 @@ import (
 	"io"
 	"os"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) catCommand() *cobra.Command {
+func newCatCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "cat PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Write files to standard output",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, parseLocation, func(c *connection, l location) error {
+			return env.Each(cmd.Context(), args, cli.ParseLocation, func(c *cli.Connection, l cli.Location) error {
 				if c == nil {
-					f, err := os.Open(l.path)
+					f, err := os.Open(l.Path)
 					if err != nil {
 						return err
 					}
 					defer f.Close()
-					_, err = io.Copy(a.out, f)
+					_, err = io.Copy(env.Out, f)
 					return err
 				}
-				return copyOut(cmd.Context(), c.Client, l.path, a.out, nil)
+				return copyOut(cmd.Context(), c.Client, l.Path, env.Out, nil)
 			})
 		},
 	}

@@ -9,12 +9,13 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/spf13/cobra"
 )
 
-// certificateInfo is what `cert` prints of a certificate.
-type certificateInfo struct {
+// Certificate is what `cert` prints of a certificate.
+type Certificate struct {
 	Name     string    `json:"name"`
 	Role     string    `json:"role"`
 	Cluster  string    `json:"cluster"`
@@ -29,7 +30,7 @@ type certificateInfo struct {
 }
 
 // until says when a certificate expires, or that it has.
-func (i certificateInfo) until() string {
+func (i Certificate) until() string {
 	day := i.Expires.Format(time.DateOnly)
 	if i.Expired {
 		return "EXPIRED on " + day
@@ -37,23 +38,23 @@ func (i certificateInfo) until() string {
 	return day
 }
 
-func describe(c pki.Claims, expires time.Time) certificateInfo {
-	return certificateInfo{
+func describe(c pki.Claims, expires time.Time) Certificate {
+	return Certificate{
 		Name: c.Node, Role: string(c.Role), Cluster: c.Cluster.String(), Scope: c.Scope,
 		ReadOnly: c.ReadOnly, Squash: c.Squash, Expires: expires, Expired: time.Now().After(expires),
 	}
 }
 
-func (a *app) printCertificates(infos ...certificateInfo) error {
-	return list(a, infos, table.Row{"name", "role", "scope", "read only", "root squashed", "expires"}, func(i certificateInfo) table.Row {
+func printCertificates(env *cli.Env, infos ...Certificate) error {
+	return cli.List(env, infos, table.Row{"name", "role", "scope", "read only", "root squashed", "expires"}, func(i Certificate) table.Row {
 		return table.Row{i.Name, i.Role, i.Scope, i.ReadOnly, i.Squash, i.until()}
 	})
 }
 
-func (a *app) certCommand() *cobra.Command {
+func newCertCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cert",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Make the cluster's authority and certificates for nodes, clients and admins",
 		Long: `Every part of a cluster proves its identity with a certificate of the cluster's own
 authority. "cert init" makes the authority once. Keep its ca.key away from the nodes.
@@ -67,11 +68,11 @@ replaced certificate without a restart.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.certInitCommand(), a.certIssueCommand(), a.certRenewCommand(), a.certShowCommand(), a.certRevokeCommand())
+	cmd.AddCommand(newCertInitCommand(env), newCertIssueCommand(env), newCertRenewCommand(env), newCertShowCommand(env), newCertRevokeCommand(env))
 	return cmd
 }
 
-func (a *app) certInitCommand() *cobra.Command {
+func newCertInitCommand(env *cli.Env) *cobra.Command {
 	var days int
 	cmd := &cobra.Command{
 		Use:   "init DIR",
@@ -79,7 +80,7 @@ func (a *app) certInitCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if days < 1 {
-				return usageError("--days %d: write a number of days, 1 or more", days)
+				return cli.UsageError("--days %d: write a number of days, 1 or more", days)
 			}
 			var cluster moraine.UUID
 			if _, err := rand.Read(cluster[:]); err != nil {
@@ -92,10 +93,10 @@ func (a *app) certInitCommand() *cobra.Command {
 			if err := ca.Save(args[0]); err != nil {
 				return err
 			}
-			if a.global.json {
-				return printJSON(a.out, map[string]string{"cluster": cluster.String(), "directory": args[0]})
+			if env.Global.JSON {
+				return cli.PrintJSON(env.Out, map[string]string{"cluster": cluster.String(), "directory": args[0]})
 			}
-			a.note("cluster %s: authority in %s (ca.crt goes to every node; keep ca.key to yourself)", cluster, args[0])
+			env.Note("cluster %s: authority in %s (ca.crt goes to every node; keep ca.key to yourself)", cluster, args[0])
 			return nil
 		},
 	}
@@ -103,7 +104,7 @@ func (a *app) certInitCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) certIssueCommand() *cobra.Command {
+func newCertIssueCommand(env *cli.Env) *cobra.Command {
 	var (
 		r    pki.Request
 		days int
@@ -123,10 +124,10 @@ may do:
 		RunE: func(_ *cobra.Command, args []string) error {
 			r.Role, r.Node = pki.Role(args[1]), args[2]
 			if !r.Role.Valid() {
-				return usageError("role %q: write metadata, chunkserver, gateway, client or admin", args[1])
+				return cli.UsageError("role %q: write metadata, chunkserver, gateway, client or admin", args[1])
 			}
 			if days < 1 {
-				return usageError("--days %d: write a number of days, 1 or more", days)
+				return cli.UsageError("--days %d: write a number of days, 1 or more", days)
 			}
 			ca, err := pki.LoadCA(args[0])
 			if err != nil {
@@ -143,7 +144,7 @@ may do:
 			if err := cert.Save(out, r.Node); err != nil {
 				return err
 			}
-			return a.printCertificates(describe(cert.Claims, cert.NotAfter))
+			return printCertificates(env, describe(cert.Claims, cert.NotAfter))
 		},
 	}
 	f := cmd.Flags()
@@ -157,7 +158,7 @@ may do:
 	return cmd
 }
 
-func (a *app) certRenewCommand() *cobra.Command {
+func newCertRenewCommand(env *cli.Env) *cobra.Command {
 	var days int
 	var certs string
 	cmd := &cobra.Command{
@@ -171,14 +172,14 @@ it loads it without a restart.`,
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if days < 1 {
-				return usageError("--days %d: write a number of days, 1 or more", days)
+				return cli.UsageError("--days %d: write a number of days, 1 or more", days)
 			}
 			ca, err := pki.LoadCA(args[0])
 			if err != nil {
 				return err
 			}
 			in := cmp.Or(certs, args[0])
-			var infos []certificateInfo
+			var infos []Certificate
 			for _, name := range args[1:] {
 				id, err := pki.LoadIdentity(pki.FilesIn(in, name))
 				if err != nil {
@@ -193,7 +194,7 @@ it loads it without a restart.`,
 				}
 				infos = append(infos, describe(cert.Claims, cert.NotAfter))
 			}
-			return a.printCertificates(infos...)
+			return printCertificates(env, infos...)
 		},
 	}
 	cmd.Flags().IntVar(&days, "days", 365, "how long the certificates are valid")
@@ -201,7 +202,7 @@ it loads it without a restart.`,
 	return cmd
 }
 
-func (a *app) certShowCommand() *cobra.Command {
+func newCertShowCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR [NAME...]",
 		Short: "Show the holder and the expiry of certificates; without NAME, of all in DIR",
@@ -214,10 +215,10 @@ func (a *app) certShowCommand() *cobra.Command {
 					return err
 				}
 				if len(names) == 0 {
-					return usageError("%s: NAME.crt is not there; make one with `moraine cert issue`", args[0])
+					return cli.UsageError("%s: NAME.crt is not there; make one with `moraine cert issue`", args[0])
 				}
 			}
-			var infos []certificateInfo
+			var infos []Certificate
 			for _, name := range names {
 				id, err := pki.LoadIdentity(pki.FilesIn(args[0], name))
 				if err != nil {
@@ -229,7 +230,7 @@ func (a *app) certShowCommand() *cobra.Command {
 				info.Serial, info.Key = pki.SerialOf(cert.Leaf), hex.EncodeToString(key[:])
 				infos = append(infos, info)
 			}
-			return a.printCertificates(infos...)
+			return printCertificates(env, infos...)
 		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -22,7 +23,7 @@ type revokeOptions struct {
 	undo, list                  bool
 }
 
-func (a *app) certRevokeCommand() *cobra.Command {
+func newCertRevokeCommand(env *cli.Env) *cobra.Command {
 	var o revokeOptions
 	cmd := &cobra.Command{
 		Use:   "revoke",
@@ -41,7 +42,7 @@ The command needs an admin's certificate that is not one of those to revoke.`,
   moraine cert revoke --node n3 --role chunkserver
   moraine cert revoke --list`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.revokeCerts(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return revokeCerts(env, cmd, o) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.files, "file", nil, "certificate file with the key to revoke; may be repeated")
@@ -55,12 +56,12 @@ The command needs an admin's certificate that is not one of those to revoke.`,
 	return cmd
 }
 
-func (a *app) revokeCerts(cmd *cobra.Command, o revokeOptions) error {
+func revokeCerts(env *cli.Env, cmd *cobra.Command, o revokeOptions) error {
 	op, err := o.request()
 	if err != nil {
 		return err
 	}
-	c, err := a.dial(cmd.Context())
+	c, err := env.Dial(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -70,19 +71,19 @@ func (a *app) revokeCerts(cmd *cobra.Command, o revokeOptions) error {
 		if err != nil {
 			return err
 		}
-		return a.printRevoked(resp.GetRevoked().GetRevocations())
+		return printRevoked(env, resp.GetRevoked().GetRevocations())
 	}
 	if _, err := c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RevokeCert{RevokeCert: op}}); err != nil {
 		return err
 	}
-	if a.global.json {
-		return a.printRevoked(op.Revocations)
+	if env.Global.JSON {
+		return printRevoked(env, op.Revocations)
 	}
 	if o.undo {
-		a.note("%d taken off the list of revoked certificates", len(op.Revocations))
+		env.Note("%d taken off the list of revoked certificates", len(op.Revocations))
 		return nil
 	}
-	a.note("%d revoked: every server applies this within 10 seconds", len(op.Revocations))
+	env.Note("%d revoked: every server applies this within 10 seconds", len(op.Revocations))
 	return nil
 }
 
@@ -99,7 +100,7 @@ func (o *revokeOptions) request() (*wire.RevokeCert, error) {
 	for _, k := range o.keys {
 		key, err := hex.DecodeString(k)
 		if err != nil || len(key) != len(pki.KeyID{}) {
-			return nil, usageError("--key %q: write the SHA-256 of the public key, %d hexadecimal "+
+			return nil, cli.UsageError("--key %q: write the SHA-256 of the public key, %d hexadecimal "+
 				"digits", k, 2*len(pki.KeyID{}))
 		}
 		op.Revocations = append(op.Revocations, &wire.Revocation{Key: key})
@@ -107,26 +108,26 @@ func (o *revokeOptions) request() (*wire.RevokeCert, error) {
 	for _, s := range o.serials {
 		s = strings.TrimLeft(strings.ToLower(strings.ReplaceAll(s, ":", "")), "0")
 		if strings.Trim(s, "0123456789abcdef") != "" || s == "" {
-			return nil, usageError("--serial %q: write a serial number in hexadecimal", s)
+			return nil, cli.UsageError("--serial %q: write a serial number in hexadecimal", s)
 		}
 		op.Revocations = append(op.Revocations, &wire.Revocation{Serial: s})
 	}
 	if o.role != "" && (!pki.Role(o.role).Valid() || len(o.nodes) == 0) {
-		return nil, usageError("--role %q: write metadata, chunkserver, gateway, client or admin, "+
+		return nil, cli.UsageError("--role %q: write metadata, chunkserver, gateway, client or admin, "+
 			"together with --node", o.role)
 	}
 	for _, n := range o.nodes {
 		if !pki.ValidNode(n) {
-			return nil, usageError("--node %q: this is not a node id; write letters, digits, dots and "+
+			return nil, cli.UsageError("--node %q: this is not a node id; write letters, digits, dots and "+
 				"dashes", n)
 		}
 		op.Revocations = append(op.Revocations, &wire.Revocation{Node: n, Role: o.role})
 	}
 	switch n := len(op.Revocations); {
 	case o.list && (n > 0 || o.undo):
-		return nil, usageError("--list takes no other flag of this command: leave out the others")
+		return nil, cli.UsageError("--list takes no other flag of this command: leave out the others")
 	case !o.list && n == 0:
-		return nil, usageError("no certificate is named: give --file, --key, --serial or --node, or " +
+		return nil, cli.UsageError("no certificate is named: give --file, --key, --serial or --node, or " +
 			"--list")
 	}
 	return op, nil
@@ -140,7 +141,7 @@ func revocationOf(path string) (*wire.Revocation, error) {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, usageError("--file %s: this is not a certificate: name a NAME.crt", path)
+		return nil, cli.UsageError("--file %s: this is not a certificate: name a NAME.crt", path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -165,7 +166,7 @@ type revokedInfo struct {
 	At   time.Time `json:"at"`
 }
 
-func (a *app) printRevoked(all []*wire.Revocation) error {
+func printRevoked(env *cli.Env, all []*wire.Revocation) error {
 	infos := make([]revokedInfo, len(all))
 	for i, w := range all {
 		r := revokedInfo{What: "node", ID: w.Node, Node: w.Node, Role: w.Role, At: time.Unix(w.At, 0).UTC()}
@@ -177,7 +178,7 @@ func (a *app) printRevoked(all []*wire.Revocation) error {
 		}
 		infos[i] = r
 	}
-	return list(a, infos, table.Row{"revoked", "id", "node", "role", "at"}, func(r revokedInfo) table.Row {
+	return cli.List(env, infos, table.Row{"revoked", "id", "node", "role", "at"}, func(r revokedInfo) table.Row {
 		return table.Row{r.What, r.ID, r.Node, r.Role, r.At.Format(time.RFC3339)}
 	})
 }

@@ -4,31 +4,24 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 )
 
 // certificateLook is how often a server checks whether its certificate expires soon.
 const certificateLook = 12 * time.Hour
 
-// expires is when the certificate in this program's file expires; nil where there is no
-// file.
-func (s security) expires() func() time.Time {
-	if s.identity == nil {
-		return nil
-	}
-	return s.identity.NotAfter
-}
-
 // watchCertificate logs when a server's certificate expires, from 30 days before.
-func watchCertificate(sec security, log *slog.Logger) func(context.Context) error {
+func watchCertificate(sec cli.Security, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if sec.identity == nil {
+		if sec.Identity == nil {
 			<-ctx.Done()
 			return nil
 		}
 		tick := time.NewTicker(certificateLook)
 		defer tick.Stop()
 		for {
-			warnOfExpiry(log, sec.identity.Claims().Node, sec.identity.NotAfter(), time.Now())
+			warnOfExpiry(log, sec.Identity.Claims().Node, sec.Identity.NotAfter(), time.Now())
 			select {
 			case <-ctx.Done():
 				return nil

@@ -10,15 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 )
 
 // chunkserverOptions are the flags of `moraine chunkserver`.
@@ -28,14 +30,14 @@ type chunkserverOptions struct {
 	advertise        []string
 	adminListen      string
 	devices          []string
-	capacity, memory sizeFlag
-	dirty            sizeFlag
-	moverBandwidth   sizeFlag
-	scrubBandwidth   sizeFlag
-	background       sizeFlag
+	capacity, memory cli.SizeFlag
+	dirty            cli.SizeFlag
+	moverBandwidth   cli.SizeFlag
+	scrubBandwidth   cli.SizeFlag
+	background       cli.SizeFlag
 	scrubParity      string
 	memoryNode       int
-	bandwidthLimit   sizeFlag
+	bandwidthLimit   cli.SizeFlag
 	cpus             float64
 	shortCircuit     bool
 	service          chunkserver.Config
@@ -47,11 +49,11 @@ type chunkserverOptions struct {
 	reload func() ([]chunkserver.DeviceConfig, error)
 }
 
-func (a *app) chunkserverCommand() *cobra.Command {
+func newChunkserverCommand(env *cli.Env) *cobra.Command {
 	var o chunkserverOptions
 	cmd := &cobra.Command{
 		Use:     "chunkserver",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Run a chunkserver: it keeps chunks on this host's disks and runs jobs",
 		Long: `Run the server that keeps chunks on this host. Each --device is a directory that
 "moraine device format DIR" made a device: best the root of a file system on its own disk.
@@ -67,14 +69,14 @@ that counts.`,
     --device /mnt/nvme0 --device /mnt/nvme1 --endpoint host1,host2,host3 --certs /etc/moraine/certs`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.reload = func() ([]chunkserver.DeviceConfig, error) { return a.reloadDevices(cmd, uint64(o.capacity)) }
-			return a.runChunkserver(cmd.Context(), o)
+			o.reload = func() ([]chunkserver.DeviceConfig, error) { return reloadDevices(env, cmd, uint64(o.capacity)) }
+			return runChunkserver(cmd.Context(), env, o)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.rack, "rack", "", "rack of the host; the leader spreads stripes over racks")
-	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultChunkserverPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
+	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + cli.DefaultChunkserverPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
 	f.StringSliceVar(&o.advertise, "advertise", nil, "address at which clients reach the server "+
 		"(default: --listen)")
 	f.BoolVar(&o.shortCircuit, "short-circuit", true, "serve programs on this host over a unix socket; "+
@@ -116,38 +118,38 @@ that counts.`,
 	return cmd
 }
 
-func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
-	sec, err := a.security()
+func runChunkserver(ctx context.Context, env *cli.Env, o chunkserverOptions) error {
+	sec, err := env.Security()
 	if err != nil {
 		return err
 	}
-	if sec.identity != nil {
-		claims := sec.identity.Claims()
+	if sec.Identity != nil {
+		claims := sec.Identity.Claims()
 		o.service.Cluster = claims.Cluster
 		if o.id == "" {
 			o.id = claims.Node
 		}
 	}
 	if o.id == "" || len(o.devices) == 0 {
-		return usageError("a chunkserver needs --id and at least one --device")
+		return cli.UsageError("a chunkserver needs --id and at least one --device")
 	}
-	if err := sec.require(transport.RoleChunkserver, o.id); err != nil {
+	if err := sec.Require(transport.RoleChunkserver, o.id); err != nil {
 		return err
 	}
-	if len(splitEndpoint(a.global.endpoint)) == 0 {
-		return usageError("no cluster is named: name its metadata servers with --endpoint")
+	if len(cli.SplitEndpoint(env.Global.Endpoint)) == 0 {
+		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint")
 	}
 	if len(o.advertise) == 0 {
 		o.advertise = o.listen
 	}
 	for _, addr := range o.advertise {
 		if strings.HasPrefix(addr, "0.0.0.0:") || strings.HasPrefix(addr, "[::]:") {
-			return usageError("clients cannot reach %s: give an address that they can reach with "+
+			return cli.UsageError("clients cannot reach %s: give an address that they can reach with "+
 				"--advertise", addr)
 		}
 	}
 	s := &o.service
-	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, version
+	s.Node, s.Rack, s.Addresses, s.AdminAddress, s.Release = o.id, o.rack, o.advertise, o.adminListen, cli.Version
 	s.DirtyBytes = int64(o.dirty)
 	s.MemoryBytes, s.MemoryNode, s.Prefault = int64(o.memory), o.memoryNode+1, true
 	s.ScrubBytesPerSecond = int64(o.scrubBandwidth)
@@ -158,7 +160,7 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 	}
 	o.mover.BytesPerSecond = int64(o.moverBandwidth)
 	if o.cpus < 0 {
-		return usageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
+		return cli.UsageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
 	}
 	for _, dir := range o.devices {
 		if err := checkDir("--device", dir); err != nil {
@@ -166,7 +168,7 @@ func (a *app) runChunkserver(ctx context.Context, o chunkserverOptions) error {
 		}
 		s.Devices = append(s.Devices, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: uint64(o.capacity)})
 	}
-	return a.serveChunks(ctx, sec, o)
+	return serveChunks(ctx, env, sec, o)
 }
 
 // parseShare reads a share like 1%, and returns it in parts of 10,000; none is -1.
@@ -174,15 +176,15 @@ func parseShare(flag, text string) (int, error) {
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	switch {
 	case err != nil || !strings.HasSuffix(text, "%") || !(percent >= 0 && percent <= 100):
-		return 0, usageError("%s %q: write a share from 0%% to 100%%, such as 1%%", flag, text)
+		return 0, cli.UsageError("%s %q: write a share from 0%% to 100%%, such as 1%%", flag, text)
 	case percent == 0:
 		return -1, nil
 	}
 	return max(1, int(math.Round(percent*100))), nil
 }
 
-func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOptions) error {
-	log, err := a.log()
+func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkserverOptions) error {
+	log, err := env.Log()
 	if err != nil {
 		return err
 	}
@@ -234,8 +236,8 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return err
 	}
 	server, err := transport.NewServer(
-		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: version, ShortCircuit: o.shortCircuit},
-		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.identity, Keys: service.Key, Incarnation: service.Incarnation, Revoked: service.Revoked,
+		transport.ServerConfig{Addresses: o.listen, Mode: sec.Mode, Cluster: o.service.Cluster, Role: transport.RoleChunkserver, Node: o.id, Release: cli.Version, ShortCircuit: o.shortCircuit},
+		transport.ServerDeps{Handler: transport.HandlerForChunks(bounded), Identity: sec.Identity, Keys: service.Key, Incarnation: service.Incarnation, Revoked: service.Revoked,
 			Log: log, Metrics: network})
 	if err != nil {
 		return err
@@ -244,14 +246,14 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 	if err != nil {
 		return err
 	}
-	pool, err := sec.pool(transport.RoleChunkserver, o.id, transport.PoolDeps{Log: log, Metrics: network})
+	pool, err := sec.Pool(transport.RoleChunkserver, o.id, transport.PoolDeps{Log: log, Metrics: network})
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	probe = pool.Probe
 	return runAll(ctx, adm.run, server.Run, watchCertificate(sec, log), whenReady(server, func(ctx context.Context) error {
-		c, err := dialPatiently(ctx, client.Config{Metadata: splitEndpoint(a.global.endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
+		c, err := dialPatiently(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
 			StripesInFlight: o.mover.Stripes},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
 		if err != nil {
@@ -266,7 +268,7 @@ func (a *app) serveChunks(ctx context.Context, sec security, o chunkserverOption
 		return runAll(ctx, service.Run, follow, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
 			select {
 			case <-service.Ready():
-				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode, "devices", o.devices)
+				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.Mode, "devices", o.devices)
 				if o.ready != nil {
 					o.ready()
 				}

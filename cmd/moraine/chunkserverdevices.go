@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/settings"
 	"github.com/spf13/cobra"
 )
 
@@ -21,25 +23,25 @@ import (
 // reloadDevices reads the devices from the settings file, as a start would. It fails where
 // the command line or the environment names them: those cannot change while the process
 // runs.
-func (a *app) reloadDevices(cmd *cobra.Command, capacity uint64) ([]chunkserver.DeviceConfig, error) {
+func reloadDevices(env *cli.Env, cmd *cobra.Command, capacity uint64) ([]chunkserver.DeviceConfig, error) {
 	f := cmd.Flags().Lookup("device")
-	for _, arg := range a.args {
+	for _, arg := range env.Args {
 		if arg == "--device" || strings.HasPrefix(arg, "--device=") {
 			return nil, errors.New("the command line names the devices: to change them while the " +
 				"server runs, name them in the settings file instead, and restart it once")
 		}
 	}
-	if name := envName(cmd, f); os.Getenv(name) != "" {
+	if name := settings.EnvName(cmd, f); os.Getenv(name) != "" {
 		return nil, fmt.Errorf("%s names the devices: to change them while the server runs, name them in the settings file instead, and restart it once", name)
 	}
-	file, err := readSettings(cmd)
+	file, err := settings.Read(cmd)
 	if err != nil {
 		return nil, err
 	}
-	if err := file.checkKeys(cmd.Root()); err != nil {
+	if err := file.CheckKeys(cmd.Root()); err != nil {
 		return nil, err
 	}
-	v, _ := file.lookup(fileKey(cmd, f))
+	v, _ := file.Lookup(settings.FileKey(cmd, f))
 	list, ok := v.([]any)
 	if !ok && v != nil {
 		list = []any{v}
@@ -89,7 +91,7 @@ func followDevices(ctx context.Context, signals <-chan os.Signal, service device
 			err = service.SetDevices(ctx, devices)
 		}
 		if err != nil && ctx.Err() == nil {
-			for _, line := range errorLines(err) {
+			for _, line := range cli.ErrorLines(err) {
 				log.Error("SIGHUP: not all devices are as the settings file says", "err", line)
 			}
 			continue

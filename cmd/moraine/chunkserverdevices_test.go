@@ -9,10 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/morainefs/moraine/chunkserver"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
-
-	"github.com/morainefs/moraine/chunkserver"
 )
 
 // lateServer is a chunkserver that is not ready yet.
@@ -59,14 +59,14 @@ func TestDevicesAreReadAgain(t *testing.T) {
 	file := filepath.Join(dir, "moraine.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
 	read := func(args ...string) ([]chunkserver.DeviceConfig, error) {
-		a := &app{out: os.Stdout, err: os.Stderr, args: append([]string{"chunkserver", "--config", file}, args...)}
+		env := &cli.Env{Out: os.Stdout, Err: os.Stderr, Args: append([]string{"chunkserver", "--config", file}, args...)}
 		root := &cobra.Command{Use: "moraine"}
 		root.PersistentFlags().String("config", "", "settings file")
-		root.AddCommand(a.chunkserverCommand())
-		cmd, rest, err := root.Find(a.args)
+		root.AddCommand(newChunkserverCommand(env))
+		cmd, rest, err := root.Find(env.Args)
 		require.NoError(t, err)
 		require.NoError(t, cmd.ParseFlags(rest))
-		return a.reloadDevices(cmd, 1<<30)
+		return reloadDevices(env, cmd, 1<<30)
 	}
 	dirs := func(list []chunkserver.DeviceConfig) (out []string) {
 		for _, d := range list {

@@ -8,13 +8,14 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) ckptCommand() *cobra.Command {
+func newCkptCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ckpt",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Save, list, restore, verify and remove checkpoints",
 		Long: `A run is a directory. A checkpoint (a step) is a directory in the run. It appears when
 all ranks have written their parts and the parts cover every tensor. RUN/latest names
@@ -22,7 +23,7 @@ the newest checkpoint on the current branch.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.ckptListCommand(), a.ckptShowCommand(), a.ckptSaveCommand(), a.ckptRestoreCommand(), a.ckptVerifyCommand(), a.ckptRemoveCommand())
+	cmd.AddCommand(newCkptListCommand(env), newCkptShowCommand(env), newCkptSaveCommand(env), newCkptRestoreCommand(env), newCkptVerifyCommand(env), newCkptRemoveCommand(env))
 	return cmd
 }
 
@@ -46,33 +47,33 @@ func (s *stepChoice) flags(cmd *cobra.Command) {
 }
 
 // openCheckpoint resolves a committed step of the run at l.
-func (a *app) openCheckpoint(ctx context.Context, l location, s stepChoice) (*ckpt.Checkpoint, *connection, error) {
-	run, c, err := a.openReader(ctx, l)
+func openCheckpoint(ctx context.Context, env *cli.Env, l cli.Location, s stepChoice) (*ckpt.Checkpoint, *cli.Connection, error) {
+	run, c, err := openReader(ctx, env, l)
 	if err != nil {
 		return nil, nil, err
 	}
 	k, err := run.Resolve(ctx, ckpt.ResolveOptions{Step: s.step, Exact: s.given})
 	if err != nil {
-		return nil, nil, errors.Join(noStepHint(named(err, l, uint64(run.ID())), l), c.Close())
+		return nil, nil, errors.Join(noStepHint(cli.Named(err, l, uint64(run.ID())), l), c.Close())
 	}
 	return k, c, nil
 }
 
 // openReader opens the run at l to read it.
-func (a *app) openReader(ctx context.Context, l location) (*ckpt.Run, *connection, error) {
-	c, err := a.dialHosts(ctx, l.hosts, client.Config{})
+func openReader(ctx context.Context, env *cli.Env, l cli.Location) (*ckpt.Run, *cli.Connection, error) {
+	c, err := env.DialHosts(ctx, l.Hosts, client.Config{})
 	if err != nil {
 		return nil, nil, err
 	}
-	run, err := ckpt.OpenRun(ctx, c.Client, l.path, ckpt.RunOptions{ReadOnly: true})
+	run, err := ckpt.OpenRun(ctx, c.Client, l.Path, ckpt.RunOptions{ReadOnly: true})
 	if err != nil {
-		return nil, nil, errors.Join(named(err, l), c.Close())
+		return nil, nil, errors.Join(cli.Named(err, l), c.Close())
 	}
 	return run, c, nil
 }
 
 // noStepHint adds to the error of a missing step how to list the steps.
-func noStepHint(err error, l location) error {
+func noStepHint(err error, l cli.Location) error {
 	if errors.Is(err, moraine.NotFound) {
 		return fmt.Errorf("%w (`moraine ckpt ls %s --all` lists the steps)", err, l)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -48,23 +49,23 @@ func describeStep(s ckpt.StepInfo) stepRow {
 	return row
 }
 
-func (a *app) ckptListCommand() *cobra.Command {
+func newCkptListCommand(env *cli.Env) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls PATH",
 		Short: "List the steps of a run, or the runs in a directory",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseRemote(args[0])
+			l, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
-			c, err := a.dialHosts(cmd.Context(), l.hosts, client.Config{})
+			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			attr, err := c.Stat(cmd.Context(), l.path)
+			attr, err := c.Stat(cmd.Context(), l.Path)
 			if err != nil {
 				return err
 			}
@@ -73,7 +74,7 @@ func (a *app) ckptListCommand() *cobra.Command {
 			}
 			steps, err := ckpt.ListSteps(cmd.Context(), c.Client, moraine.InodeID(attr.Inode), all)
 			if errors.Is(err, moraine.NotFound) {
-				return a.listRuns(cmd.Context(), c, moraine.InodeID(attr.Inode))
+				return listRuns(cmd.Context(), env, c, moraine.InodeID(attr.Inode))
 			}
 			if err != nil {
 				return err
@@ -82,12 +83,12 @@ func (a *app) ckptListCommand() *cobra.Command {
 			for i, s := range steps {
 				rows[i] = describeStep(s)
 			}
-			return list(a, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "path or reason"}, func(s stepRow) table.Row {
+			return cli.List(env, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "path or reason"}, func(s stepRow) table.Row {
 				when := ""
 				if !s.Committed.IsZero() {
 					when = s.Committed.Format(time.DateTime)
 				}
-				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, size(s.Bytes), when, pathAndReason(s)}
+				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, cli.Size(s.Bytes), when, pathAndReason(s)}
 			})
 		},
 	}
@@ -110,20 +111,20 @@ type runRow struct {
 	Committed uint64 `json:"committed_steps"`
 }
 
-func (a *app) listRuns(ctx context.Context, c *connection, dir moraine.InodeID) error {
+func listRuns(ctx context.Context, env *cli.Env, c *cli.Connection, dir moraine.InodeID) error {
 	runs, err := ckpt.ListRuns(ctx, c.Client, dir)
 	if err != nil {
 		return err
 	}
 	if len(runs) == 0 {
-		a.note("the directory contains no run")
+		env.Note("the directory contains no run")
 		return nil
 	}
 	rows := make([]runRow, len(runs))
 	for i, r := range runs {
 		rows[i] = runRow{r.Name, r.Attempt, r.Launch, r.Committed}
 	}
-	return list(a, rows, table.Row{"run", "attempt", "launch", "committed steps"}, func(r runRow) table.Row {
+	return cli.List(env, rows, table.Row{"run", "attempt", "launch", "committed steps"}, func(r runRow) table.Row {
 		return table.Row{r.Name, r.Attempt, r.Launch, r.Committed}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -18,7 +19,7 @@ type removedStep struct {
 	Attempt uint32 `json:"attempt"`
 }
 
-func (a *app) ckptRemoveCommand() *cobra.Command {
+func newCkptRemoveCommand(env *cli.Env) *cobra.Command {
 	var (
 		step    uint64
 		attempt uint32
@@ -35,35 +36,35 @@ program is reading, and the last good checkpoint of the run.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("no step is named: give --step N")
+				return cli.UsageError("no step is named: give --step N")
 			}
-			l, err := parseRemote(args[0])
+			l, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
-			c, err := a.dialHosts(cmd.Context(), l.hosts, client.Config{})
+			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			run, err := c.Stat(cmd.Context(), l.path)
+			run, err := c.Stat(cmd.Context(), l.Path)
 			if err != nil {
-				return named(err, l)
+				return cli.Named(err, l)
 			}
 			if attempt == 0 {
 				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return noStepHint(named(err, l, run.Inode), l)
+					return noStepHint(cli.Named(err, l, run.Inode), l)
 				}
 			}
 			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
 				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, Force: force}}})
 			if err != nil {
-				return named(err, l, run.Inode)
+				return cli.Named(err, l, run.Inode)
 			}
-			if a.global.json {
-				return printJSON(a.out, removedStep{Run: l.String(), Step: step, Attempt: attempt})
+			if env.Global.JSON {
+				return cli.PrintJSON(env.Out, removedStep{Run: l.String(), Step: step, Attempt: attempt})
 			}
-			a.note("step %d of %s is removed: attempt-%d/step-%d", step, l, attempt, step)
+			env.Note("step %d of %s is removed: attempt-%d/step-%d", step, l, attempt, step)
 			return nil
 		},
 	}
@@ -75,7 +76,7 @@ program is reading, and the last good checkpoint of the run.`,
 }
 
 // attemptOf finds the attempt whose step RUN/step-N names. Of a lost step, the latest one.
-func attemptOf(ctx context.Context, c *connection, run, step uint64) (attempt uint32, err error) {
+func attemptOf(ctx context.Context, c *cli.Connection, run, step uint64) (attempt uint32, err error) {
 	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: run, Level: uint32(moraine.NVMe), Step: step, Exact: true}}})
 	if errors.Is(err, moraine.Lost) || errors.Is(err, moraine.NotFound) {

@@ -10,12 +10,13 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) ckptRestoreCommand() *cobra.Command {
+func newCkptRestoreCommand(env *cli.Env) *cobra.Command {
 	var (
 		choice   stepChoice
 		fallback bool
@@ -29,15 +30,15 @@ checkpoint, with a warning, and restores the newest good one. The latest checkpo
 never one that the cluster knows to be lost; a warning names lost checkpoints that are newer.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseRemote(args[0])
+			l, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
 			if fallback && choice.given {
-				return usageError("--fallback skips a damaged latest checkpoint; it cannot go with " +
+				return cli.UsageError("--fallback skips a damaged latest checkpoint; it cannot go with " +
 					"--step")
 			}
-			return a.ckptRestore(cmd.Context(), l, args[1], choice, fallback)
+			return ckptRestore(cmd.Context(), env, l, args[1], choice, fallback)
 		},
 	}
 	choice.flags(cmd)
@@ -46,8 +47,8 @@ never one that the cluster knows to be lost; a warning names lost checkpoints th
 	return cmd
 }
 
-func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice stepChoice, fallback bool) error {
-	run, c, err := a.openReader(ctx, l)
+func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, choice stepChoice, fallback bool) error {
+	run, c, err := openReader(ctx, env, l)
 	if err != nil {
 		return err
 	}
@@ -55,11 +56,11 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	restore := func(k *ckpt.Checkpoint) error { return a.restoreFiles(ctx, c, l, dir, k) }
+	restore := func(k *ckpt.Checkpoint) error { return restoreFiles(ctx, env, c, l, dir, k) }
 	var k *ckpt.Checkpoint
 	if fallback {
 		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
-			fmt.Fprintf(a.err, "skipped step %d of %s: %v\n", s.Step, l, err)
+			fmt.Fprintf(env.Err, "skipped step %d of %s: %v\n", s.Step, l, err)
 		})
 	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: choice.step, Exact: choice.given}); err == nil {
 		err = restore(k)
@@ -68,27 +69,27 @@ func (a *app) ckptRestore(ctx context.Context, l location, dir string, choice st
 		defer k.Close()
 	}
 	if err != nil {
-		return noStepHint(named(err, l, uint64(run.ID())), l)
+		return noStepHint(cli.Named(err, l, uint64(run.ID())), l)
 	}
 	if !choice.given {
-		if err := a.warnOfLost(ctx, c, run, l, k.Info); err != nil {
+		if err := warnOfLost(ctx, env, c, run, l, k.Info); err != nil {
 			return err
 		}
 	}
-	a.note("step %d of %s: %s, %s, in %s", k.Info.Step, l, countOf(len(k.Files()), "file"), size(uint64(bytesOf(k))), dir)
-	if a.global.json {
-		return printJSON(a.out, describeStep(k.Info))
+	env.Note("step %d of %s: %s, %s, in %s", k.Info.Step, l, cli.CountOf(len(k.Files()), "file"), cli.Size(uint64(bytesOf(k))), dir)
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, describeStep(k.Info))
 	}
 	return nil
 }
 
 // warnOfLost names the lost checkpoints that are newer than the one restored as the latest.
-func (a *app) warnOfLost(ctx context.Context, c *connection, run *ckpt.Run, l location, latest ckpt.StepInfo) error {
+func warnOfLost(ctx context.Context, env *cli.Env, c *cli.Connection, run *ckpt.Run, l cli.Location, latest ckpt.StepInfo) error {
 	steps, err := ckpt.ListSteps(ctx, c.Client, run.ID(), false)
 	for _, s := range steps {
 		newer := s.Attempt > latest.Attempt || s.Attempt == latest.Attempt && s.Step > latest.Step
 		if newer && s.State == wire.StepState_STEP_STATE_LOST {
-			fmt.Fprintf(a.err, "step %d of %s is newer and lost: %s\n", s.Step, l, s.Reason)
+			fmt.Fprintf(env.Err, "step %d of %s is newer and lost: %s\n", s.Step, l, s.Reason)
 		}
 	}
 	return err
@@ -96,11 +97,11 @@ func (a *app) warnOfLost(ctx context.Context, c *connection, run *ckpt.Run, l lo
 
 // restoreFiles copies all files of a checkpoint. It uses the step's own path, which no
 // later step takes.
-func (a *app) restoreFiles(ctx context.Context, c *connection, l location, dir string, k *ckpt.Checkpoint) (err error) {
-	b := a.startBar("restored", bytesOf(k))
-	defer func() { b.finish(err) }()
+func restoreFiles(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Location, dir string, k *ckpt.Checkpoint) (err error) {
+	b := env.StartBar("restored", bytesOf(k))
+	defer func() { b.Finish(err) }()
 	for n, f := range k.Files() {
-		if err := restoreFile(ctx, c, path.Join(l.path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), f, b); err != nil {
+		if err := restoreFile(ctx, c, path.Join(l.Path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), f, b); err != nil {
 			for _, before := range k.Files()[:n] {
 				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is of no use
 			}
@@ -120,7 +121,7 @@ func bytesOf(k *ckpt.Checkpoint) (total int64) {
 
 // restoreFile copies one file of a step to a local path. The file appears when it is
 // complete and its CRC is right.
-func restoreFile(ctx context.Context, c *connection, from, to string, f ckpt.FileInfo, b *bar) error {
+func restoreFile(ctx context.Context, c *cli.Connection, from, to string, f ckpt.FileInfo, b *cli.Bar) error {
 	return writeWhole(to, 0o644, func(tmp *os.File) error {
 		sum := &crcWriter{}
 		if err := copyOut(ctx, c.Client, from, writers{tmp, sum}, b); err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) ckptSaveCommand() *cobra.Command {
+func newCkptSaveCommand(env *cli.Env) *cobra.Command {
 	var (
 		step        uint64
 		opts        ckpt.RunOptions
@@ -31,9 +32,9 @@ step appears when all parts are saved.`,
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("no step is named: give --step N")
+				return cli.UsageError("no step is named: give --step N")
 			}
-			l, err := parseRemote(args[0])
+			l, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
@@ -44,11 +45,11 @@ step appears when all parts are saved.`,
 				// One process that saves alone is a launch of its own.
 				opts.Launch.Name = fmt.Sprintf("cli-%d-%d", os.Getpid(), time.Now().UnixNano())
 			}
-			cfg, err := schemeConfig(scheme)
+			cfg, err := cli.SchemeConfig(scheme)
 			if err != nil {
 				return err
 			}
-			return a.ckptSave(cmd.Context(), l, cfg, step, args[1:], opts, sealTimeout)
+			return ckptSave(cmd.Context(), env, l, cfg, step, args[1:], opts, sealTimeout)
 		},
 	}
 	f := cmd.Flags()
@@ -59,23 +60,23 @@ step appears when all parts are saved.`,
 		"from the scheduler's variables)")
 	f.BoolVar(&opts.Takeover, "takeover", false, "fence the current attempt even if it still has live "+
 		"sessions")
-	f.StringVar(&scheme, "scheme", "", schemeUsage)
+	f.StringVar(&scheme, "scheme", "", cli.SchemeUsage)
 	f.DurationVar(&sealTimeout, "seal-timeout", 10*time.Minute, "abort the step when no rank has "+
 		"sealed for this long")
 	return cmd
 }
 
-func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration) error {
+func ckptSave(ctx context.Context, env *cli.Env, l cli.Location, cfg client.Config, step uint64, files []string, opts ckpt.RunOptions, sealTimeout time.Duration) error {
 	// A launch that cannot save must not take the place of one that can.
 	if err := checkFiles(files); err != nil {
 		return err
 	}
-	c, err := a.dialHosts(ctx, l.hosts, cfg)
+	c, err := env.DialHosts(ctx, l.Hosts, cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	run, err := ckpt.OpenRun(ctx, c.Client, l.path, opts)
+	run, err := ckpt.OpenRun(ctx, c.Client, l.Path, opts)
 	if errors.Is(err, moraine.Busy) {
 		err = fmt.Errorf("%w (give --takeover if you know that the other launch is dead)", err)
 	}
@@ -100,12 +101,12 @@ func (a *app) ckptSave(ctx context.Context, l location, cfg client.Config, step 
 	if err != nil {
 		return err
 	}
-	if a.global.json {
-		return printJSON(a.out, describeStep(info))
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, describeStep(info))
 	}
-	a.note("step %d of %s is committed at level %s: %s in %s", info.Step, l, info.Level, size(info.Bytes), info.Path)
+	env.Note("step %d of %s is committed at level %s: %s in %s", info.Step, l, info.Level, cli.Size(info.Bytes), info.Path)
 	if info.Degraded > 0 {
-		a.note("%d of its stripes are below full protection (survive the loss of %d). The cluster "+
+		env.Note("%d of its stripes are below full protection (survive the loss of %d). The cluster "+
 			"repairs them when enough hosts are up", info.Degraded, info.Protects)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -18,7 +19,7 @@ type shownStep struct {
 	Lost []lostRow `json:"lost_files"`
 }
 
-func (a *app) ckptShowCommand() *cobra.Command {
+func newCkptShowCommand(env *cli.Env) *cobra.Command {
 	var step uint64
 	var attempt uint32
 	cmd := &cobra.Command{
@@ -30,27 +31,27 @@ is committed again when the lost bytes return.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("step") {
-				return usageError("no step is named: give --step N")
+				return cli.UsageError("no step is named: give --step N")
 			}
-			l, err := parseRemote(args[0])
+			l, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
-			c, err := a.dialHosts(cmd.Context(), l.hosts, client.Config{})
+			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			run, err := c.Stat(cmd.Context(), l.path)
+			run, err := c.Stat(cmd.Context(), l.Path)
 			if err != nil {
-				return named(err, l)
+				return cli.Named(err, l)
 			}
 			if attempt == 0 {
 				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return noStepHint(named(err, l, run.Inode), l)
+					return noStepHint(cli.Named(err, l, run.Inode), l)
 				}
 			}
-			return a.showStep(cmd.Context(), c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})
+			return showStep(cmd.Context(), env, c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})
 		},
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to show")
@@ -58,7 +59,7 @@ is committed again when the lost bytes return.`,
 	return cmd
 }
 
-func (a *app) showStep(ctx context.Context, c *connection, key *wire.StepKey) error {
+func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.StepKey) error {
 	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: key}}})
 	if err != nil {
 		return err
@@ -69,21 +70,21 @@ func (a *app) showStep(ctx context.Context, c *connection, key *wire.StepKey) er
 			return err
 		}
 	}
-	if a.global.json {
-		return printJSON(a.out, show)
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, show)
 	}
-	a.note("step %d, attempt %d: %s at level %s, ranks %s, %s", show.Step, show.Attempt, show.State, show.Level, show.Ranks, size(show.Bytes))
+	env.Note("step %d, attempt %d: %s at level %s, ranks %s, %s", show.Step, show.Attempt, show.State, show.Level, show.Ranks, cli.Size(show.Bytes))
 	if why := pathAndReason(show.stepRow); why != "" {
-		a.note("%s", why)
+		env.Note("%s", why)
 	}
 	if len(show.Lost) == 0 {
 		return nil
 	}
-	return list(a, show.Lost, table.Row{"file", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
+	return cli.List(env, show.Lost, table.Row{"file", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
 }
 
 // stepLost lists the files of a checkpoint that have lost bytes.
-func stepLost(ctx context.Context, c *connection, key *wire.StepKey) ([]lostRow, error) {
+func stepLost(ctx context.Context, c *cli.Connection, key *wire.StepKey) ([]lostRow, error) {
 	rows := []lostRow{}
 	for after := ""; ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: key, AfterName: after}}})

@@ -8,23 +8,24 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) clusterCommand() *cobra.Command {
+func newClusterCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cluster",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Show the state of the whole cluster",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.clusterStatusCommand(), a.clusterUpgradeCommand(), a.quarantineCommand(), a.lostCommand())
+	cmd.AddCommand(newClusterStatusCommand(env), newClusterUpgradeCommand(env), newQuarantineCommand(env), newLostCommand(env))
 	return cmd
 }
 
-func (a *app) clusterStatusCommand() *cobra.Command {
+func newClusterStatusCommand(env *cli.Env) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -44,9 +45,9 @@ waits for a cluster that does not answer yet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait < 0 {
-				return usageError("--wait %s: write a time of 0 or more, such as 1m", wait)
+				return cli.UsageError("--wait %s: write a time of 0 or more, such as 1m", wait)
 			}
-			return a.clusterStatus(cmd.Context(), wait)
+			return waitForStatus(cmd.Context(), env, wait)
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long for the cluster to become green")
@@ -57,18 +58,18 @@ waits for a cluster that does not answer yet.`,
 // up to six seconds where a host is silent.
 const statusAsk = 10 * time.Second
 
-// clusterStatus prints the status when it is green or wait is over. It waits for a cluster
+// waitForStatus prints the status when it is green or wait is over. It waits for a cluster
 // that does not answer yet in the same way as for one that is not green.
-func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
+func waitForStatus(ctx context.Context, env *cli.Env, wait time.Duration) error {
 	deadline := time.Now().Add(wait)
-	var c *connection
+	var c *cli.Connection
 	defer func() {
 		if c != nil {
 			_ = c.Close()
 		}
 	}()
 	for {
-		s, err := a.statusBy(ctx, &c, wait, deadline)
+		s, err := statusBy(ctx, env, &c, wait, deadline)
 		if (err != nil && mayPass(err) || err == nil && s.Health != healthGreen) && time.Now().Before(deadline) {
 			select {
 			case <-ctx.Done():
@@ -80,11 +81,11 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if err := a.printStatus(s); err != nil {
+		if err := printStatus(env, s); err != nil {
 			return err
 		}
 		if s.Health != healthGreen {
-			return &exitError{code: exitDegraded}
+			return &cli.ExitError{Code: cli.ExitDegraded}
 		}
 		return nil
 	}
@@ -92,7 +93,7 @@ func (a *app) clusterStatus(ctx context.Context, wait time.Duration) error {
 
 // statusBy sends one request, over a connection that it opens where there is none. With
 // wait it stops at the deadline, or after statusAsk.
-func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, deadline time.Time) (*clusterStatus, error) {
+func statusBy(ctx context.Context, env *cli.Env, c **cli.Connection, wait time.Duration, deadline time.Time) (*clusterStatus, error) {
 	if wait > 0 {
 		least := time.Now().Add(statusAsk)
 		if least.After(deadline) {
@@ -103,7 +104,7 @@ func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, 
 		defer cancel()
 	}
 	if *c == nil {
-		made, err := a.dial(ctx)
+		made, err := env.Dial(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +114,7 @@ func (a *app) statusBy(ctx context.Context, c **connection, wait time.Duration, 
 }
 
 // askStatus requests all that the status needs.
-func askStatus(ctx context.Context, c *connection) (*clusterStatus, error) {
+func askStatus(ctx context.Context, c *cli.Connection) (*clusterStatus, error) {
 	reply, err := getClusterAs(ctx, c.Client, &wire.GetCluster{Fresh: true})
 	if err != nil {
 		return nil, err
@@ -140,21 +141,21 @@ func mayPass(err error) bool {
 	return false
 }
 
-func (a *app) printStatus(s *clusterStatus) error {
-	if a.global.json {
-		return printJSON(a.out, s)
+func printStatus(env *cli.Env, s *clusterStatus) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, s)
 	}
-	a.note("cluster %s is %s", s.Cluster, strings.ToUpper(s.Health))
+	env.Note("cluster %s is %s", s.Cluster, strings.ToUpper(s.Health))
 	for _, f := range s.Findings {
-		a.note("  ! %s", f)
+		env.Note("  ! %s", f)
 	}
 	for _, f := range s.Survives {
-		a.note("  - %s", f)
+		env.Note("  - %s", f)
 	}
 	for _, f := range s.Notes {
-		a.note("  > %s", f)
+		env.Note("  > %s", f)
 	}
-	a.note("")
+	env.Note("")
 	var rows []table.Row
 	for _, m := range s.Metadata {
 		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, shout(m.Status), "", fmt.Sprintf("applied %d", m.Applied)})
@@ -168,12 +169,12 @@ func (a *app) printStatus(s *clusterStatus) error {
 			in += "; " + h.State
 		}
 		rows = append(rows, table.Row{h.ID, "chunkserver", shout(h.Status), in,
-			fmt.Sprintf("%s of %s used, %d chunks", size(h.Used), size(h.Capacity), h.Chunks)})
+			fmt.Sprintf("%s of %s used, %d chunks", cli.Size(h.Used), cli.Size(h.Capacity), h.Chunks)})
 	}
-	printTable(a.out, table.Row{"node", "role", "", "", ""}, rows)
-	a.note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s "+
+	cli.PrintTable(env.Out, table.Row{"node", "role", "", "", ""}, rows)
+	env.Note("\n%d inodes, %d stripes; %s of %s used; %s waiting for deletion, %s kept for backups, %s "+
 		"leaked; %d sessions",
-		s.Inodes, s.Stripes, size(s.Used), size(s.Capacity), size(s.PendingBytes), size(s.KeptBytes), size(s.LeakedBytes), s.Sessions)
+		s.Inodes, s.Stripes, cli.Size(s.Used), cli.Size(s.Capacity), cli.Size(s.PendingBytes), cli.Size(s.KeptBytes), cli.Size(s.LeakedBytes), s.Sessions)
 	return nil
 }
 

@@ -1,43 +1,46 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/spf13/cobra"
+)
 
 // commands lists the commands of the binary.
-func (a *app) commands() []*cobra.Command {
+func commands(env *cli.Env) []*cobra.Command {
 	all := []*cobra.Command{
-		a.mountCommand(), a.umountCommand(), a.ckptCommand(), a.clusterCommand(), a.fsckCommand(), a.policyCommand(), a.quotaCommand(),
-		a.certCommand(), a.inspectCommand(), a.simCommand(), a.versionCommand(), a.s3Command(), a.devClusterCommand(), a.demoCommand(), a.benchCommand(),
+		newMountCommand(env), newUmountCommand(env), newCkptCommand(env), newClusterCommand(env), newFsckCommand(env), newPolicyCommand(env), newQuotaCommand(env),
+		newCertCommand(env), newInspectCommand(env), newSimCommand(env), newVersionCommand(env), newS3Command(env), newDevClusterCommand(env), newDemoCommand(env), newBenchCommand(env),
 	}
-	for _, area := range [][]*cobra.Command{a.fileCommands(), a.hostCommands(), a.jobCommands(), a.serverCommands()} {
+	for _, area := range [][]*cobra.Command{fileCommands(env), hostCommands(env), jobCommands(env), serverCommands(env)} {
 		all = append(all, area...)
 	}
 	return all
 }
 
 // fileCommands are the commands for files and directories.
-func (a *app) fileCommands() []*cobra.Command {
-	return []*cobra.Command{a.lsCommand(), a.cpCommand(), a.catCommand(), a.rmCommand(), a.mvCommand(), a.mkdirCommand(), a.duCommand(), a.statCommand(), a.watchCommand()}
+func fileCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newLsCommand(env), newCpCommand(env), newCatCommand(env), newRmCommand(env), newMvCommand(env), newMkdirCommand(env), newDuCommand(env), newStatCommand(env), newWatchCommand(env)}
 }
 
 // hostCommands are the commands for hosts and devices.
-func (a *app) hostCommands() []*cobra.Command {
-	return []*cobra.Command{a.hostCommand(), a.drainCommand(), a.maintenanceCommand(), a.deviceCommand()}
+func hostCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newHostCommand(env), newDrainCommand(env), newMaintenanceCommand(env), newDeviceCommand(env)}
 }
 
 // jobCommands are the commands that make, show and steer background work.
-func (a *app) jobCommands() []*cobra.Command {
-	return append(a.moveCommands(), a.tierCommand(), a.jobCommand(), a.scrubCommand(), a.rebalanceCommand())
+func jobCommands(env *cli.Env) []*cobra.Command {
+	return append(moveCommands(env), newTierCommand(env), newJobCommand(env), newScrubCommand(env), newRebalanceCommand(env))
 }
 
 // serverCommands run servers.
-func (a *app) serverCommands() []*cobra.Command {
-	return []*cobra.Command{a.metadataCommand(), a.chunkserverCommand(), a.objectServerCommand(), a.standaloneCommand()}
+func serverCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newMetadataCommand(env), newChunkserverCommand(env), newObjectServerCommand(env), newStandaloneCommand(env)}
 }
 
 // metadataCommands are the commands below `moraine metadata`, which are for people.
-func (a *app) metadataCommands() []*cobra.Command {
+func metadataCommands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{
-		a.metadataListCommand(), a.metadataAddCommand(), a.metadataRemoveCommand(), a.metadataReplaceCommand(), a.metadataStatusCommand(),
-		a.metadataBackupCommand(), a.metadataRestoreCommand(), a.metadataForceCommand(),
+		newMetadataListCommand(env), newMetadataAddCommand(env), newMetadataRemoveCommand(env), newMetadataReplaceCommand(env), newMetadataStatusCommand(env),
+		newMetadataBackupCommand(env), newMetadataRestoreCommand(env), newMetadataForceCommand(env),
 	}
 }

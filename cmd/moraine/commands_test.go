@@ -3,14 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -36,8 +34,8 @@ func writeSettings(t *testing.T, text string) string {
 // it, and returns the values of two flags: a global one and one of the command.
 func settingsOf(t *testing.T, args ...string) (endpoint, memory string) {
 	t.Helper()
-	a := &app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}
-	root := a.rootCommand()
+	env := &cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}
+	root := newRootCommand(env)
 	for _, c := range root.Commands() {
 		if c.Name() != "chunkserver" {
 			continue
@@ -73,7 +71,7 @@ func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
 // and returns its flags.
 func flagsOf(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
-	root := (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand()
+	root := newRootCommand((&cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}))
 	cmd, _, err := root.Find(args)
 	require.NoError(t, err)
 	cmd.RunE = func(*cobra.Command, []string) error { return nil }
@@ -94,7 +92,7 @@ func TestSettingsOfSharedFlags(t *testing.T) {
 	stdout, _, _ := invoke(t, "bench", "write", "--help")
 	require.Contains(t, stdout, "[MORAINE_BENCH_BYTES, bench.bytes]")
 	_, stderr, code := invoke(t, "version", "--config", writeSettings(t, "bench:\n  write:\n    bytes: 1MiB\n"))
-	require.Equal(t, exitWrongUse, code)
+	require.Equal(t, cli.ExitWrongUse, code)
 	require.Contains(t, stderr, `unknown key "bench.write.bytes"`)
 }
 
@@ -142,7 +140,7 @@ func TestWrongUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := invoke(t, c.args...)
-			require.Equal(t, exitWrongUse, code, stderr)
+			require.Equal(t, cli.ExitWrongUse, code, stderr)
 			require.Empty(t, stdout)
 			requireOneLine(t, stderr)
 			require.Contains(t, stderr, c.says)
@@ -160,7 +158,7 @@ func requireOneLine(t *testing.T, stderr string) {
 
 func TestHelpTeachesEnvironmentAndFile(t *testing.T) {
 	stdout, stderr, code := invoke(t, "chunkserver", "--help")
-	require.Equal(t, exitFine, code)
+	require.Equal(t, cli.ExitFine, code)
 	require.Empty(t, stderr)
 	for _, want := range []string{"--device", "[MORAINE_CHUNKSERVER_DEVICE, chunkserver.device]", "[MORAINE_ENDPOINT, endpoint]", "MORAINE_CONFIG"} {
 		require.Contains(t, stdout, want)
@@ -169,24 +167,24 @@ func TestHelpTeachesEnvironmentAndFile(t *testing.T) {
 	var walk func(c *cobra.Command, path []string)
 	walk = func(c *cobra.Command, path []string) {
 		stdout, _, code := invoke(t, append(path, "--help")...)
-		require.Equal(t, exitFine, code, path)
+		require.Equal(t, cli.ExitFine, code, path)
 		require.Contains(t, stdout, "Usage:", path)
 		for _, sub := range c.Commands() {
 			require.NotEmpty(t, sub.Short, "%v %s", path, sub.Name())
 			walk(sub, append(path[:len(path):len(path)], sub.Name()))
 		}
 	}
-	walk((&app{}).rootCommand(), nil)
+	walk(newRootCommand((&cli.Env{})), nil)
 }
 
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		stdout, stderr, code := invoke(t, "completion", shell)
-		require.Equal(t, exitFine, code, stderr)
+		require.Equal(t, cli.ExitFine, code, stderr)
 		require.Contains(t, stdout, "moraine")
 	}
 	stdout, _, code := invoke(t, "__complete", "cluster", "")
-	require.Equal(t, exitFine, code)
+	require.Equal(t, cli.ExitFine, code)
 	require.Contains(t, stdout, "status")
 }
 
@@ -200,7 +198,7 @@ func TestLocalCommandsInJSON(t *testing.T) {
 		{"cert", "init", ca}, {"cert", "issue", ca, "client", "alice", "--scope", "/a"}, {"cert", "show", ca, "alice"},
 	} {
 		stdout, stderr, code := invoke(t, append(args, "--json")...)
-		require.Equal(t, exitFine, code, stderr)
+		require.Equal(t, cli.ExitFine, code, stderr)
 		require.Empty(t, stderr)
 		require.NotEmpty(t, stdout, args)
 		for line := range strings.Lines(stdout) {
@@ -218,25 +216,25 @@ func TestDeviceFormat(t *testing.T) {
 	format := append([]string{"device", "format", device}, certs...)
 	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "chunkserver", "n1"}} {
 		_, stderr, code := invoke(t, args...)
-		require.Equal(t, exitFine, code, stderr)
+		require.Equal(t, cli.ExitFine, code, stderr)
 	}
 	_, stderr, code := invoke(t, format...)
-	require.Equal(t, exitWrongUse, code, "the name may be mistyped")
+	require.Equal(t, cli.ExitWrongUse, code, "the name may be mistyped")
 	requireOneLine(t, stderr)
 	require.Contains(t, stderr, device+": there is no such directory")
 	require.NoDirExists(t, device)
 
 	require.NoError(t, os.Mkdir(device, 0o755))
 	_, stderr, code = invoke(t, format...)
-	require.Equal(t, exitFine, code, stderr)
+	require.Equal(t, cli.ExitFine, code, stderr)
 	stdout, _, code := invoke(t, "inspect", "device", device)
-	require.Equal(t, exitFine, code)
+	require.Equal(t, cli.ExitFine, code)
 	require.Contains(t, stdout, "0 records")
 
 	before, err := os.ReadFile(filepath.Join(device, "device"))
 	require.NoError(t, err)
 	_, stderr, code = invoke(t, format...)
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	requireOneLine(t, stderr)
 	require.Contains(t, stderr, device+" is a device already")
 	after, err := os.ReadFile(filepath.Join(device, "device"))
@@ -244,49 +242,9 @@ func TestDeviceFormat(t *testing.T) {
 	require.Equal(t, before, after)
 
 	_, stderr, code = invoke(t, append([]string{"device", "format", dir}, certs...)...)
-	require.Equal(t, exitFailed, code, "it holds something else")
+	require.Equal(t, cli.ExitFailed, code, "it holds something else")
 	requireOneLine(t, stderr)
 	require.Contains(t, stderr, "name an empty directory")
-}
-
-func TestErrorsAreOneLineForEachThing(t *testing.T) {
-	inner := &moraine.Error{Op: "store.Open", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.New("it belongs\nto another")}
-	chain := &moraine.Error{Op: "store.Run", Ref: "/d", Kind: moraine.WrongCluster, Err: errors.Join(inner)}
-	require.Equal(t, []string{"/d: wrong cluster: it belongs to another; name the directory and the certificates of one and the same cluster"}, errorLines(chain))
-
-	wrapped := fmt.Errorf("%w (make it)", &moraine.Error{Op: "pki.LoadCA", Ref: "/d", Kind: moraine.NotFound})
-	require.Equal(t, []string{"/d: not found (make it)"}, errorLines(wrapped), "functions have no place in it")
-	role := &moraine.Error{Op: "check_chunks", Kind: moraine.PermissionDenied, Err: errors.New(`a certificate of role "client" may not make this request`)}
-	require.Equal(t, []string{`check chunks: permission denied: a certificate of role "client" may not make this request; name an admin's certificate by --certs and --identity`}, errorLines(role))
-	full := &moraine.Error{Kind: moraine.NoSpace, Err: errors.New("the disk of the metadata server is nearly full")}
-	require.Equal(t, []string{"no space: the disk of the metadata server is nearly full; make room on that disk, or remove files (`moraine rm`)"}, errorLines(full))
-
-	two := errors.Join(&moraine.Error{Op: "client.Stat", Ref: "/a", Kind: moraine.NotFound}, errors.New("b"), errors.New("b"))
-	require.Equal(t, []string{"/a: not found", "b"}, errorLines(two))
-
-	around := fmt.Errorf("x: %w (%w)", errors.New("y"), errors.New("z"))
-	require.Equal(t, []string{"x: y (z)"}, errorLines(around))
-
-	require.Equal(t, []string{"rename: /a: no space: the disk is full; make room (`moraine rm`), or add devices"},
-		errorLines(&moraine.Error{Op: "rename", Ref: "/a", Kind: moraine.NoSpace, Err: errors.New("the disk is full")}))
-	require.Equal(t, []string{"no space: map 1024 MiB; give a smaller --memory"},
-		errorLines(&moraine.Error{Op: "mem.Open", Kind: moraine.NoSpace, Err: errors.New("map 1024 MiB")}), "a disk has nothing to do with it")
-}
-
-// TestErrorsNameWhatTheUserWrote: the error of a command with an address names neither
-// inodes nor paths within the cluster.
-func TestErrorsNameWhatTheUserWrote(t *testing.T) {
-	l := location{remote: true, hosts: "h1", path: "/runs/a"}
-	for _, ref := range []string{"/runs/a", "a", moraine.InodeID(7).String()} {
-		inner := &moraine.Error{Op: "resolve step", Ref: ref, Kind: moraine.NotFound, Err: errors.New("no step 7")}
-		err := named(&moraine.Error{Op: "client.Resolve", Ref: ref, Kind: moraine.NotFound, Err: inner}, l, 7)
-		require.Equal(t, []string{"moraine://h1/runs/a: resolve step: not found: no step 7"}, errorLines(err))
-		require.ErrorIs(t, err, moraine.NotFound)
-	}
-	other := &moraine.Error{Ref: "/runs/b", Kind: moraine.NotFound}
-	require.Equal(t, error(other), errors.Unwrap(named(fmt.Errorf("x: %w", other), l)))
-	require.Equal(t, []string{"/runs/b: not found"}, errorLines(named(other, l)))
-	require.NoError(t, named(nil, l))
 }
 
 // TestRestoreOfAnotherFile: the error names the file, and says that it is not a backup.
@@ -296,7 +254,7 @@ func TestRestoreOfAnotherFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 1000), 0o644))
 	_, stderr, code := invoke(t, "metadata", "restore", file, "--insecure", "--id", "m1", "--data", filepath.Join(dir, "m1"),
 		"--address", "127.0.0.1:1", "--after-incarnation", "1")
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	requireOneLine(t, stderr)
 	require.Contains(t, stderr, file+": ")
 	require.Contains(t, stderr, "it does not begin as a backup of the metadata")
@@ -310,14 +268,14 @@ func TestCertShowOfADirectory(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca")
 	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "metadata", "m1"}, {"cert", "issue", ca, "admin", "ops"}} {
 		_, stderr, code := invoke(t, args...)
-		require.Equal(t, exitFine, code, stderr)
+		require.Equal(t, cli.ExitFine, code, stderr)
 	}
 	stdout, stderr, code := invoke(t, "cert", "show", ca, "--json")
-	require.Equal(t, exitFine, code, stderr)
+	require.Equal(t, cli.ExitFine, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, "\n"), stdout)
 	require.Contains(t, stdout, `"name":"m1"`)
 	require.Contains(t, stdout, `"name":"ops"`)
 	_, stderr, code = invoke(t, "cert", "show", t.TempDir())
-	require.Equal(t, exitWrongUse, code)
+	require.Equal(t, cli.ExitWrongUse, code)
 	require.Contains(t, stderr, "moraine cert issue")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -33,11 +34,11 @@ type copyOptions struct {
 	ack       string
 }
 
-func (a *app) cpCommand() *cobra.Command {
+func newCpCommand(env *cli.Env) *cobra.Command {
 	var o copyOptions
 	cmd := &cobra.Command{
 		Use:     "cp FROM... TO",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Copy files into, out of and within a cluster",
 		Long: `Copy files. A file appears in the cluster when all its bytes are durable (level nvme),
 and not before. It then replaces the file under its name. With --ack memory it appears
@@ -50,11 +51,11 @@ symbolic links stay links, and the clone appears when it is complete.`,
 		Example: `  moraine cp model.safetensors moraine:///models/
   moraine cp -r moraine:///runs/llama/latest ./restored`,
 		Args: cobra.MinimumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.copyAll(cmd.Context(), args, o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return copyAll(cmd.Context(), env, args, o) },
 	}
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all their "+
 		"contents")
-	cmd.Flags().StringVar(&o.scheme, "scheme", "", schemeUsage)
+	cmd.Flags().StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
 	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which "+
 		"is faster but is lost if more hosts fail at once than the scheme survives")
 	return cmd
@@ -62,12 +63,12 @@ symbolic links stay links, and the clone appears when it is complete.`,
 
 // copier runs the copies of one command line.
 type copier struct {
-	app      *app
-	sessions *sessions
+	env      *cli.Env
+	sessions *cli.Sessions
 	opts     copyOptions
 	umask    fs.FileMode
 	group    *errgroup.Group
-	bar      *bar
+	bar      *cli.Bar
 
 	saying sync.Mutex // one line at a time
 }
@@ -85,38 +86,38 @@ type copied struct {
 	Level string `json:"level,omitempty"`
 }
 
-func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err error) {
-	locations := make([]location, len(args))
+func copyAll(ctx context.Context, env *cli.Env, args []string, o copyOptions) (err error) {
+	locations := make([]cli.Location, len(args))
 	for i, arg := range args {
-		if locations[i], err = parseLocation(arg); err != nil {
+		if locations[i], err = cli.ParseLocation(arg); err != nil {
 			return err
 		}
 	}
-	s := a.sessions()
-	defer s.close()
-	if s.cfg, err = schemeConfig(o.scheme); err != nil {
+	s := env.Sessions()
+	defer s.Close()
+	if s.Config, err = cli.SchemeConfig(o.scheme); err != nil {
 		return err
 	}
-	if s.cfg.Level, err = ackLevel(o.ack); err != nil {
+	if s.Config.Level, err = cli.AckLevel(o.ack); err != nil {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(copiesAtOnce)
-	c := &copier{app: a, sessions: s, opts: o, umask: readUmask(), group: group}
+	c := &copier{env: env, sessions: s, opts: o, umask: readUmask(), group: group}
 	from, to := locations[:len(locations)-1], locations[len(locations)-1]
 	toDir, err := c.isDir(ctx, to)
 	if err != nil {
 		return err
 	}
-	if !toDir && (len(from) > 1 || to.dir) {
+	if !toDir && (len(from) > 1 || to.Dir) {
 		return fmt.Errorf("%s is not a directory: make it first (`moraine mkdir`)", to)
 	}
-	c.bar = a.startBar("copied", 0)
-	defer func() { c.bar.finish(err) }()
+	c.bar = env.StartBar("copied", 0)
+	defer func() { c.bar.Finish(err) }()
 	for _, f := range from {
 		target := to
 		if toDir {
-			target = to.join(path.Base(filepath.ToSlash(filepath.Clean(f.path))))
+			target = to.Join(path.Base(filepath.ToSlash(filepath.Clean(f.Path))))
 		}
 		if err := c.copy(groupCtx, f, target); err != nil {
 			return errors.Join(err, group.Wait())
@@ -125,30 +126,19 @@ func (a *app) copyAll(ctx context.Context, args []string, o copyOptions) (err er
 	return group.Wait()
 }
 
-// join returns the location of name below l.
-func (l location) join(name string) location {
-	l.dir = false
-	if l.remote {
-		l.path = path.Join(l.path, name)
-	} else {
-		l.path = filepath.Join(l.path, name)
-	}
-	return l
-}
-
-func (c *copier) isDir(ctx context.Context, l location) (bool, error) {
-	if !l.remote {
-		info, err := os.Stat(l.path)
+func (c *copier) isDir(ctx context.Context, l cli.Location) (bool, error) {
+	if !l.Remote {
+		info, err := os.Stat(l.Path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
 		}
 		return err == nil && info.IsDir(), err
 	}
-	conn, err := c.sessions.of(ctx, l)
+	conn, err := c.sessions.Of(ctx, l)
 	if err != nil {
 		return false, err
 	}
-	attr, err := conn.Stat(ctx, l.path)
+	attr, err := conn.Stat(ctx, l.Path)
 	if errors.Is(err, moraine.NotFound) {
 		return false, nil
 	}
@@ -156,7 +146,7 @@ func (c *copier) isDir(ctx context.Context, l location) (bool, error) {
 }
 
 // copy copies a file, or starts the copies of a tree.
-func (c *copier) copy(ctx context.Context, from, to location) error {
+func (c *copier) copy(ctx context.Context, from, to cli.Location) error {
 	dir, err := c.isDir(ctx, from)
 	if err != nil {
 		return err
@@ -166,12 +156,12 @@ func (c *copier) copy(ctx context.Context, from, to location) error {
 		return nil
 	}
 	if !c.opts.recursive {
-		return usageError("cp: %s is a directory: give -r to copy it with all its contents", from)
+		return cli.UsageError("cp: %s is a directory: give -r to copy it with all its contents", from)
 	}
-	if from.remote == to.remote && from.hosts == to.hosts && strings.HasPrefix(to.path+"/", from.path+"/") {
-		return usageError("cp: %s lies in %s: name a target outside it", to, from)
+	if from.Remote == to.Remote && from.Hosts == to.Hosts && strings.HasPrefix(to.Path+"/", from.Path+"/") {
+		return cli.UsageError("cp: %s lies in %s: name a target outside it", to, from)
 	}
-	if from.remote && to.remote && from.hosts == to.hosts && c.opts.scheme == "" {
+	if from.Remote && to.Remote && from.Hosts == to.Hosts && c.opts.scheme == "" {
 		if done, err := c.cloneDir(ctx, from, to); done || err != nil {
 			return err
 		}
@@ -181,12 +171,12 @@ func (c *copier) copy(ctx context.Context, from, to location) error {
 
 // cloneDir clones a directory within a cluster. It returns false where the target exists,
 // or where the cluster cannot clone the directory there.
-func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) {
-	conn, err := c.sessions.of(ctx, to)
+func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, error) {
+	conn, err := c.sessions.Of(ctx, to)
 	if err != nil {
 		return false, err
 	}
-	j, err := conn.CloneTree(ctx, from.path, to.path)
+	j, err := conn.CloneTree(ctx, from.Path, to.Path)
 	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) || errors.Is(err, moraine.Unavailable) || errors.Is(err, moraine.Unimplemented) {
 		return false, nil
 	}
@@ -201,7 +191,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) 
 		return false, fmt.Errorf("cannot clone %s to %s: %s", from, to, j.Error)
 	}
 	done := copied{From: from.String(), To: to.String()}
-	if attr, err := conn.Stat(ctx, to.path); err == nil {
+	if attr, err := conn.Stat(ctx, to.Path); err == nil {
 		if u, err := conn.Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
 			done.Bytes = int64(u.Usage.GetBytes())
 		}
@@ -209,16 +199,16 @@ func (c *copier) cloneDir(ctx context.Context, from, to location) (bool, error) 
 	return true, c.say(done)
 }
 
-func (c *copier) copyDir(ctx context.Context, from, to location) error {
-	if to.remote {
-		conn, err := c.sessions.of(ctx, to)
+func (c *copier) copyDir(ctx context.Context, from, to cli.Location) error {
+	if to.Remote {
+		conn, err := c.sessions.Of(ctx, to)
 		if err != nil {
 			return err
 		}
-		if _, err := conn.MkdirAll(ctx, to.path, 0o755); err != nil {
+		if _, err := conn.MkdirAll(ctx, to.Path, 0o755); err != nil {
 			return err
 		}
-	} else if err := os.MkdirAll(to.path, 0o755); err != nil {
+	} else if err := os.MkdirAll(to.Path, 0o755); err != nil {
 		return err
 	}
 	names, err := c.names(ctx, from)
@@ -226,27 +216,27 @@ func (c *copier) copyDir(ctx context.Context, from, to location) error {
 		return err
 	}
 	for _, name := range names {
-		if err := c.copy(ctx, from.join(name), to.join(name)); err != nil {
+		if err := c.copy(ctx, from.Join(name), to.Join(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *copier) names(ctx context.Context, l location) ([]string, error) {
+func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
 	var names []string
-	if !l.remote {
-		entries, err := os.ReadDir(l.path)
+	if !l.Remote {
+		entries, err := os.ReadDir(l.Path)
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}
 		return names, err
 	}
-	conn, err := c.sessions.of(ctx, l)
+	conn, err := c.sessions.Of(ctx, l)
 	if err != nil {
 		return nil, err
 	}
-	for e, err := range conn.ReadDir(ctx, l.path) {
+	for e, err := range conn.ReadDir(ctx, l.Path) {
 		if err != nil {
 			return nil, err
 		}
@@ -256,19 +246,19 @@ func (c *copier) names(ctx context.Context, l location) ([]string, error) {
 }
 
 // copyFile copies one file, following symbolic links.
-func (c *copier) copyFile(ctx context.Context, from, to location) error {
+func (c *copier) copyFile(ctx context.Context, from, to cli.Location) error {
 	done := copied{From: from.String(), To: to.String()}
 	mode, err := c.mode(ctx, from)
 	if err != nil {
 		return err
 	}
-	if to.remote {
+	if to.Remote {
 		if err := c.copyIn(ctx, from, to, mode, &done); err != nil {
 			return err
 		}
 		return c.say(done)
 	}
-	err = writeWhole(to.path, mode, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
+	err = writeWhole(to.Path, mode, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
 	if err != nil {
 		return err
 	}
@@ -277,19 +267,19 @@ func (c *copier) copyFile(ctx context.Context, from, to location) error {
 
 // mode returns the permissions of the copy: those of the file, as far as the umask allows,
 // as with cp(1). A file that is not regular, such as a pipe, has none to copy.
-func (c *copier) mode(ctx context.Context, from location) (fs.FileMode, error) {
+func (c *copier) mode(ctx context.Context, from cli.Location) (fs.FileMode, error) {
 	mode := fs.FileMode(0o666)
-	if from.remote {
-		conn, err := c.sessions.of(ctx, from)
+	if from.Remote {
+		conn, err := c.sessions.Of(ctx, from)
 		if err != nil {
 			return 0, err
 		}
-		attr, err := conn.Stat(ctx, from.path)
+		attr, err := conn.Stat(ctx, from.Path)
 		if err != nil {
-			return 0, named(err, from)
+			return 0, cli.Named(err, from)
 		}
 		mode = fs.FileMode(attr.GetMode()) & fs.ModePerm
-	} else if st, err := os.Stat(from.path); err != nil {
+	} else if st, err := os.Stat(from.Path); err != nil {
 		return 0, err
 	} else if st.Mode().IsRegular() {
 		mode = st.Mode().Perm()
@@ -310,12 +300,12 @@ func readUmask() fs.FileMode {
 
 // say reports a copied file to scripts; people see the bar.
 func (c *copier) say(done copied) error {
-	if !c.app.global.json {
+	if !c.env.Global.JSON {
 		return nil
 	}
 	c.saying.Lock()
 	defer c.saying.Unlock()
-	return printJSON(c.app.out, done)
+	return cli.PrintJSON(c.env.Out, done)
 }
 
 // measured counts what is written.
@@ -353,12 +343,12 @@ func writeWhole(name string, mode fs.FileMode, fill func(*os.File) error) error 
 }
 
 // copyIn copies a file into a cluster.
-func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode, done *copied) error {
-	conn, err := c.sessions.of(ctx, to)
+func (c *copier) copyIn(ctx context.Context, from, to cli.Location, mode fs.FileMode, done *copied) error {
+	conn, err := c.sessions.Of(ctx, to)
 	if err != nil {
 		return err
 	}
-	f, err := conn.Create(ctx, to.path, client.CreateOptions{Replace: true, Mode: uint32(mode)})
+	f, err := conn.Create(ctx, to.Path, client.CreateOptions{Replace: true, Mode: uint32(mode)})
 	if err != nil {
 		return err
 	}
@@ -378,7 +368,7 @@ func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode
 		done.Degraded, done.Protects = uint64(result.Degraded), &result.Protects
 	}
 	if result.Degraded > 0 {
-		fmt.Fprintf(c.app.err, "moraine: %s is %s, but %d of its stripes are below full protection "+
+		fmt.Fprintf(c.env.Err, "moraine: %s is %s, but %d of its stripes are below full protection "+
 			"(survive the loss of %d). The cluster repairs them when enough hosts are up\n",
 			to, what, result.Degraded, result.Protects)
 	}
@@ -386,15 +376,15 @@ func (c *copier) copyIn(ctx context.Context, from, to location, mode fs.FileMode
 }
 
 // writeTo writes the bytes of from to w.
-func (c *copier) writeTo(ctx context.Context, from location, w io.Writer) error {
-	if from.remote {
-		conn, err := c.sessions.of(ctx, from)
+func (c *copier) writeTo(ctx context.Context, from cli.Location, w io.Writer) error {
+	if from.Remote {
+		conn, err := c.sessions.Of(ctx, from)
 		if err != nil {
 			return err
 		}
-		return copyOut(ctx, conn.Client, from.path, w, c.bar)
+		return copyOut(ctx, conn.Client, from.Path, w, c.bar)
 	}
-	f, err := os.Open(from.path)
+	f, err := os.Open(from.Path)
 	if err != nil {
 		return err
 	}
@@ -409,7 +399,7 @@ func (c *copier) writeTo(ctx context.Context, from location, w io.Writer) error 
 }
 
 // copyOut writes the bytes of a file of the cluster to w.
-func copyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *bar) error {
+func copyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *cli.Bar) error {
 	r, err := c.OpenFile(ctx, p)
 	if err != nil {
 		return err
@@ -424,7 +414,7 @@ func copyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *ba
 		if _, err := w.Write(buf[:n]); err != nil {
 			return err
 		}
-		b.add(n)
+		b.Add(n)
 		off += n
 	}
 	return nil
@@ -433,11 +423,11 @@ func copyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *ba
 // counted counts what is read on a bar.
 type counted struct {
 	r io.Reader
-	b *bar
+	b *cli.Bar
 }
 
 func (c counted) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	c.b.add(int64(n))
+	c.b.Add(int64(n))
 	return n, err
 }

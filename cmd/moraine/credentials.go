@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 )
 
 // rootKey is the one account of an S3 endpoint.
@@ -45,7 +47,7 @@ func readCredentials(file string) (rootKey, error) {
 			return key, nil
 		}
 	}
-	return rootKey{}, usageError("--credentials %s: write aws_access_key_id = ... and aws_secret_access_key = ... on two lines", file)
+	return rootKey{}, cli.UsageError("--credentials %s: write aws_access_key_id = ... and aws_secret_access_key = ... on two lines", file)
 }
 
 // makeCredentials reads the root key from a file. Where there is no such file it makes one

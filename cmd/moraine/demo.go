@@ -9,6 +9,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/demo"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport"
@@ -16,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) demoCommand() *cobra.Command {
+func newDemoCommand(env *cli.Env) *cobra.Command {
 	var dir, venv string
 	cmd := &cobra.Command{
 		Use:     "demo",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Show the main job: save, kill servers, restore, on a cluster on this machine",
 		Long: `Start a cluster of processes on this machine and show the main job with a model's
 checkpoint:
@@ -36,17 +37,17 @@ checkpoint:
 The demo needs about 20 GiB of disk, 12 GiB of memory, FUSE, and Python 3 with venv, for
 which it downloads three packages. Exit code 0 means that every step succeeded.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), dir, venv) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd.Context(), env, dir, venv) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory that the demo makes and removes again (default: "+
 		"a temporary one)")
 	cmd.Flags().StringVar(&venv, "venv", "", "directory of the Python virtual environment; the demo "+
 		"makes it if it is missing, and keeps it (default: in --dir)")
-	cmd.AddCommand(a.demoRankCommand())
+	cmd.AddCommand(newDemoRankCommand(env))
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, dir, venv string) error {
+func runDemo(ctx context.Context, env *cli.Env, dir, venv string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -59,21 +60,21 @@ func (a *app) demo(ctx context.Context, dir, venv string) error {
 		defer os.RemoveAll(tmp)
 		dir = filepath.Join(tmp, "demo")
 	}
-	shown := &stepProgress{app: a}
+	shown := &stepProgress{env: env}
 	rows, err := demo.Run(ctx, demo.Config{
-		Binary: self, Dir: dir, Venv: venv, Mode: a.global.mode,
+		Binary: self, Dir: dir, Venv: venv, Mode: env.Global.Mode,
 		Connect: func(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error) {
-			return a.connectProcs(ctx, c)
+			return connectProcs(ctx, env, c)
 		},
-		Say: func(format string, args ...any) { shown.end(); a.note(format, args...) }, Progress: shown.at,
+		Say: func(format string, args ...any) { shown.end(); env.Note(format, args...) }, Progress: shown.at,
 	})
 	shown.end()
 	if len(rows) == 0 && err != nil {
 		return fmt.Errorf("the demo could not start: %w", err)
 	}
-	a.note("")
-	if listErr := list(a, rows, table.Row{"step", "claim", "held", "seen"}, func(r demo.Row) table.Row {
-		return table.Row{r.Step, r.Claim, yesNo(r.Held), r.Seen}
+	env.Note("")
+	if listErr := cli.List(env, rows, table.Row{"step", "claim", "held", "seen"}, func(r demo.Row) table.Row {
+		return table.Row{r.Step, r.Claim, cli.YesNo(r.Held), r.Seen}
 	}); listErr != nil {
 		return listErr
 	}
@@ -88,21 +89,14 @@ func (a *app) demo(ctx context.Context, dir, venv string) error {
 	return nil
 }
 
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "NO"
-}
-
 // connectProcs opens an admin's session with a cluster of processes.
-func (a *app) connectProcs(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error) {
+func connectProcs(ctx context.Context, env *cli.Env, c *devcluster.Cluster) (*client.Client, func(), error) {
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
 	if err != nil {
 		return nil, nil, err
 	}
-	sec := security{mode: transport.Mode(c.Mode()), identity: id}
-	conn, err := connect(ctx, sec, client.Config{Metadata: splitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
+	sec := cli.Security{Mode: transport.Mode(c.Mode()), Identity: id}
+	conn, err := cli.Connect(ctx, sec, client.Config{Metadata: cli.SplitEndpoint(c.Endpoint())}, transport.PoolDeps{}, client.Deps{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,9 +105,9 @@ func (a *app) connectProcs(ctx context.Context, c *devcluster.Cluster) (*client.
 
 // stepProgress shows the progress of one step after the other as bars.
 type stepProgress struct {
-	app  *app
+	env  *cli.Env
 	what string
-	bar  *bar
+	bar  *cli.Bar
 	last float64
 }
 
@@ -122,22 +116,22 @@ const progressUnits = 1000
 func (p *stepProgress) at(what string, part float64) {
 	if what != p.what {
 		p.end()
-		p.what, p.last, p.bar = what, 0, p.app.startBar(what, progressUnits)
-		p.bar.plain()
+		p.what, p.last, p.bar = what, 0, p.env.StartBar(what, progressUnits)
+		p.bar.Plain()
 	}
 	if part > p.last {
-		p.bar.add(int64(part*progressUnits) - int64(p.last*progressUnits))
+		p.bar.Add(int64(part*progressUnits) - int64(p.last*progressUnits))
 		p.last = part
 	}
 }
 
 func (p *stepProgress) end() {
-	p.bar.finish(nil)
+	p.bar.Finish(nil)
 	p.what, p.bar = "", nil
 }
 
-// demoRankCommand is one trainer of the demo: it reads its commands from standard input.
-func (a *app) demoRankCommand() *cobra.Command {
+// newDemoRankCommand is one trainer of the demo: it reads its commands from standard input.
+func newDemoRankCommand(env *cli.Env) *cobra.Command {
 	var cfg demo.RankConfig
 	cmd := &cobra.Command{
 		Use:    "rank",
@@ -145,7 +139,7 @@ func (a *app) demoRankCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dialHosts(cmd.Context(), "", client.Config{MemoryBytes: 256 << 20, Patience: 2 * time.Minute})
+			c, err := env.DialHosts(cmd.Context(), "", client.Config{MemoryBytes: 256 << 20, Patience: 2 * time.Minute})
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/spf13/cobra"
 )
@@ -22,13 +23,13 @@ type nodeInfo struct {
 	Log     string `json:"log"`
 }
 
-func (a *app) devClusterCommand() *cobra.Command {
+func newDevClusterCommand(env *cli.Env) *cobra.Command {
 	var cfg devcluster.Config
 	var tier devTier
 	var noS3 bool
 	cmd := &cobra.Command{
 		Use:     "dev-cluster",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short: "Start a real cluster on this machine: 3 metadata servers, 6 chunkservers, an S3 " +
 			"endpoint and an object tier, each a process",
 		Long: `Start a whole cluster on this machine, and keep it until Ctrl-C. Each server is a process
@@ -45,7 +46,7 @@ To get it back, end dev-cluster and start it again with the same --dir.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.S3 = !noS3
-			return a.devCluster(cmd.Context(), cfg, tier)
+			return devCluster(cmd.Context(), env, cfg, tier)
 		},
 	}
 	f := cmd.Flags()
@@ -72,9 +73,9 @@ type devTier struct {
 func (t devTier) apply(cfg *devcluster.Config) error {
 	switch {
 	case t.none && t.bucket != "":
-		return usageError("--no-bucket and --bucket exclude each other: give one of them")
+		return cli.UsageError("--no-bucket and --bucket exclude each other: give one of them")
 	case t.bucket == "" && t.endpoint != "":
-		return usageError("--bucket-endpoint needs a bucket: name it with --bucket")
+		return cli.UsageError("--bucket-endpoint needs a bucket: name it with --bucket")
 	case t.bucket != "":
 		cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--bucket", t.bucket)
 		if t.endpoint != "" {
@@ -86,12 +87,12 @@ func (t devTier) apply(cfg *devcluster.Config) error {
 	return nil
 }
 
-func (a *app) devCluster(ctx context.Context, cfg devcluster.Config, tier devTier) (err error) {
+func devCluster(ctx context.Context, env *cli.Env, cfg devcluster.Config, tier devTier) (err error) {
 	if cfg.Metadata%2 == 0 || cfg.Metadata < 1 || cfg.Metadata > 5 {
-		return usageError("--metadata %d: the group needs a majority, so write 1, 3 or 5", cfg.Metadata)
+		return cli.UsageError("--metadata %d: the group needs a majority, so write 1, 3 or 5", cfg.Metadata)
 	}
 	if cfg.Chunkservers < 1 || cfg.Devices < 1 {
-		return usageError("--chunkservers %d --devices %d: write 1 or more for each", cfg.Chunkservers, cfg.Devices)
+		return cli.UsageError("--chunkservers %d --devices %d: write 1 or more for each", cfg.Chunkservers, cfg.Devices)
 	}
 	if cfg.Dir == "" {
 		if cfg.Dir, err = os.MkdirTemp("", "moraine-"); err != nil {
@@ -103,7 +104,7 @@ func (a *app) devCluster(ctx context.Context, cfg devcluster.Config, tier devTie
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return err
 	}
-	cfg.Mode = a.global.mode
+	cfg.Mode = env.Global.Mode
 	if err := tier.apply(&cfg); err != nil {
 		return err
 	}
@@ -116,34 +117,34 @@ func (a *app) devCluster(ctx context.Context, cfg devcluster.Config, tier devTie
 			err = closeErr
 		}
 	}()
-	if err := a.printNodes(c); err != nil {
+	if err := printNodes(env, c); err != nil {
 		return err
 	}
-	a.note("\nUse it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
+	env.Note("\nUse it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
 		c.Endpoint(), c.Certs(), c.Mode())
 	for _, n := range c.Nodes(devcluster.S3) {
-		if err := a.noteS3(n, "http"); err != nil {
+		if err := noteS3(env, n, "http"); err != nil {
 			return err
 		}
 	}
 	for _, n := range c.Nodes(devcluster.ObjectServer) {
-		a.noteBucket(n)
+		noteBucket(env, n)
 	}
-	return watchNodes(ctx, a, c)
+	return watchNodes(ctx, env, c)
 }
 
-func (a *app) printNodes(c *devcluster.Cluster) error {
+func printNodes(env *cli.Env, c *devcluster.Cluster) error {
 	var infos []nodeInfo
 	for _, n := range c.All() {
 		infos = append(infos, nodeInfo{n.Name, string(n.Role), n.Pid(), n.Address, n.Admin, n.LogPath()})
 	}
-	return list(a, infos, table.Row{"name", "role", "pid", "address", "metrics and health", "log"}, func(i nodeInfo) table.Row {
+	return cli.List(env, infos, table.Row{"name", "role", "pid", "address", "metrics and health", "log"}, func(i nodeInfo) table.Row {
 		return table.Row{i.Name, i.Role, i.Pid, i.Address, "http://" + i.Admin, i.Log}
 	})
 }
 
 // watchNodes reports each server that ends by itself, until ctx ends.
-func watchNodes(ctx context.Context, a *app, c *devcluster.Cluster) error {
+func watchNodes(ctx context.Context, env *cli.Env, c *devcluster.Cluster) error {
 	gone := map[string]bool{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -155,7 +156,7 @@ func watchNodes(ctx context.Context, a *app, c *devcluster.Cluster) error {
 		}
 		for _, n := range c.All() {
 			if running := n.Running(); !running && !gone[n.Name] {
-				fmt.Fprintf(a.err, "moraine: %s; the command does not start it again; its log is %s\n", n.Why(), n.LogPath())
+				fmt.Fprintf(env.Err, "moraine: %s; the command does not start it again; its log is %s\n", n.Why(), n.LogPath())
 				gone[n.Name] = true
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
@@ -82,19 +82,19 @@ func deviceState(s wire.DeviceState) string {
 	return "unknown"
 }
 
-func (a *app) deviceCommand() *cobra.Command {
+func newDeviceCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "device",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "List devices, make new ones, and change their states",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.deviceListCommand(), a.deviceSetCommand(), a.deviceFormatCommand())
+	cmd.AddCommand(newDeviceListCommand(env), newDeviceSetCommand(env), newDeviceFormatCommand(env))
 	return cmd
 }
 
-func (a *app) deviceFormatCommand() *cobra.Command {
+func newDeviceFormatCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "format DIR...",
 		Short: "Make devices of empty directories of this host",
@@ -109,7 +109,7 @@ does not exist, one that is a device already, and one that is not empty.`,
 		Example: "  moraine device format /mnt/nvme1 --certs /etc/moraine/certs",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, dirs []string) error {
-			cluster, err := a.ownCluster(cmd.Context())
+			cluster, err := ownCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}
@@ -124,7 +124,7 @@ does not exist, one that is a device already, and one that is not empty.`,
 				if err != nil {
 					return err
 				}
-				a.note("%s is device %s of cluster %s: name it in the settings file and send the "+
+				env.Note("%s is device %s of cluster %s: name it in the settings file and send the "+
 					"chunkserver SIGHUP, or name it with --device and start the chunkserver", dir, id.Device, cluster)
 			}
 			return nil
@@ -138,56 +138,36 @@ func checkFormatDir(dir string) error {
 	st, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return usageError("%s: there is no such directory: correct the name, or mount the disk and "+
+		return cli.UsageError("%s: there is no such directory: correct the name, or mount the disk and "+
 			"make the directory first", dir)
 	case err != nil:
 		return err
 	case !st.IsDir():
-		return usageError("%s: this is a file: name an empty directory", dir)
+		return cli.UsageError("%s: this is a file: name an empty directory", dir)
 	}
 	return nil
 }
 
 // ownCluster returns the cluster of this program's certificate; without certificates, that
 // of the metadata servers.
-func (a *app) ownCluster(ctx context.Context) (moraine.UUID, error) {
-	sec, err := a.security()
+func ownCluster(ctx context.Context, env *cli.Env) (moraine.UUID, error) {
+	sec, err := env.Security()
 	if err != nil {
 		return moraine.UUID{}, err
 	}
-	if sec.identity != nil {
-		return sec.identity.Claims().Cluster, nil
+	if sec.Identity != nil {
+		return sec.Identity.Claims().Cluster, nil
 	}
-	return a.clusterAt(ctx, "")
+	return env.ClusterAt(ctx, "")
 }
 
-// clusterAt requests the cluster's identity from the metadata servers at hosts, or
-// --endpoint.
-func (a *app) clusterAt(ctx context.Context, hosts string) (moraine.UUID, error) {
-	c, err := a.dialHosts(ctx, hosts, client.Config{})
-	if err != nil {
-		return moraine.UUID{}, err
-	}
-	defer c.Close()
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
-	if err != nil {
-		return moraine.UUID{}, err
-	}
-	id := resp.GetCluster().GetCluster()
-	if len(id) != len(moraine.UUID{}) {
-		return moraine.UUID{}, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("the cluster " +
-			"has no identity yet")}
-	}
-	return moraine.UUID(id), nil
-}
-
-func (a *app) deviceListCommand() *cobra.Command {
+func newDeviceListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List all devices",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -210,14 +190,14 @@ func (a *app) deviceListCommand() *cobra.Command {
 					rows = append(rows, row)
 				}
 			}
-			return list(a, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
-				return table.Row{r.ID, r.Host, r.State, shout(r.Status), known(r.Measured, size(r.Used)), size(r.Capacity), known(r.Measured, r.Chunks), r.Health, r.Reason}
+			return cli.List(env, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
+				return table.Row{r.ID, r.Host, r.State, shout(r.Status), known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), known(r.Measured, r.Chunks), r.Health, r.Reason}
 			})
 		},
 	}
 }
 
-func (a *app) deviceSetCommand() *cobra.Command {
+func newDeviceSetCommand(env *cli.Env) *cobra.Command {
 	var reason string
 	var acceptLoss bool
 	cmd := &cobra.Command{
@@ -242,7 +222,7 @@ be read and too few chunks are left elsewhere, or where there is no place to reb
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 32)
 			if err != nil || id == 0 {
-				return usageError("device %q: write an id as `moraine device ls` prints it", args[0])
+				return cli.UsageError("device %q: write an id as `moraine device ls` prints it", args[0])
 			}
 			state, ok := deviceStates[args[1]]
 			if !ok {
@@ -251,12 +231,12 @@ be read and too few chunks are left elsewhere, or where there is no place to reb
 					names = append(names, name)
 				}
 				slices.Sort(names)
-				return usageError("state %q: write one of %s", args[1], strings.Join(names, ", "))
+				return cli.UsageError("state %q: write one of %s", args[1], strings.Join(names, ", "))
 			}
 			if acceptLoss && state != wire.DeviceState_DEVICE_STATE_RETIRED {
-				return usageError("--accept-loss works only with retired")
+				return cli.UsageError("--accept-loss works only with retired")
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}

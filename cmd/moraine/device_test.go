@@ -3,9 +3,8 @@ package main
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
 )
 
 // TestHealthInWords: the text has only what the disk reports.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -28,21 +29,21 @@ func (u *treeUsage) count(dir bool, size uint64) {
 	u.Bytes += size
 }
 
-func (a *app) duCommand() *cobra.Command {
+func newDuCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "du PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Add up the files below a directory",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var usages []treeUsage
-			err := a.each(cmd.Context(), args, parseLocation, func(c *connection, l location) error {
+			err := env.Each(cmd.Context(), args, cli.ParseLocation, func(c *cli.Connection, l cli.Location) error {
 				u := treeUsage{Path: l.String()}
 				var err error
 				if c == nil {
-					err = u.addLocal(l.path)
+					err = u.addLocal(l.Path)
 				} else {
-					err = u.add(cmd.Context(), c, l.path)
+					err = u.add(cmd.Context(), c, l.Path)
 				}
 				usages = append(usages, u)
 				return err
@@ -50,14 +51,14 @@ func (a *app) duCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return list(a, usages, table.Row{"size", "files", "directories", "path"}, func(u treeUsage) table.Row {
-				return table.Row{size(u.Bytes), u.Files, u.Directories, u.Path}
+			return cli.List(env, usages, table.Row{"size", "files", "directories", "path"}, func(u treeUsage) table.Row {
+				return table.Row{cli.Size(u.Bytes), u.Files, u.Directories, u.Path}
 			})
 		},
 	}
 }
 
-func (u *treeUsage) add(ctx context.Context, c *connection, p string) error {
+func (u *treeUsage) add(ctx context.Context, c *cli.Connection, p string) error {
 	attr, err := c.Lstat(ctx, p)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
@@ -13,7 +14,7 @@ import (
 // TestEveryCommandHasAnExample: each runnable command has an example. The example uses
 // flags and a number of arguments that the command accepts.
 func TestEveryCommandHasAnExample(t *testing.T) {
-	root := func() *cobra.Command { return (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand() }
+	root := func() *cobra.Command { return newRootCommand((&cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})) }
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		if c.Hidden || c.Name() == "completion" || c.Name() == "help" {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"time"
@@ -11,34 +9,6 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-// sessions opens one connection for each cluster that a command line names.
-type sessions struct {
-	app  *app
-	cfg  client.Config
-	open map[string]*connection
-}
-
-func (a *app) sessions() *sessions { return &sessions{app: a, open: map[string]*connection{}} }
-
-// of returns the connection to l's cluster.
-func (s *sessions) of(ctx context.Context, l location) (*connection, error) {
-	if c, ok := s.open[l.hosts]; ok {
-		return c, nil
-	}
-	c, err := s.app.dialHosts(ctx, l.hosts, s.cfg)
-	if err == nil {
-		s.open[l.hosts] = c
-	}
-	return c, err
-}
-
-// close ends all connections.
-func (s *sessions) close() {
-	for _, c := range s.open {
-		_ = c.Close()
-	}
-}
 
 // entry is one file or directory, as `ls` and `stat` print it.
 type entry struct {
@@ -100,34 +70,4 @@ func modeString(m fs.FileMode) string {
 		return "l" + m.Perm().String()[1:]
 	}
 	return m.String()
-}
-
-// each calls fn for every argument, in order, with its connection where it is in a cluster
-// (c is nil for a local path). It continues after a failure, and returns all errors
-// together.
-func (a *app) each(ctx context.Context, args []string, parse func(string) (location, error), fn func(c *connection, l location) error) error {
-	locations := make([]location, len(args))
-	for i, arg := range args {
-		l, err := parse(arg)
-		if err != nil {
-			return err
-		}
-		locations[i] = l
-	}
-	s := a.sessions()
-	defer s.close()
-	var errs []error
-	for _, l := range locations {
-		var c *connection
-		if l.remote {
-			var err error
-			if c, err = s.of(ctx, l); err != nil {
-				return err
-			}
-		}
-		if err := fn(c, l); err != nil {
-			errs = append(errs, named(err, l))
-		}
-	}
-	return errors.Join(errs...)
 }

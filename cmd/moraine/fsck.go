@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
 )
 
 // fsckFlags are those of `fsck`.
@@ -66,11 +66,11 @@ type fsckMissed struct {
 	Why     string   `json:"why"`
 }
 
-func (a *app) fsckCommand() *cobra.Command {
+func newFsckCommand(env *cli.Env) *cobra.Command {
 	var f fsckFlags
 	cmd := &cobra.Command{
 		Use:     "fsck [PATH]",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Compare the metadata with the chunks on chunkservers, in both directions",
 		Long: `Compare the metadata with the chunks that chunkservers have, while the cluster works. The
 command finds:
@@ -109,21 +109,21 @@ Exit codes:
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.settle <= 0 {
-				return usageError("--settle %v: write a time such as 5s", f.settle)
+				return cli.UsageError("--settle %v: write a time such as 5s", f.settle)
 			}
 			if f.accept && !f.repair {
-				return usageError("--accept-loss works only with --repair")
+				return cli.UsageError("--accept-loss works only with --repair")
 			}
 			if len(args) == 0 {
-				c, err := a.dial(cmd.Context())
+				c, err := env.Dial(cmd.Context())
 				if err != nil {
 					return err
 				}
 				defer c.Close()
-				return a.fsck(cmd.Context(), c, f, "")
+				return checkAll(cmd.Context(), env, c, f, "")
 			}
-			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
-				return a.fsck(cmd.Context(), c, f, l.path)
+			return env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				return checkAll(cmd.Context(), env, c, f, l.Path)
 			})
 		},
 	}
@@ -138,26 +138,26 @@ Exit codes:
 	return cmd
 }
 
-func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string) error {
+func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, path string) error {
 	start := time.Now()
-	var bar *bar
-	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Meta, Chunks: c.pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
+	var bar *cli.Bar
+	checker := fsck.New(fsck.Config{Settle: f.settle, Path: path, Repair: f.repair, Accept: f.accept}, fsck.Deps{Meta: c.Meta, Chunks: c.Pool.Chunks, Walk: c.Walk, Progress: func(done, total uint64) {
 		if bar == nil {
-			bar = a.startBar("chunks", 0)
-			bar.plain()
+			bar = env.StartBar("chunks", 0)
+			bar.Plain()
 		}
-		bar.of(int64(total))
-		bar.set(int64(done))
+		bar.SetTotal(int64(total))
+		bar.SetDone(int64(done))
 	}})
 	report, err := checker.Run(ctx)
-	bar.finish(err)
+	bar.Finish(err)
 	if report == nil {
 		return err
 	}
 	r := describeFsck(report)
 	r.Path, r.Queued = path, report.Reported
 	if err == nil {
-		err = a.fsckFurther(ctx, c, f, r)
+		err = fsckFurther(ctx, env, c, f, r)
 	}
 	if err == nil && f.accept {
 		r.Dropped, err = checker.Drop(ctx, report.Findings)
@@ -167,18 +167,18 @@ func (a *app) fsck(ctx context.Context, c *connection, f fsckFlags, path string)
 	}
 	r.Clean = err == nil && report.Clean() && len(r.NotChecked) == 0 && len(r.BadObjects) == 0 && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.hurt() == 0
 	r.Seconds = time.Since(start).Seconds()
-	return a.fsckEnd(r, f.repair, err)
+	return fsckEnd(env, r, f.repair, err)
 }
 
 // fsckFurther adds what the devices do not answer.
-func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fsckResult) error {
+func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, r *fsckResult) error {
 	if r.Path == "" {
 		files, err := lostFiles(ctx, c)
 		if err != nil {
 			return err
 		}
 		r.addLost(files)
-		if err := a.fsckObjects(ctx, c, r); err != nil {
+		if err := fsckObjects(ctx, env, c, r); err != nil {
 			return err
 		}
 		cluster, err := getCluster(ctx, c.Client)
@@ -190,7 +190,7 @@ func (a *app) fsckFurther(ctx context.Context, c *connection, f fsckFlags, r *fs
 	if !f.metadata {
 		return nil
 	}
-	problems, err := a.checkState(ctx, c)
+	problems, err := checkState(ctx, env, c)
 	r.Metadata = append(r.Metadata, problems...)
 	return err
 }
@@ -202,7 +202,7 @@ func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
 		r.Waiting = *w
 	} else if c.RepairQueued > 0 && c.FeatureLevel >= moraine.FeatureLevel {
 		r.Metadata = append(r.Metadata, fmt.Sprintf("the leader cannot read the repair queue, of %s: "+
-			"its log says why", countOf(int(c.RepairQueued), "stripe")))
+			"its log says why", cli.CountOf(int(c.RepairQueued), "stripe")))
 	}
 }
 
@@ -243,9 +243,9 @@ func describeFsck(report *fsck.Report) *fsckResult {
 	return r
 }
 
-func (a *app) printFsck(r *fsckResult, repair bool) error {
-	if a.global.json {
-		return printJSON(a.out, r)
+func printFsck(env *cli.Env, r *fsckResult, repair bool) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, r)
 	}
 	if len(r.Findings) > 0 {
 		rows := make([]table.Row, len(r.Findings))
@@ -254,40 +254,40 @@ func (a *app) printFsck(r *fsckResult, repair bool) error {
 			if f.Queued {
 				note = "waits for repair"
 			}
-			rows[i] = table.Row{f.Fault, f.Device, f.Host, f.Stripe, f.Index, size(f.Bytes), f.Scheme, note}
+			rows[i] = table.Row{f.Fault, f.Device, f.Host, f.Stripe, f.Index, cli.Size(f.Bytes), f.Scheme, note}
 		}
-		printTable(a.out, table.Row{"fault", "device", "host", "stripe", "chunk", "size", "scheme", ""}, rows)
+		cli.PrintTable(env.Out, table.Row{"fault", "device", "host", "stripe", "chunk", "size", "scheme", ""}, rows)
 	}
 	for _, l := range r.LostFiles {
 		name := l.Path
 		if name == "" {
 			name = "inode " + l.Inode + ", which has no name"
 		}
-		a.note("lost: %s: %s", name, l.what())
+		env.Note("lost: %s: %s", name, l.what())
 	}
 	for _, b := range r.BadObjects {
-		a.note("object: %s", b.words())
+		env.Note("object: %s", b.words())
 	}
 	for _, m := range r.Metadata {
-		a.note("metadata: %s", m)
+		env.Note("metadata: %s", m)
 	}
 	for _, s := range r.LostStripes {
-		a.note("lost: stripe %s has too few chunks left to be rebuilt", s)
+		env.Note("lost: stripe %s has too few chunks left to be rebuilt", s)
 	}
 	if r.Objects > 0 {
-		a.note("compared %s with the bucket", countOf(int(r.Objects), "object"))
+		env.Note("compared %s with the bucket", cli.CountOf(int(r.Objects), "object"))
 	}
-	a.note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", countOf(int(r.Chunks), "chunk"), size(r.Bytes),
-		countOf(r.Devices, "device"), r.Seconds, countOf(int(r.PendingChunks), "chunk"), size(r.PendingBytes))
+	env.Note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", cli.CountOf(int(r.Chunks), "chunk"), cli.Size(r.Bytes),
+		cli.CountOf(r.Devices, "device"), r.Seconds, cli.CountOf(int(r.PendingChunks), "chunk"), cli.Size(r.PendingBytes))
 	if w := &r.Waiting; w.Counted > 0 {
-		a.note("%s for repair or to be moved: %s (`moraine cluster status` says how far it is)", are(int(w.Counted), "stripe waits", "stripes wait"), w.causes())
+		env.Note("%s for repair or to be moved: %s (`moraine cluster status` says how far it is)", cli.Are(int(w.Counted), "stripe waits", "stripes wait"), w.causes())
 	}
-	a.adviseFsck(r, repair)
+	adviseFsck(env, r, repair)
 	return nil
 }
 
 // adviseFsck says what to do about the findings.
-func (a *app) adviseFsck(r *fsckResult, repair bool) {
+func adviseFsck(env *cli.Env, r *fsckResult, repair bool) {
 	var broken, kept int
 	var keptBytes uint64
 	for _, f := range r.Findings {
@@ -300,32 +300,32 @@ func (a *app) adviseFsck(r *fsckResult, repair bool) {
 	}
 	switch {
 	case r.Clean:
-		a.note("nothing is wrong")
+		env.Note("nothing is wrong")
 	case broken > 0 && repair:
-		a.note("%s given to repair: see the progress with `moraine cluster status`, and check again", countOf(r.Queued, "chunk"))
+		env.Note("%s given to repair: see the progress with `moraine cluster status`, and check again", cli.CountOf(r.Queued, "chunk"))
 	case broken > 0:
-		a.note("%s missing or damaged: `moraine fsck --repair` rebuilds them", countOf(broken, "chunk"))
+		env.Note("%s missing or damaged: `moraine fsck --repair` rebuilds them", cli.CountOf(broken, "chunk"))
 	}
 	if r.Dropped > 0 {
-		a.note("%s of %d unexplained chunks will be deleted, after the grace", countOf(r.Dropped, "chunk"), kept)
+		env.Note("%s of %d unexplained chunks will be deleted, after the grace", cli.CountOf(r.Dropped, "chunk"), kept)
 	}
 	if kept > r.Dropped {
-		a.note("%s of %d (%s in all) that nothing explains: kept, and listed by `moraine cluster "+
-			"quarantine`", countOf(kept-r.Dropped, "chunk"), kept, size(keptBytes))
+		env.Note("%s of %d (%s in all) that nothing explains: kept, and listed by `moraine cluster "+
+			"quarantine`", cli.CountOf(kept-r.Dropped, "chunk"), kept, cli.Size(keptBytes))
 	}
 	if len(r.Metadata) > 0 {
-		a.note("the metadata is inconsistent: report it, with a backup (`moraine metadata backup`); " +
+		env.Note("the metadata is inconsistent: report it, with a backup (`moraine metadata backup`); " +
 			"this never happens by itself")
 	}
 	if r.More {
-		a.note("there are more than these: check again after their repair")
+		env.Note("there are more than these: check again after their repair")
 	}
 }
 
 // fsckEnd prints the result of a check, also of a check that failed on the way; nil where
 // all is right. The findings set the exit code.
-func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
-	failed = errors.Join(failed, a.printFsck(r, repair))
+func fsckEnd(env *cli.Env, r *fsckResult, repair bool, failed error) error {
+	failed = errors.Join(failed, printFsck(env, r, repair))
 	if r.Clean && failed == nil {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 			devices[i] = fmt.Sprint(d)
 		}
 		switch {
-		case a.global.json: // it is in the result
+		case env.Global.JSON: // it is in the result
 		case n.Host == "":
 			wrong = append(wrong, fmt.Errorf("not checked: %s", n.Why))
 		default:
@@ -345,10 +345,10 @@ func (a *app) fsckEnd(r *fsckResult, repair bool, failed error) error {
 	}
 	err := errors.Join(wrong...)
 	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.BadObjects) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.hurt() > 0 {
-		return &exitError{code: exitDegraded, err: err}
+		return &cli.ExitError{Code: cli.ExitDegraded, Err: err}
 	}
 	if failed != nil {
 		return err
 	}
-	return &exitError{code: exitFailed, err: err}
+	return &cli.ExitError{Code: cli.ExitFailed, Err: err}
 }

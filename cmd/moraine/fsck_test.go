@@ -5,11 +5,11 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
 )
 
 // TestFsckTellsWhatItFoundBeforeItFailed: after an error on the way, fsck still prints its
@@ -24,27 +24,27 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 		failed error
 		code   int
 	}{
-		"found":            {found(), nil, exitDegraded},
-		"found and failed": {found(), failed, exitDegraded},
+		"found":            {found(), nil, cli.ExitDegraded},
+		"found and failed": {found(), failed, cli.ExitDegraded},
 		"corrupt chunks wait for repair": {func() *fsckResult {
 			r := describeFsck(&fsck.Report{})
 			r.Waiting = waitsStatus{Counted: 14, Corrupt: 14}
 			return r
-		}(), nil, exitDegraded},
-		"failed":      {describeFsck(&fsck.Report{}), failed, exitFailed},
-		"not checked": {describeFsck(&fsck.Report{NotChecked: []fsck.NotChecked{{Host: "n4"}}}), nil, exitFailed},
+		}(), nil, cli.ExitDegraded},
+		"failed":      {describeFsck(&fsck.Report{}), failed, cli.ExitFailed},
+		"not checked": {describeFsck(&fsck.Report{NotChecked: []fsck.NotChecked{{Host: "n4"}}}), nil, cli.ExitFailed},
 	} {
 		for _, json := range []bool{false, true} {
 			var out, errOut bytes.Buffer
-			a := &app{out: &out, err: &errOut}
-			a.global.json = json
-			err := a.fsckEnd(tt.r, true, tt.failed)
+			env := &cli.Env{Out: &out, Err: &errOut}
+			env.Global.JSON = json
+			err := fsckEnd(env, tt.r, true, tt.failed)
 			require.Error(t, err, name)
-			var exit *exitError
+			var exit *cli.ExitError
 			if errors.As(err, &exit) {
-				require.Equal(t, tt.code, exit.code, name)
+				require.Equal(t, tt.code, exit.Code, name)
 			} else {
-				require.Equal(t, tt.code, exitFailed, name)
+				require.Equal(t, tt.code, cli.ExitFailed, name)
 			}
 			if tt.failed != nil {
 				require.ErrorIs(t, err, failed, name)
@@ -60,7 +60,7 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 	}
 	r := describeFsck(&fsck.Report{})
 	r.Clean = true
-	require.NoError(t, (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).fsckEnd(r, false, nil))
+	require.NoError(t, fsckEnd((&cli.Env{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}), r, false, nil))
 }
 
 // fsck does not take a repair queue without a report for an empty one.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
@@ -17,7 +18,7 @@ import (
 // and usage, each against its own count. It does so on a consistent copy here, a backup in
 // a directory for temporary files, so that the leader only reads files. It returns in words
 // what is inconsistent.
-func (a *app) checkState(ctx context.Context, c *connection) (problems []string, err error) {
+func checkState(ctx context.Context, env *cli.Env, c *cli.Connection) (problems []string, err error) {
 	dir, err := os.MkdirTemp("", "moraine-fsck-")
 	if err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func (a *app) checkState(ctx context.Context, c *connection) (problems []string,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := writeBackup(ctx, a, c, f); err != nil {
+	if _, err := writeBackup(ctx, env, c, f); err != nil {
 		return nil, err
 	}
 	size, err := f.Seek(0, io.SeekEnd)
@@ -50,23 +51,23 @@ type checkRow struct {
 
 // checkReplica checks the state of one stopped server. A backup comes from the leader, and
 // says nothing about the state of the other servers.
-func (a *app) checkReplica(dir string, r state.Reader, applied uint64) error {
+func checkReplica(env *cli.Env, dir string, r state.Reader, applied uint64) error {
 	problems, err := state.New(0).Check(r)
 	if err != nil {
 		return err
 	}
-	if a.global.json {
-		if err := printJSON(a.out, checkRow{applied, append([]string{}, problems...)}); err != nil {
+	if env.Global.JSON {
+		if err := cli.PrintJSON(env.Out, checkRow{applied, append([]string{}, problems...)}); err != nil {
 			return err
 		}
 	}
 	for _, p := range problems {
-		a.note("%s", p)
+		env.Note("%s", p)
 	}
 	if len(problems) > 0 {
 		return fmt.Errorf("the state in %s is inconsistent (%s): replace this server (`moraine "+
-			"metadata replace`), and report it", dir, countOf(len(problems), "problem"))
+			"metadata replace`), and report it", dir, cli.CountOf(len(problems), "problem"))
 	}
-	a.note("all records are consistent, and match their sum")
+	env.Note("all records are consistent, and match their sum")
 	return nil
 }

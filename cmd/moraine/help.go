@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/settings"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -47,8 +48,8 @@ func flagUsages(cmd *cobra.Command, flags *pflag.FlagSet) string {
 	shown.SortFlags = false
 	flags.VisitAll(func(f *pflag.Flag) {
 		c := *f
-		if settable(f) {
-			c.Usage += fmt.Sprintf("  [%s, %s]", envName(cmd, f), fileKey(cmd, f))
+		if settings.Settable(f) {
+			c.Usage += fmt.Sprintf("  [%s, %s]", settings.EnvName(cmd, f), settings.FileKey(cmd, f))
 		}
 		shown.AddFlag(&c)
 	})

@@ -10,30 +10,31 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-// hostCommand is about whole chunkservers; `moraine device` is about single devices.
-func (a *app) hostCommand() *cobra.Command {
+// newHostCommand is about whole chunkservers; `moraine device` is about single devices.
+func newHostCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "host",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "List hosts, and remove one from the cluster for good",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.hostListCommand(), a.hostRemoveCommand())
+	cmd.AddCommand(newHostListCommand(env), newHostRemoveCommand(env))
 	return cmd
 }
 
-func (a *app) hostListCommand() *cobra.Command {
+func newHostListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List hosts: the states of their devices, and how much is on them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := a.cluster(cmd.Context())
+			cluster, err := currentCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}
@@ -41,8 +42,8 @@ func (a *app) hostListCommand() *cobra.Command {
 			for _, h := range cluster.GetTopology().GetHosts() {
 				rows = append(rows, describeHost(h, cluster.ClusterTimeMillis))
 			}
-			return list(a, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
-				return table.Row{r.ID, shout(r.Status), r.Rack, r.Devices, r.State, known(r.Measured, size(r.Used)), size(r.Capacity), known(r.Measured, r.Chunks)}
+			return cli.List(env, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
+				return table.Row{r.ID, shout(r.Status), r.Rack, r.Devices, r.State, known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), known(r.Measured, r.Chunks)}
 			})
 		},
 	}
@@ -101,7 +102,7 @@ func describeHost(h *wire.Host, clusterTime uint64) hostRow {
 	return r
 }
 
-func (a *app) hostRemoveCommand() *cobra.Command {
+func newHostRemoveCommand(env *cli.Env) *cobra.Command {
 	var acceptLoss bool
 	cmd := &cobra.Command{
 		Use:   "rm HOST",
@@ -116,7 +117,7 @@ device that is in or draining out first ("moraine device set ID out"). Then end 
 host's chunkserver.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -135,9 +136,9 @@ func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState)
 	return err
 }
 
-// cluster requests once what the metadata service knows of the cluster.
-func (a *app) cluster(ctx context.Context) (*wire.ClusterReply, error) {
-	c, err := a.dial(ctx)
+// currentCluster requests once what the metadata service knows of the cluster.
+func currentCluster(ctx context.Context, env *cli.Env) (*wire.ClusterReply, error) {
+	c, err := env.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -157,11 +158,11 @@ func getClusterAs(ctx context.Context, c *client.Client, asked *wire.GetCluster)
 // reasonDrained is the reason of devices that `drain` drains. --undo finds them by it.
 const reasonDrained = "its host is drained"
 
-func (a *app) drainCommand() *cobra.Command {
+func newDrainCommand(env *cli.Env) *cobra.Command {
 	var undo, wait bool
 	cmd := &cobra.Command{
 		Use:     "drain HOST",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Move all chunks off a host, so that it can be removed",
 		Long: `Move all chunks of a host to other hosts. The host continues to serve, and takes nothing
 new. It stays so until --undo, also after its chunkserver restarts. If it is dead, or
@@ -172,19 +173,19 @@ comes back, the drain continues. When it is empty, remove it with "moraine host 
 "moraine device set ID in" takes one in.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
 			if undo {
-				return a.undoDrain(cmd.Context(), c.Client, args[0])
+				return undoDrain(cmd.Context(), env, c.Client, args[0])
 			}
 			set := &wire.SetHostState{Host: args[0], State: wire.DeviceState_DEVICE_STATE_DRAINING, Reason: reasonDrained}
 			if err := setHostState(cmd.Context(), c.Client, set); err != nil || !wait {
 				return err
 			}
-			return a.waitDrained(cmd.Context(), c.Client, args[0])
+			return waitDrained(cmd.Context(), env, c.Client, args[0])
 		},
 	}
 	cmd.Flags().BoolVar(&undo, "undo", false, "end the drain: take the host in again, with the chunks "+
@@ -196,7 +197,7 @@ comes back, the drain continues. When it is empty, remove it with "moraine host 
 
 // undoDrain ends the drain of a host, and names the devices that stay out or draining for
 // another reason. (A device's state may be a moment old, but not its other reasons.)
-func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) error {
+func undoDrain(ctx context.Context, env *cli.Env, c *client.Client, host string) error {
 	err := setHostState(ctx, c, &wire.SetHostState{Host: host, State: wire.DeviceState_DEVICE_STATE_IN,
 		Reason: "the drain of its host has ended", Undoes: reasonDrained})
 	if err != nil {
@@ -210,7 +211,7 @@ func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) erro
 		for _, d := range h.Devices {
 			held := d.State == wire.DeviceState_DEVICE_STATE_OUT || d.State == wire.DeviceState_DEVICE_STATE_DRAINING
 			if h.Id == host && held && d.Reason != reasonDrained {
-				a.note("device %d is still %s: %s", d.Id, deviceState(d.State), d.Reason)
+				env.Note("device %d is still %s: %s", d.Id, deviceState(d.State), d.Reason)
 			}
 		}
 	}
@@ -219,7 +220,7 @@ func (a *app) undoDrain(ctx context.Context, c *client.Client, host string) erro
 
 // waitDrained returns once no stripe has a chunk on a host. Moved chunks stay on its disks
 // for the grace of deletions, so the bytes on the disks are no measure.
-func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) error {
+func waitDrained(ctx context.Context, env *cli.Env, c *client.Client, host string) error {
 	last := ""
 	for {
 		cluster, err := getCluster(ctx, c)
@@ -239,7 +240,7 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 			left, held = left+d.Claimed, held+d.Chunks
 		}
 		if left == 0 {
-			a.note("%s is empty: `moraine host rm %s` removes it", host, host)
+			env.Note("%s is empty: `moraine host rm %s` removes it", host, host)
 			return nil
 		}
 		// The exact count has a bound. Above it, the number of chunks on the disks is near
@@ -249,7 +250,7 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, host string) er
 			line += "; " + why
 		}
 		if line != last {
-			a.note("%s", line)
+			env.Note("%s", line)
 			last = line
 		}
 		select {
@@ -281,13 +282,13 @@ func etaOf(h *wire.Healing) string {
 // a large host over several attempts.
 const maintenancePatience = 2 * time.Minute
 
-func (a *app) maintenanceCommand() *cobra.Command {
+func newMaintenanceCommand(env *cli.Env) *cobra.Command {
 	var length time.Duration
 	var reason string
 	var force, end bool
 	cmd := &cobra.Command{
 		Use:     "maintenance HOST --for TIME",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Announce that a host will be away, for a reboot",
 		Long: `Announce that a host will be away. For that time the cluster rebuilds nothing because of
 the host's silence, and puts nothing new on it. The maintenance ends when the host's
@@ -301,12 +302,12 @@ command again: the check continues from there.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !end && length < time.Second {
-				return usageError("no time is given: write for example --for 30m")
+				return cli.UsageError("no time is given: write for example --for 30m")
 			}
 			if end {
 				length = 0
 			}
-			c, err := a.dialHosts(cmd.Context(), "", client.Config{Patience: maintenancePatience})
+			c, err := env.DialHosts(cmd.Context(), "", client.Config{Patience: maintenancePatience})
 			if err != nil {
 				return err
 			}

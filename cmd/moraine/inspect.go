@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/spf13/cobra"
@@ -38,19 +39,19 @@ func describeRecord(r disk.RecordInfo) recordRow {
 	return row
 }
 
-func (a *app) inspectCommand() *cobra.Command {
+func newInspectCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "inspect",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Show files on disk, without a server and without changing them",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.inspectDeviceCommand(), a.inspectLogCommand(), a.inspectSnapshotCommand(), a.inspectStateCommand(), a.inspectObjectsCommand())
+	cmd.AddCommand(newInspectDeviceCommand(env), newInspectLogCommand(env), newInspectSnapshotCommand(env), newInspectStateCommand(env), newInspectObjectsCommand(env))
 	return cmd
 }
 
-func (a *app) inspectDeviceCommand() *cobra.Command {
+func newInspectDeviceCommand(env *cli.Env) *cobra.Command {
 	var data bool
 	cmd := &cobra.Command{
 		Use:   "device DIR|SEGMENT",
@@ -70,14 +71,14 @@ when anything is damaged.`,
 				if r.Damage != nil {
 					damaged++
 				}
-				return a.printRecord(describeRecord(r))
+				return printRecord(env, describeRecord(r))
 			}
 			if info.IsDir() {
 				var id disk.Identity
 				if id, err = disk.ReadIdentity(vfs.OS{}, args[0]); err != nil {
 					return err
 				}
-				a.note("device %s of cluster %s", id.Device, id.Cluster)
+				env.Note("device %s of cluster %s", id.Device, id.Cluster)
 				err = disk.Inspect(vfs.OS{}, args[0], data, show)
 			} else {
 				_, err = disk.InspectSegment(vfs.OS{}, args[0], data, show)
@@ -85,7 +86,7 @@ when anything is damaged.`,
 			if err != nil {
 				return err
 			}
-			a.note("%d records, %d damaged", records, damaged)
+			env.Note("%d records, %d damaged", records, damaged)
 			if damaged > 0 {
 				return fmt.Errorf("%d of %d records are damaged; a chunkserver does not serve them, "+
 					"and the cluster repairs their stripes when the server reports them", damaged, records)
@@ -98,17 +99,17 @@ when anything is damaged.`,
 }
 
 // printRecord prints one record as a line at once: a device has many.
-func (a *app) printRecord(r recordRow) error {
-	if a.global.json {
-		return printJSON(a.out, r)
+func printRecord(env *cli.Env, r recordRow) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, r)
 	}
-	what := fmt.Sprintf("chunk %s version %d, %s, crc %s", r.Chunk, r.Version, size(uint64(r.Length)), r.CRC)
+	what := fmt.Sprintf("chunk %s version %d, %s, crc %s", r.Chunk, r.Version, cli.Size(uint64(r.Length)), r.CRC)
 	if r.Kind == "tombstone" {
 		what = fmt.Sprintf("tombstone of %d chunks", r.Deletes)
 	}
 	if r.Damage != "" {
 		what += "  DAMAGED: " + r.Damage
 	}
-	a.note("%6d %12d %10s  #%-8d %s", r.Segment, r.Offset, size(uint64(r.Size)), r.Sequence, what)
+	env.Note("%6d %12d %10s  #%-8d %s", r.Segment, r.Offset, cli.Size(uint64(r.Size)), r.Sequence, what)
 	return nil
 }

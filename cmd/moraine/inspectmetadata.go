@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
@@ -30,7 +31,7 @@ type entryRow struct {
 	Damage   string   `json:"damage,omitempty"`
 }
 
-func (a *app) inspectLogCommand() *cobra.Command {
+func newInspectLogCommand(env *cli.Env) *cobra.Command {
 	var from, to uint64
 	cmd := &cobra.Command{
 		Use:   "log DIR",
@@ -50,12 +51,12 @@ run. Exit code 1 when anything is damaged.`,
 				if row.Damage != "" {
 					damaged++
 				}
-				return a.printEntry(row)
+				return printEntry(env, row)
 			})
 			if err != nil {
 				return explainDir(args[0], err)
 			}
-			a.note("%d entries, %d damaged", shown, damaged)
+			env.Note("%d entries, %d damaged", shown, damaged)
 			if damaged > 0 {
 				return fmt.Errorf("%d of %d entries are damaged: a server does not start on such a "+
 					"log, or stops; replace it (`moraine metadata replace`)", damaged, shown)
@@ -111,9 +112,9 @@ func opName(m proto.Message) string {
 	return "unknown to this build"
 }
 
-func (a *app) printEntry(r entryRow) error {
-	if a.global.json {
-		return printJSON(a.out, r)
+func printEntry(env *cli.Env, r entryRow) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, r)
 	}
 	what := strings.Join(r.Commands, "; ")
 	if r.Members != nil {
@@ -122,7 +123,7 @@ func (a *app) printEntry(r entryRow) error {
 	if r.Damage != "" {
 		what += "  DAMAGED: " + r.Damage
 	}
-	a.note("%8d %4d %-13s %s", r.Index, r.Term, r.Kind, what)
+	env.Note("%8d %4d %-13s %s", r.Index, r.Term, r.Kind, what)
 	return nil
 }
 
@@ -138,7 +139,7 @@ type snapshotRow struct {
 	Damage   string   `json:"damage,omitempty"`
 }
 
-func (a *app) inspectSnapshotCommand() *cobra.Command {
+func newInspectSnapshotCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshot DIR",
 		Short: "Describe a metadata server's snapshots, and read each to its end",
@@ -155,15 +156,15 @@ func (a *app) inspectSnapshotCommand() *cobra.Command {
 					row.Damage = firstLine(s.Damage)
 				}
 				shown++
-				if a.global.json {
-					return printJSON(a.out, row)
+				if env.Global.JSON {
+					return cli.PrintJSON(env.Out, row)
 				}
-				a.note("%s: up to entry %d of term %d, state at %d, %s, members %s %s", row.Name, row.Index, row.Term, row.Applied,
-					size(uint64(row.Bytes)), strings.Join(row.Members, ", "), row.Damage)
+				env.Note("%s: up to entry %d of term %d, state at %d, %s, members %s %s", row.Name, row.Index, row.Term, row.Applied,
+					cli.Size(uint64(row.Bytes)), strings.Join(row.Members, ", "), row.Damage)
 				return nil
 			})
 			if err == nil && shown == 0 {
-				a.note("there is no snapshot")
+				env.Note("there is no snapshot")
 			}
 			if err == nil && damaged > 0 {
 				err = fmt.Errorf("%d snapshots are damaged", damaged)
@@ -183,7 +184,7 @@ func firstLine(err error) string {
 // metadata server.
 func explainDir(dir string, err error) error {
 	if st, bad := os.Stat(dir); err != nil && bad == nil && !st.IsDir() {
-		return usageError("%s is a file: name the --data of a metadata server that is stopped "+
+		return cli.UsageError("%s is a file: name the --data of a metadata server that is stopped "+
 			"(`moraine metadata restore` makes one from a backup)", dir)
 	}
 	return err
@@ -202,7 +203,7 @@ type pairRow struct {
 	Value string `json:"value"`
 }
 
-func (a *app) inspectStateCommand() *cobra.Command {
+func newInspectStateCommand(env *cli.Env) *cobra.Command {
 	var prefix string
 	var limit int
 	var check bool
@@ -220,21 +221,21 @@ command keeps the whole namespace in memory. Exit code 1 when anything is incons
 		RunE: func(_ *cobra.Command, args []string) error {
 			lo, err := hex.DecodeString(strings.ReplaceAll(prefix, " ", ""))
 			if err != nil {
-				return usageError("--key %q: write bytes in hex", prefix)
+				return cli.UsageError("--key %q: write bytes in hex", prefix)
 			}
 			if check && len(lo) > 0 {
-				return usageError("--check reads the whole state: leave out --key")
+				return cli.UsageError("--check reads the whole state: leave out --key")
 			}
 			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
-				a.note("the state after entry %d", applied)
-				a.noteWaiting(args[0], applied)
+				env.Note("the state after entry %d", applied)
+				noteWaiting(env, args[0], applied)
 				if check {
-					return a.checkReplica(args[0], r, applied)
+					return checkReplica(env, args[0], r, applied)
 				}
 				if len(lo) > 0 {
-					return a.printPairs(r, lo, limit)
+					return printPairs(env, r, lo, limit)
 				}
-				return a.printTables(r)
+				return printTables(env, r)
 			}))
 		},
 	}
@@ -247,7 +248,7 @@ command keeps the whole namespace in memory. Exit code 1 when anything is incons
 
 // noteWaiting says which entries of the log the state does not have yet. A server applies
 // them as it starts; after a crash of a young server these are all of them.
-func (a *app) noteWaiting(dir string, applied uint64) {
+func noteWaiting(env *cli.Env, dir string, applied uint64) {
 	var first, last uint64
 	err := raftstore.InspectLog(vfs.OS{}, dir, func(e raftstore.EntryInfo) error {
 		if e.Index > applied && e.Damage == nil {
@@ -260,14 +261,14 @@ func (a *app) noteWaiting(dir string, applied uint64) {
 	})
 	switch {
 	case err != nil:
-		a.note("the state may lack entries: its log cannot be read: %v", err)
+		env.Note("the state may lack entries: its log cannot be read: %v", err)
 	case first > 0:
-		a.note("%d log entries (%d..%d) are not in it yet: the server applies the committed ones when "+
+		env.Note("%d log entries (%d..%d) are not in it yet: the server applies the committed ones when "+
 			"it starts", last-first+1, first, last)
 	}
 }
 
-func (a *app) printPairs(r state.Reader, prefix []byte, limit int) error {
+func printPairs(env *cli.Env, r state.Reader, prefix []byte, limit int) error {
 	var rows []pairRow
 	err := r.Scan(prefix, nil, func(key, value []byte) bool {
 		if !strings.HasPrefix(string(key), string(prefix)) || len(rows) >= limit {
@@ -283,10 +284,10 @@ func (a *app) printPairs(r state.Reader, prefix []byte, limit int) error {
 	if err != nil {
 		return err
 	}
-	return list(a, rows, table.Row{"key", "value"}, func(p pairRow) table.Row { return table.Row{p.Key, p.Value} })
+	return cli.List(env, rows, table.Row{"key", "value"}, func(p pairRow) table.Row { return table.Row{p.Key, p.Value} })
 }
 
-func (a *app) printTables(r state.Reader) error {
+func printTables(env *cli.Env, r state.Reader) error {
 	var rows []tableRow
 	err := r.Scan([]byte{0}, nil, func(key, value []byte) bool {
 		name := hex.EncodeToString(key[:min(3, len(key))])
@@ -301,5 +302,5 @@ func (a *app) printTables(r state.Reader) error {
 	if err != nil {
 		return err
 	}
-	return list(a, rows, table.Row{"table", "pairs", "bytes"}, func(t tableRow) table.Row { return table.Row{t.Table, t.Pairs, size(t.Bytes)} })
+	return cli.List(env, rows, table.Row{"table", "pairs", "bytes"}, func(t tableRow) table.Row { return table.Row{t.Table, t.Pairs, cli.Size(t.Bytes)} })
 }

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
-
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/object/localstore"
+	"github.com/spf13/cobra"
 )
 
 // objectRow is what `inspect objects` prints of one file.
@@ -21,7 +21,7 @@ type objectRow struct {
 	Damage string `json:"damage,omitempty"`
 }
 
-func (a *app) inspectObjectsCommand() *cobra.Command {
+func newInspectObjectsCommand(env *cli.Env) *cobra.Command {
 	var data bool
 	cmd := &cobra.Command{
 		Use:   "objects DIR",
@@ -47,7 +47,7 @@ their CRC32C. Exit code 1 when anything is damaged.`,
 			if err != nil {
 				return err
 			}
-			if err := list(a, rows, table.Row{"file", "key", "size", "CRC32C", "ETag", "damage"}, func(r objectRow) table.Row {
+			if err := cli.List(env, rows, table.Row{"file", "key", "size", "CRC32C", "ETag", "damage"}, func(r objectRow) table.Row {
 				return table.Row{r.File, r.Key, r.Size, r.CRC, r.ETag, r.Damage}
 			}); err != nil {
 				return err

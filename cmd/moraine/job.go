@@ -5,6 +5,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -58,26 +59,26 @@ func describeJob(j *wire.Job) jobInfo {
 	}
 }
 
-func (a *app) jobCommand() *cobra.Command {
+func newJobCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "job",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "List, wait for and cancel background jobs",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.jobListCommand(), a.jobWaitCommand(), a.jobCancelCommand())
+	cmd.AddCommand(newJobListCommand(env), newJobWaitCommand(env), newJobCancelCommand(env))
 	return cmd
 }
 
-func (a *app) jobListCommand() *cobra.Command {
+func newJobListCommand(env *cli.Env) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List jobs: the server that runs each, and its progress",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -97,7 +98,7 @@ func (a *app) jobListCommand() *cobra.Command {
 					break
 				}
 			}
-			return list(a, jobs, table.Row{"id", "kind", "state", "what", "done", "by", "error"}, func(j jobInfo) table.Row {
+			return cli.List(env, jobs, table.Row{"id", "kind", "state", "what", "done", "by", "error"}, func(j jobInfo) table.Row {
 				done := ""
 				if j.Total > 0 {
 					done = strconv.FormatUint(j.Done, 10) + " of " + strconv.FormatUint(j.Total, 10)
@@ -110,7 +111,7 @@ func (a *app) jobListCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) jobCancelCommand() *cobra.Command {
+func newJobCancelCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel a job; what it has done so far stays",
@@ -120,7 +121,7 @@ func (a *app) jobCancelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}

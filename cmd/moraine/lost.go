@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -29,7 +30,7 @@ type lostRange struct {
 	Bytes  uint64 `json:"bytes"`
 }
 
-func (a *app) lostCommand() *cobra.Command {
+func newLostCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "lost",
 		Short: "List the files with lost bytes that were only in memory, or in an object that is gone",
@@ -46,17 +47,17 @@ The cluster knows that an object is gone after a read, a job or a check found it
 "moraine fsck" compares all objects with the bucket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return a.listLost(cmd.Context(), c)
+			return listLost(cmd.Context(), env, c)
 		},
 	}
 }
 
-func (a *app) listLost(ctx context.Context, c *connection) error {
+func listLost(ctx context.Context, env *cli.Env, c *cli.Connection) error {
 	rows, err := lostFiles(ctx, c)
 	if err != nil {
 		return err
@@ -70,14 +71,14 @@ func (a *app) listLost(ctx context.Context, c *connection) error {
 			rows = append(rows, row)
 		}
 	}
-	return list(a, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
+	return cli.List(env, rows, table.Row{"path", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
 }
 
 // what says which ranges a file has lost.
 func (r *lostRow) what() string {
 	var what []string
 	for _, x := range r.Ranges {
-		what = append(what, fmt.Sprintf("%s at %d", size(x.Bytes), x.Offset))
+		what = append(what, fmt.Sprintf("%s at %d", cli.Size(x.Bytes), x.Offset))
 	}
 	if r.More {
 		what = append(what, "and more")
@@ -95,7 +96,7 @@ func (r *lostRow) what() string {
 }
 
 // lostFiles lists the files that have lost bytes.
-func lostFiles(ctx context.Context, c *connection) ([]lostRow, error) {
+func lostFiles(ctx context.Context, c *cli.Connection) ([]lostRow, error) {
 	rows := []lostRow{}
 	for after := uint64(0); ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{After: after}}})

@@ -8,37 +8,38 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) lsCommand() *cobra.Command {
+func newLsCommand(env *cli.Env) *cobra.Command {
 	var long bool
 	cmd := &cobra.Command{
 		Use:     "ls PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "List a directory",
 		Example: "  moraine ls -l moraine:///runs",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var entries []entry
-			err := a.each(cmd.Context(), args, parseLocation, func(c *connection, l location) error {
+			err := env.Each(cmd.Context(), args, cli.ParseLocation, func(c *cli.Connection, l cli.Location) error {
 				found, err := listDir(cmd.Context(), c, l)
 				entries = append(entries, found...)
 				return err
 			})
-			return errors.Join(a.printEntries(entries, long), err)
+			return errors.Join(printEntries(env, entries, long), err)
 		},
 	}
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "show mode, size, level and time too")
 	return cmd
 }
 
-func listDir(ctx context.Context, c *connection, l location) ([]entry, error) {
+func listDir(ctx context.Context, c *cli.Connection, l cli.Location) ([]entry, error) {
 	if c == nil {
-		return listLocal(l.path)
+		return listLocal(l.Path)
 	}
-	attr, err := c.Stat(ctx, l.path)
+	attr, err := c.Stat(ctx, l.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func listDir(ctx context.Context, c *connection, l location) ([]entry, error) {
 		return []entry{describeAttr(l.String(), attr)}, nil
 	}
 	var entries []entry
-	for e, err := range c.ReadDir(ctx, l.path) {
+	for e, err := range c.ReadDir(ctx, l.Path) {
 		if err != nil {
 			return entries, err
 		}
@@ -78,9 +79,9 @@ func listLocal(p string) ([]entry, error) {
 	return entries, nil
 }
 
-func (a *app) printEntries(entries []entry, long bool) error {
-	if a.global.json || long {
-		return list(a, entries, table.Row{"mode", "size", "level", "modified", "name"}, func(e entry) table.Row {
+func printEntries(env *cli.Env, entries []entry, long bool) error {
+	if env.Global.JSON || long {
+		return cli.List(env, entries, table.Row{"mode", "size", "level", "modified", "name"}, func(e entry) table.Row {
 			name, level := e.Path, e.Level
 			if e.Target != "" {
 				name += " -> " + e.Target
@@ -88,7 +89,7 @@ func (a *app) printEntries(entries []entry, long bool) error {
 			if e.Degraded > 0 {
 				level += " (degraded)"
 			}
-			return table.Row{e.Mode, size(e.Size), level, e.Modified.Format(time.DateTime), name}
+			return table.Row{e.Mode, cli.Size(e.Size), level, e.Modified.Format(time.DateTime), name}
 		})
 	}
 	for _, e := range entries {
@@ -96,7 +97,7 @@ func (a *app) printEntries(entries []entry, long bool) error {
 		if e.Type == "directory" {
 			name += "/"
 		}
-		a.note("%s", name)
+		env.Note("%s", name)
 	}
 	return nil
 }

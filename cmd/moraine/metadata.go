@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -31,16 +32,16 @@ type metadataOptions struct {
 	join        bool
 	service     metadata.Config
 	store       raftstore.Config
-	cache       sizeFlag
-	logKeep     sizeFlag
-	rewriteRate sizeFlag
+	cache       cli.SizeFlag
+	logKeep     cli.SizeFlag
+	rewriteRate cli.SizeFlag
 }
 
-func (a *app) metadataCommand() *cobra.Command {
+func newMetadataCommand(env *cli.Env) *cobra.Command {
 	var o metadataOptions
 	cmd := &cobra.Command{
 		Use:     "metadata",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Run a metadata server, or list and change the metadata servers",
 		Long: `Run one of the servers that keep the namespace and replicate it by Raft. A cluster has 1,
 3 or 5 of them; a majority must be up. The first start of a new cluster needs --bootstrap:
@@ -60,26 +61,26 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.service.RewriteLive == 0 || o.service.PackAfter == 0 {
-				return usageError("--rewrite-live and --pack-after cannot be 0: --rewrite-live -1 " +
+				return cli.UsageError("--rewrite-live and --pack-after cannot be 0: --rewrite-live -1 " +
 					"turns rewriting off, and --pack-after -1s turns packing off")
 			}
 			if o.service.SlowTimes == 0 {
-				return usageError("--slow-times cannot be 0: -1 turns it off")
+				return cli.UsageError("--slow-times cannot be 0: -1 turns it off")
 			}
 			if err := o.backups.check(); err != nil {
 				return err
 			}
 			if o.service.CheckEvery == 0 {
-				return usageError("--check-interval cannot be 0: -1s turns checks off")
+				return cli.UsageError("--check-interval cannot be 0: -1s turns checks off")
 			}
-			return a.runMetadata(cmd.Context(), o)
+			return runMetadata(cmd.Context(), env, o)
 		},
 	}
-	cmd.AddCommand(a.metadataCommands()...)
+	cmd.AddCommand(metadataCommands(env)...)
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")
-	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + defaultMetadataPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
+	f.StringSliceVar(&o.listen, "listen", []string{"127.0.0.1:" + cli.DefaultMetadataPort}, "address to listen on, HOST:PORT or unix:PATH; may be repeated")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7401", "address of /metrics, /healthz and /debug/pprof")
 	f.StringSliceVar(&o.peers, "peers", nil, "all metadata servers, including this one: "+
 		"ID=HOST:PORT,...")
@@ -136,35 +137,35 @@ func (o *metadataOptions) peerList() error {
 	for _, p := range o.peers {
 		id, addr, ok := strings.Cut(p, "=")
 		if !ok || id == "" || addr == "" {
-			return usageError("--peers %q: write ID=HOST:PORT,ID=HOST:PORT,...", p)
+			return cli.UsageError("--peers %q: write ID=HOST:PORT,ID=HOST:PORT,...", p)
 		}
-		addr = withPort(addr, defaultMetadataPort)
+		addr = cli.WithPort(addr, cli.DefaultMetadataPort)
 		o.store.Peers = append(o.store.Peers, raftstore.Peer{ID: id, Address: addr, Client: []string{addr}})
 		o.service.Peers = append(o.service.Peers, metadata.Peer{ID: id, Addresses: []string{addr}})
 	}
 	if !slices.ContainsFunc(o.store.Peers, func(p raftstore.Peer) bool { return p.ID == o.id }) {
-		return usageError("--peers %s: it names all metadata servers, but %s, which is this one, is "+
+		return cli.UsageError("--peers %s: it names all metadata servers, but %s, which is this one, is "+
 			"missing: add it", strings.Join(o.peers, ","), o.id)
 	}
 	return nil
 }
 
-func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
-	sec, err := a.security()
+func runMetadata(ctx context.Context, env *cli.Env, o metadataOptions) error {
+	sec, err := env.Security()
 	if err != nil {
 		return err
 	}
-	if sec.identity != nil {
-		claims := sec.identity.Claims()
+	if sec.Identity != nil {
+		claims := sec.Identity.Claims()
 		if o.id == "" {
 			o.id = claims.Node
 		}
 		o.service.Cluster = claims.Cluster
 	}
 	if o.id == "" || o.data == "" {
-		return usageError("a metadata server needs --id and --data")
+		return cli.UsageError("a metadata server needs --id and --data")
 	}
-	if err := sec.require(transport.RoleMetadata, o.id); err != nil {
+	if err := sec.Require(transport.RoleMetadata, o.id); err != nil {
 		return err
 	}
 	if err := checkDir("--data", o.data); err != nil {
@@ -177,16 +178,16 @@ func (a *app) runMetadata(ctx context.Context, o metadataOptions) error {
 		return err
 	}
 	if o.service.Cluster.IsZero() {
-		if o.service.Cluster, err = a.insecureCluster(ctx, &o); err != nil {
+		if o.service.Cluster, err = insecureCluster(ctx, env, &o); err != nil {
 			return err
 		}
 	}
-	o.service.Node, o.service.Join, o.service.Release = o.id, o.join, version
+	o.service.Node, o.service.Join, o.service.Release = o.id, o.join, cli.Version
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
 	o.store.CacheBytes, o.store.LogRetentionBytes = int64(o.cache), int64(o.logKeep)
 	o.service.RewriteBytesPerSecond = int64(o.rewriteRate)
 	o.backups.settings(&o.service, o.data)
-	return a.serveMetadata(ctx, sec, o)
+	return serveMetadata(ctx, env, sec, o)
 }
 
 // checkBootstrap refuses a directory that is in no group yet, unless a flag says that this
@@ -197,16 +198,16 @@ func (o *metadataOptions) checkBootstrap() error {
 	case err != nil || formed:
 		return err
 	case o.bootstrap && o.join:
-		return usageError("--bootstrap starts a new cluster, --join adds a server to a running one: " +
+		return cli.UsageError("--bootstrap starts a new cluster, --join adds a server to a running one: " +
 			"give one of them")
 	case o.bootstrap:
 		return nil
 	case o.join && len(o.peers) < 2:
-		return usageError("--join: name at least one server of the cluster in --peers, beside %s", o.id)
+		return cli.UsageError("--join: name at least one server of the cluster in --peers, beside %s", o.id)
 	case o.join:
 		return nil
 	}
-	return usageError("--data %s is not the directory of a metadata server yet. Give --bootstrap at "+
+	return cli.UsageError("--data %s is not the directory of a metadata server yet. Give --bootstrap at "+
 		"the first start of a new cluster, on each server. Give --join to add a server to a running "+
 		"one. A server that lost its disk must not return as %s, as it has forgotten what it "+
 		"acknowledged: start it with --join under a new id, and run `moraine metadata replace %s "+
@@ -215,7 +216,7 @@ func (o *metadataOptions) checkBootstrap() error {
 
 // insecureCluster names the cluster of a server without certificates: as its directory
 // says, or the cluster that it joins, or else by its peers.
-func (a *app) insecureCluster(ctx context.Context, o *metadataOptions) (moraine.UUID, error) {
+func insecureCluster(ctx context.Context, env *cli.Env, o *metadataOptions) (moraine.UUID, error) {
 	id, err := raftstore.ReadIdentity(vfs.OS{}, o.data)
 	if err == nil {
 		return id.Cluster, nil
@@ -232,13 +233,13 @@ func (a *app) insecureCluster(ctx context.Context, o *metadataOptions) (moraine.
 			others = append(others, p.Addresses...)
 		}
 	}
-	return a.clusterAt(ctx, strings.Join(others, ","))
+	return env.ClusterAt(ctx, strings.Join(others, ","))
 }
 
 // checkDir refuses a path that exists and is not a directory.
 func checkDir(flag, dir string) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return usageError("%s %s: this is a file: name a directory; the server makes a missing one", flag, dir)
+		return cli.UsageError("%s %s: this is a file: name a directory; the server makes a missing one", flag, dir)
 	}
 	return nil
 }
@@ -262,15 +263,15 @@ func (s raftStream) Dial(addr string, timeout time.Duration) (net.Conn, error) {
 	return s.pool.DialRaft(addr, timeout)
 }
 
-func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions) error {
-	log, err := a.log()
+func serveMetadata(ctx context.Context, env *cli.Env, sec cli.Security, o metadataOptions) error {
+	log, err := env.Log()
 	if err != nil {
 		return err
 	}
 	log = log.With("node", o.id)
 	reg := newRegistry()
 	network := transport.NewMetrics(reg)
-	pool, err := sec.pool(transport.RoleMetadata, o.id, transport.PoolDeps{Log: log, Metrics: network})
+	pool, err := sec.Pool(transport.RoleMetadata, o.id, transport.PoolDeps{Log: log, Metrics: network})
 	if err != nil {
 		return err
 	}
@@ -280,8 +281,8 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	handler := &struct{ transport.Handler }{}
 	var service *metadata.Server
 	server, err := transport.NewServer(
-		transport.ServerConfig{Addresses: o.listen, Mode: sec.mode, Cluster: o.service.Cluster, Role: transport.RoleMetadata, Node: o.id, Release: version},
-		transport.ServerDeps{Handler: handler, Identity: sec.identity, Log: log, Metrics: network,
+		transport.ServerConfig{Addresses: o.listen, Mode: sec.Mode, Cluster: o.service.Cluster, Role: transport.RoleMetadata, Node: o.id, Release: cli.Version},
+		transport.ServerDeps{Handler: handler, Identity: sec.Identity, Log: log, Metrics: network,
 			Incarnation: func() moraine.Incarnation { return service.Incarnation() },
 			Revoked:     func(p *transport.Peer) bool { return service.Revoked(p) }})
 	if err != nil {
@@ -289,7 +290,7 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
 	service, err = metadata.New(o.service, metadata.Deps{
-		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data}, Expires: sec.expires(),
+		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data}, Expires: sec.Expires(),
 	})
 	if err != nil {
 		return err
@@ -310,7 +311,7 @@ func (a *app) serveMetadata(ctx context.Context, sec security, o metadataOptions
 		if err := form(o.store, storeDeps); err != nil {
 			return withRemedy(vfs.OS{}, o.data, err)
 		}
-		log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.mode)
+		log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.Mode)
 		return withRemedy(vfs.OS{}, o.data, service.Run(ctx))
 	}))
 }
@@ -335,7 +336,7 @@ func withRemedy(fsys vfs.FS, dir string, err error) error {
 	}
 	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free. If that is the "+
 		"reason, make room there, %s if the ballast is gone, and start the server again. Then remove "+
-		"what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, size(usage.Free), size(startRoom)))
+		"what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, cli.Size(usage.Free), cli.Size(startRoom)))
 }
 
 // whenReady is run after the server has its ports: a process that cannot have them must not

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport/wire"
@@ -17,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (a *app) metadataBackupCommand() *cobra.Command {
+func newMetadataBackupCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write a backup of the metadata to a file",
@@ -29,12 +30,12 @@ The backup contains names and layouts, but no file's bytes: those are on the dev
 the bucket. It also contains the keys that sign session tokens: protect it like --data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return a.backup(cmd.Context(), c, args[0])
+			return backup(cmd.Context(), env, c, args[0])
 		},
 	}
 }
@@ -49,7 +50,7 @@ type backupResult struct {
 	Taken       string `json:"taken"`
 }
 
-func (a *app) backup(ctx context.Context, c *connection, name string) (err error) {
+func backup(ctx context.Context, env *cli.Env, c *cli.Connection, name string) (err error) {
 	if _, err := os.Lstat(name); err == nil {
 		return backupIsThere(name)
 	}
@@ -64,7 +65,7 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 			err = errors.Join(err, f.Close(), os.Remove(part))
 		}
 	}()
-	info, err := writeBackup(ctx, a, c, f)
+	info, err := writeBackup(ctx, env, c, f)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", part, err)
 	}
@@ -84,11 +85,11 @@ func (a *app) backup(ctx context.Context, c *connection, name string) (err error
 	if err := (vfs.OS{}).SyncDir(filepath.Dir(name)); err != nil {
 		return err
 	}
-	return a.printBackup("written to", name, info, f.Close())
+	return printBackup(env, "written to", name, info, f.Close())
 }
 
 func backupIsThere(name string) error {
-	return usageError("%s is there already: a backup never takes the place of another", name)
+	return cli.UsageError("%s is there already: a backup never takes the place of another", name)
 }
 
 // giveName renames a file to a name that nobody has.
@@ -106,24 +107,24 @@ func giveName(from, name string) error {
 	return err
 }
 
-func (a *app) printBackup(what, name string, info raftstore.BackupInfo, err error) error {
+func printBackup(env *cli.Env, what, name string, info raftstore.BackupInfo, err error) error {
 	if err != nil {
 		return err
 	}
 	r := backupResult{File: name, Cluster: info.Cluster.String(), Incarnation: info.Incarnation, Applied: info.Applied,
 		Bytes: uint64(info.Bytes), Taken: info.Taken.UTC().Format(time.RFC3339)}
-	if a.global.json {
-		return printJSON(a.out, r)
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, r)
 	}
-	a.note("the metadata of cluster %s as of entry %d (incarnation %d, %s, taken %s) is %s %s", r.Cluster, r.Applied, r.Incarnation, size(r.Bytes), r.Taken, what, name)
+	env.Note("the metadata of cluster %s as of entry %d (incarnation %d, %s, taken %s) is %s %s", r.Cluster, r.Applied, r.Incarnation, cli.Size(r.Bytes), r.Taken, what, name)
 	return nil
 }
 
 // writeBackup reads a backup from the leader, and writes it to f.
-func writeBackup(ctx context.Context, a *app, c *connection, f io.Writer) (info raftstore.BackupInfo, err error) {
+func writeBackup(ctx context.Context, env *cli.Env, c *cli.Connection, f io.Writer) (info raftstore.BackupInfo, err error) {
 	var w *raftstore.BackupWriter
-	var bar *bar
-	defer func() { bar.finish(err) }()
+	var bar *cli.Bar
+	defer func() { bar.Finish(err) }()
 	id, offset := uint64(0), uint64(0)
 	defer func() {
 		if err != nil && id != 0 {
@@ -146,7 +147,7 @@ func writeBackup(ctx context.Context, a *app, c *connection, f io.Writer) (info 
 			if w, err = raftstore.NewBackupWriter(f, info); err != nil {
 				return info, err
 			}
-			bar = a.startBar("backup", info.Bytes)
+			bar = env.StartBar("backup", info.Bytes)
 		}
 		if len(r.Data) == 0 {
 			return info, w.Close()
@@ -154,14 +155,14 @@ func writeBackup(ctx context.Context, a *app, c *connection, f io.Writer) (info 
 		if _, err := w.Write(r.Data); err != nil {
 			return info, err
 		}
-		bar.add(int64(len(r.Data)))
+		bar.Add(int64(len(r.Data)))
 		offset += uint64(len(r.Data))
 	}
 }
 
 // endBackup tells the leader that nobody reads more of a backup, so that its place is free at
 // once. Where that does not arrive the leader finds out within a minute.
-func endBackup(ctx context.Context, c *connection, id uint64) {
+func endBackup(ctx context.Context, c *cli.Connection, id uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_, _ = c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, End: true}}})

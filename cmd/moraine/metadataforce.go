@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
@@ -42,7 +43,7 @@ type forceOptions struct {
 	after afterFlag
 }
 
-func (a *app) metadataForceCommand() *cobra.Command {
+func newMetadataForceCommand(env *cli.Env) *cobra.Command {
 	var o forceOptions
 	cmd := &cobra.Command{
 		Use:   "force-quorum",
@@ -64,7 +65,7 @@ chunkservers (--certs). Where one of them does not answer, or the directory name
 The other servers can never take part again with their old --data. Those that run end as
 soon as the new incarnation reaches them.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.forceQuorum(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return forceQuorum(env, cmd, o) },
 	}
 	o.flags(cmd)
 	o.after.flags(cmd, "highest number that an incarnation of this cluster ever had, for when a "+
@@ -74,7 +75,7 @@ soon as the new incarnation reaches them.`,
 	return cmd
 }
 
-func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
+func forceQuorum(env *cli.Env, cmd *cobra.Command, o forceOptions) error {
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -88,20 +89,20 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 		return err
 	}
 	hosts := inUse(known.Hosts)
-	heard, silent, why := a.askHeard(cmd.Context(), hosts)
+	heard, silent, why := askHeard(cmd.Context(), env, hosts)
 	after := max(known.Incarnation, heard, o.after.number())
 	r := forceReport{Node: sv.Node, Cluster: sv.Cluster.String(), Members: sv.Members, Voters: sv.Voters, LastIndex: sv.LastIndex,
 		LastTerm: sv.LastTerm, Warning: "what the others acknowledged after that entry is lost; the others must never run again on their --data",
 		Incarnation: uint8(min(after, 254)) + 1, SilentHosts: silent}
-	a.tellForce(&r, sv)
+	tellForce(env, &r, sv)
 	if o.yes {
 		if !o.after.given(cmd) {
 			if err := mayNumber(hosts, silent, why, after); err != nil {
 				return err
 			}
 		}
-		if a.global.json { // the report comes when it is done
-			fmt.Fprintf(a.err, "WARNING: %s\n", r.Warning)
+		if env.Global.JSON { // the report comes when it is done
+			fmt.Fprintf(env.Err, "WARNING: %s\n", r.Warning)
 		}
 		begin, err := metadata.NextIncarnation(after, rand.Reader)
 		if err != nil {
@@ -112,28 +113,28 @@ func (a *app) forceQuorum(cmd *cobra.Command, o forceOptions) error {
 		}
 		r.Forced = true
 	}
-	if a.global.json {
-		if err := printJSON(a.out, r); err != nil {
+	if env.Global.JSON {
+		if err := cli.PrintJSON(env.Out, r); err != nil {
 			return err
 		}
 	}
 	if !o.yes {
-		return &exitError{code: exitWrongUse, err: fmt.Errorf("nothing was changed: give "+
+		return &cli.ExitError{Code: cli.ExitWrongUse, Err: fmt.Errorf("nothing was changed: give "+
 			"--i-accept-the-loss to let %s continue alone with what it has", sv.Node)}
 	}
-	a.note("%s continues alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
+	env.Note("%s continues alone, as incarnation %d: start it, and add others with `moraine metadata add`", sv.Node, r.Incarnation)
 	return nil
 }
 
-func (a *app) tellForce(r *forceReport, sv raftstore.Survey) {
+func tellForce(env *cli.Env, r *forceReport, sv raftstore.Survey) {
 	old := "at an unknown time"
 	if !sv.Appended.IsZero() {
 		r.Appended = sv.Appended.UTC().Format(time.RFC3339)
 		old = fmt.Sprintf("at %s, %v ago", r.Appended, time.Since(sv.Appended).Round(time.Second))
 	}
-	a.note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
-	a.note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
-	a.note("WARNING: %s", r.Warning)
+	env.Note("%s of cluster %s; members: %s", sv.Node, sv.Cluster, strings.Join(sv.Members, ", "))
+	env.Note("its last entry is %d of term %d, appended %s", sv.LastIndex, sv.LastTerm, old)
+	env.Note("WARNING: %s", r.Warning)
 }
 
 // mayNumber fails where the answers do not prove that no incarnation above after ever
@@ -145,10 +146,10 @@ func mayNumber(hosts []*wire.Host, silent []string, why error, after moraine.Inc
 		"from another directory or backup since"
 	switch {
 	case len(hosts) == 0:
-		return usageError("nothing was changed: the directory names no chunkserver that could report "+
+		return cli.UsageError("nothing was changed: the directory names no chunkserver that could report "+
 			"the incarnation of the metadata; "+remedy, after)
 	case len(silent) > 0:
-		return usageError("nothing was changed: %s did not report the incarnation of the metadata "+
+		return cli.UsageError("nothing was changed: %s did not report the incarnation of the metadata "+
 			"(%v). Start them, and give --certs, or "+remedy,
 			strings.Join(silent, ", "), why, after)
 	}
@@ -160,12 +161,12 @@ const askTimeout = 5 * time.Second
 
 // askHeard requests from chunkservers the highest incarnation that they know. It returns
 // those that do not report it, and the reason of the last of them.
-func (a *app) askHeard(ctx context.Context, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
+func askHeard(ctx context.Context, env *cli.Env, hosts []*wire.Host) (highest moraine.Incarnation, silent []string, why error) {
 	silent = []string{}
 	if len(hosts) == 0 {
 		return 0, silent, nil
 	}
-	ask, closePool, err := a.asker()
+	ask, closePool, err := asker(env)
 	if err != nil {
 		for _, h := range hosts {
 			silent = append(silent, h.Id)
@@ -202,12 +203,12 @@ func inUse(hosts []*wire.Host) (out []*wire.Host) {
 
 // asker returns a function that sends the request to one chunkserver, over connections of
 // this process.
-func (a *app) asker() (func(context.Context, *wire.Host) (moraine.Incarnation, error), func() error, error) {
-	sec, err := a.security()
+func asker(env *cli.Env) (func(context.Context, *wire.Host) (moraine.Incarnation, error), func() error, error) {
+	sec, err := env.Security()
 	if err != nil {
 		return nil, nil, err
 	}
-	pool, err := sec.pool(transport.RoleAdmin, "ops", transport.PoolDeps{})
+	pool, err := sec.Pool(transport.RoleAdmin, "ops", transport.PoolDeps{})
 	if err != nil {
 		return nil, nil, err
 	}

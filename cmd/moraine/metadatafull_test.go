@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
@@ -18,7 +19,7 @@ func TestFullMetadataDiskSaysTheRemedy(t *testing.T) {
 	}
 	fs.SetCapacity(1 << 20)
 	err := withRemedy(fs, "/", cause)
-	if lines := errorLines(err); len(lines) != 2 || lines[0] != cause.Error() || !strings.Contains(lines[1], "make room there, 200 MiB") {
+	if lines := cli.ErrorLines(err); len(lines) != 2 || lines[0] != cause.Error() || !strings.Contains(lines[1], "make room there, 200 MiB") {
 		t.Errorf("%q", lines)
 	}
 	if err := withRemedy(fs, "/", nil); err != nil {

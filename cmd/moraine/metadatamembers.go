@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -41,7 +42,7 @@ func memberRowOf(m *wire.Member) memberRow {
 	return r
 }
 
-func (a *app) metadataListCommand() *cobra.Command {
+func newMetadataListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the metadata servers",
@@ -52,12 +53,12 @@ still lacks. A server that is "waiting" was started with --join and is not a mem
 Where no server leads, the command queries each one, as "moraine metadata status" does.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.lookAtMetadata(cmd.Context(), func(reply *wire.MembersReply) error { return a.printMembers(reply) }, func(sv survey) error {
-				if !a.global.json {
-					return a.printSurvey(sv)
+			return lookAtMetadata(cmd.Context(), env, func(reply *wire.MembersReply) error { return printMembers(env, reply) }, func(sv survey) error {
+				if !env.Global.JSON {
+					return printSurvey(env, sv)
 				}
 				for _, s := range sv.Servers {
-					if err := printJSON(a.out, s); err != nil {
+					if err := cli.PrintJSON(env.Out, s); err != nil {
 						return err
 					}
 				}
@@ -67,22 +68,22 @@ Where no server leads, the command queries each one, as "moraine metadata status
 	}
 }
 
-func (a *app) printMembers(reply *wire.MembersReply) error {
+func printMembers(env *cli.Env, reply *wire.MembersReply) error {
 	var rows []memberRow
 	for _, m := range reply.Members {
 		rows = append(rows, memberRowOf(m))
 	}
-	return list(a, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
+	return cli.List(env, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
 		return table.Row{r.ID, r.Role, upDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
 	})
 }
 
 // members requests the list of all metadata servers from the leader.
-func (c *connection) members(ctx context.Context) (*wire.MembersReply, error) {
-	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
+func members(ctx context.Context, c *cli.Connection) (*wire.MembersReply, error) {
+	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
 }
 
-func (c *connection) askMembers(ctx context.Context, req *wire.MetaRequest) (*wire.MembersReply, error) {
+func requestMembers(ctx context.Context, c *cli.Connection, req *wire.MetaRequest) (*wire.MembersReply, error) {
 	resp, err := c.Meta(ctx, req)
 	if err != nil {
 		return nil, err
@@ -90,12 +91,12 @@ func (c *connection) askMembers(ctx context.Context, req *wire.MetaRequest) (*wi
 	return resp.GetMembers(), nil
 }
 
-func (c *connection) addMember(ctx context.Context, id, address string) (*wire.MembersReply, error) {
-	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: address}}})
+func addMember(ctx context.Context, c *cli.Connection, id, address string) (*wire.MembersReply, error) {
+	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: address}}})
 }
 
-func (c *connection) removeMember(ctx context.Context, id string) (*wire.MembersReply, error) {
-	return c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}})
+func removeMember(ctx context.Context, c *cli.Connection, id string) (*wire.MembersReply, error) {
+	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}})
 }
 
 func memberOf(reply *wire.MembersReply, id string) *wire.Member {
@@ -111,16 +112,16 @@ func memberOf(reply *wire.MembersReply, id string) *wire.Member {
 func memberArg(arg string) (id, address string, err error) {
 	id, address, ok := strings.Cut(arg, "=")
 	if !ok || id == "" || address == "" {
-		return "", "", usageError("%q: write ID=HOST:PORT", arg)
+		return "", "", cli.UsageError("%q: write ID=HOST:PORT", arg)
 	}
-	address, err = serverAddress(address)
+	address, err = cli.ServerAddress(address)
 	return id, address, err
 }
 
 // memberWait is how long `add` and `replace` wait for a server to catch up.
 const memberWait = 30 * time.Minute
 
-func (a *app) metadataAddCommand() *cobra.Command {
+func newMetadataAddCommand(env *cli.Env) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "add ID=HOST:PORT",
@@ -137,12 +138,12 @@ An id is good for one directory: the cluster refuses one that a member ever had.
 			if err != nil {
 				return err
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return a.addAndWait(cmd.Context(), c, id, address, wait)
+			return addAndWait(cmd.Context(), env, c, id, address, wait)
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the server to catch up; 0: "+
@@ -151,8 +152,8 @@ An id is good for one directory: the cluster refuses one that a member ever had.
 }
 
 // addAndWait adds a server and waits until it votes.
-func (a *app) addAndWait(ctx context.Context, c *connection, id, address string, wait time.Duration) error {
-	reply, err := c.addMember(ctx, id, address)
+func addAndWait(ctx context.Context, env *cli.Env, c *cli.Connection, id, address string, wait time.Duration) error {
+	reply, err := addMember(ctx, c, id, address)
 	if err != nil {
 		return err
 	}
@@ -163,12 +164,12 @@ func (a *app) addAndWait(ctx context.Context, c *connection, id, address string,
 		case m == nil:
 			return fmt.Errorf("%s is not a member any more: somebody has removed it", id)
 		case m.Voter:
-			a.note("%s votes", id)
+			env.Note("%s votes", id)
 			return nil
 		}
 		if m.Why != said && m.Why != "" {
 			said = m.Why
-			a.note("%s has no vote yet: %s", id, said)
+			env.Note("%s has no vote yet: %s", id, said)
 		}
 		if !time.Now().Before(deadline) {
 			if wait == 0 {
@@ -182,13 +183,13 @@ func (a *app) addAndWait(ctx context.Context, c *connection, id, address string,
 			return ctx.Err()
 		case <-time.After(500 * time.Millisecond):
 		}
-		if reply, err = c.members(ctx); err != nil {
+		if reply, err = members(ctx, c); err != nil {
 			return err
 		}
 	}
 }
 
-func (a *app) metadataRemoveCommand() *cobra.Command {
+func newMetadataRemoveCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove ID",
 		Short: "Remove a metadata server from the cluster",
@@ -197,30 +198,30 @@ would not be a majority of those left. A leader hands over first. The server end
 when it learns of its removal. Its id and its --data are of no use any more.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			reply, err := c.removeMember(cmd.Context(), args[0])
+			reply, err := removeMember(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			a.noteRemoved(args[0], reply)
+			noteRemoved(env, args[0], reply)
 			return nil
 		},
 	}
 }
 
-func (a *app) noteRemoved(id string, reply *wire.MembersReply) {
+func noteRemoved(env *cli.Env, id string, reply *wire.MembersReply) {
 	voters := 0
 	for _, m := range reply.GetMembers() {
 		if m.Voter {
 			voters++
 		}
 	}
-	a.note("%s is removed; %s left: take it out of --peers and --endpoint where they name it", id, are(voters, "server is", "servers are"))
-	a.note("%s", redundancy(voters))
+	env.Note("%s is removed; %s left: take it out of --peers and --endpoint where they name it", id, cli.Are(voters, "server is", "servers are"))
+	env.Note("%s", redundancy(voters))
 }
 
 // redundancy says which losses this many voters survive.
@@ -239,7 +240,7 @@ func redundancy(voters int) string {
 	}
 }
 
-func (a *app) metadataReplaceCommand() *cobra.Command {
+func newMetadataReplaceCommand(env *cli.Env) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "replace OLD NEW=HOST:PORT",
@@ -255,34 +256,34 @@ from there. Use it to bring back a server whose disk was lost, under a new id.`,
 				return err
 			}
 			if id == args[0] {
-				return usageError("%s: the new server needs an id that was never used", id)
+				return cli.UsageError("%s: the new server needs an id that was never used", id)
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return a.replaceMember(cmd.Context(), c, args[0], id, address, wait)
+			return replaceMember(cmd.Context(), env, c, args[0], id, address, wait)
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", memberWait, "wait this long for the new server to catch up")
 	return cmd
 }
 
-func (a *app) replaceMember(ctx context.Context, c *connection, old, id, address string, wait time.Duration) error {
-	reply, err := c.members(ctx)
+func replaceMember(ctx context.Context, env *cli.Env, c *cli.Connection, old, id, address string, wait time.Duration) error {
+	reply, err := members(ctx, c)
 	if err != nil {
 		return err
 	}
 	if memberOf(reply, old) == nil && memberOf(reply, id) == nil {
 		return fmt.Errorf("%s is not a metadata server: see `moraine metadata ls`", old)
 	}
-	if err := a.addAndWait(ctx, c, id, address, max(wait, time.Second)); err != nil {
+	if err := addAndWait(ctx, env, c, id, address, max(wait, time.Second)); err != nil {
 		return err
 	}
-	if reply, err = c.removeMember(ctx, old); err != nil {
+	if reply, err = removeMember(ctx, c, old); err != nil {
 		return err
 	}
-	a.noteRemoved(old, reply)
+	noteRemoved(env, old, reply)
 	return nil
 }

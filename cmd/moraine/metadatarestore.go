@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/spf13/cobra"
@@ -27,9 +28,9 @@ func (o *offlineOptions) flags(cmd *cobra.Command) {
 
 func (o *offlineOptions) config() (raftstore.Config, error) {
 	if o.id == "" || o.data == "" || o.address == "" {
-		return raftstore.Config{}, usageError("--id, --data and --address are needed: give all three")
+		return raftstore.Config{}, cli.UsageError("--id, --data and --address are needed: give all three")
 	}
-	addr, err := serverAddress(o.address)
+	addr, err := cli.ServerAddress(o.address)
 	if err != nil {
 		return raftstore.Config{}, err
 	}
@@ -37,7 +38,7 @@ func (o *offlineOptions) config() (raftstore.Config, error) {
 		Peers: []raftstore.Peer{{ID: o.id, Address: addr, Client: []string{addr}}}}, nil
 }
 
-func (a *app) metadataRestoreCommand() *cobra.Command {
+func newMetadataRestoreCommand(env *cli.Env) *cobra.Command {
 	var o offlineOptions
 	var after afterFlag
 	cmd := &cobra.Command{
@@ -81,7 +82,7 @@ If you do not know the number, give one that is surely not below it; there are 2
 				return &moraine.Error{Ref: args[0], Kind: moraine.KindOf(err), Err: err}
 			}
 			if !after.given(cmd) {
-				return usageError("--after-incarnation is needed: the highest number that an "+
+				return cli.UsageError("--after-incarnation is needed: the highest number that an "+
 					"incarnation of this cluster ever had. The backup is of %d: give that only if the "+
 					"metadata was never restored or forced since, also not from this backup", info.Incarnation)
 			}
@@ -92,14 +93,14 @@ If you do not know the number, give one that is surely not below it; there are 2
 			if info, err = raftstore.Restore(cfg, raftstore.Deps{}, f, st.Size(), begin); err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			if err := a.printBackup("restored from", args[0], info, nil); err != nil {
+			if err := printBackup(env, "restored from", args[0], info, nil); err != nil {
 				return err
 			}
-			a.note("%s", horizonNeeded(info.Taken, info.Horizon, time.Now()))
-			a.note("%s", revokedSince(info.Taken))
-			a.note("it is incarnation %d now: for every later restore, also of this same backup, give "+
+			env.Note("%s", horizonNeeded(info.Taken, info.Horizon, time.Now()))
+			env.Note("%s", revokedSince(info.Taken))
+			env.Note("it is incarnation %d now: for every later restore, also of this same backup, give "+
 				"--after-incarnation %[1]d or more", begin.Incarnation.Number)
-			a.note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
+			env.Note("start it: moraine metadata --id %s --data %s --peers %s=%s ...; then add others with `moraine metadata add`", o.id, o.data, o.id, cfg.Peers[0].Address)
 			return nil
 		},
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -108,7 +109,7 @@ func metadataReportOf(reply *wire.MembersReply) metadataReport {
 // shownCommands bounds the requests that people see.
 const shownCommands = 12
 
-func (a *app) metadataStatusCommand() *cobra.Command {
+func newMetadataStatusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the metadata servers: log, snapshots, latencies, sessions, requests",
@@ -128,30 +129,30 @@ then 1, and with --json "leader" is empty and "next" is that line.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			told := func(reply *wire.MembersReply) error {
 				r := metadataReportOf(reply)
-				if a.global.json {
-					return printJSON(a.out, r)
+				if env.Global.JSON {
+					return cli.PrintJSON(env.Out, r)
 				}
-				a.printMetadata(r)
+				printMetadata(env, r)
 				return nil
 			}
-			return a.lookAtMetadata(cmd.Context(), told, func(sv survey) error {
-				if a.global.json {
-					return printJSON(a.out, sv)
+			return lookAtMetadata(cmd.Context(), env, told, func(sv survey) error {
+				if env.Global.JSON {
+					return cli.PrintJSON(env.Out, sv)
 				}
-				return a.printSurvey(sv)
+				return printSurvey(env, sv)
 			})
 		},
 	}
 }
 
-func (a *app) printMetadata(r metadataReport) {
-	a.note("%s leads in term %d, for %v; log up to %d, committed up to %d; feature level %d, incarnation %d; %d sessions, %d leases\n",
+func printMetadata(env *cli.Env, r metadataReport) {
+	env.Note("%s leads in term %d, for %v; log up to %d, committed up to %d; feature level %d, incarnation %d; %d sessions, %d leases\n",
 		r.Leader, r.Term, time.Duration(r.LeadsSeconds*float64(time.Second)).Round(time.Second), r.LogLast, r.Commit, r.FeatureLevel, r.Incarnation, r.Sessions, r.Leases)
 	var rows []table.Row
 	for _, s := range r.Servers {
 		snapshot := "none"
 		if s.Snapshot > 0 {
-			snapshot = fmt.Sprintf("%d, %s", s.Snapshot, size(s.SnapshotBytes))
+			snapshot = fmt.Sprintf("%d, %s", s.Snapshot, cli.Size(s.SnapshotBytes))
 			if s.SnapshotSeconds >= 0 {
 				snapshot += fmt.Sprintf(", %v old", time.Duration(s.SnapshotSeconds*float64(time.Second)).Round(time.Second))
 			}
@@ -163,18 +164,18 @@ func (a *app) printMetadata(r metadataReport) {
 		if s.WriteSeconds >= hangsAfter {
 			state += ", DISK HANGS"
 		}
-		rows = append(rows, table.Row{s.ID, s.Role, state, s.Lag, s.Applied, fmt.Sprintf("%d, %s", s.LogEntries, size(s.LogBytes)), snapshot, s.Apply, s.Append})
+		rows = append(rows, table.Row{s.ID, s.Role, state, s.Lag, s.Applied, fmt.Sprintf("%d, %s", s.LogEntries, cli.Size(s.LogBytes)), snapshot, s.Apply, s.Append})
 	}
-	printTable(a.out, table.Row{"id", "role", "", "lacks", "applied", "log", "snapshot", "apply p50 / p99", "append p50 / p99"}, rows)
-	a.note("")
+	cli.PrintTable(env.Out, table.Row{"id", "role", "", "lacks", "applied", "log", "snapshot", "apply p50 / p99", "append p50 / p99"}, rows)
+	env.Note("")
 	rows = nil
 	commands := mutationsFirst(r.Commands)
 	for _, c := range commands[:min(len(commands), shownCommands)] {
 		rows = append(rows, table.Row{c.Name, c.Count, c.Failed})
 	}
-	printTable(a.out, table.Row{"request", "answered", "refused"}, rows)
+	cli.PrintTable(env.Out, table.Row{"request", "answered", "refused"}, rows)
 	if more := len(commands) - shownCommands; more > 0 {
-		a.note("… %d more (--json has all)", more)
+		env.Note("… %d more (--json has all)", more)
 	}
 }
 

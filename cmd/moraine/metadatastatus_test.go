@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 )
 
 // People see commands that change the state before reads, and how many lines they do not
@@ -16,8 +18,8 @@ func TestMetadataStatusShowsMutationsFirst(t *testing.T) {
 	}
 	r.Commands = append(r.Commands, commandCount{Name: "create", Count: 9}, commandCount{Name: "remove", Count: 8})
 	var out bytes.Buffer
-	a := &app{out: &out, err: &out}
-	a.printMetadata(r)
+	env := &cli.Env{Out: &out, Err: &out}
+	printMetadata(env, r)
 	said := out.String()
 	last := 0
 	for _, want := range []string{"APPLY P50 / P99", "create", "remove", "read_00", "read_09", "… 5 more (--json has all)"} {

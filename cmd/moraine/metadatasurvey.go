@@ -12,6 +12,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -68,8 +69,8 @@ const surveyTimeout = 5 * time.Second
 // lookAtMetadata requests all metadata servers from the leader, and calls told with the
 // answer. Where no server leads, it calls alone with the answer of each server. The error
 // says what to do.
-func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) error, alone func(survey) error) error {
-	reply, err := a.askLeader(ctx)
+func lookAtMetadata(ctx context.Context, env *cli.Env, told func(*wire.MembersReply) error, alone func(survey) error) error {
+	reply, err := askLeader(ctx, env)
 	if err == nil {
 		return told(reply)
 	}
@@ -77,7 +78,7 @@ func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) 
 	case ctx.Err() != nil, kind != moraine.Unavailable && kind != moraine.Timeout && kind != moraine.NotLeader:
 		return err
 	}
-	sv, bad := a.survey(ctx)
+	sv, bad := takeSurvey(ctx, env)
 	if bad != nil {
 		return err
 	}
@@ -87,32 +88,32 @@ func (a *app) lookAtMetadata(ctx context.Context, told func(*wire.MembersReply) 
 	return errors.New(sv.Next)
 }
 
-func (a *app) askLeader(ctx context.Context) (*wire.MembersReply, error) {
-	c, err := a.dial(ctx)
+func askLeader(ctx context.Context, env *cli.Env) (*wire.MembersReply, error) {
+	c, err := env.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	return c.members(ctx)
+	return members(ctx, c)
 }
 
-// survey queries each server of --endpoint, and those that they name.
-func (a *app) survey(ctx context.Context) (survey, error) {
-	sec, err := a.security()
+// takeSurvey queries each server of --endpoint, and those that they name.
+func takeSurvey(ctx context.Context, env *cli.Env) (survey, error) {
+	sec, err := env.Security()
 	if err != nil {
 		return survey{}, err
 	}
-	log, err := a.commandLog()
+	log, err := env.CommandLog()
 	if err != nil {
 		return survey{}, err
 	}
-	pool, err := sec.pool(transport.RoleAdmin, "ops", transport.PoolDeps{Log: log})
+	pool, err := sec.Pool(transport.RoleAdmin, "ops", transport.PoolDeps{Log: log})
 	if err != nil {
 		return survey{}, err
 	}
 	defer pool.Close()
 	ask := func(addrs []string) surveyedServer { return askMember(ctx, pool.Metadata(addrs), addrs) }
-	return surveyOf(askMembers(splitEndpoint(a.global.endpoint), ask)), nil
+	return surveyOf(askMembers(cli.SplitEndpoint(env.Global.Endpoint), ask)), nil
 }
 
 // askMembers queries servers, and those that their answers name, all of a round at once.
@@ -169,10 +170,10 @@ func askMember(ctx context.Context, server transport.Metadata, addrs []string) s
 // cause is why a server did not answer, without its address, which stands beside it.
 func cause(err error) string {
 	var e *moraine.Error
-	if errors.As(innermost(err), &e) && e.Err != nil {
-		return sentence(e.Err)
+	if errors.As(cli.Innermost(err), &e) && e.Err != nil {
+		return cli.Sentence(e.Err)
 	}
-	return sentence(innermost(err))
+	return cli.Sentence(cli.Innermost(err))
 }
 
 func surveyedOf(m *wire.MemberReply, addrs []string) surveyedServer {
@@ -298,15 +299,15 @@ func (sv survey) next() string {
 }
 
 // printSurvey shows people the answers of the servers.
-func (a *app) printSurvey(sv survey) error {
+func printSurvey(env *cli.Env, sv survey) error {
 	rows := make([]table.Row, len(sv.Servers))
 	for i, s := range sv.Servers {
 		rows[i] = table.Row{cmp.Or(s.ID, "?"), s.Role, strings.Join(s.Addresses, ","), "", "", "", "", "", "", s.standing()}
 		if s.Alive {
-			copy(rows[i][3:], table.Row{s.Term, s.Applied, fmt.Sprintf("%d, %s", s.LogLast, size(s.LogBytes)), s.disk(), s.Append, s.Release})
+			copy(rows[i][3:], table.Row{s.Term, s.Applied, fmt.Sprintf("%d, %s", s.LogLast, cli.Size(s.LogBytes)), s.disk(), s.Append, s.Release})
 		}
 	}
-	printTable(a.out, table.Row{"id", "role", "address", "term", "applied", "log up to", "disk", "append p50 / p99", "release", ""}, rows)
+	cli.PrintTable(env.Out, table.Row{"id", "role", "address", "term", "applied", "log up to", "disk", "append p50 / p99", "release", ""}, rows)
 	return nil
 }
 

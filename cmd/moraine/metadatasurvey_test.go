@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
 )
 
 // group are m1 to mN at ports of their own, as a log has them.
@@ -69,7 +69,7 @@ func TestSurveySaysWhatToDo(t *testing.T) {
 				require.Contains(t, sv.Next, want)
 			}
 			var out bytes.Buffer
-			require.NoError(t, (&app{out: &out, err: &out}).printSurvey(sv))
+			require.NoError(t, printSurvey((&cli.Env{Out: &out, Err: &out}), sv))
 			for _, want := range c.shown {
 				require.Contains(t, out.String(), want)
 			}

@@ -5,23 +5,24 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) mkdirCommand() *cobra.Command {
+func newMkdirCommand(env *cli.Env) *cobra.Command {
 	var parents bool
 	cmd := &cobra.Command{
 		Use:     "mkdir PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Make directories",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
+			return env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
 				var err error
 				if parents {
-					_, err = c.MkdirAll(cmd.Context(), l.path, 0o755)
+					_, err = c.MkdirAll(cmd.Context(), l.Path, 0o755)
 				} else {
-					_, err = c.Mkdir(cmd.Context(), l.path, 0o755)
+					_, err = c.Mkdir(cmd.Context(), l.Path, 0o755)
 					if errors.Is(err, moraine.NotFound) {
 						return fmt.Errorf("%s: its parent directory does not exist: make it first, or "+
 							"give -p to make all missing parents", l)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -24,7 +25,7 @@ type mountOptions struct {
 	foreground  bool
 	allowOther  bool
 	readOnly    bool
-	memory      sizeFlag
+	memory      cli.SizeFlag
 	cache       int
 	exclusive   bool
 	patience    time.Duration
@@ -41,11 +42,11 @@ type mountOptions struct {
 // requests of the kernel.
 const minMountMemory = 64 << 20
 
-func (a *app) mountCommand() *cobra.Command {
+func newMountCommand(env *cli.Env) *cobra.Command {
 	o := mountOptions{memory: 1 << 30}
 	cmd := &cobra.Command{
 		Use:     "mount ADDRESS DIR",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Mount a directory of a cluster as a file system",
 		Long: `Mount the directory ADDRESS on the existing local directory DIR, by FUSE. ADDRESS is
 moraine://HOST,HOST/PATH, or moraine:///PATH where --endpoint names the hosts. The command
@@ -68,7 +69,7 @@ mode, owner and group decide, as on a local disk.`,
   moraine mount moraine:///datasets /data --read-only --foreground
   moraine umount /mnt/moraine`,
 		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.mount(cmd.Context(), o, args[0], args[1]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return mount(cmd.Context(), env, o, args[0], args[1]) },
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.foreground, "foreground", "f", false, "stay in the foreground, and log to standard error")
@@ -76,12 +77,12 @@ mode, owner and group decide, as on a local disk.`,
 		"modes and owners (users other than root need user_allow_other in /etc/fuse.conf)")
 	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
 	f.Var(&o.memory, "memory", "bound of the memory for file data")
-	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
+	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
 	f.BoolVar(&o.exclusive, "exclusive-leases", false, "request the exclusive lease on a directory in "+
 		"which programs make many files, and send them in batches")
 	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
 		"not answer before it fails")
-	f.StringVar(&o.scheme, "scheme", "", schemeUsage)
+	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
 	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster "+
 		"but is lost if more hosts fail at once than the scheme survives")
 	f.StringVar(&o.logFile, "log-file", "", "log file of the background process (default: in "+
@@ -95,39 +96,39 @@ mode, owner and group decide, as on a local disk.`,
 	return cmd
 }
 
-func (a *app) mount(ctx context.Context, o mountOptions, address, dir string) error {
-	loc, err := parseRemote(address)
+func mount(ctx context.Context, env *cli.Env, o mountOptions, address, dir string) error {
+	loc, err := cli.ParseRemote(address)
 	if err != nil {
 		return err
 	}
 	if o.memory < minMountMemory {
-		return usageError("--memory %s: a mount needs at least %s", o.memory.String(), size(minMountMemory))
+		return cli.UsageError("--memory %s: a mount needs at least %s", o.memory.String(), cli.Size(minMountMemory))
 	}
 	if o.ack != "" {
-		if o.level, err = ackLevel(o.ack); err != nil {
+		if o.level, err = cli.AckLevel(o.ack); err != nil {
 			return err
 		}
 	}
 	// The background process needs no working directory.
-	if a.global.certs, err = absolute(a.global.certs); err != nil {
+	if env.Global.Certs, err = absolute(env.Global.Certs); err != nil {
 		return err
 	}
 	if dir, err = absolute(dir); err != nil {
 		return err
 	}
 	if o.readyFD > 0 {
-		return a.mountForParent(ctx, o, loc, dir)
+		return mountForParent(ctx, env, o, loc, dir)
 	}
-	if _, err := a.security(); err != nil {
+	if _, err := env.Security(); err != nil {
 		return err
 	}
-	if err := a.checkMountPoint(dir); err != nil {
+	if err := checkMountPoint(env, dir); err != nil {
 		return err
 	}
 	if o.foreground {
-		return a.serveMount(ctx, o, loc, dir, func() { a.note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
+		return serveMount(ctx, env, o, loc, dir, func() { env.Note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
 	}
-	return a.mountInBackground(ctx, o, loc, dir)
+	return mountInBackground(ctx, env, o, loc, dir)
 }
 
 // absolute is filepath.Abs that does not change an empty path.
@@ -140,9 +141,9 @@ func absolute(path string) (string, error) {
 
 // checkMountPoint fails where dir is not a place to mount on. It first unmounts a mount
 // whose process has died, since nobody can use it.
-func (a *app) checkMountPoint(dir string) error {
+func checkMountPoint(env *cli.Env, dir string) error {
 	if fuse.IsDead(dir) {
-		a.note("A mount on %s had lost its process; the command has unmounted it.", dir)
+		env.Note("A mount on %s had lost its process; the command has unmounted it.", dir)
 		if err := fuse.Detach(dir); err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (a *app) checkMountPoint(dir string) error {
 	case err != nil:
 		return fmt.Errorf("%w: make the directory to mount on first", err)
 	case !st.IsDir():
-		return usageError("%s is a file: name a directory to mount on", dir)
+		return cli.UsageError("%s is a file: name a directory to mount on", dir)
 	}
 	mounted, err := fuse.IsMounted(dir)
 	if err == nil && mounted {
@@ -163,8 +164,8 @@ func (a *app) checkMountPoint(dir string) error {
 
 // serveMount mounts and serves until the mount ends. It calls ready when the mount can be
 // used.
-func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir string, ready func()) (err error) {
-	log, err := a.log()
+func serveMount(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Location, dir string, ready func()) (err error) {
+	log, err := env.Log()
 	if err != nil {
 		return err
 	}
@@ -180,19 +181,19 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 	defer stopProfile()
 	total := int64(o.memory)
 	debug.SetMemoryLimit(total + total/2) // the collector works harder near the bound
-	cfg, err := schemeConfig(o.scheme)
+	cfg, err := cli.SchemeConfig(o.scheme)
 	if err != nil {
 		return err
 	}
-	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cacheEntries(o.cache)
+	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
 	cfg.ExclusiveLeases = o.exclusive
-	c, err := a.dialForMount(ctx, o, loc, cfg, log)
+	c, err := dialForMount(ctx, env, o, loc, cfg, log)
 	if err != nil {
 		return err
 	}
 	// Committed data is safe, whatever happens to the session.
 	defer func() { err = errors.Join(err, c.close()) }()
-	root, err := c.Stat(ctx, loc.path)
+	root, err := c.Stat(ctx, loc.Path)
 	if err != nil {
 		return err
 	}
@@ -215,22 +216,22 @@ func (a *app) serveMount(ctx context.Context, o mountOptions, loc location, dir 
 
 // mountClient is a mount's client, with the server of its metrics.
 type mountClient struct {
-	*connection
+	*cli.Connection
 	admin   *admin // nil: none
 	metrics *fuse.Metrics
 }
 
 // dialForMount connects, and opens the endpoint for metrics where a flag names one.
-func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cfg client.Config, log *slog.Logger) (*mountClient, error) {
-	hosts := loc.hosts
+func dialForMount(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Location, cfg client.Config, log *slog.Logger) (*mountClient, error) {
+	hosts := loc.Hosts
 	if hosts == "" {
-		hosts = a.global.endpoint
+		hosts = env.Global.Endpoint
 	}
-	if cfg.Metadata = splitEndpoint(hosts); len(cfg.Metadata) == 0 {
-		return nil, usageError("no cluster is named: name its metadata servers with --endpoint " +
+	if cfg.Metadata = cli.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
+		return nil, cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
 			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
 	}
-	sec, err := a.security()
+	sec, err := env.Security()
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func (a *app) dialForMount(ctx context.Context, o mountOptions, loc location, cf
 			return nil, err
 		}
 	}
-	m.connection, err = connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
+	m.Connection, err = cli.Connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
 		client.Deps{Log: log, Metrics: client.NewMetrics(reg)})
 	if err != nil && m.admin != nil {
 		_ = m.admin.close()
@@ -264,7 +265,7 @@ func (m *mountClient) run(ctx context.Context, serve func(context.Context) error
 
 // close ends the session. If the service cannot be reached, the session expires there.
 func (m *mountClient) close() error {
-	if err := m.connection.Close(); err != nil && moraine.KindOf(err) != moraine.Timeout {
+	if err := m.Connection.Close(); err != nil && moraine.KindOf(err) != moraine.Timeout {
 		return err
 	}
 	return nil

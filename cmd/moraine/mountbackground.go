@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 )
 
 // The background process is this program again, with the same command line: Go cannot fork.
@@ -25,7 +26,7 @@ const (
 
 // mountInBackground starts the process that serves the mount. It returns when the process
 // is ready, or with the reason why it is not.
-func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc location, dir string) error {
+func mountInBackground(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Location, dir string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc locatio
 		return err
 	}
 	defer ready.Close()
-	cmd := exec.Command(self, a.args...)
+	cmd := exec.Command(self, env.Args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("MORAINE_MOUNT_READY_FD=%d", readyFD))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -63,32 +64,32 @@ func (a *app) mountInBackground(ctx context.Context, o mountOptions, loc locatio
 	text := strings.TrimSpace(string(answer))
 	if text == readyLine {
 		pid := cmd.Process.Pid
-		a.mounted(loc, dir, o.logFile, pid)
+		mounted(env, loc, dir, o.logFile, pid)
 		return cmd.Process.Release()
 	}
 	var exit *exec.ExitError
 	if err := cmd.Wait(); text == "" {
 		return fmt.Errorf("the background process ended (%v); its log is %s", err, o.logFile)
-	} else if errors.As(err, &exit) && exit.ExitCode() == exitWrongUse {
-		return usageError("%s", text)
+	} else if errors.As(err, &exit) && exit.ExitCode() == cli.ExitWrongUse {
+		return cli.UsageError("%s", text)
 	}
 	return errors.New(text)
 }
 
 // mounted reports the mount.
-func (a *app) mounted(loc location, dir, log string, pid int) {
-	if a.global.json {
-		_ = printJSON(a.out, map[string]any{"source": loc.String(), "dir": dir, "pid": pid, "log": log})
+func mounted(env *cli.Env, loc cli.Location, dir, log string, pid int) {
+	if env.Global.JSON {
+		_ = cli.PrintJSON(env.Out, map[string]any{"source": loc.String(), "dir": dir, "pid": pid, "log": log})
 		return
 	}
-	a.note("%s is mounted on %s, served by process %d (log: %s).", loc, dir, pid, log)
+	env.Note("%s is mounted on %s, served by process %d (log: %s).", loc, dir, pid, log)
 }
 
 // mountForParent serves the mount in the background process.
-func (a *app) mountForParent(ctx context.Context, o mountOptions, loc location, dir string) error {
+func mountForParent(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Location, dir string) error {
 	parent := os.NewFile(uintptr(o.readyFD), "ready")
 	if parent == nil {
-		return usageError("--ready-fd %d", o.readyFD)
+		return cli.UsageError("--ready-fd %d", o.readyFD)
 	}
 	syscall.CloseOnExec(o.readyFD)
 	var tellErr error
@@ -100,9 +101,9 @@ func (a *app) mountForParent(ctx context.Context, o mountOptions, loc location, 
 		tellErr = errors.Join(err, parent.Close(), os.Chdir("/"))
 		parent = nil
 	}
-	err := a.serveMount(ctx, o, loc, dir, func() { tell(readyLine) })
+	err := serveMount(ctx, env, o, loc, dir, func() { tell(readyLine) })
 	if err != nil {
-		tell(strings.Join(errorLines(err), "; "))
+		tell(strings.Join(cli.ErrorLines(err), "; "))
 	}
 	return errors.Join(err, tellErr)
 }

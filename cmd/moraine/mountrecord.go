@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,7 +64,7 @@ func (r *mountRecord) write() error {
 // end notes how the process ends. It removes only a record without an error.
 func (r *mountRecord) end(err error) {
 	if err != nil {
-		r.Error = strings.Join(errorLines(err), "; ")
+		r.Error = strings.Join(cli.ErrorLines(err), "; ")
 		_ = r.write() // the log has it too
 	} else if st, serr := r.file.Stat(); serr == nil {
 		// A later mount may have put its own record there.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -36,18 +37,18 @@ command does not touch a file that is not flushed.`,
 		wire.JobKind_JOB_KIND_EVICT, func(a *wire.Attr) bool { return a.Evicted || a.Size == 0 || a.Stored == 0 }},
 }
 
-func (a *app) moveCommands() []*cobra.Command {
+func moveCommands(env *cli.Env) []*cobra.Command {
 	var cmds []*cobra.Command
 	for _, m := range moves {
 		var wait bool
 		cmd := &cobra.Command{
 			Use:     m.name + " PATH...",
-			GroupID: groupFiles,
+			GroupID: cli.GroupFiles,
 			Short:   m.short,
 			Long:    m.long,
 			Example: "  moraine " + m.name + " --wait moraine:///runs/llama/step-1000",
 			Args:    cobra.MinimumNArgs(1),
-			RunE:    func(cmd *cobra.Command, args []string) error { return a.move(cmd.Context(), m, args, wait) },
+			RunE:    func(cmd *cobra.Command, args []string) error { return moveAll(cmd.Context(), env, m, args, wait) },
 		}
 		cmd.Flags().BoolVar(&wait, "wait", false, "return when it is done; Ctrl-C ends the waiting, "+
 			"not the work")
@@ -56,22 +57,22 @@ func (a *app) moveCommands() []*cobra.Command {
 	return cmds
 }
 
-func (a *app) move(ctx context.Context, m move, args []string, wait bool) error {
-	return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
-		attr, err := c.Stat(ctx, l.path)
+func moveAll(ctx context.Context, env *cli.Env, m move, args []string, wait bool) error {
+	return env.Each(ctx, args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+		attr, err := c.Stat(ctx, l.Path)
 		if err != nil {
 			return err
 		}
 		jobs, err := c.QueueMove(ctx, m.kind, moraine.InodeID(attr.Inode))
 		if err != nil {
-			return named(err, l, attr.Inode)
+			return cli.Named(err, l, attr.Inode)
 		}
 		if !wait {
-			return a.sayQueued(m, l, jobs)
+			return sayQueued(env, m, l, jobs)
 		}
-		err = a.waitMove(ctx, c, m, l, jobs)
+		err = waitMove(ctx, env, c, m, l, jobs)
 		if ctx.Err() != nil {
-			fmt.Fprintf(a.err, "moraine: the work continues: `moraine job ls` shows it, `moraine job "+
+			fmt.Fprintf(env.Err, "moraine: the work continues: `moraine job ls` shows it, `moraine job "+
 				"cancel ID` ends it\n")
 		}
 		return err
@@ -80,7 +81,7 @@ func (a *app) move(ctx context.Context, m move, args []string, wait bool) error 
 
 // sayQueued prints the jobs that were made for a path. It also prints why there is none
 // where nothing is to do, or nothing can be done.
-func (a *app) sayQueued(m move, l location, jobs []*wire.Job) error {
+func sayQueued(env *cli.Env, m move, l cli.Location, jobs []*wire.Job) error {
 	var made []*wire.Job
 	var failed []error
 	for _, j := range jobs {
@@ -90,26 +91,26 @@ func (a *app) sayQueued(m move, l location, jobs []*wire.Job) error {
 		case j.State == wire.JobState_JOB_STATE_FAILED:
 			failed = append(failed, fmt.Errorf("%s of %s %s: %s", m.name, l, jobStates[j.State], j.Error))
 		default:
-			a.note("%s: nothing to %s", l, m.name)
+			env.Note("%s: nothing to %s", l, m.name)
 		}
 	}
 	if len(made) > 0 {
-		failed = append(failed, a.printJobs(made))
+		failed = append(failed, printJobs(env, made))
 	}
 	return errors.Join(failed...)
 }
 
-func (a *app) printJobs(jobs []*wire.Job) error {
+func printJobs(env *cli.Env, jobs []*wire.Job) error {
 	infos := make([]jobInfo, len(jobs))
 	for i, j := range jobs {
 		infos[i] = describeJob(j)
 	}
-	return list(a, infos, table.Row{"id", "kind", "state", "what"}, func(j jobInfo) table.Row {
+	return cli.List(env, infos, table.Row{"id", "kind", "state", "what"}, func(j jobInfo) table.Row {
 		return table.Row{j.ID, j.Kind, j.State, j.Subject}
 	})
 }
 
-func (a *app) jobWaitCommand() *cobra.Command {
+func newJobWaitCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "wait ID...",
 		Short: "Wait until jobs have ended; fails where one of them did not succeed",
@@ -122,7 +123,7 @@ func (a *app) jobWaitCommand() *cobra.Command {
 					return err
 				}
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -130,13 +131,13 @@ func (a *app) jobWaitCommand() *cobra.Command {
 			var failed []error
 			for i, arg := range args {
 				id := ids[i]
-				bar := a.startBar("job "+arg, 0)
-				j, err := c.WaitJob(cmd.Context(), id, func(j *wire.Job) { bar.of(int64(j.Total)); bar.set(int64(j.Done)) })
-				bar.finish(err)
+				bar := env.StartBar("job "+arg, 0)
+				j, err := c.WaitJob(cmd.Context(), id, func(j *wire.Job) { bar.SetTotal(int64(j.Total)); bar.SetDone(int64(j.Done)) })
+				bar.Finish(err)
 				if err != nil {
 					return err
 				}
-				if err := a.printJobs([]*wire.Job{j}); err != nil {
+				if err := printJobs(env, []*wire.Job{j}); err != nil {
 					return err
 				}
 				if j.State != wire.JobState_JOB_STATE_DONE {
@@ -151,7 +152,7 @@ func (a *app) jobWaitCommand() *cobra.Command {
 func parseJobID(s string) (moraine.JobID, error) {
 	id, err := strconv.ParseUint(s, 16, 64)
 	if err != nil {
-		return 0, usageError("job %q: write an id as `moraine job ls` prints it", s)
+		return 0, cli.UsageError("job %q: write an id as `moraine job ls` prints it", s)
 	}
 	return moraine.JobID(id), nil
 }
@@ -204,10 +205,10 @@ func describeTraits(all []*wire.BucketTraits) []bucketTraits {
 	return out
 }
 
-func (a *app) tierCommand() *cobra.Command {
+func newTierCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tier",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Show the object tier",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -217,7 +218,7 @@ func (a *app) tierCommand() *cobra.Command {
 		Short: "Show what is in the bucket, and which jobs are under way",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -226,7 +227,7 @@ func (a *app) tierCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printTier(tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
+			return printTier(env, tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
 				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), t.LedMillis / 1000, describeBuckets(t.Health)})
 		},
 	})
@@ -244,23 +245,23 @@ func (t *tierInfo) unprobed() []string {
 	})
 }
 
-func (a *app) printTier(t tierInfo) error {
-	if a.global.json {
-		return printJSON(a.out, t)
+func printTier(env *cli.Env, t tierInfo) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, t)
 	}
 	if t.Hosts == 0 {
-		a.note("%s", errNoTier)
+		env.Note("%s", errNoTier)
 	} else {
-		a.note("%s, served by %s", strings.Join(t.Buckets, ", "), countOf(int(t.Hosts), "host"))
+		env.Note("%s, served by %s", strings.Join(t.Buckets, ", "), cli.CountOf(int(t.Hosts), "host"))
 		for _, b := range t.unprobed() {
-			a.note("  what %s supports is unknown: no mover has reported it to the metadata leader, "+
+			env.Note("  what %s supports is unknown: no mover has reported it to the metadata leader, "+
 				"which has led for %d s. Movers report it within %v where they have probed the bucket. "+
 				"Otherwise the next flush probes it",
 				b, t.ProbedSince, moverWord)
 		}
 	}
 	for _, b := range t.Health {
-		a.note("  %s", b.words())
+		env.Note("  %s", b.words())
 	}
 	for _, p := range t.Probed {
 		how := "the store returns the CRC32C of whole objects, which verifies uploads"
@@ -268,14 +269,14 @@ func (a *app) printTier(t tierInfo) error {
 			how = "the store returns no CRC32C of whole objects: movers verify uploads by reading them " +
 				"back"
 		}
-		a.note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s, of deletions %s", p.Bucket, how, yesNo(p.IfNoneMatch), yesNo(p.IfMatch), yesNo(p.IfMatchDelete))
+		env.Note("  %s: %s; conditional writes: If-None-Match %s, If-Match %s, of deletions %s", p.Bucket, how, cli.YesNo(p.IfNoneMatch), cli.YesNo(p.IfMatch), cli.YesNo(p.IfMatchDelete))
 		if p.Versioned {
-			a.note("  %s is versioned: replaced and deleted objects stay and cost money, until a "+
+			env.Note("  %s is versioned: replaced and deleted objects stay and cost money, until a "+
 				"lifecycle rule expires older versions", p.Bucket)
 		}
 	}
-	a.note("  %d objects, %s", t.Objects, size(t.Bytes))
-	a.note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)
-	a.note("  %d changes of the bucket under way, %d keys waiting until late requests can do no harm", t.Intents, t.UnsettledKeys)
+	env.Note("  %d objects, %s", t.Objects, cli.Size(t.Bytes))
+	env.Note("  queued: %d flushes, %d stages, %d evictions, %d deletions", t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions, t.QueuedDeletions)
+	env.Note("  %d changes of the bucket under way, %d keys waiting until late requests can do no harm", t.Intents, t.UnsettledKeys)
 	return nil
 }

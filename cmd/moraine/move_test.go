@@ -3,10 +3,10 @@ package main
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/stretchr/testify/require"
 )
 
 func TestMovesAreUsedRightly(t *testing.T) {
@@ -24,7 +24,7 @@ func TestMovesAreUsedRightly(t *testing.T) {
 		"no bucket":        {"dev-cluster", "--bucket-endpoint", "http://h"},
 	} {
 		_, stderr, code := invoke(t, args...)
-		require.Equal(t, exitWrongUse, code, "%s: %s", name, stderr)
+		require.Equal(t, cli.ExitWrongUse, code, "%s: %s", name, stderr)
 	}
 }
 

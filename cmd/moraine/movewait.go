@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -34,8 +35,8 @@ type moveResult struct {
 
 // waiting waits for the moves of one path.
 type waiting struct {
-	*app
-	c    *connection
+	*cli.Env
+	c    *cli.Connection
 	move move
 	path string // of a file or a directory, not of a link to it
 	jobs []*wire.Job
@@ -51,12 +52,12 @@ type moveProgress struct {
 
 // waitMove waits until the jobs of a path have ended, and then prints the result. It also
 // waits for the jobs that they made: a directory has one for each file.
-func (a *app) waitMove(ctx context.Context, c *connection, m move, root location, jobs []*wire.Job) error {
-	real, err := c.resolve(ctx, root.path)
+func waitMove(ctx context.Context, env *cli.Env, c *cli.Connection, m move, root cli.Location, jobs []*wire.Job) error {
+	real, err := resolve(ctx, c, root.Path)
 	if err != nil {
 		return err
 	}
-	w := &waiting{app: a, c: c, move: m, path: real, jobs: jobs, said: map[string]bool{}}
+	w := &waiting{Env: env, c: c, move: m, path: real, jobs: jobs, said: map[string]bool{}}
 	p, err := w.settle(ctx, m.name+" "+root.String())
 	if err != nil {
 		return err
@@ -64,40 +65,32 @@ func (a *app) waitMove(ctx context.Context, c *connection, m move, root location
 	failed := w.failures(ctx)
 	res := p.moveResult
 	res.Path, res.Move = root.String(), m.name
-	if a.global.json {
-		err = printJSON(a.out, res)
+	if env.Global.JSON {
+		err = cli.PrintJSON(env.Out, res)
 	} else {
-		a.note("%s: %s (%s) %s", res.Path, countOf(res.Files, "file"), size(res.Bytes), past[m.name])
+		env.Note("%s: %s (%s) %s", res.Path, cli.CountOf(res.Files, "file"), cli.Size(res.Bytes), past[m.name])
 	}
 	if res.Left > len(failed) { // more than was reported
 		failed = append(failed, fmt.Errorf("%s of %s could not be %s: `moraine job ls --all` shows the "+
-			"reasons", countOf(res.Left, "file"), res.Path, past[m.name]))
+			"reasons", cli.CountOf(res.Left, "file"), res.Path, past[m.name]))
 	}
 	return errors.Join(append(failed, err)...)
 }
 
 var past = map[string]string{"flush": "flushed", "stage": "staged", "evict": "evicted"}
 
-// countOf writes a number of things: 1 file, 2 files.
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // settle waits until every file is where the move brings it, or no job is left that would
 // move it.
 func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err error) {
-	bar := w.startBar(title, 0)
-	defer func() { bar.finish(err) }()
+	bar := w.StartBar(title, 0)
+	defer func() { bar.Finish(err) }()
 	for {
 		began := time.Now()
 		if p, err = w.look(ctx, bar); err != nil {
 			return p, err
 		}
-		bar.of(int64(p.total))
-		bar.set(int64(p.done))
+		bar.SetTotal(int64(p.total))
+		bar.SetDone(int64(p.done))
 		if !p.busy {
 			return p, nil
 		}
@@ -109,7 +102,7 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 
 // look reads the state of every file. It lists jobs first, so the files show what a job has
 // done since then.
-func (w *waiting) look(ctx context.Context, bar *bar) (p moveProgress, err error) {
+func (w *waiting) look(ctx context.Context, bar *cli.Bar) (p moveProgress, err error) {
 	live := map[uint64]*wire.Job{} // by inode
 	for j, err := range w.c.Jobs(ctx, false) {
 		if err != nil {
@@ -143,12 +136,12 @@ func (w *waiting) look(ctx context.Context, bar *bar) (p moveProgress, err error
 }
 
 // complain reports, once, why a job is tried again.
-func (w *waiting) complain(bar *bar, j *wire.Job) {
+func (w *waiting) complain(bar *cli.Bar, j *wire.Job) {
 	if j.GetError() == "" || w.said[j.Error] {
 		return
 	}
 	w.said[j.Error] = true
-	bar.log(w.err, fmt.Sprintf("moraine: %s of %s is tried again: %s", jobKinds[j.Kind], j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
+	bar.Log(w.Err, fmt.Sprintf("moraine: %s of %s is tried again: %s", jobKinds[j.Kind], j.Subject, strings.ReplaceAll(j.Error, "\n", "; ")))
 }
 
 // failures lists the first queued jobs that did not succeed.
@@ -170,7 +163,7 @@ func (w *waiting) failures(ctx context.Context) (failed []error) {
 }
 
 // resolve follows the symbolic links that a path ends in.
-func (c *connection) resolve(ctx context.Context, p string) (string, error) {
+func resolve(ctx context.Context, c *cli.Connection, p string) (string, error) {
 	for range maxLinks {
 		a, err := c.Lstat(ctx, p)
 		if err != nil || a.Type != wire.FileType_FILE_TYPE_SYMLINK {

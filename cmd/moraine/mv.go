@@ -5,43 +5,44 @@ import (
 	"path"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) mvCommand() *cobra.Command {
+func newMvCommand(env *cli.Env) *cobra.Command {
 	var opts client.RenameOptions
 	cmd := &cobra.Command{
 		Use:     "mv FROM TO",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Rename or move a file or directory within a cluster",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, err := parseRemote(args[0])
+			from, err := cli.ParseRemote(args[0])
 			if err != nil {
 				return err
 			}
-			to, err := parseRemote(args[1])
+			to, err := cli.ParseRemote(args[1])
 			if err != nil {
 				return err
 			}
-			if from.hosts != to.hosts {
-				return usageError("mv works only within one cluster: copy with `moraine cp`, then " +
+			if from.Hosts != to.Hosts {
+				return cli.UsageError("mv works only within one cluster: copy with `moraine cp`, then " +
 					"remove")
 			}
-			s := a.sessions()
-			defer s.close()
-			c, err := s.of(cmd.Context(), from)
+			s := env.Sessions()
+			defer s.Close()
+			c, err := s.Of(cmd.Context(), from)
 			if err != nil {
 				return err
 			}
-			target := to.path
-			if attr, err := c.Stat(cmd.Context(), to.path); err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
-				target = path.Join(to.path, path.Base(from.path))
-			} else if to.dir {
+			target := to.Path
+			if attr, err := c.Stat(cmd.Context(), to.Path); err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
+				target = path.Join(to.Path, path.Base(from.Path))
+			} else if to.Dir {
 				return fmt.Errorf("%s is not a directory", to)
 			}
-			return named(c.Rename(cmd.Context(), from.path, target, opts), from)
+			return cli.Named(c.Rename(cmd.Context(), from.Path, target, opts), from)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.Checkpoints, "checkpoints", false, "move a directory with committed "+

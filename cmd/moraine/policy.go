@@ -2,10 +2,10 @@ package main
 
 import (
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
 )
 
 // policyInfo is what `policy get` prints.
@@ -19,19 +19,19 @@ type policyInfo struct {
 	Own     bool   `json:"own"`
 }
 
-func (a *app) policyCommand() *cobra.Command {
+func newPolicyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "policy",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Show and set what the cluster does by itself with files below a directory",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.policySetCommand(), a.policyGetCommand())
+	cmd.AddCommand(newPolicySetCommand(env), newPolicyGetCommand(env))
 	return cmd
 }
 
-func (a *app) policySetCommand() *cobra.Command {
+func newPolicySetCommand(env *cli.Env) *cobra.Command {
 	var flush, scheme, foreign string
 	cmd := &cobra.Command{
 		Use:   "set PATH",
@@ -49,19 +49,19 @@ removes a part.`,
 					change, err = func(*wire.Policy) {}, nil
 				}
 				if _, known := foreignPolicies[foreign]; !known {
-					err = usageError("--foreign %q: write refuse, overwrite or inherit", foreign)
+					err = cli.UsageError("--foreign %q: write refuse, overwrite or inherit", foreign)
 				}
 			}
 			if err != nil {
 				return err
 			}
-			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
-				attr, err := c.Stat(cmd.Context(), l.path)
+			return env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(cmd.Context(), l.Path)
 				if err != nil {
 					return err
 				}
 				if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-					return usageError("policy set: %s is not a directory: set the policy of its "+
+					return cli.UsageError("policy set: %s is not a directory: set the policy of its "+
 						"directory", l)
 				}
 				now, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
@@ -76,7 +76,7 @@ removes a part.`,
 				if cmd.Flags().Changed("foreign") {
 					own.Foreign = foreignPolicies[foreign]
 				}
-				return named(c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
+				return cli.Named(c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
 			})
 		},
 	}
@@ -91,7 +91,7 @@ removes a part.`,
 // policyChange returns what flags change of a policy.
 func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
 	if !flushGiven && !schemeGiven {
-		return nil, usageError("policy set: no change is given: give --flush, --scheme or --foreign " +
+		return nil, cli.UsageError("policy set: no change is given: give --flush, --scheme or --foreign " +
 			"(\"inherit\" removes one)")
 	}
 	var when wire.FlushPolicy
@@ -104,13 +104,13 @@ func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string
 			}
 		}
 		if !found {
-			return nil, usageError("--flush %q: write never, on-commit or inherit", flush)
+			return nil, cli.UsageError("--flush %q: write never, on-commit or inherit", flush)
 		}
 	}
 	if schemeGiven && scheme != "inherit" {
-		cfg, err := schemeConfig(scheme)
+		cfg, err := cli.SchemeConfig(scheme)
 		if err == nil && !cfg.Scheme.Valid() {
-			err = usageError("--scheme %q: write 4+2, 8+3, x3 or inherit", scheme)
+			err = cli.UsageError("--scheme %q: write 4+2, 8+3, x3 or inherit", scheme)
 		}
 		if err != nil {
 			return nil, err
@@ -127,15 +127,15 @@ func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string
 	}, nil
 }
 
-func (a *app) policyGetCommand() *cobra.Command {
+func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get PATH...",
 		Short: "Show the policy in effect for files and directories",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var infos []policyInfo
-			err := a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
-				attr, err := c.Stat(cmd.Context(), l.path)
+			err := env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(cmd.Context(), l.Path)
 				if err != nil {
 					return err
 				}
@@ -149,7 +149,7 @@ func (a *app) policyGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return list(a, infos, table.Row{"path", "flush", "scheme", "foreign objects", "own"}, func(i policyInfo) table.Row {
+			return cli.List(env, infos, table.Row{"path", "flush", "scheme", "foreign objects", "own"}, func(i policyInfo) table.Row {
 				return table.Row{i.Path, i.Flush, i.Scheme, i.Foreign, i.Own}
 			})
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -20,7 +21,7 @@ type quarantineRow struct {
 	Incarnation uint64 `json:"incarnation"`
 }
 
-func (a *app) quarantineCommand() *cobra.Command {
+func newQuarantineCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "quarantine",
 		Short: "List chunks that no metadata record explains",
@@ -31,17 +32,17 @@ itself. The list comes from the devices' reports to the current leader. A small 
 sends one every few minutes, any device within an hour.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return a.listQuarantine(cmd.Context(), c)
+			return listQuarantine(cmd.Context(), env, c)
 		},
 	}
 }
 
-func (a *app) listQuarantine(ctx context.Context, c *connection) error {
+func listQuarantine(ctx context.Context, env *cli.Env, c *cli.Connection) error {
 	rows := []quarantineRow{}
 	for after := (&wire.ListQuarantine{}); ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuarantine{ListQuarantine: after}})
@@ -57,11 +58,11 @@ func (a *app) listQuarantine(ctx context.Context, c *connection) error {
 			continue
 		}
 		if n := reply.GetUnlistedBytes(); n > 0 {
-			fmt.Fprintf(a.err, "%s more are not listed: their devices have not reported to the current "+
-				"leader, or there are too many\n", size(n))
+			fmt.Fprintf(env.Err, "%s more are not listed: their devices have not reported to the current "+
+				"leader, or there are too many\n", cli.Size(n))
 		}
-		return list(a, rows, table.Row{"device", "host", "stripe", "chunk", "size", "incarnation"}, func(r quarantineRow) table.Row {
-			return table.Row{r.Device, r.Host, r.Stripe, r.Index, size(r.Bytes), r.Incarnation}
+		return cli.List(env, rows, table.Row{"device", "host", "stripe", "chunk", "size", "incarnation"}, func(r quarantineRow) table.Row {
+			return table.Row{r.Device, r.Host, r.Stripe, r.Index, cli.Size(r.Bytes), r.Incarnation}
 		})
 	}
 }

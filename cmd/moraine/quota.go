@@ -5,10 +5,10 @@ import (
 	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
 )
 
 // quotaInfo is what `quota ls` prints of a directory.
@@ -44,10 +44,10 @@ type checkInfo struct {
 	Found   string `json:"found,omitempty"`
 }
 
-func (a *app) quotaCommand() *cobra.Command {
+func newQuotaCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "quota",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Limit what may be below a directory",
 		Long: `Limit the bytes and inodes (files, directories, links) below a directory. An operation that
 would exceed a quota fails with "quota exceeded", EDQUOT on a mount. All quotas above a
@@ -55,11 +55,11 @@ file apply. Operations that free space always succeed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.quotaSetCommand(), a.quotaGetCommand(), a.quotaListCommand(), a.quotaCheckCommand())
+	cmd.AddCommand(newQuotaSetCommand(env), newQuotaGetCommand(env), newQuotaListCommand(env), newQuotaCheckCommand(env))
 	return cmd
 }
 
-func (a *app) quotaSetCommand() *cobra.Command {
+func newQuotaSetCommand(env *cli.Env) *cobra.Command {
 	var capacity, inodes string
 	cmd := &cobra.Command{
 		Use:   "set PATH",
@@ -75,7 +75,7 @@ quota below the current use nothing can grow until enough is removed.`,
 				return err
 			}
 			ctx := cmd.Context()
-			return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
+			return env.Each(ctx, args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
 				dir, own, err := ownQuota(ctx, c, l)
 				if err != nil {
 					return err
@@ -86,7 +86,7 @@ quota below the current use nothing can grow until enough is removed.`,
 				if files == nil {
 					files = &own.QuotaInodes
 				}
-				return named(c.SetQuota(ctx, dir, *bytes, *files), l, uint64(dir))
+				return cli.Named(c.SetQuota(ctx, dir, *bytes, *files), l, uint64(dir))
 			})
 		},
 	}
@@ -99,17 +99,17 @@ quota below the current use nothing can grow until enough is removed.`,
 // quotaBounds reads the bounds that flags give; nil where a flag is missing.
 func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 	if capacity == "" && inodes == "" {
-		return nil, nil, usageError("quota set: no bound is given: give --capacity, --inodes, or both " +
+		return nil, nil, cli.UsageError("quota set: no bound is given: give --capacity, --inodes, or both " +
 			"(\"none\" removes a bound)")
 	}
 	var b, f uint64
 	if capacity != "" {
 		if bytes = &b; capacity != "none" {
-			if b, err = parseSize(capacity); err != nil {
+			if b, err = cli.ParseSize(capacity); err != nil {
 				return nil, nil, err
 			}
 			if b == 0 {
-				return nil, nil, usageError("--capacity 0 is no bound; to keep everything out, write " +
+				return nil, nil, cli.UsageError("--capacity 0 is no bound; to keep everything out, write " +
 					"1; to remove the bound, write none")
 			}
 		}
@@ -117,7 +117,7 @@ func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 	if inodes != "" {
 		if files = &f; inodes != "none" {
 			if f, err = strconv.ParseUint(inodes, 10, 62); err != nil || f == 0 {
-				return nil, nil, usageError("--inodes %q: write a number, 1 or more, or none", inodes)
+				return nil, nil, cli.UsageError("--inodes %q: write a number, 1 or more, or none", inodes)
 			}
 		}
 	}
@@ -125,27 +125,27 @@ func quotaBounds(capacity, inodes string) (bytes, files *uint64, err error) {
 }
 
 // ownQuota returns a directory and the quota that it has itself.
-func ownQuota(ctx context.Context, c *connection, l location) (moraine.InodeID, *wire.Usage, error) {
-	attr, err := c.Stat(ctx, l.path)
+func ownQuota(ctx context.Context, c *cli.Connection, l cli.Location) (moraine.InodeID, *wire.Usage, error) {
+	attr, err := c.Stat(ctx, l.Path)
 	if err != nil {
 		return 0, nil, err
 	}
 	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
-		return 0, nil, usageError("quota: %s is not a directory: name a directory above it", l)
+		return 0, nil, cli.UsageError("quota: %s is not a directory: name a directory above it", l)
 	}
 	u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
 	return moraine.InodeID(attr.Inode), u.GetUsage(), err
 }
 
-func (a *app) quotaGetCommand() *cobra.Command {
+func newQuotaGetCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get PATH...",
 		Short: "Show the use below a path, and the room under its quotas",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var infos []roomInfo
-			err := a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
-				attr, err := c.Stat(cmd.Context(), l.path)
+			err := env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(cmd.Context(), l.Path)
 				if err != nil {
 					return err
 				}
@@ -159,11 +159,11 @@ func (a *app) quotaGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return list(a, infos, table.Row{"path", "bytes", "inodes", "room", "inodes left", "nearest quota"}, func(i roomInfo) table.Row {
+			return cli.List(env, infos, table.Row{"path", "bytes", "inodes", "room", "inodes left", "nearest quota"}, func(i roomInfo) table.Row {
 				if !i.Limited {
-					return table.Row{i.Path, size(i.Bytes), i.Inodes, "no quota", "no quota", ""}
+					return table.Row{i.Path, cli.Size(i.Bytes), i.Inodes, "no quota", "no quota", ""}
 				}
-				return table.Row{i.Path, size(i.Bytes), i.Inodes, left(i.RoomBytes, size), left(i.RoomInodes, plain), i.QuotaPath}
+				return table.Row{i.Path, cli.Size(i.Bytes), i.Inodes, left(i.RoomBytes, cli.Size), left(i.RoomInodes, plain), i.QuotaPath}
 			})
 		},
 	}
@@ -197,13 +197,13 @@ func left(n *uint64, write func(uint64) string) string {
 // plain writes a number without a unit.
 func plain(n uint64) string { return strconv.FormatUint(n, 10) }
 
-func (a *app) quotaListCommand() *cobra.Command {
+func newQuotaListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the directories with quotas, and their use",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -215,8 +215,8 @@ func (a *app) quotaListCommand() *cobra.Command {
 				}
 				infos = append(infos, quotaInfo{Path: q.Path, Bytes: q.Bytes, QuotaBytes: q.QuotaBytes, Inodes: q.Inodes, QuotaInodes: q.QuotaInodes})
 			}
-			return list(a, infos, table.Row{"path", "bytes", "of", "inodes", "of"}, func(i quotaInfo) table.Row {
-				return table.Row{i.Path, size(i.Bytes), bound(i.QuotaBytes, size), i.Inodes, bound(i.QuotaInodes, plain)}
+			return cli.List(env, infos, table.Row{"path", "bytes", "of", "inodes", "of"}, func(i quotaInfo) table.Row {
+				return table.Row{i.Path, cli.Size(i.Bytes), bound(i.QuotaBytes, cli.Size), i.Inodes, bound(i.QuotaInodes, plain)}
 			})
 		},
 	}
@@ -230,7 +230,7 @@ func bound(n uint64, write func(uint64) string) string {
 	return write(n)
 }
 
-func (a *app) quotaCheckCommand() *cobra.Command {
+func newQuotaCheckCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
 		Short: "Count the use of the cluster again, and correct wrong counts",
@@ -240,8 +240,8 @@ wrong by themselves. PATH selects only what is shown.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			return a.each(ctx, args, parseRemote, func(c *connection, l location) error {
-				attr, err := c.Stat(ctx, l.path)
+			return env.Each(ctx, args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(ctx, l.Path)
 				if err != nil {
 					return err
 				}
@@ -253,14 +253,14 @@ wrong by themselves. PATH selects only what is shown.`,
 				if err != nil {
 					return err
 				}
-				return a.printCheck(checkInfo{Path: l.String(), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Correct: j.Error == "", Found: j.Error})
+				return printCheck(env, checkInfo{Path: l.String(), Bytes: u.Usage.Bytes, Inodes: u.Usage.Inodes, Correct: j.Error == "", Found: j.Error})
 			})
 		},
 	}
 }
 
 // recounted starts a new count in the cluster and waits for its end.
-func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
+func recounted(ctx context.Context, c *cli.Connection) (*wire.Job, error) {
 	j, err := c.Recount(ctx)
 	if err != nil {
 		return nil, err
@@ -268,13 +268,13 @@ func recounted(ctx context.Context, c *connection) (*wire.Job, error) {
 	return c.WaitJob(ctx, moraine.JobID(j.Id), nil)
 }
 
-func (a *app) printCheck(i checkInfo) error {
-	if a.global.json {
-		if err := printJSON(a.out, i); err != nil {
+func printCheck(env *cli.Env, i checkInfo) error {
+	if env.Global.JSON {
+		if err := cli.PrintJSON(env.Out, i); err != nil {
 			return err
 		}
 	} else if i.Correct {
-		a.note("%s: %s in %s; all counts were right", i.Path, size(i.Bytes), countOf(int(i.Inodes), "inode"))
+		env.Note("%s: %s in %s; all counts were right", i.Path, cli.Size(i.Bytes), cli.CountOf(int(i.Inodes), "inode"))
 	}
 	if !i.Correct {
 		return &moraine.Error{Op: "quota check", Ref: i.Path, Kind: moraine.Corrupt, Err: errText(i.Found)}

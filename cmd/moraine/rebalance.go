@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -58,8 +59,8 @@ func (r *rebalanceStatus) words() string {
 		return ""
 	}
 	how := fmt.Sprintf("%s filled unevenly (%.1f%% in the mean, %.1f%% to %.1f%%), ",
-		are(int(r.Outside), "device is", "devices are"), r.Mean, r.Emptiest, r.Fullest)
-	left := fmt.Sprintf("%s moved, about %s left", size(r.MovedBytes), size(r.LeftBytes))
+		cli.Are(int(r.Outside), "device is", "devices are"), r.Mean, r.Emptiest, r.Fullest)
+	left := fmt.Sprintf("%s moved, about %s left", cli.Size(r.MovedBytes), cli.Size(r.LeftBytes))
 	switch r.State {
 	case "paused":
 		return how + "and moving chunks is paused (`moraine rebalance resume`); " + left
@@ -71,7 +72,7 @@ func (r *rebalanceStatus) words() string {
 	}
 	line := how + "chunks are being moved: " + left
 	if r.BytesPerSec > 0 {
-		line += fmt.Sprintf(", %s/s", size(r.BytesPerSec))
+		line += fmt.Sprintf(", %s/s", cli.Size(r.BytesPerSec))
 	}
 	if r.ETASeconds > 0 {
 		line += fmt.Sprintf(", about %v to go", time.Duration(r.ETASeconds)*time.Second)
@@ -79,10 +80,10 @@ func (r *rebalanceStatus) words() string {
 	return line
 }
 
-func (a *app) rebalanceCommand() *cobra.Command {
+func newRebalanceCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rebalance",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Moves of chunks from full devices to empty ones: show, pause, resume, set",
 		Long: `The band is around the mean fill of all devices. Where a device is outside it, movers move
 chunks from the fullest devices to the emptiest, by themselves. So an added device gets its share.
@@ -92,17 +93,17 @@ No stripe is less protected because of it, and repairs go first.`,
 	}
 	steer := func(use, short string, paused bool) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.setRebalance(cmd.Context(), &wire.SetRebalance{Paused: &paused})
+			return setRebalance(cmd.Context(), env, &wire.SetRebalance{Paused: &paused})
 		}}
 	}
-	cmd.AddCommand(a.rebalanceStatusCommand(), a.rebalanceSetCommand(),
+	cmd.AddCommand(newRebalanceStatusCommand(env), newRebalanceSetCommand(env),
 		steer("pause", "Move nothing more until resume; moves under way are finished", true),
 		steer("resume", "Continue to move chunks", false))
 	return cmd
 }
 
-func (a *app) setRebalance(ctx context.Context, op *wire.SetRebalance) error {
-	c, err := a.dial(ctx)
+func setRebalance(ctx context.Context, env *cli.Env, op *wire.SetRebalance) error {
+	c, err := env.Dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,13 +112,13 @@ func (a *app) setRebalance(ctx context.Context, op *wire.SetRebalance) error {
 	return err
 }
 
-func (a *app) rebalanceStatusCommand() *cobra.Command {
+func newRebalanceStatusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show how evenly devices are filled, the moves, and the settings",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := a.cluster(cmd.Context())
+			cluster, err := currentCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}
@@ -126,29 +127,29 @@ func (a *app) rebalanceStatusCommand() *cobra.Command {
 			if !judged {
 				r = &rebalanceStatus{State: rebalanceStates[wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED]}
 			}
-			if a.global.json {
-				return printJSON(a.out, r)
+			if env.Global.JSON {
+				return cli.PrintJSON(env.Out, r)
 			}
 			if !judged {
-				a.note("state      %s: the metadata leader has just started, and looks within about 10 "+
+				env.Note("state      %s: the metadata leader has just started, and looks within about 10 "+
 					"s", r.State)
 				return nil
 			}
-			a.note("state      %s", r.State)
-			a.note("settings   a band of %.1f%% around the mean, %s/s to and from each host", r.Band, size(r.Limit))
-			a.note("filled     %.1f%% in the mean; device %d %.1f%%, device %d %.1f%%", r.Mean, r.EmptiestDevice, r.Emptiest, r.FullestDevice, r.Fullest)
-			a.note("moved      %d chunks, %s; about %s left", r.MovedChunks, size(r.MovedBytes), size(r.LeftBytes))
+			env.Note("state      %s", r.State)
+			env.Note("settings   a band of %.1f%% around the mean, %s/s to and from each host", r.Band, cli.Size(r.Limit))
+			env.Note("filled     %.1f%% in the mean; device %d %.1f%%, device %d %.1f%%", r.Mean, r.EmptiestDevice, r.Emptiest, r.FullestDevice, r.Fullest)
+			env.Note("moved      %d chunks, %s; about %s left", r.MovedChunks, cli.Size(r.MovedBytes), cli.Size(r.LeftBytes))
 			if line := r.words(); line != "" {
-				a.note("%s", line)
+				env.Note("%s", line)
 			}
 			return nil
 		},
 	}
 }
 
-func (a *app) rebalanceSetCommand() *cobra.Command {
+func newRebalanceSetCommand(env *cli.Env) *cobra.Command {
 	var band string
-	var bandwidth sizeFlag
+	var bandwidth cli.SizeFlag
 	cmd := &cobra.Command{
 		Use:     "set [--band PERCENT] [--bandwidth BYTES]",
 		Short:   "Change how evenly devices are filled, and how fast chunks move",
@@ -159,7 +160,7 @@ func (a *app) rebalanceSetCommand() *cobra.Command {
 			if band != "" {
 				percent, err := strconv.ParseFloat(strings.TrimSuffix(band, "%"), 64)
 				if err != nil || percent < 0 || percent > 100 {
-					return usageError("--band %s: write percentage points, such as 5", band)
+					return cli.UsageError("--band %s: write percentage points, such as 5", band)
 				}
 				op.BandPermille = proto.Uint32(uint32(percent*10 + 0.5))
 			}
@@ -167,9 +168,9 @@ func (a *app) rebalanceSetCommand() *cobra.Command {
 				op.BytesPerSecond = proto.Uint64(uint64(bandwidth))
 			}
 			if op.BandPermille == nil && op.BytesPerSecond == nil {
-				return usageError("nothing to set is given: give --band or --bandwidth")
+				return cli.UsageError("nothing to set is given: give --band or --bandwidth")
 			}
-			return a.setRebalance(cmd.Context(), op)
+			return setRebalance(cmd.Context(), env, op)
 		},
 	}
 	cmd.Flags().StringVar(&band, "band", "", "percentage points that a device may be fuller or emptier "+

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -37,19 +38,19 @@ func (r *rewritingStatus) words() string {
 	}
 	var line string
 	if r.Dead > 0 && (!r.Looking || r.Chosen > 0) && r.Dead*20 >= r.Dead+r.Named {
-		line = fmt.Sprintf("%s of stripes in use are dead, beside %s that files name", size(r.Dead), size(r.Named))
+		line = fmt.Sprintf("%s of stripes in use are dead, beside %s that files name", cli.Size(r.Dead), cli.Size(r.Named))
 		if r.Chosen > 0 {
-			line += fmt.Sprintf("; %s rewritten to free the rest", are(int(r.Chosen), "stripe is", "stripes are"))
+			line += fmt.Sprintf("; %s rewritten to free the rest", cli.Are(int(r.Chosen), "stripe is", "stripes are"))
 		}
 	}
 	if r.Files > 0 {
 		if line != "" {
 			line += "; "
 		}
-		line += are(int(r.Files), "small file is", "small files are") + " packed with each other"
+		line += cli.Are(int(r.Files), "small file is", "small files are") + " packed with each other"
 	}
 	if line != "" && r.Moved > 0 {
-		line += fmt.Sprintf(" (%s written again)", size(r.Moved))
+		line += fmt.Sprintf(" (%s written again)", cli.Size(r.Moved))
 	}
 	return line
 }

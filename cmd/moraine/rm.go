@@ -6,21 +6,22 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) rmCommand() *cobra.Command {
+func newRmCommand(env *cli.Env) *cobra.Command {
 	var recursive, force, checkpoints bool
 	cmd := &cobra.Command{
 		Use:     "rm PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Remove files (with -r: whole trees)",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, parseRemote, func(c *connection, l location) error {
-				if l.path == "/" {
-					return usageError("rm: %s is the root of the cluster: name files or directories in "+
+			return env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				if l.Path == "/" {
+					return cli.UsageError("rm: %s is the root of the cluster: name files or directories in "+
 						"it", l)
 				}
 				err := removeOne(cmd.Context(), c, l, recursive, client.RemoveAllOptions{Checkpoints: checkpoints})
@@ -39,16 +40,16 @@ func (a *app) rmCommand() *cobra.Command {
 	return cmd
 }
 
-func removeOne(ctx context.Context, c *connection, l location, recursive bool, opts client.RemoveAllOptions) error {
-	attr, err := c.Lstat(ctx, l.path)
+func removeOne(ctx context.Context, c *cli.Connection, l cli.Location, recursive bool, opts client.RemoveAllOptions) error {
+	attr, err := c.Lstat(ctx, l.Path)
 	if err != nil {
 		return err
 	}
 	if recursive {
-		return c.RemoveAllWith(ctx, l.path, opts)
+		return c.RemoveAllWith(ctx, l.Path, opts)
 	}
 	if attr.Type == wire.FileType_FILE_TYPE_DIRECTORY {
-		return usageError("rm: %s is a directory: give -r to remove it with all its contents", l)
+		return cli.UsageError("rm: %s is a directory: give -r to remove it with all its contents", l)
 	}
-	return c.Remove(ctx, l.path)
+	return c.Remove(ctx, l.Path)
 }

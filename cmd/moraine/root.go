@@ -5,105 +5,50 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/settings"
 	"github.com/spf13/cobra"
 )
 
-// Exit codes. They mean the same for every command.
-const (
-	exitFine     = 0
-	exitFailed   = 1
-	exitWrongUse = 2
-	exitDegraded = 3 // `cluster status` and `demo`: the cluster works, with less protection than promised; `fsck`: it found something
-)
-
-// app is what the commands of one invocation share.
-type app struct {
-	out, err io.Writer
-	args     []string // the command line
-	global   globalFlags
-}
-
-// globalFlags are the flags that every command has.
-type globalFlags struct {
-	endpoint string
-	certs    string
-	identity string
-	mode     string
-	insecure bool
-	json     bool
-	logLevel string
-}
-
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	a := &app{out: out, err: errOut, args: args}
-	root := a.rootCommand()
+	env := &cli.Env{Out: out, Err: errOut, Args: args}
+	root := newRootCommand(env)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitFine
+		return cli.ExitFine
 	}
-	var exit *exitError
+	var exit *cli.ExitError
 	if errors.As(err, &exit) {
-		if exit.err != nil {
-			printError(errOut, exit.err)
+		if exit.Err != nil {
+			printError(errOut, exit.Err)
 		}
-		return exit.code
+		return exit.Code
 	}
-	if isInterrupt(ctx, err) {
+	if cli.IsInterrupt(ctx, err) {
 		fmt.Fprintln(errOut, "moraine: interrupted")
-		return exitFailed
+		return cli.ExitFailed
 	}
 	printError(errOut, err)
-	if isWrongUse(err) {
-		return exitWrongUse
+	if cli.IsWrongUse(err) {
+		return cli.ExitWrongUse
 	}
-	return exitFailed
+	return cli.ExitFailed
 }
 
 // printError writes err for a person, a line for each failure.
 func printError(w io.Writer, err error) {
-	for _, line := range errorLines(err) {
+	for _, line := range cli.ErrorLines(err) {
 		fmt.Fprintf(w, "moraine: %s\n", line)
 	}
 }
 
-// exitError ends the process with its own exit code; err may be nil.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit code %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
-func isWrongUse(err error) bool {
-	var w *wrongUse
-	return errors.As(err, &w)
-}
-
-// defaultLogLevel is the log level of servers.
-const defaultLogLevel = "info"
-
-// Groups of commands in `moraine --help`.
-const (
-	groupFiles   = "files"
-	groupCluster = "cluster"
-	groupServers = "servers"
-)
-
-func (a *app) rootCommand() *cobra.Command {
+func newRootCommand(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "moraine",
 		Short: "A tiered store for the checkpoints and datasets of AI training clusters",
@@ -121,36 +66,36 @@ Exit codes: 0 success, 1 failure, 2 wrong use, 3 degraded ("cluster status") or 
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return applySettings(cmd)
+			return settings.Apply(cmd)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddGroup(
-		&cobra.Group{ID: groupFiles, Title: "Files and checkpoints:"},
-		&cobra.Group{ID: groupCluster, Title: "The cluster:"},
-		&cobra.Group{ID: groupServers, Title: "Servers:"},
+		&cobra.Group{ID: cli.GroupFiles, Title: "Files and checkpoints:"},
+		&cobra.Group{ID: cli.GroupCluster, Title: "The cluster:"},
+		&cobra.Group{ID: cli.GroupServers, Title: "Servers:"},
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError("%v; see `%s --help`", err, cmd.CommandPath())
+		return cli.UsageError("%v; see `%s --help`", err, cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&a.global.endpoint, "endpoint", "", "metadata servers, HOST[:PORT],...")
-	f.StringVar(&a.global.certs, "certs", "", "directory with ca.crt and this program's certificate")
-	f.StringVar(&a.global.identity, "identity", "", "name of the certificate in --certs (NAME.crt, "+
+	f.StringVar(&env.Global.Endpoint, "endpoint", "", "metadata servers, HOST[:PORT],...")
+	f.StringVar(&env.Global.Certs, "certs", "", "directory with ca.crt and this program's certificate")
+	f.StringVar(&env.Global.Identity, "identity", "", "name of the certificate in --certs (NAME.crt, "+
 		"NAME.key); default: the only one there")
-	f.StringVar(&a.global.mode, "mode", "secure", "secure (TLS for all) or crc (authenticated; "+
+	f.StringVar(&env.Global.Mode, "mode", "secure", "secure (TLS for all) or crc (authenticated; "+
 		"payloads in clear, with checksums); the whole cluster must use the same")
-	f.BoolVar(&a.global.insecure, "insecure", false, "no certificates at all: anybody who reaches the "+
+	f.BoolVar(&env.Global.Insecure, "insecure", false, "no certificates at all: anybody who reaches the "+
 		"port may do anything")
-	f.BoolVar(&a.global.json, "json", false, "print JSON, one object a line")
-	f.StringVar(&a.global.logLevel, "log-level", defaultLogLevel, "debug, info, warn or error; logs go "+
+	f.BoolVar(&env.Global.JSON, "json", false, "print JSON, one object a line")
+	f.StringVar(&env.Global.LogLevel, "log-level", cli.DefaultLogLevel, "debug, info, warn or error; logs go "+
 		"to standard error (commands other than servers log only with this flag)")
-	f.String("config", "", "settings file in YAML (default "+defaultSettingsFile+", if it exists)  "+
+	f.String("config", "", "settings file in YAML (default "+settings.DefaultSettingsFile+", if it exists)  "+
 		"[MORAINE_CONFIG]")
-	root.AddCommand(a.commands()...)
+	root.AddCommand(commands(env)...)
 	root.InitDefaultHelpCmd()
-	root.SetHelpCommandGroupID(groupCluster)
-	root.SetCompletionCommandGroupID(groupCluster)
+	root.SetHelpCommandGroupID(cli.GroupCluster)
+	root.SetCompletionCommandGroupID(cli.GroupCluster)
 	addExamples(root)
 	teachHelp(root)
 	wrapArgs(root)
@@ -164,9 +109,9 @@ func wrapArgs(cmd *cobra.Command) {
 		cmd.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
 				if strings.Contains(err.Error(), "arg(s)") { // cobra's count; the form says more
-					return usageError("%s; the form is `%s`; see `%s --help`", argumentCount(args), strings.TrimSuffix(c.UseLine(), " [flags]"), c.CommandPath())
+					return cli.UsageError("%s; the form is `%s`; see `%s --help`", argumentCount(args), strings.TrimSuffix(c.UseLine(), " [flags]"), c.CommandPath())
 				}
-				return usageError("%v; see `%s --help`", err, c.CommandPath())
+				return cli.UsageError("%v; see `%s --help`", err, c.CommandPath())
 			}
 			return nil
 		}
@@ -186,22 +131,4 @@ func argumentCount(args []string) string {
 	default:
 		return fmt.Sprintf("there are %d arguments, but the command takes another number", len(args))
 	}
-}
-
-// commandLog returns the logger of a command that a person waits for. Its result says all
-// that matters, so it logs only where a flag sets a level.
-func (a *app) commandLog() (*slog.Logger, error) {
-	if a.global.logLevel == defaultLogLevel {
-		return slog.New(slog.DiscardHandler), nil
-	}
-	return a.log()
-}
-
-// log returns the logger that servers use.
-func (a *app) log() (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(a.global.logLevel)); err != nil {
-		return nil, usageError("--log-level %q: write debug, info, warn or error", a.global.logLevel)
-	}
-	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})), nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -29,17 +30,17 @@ type s3Options struct {
 	credentials string
 	make        bool   // a root key, where credentials is missing
 	root        string // directory whose directories are the buckets; empty: the root
-	memory      sizeFlag
+	memory      cli.SizeFlag
 	ready       func() // called when the endpoint accepts requests, if set
 	cache       int
 	ack         string // empty: nvme
 }
 
-func (a *app) s3Command() *cobra.Command {
+func newS3Command(env *cli.Env) *cobra.Command {
 	var o s3Options
 	cmd := &cobra.Command{
 		Use:     "s3 [ADDRESS]",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Run an S3 endpoint: buckets are directories, objects files",
 		Long: `Serve a directory of the cluster by the S3 protocol. ADDRESS is moraine://HOST[,HOST...]/DIR,
 or moraine:///DIR where --endpoint names the hosts. Each directory below DIR is a bucket.
@@ -58,13 +59,13 @@ ask for nvme with the same header.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hosts := ""
 			if len(args) == 1 {
-				l, err := parseRemote(args[0])
+				l, err := cli.ParseRemote(args[0])
 				if err != nil {
 					return err
 				}
-				hosts, o.root = l.hosts, l.path
+				hosts, o.root = l.Hosts, l.Path
 			}
-			return a.runS3(cmd.Context(), hosts, o)
+			return runS3(cmd.Context(), env, hosts, o)
 		},
 	}
 	f := cmd.Flags()
@@ -91,12 +92,12 @@ ask for nvme with the same header.`,
 		"no progress with a body or an answer before the endpoint closes its connection")
 	o.memory = 512 << 20
 	f.Var(&o.memory, "memory", "memory for objects that the endpoint writes and reads")
-	f.IntVar(&o.cache, "cache-entries", defaultCache, cacheUsage)
+	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
 	return cmd
 }
 
 // runS3 serves until ctx ends.
-func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
+func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	if err := o.rootKey(); err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 		}
 	}
 	if o.ack != "" {
-		level, err := ackLevel(o.ack)
+		level, err := cli.AckLevel(o.ack)
 		if err != nil {
 			return err
 		}
@@ -117,25 +118,25 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 	if err := checkFree("--listen", o.service.Listen...); err != nil {
 		return err
 	}
-	log, err := a.log()
+	log, err := env.Log()
 	if err != nil {
 		return err
 	}
 	if hosts == "" {
-		hosts = a.global.endpoint
+		hosts = env.Global.Endpoint
 	}
-	cfg := client.Config{Metadata: splitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
-		CacheEntries: cacheEntries(o.cache)}
+	cfg := client.Config{Metadata: cli.SplitEndpoint(hosts), MemoryBytes: int64(o.memory), Patience: s3Patience,
+		CacheEntries: cli.CacheEntries(o.cache)}
 	if len(cfg.Metadata) == 0 {
-		return usageError("no cluster is named: name its metadata servers with --endpoint " +
+		return cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
 			"(MORAINE_ENDPOINT), or write moraine://HOST/DIR")
 	}
-	sec, err := a.security()
+	sec, err := env.Security()
 	if err != nil {
 		return err
 	}
 	reg := newRegistry()
-	pool, err := sec.pool(transport.RoleClient, "s3", transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)})
+	pool, err := sec.Pool(transport.RoleClient, "s3", transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)})
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (a *app) runS3(ctx context.Context, hosts string, o s3Options) error {
 // confine makes the served directory, where it is missing, and returns its name for a
 // session. The endpoint's session is confined to it. So a symbolic link that somebody else
 // makes in a bucket cannot make the endpoint show what is beside it.
-func confine(ctx context.Context, sec security, root string, readOnly bool, cfg client.Config, deps client.Deps) (string, error) {
+func confine(ctx context.Context, sec cli.Security, root string, readOnly bool, cfg client.Config, deps client.Deps) (string, error) {
 	root = path.Clean("/" + root)
 	if root == "/" {
 		return "", nil
@@ -188,10 +189,10 @@ func confine(ctx context.Context, sec security, root string, readOnly bool, cfg 
 	if err != nil {
 		return "", err
 	}
-	if sec.identity == nil {
+	if sec.Identity == nil {
 		return root, nil
 	}
-	return path.Join(sec.identity.Claims().Scope, root), nil
+	return path.Join(sec.Identity.Claims().Scope, root), nil
 }
 
 // s3Patience bounds how long a request retries what may still succeed: S3 clients give up,
@@ -228,7 +229,7 @@ func (o *s3Options) rootKey() error {
 		o.service.AccessKey, o.service.SecretKey = key.access, key.secret
 	}
 	if o.service.AccessKey == "" || o.service.SecretKey == "" {
-		return usageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")
+		return cli.UsageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")
 	}
 	return nil
 }

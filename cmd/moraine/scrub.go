@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -25,10 +26,10 @@ type scrubRow struct {
 	Corrupt  uint64 `json:"corrupt_chunks"` // found by reads and scrubs since the server started
 }
 
-func (a *app) scrubCommand() *cobra.Command {
+func newScrubCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "scrub",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Show and start scrubs, which read all chunks of devices to find bad ones",
 		Long: `Chunkservers read all chunks of their devices, once each --scrub-interval and at
 --scrub-bandwidth. They compare them with their checksums and the stripe records. The cluster
@@ -36,17 +37,17 @@ rebuilds a bad chunk from the rest of its stripe.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.scrubStatusCommand(), a.scrubStartCommand())
+	cmd.AddCommand(newScrubStatusCommand(env), newScrubStartCommand(env))
 	return cmd
 }
 
-func (a *app) scrubStatusCommand() *cobra.Command {
+func newScrubStatusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the progress of each device, its last full pass, and its bad chunks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := a.cluster(cmd.Context())
+			cluster, err := currentCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}
@@ -58,10 +59,10 @@ func (a *app) scrubStatusCommand() *cobra.Command {
 					}
 				}
 			}
-			return list(a, rows, table.Row{"device", "host", "pass", "bad", "last whole pass", "bad then", "corrupt since start"}, func(r scrubRow) table.Row {
+			return cli.List(env, rows, table.Row{"device", "host", "pass", "bad", "last whole pass", "bad then", "corrupt since start"}, func(r scrubRow) table.Row {
 				pass := "waits"
 				if r.Running {
-					pass = fmt.Sprintf("%s of %s, %v to go", size(r.Bytes), size(r.Used), time.Duration(r.ETA)*time.Second)
+					pass = fmt.Sprintf("%s of %s, %v to go", cli.Size(r.Bytes), cli.Size(r.Used), time.Duration(r.ETA)*time.Second)
 				}
 				last := "never"
 				if r.LastDone != "" {
@@ -86,7 +87,7 @@ func describeScrub(host string, d *wire.Device) scrubRow {
 	return r
 }
 
-func (a *app) scrubStartCommand() *cobra.Command {
+func newScrubStartCommand(env *cli.Env) *cobra.Command {
 	var host string
 	cmd := &cobra.Command{
 		Use: "start [DEVICE...]",
@@ -97,11 +98,11 @@ func (a *app) scrubStartCommand() *cobra.Command {
 			for _, arg := range args {
 				id, err := strconv.ParseUint(arg, 10, 32)
 				if err != nil || id == 0 {
-					return usageError("device %q: write an id as `moraine device ls` prints it", arg)
+					return cli.UsageError("device %q: write an id as `moraine device ls` prints it", arg)
 				}
 				req.Devices = append(req.Devices, uint32(id))
 			}
-			c, err := a.dial(cmd.Context())
+			c, err := env.Dial(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -12,23 +12,23 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/bench"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/sim"
+	"github.com/spf13/cobra"
 )
 
-func (a *app) simCommand() *cobra.Command {
+func newSimCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "sim",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Compute what a planned cluster would do",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.simDurabilityCommand(), a.simThroughputCommand())
+	cmd.AddCommand(newSimDurabilityCommand(env), newSimThroughputCommand(env))
 	return cmd
 }
 
@@ -44,11 +44,11 @@ type durability struct {
 // the figure, and TestSimDurabilityTakesTheMeasuredRebuild reads it there.
 const measuredRebuild = 13 << 20
 
-func (a *app) simDurabilityCommand() *cobra.Command {
+func newSimDurabilityCommand(env *cli.Env) *cobra.Command {
 	f := sim.Fleet{Domain: sim.DomainHost}
 	var schemes []string
 	var domain string
-	var stored, rebuild, chunk = sizeFlag(4 << 40), sizeFlag(measuredRebuild), sizeFlag(moraine.DefaultChunkSize)
+	var stored, rebuild, chunk = cli.SizeFlag(4 << 40), cli.SizeFlag(measuredRebuild), cli.SizeFlag(moraine.DefaultChunkSize)
 	var episodes int
 	var seed uint64
 	cmd := &cobra.Command{
@@ -82,28 +82,28 @@ and losses that come together (power, a bad batch of devices).`,
 			for _, s := range schemes {
 				scheme, err := moraine.ParseScheme(s)
 				if err != nil {
-					return usageError("--scheme: %v", err)
+					return cli.UsageError("--scheme: %v", err)
 				}
 				f.Scheme = scheme
 				r, err := sim.Durability(f, episodes, seed)
 				if errors.Is(err, moraine.InvalidArgument) {
-					return usageError("%v", err)
+					return cli.UsageError("%v", err)
 				}
 				if err != nil {
 					return err
 				}
 				found = append(found, durability{s, seed, r})
 			}
-			if !a.global.json {
-				a.note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a "+
-					"year;", f.Hosts, f.Devices, size(uint64(stored)), f.DeviceAFR, f.HostAFR)
+			if !env.Global.JSON {
+				env.Note("%d hosts of %d devices, %s on each; %g of devices and %g of hosts lost in a "+
+					"year;", f.Hosts, f.Devices, cli.Size(uint64(stored)), f.DeviceAFR, f.HostAFR)
 				how := "as given"
 				if rebuild == measuredRebuild {
 					how = "measured by bench rebuild, docs/BENCHMARKS.md"
 				}
-				a.note("each host rebuilds %s/s (%s), all together %g stripes/s, %s after a loss; chunks of %s, of a stripe no two in one %s; seed %d\n", size(uint64(rebuild)), how, f.StripesPerSecond, f.Detect+f.Grace, size(uint64(chunk)), f.Domain, seed)
+				env.Note("each host rebuilds %s/s (%s), all together %g stripes/s, %s after a loss; chunks of %s, of a stripe no two in one %s; seed %d\n", cli.Size(uint64(rebuild)), how, f.StripesPerSecond, f.Detect+f.Grace, cli.Size(uint64(chunk)), f.Domain, seed)
 			}
-			return list(a, found, table.Row{"scheme", "any stripe, a year", "95% interval", "one stripe, a year", "95% interval", "nines", "a device, rebuilt in"}, func(d durability) table.Row {
+			return cli.List(env, found, table.Row{"scheme", "any stripe, a year", "95% interval", "one stripe, a year", "95% interval", "nines", "a device, rebuilt in"}, func(d durability) table.Row {
 				return table.Row{d.Scheme, likelihood(d.AnyStripe.Value), likelihood(d.AnyStripe.Low) + " to " + likelihood(d.AnyStripe.High),
 					likelihood(d.OneStripe.Value), likelihood(d.OneStripe.Low) + " to " + likelihood(d.OneStripe.High), nines(d.OneStripe.Value), (time.Duration(d.RebuildDevice) * time.Second).String()}
 			})
@@ -150,11 +150,11 @@ func nines(p float64) string {
 	return fmt.Sprintf("%.1f", -math.Log10(p))
 }
 
-func (a *app) simThroughputCommand() *cobra.Command {
+func newSimThroughputCommand(env *cli.Env) *cobra.Command {
 	var p sim.Parts
 	var scheme, from string
 	var nic, clientNIC float64
-	var write, read sizeFlag
+	var write, read cli.SizeFlag
 	cmd := &cobra.Command{
 		Use:   "throughput",
 		Short: "Compute the bandwidth of a cluster with given parts, and what limits it",
@@ -175,7 +175,7 @@ Assumptions:
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if p.Scheme, err = moraine.ParseScheme(scheme); err != nil {
-				return usageError("--scheme: %v", err)
+				return cli.UsageError("--scheme: %v", err)
 			}
 			p.NIC, p.ClientNIC = nic*1e9/8, clientNIC*1e9/8
 			p.DeviceWrite, p.DeviceRead = float64(write), float64(read)
@@ -186,9 +186,9 @@ Assumptions:
 			}
 			t, err := sim.Compute(p)
 			if err != nil {
-				return usageError("%v", err)
+				return cli.UsageError("%v", err)
 			}
-			return a.printThroughput(p, t)
+			return printThroughput(env, p, t)
 		},
 	}
 	fl := cmd.Flags()
@@ -235,7 +235,7 @@ func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error
 	for n := 1; dec.More(); n++ {
 		var l bench.Line
 		if err := dec.Decode(&l); err != nil {
-			return usageError("--from %s: line %d is not from `moraine bench --json`: %v", from, n, err)
+			return cli.UsageError("--from %s: line %d is not from `moraine bench --json`: %v", from, n, err)
 		}
 		switch l.Name {
 		case "write":
@@ -253,20 +253,20 @@ func takeMeasured(p *sim.Parts, from string, given func(flag string) bool) error
 		}
 	}
 	if found == 0 {
-		return usageError("--from %s: the file has no line of write, read, create or stat", from)
+		return cli.UsageError("--from %s: the file has no line of write, read, create or stat", from)
 	}
 	return nil
 }
 
-func (a *app) printThroughput(p sim.Parts, t sim.Throughput) error {
-	if a.global.json {
-		return printJSON(a.out, struct {
+func printThroughput(env *cli.Env, p sim.Parts, t sim.Throughput) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, struct {
 			sim.Throughput
 			Parts sim.Parts `json:"parts"`
 		}{t, p})
 	}
-	a.note("%d hosts of %d devices, %s; %d clients", p.Hosts, p.Devices, p.Scheme, p.Clients)
-	a.note("CPU seconds a GB: %.2f to write, %.2f to read, %.0f%% of it the client's\n", p.WriteCPU, p.ReadCPU, 100*p.ClientShare)
+	env.Note("%d hosts of %d devices, %s; %d clients", p.Hosts, p.Devices, p.Scheme, p.Clients)
+	env.Note("CPU seconds a GB: %.2f to write, %.2f to read, %.0f%% of it the client's\n", p.WriteCPU, p.ReadCPU, 100*p.ClientShare)
 	var rows []table.Row
 	for _, w := range []struct {
 		what   string
@@ -280,8 +280,8 @@ func (a *app) printThroughput(p sim.Parts, t sim.Throughput) error {
 			rows = append(rows, table.Row{w.what, l.Part, humanize.SIWithDigits(l.Value, 1, "B/s"), bound})
 		}
 	}
-	printTable(a.out, table.Row{"", "part", "allows", ""}, rows)
-	a.note("\ncreates %.0f/s, stats %.0f/s: the metadata leader's, whatever the number of hosts", t.Creates, t.Stats)
-	a.note("assumed: parts fully busy, work spread evenly, costs as on the measured machine")
+	cli.PrintTable(env.Out, table.Row{"", "part", "allows", ""}, rows)
+	env.Note("\ncreates %.0f/s, stats %.0f/s: the metadata leader's, whatever the number of hosts", t.Creates, t.Stats)
+	env.Note("assumed: parts fully busy, work spread evenly, costs as on the measured machine")
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/sim"
+	"github.com/stretchr/testify/require"
 )
 
 // The model uses the measurements of a benchmark, except where a flag gives a value.
@@ -43,7 +43,7 @@ func TestSimIsUsedRightly(t *testing.T) {
 		"no lines":      {"sim", "throughput", "--from", empty},
 	} {
 		_, stderr, code := invoke(t, args...)
-		require.Equal(t, exitWrongUse, code, "%s: %s", name, stderr)
+		require.Equal(t, cli.ExitWrongUse, code, "%s: %s", name, stderr)
 	}
 	stdout, stderr, code := invoke(t, "sim", "durability", "--episodes", "500", "--seed", "4")
 	require.Zero(t, code, stderr)

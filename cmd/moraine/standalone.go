@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
@@ -21,8 +22,8 @@ type standaloneOptions struct {
 	adminListen string
 	chunkAdmin  string
 	devices     int
-	capacity    sizeFlag
-	memory      sizeFlag
+	capacity    cli.SizeFlag
+	memory      cli.SizeFlag
 	objects     string
 	bucket      bucketOptions
 	backups     backupFlags
@@ -30,11 +31,11 @@ type standaloneOptions struct {
 	s3          devcluster.S3Config
 }
 
-func (a *app) standaloneCommand() *cobra.Command {
+func newStandaloneCommand(env *cli.Env) *cobra.Command {
 	var o standaloneOptions
 	cmd := &cobra.Command{
 		Use:     "standalone",
-		GroupID: groupServers,
+		GroupID: cli.GroupServers,
 		Short:   "Run a whole cluster on one machine, with one command",
 		Long: `Run a metadata server and a chunkserver with several devices in one process, for a laptop or
 a first try. Beside it run two processes: an S3 endpoint and, unless --bucket names one, a
@@ -45,12 +46,12 @@ With more than one device each byte is on two of them (x2). The loss of the mach
 loss of the data.`,
 		Example: "  moraine standalone --data ./moraine-data",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.standalone(cmd.Context(), o) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return standalone(cmd.Context(), env, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.data, "data", "", "directory for everything")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:"+defaultMetadataPort, "address of the metadata server")
-	f.StringVar(&o.chunkListen, "chunk-listen", "127.0.0.1:"+defaultChunkserverPort, "address of the chunkserver")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:"+cli.DefaultMetadataPort, "address of the metadata server")
+	f.StringVar(&o.chunkListen, "chunk-listen", "127.0.0.1:"+cli.DefaultChunkserverPort, "address of the chunkserver")
 	f.StringVar(&o.adminListen, "admin-listen", "127.0.0.1:7401", "address of the metadata server's /metrics, /healthz and /debug/pprof")
 	f.StringVar(&o.chunkAdmin, "chunk-admin-listen", "127.0.0.1:7411", "address of the chunkserver's "+
 		"/metrics, /healthz and /debug/pprof")
@@ -77,16 +78,16 @@ const (
 	standaloneChunkserver = "n1"
 )
 
-func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
+func standalone(ctx context.Context, env *cli.Env, o standaloneOptions) error {
 	switch {
 	case o.data == "":
-		return usageError("no directory for the data: give --data DIR")
+		return cli.UsageError("no directory for the data: give --data DIR")
 	case o.devices < 1:
-		return usageError("--devices %d: write 1 or more", o.devices)
+		return cli.UsageError("--devices %d: write 1 or more", o.devices)
 	case o.backups.check() != nil:
 		return o.backups.check()
 	case (o.s3.CertFile == "") != (o.s3.KeyFile == ""):
-		return usageError("--s3-cert and --s3-key: give both or none")
+		return cli.UsageError("--s3-cert and --s3-key: give both or none")
 	}
 	if o.s3.KeyFile != "" {
 		if err := pki.CheckKeyMode(o.s3.KeyFile); err != nil {
@@ -106,10 +107,10 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	if err := devcluster.MakeCertificates(certs, 1, 1); err != nil {
 		return err
 	}
-	metadataApp, chunkApp := *a, *a
-	metadataApp.global.certs, metadataApp.global.identity = certs, standaloneMetadata
-	chunkApp.global.certs, chunkApp.global.identity, chunkApp.global.endpoint = certs, standaloneChunkserver, o.listen
-	s3, err := a.endpoint(&o, certs)
+	metadataApp, chunkApp := *env, *env
+	metadataApp.Global.Certs, metadataApp.Global.Identity = certs, standaloneMetadata
+	chunkApp.Global.Certs, chunkApp.Global.Identity, chunkApp.Global.Endpoint = certs, standaloneChunkserver, o.listen
+	s3, err := endpoint(env, &o, certs)
 	if err != nil {
 		return err
 	}
@@ -129,36 +130,36 @@ func (a *app) standalone(ctx context.Context, o standaloneOptions) error {
 	}
 	serving := make(chan struct{})
 	chunks.ready = func() { close(serving) }
-	return a.withTier(ctx, bucket, func(ctx context.Context) error {
+	return withTier(ctx, env, bucket, func(ctx context.Context) error {
 		return withDoors(ctx, func(ctx context.Context) error {
 			select {
 			case <-serving:
-				return a.standaloneDoors(ctx, o, certs, bucket, s3)
+				return standaloneDoors(ctx, env, o, certs, bucket, s3)
 			case <-ctx.Done():
 				return nil
 			}
 		}, func(ctx context.Context) error {
-			return metadataApp.runMetadata(ctx, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
+			return runMetadata(ctx, &metadataApp, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
 				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true, backups: o.backups,
 				service: metadata.Config{SharesDisk: true}})
-		}, func(ctx context.Context) error { return chunkApp.runChunkserver(ctx, chunks) })
+		}, func(ctx context.Context) error { return runChunkserver(ctx, &chunkApp, chunks) })
 	})
 }
 
 // formatStandalone makes the devices at the first start. It does not make one that is
 // missing later: that one is lost.
-func formatStandalone(a *app, o *standaloneOptions, devices []string) error {
+func formatStandalone(env *cli.Env, o *standaloneOptions, devices []string) error {
 	formed, err := raftstore.Formed(vfs.OS{}, filepath.Join(o.data, "metadata"))
 	if err != nil || formed {
 		return err
 	}
-	sec, err := a.security()
+	sec, err := env.Security()
 	if err != nil {
 		return err
 	}
 	cluster := clusterOfPeers([]string{standaloneMetadata + "=" + o.listen})
-	if sec.identity != nil {
-		cluster = sec.identity.Claims().Cluster
+	if sec.Identity != nil {
+		cluster = sec.Identity.Claims().Cluster
 	}
 	return devcluster.FormatDevices(cluster, devices...)
 }
@@ -179,25 +180,25 @@ func withDoors(ctx context.Context, doors func(context.Context) error, servers .
 
 // standaloneDoors starts the S3 endpoint, prints how to use everything, and supervises the
 // endpoint until ctx ends.
-func (a *app) standaloneDoors(ctx context.Context, o standaloneOptions, certs string, bucket, s3 *devcluster.Node) error {
+func standaloneDoors(ctx context.Context, env *cli.Env, o standaloneOptions, certs string, bucket, s3 *devcluster.Node) error {
 	if s3 != nil {
-		if err := a.start(ctx, s3); err != nil {
+		if err := startNode(ctx, env, s3); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 	}
-	a.note("Use it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
-		o.listen, certs, a.global.mode)
+	env.Note("Use it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",
+		o.listen, certs, env.Global.Mode)
 	if s3 != nil {
-		if err := a.noteS3(s3, o.s3.Protocol()); err != nil {
+		if err := noteS3(env, s3, o.s3.Protocol()); err != nil {
 			return err
 		}
 	}
 	if bucket != nil {
-		a.noteBucket(bucket)
+		noteBucket(env, bucket)
 	}
 	if s3 == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return a.keep(ctx, s3)
+	return superviseNode(ctx, env, s3)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
@@ -19,9 +20,9 @@ import (
 // startTimeout bounds the start of such a process.
 const startTimeout = time.Minute
 
-// start starts a process beside this one and waits until it accepts requests. It ends a
+// startNode starts a process beside this one and waits until it accepts requests. It ends a
 // process that does not.
-func (a *app) start(ctx context.Context, n *devcluster.Node) error {
+func startNode(ctx context.Context, env *cli.Env, n *devcluster.Node) error {
 	if err := n.Start(); err != nil {
 		return err
 	}
@@ -34,10 +35,10 @@ func (a *app) start(ctx context.Context, n *devcluster.Node) error {
 	return err
 }
 
-// keep supervises a process that was started, until ctx ends.
-func (a *app) keep(ctx context.Context, n *devcluster.Node) error {
+// superviseNode supervises a process that was started, until ctx ends.
+func superviseNode(ctx context.Context, env *cli.Env, n *devcluster.Node) error {
 	return devcluster.Keep(ctx, n, func(why string, pause time.Duration) {
-		fmt.Fprintf(a.err, "moraine: %s; it is started again in %v; its log is %s\n", why, pause, n.LogPath())
+		fmt.Fprintf(env.Err, "moraine: %s; it is started again in %v; its log is %s\n", why, pause, n.LogPath())
 	})
 }
 
@@ -72,16 +73,16 @@ func localTier(o *standaloneOptions) (*devcluster.Node, error) {
 }
 
 // withTier runs serve with the local bucket beside it. The bucket ends after serve.
-func (a *app) withTier(ctx context.Context, bucket *devcluster.Node, serve func(context.Context) error) error {
+func withTier(ctx context.Context, env *cli.Env, bucket *devcluster.Node, serve func(context.Context) error) error {
 	if bucket == nil {
 		return serve(ctx)
 	}
-	if err := a.start(ctx, bucket); err != nil {
+	if err := startNode(ctx, env, bucket); err != nil {
 		return err
 	}
 	keepCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() { ended <- a.keep(keepCtx, bucket) }()
+	go func() { ended <- superviseNode(keepCtx, env, bucket) }()
 	err := serve(ctx)
 	stop()
 	if endErr := <-ended; err == nil {
@@ -92,7 +93,7 @@ func (a *app) withTier(ctx context.Context, bucket *devcluster.Node, serve func(
 
 // endpoint describes the S3 endpoint of a standalone cluster, nil where a flag turns it
 // off.
-func (a *app) endpoint(o *standaloneOptions, certs string) (*devcluster.Node, error) {
+func endpoint(env *cli.Env, o *standaloneOptions, certs string) (*devcluster.Node, error) {
 	if o.noS3 {
 		return nil, nil
 	}
@@ -108,18 +109,18 @@ func (a *app) endpoint(o *standaloneOptions, certs string) (*devcluster.Node, er
 			}
 		}
 	}
-	o.s3.Binary, o.s3.Endpoint, o.s3.Certs, o.s3.Mode = self, o.listen, certs, a.global.mode
+	o.s3.Binary, o.s3.Endpoint, o.s3.Certs, o.s3.Mode = self, o.listen, certs, env.Global.Mode
 	o.s3.Dir, o.s3.Log = filepath.Join(o.data, "s3"), filepath.Join(o.data, "s3.log")
 	return devcluster.NewS3(o.s3)
 }
 
 // noteS3 prints how to use an S3 endpoint with the stock tool.
-func (a *app) noteS3(n *devcluster.Node, proto string) error {
+func noteS3(env *cli.Env, n *devcluster.Node, proto string) error {
 	key, err := readCredentials(n.CredentialsFile())
 	if err != nil {
 		return err
 	}
-	a.note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the "+
+	env.Note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the "+
 		"secret is in the file named here:\n\n  export AWS_SHARED_CREDENTIALS_FILE=%s "+
 		"AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.access, n.CredentialsFile(), proto, n.Address)
 	return nil

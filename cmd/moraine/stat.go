@@ -4,66 +4,67 @@ import (
 	"os"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) statCommand() *cobra.Command {
+func newStatCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "stat PATH...",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Show all that is known of a file: size, level, generation, protection",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, parseLocation, func(c *connection, l location) error {
+			return env.Each(cmd.Context(), args, cli.ParseLocation, func(c *cli.Connection, l cli.Location) error {
 				var e entry
 				if c == nil {
-					info, err := os.Lstat(l.path)
+					info, err := os.Lstat(l.Path)
 					if err != nil {
 						return err
 					}
-					e = describeLocal(l.path, info)
+					e = describeLocal(l.Path, info)
 				} else {
-					attr, err := c.Lstat(cmd.Context(), l.path)
+					attr, err := c.Lstat(cmd.Context(), l.Path)
 					if err != nil {
 						return err
 					}
 					e = describeAttr(l.String(), attr)
 				}
-				if a.global.json {
-					return printJSON(a.out, e)
+				if env.Global.JSON {
+					return cli.PrintJSON(env.Out, e)
 				}
-				a.printStat(e)
+				printStat(env, e)
 				return nil
 			})
 		},
 	}
 }
 
-func (a *app) printStat(e entry) {
-	a.note("%s", e.Path)
-	a.note("  type        %s", e.Type)
-	a.note("  size        %s (%d bytes)", size(e.Size), e.Size)
-	a.note("  mode        %s  uid %d  gid %d", e.Mode, e.UID, e.GID)
-	a.note("  modified    %s", e.Modified.Format(time.RFC3339Nano))
+func printStat(env *cli.Env, e entry) {
+	env.Note("%s", e.Path)
+	env.Note("  type        %s", e.Type)
+	env.Note("  size        %s (%d bytes)", cli.Size(e.Size), e.Size)
+	env.Note("  mode        %s  uid %d  gid %d", e.Mode, e.UID, e.GID)
+	env.Note("  modified    %s", e.Modified.Format(time.RFC3339Nano))
 	if e.Target != "" {
-		a.note("  target      %s", e.Target)
+		env.Note("  target      %s", e.Target)
 	}
 	if e.Inode == "" {
 		return
 	}
-	a.note("  inode       %s", e.Inode)
+	env.Note("  inode       %s", e.Inode)
 	if e.Type != "file" {
 		return
 	}
-	a.note("  generation  %d", e.Generation)
-	a.note("  level       %s", e.Level)
+	env.Note("  generation  %d", e.Generation)
+	env.Note("  level       %s", e.Level)
 	if e.Level == "lost" {
-		a.note("              bytes that were only in memory are lost: `moraine cluster lost` says " +
+		env.Note("              bytes that were only in memory are lost: `moraine cluster lost` says " +
 			"which")
 	}
-	a.note("  kept        %s", e.kept())
+	env.Note("  kept        %s", e.kept())
 	if e.Degraded > 0 {
-		a.note("  protection  %d stripes were below full protection at the last commit (`moraine "+
+		env.Note("  protection  %d stripes were below full protection at the last commit (`moraine "+
 			"cluster status` shows the present state)", e.Degraded)
 	}
 }

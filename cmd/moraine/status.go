@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -215,7 +216,7 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		s.worse(healthCritical, "metadata has no server to spare")
 		s.Survives = append(s.Survives, "metadata stops if one more of its servers is lost")
 	default:
-		s.Survives = append(s.Survives, fmt.Sprintf("metadata goes on if %s lost", are(spare, "of its servers is", "of its servers are")))
+		s.Survives = append(s.Survives, fmt.Sprintf("metadata goes on if %s lost", cli.Are(spare, "of its servers is", "of its servers are")))
 	}
 }
 
@@ -377,20 +378,20 @@ func (s *clusterStatus) judgeScheme(w *wire.Scheme) {
 		}
 		s.Survives = append(s.Survives, fmt.Sprintf("new files are written with less protection than "+
 			"%s gives, as %s%s; each commit says with how much",
-			scheme, are(s.up, is, all), s.refusing()))
+			scheme, cli.Are(s.up, is, all), s.refusing()))
 		return
 	}
-	s.Survives = append(s.Survives, fmt.Sprintf("new files are written %s: %s may be lost at once", scheme, are(int(scheme.M), domain, domain+"s")))
+	s.Survives = append(s.Survives, fmt.Sprintf("new files are written %s: %s may be lost at once", scheme, cli.Are(int(scheme.M), domain, domain+"s")))
 }
 
 func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	if c.LostStripes > 0 {
-		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", are(int(c.LostStripes), "stripe has", "stripes have"))
+		s.worse(healthCritical, "%s fewer chunks left than are needed to read: `moraine fsck` names the files", cli.Are(int(c.LostStripes), "stripe has", "stripes have"))
 	}
 	if s.silent > 0 {
 		s.Survives = append(s.Survives, fmt.Sprintf("chunks on %s not known to be up still count: a "+
 			"stripe with a chunk on each of them survives the loss of %s than its scheme gives",
-			are(s.silent, "host that is", "hosts that are"), are(s.silent, "host fewer", "hosts fewer")))
+			cli.Are(s.silent, "host that is", "hosts that are"), cli.Are(s.silent, "host fewer", "hosts fewer")))
 	}
 	s.judgeObjects(c)
 	s.judgeHealing(c.Healing)
@@ -419,7 +420,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	for spare, n := range c.StripesBySpare {
 		if n > 0 {
 			s.Survives = append(s.Survives, fmt.Sprintf("the weakest of them (%d) survive the loss of "+
-				"%s", n, are(spare, "more host", "more hosts")))
+				"%s", n, cli.Are(spare, "more host", "more hosts")))
 			return
 		}
 	}
@@ -429,7 +430,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 func (s *clusterStatus) judgeLost(files int) {
 	if s.LostFiles = files; files > 0 {
 		s.worse(healthCritical, "%s lost bytes: `moraine cluster lost` names the files and the bytes; "+
-			"write them again, or remove them", are(files, "file has", "files have"))
+			"write them again, or remove them", cli.Are(files, "file has", "files have"))
 	}
 }
 
@@ -441,17 +442,9 @@ func (s *clusterStatus) judgeHealing(h *wire.Healing) {
 	s.Healing = &healingStatus{Done: h.Done, Total: h.Total, PerMinute: h.PerMinute, BytesPerSec: h.BytesPerSecond,
 		ETASeconds: (h.EtaMillis + 999) / 1000, Elapsed: h.ElapsedMillis / 1000, Scanning: h.Scanning}
 	if h.Scanning > 0 {
-		s.worse(healthDegraded, "%s still scanned for stripes to repair", are(int(h.Scanning), "device is", "devices are"))
+		s.worse(healthDegraded, "%s still scanned for stripes to repair", cli.Are(int(h.Scanning), "device is", "devices are"))
 	}
 	if h.PerMinute > 0 || h.EtaMillis > 0 {
-		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, size(h.BytesPerSecond), etaOf(h)))
+		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, cli.Size(h.BytesPerSecond), etaOf(h)))
 	}
-}
-
-// are counts things: "1 host", "2 hosts".
-func are(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -38,7 +39,7 @@ func (s *clusterStatus) judgeBackups(b *wire.KeptBackups) {
 	case b.Overdue:
 		s.worse(healthDegraded, "the backup of the metadata is overdue on %s (%s): see the log of that server, or take one by hand (`moraine metadata backup FILE`)", b.Node, last)
 	case b.AgeMillis > 0:
-		s.Notes = append(s.Notes, fmt.Sprintf("metadata backups: %s (%s), %d kept in %s of %s", last, size(b.Bytes), b.Kept, b.Dir, b.Node))
+		s.Notes = append(s.Notes, fmt.Sprintf("metadata backups: %s (%s), %d kept in %s of %s", last, cli.Size(b.Bytes), b.Kept, b.Dir, b.Node))
 	}
 }
 
@@ -55,7 +56,7 @@ func (s *clusterStatus) judgeHorizon(c *wire.ClusterReply) {
 		shorter = fmt.Sprintf(" of %v, as full devices freed what died before", seconds(s.Horizon))
 	}
 	s.Notes = append(s.Notes, fmt.Sprintf("kept for backups: %s that no file names any more; a backup "+
-		"restores everything if it is no older than %v%s", size(s.KeptBytes), seconds(s.HorizonNow), shorter))
+		"restores everything if it is no older than %v%s", cli.Size(s.KeptBytes), seconds(s.HorizonNow), shorter))
 	if b := s.Backups; b != nil && b.Age > s.HorizonNow {
 		s.worse(healthDegraded, "the newest backup of the metadata is %v old, and what died more than "+
 			"%v ago is not kept: files that were removed, written over, rewritten or evicted before "+

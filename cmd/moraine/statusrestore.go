@@ -1,5 +1,7 @@
 package main
 
+import "github.com/morainefs/moraine/cmd/moraine/internal/cli"
+
 // judgeReports says that it is not known yet what devices have, since the metadata was
 // restored.
 func (s *clusterStatus) judgeReports(unreported uint64) {
@@ -10,5 +12,5 @@ func (s *clusterStatus) judgeReports(unreported uint64) {
 	s.worse(healthDegraded, "%s not reported since the metadata was restored: until then, missing "+
 		"chunks are unknown, the leader looks for chunks that moved since the backup, and nothing is "+
 		"deleted",
-		are(int(unreported), "device has", "devices have"))
+		cli.Are(int(unreported), "device has", "devices have"))
 }

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -180,7 +180,7 @@ func (s *clusterStatus) judgeEndpoints(c *wire.ClusterReply) {
 	}
 	if len(unknown) > 0 {
 		s.worse(healthUnknown, "it is not known yet whether %s can be reached: too few chunkservers "+
-			"have tried", some(unknown))
+			"have tried", cli.Some(unknown))
 	}
 }
 
@@ -216,7 +216,7 @@ func (s *clusterStatus) judgeCertificates(c *wire.ClusterReply) {
 		}
 	}
 	if len(unknown) > 0 {
-		s.worse(healthUnknown, "it is not known yet when the certificate of %s expires", some(unknown))
+		s.worse(healthUnknown, "it is not known yet when the certificate of %s expires", cli.Some(unknown))
 	}
 }
 
@@ -228,7 +228,7 @@ func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
 	s.Check = checkStatus{Enabled: w.Enabled, Done: w.Done, Age: w.AgeMillis / 1000, Problems: w.Problems, Found: append([]string{}, w.Found...), Error: w.Error}
 	switch {
 	case w.Problems > 0:
-		what := are(int(w.Problems), "problem", "problems")
+		what := cli.Are(int(w.Problems), "problem", "problems")
 		if len(w.Found) > 0 {
 			what += ", the first: " + w.Found[0]
 		}
@@ -243,13 +243,4 @@ func (s *clusterStatus) judgeCheck(w *wire.StateCheck) {
 		s.worse(healthUnknown, "it is not known yet whether the metadata is consistent: its first "+
 			"check is under way")
 	}
-}
-
-// some names the first of many.
-func some(names []string) string {
-	const most = 5
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -70,7 +71,7 @@ func (w *waitsStatus) stuck() (out []string) {
 	}
 	add := func(n uint64, why string) {
 		if n > 0 {
-			out = append(out, fmt.Sprintf("%s %s", are(int(n), "stripe waits", "stripes wait"), why))
+			out = append(out, fmt.Sprintf("%s %s", cli.Are(int(n), "stripe waits", "stripes wait"), why))
 		}
 	}
 	add(w.NoRoom, "as no other host has room for a chunk: make room (`moraine rm`), or add devices")
@@ -86,16 +87,16 @@ func (s *clusterStatus) judgeWaits(queued, running uint64) {
 	if w.onlyDrained() {
 		s.Notes = append(s.Notes, fmt.Sprintf("%s to be moved off devices that are drained, with full "+
 			"protection meanwhile (%d on their way)",
-			are(int(queued), "stripe is", "stripes are"), running))
+			cli.Are(int(queued), "stripe is", "stripes are"), running))
 	} else {
-		what := fmt.Sprintf("%s not fully protected and wait for repair (%d being rebuilt)", are(int(queued), "stripe is", "stripes are"), running)
+		what := fmt.Sprintf("%s not fully protected and wait for repair (%d being rebuilt)", cli.Are(int(queued), "stripe is", "stripes are"), running)
 		switch {
 		case w == nil:
 		case w.More:
-			what = fmt.Sprintf("%s for repair, or to be moved (%d on their way): %s", are(int(queued), "stripe waits", "stripes wait"), running, w.causes())
+			what = fmt.Sprintf("%s for repair, or to be moved (%d on their way): %s", cli.Are(int(queued), "stripe waits", "stripes wait"), running, w.causes())
 		case w.Drain > 0:
 			what = fmt.Sprintf("%s not fully protected and wait for repair, and %s to be moved (%d on their way): %s",
-				are(int(w.Counted-w.Drain), "stripe is", "stripes are"), are(int(w.Drain), "waits", "wait"), running, w.causes())
+				cli.Are(int(w.Counted-w.Drain), "stripe is", "stripes are"), cli.Are(int(w.Drain), "waits", "wait"), running, w.causes())
 		default:
 			what += ": " + w.causes()
 		}

@@ -9,15 +9,16 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) umountCommand() *cobra.Command {
+func newUmountCommand(env *cli.Env) *cobra.Command {
 	var lazy bool
 	cmd := &cobra.Command{
 		Use:     "umount DIR",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Unmount a directory",
 		Long: `Unmount DIR and wait until its process has written everything and ended. The command fails
 where files below DIR are open or a process works there, and names them. --lazy removes the
@@ -25,13 +26,13 @@ mount from view at once; open files stay usable until they are closed. The comma
 unmounts a mount whose process has died ("Transport endpoint is not connected").`,
 		Example: "  moraine umount /mnt/moraine",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.umount(cmd.Context(), args[0], lazy) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return unmount(cmd.Context(), env, args[0], lazy) },
 	}
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "do not wait for open files")
 	return cmd
 }
 
-func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
+func unmount(ctx context.Context, env *cli.Env, arg string, lazy bool) error {
 	dir, err := filepath.Abs(arg)
 	if err != nil {
 		return err
@@ -52,7 +53,7 @@ func (a *app) umount(ctx context.Context, arg string, lazy bool) error {
 		if err := fuse.Detach(dir); err != nil {
 			return err
 		}
-		a.note("The mount on %s had lost its process; the command has unmounted it.", dir)
+		env.Note("The mount on %s had lost its process; the command has unmounted it.", dir)
 		return nil
 	}
 	if lazy {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -23,7 +24,7 @@ type upgradeServer struct {
 	Leader  bool   `json:"leader"`
 }
 
-func (a *app) clusterUpgradeCommand() *cobra.Command {
+func newClusterUpgradeCommand(env *cli.Env) *cobra.Command {
 	var finish bool
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -36,37 +37,37 @@ go back, use --finish.
 --finish raises the cluster's level to the newest that every metadata server supports. From
 then on a server of an older build stops with an error that says so.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.clusterUpgrade(cmd.Context(), finish) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return clusterUpgrade(cmd.Context(), env, finish) },
 	}
 	cmd.Flags().BoolVar(&finish, "finish", false, "raise the cluster's level; there is no way back to "+
 		"an older build after it")
 	return cmd
 }
 
-func (a *app) clusterUpgrade(ctx context.Context, finish bool) error {
-	c, err := a.dial(ctx)
+func clusterUpgrade(ctx context.Context, env *cli.Env, finish bool) error {
+	c, err := env.Dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	reply, err := c.members(ctx)
+	reply, err := members(ctx, c)
 	if err != nil {
 		return err
 	}
 	row := upgradeRowOf(reply)
 	if finish {
 		was := row.Level
-		reply, err := c.askMembers(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_FinishUpgrade{FinishUpgrade: &wire.FinishUpgrade{Level: newest(row)}}})
+		reply, err := requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_FinishUpgrade{FinishUpgrade: &wire.FinishUpgrade{Level: newest(row)}}})
 		if err != nil {
 			return err
 		}
 		row = upgradeRowOf(reply)
 		if row.Level > was {
-			a.note("the cluster went from level %d to %d", was, row.Level)
+			env.Note("the cluster went from level %d to %d", was, row.Level)
 		}
 	}
-	if a.global.json {
-		return printJSON(a.out, row)
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, row)
 	}
 	var rows []table.Row
 	for _, s := range row.Servers {
@@ -79,15 +80,15 @@ func (a *app) clusterUpgrade(ctx context.Context, finish bool) error {
 		}
 		rows = append(rows, table.Row{s.ID, role, s.Release, level})
 	}
-	printTable(a.out, table.Row{"id", "", "release", "level"}, rows)
+	cli.PrintTable(env.Out, table.Row{"id", "", "release", "level"}, rows)
 	switch {
 	case row.Can > row.Level:
-		a.note("\nthe cluster uses level %d; every server supports %d: `moraine cluster upgrade "+
+		env.Note("\nthe cluster uses level %d; every server supports %d: `moraine cluster upgrade "+
 			"--finish` raises it", row.Level, row.Can)
 	case row.Can == 0:
-		a.note("\nthe cluster uses level %d; not every server has reported the level of its build", row.Level)
+		env.Note("\nthe cluster uses level %d; not every server has reported the level of its build", row.Level)
 	default:
-		a.note("\nthe cluster uses level %d%s", row.Level, behind(row))
+		env.Note("\nthe cluster uses level %d%s", row.Level, behind(row))
 	}
 	return nil
 }

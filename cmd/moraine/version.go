@@ -4,26 +4,24 @@ import (
 	"runtime"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker.
-var version = "dev"
-
-func (a *app) versionCommand() *cobra.Command {
+func newVersionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		GroupID: groupCluster,
+		GroupID: cli.GroupCluster,
 		Short:   "Print the version of this binary",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if a.global.json {
-				return printJSON(a.out, map[string]any{
-					"version": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,
+			if env.Global.JSON {
+				return cli.PrintJSON(env.Out, map[string]any{
+					"version": cli.Version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,
 					"feature_level": moraine.FeatureLevel,
 				})
 			}
-			a.note("moraine %s (%s, %s/%s, feature level %d)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, moraine.FeatureLevel)
+			env.Note("moraine %s (%s, %s/%s, feature level %d)", cli.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, moraine.FeatureLevel)
 			return nil
 		},
 	}

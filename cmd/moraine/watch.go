@@ -5,10 +5,10 @@ import (
 	"path"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
 )
 
 // watchInfo is what `watch --json` prints of a change, one a line.
@@ -26,11 +26,11 @@ var typeNames = map[wire.FileType]string{
 	wire.FileType_FILE_TYPE_SYMLINK: "symlink",
 }
 
-func (a *app) watchCommand() *cobra.Command {
+func newWatchCommand(env *cli.Env) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:     "watch PATH",
-		GroupID: groupFiles,
+		GroupID: cli.GroupFiles,
 		Short:   "Print changes below a directory, as they happen",
 		Long: `Print the changes below a directory as they happen, until it is interrupted: created, removed,
 renamed (both names below the directory) and changed (content or attributes).
@@ -48,10 +48,10 @@ file at about the same time may be one line.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			err := a.each(ctx, args, parseRemote, func(c *connection, l location) error {
-				return a.watch(ctx, c, l, limit)
+			err := env.Each(ctx, args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				return watchPath(ctx, env, c, l, limit)
 			})
-			if isInterrupt(ctx, err) {
+			if cli.IsInterrupt(ctx, err) {
 				return nil // that is how it ends
 			}
 			return err
@@ -62,17 +62,17 @@ file at about the same time may be one line.`,
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, c *connection, l location, limit int) error {
+func watchPath(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Location, limit int) error {
 	told := 0
-	for e, err := range c.Watch(ctx, l.path) {
+	for e, err := range c.Watch(ctx, l.Path) {
 		if err != nil {
 			return err
 		}
-		info := watchInfo{Event: e.Kind, Path: path.Join(l.path, e.Path), Inode: e.Inode.String(), Type: typeNames[e.Type], Time: time.Now()}
+		info := watchInfo{Event: e.Kind, Path: path.Join(l.Path, e.Path), Inode: e.Inode.String(), Type: typeNames[e.Type], Time: time.Now()}
 		if e.OldPath != "" {
-			info.OldPath = path.Join(l.path, e.OldPath)
+			info.OldPath = path.Join(l.Path, e.OldPath)
 		}
-		if err := a.printEvent(info); err != nil {
+		if err := printEvent(env, info); err != nil {
 			return err
 		}
 		if e.Kind == client.EventResync {
@@ -85,14 +85,14 @@ func (a *app) watch(ctx context.Context, c *connection, l location, limit int) e
 	return nil
 }
 
-func (a *app) printEvent(e watchInfo) error {
-	if a.global.json {
-		return printJSON(a.out, e)
+func printEvent(env *cli.Env, e watchInfo) error {
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, e)
 	}
 	if e.OldPath != "" {
-		a.note("%-8s  %s -> %s", e.Event, e.OldPath, e.Path)
+		env.Note("%-8s  %s -> %s", e.Event, e.OldPath, e.Path)
 	} else {
-		a.note("%-8s  %s", e.Event, e.Path)
+		env.Note("%-8s  %s", e.Event, e.Path)
 	}
 	return nil
 }

@@ -1,4 +1,10 @@
-package main
+// Package settings sets the flags of a command that the command line does not set: from the
+// environment, else from the settings file. Each flag has a name in both (EnvName, FileKey).
+//
+// One path through it: the root command calls Apply before each command -> Apply reads the
+// file, refuses unknown keys, and sets each flag that neither was given nor is in the
+// environment.
+package settings
 
 import (
 	"errors"
@@ -8,42 +14,42 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
-	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// defaultSettingsFile is read where it exists and --config names no other file.
-const defaultSettingsFile = "/etc/moraine/moraine.yaml"
+// DefaultSettingsFile is read where it exists and --config names no other file.
+const DefaultSettingsFile = "/etc/moraine/moraine.yaml"
 
-// applySettings sets every flag of cmd that the command line did not set, from the
+// Apply sets every flag of cmd that the command line did not set, from the
 // environment, else from the settings file. An unknown key in the file is an error that
 // names it: a misspelt setting must not be silent.
-func applySettings(cmd *cobra.Command) error {
-	file, err := readSettings(cmd)
+func Apply(cmd *cobra.Command) error {
+	file, err := Read(cmd)
 	if err != nil {
 		return err
 	}
-	if err := file.checkKeys(cmd.Root()); err != nil {
+	if err := file.CheckKeys(cmd.Root()); err != nil {
 		return err
 	}
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed || !settable(f) {
+		if f.Changed || !Settable(f) {
 			return
 		}
-		if v, ok := os.LookupEnv(envName(cmd, f)); ok {
+		if v, ok := os.LookupEnv(EnvName(cmd, f)); ok {
 			if err := setFromEnv(cmd, f, v); err != nil {
-				errs = append(errs, usageError("environment variable %s=%q: %v", envName(cmd, f), v, err))
+				errs = append(errs, cli.UsageError("environment variable %s=%q: %v", EnvName(cmd, f), v, err))
 			}
 			return
 		}
-		v, ok := file.lookup(fileKey(cmd, f))
+		v, ok := file.Lookup(FileKey(cmd, f))
 		if !ok {
 			return
 		}
 		if err := setFlag(cmd, f, v); err != nil {
-			errs = append(errs, usageError("%s: %s: %v", file.path, fileKey(cmd, f), err))
+			errs = append(errs, cli.UsageError("%s: %s: %v", file.path, FileKey(cmd, f), err))
 		}
 	})
 	return errors.Join(errs...)
@@ -77,8 +83,8 @@ func setFlag(cmd *cobra.Command, f *pflag.Flag, v any) error {
 	return nil
 }
 
-// settable reports whether f may come from the environment and the file.
-func settable(f *pflag.Flag) bool {
+// Settable reports whether f may come from the environment and the file.
+func Settable(f *pflag.Flag) bool {
 	switch f.Name {
 	case "help", "version", "config":
 		return false
@@ -104,48 +110,50 @@ func settingWords(cmd *cobra.Command, f *pflag.Flag) []string {
 	return append(strings.Fields(owner(cmd, f).CommandPath()), f.Name)[1:]
 }
 
-// envName is MORAINE_ENDPOINT for a global flag and MORAINE_CHUNKSERVER_DEVICE
+// EnvName is MORAINE_ENDPOINT for a global flag and MORAINE_CHUNKSERVER_DEVICE
 // for one of a command.
-func envName(cmd *cobra.Command, f *pflag.Flag) string {
+func EnvName(cmd *cobra.Command, f *pflag.Flag) string {
 	words := strings.Join(append([]string{"moraine"}, settingWords(cmd, f)...), "_")
 	return strings.ToUpper(strings.ReplaceAll(words, "-", "_"))
 }
 
-// fileKey is `endpoint` for a global flag and `chunkserver.device` for one of a
+// FileKey is `endpoint` for a global flag and `chunkserver.device` for one of a
 // command.
-func fileKey(cmd *cobra.Command, f *pflag.Flag) string {
+func FileKey(cmd *cobra.Command, f *pflag.Flag) string {
 	return strings.Join(settingWords(cmd, f), ".")
 }
 
-// settings is the settings file: nested maps, keyed by command and flag.
-type settings struct {
+// File is the settings file: nested maps, keyed by command and flag.
+type File struct {
 	path   string
 	values map[string]any
 }
 
-func readSettings(cmd *cobra.Command) (settings, error) {
-	path, explicit := defaultSettingsFile, false
+// Read reads the settings file that --config or MORAINE_CONFIG names, or the default one.
+func Read(cmd *cobra.Command) (File, error) {
+	path, explicit := DefaultSettingsFile, false
 	if v, ok := os.LookupEnv("MORAINE_CONFIG"); ok {
 		path, explicit = v, true
 	}
 	if f := cmd.Flags().Lookup("config"); f != nil && f.Changed {
 		path, explicit = f.Value.String(), true
 	}
-	s := settings{path: path}
+	s := File{path: path}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !explicit {
 		return s, nil
 	}
 	if err != nil {
-		return s, usageError("settings file: %v: write the file, or correct --config", err)
+		return s, cli.UsageError("settings file: %v: write the file, or correct --config", err)
 	}
 	if err := yaml.Unmarshal(data, &s.values); err != nil {
-		return s, usageError("settings file %s: %s", path, yaml.FormatError(err, false, false))
+		return s, cli.UsageError("settings file %s: %s", path, yaml.FormatError(err, false, false))
 	}
 	return s, nil
 }
 
-func (s settings) lookup(key string) (any, bool) {
+// Lookup returns the value of a key such as chunkserver.device.
+func (s File) Lookup(key string) (any, bool) {
 	var at any = s.values
 	for _, word := range strings.Split(key, ".") {
 		m, ok := at.(map[string]any)
@@ -159,12 +167,12 @@ func (s settings) lookup(key string) (any, bool) {
 	return at, at != nil
 }
 
-// checkKeys refuses keys that name no command and no flag.
-func (s settings) checkKeys(cmd *cobra.Command) error {
+// CheckKeys refuses keys that name no command and no flag.
+func (s File) CheckKeys(cmd *cobra.Command) error {
 	return s.checkLevel(cmd, s.values, "")
 }
 
-func (s settings) checkLevel(cmd *cobra.Command, values map[string]any, prefix string) error {
+func (s File) checkLevel(cmd *cobra.Command, values map[string]any, prefix string) error {
 	for key, v := range values {
 		if sub := subcommand(cmd, key); sub != nil {
 			if v == nil {
@@ -181,8 +189,8 @@ func (s settings) checkLevel(cmd *cobra.Command, values map[string]any, prefix s
 		if !cmd.HasParent() {
 			flags = cmd.PersistentFlags()
 		}
-		if f := flags.Lookup(key); f == nil || !settable(f) {
-			return usageError("settings file %s: unknown key %q; keys are the names of flags, below "+
+		if f := flags.Lookup(key); f == nil || !Settable(f) {
+			return cli.UsageError("settings file %s: unknown key %q; keys are the names of flags, below "+
 				"the names of their commands (see `%s --help`)",
 				s.path, prefix+key, cmd.CommandPath())
 		}
@@ -197,20 +205,4 @@ func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 		}
 	}
 	return nil
-}
-
-// usageError is an error in the caller's command line or settings: exit code 2.
-func usageError(format string, args ...any) error {
-	return &wrongUse{fmt.Errorf(format, args...)}
-}
-
-// asWrongUse makes err a wrong use, in its own words.
-func asWrongUse(err error) error { return &wrongUse{err} }
-
-type wrongUse struct{ err error }
-
-func (e *wrongUse) Error() string { return e.err.Error() }
-func (e *wrongUse) Unwrap() error { return e.err }
-func (e *wrongUse) Is(target error) bool {
-	return target == moraine.InvalidArgument
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// errorLines writes err for a person: one line for each failure, without the names of the
+// ErrorLines writes err for a person: one line for each failure, without the names of the
 // functions that returned it. It adds what to do next where the error itself does not say.
-func errorLines(err error) []string {
+func ErrorLines(err error) []string {
 	if errs := split(err); errs != nil {
 		var lines []string
 		for _, e := range errs {
-			for _, line := range errorLines(e) {
+			for _, line := range ErrorLines(e) {
 				if !slices.Contains(lines, line) {
 					lines = append(lines, line)
 				}
@@ -23,7 +23,7 @@ func errorLines(err error) []string {
 		}
 		return lines
 	}
-	text := sentence(err)
+	text := Sentence(err)
 	if hint := hintOf(err); hint != "" && !strings.Contains(text, hint) {
 		text += "; " + hint
 	}
@@ -46,9 +46,9 @@ func split(err error) []error {
 	return joined.Unwrap()
 }
 
-// sentence writes one error on one line. A chain of *moraine.Error names each
+// Sentence writes one error on one line. A chain of *moraine.Error names each
 // object once, then the kind and the cause of the innermost.
-func sentence(err error) string {
+func Sentence(err error) string {
 	var parts []string
 	add := func(s string) {
 		s = strings.Join(strings.Fields(s), " ")
@@ -93,7 +93,7 @@ func sentence(err error) string {
 func plainError(err error) string {
 	text := err.Error()
 	if inner := (*moraine.Error)(nil); errors.As(err, &inner) {
-		text = strings.Replace(text, inner.Error(), sentence(inner), 1)
+		text = strings.Replace(text, inner.Error(), Sentence(inner), 1)
 	}
 	return text
 }
@@ -134,7 +134,7 @@ func hintOf(err error) string {
 	}
 }
 
-// isInterrupt reports whether err only says that a signal ended ctx.
-func isInterrupt(ctx context.Context, err error) bool {
+// IsInterrupt reports whether err only says that a signal ended ctx.
+func IsInterrupt(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled))
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"path"
@@ -6,16 +6,16 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// named returns err with the address that the user wrote in place of the metadata's names
+// Named returns err with the address that the user wrote in place of the metadata's names
 // of the same object: its path within the cluster, its name, and the inodes ids. It does
 // not change an error that is not a chain of *moraine.Error.
-func named(err error, l location, ids ...uint64) error {
+func Named(err error, l Location, ids ...uint64) error {
 	e, ok := err.(*moraine.Error)
-	if !ok || !l.remote {
+	if !ok || !l.Remote {
 		return err
 	}
 	renamed := *e
-	if e.Ref == l.path || e.Ref == path.Base(l.path) {
+	if e.Ref == l.Path || e.Ref == path.Base(l.Path) {
 		renamed.Ref = l.String()
 	}
 	for _, id := range ids {
@@ -23,6 +23,6 @@ func named(err error, l location, ids ...uint64) error {
 			renamed.Ref = l.String()
 		}
 	}
-	renamed.Err = named(e.Err, l, ids...)
+	renamed.Err = Named(e.Err, l, ids...)
 	return &renamed
 }
