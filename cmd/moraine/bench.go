@@ -18,6 +18,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/bench"
 	"github.com/morainefs/moraine/internal/bench/bareraft"
 	"github.com/morainefs/moraine/internal/devcluster"
@@ -328,11 +329,11 @@ func benchSession(env *cli.Env, cache int) func(context.Context) (*client.Client
 // them.
 func benchStores(e *bench.Env, c *devcluster.Cluster) error {
 	for _, n := range c.Nodes(devcluster.S3) {
-		key, err := readCredentials(n.CredentialsFile())
+		key, err := serve.ReadCredentials(n.CredentialsFile())
 		if err != nil {
 			return err
 		}
-		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.access, SecretKey: key.secret}
+		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.Access, SecretKey: key.Secret}
 	}
 	for _, n := range c.Nodes(devcluster.ObjectServer) {
 		keys, err := object.LoadKeys(n.KeysFile())
@@ -480,7 +481,7 @@ func newBenchRaftNodeCommand(env *cli.Env) *cobra.Command {
 				cfg.Peers[id] = addr
 			}
 			// The same as in a metadata server, so that the two compare.
-			go keepHeapRoom(cmd.Context(), metadataHeapRoom)
+			go serve.KeepHeapRoom(cmd.Context(), serve.MetadataHeapRoom)
 			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = cli.PrintJSON(env.Out, r) })
 		},
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/tiers/object/localserver"
@@ -99,7 +100,7 @@ to DATA/keys: the access key, and below it the secret key.`,
 			if cfg.Dir == "" {
 				return cli.UsageError("no directory for the objects: give --data DIR")
 			}
-			return ignoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg))
+			return serve.IgnoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg))
 		},
 	}
 	f := cmd.Flags()

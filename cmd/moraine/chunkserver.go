@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math"
 	"os"
 	"runtime"
@@ -13,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport"
@@ -163,7 +162,7 @@ func runChunkserver(ctx context.Context, env *cli.Env, o chunkserverOptions) err
 		return cli.UsageError("--cpus %v: write a number of processors, such as 1.5", o.cpus)
 	}
 	for _, dir := range o.devices {
-		if err := checkDir("--device", dir); err != nil {
+		if err := serve.CheckDir("--device", dir); err != nil {
 			return err
 		}
 		s.Devices = append(s.Devices, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: uint64(o.capacity)})
@@ -195,7 +194,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 		signals, stop = hangups()
 		defer stop()
 	}
-	reg := newRegistry()
+	reg := serve.NewRegistry()
 	network := transport.NewMetrics(reg)
 	meta := &lateClient{}
 	bucket, err := o.bucket.open(ctx, log, reg)
@@ -242,7 +241,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 	if err != nil {
 		return err
 	}
-	adm, err := listenAdmin(o.adminListen, reg, service.Healthy)
+	adm, err := serve.ListenAdmin(o.adminListen, reg, service.Healthy)
 	if err != nil {
 		return err
 	}
@@ -252,12 +251,12 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 	}
 	defer pool.Close()
 	probe = pool.Probe
-	return runAll(ctx, adm.run, server.Run, watchCertificate(sec, log), whenReady(server, func(ctx context.Context) error {
-		c, err := dialPatiently(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
+	return serve.RunAll(ctx, adm.Run, server.Run, serve.WatchCertificate(sec, log), serve.WhenReady(server, func(ctx context.Context) error {
+		c, err := serve.DialPatiently(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: moverMemory, CacheEntries: -1,
 			StripesInFlight: o.mover.Stripes},
 			client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)})
 		if err != nil {
-			return ignoreEnd(ctx, err)
+			return serve.IgnoreEnd(ctx, err)
 		}
 		defer c.Close()
 		meta.c = c
@@ -265,7 +264,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 		if o.reload != nil {
 			follow = func(ctx context.Context) error { return followDevices(ctx, signals, service, o.reload, log) }
 		}
-		return runAll(ctx, service.Run, follow, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
+		return serve.RunAll(ctx, service.Run, follow, moverOf(c, o.mover, moves, reg, service.Ready()), func(ctx context.Context) error {
 			select {
 			case <-service.Ready():
 				log.Info("serving", "listen", o.listen, "admin", o.adminListen, "mode", sec.Mode, "devices", o.devices)
@@ -292,28 +291,6 @@ func (l *lateClient) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	return l.c.Meta(ctx, req)
 }
 
-// dialPatiently opens a session as soon as the metadata servers answer. A server that
-// starts before them waits.
-func dialPatiently(ctx context.Context, cfg client.Config, deps client.Deps) (*client.Client, error) {
-	for {
-		c, err := client.Dial(ctx, cfg, deps)
-		if err == nil || ctx.Err() != nil {
-			return c, err
-		}
-		switch moraine.KindOf(err) {
-		case moraine.Unavailable, moraine.Timeout, moraine.NotLeader:
-			deps.Log.Warn("the metadata servers do not answer; trying again", "err", err)
-		default:
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(time.Second):
-		}
-	}
-}
-
 // moverOf runs a mover after its chunkserver has registered.
 func moverOf(c *client.Client, cfg mover.Config, deps mover.Deps, reg prometheus.Registerer, ready <-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -324,17 +301,9 @@ func moverOf(c *client.Client, cfg mover.Config, deps mover.Deps, reg prometheus
 		}
 		select {
 		case <-ready:
-			return ignoreEnd(ctx, m.Run(ctx))
+			return serve.IgnoreEnd(ctx, m.Run(ctx))
 		case <-ctx.Done():
 			return nil
 		}
 	}
-}
-
-// ignoreEnd drops an error that only reports the end of ctx.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, moraine.Canceled)) {
-		return nil
-	}
-	return err
 }

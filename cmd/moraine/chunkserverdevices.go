@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/cmd/moraine/internal/settings"
 	"github.com/spf13/cobra"
 )
@@ -49,7 +50,7 @@ func reloadDevices(env *cli.Env, cmd *cobra.Command, capacity uint64) ([]chunkse
 	var out []chunkserver.DeviceConfig
 	for _, e := range list {
 		dir := fmt.Sprint(e)
-		if err := checkDir("device", dir); err != nil {
+		if err := serve.CheckDir("device", dir); err != nil {
 			return nil, err
 		}
 		out = append(out, chunkserver.DeviceConfig{Dir: dir, CapacityBytes: capacity})

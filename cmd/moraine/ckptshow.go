@@ -5,10 +5,10 @@ import (
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -16,7 +16,7 @@ import (
 // shownStep is what `ckpt show` prints.
 type shownStep struct {
 	stepRow
-	Lost []lostRow `json:"lost_files"`
+	Lost []view.LostRow `json:"lost_files"`
 }
 
 func newCkptShowCommand(env *cli.Env) *cobra.Command {
@@ -64,7 +64,7 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.St
 	if err != nil {
 		return err
 	}
-	show := shownStep{stepRow: describeStep(ckpt.Describe(resp.GetStep().GetStep())), Lost: []lostRow{}}
+	show := shownStep{stepRow: describeStep(ckpt.Describe(resp.GetStep().GetStep())), Lost: []view.LostRow{}}
 	if resp.GetStep().GetStep().GetState() == wire.StepState_STEP_STATE_LOST {
 		if show.Lost, err = stepLost(ctx, c, key); err != nil {
 			return err
@@ -80,32 +80,23 @@ func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.St
 	if len(show.Lost) == 0 {
 		return nil
 	}
-	return cli.List(env, show.Lost, table.Row{"file", "inode", "lost"}, func(r lostRow) table.Row { return table.Row{r.Path, r.Inode, r.what()} })
+	return cli.List(env, show.Lost, table.Row{"file", "inode", "lost"}, func(r view.LostRow) table.Row { return table.Row{r.Path, r.Inode, r.What()} })
 }
 
 // stepLost lists the files of a checkpoint that have lost bytes.
-func stepLost(ctx context.Context, c *cli.Connection, key *wire.StepKey) ([]lostRow, error) {
-	rows := []lostRow{}
+func stepLost(ctx context.Context, c *cli.Connection, key *wire.StepKey) ([]view.LostRow, error) {
+	rows := []view.LostRow{}
 	for after := ""; ; {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: key, AfterName: after}}})
 		if err != nil {
 			return nil, fmt.Errorf("lost files: %w", err)
 		}
 		for _, f := range resp.GetLost().GetFiles() {
-			rows = append(rows, lostRowOf(f, f.GetPath()))
+			rows = append(rows, view.LostRowOf(f, f.GetPath()))
 		}
 		if !resp.GetLost().GetMore() {
 			return rows, nil
 		}
 		after = resp.GetLost().GetLastName()
 	}
-}
-
-// lostRowOf makes a row of a file that has lost bytes.
-func lostRowOf(f *wire.LostFile, path string) lostRow {
-	row := lostRow{Path: path, Inode: moraine.InodeID(f.Inode).String(), Ranges: []lostRange{}, More: f.More}
-	for _, r := range f.Ranges {
-		row.Ranges = append(row.Ranges, lostRange{Offset: r.Offset, Bytes: r.Length})
-	}
-	return row
 }

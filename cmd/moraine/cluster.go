@@ -9,6 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -115,7 +116,7 @@ func statusBy(ctx context.Context, env *cli.Env, c **cli.Connection, wait time.D
 
 // askStatus requests all that the status needs.
 func askStatus(ctx context.Context, c *cli.Connection) (*clusterStatus, error) {
-	reply, err := getClusterAs(ctx, c.Client, &wire.GetCluster{Fresh: true})
+	reply, err := view.GetClusterAs(ctx, c.Client, &wire.GetCluster{Fresh: true})
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +124,7 @@ func askStatus(ctx context.Context, c *cli.Connection) (*clusterStatus, error) {
 	if s.stalled() {
 		return s, nil // reads wait in the same way as writes
 	}
-	lost, err := lostFiles(ctx, c)
+	lost, err := view.LostFiles(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func printStatus(env *cli.Env, s *clusterStatus) error {
 	env.Note("")
 	var rows []table.Row
 	for _, m := range s.Metadata {
-		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, shout(m.Status), "", fmt.Sprintf("applied %d", m.Applied)})
+		rows = append(rows, table.Row{m.ID, "metadata, " + m.Role, view.Shout(m.Status), "", fmt.Sprintf("applied %d", m.Applied)})
 	}
 	for _, h := range s.Hosts {
 		in := fmt.Sprintf("%d of %d devices in", h.In, h.Devices)
@@ -168,7 +169,7 @@ func printStatus(env *cli.Env, s *clusterStatus) error {
 		if h.State == "draining" || strings.HasPrefix(h.State, "maintenance") {
 			in += "; " + h.State
 		}
-		rows = append(rows, table.Row{h.ID, "chunkserver", shout(h.Status), in,
+		rows = append(rows, table.Row{h.ID, "chunkserver", view.Shout(h.Status), in,
 			fmt.Sprintf("%s of %s used, %d chunks", cli.Size(h.Used), cli.Size(h.Capacity), h.Chunks)})
 	}
 	cli.PrintTable(env.Out, table.Row{"node", "role", "", "", ""}, rows)
@@ -176,27 +177,4 @@ func printStatus(env *cli.Env, s *clusterStatus) error {
 		"leaked; %d sessions",
 		s.Inodes, s.Stripes, cli.Size(s.Used), cli.Size(s.Capacity), cli.Size(s.PendingBytes), cli.Size(s.KeptBytes), cli.Size(s.LeakedBytes), s.Sessions)
 	return nil
-}
-
-// shout writes the state of a server; it capitalises a state that is not good.
-func shout(status string) string {
-	if status == serverUp {
-		return status
-	}
-	return strings.ToUpper(status)
-}
-
-// known is v where the leader knows it.
-func known(is bool, v any) any {
-	if is {
-		return v
-	}
-	return serverUnknown
-}
-
-func upDown(alive bool) string {
-	if alive {
-		return serverUp
-	}
-	return strings.ToUpper(serverDown)
 }

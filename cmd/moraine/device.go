@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
@@ -179,7 +180,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 			var rows []deviceRow
 			for _, h := range resp.GetTopology().GetHosts() {
 				for _, d := range h.Devices {
-					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Status: serverStatus(h.Alive, h.Heard), Alive: h.Alive && h.Heard, Reason: d.Reason,
+					row := deviceRow{ID: d.Id, Host: h.Id, State: deviceState(d.State), Status: view.ServerStatus(h.Alive, h.Heard), Alive: h.Alive && h.Heard, Reason: d.Reason,
 						Measured: d.Measured, Reported: d.Reported,
 						Capacity: d.Capacity, Used: d.Used, Chunks: d.Chunks, Health: healthOf(d.Health), Model: d.Health.GetModel(),
 						Worn: d.Health.GetWornPercent(), Celsius: d.Health.GetCelsius(), MediaErrors: d.Health.GetMediaErrors(),
@@ -191,7 +192,7 @@ func newDeviceListCommand(env *cli.Env) *cobra.Command {
 				}
 			}
 			return cli.List(env, rows, table.Row{"id", "host", "state", "", "used", "capacity", "chunks", "disk", "reason"}, func(r deviceRow) table.Row {
-				return table.Row{r.ID, r.Host, r.State, shout(r.Status), known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), known(r.Measured, r.Chunks), r.Health, r.Reason}
+				return table.Row{r.ID, r.Host, r.State, view.Shout(r.Status), view.Known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), view.Known(r.Measured, r.Chunks), r.Health, r.Reason}
 			})
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -26,25 +27,25 @@ type fsckFlags struct {
 
 // fsckResult is what `fsck` prints.
 type fsckResult struct {
-	Clean         bool          `json:"clean"`
-	Devices       int           `json:"devices"`
-	Chunks        uint64        `json:"chunks"`
-	Bytes         uint64        `json:"bytes"`
-	PendingChunks uint64        `json:"pending_chunks"`
-	PendingBytes  uint64        `json:"pending_bytes"`
-	Findings      []fsckFinding `json:"findings"`
-	More          bool          `json:"more_findings"`
-	LostStripes   []string      `json:"lost_stripes"`
-	LostFiles     []lostRow     `json:"lost_files"`
-	Objects       uint64        `json:"objects"` // compared with the bucket
-	BadObjects    []badObject   `json:"bad_objects"`
-	NotChecked    []fsckMissed  `json:"not_checked"`
-	Metadata      []string      `json:"metadata"`           // what does not fit
-	Waiting       waitsStatus   `json:"waiting_for_repair"` // of the repair queue, where the check was complete
-	Path          string        `json:"path"`               // empty: the check was complete
-	Queued        int           `json:"queued_for_repair"`
-	Dropped       int           `json:"dropped"`
-	Seconds       float64       `json:"seconds"`
+	Clean         bool             `json:"clean"`
+	Devices       int              `json:"devices"`
+	Chunks        uint64           `json:"chunks"`
+	Bytes         uint64           `json:"bytes"`
+	PendingChunks uint64           `json:"pending_chunks"`
+	PendingBytes  uint64           `json:"pending_bytes"`
+	Findings      []fsckFinding    `json:"findings"`
+	More          bool             `json:"more_findings"`
+	LostStripes   []string         `json:"lost_stripes"`
+	LostFiles     []view.LostRow   `json:"lost_files"`
+	Objects       uint64           `json:"objects"` // compared with the bucket
+	BadObjects    []view.BadObject `json:"bad_objects"`
+	NotChecked    []fsckMissed     `json:"not_checked"`
+	Metadata      []string         `json:"metadata"`           // what does not fit
+	Waiting       view.WaitsStatus `json:"waiting_for_repair"` // of the repair queue, where the check was complete
+	Path          string           `json:"path"`               // empty: the check was complete
+	Queued        int              `json:"queued_for_repair"`
+	Dropped       int              `json:"dropped"`
+	Seconds       float64          `json:"seconds"`
 }
 
 // fsckFinding is a bad chunk.
@@ -165,7 +166,7 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 	if err == nil && f.repair && len(r.Metadata) > 0 {
 		_, err = recounted(ctx, c)
 	}
-	r.Clean = err == nil && report.Clean() && len(r.NotChecked) == 0 && len(r.BadObjects) == 0 && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.hurt() == 0
+	r.Clean = err == nil && report.Clean() && len(r.NotChecked) == 0 && len(r.BadObjects) == 0 && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.Hurt() == 0
 	r.Seconds = time.Since(start).Seconds()
 	return fsckEnd(env, r, f.repair, err)
 }
@@ -173,7 +174,7 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 // fsckFurther adds what the devices do not answer.
 func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, r *fsckResult) error {
 	if r.Path == "" {
-		files, err := lostFiles(ctx, c)
+		files, err := view.LostFiles(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFla
 		if err := fsckObjects(ctx, env, c, r); err != nil {
 			return err
 		}
-		cluster, err := getCluster(ctx, c.Client)
+		cluster, err := view.GetCluster(ctx, c.Client)
 		if err != nil {
 			return err
 		}
@@ -198,7 +199,7 @@ func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFla
 // addWaiting adds what waits for repair. A queue without a report could not be read. The
 // exception is a leader of an earlier build, which never sends that report.
 func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
-	if w := describeWaits(c.Waits); w != nil {
+	if w := view.DescribeWaits(c.Waits); w != nil {
 		r.Waiting = *w
 	} else if c.RepairQueued > 0 && c.FeatureLevel >= moraine.FeatureLevel {
 		r.Metadata = append(r.Metadata, fmt.Sprintf("the leader cannot read the repair queue, of %s: "+
@@ -207,9 +208,9 @@ func (r *fsckResult) addWaiting(c *wire.ClusterReply) {
 }
 
 // addLost adds files that have lost bytes to those that are in the list already.
-func (r *fsckResult) addLost(files []lostRow) {
+func (r *fsckResult) addLost(files []view.LostRow) {
 	for _, f := range files {
-		if !slices.ContainsFunc(r.LostFiles, func(have lostRow) bool { return have.Inode == f.Inode && have.Object == f.Object }) {
+		if !slices.ContainsFunc(r.LostFiles, func(have view.LostRow) bool { return have.Inode == f.Inode && have.Object == f.Object }) {
 			r.LostFiles = append(r.LostFiles, f)
 		}
 	}
@@ -217,12 +218,12 @@ func (r *fsckResult) addLost(files []lostRow) {
 
 func describeFsck(report *fsck.Report) *fsckResult {
 	r := &fsckResult{Devices: report.Devices, Chunks: report.Chunks, Bytes: report.Bytes, PendingChunks: report.Pending, PendingBytes: report.PendingBytes,
-		More: report.More, Findings: []fsckFinding{}, LostStripes: []string{}, LostFiles: []lostRow{},
-		NotChecked: []fsckMissed{}, BadObjects: []badObject{}, Metadata: []string{}}
+		More: report.More, Findings: []fsckFinding{}, LostStripes: []string{}, LostFiles: []view.LostRow{},
+		NotChecked: []fsckMissed{}, BadObjects: []view.BadObject{}, Metadata: []string{}}
 	for _, f := range report.LostFiles {
-		row := lostRow{Path: f.Path, Inode: f.Inode.String(), More: f.More}
+		row := view.LostRow{Path: f.Path, Inode: f.Inode.String(), More: f.More}
 		for _, x := range f.Ranges {
-			row.Ranges = append(row.Ranges, lostRange{Offset: x.Offset, Bytes: x.Bytes})
+			row.Ranges = append(row.Ranges, view.LostRange{Offset: x.Offset, Bytes: x.Bytes})
 		}
 		r.LostFiles = append(r.LostFiles, row)
 	}
@@ -263,10 +264,10 @@ func printFsck(env *cli.Env, r *fsckResult, repair bool) error {
 		if name == "" {
 			name = "inode " + l.Inode + ", which has no name"
 		}
-		env.Note("lost: %s: %s", name, l.what())
+		env.Note("lost: %s: %s", name, l.What())
 	}
 	for _, b := range r.BadObjects {
-		env.Note("object: %s", b.words())
+		env.Note("object: %s", b.Words())
 	}
 	for _, m := range r.Metadata {
 		env.Note("metadata: %s", m)
@@ -280,7 +281,7 @@ func printFsck(env *cli.Env, r *fsckResult, repair bool) error {
 	env.Note("checked %s (%s) on %s in %.1f s; %s (%s) wait for deletion or for their commit", cli.CountOf(int(r.Chunks), "chunk"), cli.Size(r.Bytes),
 		cli.CountOf(r.Devices, "device"), r.Seconds, cli.CountOf(int(r.PendingChunks), "chunk"), cli.Size(r.PendingBytes))
 	if w := &r.Waiting; w.Counted > 0 {
-		env.Note("%s for repair or to be moved: %s (`moraine cluster status` says how far it is)", cli.Are(int(w.Counted), "stripe waits", "stripes wait"), w.causes())
+		env.Note("%s for repair or to be moved: %s (`moraine cluster status` says how far it is)", cli.Are(int(w.Counted), "stripe waits", "stripes wait"), w.Causes())
 	}
 	adviseFsck(env, r, repair)
 	return nil
@@ -344,7 +345,7 @@ func fsckEnd(env *cli.Env, r *fsckResult, repair bool, failed error) error {
 		}
 	}
 	err := errors.Join(wrong...)
-	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.BadObjects) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.hurt() > 0 {
+	if len(r.Findings) > 0 || len(r.LostFiles) > 0 || len(r.BadObjects) > 0 || len(r.Metadata) > 0 || r.More || r.Waiting.Hurt() > 0 {
 		return &cli.ExitError{Code: cli.ExitDegraded, Err: err}
 	}
 	if failed != nil {

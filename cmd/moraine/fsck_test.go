@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -28,7 +29,7 @@ func TestFsckTellsWhatItFoundBeforeItFailed(t *testing.T) {
 		"found and failed": {found(), failed, cli.ExitDegraded},
 		"corrupt chunks wait for repair": {func() *fsckResult {
 			r := describeFsck(&fsck.Report{})
-			r.Waiting = waitsStatus{Counted: 14, Corrupt: 14}
+			r.Waiting = view.WaitsStatus{Counted: 14, Corrupt: 14}
 			return r
 		}(), nil, cli.ExitDegraded},
 		"failed":      {describeFsck(&fsck.Report{}), failed, cli.ExitFailed},

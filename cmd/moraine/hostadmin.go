@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -34,7 +35,7 @@ func newHostListCommand(env *cli.Env) *cobra.Command {
 		Short: "List hosts: the states of their devices, and how much is on them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := currentCluster(cmd.Context(), env)
+			cluster, err := view.CurrentCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}
@@ -43,7 +44,7 @@ func newHostListCommand(env *cli.Env) *cobra.Command {
 				rows = append(rows, describeHost(h, cluster.ClusterTimeMillis))
 			}
 			return cli.List(env, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
-				return table.Row{r.ID, shout(r.Status), r.Rack, r.Devices, r.State, known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), known(r.Measured, r.Chunks)}
+				return table.Row{r.ID, view.Shout(r.Status), r.Rack, r.Devices, r.State, view.Known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), view.Known(r.Measured, r.Chunks)}
 			})
 		},
 	}
@@ -68,8 +69,8 @@ type hostRow struct {
 }
 
 func describeHost(h *wire.Host, clusterTime uint64) hostRow {
-	r := hostRow{ID: h.Id, Status: serverStatus(h.Alive, h.Heard), Rack: h.Rack, State: "in", Measured: true}
-	r.Alive = r.Status == serverUp
+	r := hostRow{ID: h.Id, Status: view.ServerStatus(h.Alive, h.Heard), Rack: h.Rack, State: "in", Measured: true}
+	r.Alive = r.Status == view.ServerUp
 	states := map[wire.DeviceState]int{}
 	for _, d := range h.Devices {
 		if d.State == wire.DeviceState_DEVICE_STATE_RETIRED {
@@ -77,7 +78,7 @@ func describeHost(h *wire.Host, clusterTime uint64) hostRow {
 		}
 		r.Devices++
 		states[d.State]++
-		if inService(d) {
+		if view.InService(d) {
 			r.Used, r.Capacity, r.Chunks = r.Used+d.Used, r.Capacity+d.Capacity, r.Chunks+d.Chunks
 			r.Measured = r.Measured && d.Measured
 		}
@@ -136,25 +137,6 @@ func setHostState(ctx context.Context, c *client.Client, set *wire.SetHostState)
 	return err
 }
 
-// currentCluster requests once what the metadata service knows of the cluster.
-func currentCluster(ctx context.Context, env *cli.Env) (*wire.ClusterReply, error) {
-	c, err := env.Dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	return getCluster(ctx, c.Client)
-}
-
-func getCluster(ctx context.Context, c *client.Client) (*wire.ClusterReply, error) {
-	return getClusterAs(ctx, c, &wire.GetCluster{})
-}
-
-func getClusterAs(ctx context.Context, c *client.Client, asked *wire.GetCluster) (*wire.ClusterReply, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: asked}})
-	return resp.GetCluster(), err
-}
-
 // reasonDrained is the reason of devices that `drain` drains. --undo finds them by it.
 const reasonDrained = "its host is drained"
 
@@ -203,7 +185,7 @@ func undoDrain(ctx context.Context, env *cli.Env, c *client.Client, host string)
 	if err != nil {
 		return err
 	}
-	cluster, err := getCluster(ctx, c)
+	cluster, err := view.GetCluster(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -223,7 +205,7 @@ func undoDrain(ctx context.Context, env *cli.Env, c *client.Client, host string)
 func waitDrained(ctx context.Context, env *cli.Env, c *client.Client, host string) error {
 	last := ""
 	for {
-		cluster, err := getCluster(ctx, c)
+		cluster, err := view.GetCluster(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -245,8 +227,8 @@ func waitDrained(ctx context.Context, env *cli.Env, c *client.Client, host strin
 		}
 		// The exact count has a bound. Above it, the number of chunks on the disks is near
 		// enough.
-		line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), etaOf(cluster.GetHealing()))
-		for _, why := range describeWaits(cluster.Waits).stuck() {
+		line := fmt.Sprintf("%s: about %d chunks left to move%s", host, leftOf(left, held), view.EtaOf(cluster.GetHealing()))
+		for _, why := range view.DescribeWaits(cluster.Waits).Stuck() {
 			line += "; " + why
 		}
 		if line != last {
@@ -268,14 +250,6 @@ func leftOf(counted, held uint64) uint64 {
 		return counted
 	}
 	return max(counted, held)
-}
-
-// etaOf says in words how long a repair still takes; empty where that is unknown.
-func etaOf(h *wire.Healing) string {
-	if h.GetEtaMillis() == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", about %v to go", (time.Duration(h.EtaMillis) * time.Millisecond).Round(time.Second))
 }
 
 // maintenancePatience is how long an announcement retries: the leader judges the stripes of

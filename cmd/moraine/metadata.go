@@ -6,19 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 )
 
 // metadataOptions are the flags of `moraine metadata`.
@@ -168,7 +167,7 @@ func runMetadata(ctx context.Context, env *cli.Env, o metadataOptions) error {
 	if err := sec.Require(transport.RoleMetadata, o.id); err != nil {
 		return err
 	}
-	if err := checkDir("--data", o.data); err != nil {
+	if err := serve.CheckDir("--data", o.data); err != nil {
 		return err
 	}
 	if err := o.peerList(); err != nil {
@@ -236,14 +235,6 @@ func insecureCluster(ctx context.Context, env *cli.Env, o *metadataOptions) (mor
 	return env.ClusterAt(ctx, strings.Join(others, ","))
 }
 
-// checkDir refuses a path that exists and is not a directory.
-func checkDir(flag, dir string) error {
-	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return cli.UsageError("%s %s: this is a file: name a directory; the server makes a missing one", flag, dir)
-	}
-	return nil
-}
-
 // clusterOfPeers names a cluster that has no certificates: servers with the same peers
 // belong together.
 func clusterOfPeers(peers []string) moraine.UUID {
@@ -269,7 +260,7 @@ func serveMetadata(ctx context.Context, env *cli.Env, sec cli.Security, o metada
 		return err
 	}
 	log = log.With("node", o.id)
-	reg := newRegistry()
+	reg := serve.NewRegistry()
 	network := transport.NewMetrics(reg)
 	pool, err := sec.Pool(transport.RoleMetadata, o.id, transport.PoolDeps{Log: log, Metrics: network})
 	if err != nil {
@@ -298,12 +289,12 @@ func serveMetadata(ctx context.Context, env *cli.Env, sec cli.Security, o metada
 	handler.Handler = transport.HandlerForMetadata(service)
 	collecting, stop := context.WithCancel(ctx)
 	defer stop()
-	go keepHeapRoom(collecting, metadataHeapRoom)
-	adm, err := listenAdmin(o.adminListen, reg, service.Healthy)
+	go serve.KeepHeapRoom(collecting, serve.MetadataHeapRoom)
+	adm, err := serve.ListenAdmin(o.adminListen, reg, service.Healthy)
 	if err != nil {
 		return err
 	}
-	return runAll(ctx, adm.run, server.Run, watchCertificate(sec, log), whenReady(server, func(ctx context.Context) error {
+	return serve.RunAll(ctx, adm.Run, server.Run, serve.WatchCertificate(sec, log), serve.WhenReady(server, func(ctx context.Context) error {
 		form := raftstore.Bootstrap
 		if o.join {
 			form = raftstore.Join
@@ -337,27 +328,4 @@ func withRemedy(fsys vfs.FS, dir string, err error) error {
 	return errors.Join(err, fmt.Errorf("the disk of --data %s is full, %s are free. If that is the "+
 		"reason, make room there, %s if the ballast is gone, and start the server again. Then remove "+
 		"what is not needed (`moraine rm -r`), or move --data to a larger disk", dir, cli.Size(usage.Free), cli.Size(startRoom)))
-}
-
-// whenReady is run after the server has its ports: a process that cannot have them must not
-// touch a directory.
-func whenReady(server *transport.Server, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		select {
-		case <-server.Ready():
-			return run(ctx)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// runAll runs the parts of a server until ctx ends or one of them fails, and
-// returns when all have ended.
-func runAll(ctx context.Context, parts ...func(context.Context) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, run := range parts {
-		g.Go(func() error { return run(ctx) })
-	}
-	return listenHint(g.Wait())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -74,29 +75,16 @@ func printMembers(env *cli.Env, reply *wire.MembersReply) error {
 		rows = append(rows, memberRowOf(m))
 	}
 	return cli.List(env, rows, table.Row{"id", "role", "", "address", "lacks", "release", "level", ""}, func(r memberRow) table.Row {
-		return table.Row{r.ID, r.Role, upDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
+		return table.Row{r.ID, r.Role, view.UpDown(r.Alive), strings.Join(r.Addresses, ","), r.Lag, r.Release, r.Level, r.Why}
 	})
 }
 
-// members requests the list of all metadata servers from the leader.
-func members(ctx context.Context, c *cli.Connection) (*wire.MembersReply, error) {
-	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_GetMembers{GetMembers: &wire.GetMembers{}}})
-}
-
-func requestMembers(ctx context.Context, c *cli.Connection, req *wire.MetaRequest) (*wire.MembersReply, error) {
-	resp, err := c.Meta(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return resp.GetMembers(), nil
-}
-
 func addMember(ctx context.Context, c *cli.Connection, id, address string) (*wire.MembersReply, error) {
-	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: address}}})
+	return view.RequestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: id, Address: address}}})
 }
 
 func removeMember(ctx context.Context, c *cli.Connection, id string) (*wire.MembersReply, error) {
-	return requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}})
+	return view.RequestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveMember{RemoveMember: &wire.RemoveMember{Id: id}}})
 }
 
 func memberOf(reply *wire.MembersReply, id string) *wire.Member {
@@ -183,7 +171,7 @@ func addAndWait(ctx context.Context, env *cli.Env, c *cli.Connection, id, addres
 			return ctx.Err()
 		case <-time.After(500 * time.Millisecond):
 		}
-		if reply, err = members(ctx, c); err != nil {
+		if reply, err = view.Members(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -271,7 +259,7 @@ from there. Use it to bring back a server whose disk was lost, under a new id.`,
 }
 
 func replaceMember(ctx context.Context, env *cli.Env, c *cli.Connection, old, id, address string, wait time.Duration) error {
-	reply, err := members(ctx, c)
+	reply, err := view.Members(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -157,7 +158,7 @@ func printMetadata(env *cli.Env, r metadataReport) {
 				snapshot += fmt.Sprintf(", %v old", time.Duration(s.SnapshotSeconds*float64(time.Second)).Round(time.Second))
 			}
 		}
-		state := upDown(s.Alive)
+		state := view.UpDown(s.Alive)
 		if s.LowSpace {
 			state += ", DISK NEARLY FULL"
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -94,7 +95,7 @@ func askLeader(ctx context.Context, env *cli.Env) (*wire.MembersReply, error) {
 		return nil, err
 	}
 	defer c.Close()
-	return members(ctx, c)
+	return view.Members(ctx, c)
 }
 
 // takeSurvey queries each server of --endpoint, and those that they name.

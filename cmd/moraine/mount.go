@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -217,7 +218,7 @@ func serveMount(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Locat
 // mountClient is a mount's client, with the server of its metrics.
 type mountClient struct {
 	*cli.Connection
-	admin   *admin // nil: none
+	admin   *serve.Admin // nil: none
 	metrics *fuse.Metrics
 }
 
@@ -235,17 +236,17 @@ func dialForMount(ctx context.Context, env *cli.Env, o mountOptions, loc cli.Loc
 	if err != nil {
 		return nil, err
 	}
-	reg := newRegistry()
+	reg := serve.NewRegistry()
 	m := &mountClient{metrics: fuse.NewMetrics(reg)}
 	if o.adminListen != "" {
-		if m.admin, err = listenAdmin(o.adminListen, reg, func() error { return nil }); err != nil {
+		if m.admin, err = serve.ListenAdmin(o.adminListen, reg, func() error { return nil }); err != nil {
 			return nil, err
 		}
 	}
 	m.Connection, err = cli.Connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
 		client.Deps{Log: log, Metrics: client.NewMetrics(reg)})
 	if err != nil && m.admin != nil {
-		_ = m.admin.close()
+		_ = m.admin.Close()
 	}
 	return m, err
 }
@@ -257,7 +258,7 @@ func (m *mountClient) run(ctx context.Context, serve func(context.Context) error
 	}
 	adminCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() { ended <- m.admin.run(adminCtx) }()
+	go func() { ended <- m.admin.Run(adminCtx) }()
 	err := serve(ctx)
 	stop()
 	return errors.Join(err, <-ended)

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -175,7 +176,7 @@ type tierInfo struct {
 	// ProbedSince is for how long that leader has led, in seconds.
 	ProbedSince uint64 `json:"probed_since_seconds"`
 	// Health is how each bucket answers.
-	Health []bucketStatus `json:"health"`
+	Health []view.BucketStatus `json:"health"`
 }
 
 // bucketTraits are what a bucket supports.
@@ -228,7 +229,7 @@ func newTierCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			return printTier(env, tierInfo{append([]string{}, t.Buckets...), t.Hosts, t.Objects, t.Bytes, t.QueuedFlushes, t.QueuedStages, t.QueuedEvictions,
-				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), t.LedMillis / 1000, describeBuckets(t.Health)})
+				t.QueuedDeletions, t.Intents, t.UnsettledKeys, describeTraits(t.Traits), t.LedMillis / 1000, view.DescribeBuckets(t.Health)})
 		},
 	})
 	return cmd
@@ -261,7 +262,7 @@ func printTier(env *cli.Env, t tierInfo) error {
 		}
 	}
 	for _, b := range t.Health {
-		env.Note("  %s", b.words())
+		env.Note("  %s", b.Words())
 	}
 	for _, p := range t.Probed {
 		how := "the store returns the CRC32C of whole objects, which verifies uploads"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -115,7 +116,7 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	}
 	// The library's own error does not name the address that is in use. A reader of it
 	// would think that the endpoint itself uses the port.
-	if err := checkFree("--listen", o.service.Listen...); err != nil {
+	if err := serve.CheckFree("--listen", o.service.Listen...); err != nil {
 		return err
 	}
 	log, err := env.Log()
@@ -135,7 +136,7 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	if err != nil {
 		return err
 	}
-	reg := newRegistry()
+	reg := serve.NewRegistry()
 	pool, err := sec.Pool(transport.RoleClient, "s3", transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)})
 	if err != nil {
 		return err
@@ -143,11 +144,11 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	defer pool.Close()
 	deps := client.Deps{Dialer: pool, Log: log, Metrics: client.NewMetrics(reg)}
 	if cfg.Scope, err = confine(ctx, sec, o.root, o.service.ReadOnly, cfg, deps); err != nil {
-		return ignoreEnd(ctx, err)
+		return serve.IgnoreEnd(ctx, err)
 	}
-	c, err := dialPatiently(ctx, cfg, deps)
+	c, err := serve.DialPatiently(ctx, cfg, deps)
 	if err != nil {
-		return ignoreEnd(ctx, err)
+		return serve.IgnoreEnd(ctx, err)
 	}
 	defer c.Close()
 	var serving atomic.Bool
@@ -161,11 +162,11 @@ func runS3(ctx context.Context, env *cli.Env, hosts string, o s3Options) error {
 	if err != nil {
 		return err
 	}
-	adm, err := listenAdmin(o.adminListen, reg, healthWithin(ctx, &serving, server.Healthy))
+	adm, err := serve.ListenAdmin(o.adminListen, reg, healthWithin(ctx, &serving, server.Healthy))
 	if err != nil {
 		return err
 	}
-	return runAll(ctx, adm.run, watchCertificate(sec, log), server.Run)
+	return serve.RunAll(ctx, adm.Run, serve.WatchCertificate(sec, log), server.Run)
 }
 
 // confine makes the served directory, where it is missing, and returns its name for a
@@ -176,7 +177,7 @@ func confine(ctx context.Context, sec cli.Security, root string, readOnly bool, 
 	if root == "/" {
 		return "", nil
 	}
-	c, err := dialPatiently(ctx, cfg, deps)
+	c, err := serve.DialPatiently(ctx, cfg, deps)
 	if err != nil {
 		return "", err
 	}
@@ -218,15 +219,15 @@ func healthWithin(ctx context.Context, serving *atomic.Bool, healthy func(contex
 // rootKey reads the root key from its file, or from its flags.
 func (o *s3Options) rootKey() error {
 	if o.credentials != "" {
-		read := readCredentials
+		read := serve.ReadCredentials
 		if o.make {
-			read = makeCredentials
+			read = serve.MakeCredentials
 		}
 		key, err := read(o.credentials)
 		if err != nil {
 			return err
 		}
-		o.service.AccessKey, o.service.SecretKey = key.access, key.secret
+		o.service.AccessKey, o.service.SecretKey = key.Access, key.Secret
 	}
 	if o.service.AccessKey == "" || o.service.SecretKey == "" {
 		return cli.UsageError("no root key: give --credentials FILE (MORAINE_S3_CREDENTIALS), or --access-key and --secret-key")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -47,7 +48,7 @@ func newScrubStatusCommand(env *cli.Env) *cobra.Command {
 		Short: "Show the progress of each device, its last full pass, and its bad chunks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := currentCluster(cmd.Context(), env)
+			cluster, err := view.CurrentCluster(cmd.Context(), env)
 			if err != nil {
 				return err
 			}

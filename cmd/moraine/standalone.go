@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
@@ -169,7 +170,7 @@ func formatStandalone(env *cli.Env, o *standaloneOptions, devices []string) erro
 func withDoors(ctx context.Context, doors func(context.Context) error, servers ...func(context.Context) error) error {
 	serversCtx, stopServers := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServers()
-	return runAll(serversCtx, append(servers, func(serversCtx context.Context) error {
+	return serve.RunAll(serversCtx, append(servers, func(serversCtx context.Context) error {
 		defer stopServers()
 		doorsCtx, stop := context.WithCancel(ctx)
 		defer stop()
@@ -183,7 +184,7 @@ func withDoors(ctx context.Context, doors func(context.Context) error, servers .
 func standaloneDoors(ctx context.Context, env *cli.Env, o standaloneOptions, certs string, bucket, s3 *devcluster.Node) error {
 	if s3 != nil {
 		if err := startNode(ctx, env, s3); err != nil {
-			return ignoreEnd(ctx, err)
+			return serve.IgnoreEnd(ctx, err)
 		}
 	}
 	env.Note("Use it from another shell with\n\n  export MORAINE_ENDPOINT=%s MORAINE_CERTS=%s MORAINE_IDENTITY=admin MORAINE_MODE=%s\n\nand, for example, `moraine cluster status`. Ctrl-C ends it.",

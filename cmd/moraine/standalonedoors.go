@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/tiers/object"
 )
@@ -46,10 +47,10 @@ func superviseNode(ctx context.Context, env *cli.Env, n *devcluster.Node) error 
 func (o *standaloneOptions) checkAddresses() error {
 	var errs []error
 	if o.bucket.url == "" {
-		errs = append(errs, checkFree("--object-listen", o.objects))
+		errs = append(errs, serve.CheckFree("--object-listen", o.objects))
 	}
 	if !o.noS3 {
-		errs = append(errs, checkFree("--s3-listen", o.s3.Listen), checkFree("--s3-admin-listen", o.s3.Admin))
+		errs = append(errs, serve.CheckFree("--s3-listen", o.s3.Listen), serve.CheckFree("--s3-admin-listen", o.s3.Admin))
 	}
 	return errors.Join(errs...)
 }
@@ -116,12 +117,12 @@ func endpoint(env *cli.Env, o *standaloneOptions, certs string) (*devcluster.Nod
 
 // noteS3 prints how to use an S3 endpoint with the stock tool.
 func noteS3(env *cli.Env, n *devcluster.Node, proto string) error {
-	key, err := readCredentials(n.CredentialsFile())
+	key, err := serve.ReadCredentials(n.CredentialsFile())
 	if err != nil {
 		return err
 	}
 	env.Note("\nS3 is at %s://%s; each directory at the top is a bucket. The access key is %s, the "+
 		"secret is in the file named here:\n\n  export AWS_SHARED_CREDENTIALS_FILE=%s "+
-		"AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.access, n.CredentialsFile(), proto, n.Address)
+		"AWS_ENDPOINT_URL=%s://%s\n  aws s3 ls", proto, n.Address, key.Access, n.CredentialsFile(), proto, n.Address)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -41,15 +42,15 @@ type clusterStatus struct {
 	// LostObjects and BadObjects count objects that are missing in their bucket or differ from
 	// their records. Some bytes of files are only in LostObjects. The files of BadObjects are
 	// whole without them.
-	LostObjects uint64           `json:"lost_objects"`
-	BadObjects  uint64           `json:"bad_objects"`
-	Healing     *healingStatus   `json:"healing,omitempty"`
-	Rebalance   *rebalanceStatus `json:"rebalance,omitempty"`
-	Rewriting   *rewritingStatus `json:"rewriting,omitempty"`
-	Waits       *waitsStatus     `json:"waiting_for_repair,omitempty"`
+	LostObjects uint64                `json:"lost_objects"`
+	BadObjects  uint64                `json:"bad_objects"`
+	Healing     *healingStatus        `json:"healing,omitempty"`
+	Rebalance   *view.RebalanceStatus `json:"rebalance,omitempty"`
+	Rewriting   *view.RewritingStatus `json:"rewriting,omitempty"`
+	Waits       *view.WaitsStatus     `json:"waiting_for_repair,omitempty"`
 	// Certificates are those of servers, and of gateways that have sessions.
 	Certificates []certificateStatus `json:"certificates"`
-	Buckets      []bucketStatus      `json:"buckets"`
+	Buckets      []view.BucketStatus `json:"buckets"`
 	Check        checkStatus         `json:"metadata_check"`
 	EndedGrants  uint64              `json:"ended_grants"`
 	Commands     uint64              `json:"commands"`
@@ -115,25 +116,6 @@ const (
 // healths are in order, the worst last.
 var healths = []string{healthGreen, healthUnknown, healthDegraded, healthCritical}
 
-// States of a server.
-const (
-	serverUp      = "up"
-	serverDown    = "down"
-	serverUnknown = "unknown"
-)
-
-// serverStatus is the state of a server. alive says whether it counts as alive, heard
-// whether the leader has received something from it.
-func serverStatus(alive, heard bool) string {
-	switch {
-	case !heard && alive:
-		return serverUnknown
-	case !alive:
-		return serverDown
-	}
-	return serverUp
-}
-
 // judge turns the leader's answer into a status in words.
 func judge(c *wire.ClusterReply) *clusterStatus {
 	s := &clusterStatus{
@@ -142,7 +124,7 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 		Inodes: c.Inodes, Stripes: c.Stripes, Sessions: c.Sessions,
 		RepairQueued: c.RepairQueued, RepairActive: c.RepairRunning,
 		PendingBytes: c.PendingBytes, LeakedBytes: c.LeakedBytes, LostStripes: c.LostStripes,
-		Commands: c.Commands, Entries: c.Entries, Certificates: []certificateStatus{}, Buckets: []bucketStatus{}, Check: checkStatus{Found: []string{}},
+		Commands: c.Commands, Entries: c.Entries, Certificates: []certificateStatus{}, Buckets: []view.BucketStatus{}, Check: checkStatus{Found: []string{}},
 	}
 	if len(c.Cluster) == len(moraine.UUID{}) {
 		s.Cluster = moraine.UUID(c.Cluster).String()
@@ -155,11 +137,11 @@ func judge(c *wire.ClusterReply) *clusterStatus {
 	s.judgeHorizon(c)
 	s.judgeStripes(c)
 	s.judgeTrust(c)
-	if s.Rebalance = describeRebalance(c.Rebalance); s.Rebalance.words() != "" {
-		s.Notes = append(s.Notes, s.Rebalance.words())
+	if s.Rebalance = view.DescribeRebalance(c.Rebalance); s.Rebalance.Words() != "" {
+		s.Notes = append(s.Notes, s.Rebalance.Words())
 	}
-	if s.Rewriting = describeRewriting(c.Rewriting); s.Rewriting.words() != "" {
-		s.Notes = append(s.Notes, s.Rewriting.words())
+	if s.Rewriting = view.DescribeRewriting(c.Rewriting); s.Rewriting.Words() != "" {
+		s.Notes = append(s.Notes, s.Rewriting.Words())
 	}
 	return s
 }
@@ -181,7 +163,7 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		if n.Leader {
 			role = "leader"
 		}
-		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == serverUp, Applied: n.Applied, LowSpace: n.LowSpace, Stalled: n.Stalled})
+		s.Metadata = append(s.Metadata, metadataStatus{ID: n.Id, Role: role, Status: memberStatus(n), Alive: memberStatus(n) == view.ServerUp, Applied: n.Applied, LowSpace: n.LowSpace, Stalled: n.Stalled})
 		if n.Stalled != "" {
 			s.worse(healthCritical, "metadata server %s waits for its disk, and no other can lead: "+
 				"nothing can be written (%s)", n.Id, n.Stalled)
@@ -196,9 +178,9 @@ func (s *clusterStatus) judgeMetadata(nodes []*wire.MetadataNode) {
 		}
 		voters++
 		switch memberStatus(n) {
-		case serverUp:
+		case view.ServerUp:
 			alive++
-		case serverUnknown:
+		case view.ServerUnknown:
 			unknown++
 			s.worse(healthUnknown, "it is not known yet whether metadata server %s is up: the leader "+
 				"has received nothing from it", n.Id)
@@ -235,7 +217,7 @@ func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 			s.judgeDevice(h, d, &hs, &can)
 		}
 		switch {
-		case row.Status == serverUnknown && row.Devices > 0:
+		case row.Status == view.ServerUnknown && row.Devices > 0:
 			s.worse(healthUnknown, "it is not known yet whether host %s is up: it has not registered "+
 				"with this metadata leader, or has not answered this request", h.Id)
 		case !h.Alive && away:
@@ -290,7 +272,7 @@ func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus
 		hs.In++
 		can.takes, can.room = true, true
 	}
-	if inService(d) {
+	if view.InService(d) {
 		hs.Capacity += d.Capacity
 		hs.Used += d.Used
 		hs.Chunks += d.Chunks
@@ -304,14 +286,9 @@ func (s *clusterStatus) judgeDevice(h *wire.Host, d *wire.Device, hs *hostStatus
 	}
 }
 
-// inService reports whether the chunks of a device count: it is not out, and not retired.
-func inService(d *wire.Device) bool {
-	return d.State == wire.DeviceState_DEVICE_STATE_IN || d.State == wire.DeviceState_DEVICE_STATE_DRAINING
-}
-
 // judgeKnown reports what is not known yet of a device whose host is up.
 func (s *clusterStatus) judgeKnown(h *wire.Host, d *wire.Device, hs *hostStatus) {
-	if !inService(d) {
+	if !view.InService(d) {
 		return
 	}
 	hs.Reported = hs.Reported && d.Reported
@@ -331,11 +308,11 @@ func (s *clusterStatus) judgeKnown(h *wire.Host, d *wire.Device, hs *hostStatus)
 func memberStatus(n *wire.MetadataNode) string {
 	switch {
 	case !n.Heard:
-		return serverUnknown
+		return view.ServerUnknown
 	case !n.Alive:
-		return serverDown
+		return view.ServerDown
 	}
-	return serverUp
+	return view.ServerUp
 }
 
 // isFull reports whether a device takes nothing new: the last 2% of it are for repair.
@@ -395,7 +372,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 	}
 	s.judgeObjects(c)
 	s.judgeHealing(c.Healing)
-	s.Waits = describeWaits(c.Waits)
+	s.Waits = view.DescribeWaits(c.Waits)
 	waiting := c.RepairQueued
 	if waiting == 0 {
 		if c.LostStripes == 0 && (s.unknown > 0 || c.Unreported > 0) {
@@ -414,7 +391,7 @@ func (s *clusterStatus) judgeStripes(c *wire.ClusterReply) {
 		return
 	}
 	s.judgeWaits(waiting, c.RepairRunning)
-	if s.Waits.onlyDrained() {
+	if s.Waits.OnlyDrained() {
 		return
 	}
 	for spare, n := range c.StripesBySpare {
@@ -445,6 +422,6 @@ func (s *clusterStatus) judgeHealing(h *wire.Healing) {
 		s.worse(healthDegraded, "%s still scanned for stripes to repair", cli.Are(int(h.Scanning), "device is", "devices are"))
 	}
 	if h.PerMinute > 0 || h.EtaMillis > 0 {
-		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, cli.Size(h.BytesPerSecond), etaOf(h)))
+		s.Findings = append(s.Findings, fmt.Sprintf("repair: %d of %d stripes done, %d a minute, %s/s%s", h.Done, h.Total, h.PerMinute, cli.Size(h.BytesPerSecond), view.EtaOf(h)))
 	}
 }

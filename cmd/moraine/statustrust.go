@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -13,15 +14,8 @@ import (
 // accept connections, certificates that last, a bucket that answers, and consistent
 // metadata.
 
-const (
-	// certificateLeast is how long each certificate must still be valid for the status to
-	// be green. certificateWarning is how long before its end the status names a
-	// certificate.
-	certificateLeast   = 7 * 24 * time.Hour
-	certificateWarning = 30 * 24 * time.Hour
-	// manyEndedGrants is the number from which the status reports them.
-	manyEndedGrants = 10_000
-)
+// manyEndedGrants is the number from which the status reports them.
+const manyEndedGrants = 10_000
 
 // States of the connections to a server.
 const (
@@ -39,29 +33,6 @@ type certificateStatus struct {
 	Seconds int64     `json:"seconds_left"` // negative: it has expired
 }
 
-// bucketStatus is how a bucket answers the hosts that serve it.
-type bucketStatus struct {
-	Bucket   string `json:"bucket"`
-	Status   string `json:"status"` // ok, failing, unknown or not served
-	Hosts    uint32 `json:"hosts"`
-	Answered uint32 `json:"hosts_answered"`
-	Failed   uint32 `json:"hosts_failed"`
-	Error    string `json:"error"`
-	Host     string `json:"error_host"`
-	// FailingSeconds is for how long it fails, AnsweredSeconds the time since its last
-	// answer; 0 where that does not apply.
-	FailingSeconds  uint64 `json:"failing_seconds"`
-	AnsweredSeconds uint64 `json:"answered_seconds_ago"`
-}
-
-const (
-	bucketOK      = "ok"
-	bucketFailing = "failing"
-	bucketUnknown = "unknown"
-	// bucketUnserved: it has objects, and no host that is up serves it.
-	bucketUnserved = "not served"
-)
-
 // checkStatus is the state of the leader's check of its own state.
 type checkStatus struct {
 	Enabled  bool     `json:"enabled"`
@@ -70,43 +41,6 @@ type checkStatus struct {
 	Problems uint32   `json:"problems"`
 	Found    []string `json:"found"` // the first of them
 	Error    string   `json:"error"`
-}
-
-func describeBuckets(all []*wire.BucketStatus) []bucketStatus {
-	out := []bucketStatus{}
-	for _, b := range all {
-		s := bucketStatus{Bucket: b.Bucket, Status: bucketOK, Hosts: b.Hosts, Answered: b.Answered, Failed: b.Failed, Error: b.Error, Host: b.Host,
-			FailingSeconds: (b.FailingMillis + 999) / 1000, AnsweredSeconds: (b.AnsweredMillis + 999) / 1000}
-		switch {
-		case b.Hosts == 0:
-			s.Status = bucketUnserved
-		case b.Failed > 0:
-			s.Status = bucketFailing
-		case b.Answered < b.Hosts:
-			s.Status = bucketUnknown
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-// words says how a bucket answers.
-func (b *bucketStatus) words() string {
-	switch b.Status {
-	case bucketFailing:
-		return fmt.Sprintf("bucket %s does not answer %d of %d hosts, for %d s (%s: %s): flushes, "+
-			"stages and reads of evicted files wait; check the store, its credentials and the network "+
-			"to it",
-			b.Bucket, b.Failed, b.Hosts, b.FailingSeconds, b.Host, b.Error)
-	case bucketUnserved:
-		return fmt.Sprintf("no host that is up serves bucket %s, which has objects: flushes, stages "+
-			"and reads of evicted files wait; start a chunkserver with --bucket %s/PREFIX, as they "+
-			"were flushed", b.Bucket, b.Bucket)
-	case bucketUnknown:
-		return fmt.Sprintf("it is not known yet whether bucket %s answers: %d of %d hosts have had a "+
-			"recent answer", b.Bucket, b.Answered, b.Hosts)
-	}
-	return fmt.Sprintf("bucket %s answers", b.Bucket)
 }
 
 // hasDevices reports whether a host has devices that are not retired.
@@ -132,13 +66,13 @@ func endpointOf(e *wire.EndpointHealth) string {
 func (s *clusterStatus) judgeTrust(c *wire.ClusterReply) {
 	s.judgeEndpoints(c)
 	s.judgeCertificates(c)
-	s.Buckets = describeBuckets(c.Buckets)
+	s.Buckets = view.DescribeBuckets(c.Buckets)
 	for _, b := range s.Buckets {
 		switch b.Status {
-		case bucketFailing, bucketUnserved:
-			s.worse(healthDegraded, "%s", b.words())
-		case bucketUnknown:
-			s.worse(healthUnknown, "%s", b.words())
+		case view.BucketFailing, view.BucketUnserved:
+			s.worse(healthDegraded, "%s", b.Words())
+		case view.BucketUnknown:
+			s.worse(healthUnknown, "%s", b.Words())
 		}
 	}
 	s.judgeCheck(c.Check)
@@ -198,9 +132,9 @@ func (s *clusterStatus) judgeCertificates(c *wire.ClusterReply) {
 		switch left := time.Duration(w.LeftSeconds) * time.Second; {
 		case left <= 0:
 			s.worse(healthDegraded, "%s has expired on %s: "+renew, name, at.Format(time.DateOnly), w.Node)
-		case left <= certificateLeast:
+		case left <= view.CertificateLeast:
 			s.worse(healthDegraded, "%s expires on %s, within 7 days: "+renew, name, at.Format(time.DateOnly), w.Node)
-		case left <= certificateWarning:
+		case left <= view.CertificateWarning:
 			s.Notes = append(s.Notes, fmt.Sprintf("%s expires on %s: "+renew, name, at.Format(time.DateOnly), w.Node))
 		}
 	}

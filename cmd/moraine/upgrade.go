@@ -6,6 +6,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
 )
@@ -50,14 +51,14 @@ func clusterUpgrade(ctx context.Context, env *cli.Env, finish bool) error {
 		return err
 	}
 	defer c.Close()
-	reply, err := members(ctx, c)
+	reply, err := view.Members(ctx, c)
 	if err != nil {
 		return err
 	}
 	row := upgradeRowOf(reply)
 	if finish {
 		was := row.Level
-		reply, err := requestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_FinishUpgrade{FinishUpgrade: &wire.FinishUpgrade{Level: newest(row)}}})
+		reply, err := view.RequestMembers(ctx, c, &wire.MetaRequest{Op: &wire.MetaRequest_FinishUpgrade{FinishUpgrade: &wire.FinishUpgrade{Level: newest(row)}}})
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// rewritingStatus is what the last scan of all files found of stripes in use that are
+// RewritingStatus is what the last scan of all files found of stripes in use that are
 // partly dead. During a scan it is what that scan has found so far.
-type rewritingStatus struct {
+type RewritingStatus struct {
 	Looking bool   `json:"looking"`
 	Rounds  uint64 `json:"rounds"`
 	Elapsed uint64 `json:"elapsed_seconds"` // since the scan began, or ended
@@ -22,17 +22,18 @@ type rewritingStatus struct {
 	Files   uint64 `json:"packed_files"` // small ones, given to movers
 }
 
-func describeRewriting(r *wire.Rewriting) *rewritingStatus {
+// DescribeRewriting returns what the leader says of the rewriting, nil where it says nothing.
+func DescribeRewriting(r *wire.Rewriting) *RewritingStatus {
 	if r == nil {
 		return nil
 	}
-	return &rewritingStatus{Looking: r.Looking, Rounds: r.Rounds, Elapsed: r.ElapsedMillis / 1000, Stripes: r.Stripes,
+	return &RewritingStatus{Looking: r.Looking, Rounds: r.Rounds, Elapsed: r.ElapsedMillis / 1000, Stripes: r.Stripes,
 		Named: r.NamedBytes, Dead: r.DeadBytes, Shared: r.SharedStripes, Chosen: r.ChosenStripes, Moved: r.ChosenBytes, Files: r.ChosenFiles}
 }
 
-// words describes it in a line. It is empty where too little is dead to mention, or where a
+// Words describes it in a line. It is empty where too little is dead to mention, or where a
 // scan has not ended yet, and no files are packed.
-func (r *rewritingStatus) words() string {
+func (r *RewritingStatus) Words() string {
 	if r == nil {
 		return ""
 	}

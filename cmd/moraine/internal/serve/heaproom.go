@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// metadataHeapRoom is how many bytes a metadata server's heap may grow by before a garbage
+// MetadataHeapRoom is how many bytes a metadata server's heap may grow by before a garbage
 // collection. Go's own rule, the size of the live heap, collects a small state all the
 // time: every command leaves some KiB of garbage.
-const metadataHeapRoom = 256 << 20
+const MetadataHeapRoom = 256 << 20
 
-// keepHeapRoom runs the collector of this process when the heap has grown by room bytes
+// KeepHeapRoom runs the collector of this process when the heap has grown by room bytes
 // since the last collection. It waits for as much growth as was live then where that is
 // more, as Go's rule does. It returns when ctx ends. It does not change an operator's GOGC.
-func keepHeapRoom(ctx context.Context, room uint64) {
+func KeepHeapRoom(ctx context.Context, room uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 )
 
 // certificateLook is how often a server checks whether its certificate expires soon.
 const certificateLook = 12 * time.Hour
 
-// watchCertificate logs when a server's certificate expires, from 30 days before.
-func watchCertificate(sec cli.Security, log *slog.Logger) func(context.Context) error {
+// WatchCertificate logs when a server's certificate expires, from 30 days before.
+func WatchCertificate(sec cli.Security, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if sec.Identity == nil {
 			<-ctx.Done()
@@ -34,9 +35,9 @@ func watchCertificate(sec cli.Security, log *slog.Logger) func(context.Context) 
 // warnOfExpiry logs a line where a certificate expires soon.
 func warnOfExpiry(log *slog.Logger, node string, at, now time.Time) {
 	switch left := at.Sub(now); {
-	case left <= certificateLeast:
+	case left <= view.CertificateLeast:
 		log.Error("the certificate expires within 7 days: renew it with `moraine cert renew`", "node", node, "expires", at.UTC(), "left", left.Round(time.Hour))
-	case left <= certificateWarning:
+	case left <= view.CertificateWarning:
 		log.Warn("the certificate expires within 30 days: renew it with `moraine cert renew`", "node", node, "expires", at.UTC(), "left", left.Round(time.Hour))
 	}
 }

@@ -1,4 +1,10 @@
-package main
+// Package serve is what the commands that run servers share: the admin port, the watch over
+// the server's certificate, the heap, the root key of an S3 endpoint, and how the parts of a
+// server start and end together.
+//
+// One path through it: a command makes its parts -> ListenAdmin opens /metrics and /healthz
+// -> RunAll runs the parts until a signal ends them or one of them fails.
+package serve
 
 import (
 	"context"
@@ -18,26 +24,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// newRegistry returns a registry that already has the Go runtime's and the
+// NewRegistry returns a registry that already has the Go runtime's and the
 // process's own metrics.
-func newRegistry() *prometheus.Registry {
+func NewRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
 
-// admin is the second port of a server: /metrics, /healthz and /debug/pprof, over plain
+// Admin is the second port of a server: /metrics, /healthz and /debug/pprof, over plain
 // HTTP. It changes nothing, and listens on loopback unless a flag names another address.
 // Profiles cost processor time and show what the process does. The port gives them to
 // callers on this host only. It never gives the command line, which may hold a key.
-type admin struct {
+type Admin struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// listenAdmin opens the port at once, so that a port in use is an error at start. Each
+// ListenAdmin opens the port at once, so that a port in use is an error at start. Each
 // request for /healthz calls healthy; nil means that the server works.
-func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*admin, error) {
+func ListenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*Admin, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("--admin-listen: %w", listenHint(err))
@@ -56,7 +62,7 @@ func listenAdmin(addr string, reg *prometheus.Registry, healthy func() error) (*
 	mux.HandleFunc("/debug/pprof/profile", onThisHost(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", onThisHost(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", onThisHost(pprof.Trace))
-	return &admin{listener: &bounded{Listener: l, slots: make(chan struct{}, maxAdminConns)}, server: &http.Server{Handler: mux,
+	return &Admin{listener: &bounded{Listener: l, slots: make(chan struct{}, maxAdminConns)}, server: &http.Server{Handler: mux,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}}, nil
 }
 
@@ -116,11 +122,11 @@ func onThisHost(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// close gives the port back where run was not called.
-func (a *admin) close() error { return a.listener.Close() }
+// Close gives the port back where run was not called.
+func (a *Admin) Close() error { return a.listener.Close() }
 
-// run serves until ctx ends.
-func (a *admin) run(ctx context.Context) error {
+// Run serves until ctx ends.
+func (a *Admin) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = a.server.Close() })
 	defer stop()
 	if err := a.server.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -143,9 +149,9 @@ func listenHint(err error) error {
 	return err
 }
 
-// checkFree fails where an address that another process will listen on is in use. The error
+// CheckFree fails where an address that another process will listen on is in use. The error
 // then comes at once and names the flag.
-func checkFree(flag string, addresses ...string) error {
+func CheckFree(flag string, addresses ...string) error {
 	for _, address := range addresses {
 		if strings.ContainsRune(address, '/') {
 			continue // a unix socket

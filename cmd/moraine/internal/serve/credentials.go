@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bufio"
@@ -15,11 +15,11 @@ import (
 )
 
 // rootKey is the one account of an S3 endpoint.
-type rootKey struct{ access, secret string }
+type rootKey struct{ Access, Secret string }
 
-// readCredentials reads a root key from a file in the format of AWS clients; the first
+// ReadCredentials reads a root key from a file in the format of AWS clients; the first
 // profile counts. It refuses a file that others can read.
-func readCredentials(file string) (rootKey, error) {
+func ReadCredentials(file string) (rootKey, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return rootKey{}, fmt.Errorf("--credentials: %w", err)
@@ -39,31 +39,31 @@ func readCredentials(file string) (rootKey, error) {
 		value = strings.TrimSpace(value)
 		switch strings.TrimSpace(name) {
 		case "aws_access_key_id":
-			key.access = value
+			key.Access = value
 		case "aws_secret_access_key":
-			key.secret = value
+			key.Secret = value
 		}
-		if key.access != "" && key.secret != "" {
+		if key.Access != "" && key.Secret != "" {
 			return key, nil
 		}
 	}
 	return rootKey{}, cli.UsageError("--credentials %s: write aws_access_key_id = ... and aws_secret_access_key = ... on two lines", file)
 }
 
-// makeCredentials reads the root key from a file. Where there is no such file it makes one
+// MakeCredentials reads the root key from a file. Where there is no such file it makes one
 // with a random key.
-func makeCredentials(file string) (rootKey, error) {
-	if key, err := readCredentials(file); !errors.Is(err, fs.ErrNotExist) {
+func MakeCredentials(file string) (rootKey, error) {
+	if key, err := ReadCredentials(file); !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
 	var random [40]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return rootKey{}, err
 	}
-	key := rootKey{access: "MORAINE" + strings.ToUpper(fmt.Sprintf("%x", random[:6])), secret: base64.RawURLEncoding.EncodeToString(random[10:])}
+	key := rootKey{Access: "MORAINE" + strings.ToUpper(fmt.Sprintf("%x", random[:6])), Secret: base64.RawURLEncoding.EncodeToString(random[10:])}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return rootKey{}, err
 	}
-	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.access, key.secret)
+	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.Access, key.Secret)
 	return key, os.WriteFile(file, []byte(text), 0o600)
 }

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // nor to a page that a browser here loads under another name. It shows its command line to
 // nobody.
 func TestProfilesAreForThisHost(t *testing.T) {
-	adm, err := listenAdmin("127.0.0.1:0", newRegistry(), func() error { return nil })
+	adm, err := ListenAdmin("127.0.0.1:0", NewRegistry(), func() error { return nil })
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = adm.listener.Close() })
 	for _, c := range []struct {
@@ -49,11 +49,11 @@ func TestProfilesAreForThisHost(t *testing.T) {
 // TestTheAdminPortIsBounded: silent connections use a bounded number of descriptors, and
 // the port answers again when they end.
 func TestTheAdminPortIsBounded(t *testing.T) {
-	adm, err := listenAdmin("127.0.0.1:0", newRegistry(), func() error { return nil })
+	adm, err := ListenAdmin("127.0.0.1:0", NewRegistry(), func() error { return nil })
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- adm.run(ctx) }()
+	go func() { ended <- adm.Run(ctx) }()
 	addr := adm.listener.Addr().String()
 	var silent []net.Conn
 	for range 2 * maxAdminConns {
