@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
@@ -19,7 +20,7 @@ type batch struct {
 	length  int64 // bytes taken in all, those overwritten since too
 	pieces  int   // spans that were made of it
 	charged int64 // of the client's budget
-	ticket  *ticket
+	ticket  *stripeio.Ticket
 	limit   int64 // of length, where it has a ticket
 	tail    int64 // of the file: where the last write ended
 	scatter bool  // takes the small writes that go on nowhere
@@ -28,12 +29,12 @@ type batch struct {
 	state   batchState
 	seq     int // in order of being sent, from 1
 	born    time.Time
-	extents []moraine.Extent // of the file, by offset; StripeOffset counts in the bytes sent
-	err     error            // failed: why
-	sent    []sentStripe     // put: where the bytes are
-	stripes []*stripeRecord
+	extents []moraine.Extent      // of the file, by offset; StripeOffset counts in the bytes sent
+	err     error                 // failed: why
+	sent    []stripeio.SentStripe // put: where the bytes are
+	stripes []*stripeio.Record
 
-	st *stripe // being sent: the sender's
+	st *stripeio.Stripe // being sent: the sender's
 	// appended is set on bytes that go to the end of the file, wherever that is
 	// when they are committed. The caller waits for them.
 	appended bool
@@ -87,14 +88,14 @@ func (b *batch) near(off, reach int64) bool {
 // seal puts the live bytes of the batch, in order, into a stripe to send, and
 // notes which ranges of the file they are. The content's mutex is held.
 func (b *batch) seal(l spans) {
-	b.st = &stripe{}
+	b.st = &stripeio.Stripe{}
 	for i := range l {
 		s := &l[i]
 		if s.b != b {
 			continue
 		}
-		s.at = b.st.length
-		b.st.lend(s.mem)
+		s.at = b.st.Length
+		b.st.Lend(s.mem)
 		if n := len(b.extents); n > 0 && b.extents[n-1].End() == s.off {
 			b.extents[n-1].Length += s.end - s.off
 			continue
@@ -120,13 +121,13 @@ func (b *batch) cutFrom(size int64) {
 
 // locate returns where [off, off+n) of the batch's bytes is, as extents at
 // offset at of a file. It must have been put.
-func (b *batch) locate(off, n, at int64) []located {
-	var out []located
+func (b *batch) locate(off, n, at int64) []stripeio.Located {
+	var out []stripeio.Located
 	first := int64(0)
 	for _, s := range b.stripes {
 		lo, hi := max(off, first), min(off+n, first+s.Length)
 		if lo < hi {
-			out = append(out, located{stripe: s, Extent: moraine.Extent{Offset: at + lo - off, Length: hi - lo,
+			out = append(out, stripeio.Located{Record: s, Extent: moraine.Extent{Offset: at + lo - off, Length: hi - lo,
 				Stripe: s.ID, StripeOffset: lo - first}})
 		}
 		first += s.Length
@@ -135,14 +136,14 @@ func (b *batch) locate(off, n, at int64) []located {
 }
 
 // placed notes where the batch's bytes are. The content's mutex is held.
-func (b *batch) placed(sent []sentStripe) {
+func (b *batch) placed(sent []stripeio.SentStripe) {
 	b.sent, b.stripes = sent, nil
 	for _, s := range sent {
-		rec, bad := stripeFromWire(s.record)
+		rec, bad := stripeio.StripeFromWire(s.Record)
 		if bad != nil { // we made it
 			panic(bad)
 		}
-		rec.grant = s.ticket.grant
+		rec.Grant = s.Ticket.Grant
 		b.stripes = append(b.stripes, rec)
 	}
 }
@@ -153,7 +154,7 @@ func (b *batch) free() int64 {
 		buf.Release()
 	}
 	if b.st != nil {
-		b.st.freeParity()
+		b.st.FreeParity()
 	}
 	n := b.charged
 	b.bufs, b.st, b.charged = nil, nil, 0

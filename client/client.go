@@ -1,19 +1,21 @@
 // Package client is how programs use a Moraine cluster: a namespace of files,
-// written and read straight to and from the servers that hold the bytes. It
-// makes stripes and their parity, finds devices, repeats what was not answered,
-// rebuilds what is lost while it reads, and checks every byte that it returns.
+// written and read straight to and from the servers that hold the bytes. It has the
+// files: by path and by number, written from beginning to end (File), at any offset
+// (Handle), and read (Reader, Stream). Requests to the metadata service, with the session,
+// the leases and the cache, are client/internal/session; stripes, with their parity and
+// their devices, are client/internal/stripeio.
 //
 // It keeps no file data between calls but what a sequential reader fetched
-// ahead, and of names and attributes only what it holds a lease on (cache.go);
+// ahead, and of names and attributes only what it holds a lease on;
 // it decides no policy, and knows nothing of checkpoints (package ckpt does).
 //
 // One path through it: Create makes an unlinked file; Write copies bytes into
-// the file's stripe; a full stripe is summed and encoded (stripe.go), its chunks
-// are put on the devices of the next placement of a grant (grants.go, put.go),
+// the file's stripe; a full stripe is summed and encoded, its chunks
+// are put on the devices of the next placement of a grant (package stripeio),
 // and its record waits in the File (writer.go) until Commit sends all records,
 // with the name, in one entry of the service's log. A Reader maps a range to
-// extents (extents.go), reads the chunks it touches in parallel straight into
-// the caller's slice, and rebuilds those that do not come (striperead.go).
+// extents, reads the chunks it touches in parallel straight into
+// the caller's slice, and rebuilds those that do not come (package stripeio).
 package client
 
 import (
@@ -28,10 +30,8 @@ import (
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
-	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/clock"
-	"github.com/morainefs/moraine/internal/erasure"
-	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -44,32 +44,8 @@ type Client struct {
 	metrics *metrics.Metrics
 
 	meta     *session.Conn
-	topology *topologyCache
-	health   *health
-	coders   erasure.Cache
-	sample   partSample // of the parts of chunks that reads rebuild
-	grants   *grantPool
-	reports  *reporter
-	pace     *pace
+	io       *stripeio.Engine
 	contents contents // of the files open for reading and writing
-
-	// pool lends the memory of write and read buffers. It never makes a writer
-	// wait: writes reserves the bytes first, and is what waits.
-	pool   *bufpool.Pool
-	writes *budget
-	// reads bounds the bytes of buffers that reads need beside the caller's own.
-	reads     *limit.Semaphore
-	readBytes int64
-	// resubmits is held by a writer that resubmits a stripe (resubmit.go).
-	resubmits gate
-	// limits are what files of the client wait for, one at a time.
-	limits limits
-	// helpers bounds the chunks read ahead of need, to rebuild others from.
-	helpers *limit.Semaphore
-	// ahead bounds what sequential readers fetched ahead.
-	ahead *limit.Semaphore
-	// zeros is what pads the last chunk of a stripe. Nobody writes to it.
-	zeros []byte
 
 	stop       context.CancelFunc
 	endSession func() error
@@ -97,10 +73,10 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	if err := c.meta.Start(ctx, life, &c.running); err != nil {
 		stop()
 		c.running.Wait()
-		c.pool.Close()
+		c.io.Pool.Close()
 		return nil, retry.Wrap("client.Dial", "", err)
 	}
-	c.grants.start(life)
+	c.io.Start(life, &c.running)
 	c.endSession = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
@@ -111,9 +87,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		c.meta.SendAllMade(ctx)
 	}
-	for _, run := range []func(context.Context){c.grants.run, c.reports.run, c.flushOld} {
-		c.running.Go(func() { run(life) })
-	}
+	c.running.Go(func() { c.flushOld(life) })
 	return c, nil
 }
 
@@ -121,21 +95,11 @@ func newClient(cfg Config, deps Deps) *Client {
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
 		CacheEntries: cfg.CacheEntries, ExclusiveLeases: cfg.ExclusiveLeases},
 		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random})
-	readBytes := cfg.MemoryBytes / 4
-	l := newLimits(cfg.Patience, limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded))
-	c := &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
-		topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
-		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
-		// larger than what is asked for: nobody waits for the pool itself.
-		pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize, Wait: l.buffers}),
-		writes: newBudget(limit.NewSemaphore(cfg.MemoryBytes-2*readBytes, l.writes), deps.Metrics),
-		reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, limits: l,
-		resubmits: newGate(&l.resubmits), ahead: limit.NewSemaphore(readBytes, l.ahead), helpers: limit.NewSemaphore(readBytes/2, l.helpers),
-		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
-	c.sample.begin()
-	c.grants = newGrantPool(c)
-	c.reports = newReporter(c)
-	return c
+	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
+		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
+		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
+		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics})
+	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io}
 }
 
 // Close ends the session, and with it the grants and unlinked files that the
@@ -147,11 +111,11 @@ func (c *Client) Close() error {
 		c.giveBack()
 		c.stop()
 		c.running.Wait()
-		c.grants.wait()
+		c.io.Wait()
 		c.meta.Forget() // nobody recalls anything from here on
 		c.lastReport()
 		err = c.endSession()
-		c.pool.Close()
+		c.io.Pool.Close()
 		if c.connections != nil {
 			err = errors.Join(err, c.connections.Close())
 		}
@@ -163,7 +127,7 @@ func (c *Client) Close() error {
 func (c *Client) lastReport() {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	c.reports.deliver(ctx)
+	c.io.Report(ctx)
 }
 
 // closePatience bounds how long Close tries to tell the service.
@@ -173,7 +137,7 @@ const closePatience = 3 * time.Second
 // buffers and of its bounds on them. A client at which no call is under way, with no file
 // open, has none. It may be called concurrently.
 func (c *Client) MemoryInUse() int64 {
-	return c.pool.Stats().InUseBytes + c.writes.sem.InUse() + c.reads.InUse() + c.ahead.InUse() + c.helpers.InUse()
+	return c.io.MemoryInUse()
 }
 
 // Meta makes one request to the metadata service, under the client's session,

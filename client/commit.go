@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -37,9 +38,9 @@ type CommitResult struct {
 // commits them in batches.
 type commitLog struct {
 	mu      sync.Mutex // held across commits: they are made in order
-	arrived map[int][]sentStripe
-	next    int          // sequence number that the ready ones end before
-	ready   []sentStripe // in order, not committed
+	arrived map[int][]stripeio.SentStripe
+	next    int                   // sequence number that the ready ones end before
+	ready   []stripeio.SentStripe // in order, not committed
 	// Of the commits so far:
 	generation uint64
 	committed  bool // there was one with bytes
@@ -51,7 +52,7 @@ type commitLog struct {
 
 // add takes the stripes of one launch. Once there are enough in a row it
 // commits them to the unlinked file.
-func (l *commitLog) add(f *File, seq int, sent []sentStripe) error {
+func (l *commitLog) add(f *File, seq int, sent []stripeio.SentStripe) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.arrived[seq] = sent
@@ -76,10 +77,10 @@ func (l *commitLog) add(f *File, seq int, sent []sentStripe) error {
 }
 
 // batchOf returns how many of the stripes go into one commit.
-func batchOf(s []sentStripe) int {
+func batchOf(s []stripeio.SentStripe) int {
 	records := 0
 	for i := range s {
-		records += 3 + len(s[i].record.Chunks)
+		records += 3 + len(s[i].Record.Chunks)
 		if records > maxCommitRecords {
 			return i
 		}
@@ -117,15 +118,15 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	switch {
 	case n == 0 || !retry.IsKind(err, moraine.Stale):
 		return attr, err
-	case mostResubmits(l.ready[:n]) >= resubmitTries:
-		return nil, refusedAgain(err)
+	case stripeio.MostResubmits(l.ready[:n]) >= stripeio.ResubmitTries:
+		return nil, stripeio.RefusedAgain(err)
 	}
-	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.inode, "err", err)
+	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.sender.Inode, "err", err)
 	old, rest := l.ready[:n], l.ready[n:]
 	l.ready, l.final = rest, false // what is put anew is settled, or in its place again
-	sent, perr := f.resubmit(ctx, old, f.send)
+	sent, perr := f.sender.Resubmit(ctx, old, f.sender.Send)
 	if perr != nil {
-		return nil, cannotResubmit(err, perr)
+		return nil, stripeio.CannotResubmit(err, perr)
 	}
 	l.ready = append(sent, rest...)
 	return nil, nil
@@ -136,10 +137,10 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND}
 	var offset uint64
 	for _, s := range l.ready[:n] {
-		op.Stripes = append(op.Stripes, s.record)
-		op.Promised = max(op.Promised, s.ticket.grant.promised())
-		op.Extents = append(op.Extents, &wire.Extent{Offset: offset, Length: s.record.Length, Stripe: s.record.Id})
-		offset += s.record.Length
+		op.Stripes = append(op.Stripes, s.Record)
+		op.Promised = max(op.Promised, s.Ticket.Grant.Promised())
+		op.Extents = append(op.Extents, &wire.Extent{Offset: offset, Length: s.Record.Length, Stripe: s.Record.Id})
+		offset += s.Record.Length
 	}
 	op.Level = levelOf(op.Stripes)
 	if final != nil {
@@ -157,8 +158,8 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 		return nil, retry.BadReply("commit")
 	}
 	for _, s := range l.ready[:n] {
-		f.c.grants.settle(s.ticket, true)
-		l.crc = crc.Combine(l.crc, s.crc, int64(s.record.Length))
+		f.c.io.Grants.Settle(s.Ticket, true)
+		l.crc = crc.Combine(l.crc, s.Crc, int64(s.Record.Length))
 	}
 	if n > 0 {
 		if !l.committed || r.Protects < l.protects {
@@ -176,9 +177,9 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 func (l *commitLog) drop(f *File) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.release(l.ready)
+	f.sender.Release(l.ready)
 	for _, s := range l.arrived {
-		f.release(s)
+		f.sender.Release(s)
 	}
 	l.ready, l.arrived = nil, nil
 }
@@ -266,7 +267,7 @@ func (f *File) Abort() {
 	f.end(&moraine.Error{Op: "client.Write", Ref: f.ref, Kind: moraine.Canceled, Err: errAborted})
 	f.close()
 	if f.log.orphaned() && f.session == f.c.meta.Current() {
-		f.c.grants.truncate(f.Inode())
+		f.c.io.Grants.Truncate(f.Inode())
 	}
 }
 
@@ -280,7 +281,7 @@ func (f *File) close() {
 	f.cur, f.ticket = nil, nil
 	f.log.drop(f)
 	f.end(errEnded)
-	f.c.writes.leave(f)
+	f.c.io.Writes.Leave(filling{f})
 }
 
 var (

@@ -7,7 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/session"
-	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -24,8 +24,9 @@ import (
 // for memory and slots), publish (whoever asks the service to change it: held
 // across requests), mu (held across no wait).
 type content struct {
-	sender
-	ref string
+	c      *Client
+	sender stripeio.Sender
+	ref    string
 	// life ends with the last handle. What is sent and committed in the
 	// background runs under it.
 	life context.Context
@@ -33,8 +34,8 @@ type content struct {
 	work sync.WaitGroup
 
 	room    room
-	gate    gate
-	publish gate
+	gate    stripeio.Turn
+	publish stripeio.Turn
 	slots   chan struct{} // one element for each batch being sent
 
 	// made is the file where it was made under an exclusive lease; nil else.
@@ -43,9 +44,9 @@ type content struct {
 	users int // handles and calls; guarded by contents.mu
 
 	mu      sync.Mutex
-	base    *wire.Attr // newest generation heard of; not changed, but replaced
-	extents *extentMap // of base's generation
-	doubted bool       // base may be older than what this client did itself
+	base    *wire.Attr          // newest generation heard of; not changed, but replaced
+	extents *stripeio.ExtentMap // of base's generation
+	doubted bool                // base may be older than what this client did itself
 	spans   spans
 	open    []*batch // being filled; also guarded by gate: both are held to change it
 	queue   []*batch // sent and not committed, in order
@@ -57,46 +58,6 @@ type content struct {
 	bare    int       // commits at level memory that protect from nothing, and may not be at nvme yet
 	faults  faults
 }
-
-// gate is a lock that can be given up waiting for.
-type gate struct {
-	turn chan struct{} // full while somebody has it
-	wait *limit.Resource
-}
-
-func newGate(wait *limit.Resource) gate { return gate{turn: make(chan struct{}, 1), wait: wait} }
-
-func (g gate) lock(ctx context.Context) error {
-	return enter(ctx, g.turn, g.wait)
-}
-
-// enter puts an element into slots, which bound what r is, and waits for room as r says.
-func enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
-	select {
-	case slots <- struct{}{}:
-		return nil
-	default:
-	}
-	return r.Wait(ctx, func(ctx context.Context) error {
-		select {
-		case slots <- struct{}{}:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
-}
-
-func (g gate) tryLock() bool {
-	select {
-	case g.turn <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (g gate) unlock() { <-g.turn }
 
 // contents are the files that a client has open for reading and writing. Safe
 // for concurrent use.
@@ -171,8 +132,8 @@ func (s *contents) letGo(ct *content) {
 	ct.users--
 	last := ct.users == 0
 	if last {
-		delete(s.of, ct.inode)
-		if o := s.opening[ct.inode]; o != nil {
+		delete(s.of, ct.sender.Inode)
+		if o := s.opening[ct.sender.Inode]; o != nil {
 			o.ended = true
 		}
 	}
@@ -196,36 +157,36 @@ func (s *contents) all() []*content {
 
 func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
-	ct := &content{ref: inode.String(), gate: newGate(&c.limits.file), publish: newGate(&c.limits.file),
+	ct := &content{c: c, ref: inode.String(), gate: stripeio.NewTurn(&c.io.Limits.File), publish: stripeio.NewTurn(&c.io.Limits.File),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
-		extents: newExtentMap(c, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
-		sender: sender{c: c, inode: inode, level: opts.Level, key: grantKey{tenant: a.Tenant, scheme: opts.Scheme, dir: moraine.InodeID(a.Parent)}}}
+		extents: stripeio.NewExtentMap(c.io, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
+		sender: stripeio.Sender{Engine: c.io, Inode: inode, Level: opts.Level, Key: stripeio.GrantKey{Tenant: a.Tenant, Scheme: opts.Scheme, Dir: moraine.InodeID(a.Parent)}}}
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
 	return ct
 }
 
 // close ends the content: nothing of it is under way or held afterwards.
 func (ct *content) close() {
-	ct.gate.turn <- struct{}{} // for good: who waits for memory may still ask us to yield
+	ct.gate.Slot <- struct{}{} // for good: who waits for memory may still ask us to yield
 	ct.end()
 	ct.work.Wait()
-	ct.c.writes.leave(ct)
+	ct.c.io.Writes.Leave(ct)
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	for _, b := range ct.open {
 		ct.giveBack(b)
 	}
 	for _, b := range ct.queue {
-		ct.release(b.sent)
+		ct.sender.Release(b.sent)
 	}
 	ct.open, ct.queue, ct.spans = nil, nil, nil
 }
 
 // giveBack ends a batch that is not sent.
 func (ct *content) giveBack(b *batch) {
-	ct.c.writes.release(b.free())
+	ct.c.io.Writes.Release(b.free())
 	if b.ticket != nil {
-		ct.c.grants.settle(b.ticket, false)
+		ct.c.io.Grants.Settle(b.ticket, false)
 		b.ticket = nil
 	}
 }
@@ -241,14 +202,14 @@ func (ct *content) sawBase(a *wire.Attr) {
 		return
 	}
 	if a.Generation != ct.base.Generation {
-		ct.extents = newExtentMap(ct.c, a.Inode, a.Generation)
+		ct.extents = stripeio.NewExtentMap(ct.c.io, a.Inode, a.Generation)
 	}
 	ct.base = a
 }
 
 // refresh asks the service what the newest content is.
 func (ct *content) refresh(ctx context.Context) error {
-	a, err := ct.c.StatInode(ctx, ct.inode)
+	a, err := ct.c.StatInode(ctx, ct.sender.Inode)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -87,7 +88,7 @@ func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opt
 func (c *Client) begin(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
 	f, err := c.create(ctx, ref, parent, link, opts)
 	if err == nil {
-		c.grants.ahead(f.key, f.Inode())
+		c.io.Grants.Ahead(f.sender.Key, f.Inode())
 	}
 	return f, err
 }
@@ -125,12 +126,12 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
 		}
 	}
-	f := &File{ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,
-		sender: sender{c: c, inode: moraine.InodeID(attr.Inode), level: opts.Level,
-			key: grantKey{tenant: attr.Tenant, scheme: opts.Scheme, dir: parent}},
+	f := &File{c: c, ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,
+		sender: stripeio.Sender{Engine: c.io, Inode: moraine.InodeID(attr.Inode), Level: opts.Level,
+			Key: stripeio.GrantKey{Tenant: attr.Tenant, Scheme: opts.Scheme, Dir: parent}},
 		slots: make(chan struct{}, c.cfg.StripesInFlight),
-		log:   commitLog{arrived: map[int][]sentStripe{}, generation: attr.Generation}}
+		log:   commitLog{arrived: map[int][]stripeio.SentStripe{}, generation: attr.Generation}}
 	f.life, f.end = context.WithCancelCause(ctx)
-	c.writes.join(f)
+	c.io.Writes.Join(filling{f})
 	return f, nil
 }

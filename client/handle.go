@@ -66,7 +66,7 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	if opts.Level == moraine.Memory && c.topology.singleHost(ctx) {
+	if opts.Level == moraine.Memory && c.io.Topology.SingleHost(ctx) {
 		opts.Level = moraine.NVMe
 	}
 	opened := c.contents.open(inode)
@@ -98,14 +98,14 @@ func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts Handle
 	fresh := c.newContent(ctx, a, unsent, opts)
 	ct := c.contents.holdOr(inode, fresh)
 	if ct == fresh {
-		c.writes.join(ct)
+		c.io.Writes.Join(ct)
 	} else {
 		fresh.end()
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	ct.sawBase(a)
-	ct.level = max(ct.level, opts.Level)
+	ct.sender.Level = max(ct.sender.Level, opts.Level)
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
 }
 
@@ -125,7 +125,7 @@ func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *
 }
 
 // Inode returns the file's number.
-func (h *Handle) Inode() moraine.InodeID { return h.ct.inode }
+func (h *Handle) Inode() moraine.InodeID { return h.ct.sender.Inode }
 
 // Size returns the file's length in bytes, with what was written through this
 // client.
@@ -224,7 +224,7 @@ func (h *Handle) Sync(ctx context.Context) error {
 		return err
 	}
 	h.ct.mu.Lock()
-	h.ct.level = moraine.NVMe
+	h.ct.sender.Level = moraine.NVMe
 	h.ct.mu.Unlock()
 	if err := h.flush(ctx, "client.Sync"); err != nil {
 		return err

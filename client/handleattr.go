@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,11 +15,11 @@ import (
 func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, error) {
 	has := func(f wire.SetAttrField) bool { return op.Valid&uint32(f) != 0 }
 	resize := has(wire.SetAttrField_SET_ATTR_SIZE)
-	if err := ct.gate.lock(ctx); err != nil {
+	if err := ct.gate.Lock(ctx); err != nil {
 		return nil, err
 	}
 	defer ct.passOn()
-	defer ct.gate.unlock()
+	defer ct.gate.Unlock()
 	if has(wire.SetAttrField_SET_ATTR_MTIME) {
 		if err := ct.launchAll(ctx); err != nil {
 			return nil, err
@@ -27,11 +28,11 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 			return nil, err
 		}
 	}
-	if err := ct.publish.lock(ctx); err != nil {
+	if err := ct.publish.Lock(ctx); err != nil {
 		return nil, err
 	}
-	defer ct.publish.unlock()
-	op.Inode = uint64(ct.inode)
+	defer ct.publish.Unlock()
+	op.Inode = uint64(ct.sender.Inode)
 	resp, err := ct.c.changeAttr(ctx, op)
 	attr, err := entryOf(resp, err, "set attributes", ct.ref)
 	ct.mu.Lock()
@@ -50,8 +51,8 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 // passOn sends what is open where somebody waits for memory: whoever had the
 // gate does, when it is free again.
 func (ct *content) passOn() {
-	if ct.c.writes.wanted() {
-		ct.yield()
+	if ct.c.io.Writes.Wanted() {
+		ct.Yield()
 	}
 }
 
@@ -71,14 +72,14 @@ func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err 
 	ct.mu.Lock()
 	base := ct.base.Size
 	ct.mu.Unlock()
-	if err := ct.room.admit(ctx, ct.c, ct.inode, base, int64(len(p))); err != nil {
+	if err := ct.room.admit(ctx, ct.c, ct.sender.Inode, base, int64(len(p))); err != nil {
 		return 0, 0, err
 	}
-	if err := ct.gate.lock(ctx); err != nil {
+	if err := ct.gate.Lock(ctx); err != nil {
 		return 0, 0, err
 	}
 	defer ct.passOn()
-	defer ct.gate.unlock()
+	defer ct.gate.Unlock()
 	// What was written before lies before it.
 	if err := ct.launchAll(ctx); err != nil {
 		return 0, 0, err
@@ -102,7 +103,7 @@ func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err 
 // appendOne puts as much of p as one stripe takes at the end of the file. The
 // gate is held, and nothing is open.
 func (ct *content) appendOne(ctx context.Context, p []byte) (off int64, n int, err error) {
-	b := &batch{born: ct.c.clock.Now(), appended: true, st: &stripe{}}
+	b := &batch{born: ct.c.clock.Now(), appended: true, st: &stripeio.Stripe{}}
 	if err := ct.fillAppended(ctx, b, p); err != nil {
 		ct.giveBack(b)
 		return 0, 0, err
@@ -143,29 +144,29 @@ func (ct *content) withdraw(b *batch, err error) (off int64, n int, _ error) {
 // fillAppended copies as much of p as one stripe takes. The memory is reserved
 // at once, so that nothing waits while it holds some.
 func (ct *content) fillAppended(ctx context.Context, b *batch, p []byte) (err error) {
-	b.limit = ct.c.smallBytes()
+	b.limit = ct.c.io.SmallBytes()
 	extra := int64(0)
 	if int64(len(p)) > b.limit {
-		if b.ticket, err = ct.c.grants.take(ctx, ct.key, ct.inode); err != nil {
+		if b.ticket, err = ct.c.io.Grants.Take(ctx, ct.sender.Key, ct.sender.Inode); err != nil {
 			return err
 		}
-		b.limit = int64(b.ticket.scheme.K) * ct.c.chunkBytes(b.ticket.scheme)
-		extra = int64(b.ticket.scheme.M) * moraine.BlockSize
+		b.limit = int64(b.ticket.Scheme.K) * ct.c.io.ChunkBytes(b.ticket.Scheme)
+		extra = int64(b.ticket.Scheme.M) * moraine.BlockSize
 	}
 	p = p[:min(int64(len(p)), b.limit)]
 	need := int64(len(p)) + b.share(int64(len(p))) + extra
-	if err := ct.c.writes.acquire(ctx, need); err != nil {
+	if err := ct.c.io.Writes.Acquire(ctx, need); err != nil {
 		return err
 	}
 	b.charged = need
 	for len(p) > 0 {
-		buf, err := ct.c.pool.Get(ctx, min(len(p), int(ct.c.cfg.ChunkBytes)))
+		buf, err := ct.c.io.Pool.Get(ctx, min(len(p), int(ct.c.cfg.ChunkBytes)))
 		if err != nil {
 			return err
 		}
 		b.bufs = append(b.bufs, buf)
 		n := copy(buf.Bytes(), p)
-		b.st.lend(buf.Bytes()[:n])
+		b.st.Lend(buf.Bytes()[:n])
 		b.length += int64(n)
 		p = p[n:]
 	}

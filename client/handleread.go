@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,7 +17,7 @@ type view struct {
 	off  int64
 	p    []byte // as long as the range is within the file
 	base *wire.Attr
-	ext  *extentMap
+	ext  *stripeio.ExtentMap
 	put  []spanRead // on chunkservers, not committed
 	gaps [][2]int64 // of the base, by offset
 }
@@ -25,7 +26,7 @@ type view struct {
 type spanRead struct {
 	b        *batch
 	off, end int64
-	found    []located
+	found    []stripeio.Located
 }
 
 // look copies what is in memory of [off, off+len(p)) to p, and returns where the
@@ -123,10 +124,10 @@ func (h *Handle) readView(ctx context.Context, v *view, trust bool) error {
 		return nil
 	}
 	var group errgroup.Group
-	group.SetLimit(maxParallelStripes)
+	group.SetLimit(stripeio.MaxParallelStripes)
 	for _, s := range v.put {
 		group.Go(func() error {
-			_, err := h.ct.c.readLocated(ctx, s.found, v.p[s.off-v.off:s.end-v.off], s.off, trust)
+			_, err := h.ct.c.io.ReadLocated(ctx, s.found, v.p[s.off-v.off:s.end-v.off], s.off, trust)
 			return err
 		})
 	}
@@ -153,7 +154,7 @@ type baseReader struct {
 }
 
 // readerOf returns the handle's reader of a base, to be released.
-func (h *Handle) readerOf(base *wire.Attr, ext *extentMap) *baseReader {
+func (h *Handle) readerOf(base *wire.Attr, ext *stripeio.ExtentMap) *baseReader {
 	h.mu.Lock()
 	r, old := h.reader, (*baseReader)(nil)
 	if r == nil || r.attr.Generation != base.Generation {

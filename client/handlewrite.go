@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 )
 
 // maxOpenBatches bounds the runs of writes, at different places of one file,
@@ -23,7 +24,7 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 	if err := ct.mayGrow(ctx, off+int64(len(p))); err != nil {
 		return 0, err
 	}
-	if err := ct.gate.lock(ctx); err != nil {
+	if err := ct.gate.Lock(ctx); err != nil {
 		return 0, err
 	}
 	n := 0
@@ -33,9 +34,9 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 		took, err = ct.step(ctx, p[n:], off+int64(n))
 		n += took
 	}
-	ct.gate.unlock()
-	if ct.c.writes.wanted() {
-		ct.yield()
+	ct.gate.Unlock()
+	if ct.c.io.Writes.Wanted() {
+		ct.Yield()
 	}
 	return n, err
 }
@@ -46,7 +47,7 @@ func (ct *content) mayGrow(ctx context.Context, end int64) error {
 		ct.mu.Lock()
 		base, running := ct.base.Size, ct.running
 		ct.mu.Unlock()
-		err := ct.room.admit(ctx, ct.c, ct.inode, base, end-int64(base))
+		err := ct.room.admit(ctx, ct.c, ct.sender.Inode, base, end-int64(base))
 		if moraine.KindOf(err) != moraine.QuotaExceeded {
 			return err
 		}
@@ -76,7 +77,7 @@ func (ct *content) step(ctx context.Context, p []byte, off int64) (int, error) {
 	if b == nil {
 		return 0, ct.launch(ctx, ct.stalest())
 	}
-	limit := ct.c.smallBytes()
+	limit := ct.c.io.SmallBytes()
 	switch {
 	case b.ticket == nil && b.length+int64(len(p)) > limit && !b.full(endOfFile):
 		return 0, ct.takeTicket(ctx, b)
@@ -159,22 +160,22 @@ func (ct *content) stalest() *batch {
 // takeTicket gets the batch its stripe's number, now that it is to be a large
 // one: its scheme says how long it may become.
 func (ct *content) takeTicket(ctx context.Context, b *batch) error {
-	t, err := ct.c.grants.take(ctx, ct.key, ct.inode)
+	t, err := ct.c.io.Grants.Take(ctx, ct.sender.Key, ct.sender.Inode)
 	if err != nil {
 		return err
 	}
-	b.ticket, b.limit = t, int64(t.scheme.K)*ct.c.chunkBytes(t.scheme)
-	_, err = ct.reserve(ctx, b, b.share(b.length)+int64(t.scheme.M)*moraine.BlockSize)
+	b.ticket, b.limit = t, int64(t.Scheme.K)*ct.c.io.ChunkBytes(t.Scheme)
+	_, err = ct.reserve(ctx, b, b.share(b.length)+int64(t.Scheme.M)*moraine.BlockSize)
 	return err
 }
 
 // grow gives the batch another buffer.
 func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
-	n := min(max(b.own(), firstSegment), ct.c.cfg.ChunkBytes, limit-b.length)
+	n := min(max(b.own(), stripeio.FirstSegment), ct.c.cfg.ChunkBytes, limit-b.length)
 	if ok, err := ct.reserve(ctx, b, n+b.share(n)); !ok {
 		return err
 	}
-	buf, err := ct.c.pool.Get(ctx, int(n))
+	buf, err := ct.c.io.Pool.Get(ctx, int(n))
 	if err != nil {
 		return err
 	}
@@ -186,10 +187,10 @@ func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 
 // share returns how much parity n bytes of the batch come to.
 func (b *batch) share(n int64) int64 {
-	if b.ticket == nil || b.ticket.scheme.IsCopies() {
+	if b.ticket == nil || b.ticket.Scheme.IsCopies() {
 		return 0
 	}
-	k, m := int64(b.ticket.scheme.K), int64(b.ticket.scheme.M)
+	k, m := int64(b.ticket.Scheme.K), int64(b.ticket.Scheme.M)
 	return (n*m + k - 1) / k
 }
 
@@ -197,8 +198,8 @@ func (b *batch) share(n int64) int64 {
 // all that is open is sent as it is, so that nothing waits while it holds bytes
 // that do not move; false with no error says that this happened. The gate is held.
 func (ct *content) reserve(ctx context.Context, b *batch, n int64) (bool, error) {
-	w := ct.c.writes
-	if w.try(n) {
+	w := ct.c.io.Writes
+	if w.Try(n) {
 		b.charged += n
 		return true, nil
 	}
@@ -206,7 +207,7 @@ func (ct *content) reserve(ctx context.Context, b *batch, n int64) (bool, error)
 		ct.c.metrics.StripesCutShort.Inc()
 		return false, ct.launchAll(ctx)
 	}
-	if err := w.acquire(ctx, n); err != nil {
+	if err := w.Acquire(ctx, n); err != nil {
 		return false, err
 	}
 	b.charged += n
@@ -223,13 +224,13 @@ func (ct *content) launchAll(ctx context.Context) error {
 	return nil
 }
 
-// yield sends what is open, if nobody is at work with it: somebody waits for
+// Yield sends what is open, if nobody is at work with it: somebody waits for
 // memory.
-func (ct *content) yield() {
-	if !ct.gate.tryLock() {
+func (ct *content) Yield() {
+	if !ct.gate.TryLock() {
 		return // whoever has the gate looks at budget.wanted when it lets go
 	}
-	defer ct.gate.unlock()
+	defer ct.gate.Unlock()
 	ct.launchSome()
 }
 

@@ -25,7 +25,7 @@ func levelOf(stripes []*wire.Stripe) uint32 {
 // SingleHost reports whether one host of the cluster alone, or none, is alive and has a
 // device that takes chunks, as far as is known: then what is acknowledged at level memory
 // is one copy, whatever devices it is on, and protected from nothing.
-func (c *Client) SingleHost(ctx context.Context) bool { return c.topology.singleHost(ctx) }
+func (c *Client) SingleHost(ctx context.Context) bool { return c.io.Topology.SingleHost(ctx) }
 
 // IsLost reports whether a file has lost bytes that were in memory alone: it has
 // content, and that is at no level.
@@ -73,7 +73,7 @@ func (ct *content) awaitNVMe(ctx context.Context) error {
 	if safe {
 		return nil
 	}
-	return ct.c.waitNVMe(ctx, ct.inode)
+	return ct.c.waitNVMe(ctx, ct.sender.Inode)
 }
 
 // awaitProtected returns when what was committed is protected from the loss of a
@@ -103,5 +103,5 @@ func (ct *content) sawProtection(op *wire.Commit, r *wire.CommitReply) {
 		return
 	}
 	ct.bare++
-	ct.level = moraine.NVMe
+	ct.sender.Level = moraine.NVMe
 }

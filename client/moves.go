@@ -93,12 +93,8 @@ func (c *Client) SetPolicy(ctx context.Context, dir moraine.InodeID, policy *wir
 
 // GetPolicy returns an inode's own policy and the one in effect for it.
 func (c *Client) GetPolicy(ctx context.Context, inode moraine.InodeID) (*wire.PolicyReply, error) {
-	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{
-		Inode: uint64(inode)}}})
-	if err == nil && resp.GetPolicy() == nil {
-		err = retry.BadReply("get policy")
-	}
-	return resp.GetPolicy(), retry.Wrap("client.GetPolicy", inode.String(), err)
+	reply, err := c.io.GetPolicy(ctx, inode)
+	return reply, retry.Wrap("client.GetPolicy", inode.String(), err)
 }
 
 // Tier describes the object tier as a whole.

@@ -179,12 +179,12 @@ func (a *readahead) fetch(ctx context.Context, off int64) bool {
 	if a.blocks[off] != nil {
 		return true
 	}
-	if !a.r.c.ahead.TryAcquire(a.block) {
+	if !a.r.c.io.Ahead.TryAcquire(a.block) {
 		return false
 	}
-	buf := a.r.c.pool.TryGet(int(size))
+	buf := a.r.c.io.Pool.TryGet(int(size))
 	if buf == nil {
-		a.r.c.ahead.Release(a.block)
+		a.r.c.io.Ahead.Release(a.block)
 		return false
 	}
 	// The block outlives the read that it was begun by, until Close at the
@@ -279,7 +279,7 @@ func (a *readahead) letGo(b *aheadBlock) {
 	b.users--
 	if b.users == 0 && b.gone {
 		b.buf.Release()
-		a.r.c.ahead.Release(a.block)
+		a.r.c.io.Ahead.Release(a.block)
 	}
 }
 

@@ -3,12 +3,10 @@ package client
 import (
 	"context"
 	"io"
-	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -20,16 +18,9 @@ type Reader struct {
 	c       *Client
 	ref     string
 	attr    *wire.Attr
-	extents *extentMap
+	extents *stripeio.ExtentMap
 	ahead   *readahead
 }
-
-// maxParallelStripes bounds the stripes that one call reads side by side.
-const maxParallelStripes = 8
-
-// stripeTries bounds how often a stripe of a range is read again before the
-// whole range is, from extents that are looked up anew.
-const stripeTries = 3
 
 // OpenFile opens a regular file for reading, through symbolic links.
 func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
@@ -48,7 +39,7 @@ func (c *Client) OpenInode(ctx context.Context, inode moraine.InodeID) (*Reader,
 	}
 	r, err := c.open(inode.String(), a)
 	if err == nil {
-		r.extents.job = jobOf(ctx)
+		r.extents.Job = stripeio.JobOf(ctx)
 	}
 	return r, err
 }
@@ -61,11 +52,11 @@ func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {
 	default:
 		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument}
 	}
-	return c.newReader(ref, a, newExtentMap(c, a.Inode, a.Generation)), nil
+	return c.newReader(ref, a, stripeio.NewExtentMap(c.io, a.Inode, a.Generation)), nil
 }
 
 // newReader returns a reader of the generation that extents is of.
-func (c *Client) newReader(ref string, a *wire.Attr, extents *extentMap) *Reader {
+func (c *Client) newReader(ref string, a *wire.Attr, extents *stripeio.ExtentMap) *Reader {
 	r := &Reader{c: c, ref: ref, attr: a, extents: extents}
 	r.ahead = newReadahead(r)
 	return r
@@ -136,10 +127,10 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 		case (retry.IsKind(err, moraine.Lost) || retry.IsKind(err, moraine.PermissionDenied)) && !refreshed:
 			// Not where the record says, or the capability ended before its renewal.
 			refreshed = true
-			r.extents.forget()
+			r.extents.Forget()
 		case retry.IsTransient(err):
 			// A layout that changed shows as servers that do not have it.
-			r.extents.forget()
+			r.extents.Forget()
 			if !retry.Pause(ctx, r.c.clock, try) {
 				return retry.ContextErrorAfter(ctx, "read", err)
 			}
@@ -151,74 +142,13 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 
 // readOnce reads each extent's range, several side by side.
 func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool) error {
-	found, err := r.extents.find(ctx, off, off+int64(len(dst)))
+	found, err := r.extents.Find(ctx, off, off+int64(len(dst)))
 	if err != nil {
 		return err
 	}
-	bad, err := r.c.readLocated(ctx, found, dst, off, trust)
+	bad, err := r.c.io.ReadLocated(ctx, found, dst, off, trust)
 	if bad {
-		r.extents.doubt()
+		r.extents.Doubt()
 	}
 	return err
-}
-
-// readLocated fills dst, which begins at offset off of a file, from extents that
-// overlap it, in order: what none covers is a hole. bad says that a chunk was
-// lost, wrong, or not the one that its record means.
-func (c *Client) readLocated(ctx context.Context, found []located, dst []byte, off int64, trust bool) (bad bool, err error) {
-	var wrong atomic.Bool
-	once := func(ctx context.Context, e located, lo int64, part []byte) error {
-		at := e.StripeOffset + lo - e.Offset
-		if e.object != nil {
-			return c.readObject(ctx, e.object, at, part)
-		}
-		sr := newStripeRead(c, e.stripe, at, part, trust)
-		err := sr.run(ctx)
-		if sr.foundBad() {
-			wrong.Store(true)
-		}
-		return err
-	}
-	run := func(ctx context.Context, e located, lo int64, part []byte) error {
-		for try := 0; ; try++ {
-			err := once(ctx, e, lo, part)
-			// A range of many stripes would never be whole if one that fails made
-			// all of it begin again.
-			if err == nil || !retry.IsTransient(err) || try == stripeTries || !retry.Pause(ctx, c.clock, try+2*boolInt(e.object != nil)) {
-				return err
-			}
-		}
-	}
-	at := off
-	end := off + int64(len(dst))
-	// covered returns the part of dst that an extent, the next one, is for.
-	covered := func(e *located) (lo int64, part []byte) {
-		lo, hi := max(e.Offset, at), min(e.End(), end)
-		clear(dst[at-off : lo-off]) // a hole
-		at = hi
-		return lo, dst[lo-off : hi-off]
-	}
-	if len(found) == 1 { // as of a small read, which need not pay for more
-		lo, part := covered(&found[0])
-		clear(dst[at-off:])
-		err := run(ctx, found[0], lo, part)
-		return wrong.Load(), err
-	}
-	var group errgroup.Group
-	group.SetLimit(maxParallelStripes)
-	all, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for _, e := range found {
-		lo, part := covered(&e)
-		group.Go(func() error {
-			err := run(all, e, lo, part)
-			if err != nil {
-				cancel()
-			}
-			return err
-		})
-	}
-	clear(dst[at-off:])
-	err = group.Wait()
-	return wrong.Load(), err
 }

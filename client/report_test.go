@@ -30,7 +30,7 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 		j := resp.GetJobs().Jobs[0]
 		for _, task := range j.Repairs {
 			for _, in := range task.Intents {
-				data, sum, release, err := cl.RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
+				data, sum, release, err := cl.Stripes().RebuildChunk(c.ctx, task.Stripe, int(in.Index), task.Missing)
 				require.NoError(c.t, err)
 				to := c.hostOf(in.Device)
 				to.mu.Lock()

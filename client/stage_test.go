@@ -63,8 +63,8 @@ func TestStageRange(t *testing.T) {
 		object := &wire.Object{Id: testObject}
 		var paced atomic.Int64
 		pace := func(_ context.Context, n int64) error { paced.Add(n); return nil }
-		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000, pace))
-		require.NoError(t, cl.StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20, nil))
+		require.NoError(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1_000_000, pace))
+		require.NoError(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 1_000_000, 64<<20, nil))
 		moved := int64(0)
 		for _, op := range s.ops {
 			if op.Extents[0].Offset < 1_000_000 {
@@ -120,7 +120,7 @@ func TestStageRangeFails(t *testing.T) {
 		s := c.onStage(data, 0)
 		object := &wire.Object{Id: testObject}
 		s.refused = errKind(moraine.Fenced)
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Fenced)
+		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Fenced)
 		s.refused = nil
 		for _, h := range c.hosts {
 			h.fail(func(_ context.Context, req any) error {
@@ -131,11 +131,11 @@ func TestStageRangeFails(t *testing.T) {
 			})
 		}
 		before := c.puts()
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Lost)
+		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, a, object, 0, 1<<30, nil), moraine.Lost)
 		require.Equal(t, before, c.puts())
 		require.Empty(t, s.ops)
 		next := proto.Clone(a).(*wire.Attr)
 		next.Generation++
-		require.ErrorIs(t, cl.StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
+		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
 	})
 }

@@ -8,13 +8,14 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // launch sends a batch in the background, after a wait for a slot. The gate is
 // held. On error the batch is as it was.
 func (ct *content) launch(ctx context.Context, b *batch) error {
-	if err := enter(ctx, ct.slots, &ct.c.limits.stripes); err != nil {
+	if err := stripeio.Enter(ctx, ct.slots, &ct.c.io.Limits.Stripes); err != nil {
 		return err
 	}
 	ct.sendOff(b)
@@ -29,7 +30,7 @@ func (ct *content) sendOff(b *batch) {
 	if !b.appended {
 		b.seal(ct.spans)
 	}
-	if b.st.length == 0 { // all of it was overwritten, or cut off
+	if b.st.Length == 0 { // all of it was overwritten, or cut off
 		b.state = batchDone
 		ct.giveBack(b)
 		<-ct.slots
@@ -45,51 +46,18 @@ func (ct *content) sendOff(b *batch) {
 		defer func() { <-ct.slots }()
 		ctx, cancel := context.WithTimeout(ct.life, ct.c.cfg.Patience)
 		defer cancel()
-		sent, err := to.sendAgain(ctx, b.st, ticket)
+		sent, err := to.SendAgain(ctx, b.st, ticket)
 		ct.arrived(b, sent, err)
 	})
 }
 
-// sendAgain is send that begins again where the session expired meanwhile: the
-// bytes are still held.
-func (s *sender) sendAgain(ctx context.Context, st *stripe, t *ticket) ([]sentStripe, error) {
-	for try := 0; ; try++ {
-		sent, err := s.send(ctx, st, t)
-		t = nil
-		if err == nil && s.c.meta.Doubtful(s.c.meta.Current()) {
-			// Nothing can be committed now; what the bytes were put under may be
-			// over by the time it can. They are not let go before that is known.
-			_ = s.c.meta.Renew(ctx, false)
-		}
-		if err == nil && !s.expired(sent) {
-			return sent, nil
-		}
-		if err == nil {
-			s.release(sent)
-			continue
-		}
-		if !retry.IsKind(err, moraine.SessionExpired) || ctx.Err() != nil {
-			return nil, err
-		}
-		if err := s.c.meta.Renew(ctx, false); err != nil || !retry.Pause(ctx, s.c.clock, try) {
-			return nil, retry.ContextErrorAfter(ctx, "put stripe", err)
-		}
-	}
-}
-
-// expired reports whether the session that stripes were put under is over.
-func (s *sender) expired(sent []sentStripe) bool {
-	now := s.c.meta.Current()
-	return slices.ContainsFunc(sent, func(s sentStripe) bool { return s.ticket.grant.session != now })
-}
-
 // arrived takes what became of sending a batch, and gives its memory back.
-func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
+func (ct *content) arrived(b *batch, sent []stripeio.SentStripe, err error) {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	switch {
 	case b.state == batchFailed: // withdrawn
-		ct.release(sent)
+		ct.sender.Release(sent)
 	case err == nil:
 		b.placed(sent)
 		b.state = batchPut
@@ -101,7 +69,7 @@ func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
 	default:
 		ct.fail(b, err)
 	}
-	ct.c.writes.release(b.free())
+	ct.c.io.Writes.Release(b.free())
 	ct.prune()
 	if ct.tooMany() {
 		ct.wanted = ct.seq
@@ -114,11 +82,11 @@ func (ct *content) arrived(b *batch, sent []sentStripe, err error) {
 func (ct *content) fail(b *batch, err error) {
 	b.state, b.err = batchFailed, err
 	ct.spans.drop(func(o *batch) bool { return o == b })
-	ct.release(b.sent)
+	ct.sender.Release(b.sent)
 	b.sent = nil
 	if !b.appended { // who appended is told at once
 		ct.faults.add(err)
-		ct.c.log.Warn("written bytes are lost", "inode", ct.inode, "err", err)
+		ct.c.log.Warn("written bytes are lost", "inode", ct.sender.Inode, "err", err)
 	}
 }
 
@@ -158,22 +126,22 @@ func (ct *content) tooMany() bool {
 func (b *batch) records() int {
 	n := 2 * len(b.extents)
 	for _, s := range b.sent {
-		n += 3 + len(s.record.Chunks)
+		n += 3 + len(s.Record.Chunks)
 	}
 	return n
 }
 
 // resubmits returns how often the batch was put anew. It must have been put.
-func (b *batch) resubmits() int { return mostResubmits(b.sent) }
+func (b *batch) resubmits() int { return stripeio.MostResubmits(b.sent) }
 
 // flush sends everything written before and returns when all of it is
 // committed, or given up.
 func (ct *content) flush(ctx context.Context) error {
-	if err := ct.gate.lock(ctx); err != nil {
+	if err := ct.gate.Lock(ctx); err != nil {
 		return err
 	}
 	err := ct.launchAll(ctx)
-	ct.gate.unlock()
+	ct.gate.Unlock()
 	if err != nil {
 		return err
 	}
@@ -221,9 +189,9 @@ func (ct *content) ready() bool {
 // be.
 func (ct *content) commitWanted() {
 	for {
-		if err := ct.publish.lock(ct.life); err == nil {
+		if err := ct.publish.Lock(ct.life); err == nil {
 			ct.commitNext()
-			ct.publish.unlock()
+			ct.publish.Unlock()
 		}
 		ct.mu.Lock()
 		ct.signal()
@@ -253,7 +221,7 @@ func (ct *content) commitNext() {
 	var reply *wire.CommitReply
 	var err error
 	if len(op.Extents) > 0 {
-		reply, err = ct.commit(op, set[0].sent[0].ticket.grant.session)
+		reply, err = ct.commit(op, set[0].sent[0].Ticket.Grant.Session)
 		if retry.IsKind(err, moraine.Stale) {
 			if err = ct.resubmitBatches(set, err); err == nil {
 				return // by a lesser scheme they may be more than one entry takes
@@ -279,18 +247,18 @@ func (ct *content) commitNext() {
 // resubmitBatches has the bytes of batches put anew that could not be committed since
 // devices went out, some times. Publish is held, so that their extents stay as they are.
 func (ct *content) resubmitBatches(set []*batch, refused error) error {
-	if set[0].resubmits() >= resubmitTries { // and so are the others
-		return refusedAgain(refused)
+	if set[0].resubmits() >= stripeio.ResubmitTries { // and so are the others
+		return stripeio.RefusedAgain(refused)
 	}
-	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.inode, "err", refused)
+	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.sender.Inode, "err", refused)
 	for _, b := range set {
 		ct.mu.Lock()
 		old, to := b.sent, ct.sender
 		b.sent = nil
 		ct.mu.Unlock()
-		sent, err := to.resubmit(ct.life, old, to.sendAgain)
+		sent, err := to.Resubmit(ct.life, old, to.SendAgain)
 		if err != nil {
-			return cannotResubmit(refused, err)
+			return stripeio.CannotResubmit(refused, err)
 		}
 		ct.mu.Lock()
 		b.placed(sent)
@@ -355,7 +323,7 @@ func (ct *content) commitOf(set []*batch) *wire.Commit {
 			laid.put(span{off: e.Offset, end: e.End(), b: b, at: e.StripeOffset})
 		}
 	}
-	op := &wire.Commit{Inode: uint64(ct.inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY,
+	op := &wire.Commit{Inode: uint64(ct.sender.Inode), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY,
 		Final: len(set) == len(ct.queue) && len(ct.open) == 0}
 	if set[0].appended {
 		op.Mode = wire.CommitMode_COMMIT_MODE_APPEND
@@ -370,9 +338,9 @@ func (ct *content) commitOf(set []*batch) *wire.Commit {
 	}
 	for _, b := range set {
 		for _, s := range b.sent {
-			if used[moraine.StripeID(s.record.Id)] {
-				op.Stripes = append(op.Stripes, s.record)
-				op.Promised = max(op.Promised, s.ticket.grant.promised())
+			if used[moraine.StripeID(s.Record.Id)] {
+				op.Stripes = append(op.Stripes, s.Record)
+				op.Promised = max(op.Promised, s.Ticket.Grant.Promised())
 			}
 		}
 	}
@@ -390,7 +358,7 @@ func (ct *content) committed(set []*batch, op *wire.Commit, attr *wire.Attr) {
 	for _, b := range set {
 		b.state = batchDone
 		for _, s := range b.sent {
-			ct.c.grants.settle(s.ticket, used[s.record.Id])
+			ct.c.io.Grants.Settle(s.Ticket, used[s.Record.Id])
 		}
 		b.sent = nil
 		if b.appended && attr != nil {
@@ -418,7 +386,7 @@ func (ct *content) commitFailed(set []*batch, err error) {
 // commit it any more. The mutex is held.
 func (ct *content) dropExpired() {
 	for _, b := range ct.queue {
-		if b.state == batchPut && ct.expired(b.sent) {
+		if b.state == batchPut && ct.sender.Expired(b.sent) {
 			ct.fail(b, &moraine.Error{Op: "commit", Ref: ct.ref, Kind: moraine.IOError, Err: session.ErrPutLost})
 		}
 	}
@@ -453,9 +421,9 @@ func (ct *content) flushIfOld() {
 	if old.IsZero() || ct.c.clock.Now().Sub(old) < commitAge {
 		return
 	}
-	if ct.gate.tryLock() { // else somebody writes, and sends what is full
+	if ct.gate.TryLock() { // else somebody writes, and sends what is full
 		ct.launchSome()
-		ct.gate.unlock()
+		ct.gate.Unlock()
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,7 +22,8 @@ import (
 // for longer than a session lasts, so that what was put is gone: write the file
 // again.
 type File struct {
-	sender
+	c       *Client
+	sender  stripeio.Sender
 	ref     string                                             // path, or inode, for errors
 	attr    *wire.Attr                                         // as created
 	link    *wire.LinkTarget                                   // the name it is to get; nil: none
@@ -38,18 +40,18 @@ type File struct {
 	sending sync.WaitGroup
 	log     commitLog
 
-	mu     sync.Mutex // guards what follows; held across waits for memory and slots
-	cur    *stripe    // being filled; nil: none
-	ticket *ticket    // of cur, once it is past the size of a small remainder
-	limit  int64      // of cur's length, where it has a ticket
-	size   int64      // bytes taken in all
-	gives  uint64     // size of the file that its name has, as far as it matters to a quota
-	seq    int        // of the next stripe to be sent
+	mu     sync.Mutex       // guards what follows; held across waits for memory and slots
+	cur    *stripeio.Stripe // being filled; nil: none
+	ticket *stripeio.Ticket // of cur, once it is past the size of a small remainder
+	limit  int64            // of cur's length, where it has a ticket
+	size   int64            // bytes taken in all
+	gives  uint64           // size of the file that its name has, as far as it matters to a quota
+	seq    int              // of the next stripe to be sent
 	ended  bool
 }
 
 // Inode returns the file's number.
-func (f *File) Inode() moraine.InodeID { return f.inode }
+func (f *File) Inode() moraine.InodeID { return f.sender.Inode }
 
 // Size returns how many bytes were written so far.
 func (f *File) Size() int64 {
@@ -102,7 +104,7 @@ func (f *File) append(p []byte, lent bool) (int, error) {
 		}
 	}
 	f.mu.Unlock()
-	if f.c.writes.wanted() {
+	if f.c.io.Writes.Wanted() {
 		f.yield()
 	}
 	return n, f.fail("client.Write", err)
@@ -149,31 +151,31 @@ func (f *File) broken() error {
 // be done first, such as to send a stripe that is full. The mutex is held.
 func (f *File) step(p []byte, lent bool) (int, error) {
 	if f.cur == nil {
-		f.cur = &stripe{}
+		f.cur = &stripeio.Stripe{}
 	}
 	s := f.cur
-	limit := f.c.smallBytes()
-	if f.ticket == nil && s.length+int64(len(p)) > limit {
+	limit := f.c.io.SmallBytes()
+	if f.ticket == nil && s.Length+int64(len(p)) > limit {
 		return 0, f.takeTicket()
 	}
 	if f.ticket != nil {
 		limit = f.limit
 	}
-	if s.length >= limit {
+	if s.Length >= limit {
 		return 0, f.launch()
 	}
-	if !lent && s.length == 0 && f.ticket != nil && int64(len(p)) >= limit {
+	if !lent && s.Length == 0 && f.ticket != nil && int64(len(p)) >= limit {
 		return f.takeWhole(p[:limit])
 	}
 	if lent {
-		n := min(int64(len(p)), limit-s.length)
+		n := min(int64(len(p)), limit-s.Length)
 		if ok, err := f.reserve(f.share(n)); !ok {
 			return 0, err
 		}
-		s.lend(p[:n])
+		s.Lend(p[:n])
 		return int(n), nil
 	}
-	if n := s.fill(p, limit); n > 0 {
+	if n := s.Fill(p, limit); n > 0 {
 		return n, nil
 	}
 	return 0, f.grow(limit)
@@ -181,110 +183,76 @@ func (f *File) step(p []byte, lent bool) (int, error) {
 
 // grow gives the stripe another buffer.
 func (f *File) grow(limit int64) error {
-	n := min(f.cur.nextSegment(f.c.cfg.ChunkBytes), limit-f.cur.length)
+	n := min(f.cur.NextSegment(f.c.cfg.ChunkBytes), limit-f.cur.Length)
 	if ok, err := f.reserve(n + f.share(n)); !ok {
 		return err
 	}
-	buf, err := f.c.pool.Get(f.life, int(n))
+	buf, err := f.c.io.Pool.Get(f.life, int(n))
 	if err != nil {
 		return err
 	}
-	f.cur.addBuffer(buf)
+	f.cur.AddBuffer(buf)
 	return nil
 }
 
 // share returns how much parity n bytes of the stripe come to.
 func (f *File) share(n int64) int64 {
-	if f.ticket == nil || f.ticket.scheme.IsCopies() {
+	if f.ticket == nil || f.ticket.Scheme.IsCopies() {
 		return 0
 	}
-	k, m := int64(f.ticket.scheme.K), int64(f.ticket.scheme.M)
+	k, m := int64(f.ticket.Scheme.K), int64(f.ticket.Scheme.M)
 	return (n*m + k - 1) / k
 }
 
 // takeTicket gets the stripe its number, now that it is to be a large one: its
 // scheme says how long it may become.
 func (f *File) takeTicket() error {
-	t, err := f.c.grants.take(f.life, f.key, f.Inode())
+	t, err := f.c.io.Grants.Take(f.life, f.sender.Key, f.Inode())
 	if err != nil {
 		return err
 	}
 	f.ticket = t
-	f.limit = int64(t.scheme.K) * f.c.chunkBytes(t.scheme)
+	f.limit = int64(t.Scheme.K) * f.c.io.ChunkBytes(t.Scheme)
 	// Chunks are rounded up to whole blocks, and so is their parity.
-	if ok, err := f.reserve(f.share(f.cur.length) + int64(t.scheme.M)*moraine.BlockSize); !ok {
+	if ok, err := f.reserve(f.share(f.cur.Length) + int64(t.Scheme.M)*moraine.BlockSize); !ok {
 		return err
 	}
 	return nil
 }
 
-// chunkBytes returns the length of the chunks of a full stripe: the configured
-// one, or less where two stripes of that would not fit into the memory.
-func (c *Client) chunkBytes(scheme moraine.Scheme) int64 {
-	fits := (c.writes.size/2)/int64(scheme.Chunks()) - moraine.BlockSize
-	return min(c.cfg.ChunkBytes, max(moraine.BlockSize, fits/moraine.BlockSize*moraine.BlockSize))
-}
-
-// smallBytes returns the largest end of a file that is kept as copies.
-func (c *Client) smallBytes() int64 { return min(moraine.SmallRemainder, c.cfg.ChunkBytes/2) }
-
 // reserve takes n bytes of the budget for the stripe. Where they are not there
 // the stripe is sent as it is, so that nothing waits while it holds one; false
 // with no error says that this happened. The mutex is held.
 func (f *File) reserve(n int64) (bool, error) {
-	w := f.c.writes
-	if !w.try(n) {
-		if f.cur.length > 0 {
+	w := f.c.io.Writes
+	if !w.Try(n) {
+		if f.cur.Length > 0 {
 			f.c.metrics.StripesCutShort.Inc()
 			return false, f.launch()
 		}
-		if f.cur.charged > 0 {
-			w.release(f.cur.charged) // nothing is held while we wait
-			n += f.cur.charged
-			f.cur.charged = 0
+		if f.cur.Charged > 0 {
+			w.Release(f.cur.Charged) // nothing is held while we wait
+			n += f.cur.Charged
+			f.cur.Charged = 0
 		}
-		if err := w.acquire(f.life, n); err != nil {
+		if err := w.Acquire(f.life, n); err != nil {
 			return false, err
 		}
 	}
-	f.cur.charged += n
+	f.cur.Charged += n
 	return true, nil
 }
 
-// takeWhole makes a full stripe of p at once: each column is copied, summed and
+// TakeWhole makes a full stripe of p at once: each column is copied, summed and
 // encoded while it is in cache.
 func (f *File) takeWhole(p []byte) (int, error) {
 	n := int64(len(p))
 	if ok, err := f.reserve(n + f.share(n)); !ok {
 		return 0, err
 	}
-	scheme := f.ticket.scheme
-	c := scheme.ChunkLen(n)
-	src := &stripe{}
-	src.lend(p)
-	st := f.cur
-	into := make([][]byte, scheme.K)
-	for i := range into {
-		buf, err := f.c.pool.Get(f.life, int(c))
-		if err != nil {
-			return 0, err
-		}
-		st.addBuffer(buf)
-		into[i] = buf.Bytes()
-	}
-	if scheme.IsCopies() {
-		st.fill(p, n)
-		return int(n), f.launch()
-	}
-	err := src.encode(f.life, f.c, scheme, into)
-	st.scheme, st.chunkLen, st.parity, st.sums, st.content, st.summed = scheme, src.chunkLen, src.parity, src.sums, src.content, src.summed
-	if err != nil {
+	if err := f.cur.TakeWhole(f.life, f.c.io, f.ticket.Scheme, p); err != nil {
 		return 0, err
 	}
-	for i := range st.segs {
-		st.segs[i].b = into[i]
-	}
-	st.length = n
 	return int(n), f.launch()
 }
 
@@ -293,11 +261,11 @@ func (f *File) takeWhole(p []byte) (int, error) {
 func (f *File) launch() error {
 	st, t := f.cur, f.ticket
 	f.cur, f.ticket = nil, nil
-	if st == nil || st.length == 0 {
+	if st == nil || st.Length == 0 {
 		f.drop(st, t)
 		return nil
 	}
-	if err := enter(f.life, f.slots, &f.c.limits.stripes); err != nil {
+	if err := stripeio.Enter(f.life, f.slots, &f.c.io.Limits.Stripes); err != nil {
 		f.drop(st, t)
 		if f.life.Err() != nil {
 			return context.Cause(f.life)
@@ -310,7 +278,7 @@ func (f *File) launch() error {
 		defer func() { <-f.slots }()
 		ctx, cancel := context.WithTimeout(f.life, f.c.cfg.Patience)
 		defer cancel()
-		sent, err := f.send(ctx, st, t)
+		sent, err := f.sender.Send(ctx, st, t)
 		f.drop(st, nil)
 		if err == nil {
 			err = f.log.add(f, seq, sent)
@@ -321,14 +289,14 @@ func (f *File) launch() error {
 }
 
 // drop gives back what a stripe holds, and its ticket if it has one.
-func (f *File) drop(st *stripe, t *ticket) {
+func (f *File) drop(st *stripeio.Stripe, t *stripeio.Ticket) {
 	if st != nil {
-		st.free()
-		f.c.writes.release(st.charged)
-		st.charged = 0
+		st.Free()
+		f.c.io.Writes.Release(st.Charged)
+		st.Charged = 0
 	}
 	if t != nil {
-		f.c.grants.settle(t, false)
+		f.c.io.Grants.Settle(t, false)
 	}
 }
 
@@ -342,11 +310,17 @@ func (f *File) yield() {
 	if f.cur == nil || f.ended || len(f.slots) == cap(f.slots) {
 		return // what is on its way will give its memory back
 	}
-	if f.cur.length > 0 {
+	if f.cur.Length > 0 {
 		f.c.metrics.StripesCutShort.Inc()
 	}
 	f.fail("client.Write", f.launch())
 }
+
+// filling is a File as the budget of writes asks it for memory.
+type filling struct{ f *File }
+
+// Yield implements stripeio.Filler.
+func (w filling) Yield() { w.f.yield() }
 
 // fail makes err, if it is one, the end of the file, and returns it as the
 // caller is to see it.

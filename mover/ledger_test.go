@@ -365,7 +365,7 @@ func (l *ledger) open(context.Context, moraine.InodeID) (mover.Content, error) {
 
 // start runs a mover of a name until stop.
 func (l *ledger) start(name string) (stop func()) {
-	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
+	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Stripes: struct{ mover.Stripes }{}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
 		CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil }})
 	require.NoError(l.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

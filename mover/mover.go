@@ -89,6 +89,10 @@ func (c *Config) validate() error {
 type Client interface {
 	// Meta answers one request, retried over failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
+}
+
+// Stripes is what a mover needs of client.Stripes.
+type Stripes interface {
 	// RebuildChunk reads or computes chunk index of a stripe, and verifies it
 	// against the stripe's record. release must be called once data is not used
 	// any more.
@@ -104,6 +108,8 @@ type Client interface {
 // Deps is what tests replace. Client is needed.
 type Deps struct {
 	Client Client
+	// Stripes repairs chunks. Default: Stripes of Client, which must then be a *client.Client.
+	Stripes Stripes
 	// CheckStep checks a sealed checkpoint and writes its index. Default: with
 	// package ckpt, over Client, which must then be a *client.Client.
 	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
@@ -113,11 +119,11 @@ type Deps struct {
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
 	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
 	// job back to stripes; it asks pace before it moves so many bytes. Default:
-	// StageRange of Client, where it has that.
+	// StageRange of Stripes, where it has that.
 	Stage func(ctx context.Context, job *wire.Job, off, n int64, pace func(ctx context.Context, n int64) error) error
 	// Rewrite puts what the file of a REWRITE job names of the job's stripes into new
 	// ones, at the pace that is given, and returns how many bytes that were. Default:
-	// RewriteStripes of Client, where it has that.
+	// RewriteStripes of Client, where that is a *client.Client.
 	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
 	// Pace waits until the process may receive or send so many bytes more of chunks and
 	// objects, and go on working; it is asked before each piece of work. Default: without
@@ -159,18 +165,24 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	if deps.Client == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("no client")}
 	}
+	if c, ok := deps.Client.(*client.Client); ok && deps.Stripes == nil {
+		deps.Stripes = c.Stripes()
+	}
+	if deps.Stripes == nil {
+		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing repairs stripes")}
+	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.CheckStep == nil {
 		deps.CheckStep = func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
 			return ckpt.CheckStep(ctx, c, key)
 		}
 	}
-	if s, ok := deps.Client.(stager); ok && deps.Stage == nil {
+	if s, ok := deps.Stripes.(stager); ok && deps.Stage == nil {
 		deps.Stage = func(ctx context.Context, job *wire.Job, off, n int64, pace func(context.Context, int64) error) error {
 			return s.StageRange(ctx, moraine.JobID(job.GetId()), job.GetLeaseEpoch(), job.GetMove().GetAttr(), job.GetMove().GetObject(), off, n, pace)
 		}
 	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.Rewrite == nil {
-		deps.Rewrite = c.RewriteStripes
+		deps.Rewrite = c.Stripes().RewriteStripes
 	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.Open == nil {
 		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.OpenInode(ctx, inode) }

@@ -20,6 +20,7 @@ import (
 // intent of the stripe was answered again with another one.
 type refusing struct {
 	*client.Client
+	client.Stripes
 
 	mu      sync.Mutex
 	again   map[uint64]bool // stripes whose intents were asked for again
@@ -50,7 +51,7 @@ func (r *refusing) RebuildChunk(ctx context.Context, s *wire.Stripe, index int, 
 	if !good {
 		return nil, 0, nil, &moraine.Error{Op: "client.RebuildChunk", Kind: moraine.PermissionDenied}
 	}
-	return r.Client.RebuildChunk(ctx, s, index, doubtful)
+	return r.Stripes.RebuildChunk(ctx, s, index, doubtful)
 }
 
 // TestARepairGetsAnotherCapability: a stripe of a long job comes to its turn when the capability
@@ -60,8 +61,9 @@ func TestARepairGetsAnotherCapability(t *testing.T) {
 		stop := startMover(t, c, "n1")
 		save(t, c, "/runs/a", 1, 5, 2)
 		stop()
-		r := &refusing{Client: c.Mover("n2"), again: map[uint64]bool{}}
-		m, err := mover.New(mover.Config{}, mover.Deps{Client: r, CheckStep: func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
+		cl := c.Mover("n2")
+		r := &refusing{Client: cl, Stripes: cl.Stripes(), again: map[uint64]bool{}}
+		m, err := mover.New(mover.Config{}, mover.Deps{Client: r, Stripes: r, CheckStep: func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error) {
 			return ckpt.CheckStep(ctx, r.Client, key)
 		}})
 		require.NoError(t, err)

@@ -208,19 +208,19 @@ func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill
 		in = proto.CloneOf(in)
 		in.Recoded, in.Crc = true, sum
 	}
-	return fill{intent: in, bytes: int64(len(data))}, r.deps.Client.PutRepaired(ctx, stripe, in, f.capability, data)
+	return fill{intent: in, bytes: int64(len(data))}, r.deps.Stripes.PutRepaired(ctx, stripe, in, f.capability, data)
 }
 
 // rebuild returns the bytes of a chunk. Parity that is known to be wrong, or whose rebuilt bytes
 // do not have the recorded sum, is encoded again from the data, and has another sum then.
 func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	if task.GetRecode()&(1<<index) != 0 {
-		return r.deps.Client.RecodeParity(ctx, stripe, index)
+		return r.deps.Stripes.RecodeParity(ctx, stripe, index)
 	}
-	data, sum, release, err = r.deps.Client.RebuildChunk(ctx, stripe, index, task.GetMissing())
+	data, sum, release, err = r.deps.Stripes.RebuildChunk(ctx, stripe, index, task.GetMissing())
 	k := int(stripe.GetScheme().GetK())
 	if errors.Is(err, moraine.Corrupt) && k > 1 && index >= k {
-		return r.deps.Client.RecodeParity(ctx, stripe, index)
+		return r.deps.Stripes.RecodeParity(ctx, stripe, index)
 	}
 	return data, sum, release, err
 }

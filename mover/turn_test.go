@@ -18,6 +18,7 @@ func TestLanesDoNotWaitForEachOther(t *testing.T) {
 		asked := map[string]int{}
 		m, err := New(Config{}, Deps{
 			Client:    struct{ Client }{},
+			Stripes:   struct{ Stripes }{},
 			CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil },
 			Pace: func(ctx context.Context, n int64) error {
 				if n == 1<<20 {

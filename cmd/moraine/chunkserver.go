@@ -208,7 +208,7 @@ func serveChunks(ctx context.Context, env *cli.Env, sec cli.Security, o chunkser
 		o.service.Bucket, o.service.PieceBytes = bucket.URL(), int64(o.bucket.pieces)
 	}
 	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) {
-		return meta.c.CheckParity(client.WithLowPriority(ctx), w)
+		return meta.c.Stripes().CheckParity(client.WithLowPriority(ctx), w)
 	}
 	var bounded *chunkserver.Neighbour
 	take := func(ctx context.Context, bytes int64) error { return bounded.Take(ctx, bytes) }

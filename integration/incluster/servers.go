@@ -134,7 +134,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 	meta := &lateMeta{}
 	l.metrics = n.c.counts.server()
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log, Metrics: l.metrics}, mover.Deps{Log: log}
-	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.CheckParity(ctx, w) }
+	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.Stripes().CheckParity(ctx, w) }
 	if n.c.opts.Meta != nil {
 		deps.Meta = n.c.opts.Meta(n.id, meta)
 	}

@@ -98,6 +98,7 @@ func New(cfg Config, deps Deps) *Conn {
 	return m
 }
 
+// SawTopology notes the version of a topology that the service has named.
 func (m *Conn) SawTopology(version uint64) {
 	if version > 0 {
 		m.TopologyVersion.Store(version)

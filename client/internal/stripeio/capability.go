@@ -1,0 +1,139 @@
+package stripeio
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/transport/capability"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// permit is until when capabilities are used, and by whom.
+type permit struct {
+	session *session.Session
+	expires int64     // wall clock, seconds; 0: there are none
+	renew   time.Time // when half of their term has passed
+}
+
+func newPermit(c *Engine, s *session.Session, expires int64) permit {
+	now := c.clock.Now()
+	return permit{session: s, expires: expires, renew: now.Add(max(0, time.Unix(expires, 0).Sub(now)/2))}
+}
+
+// good reports whether the capabilities are the present session's, and half of their
+// term is left.
+func (p *permit) good(c *Engine) bool {
+	return p.session == c.meta.Current() && c.clock.Now().Before(p.renew)
+}
+
+// giveCapabilities hands the capabilities of a page of extents to what they cover.
+func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*Record, objects map[uint64]*objectRead) error {
+	for _, b := range r.GetCapabilities() {
+		claims, err := capability.Parse(b)
+		if err != nil {
+			return err
+		}
+		for _, o := range claims.Objects {
+			if o := objects[o.Object]; o != nil {
+				o.capability = b
+			}
+		}
+		for _, s := range stripes {
+			if s.capability == nil && capability.CoversPart(claims, uint64(s.ID)) {
+				s.capability = b
+			}
+		}
+	}
+	return nil
+}
+
+// renewed returns an extent of a job's file with a capability of which half of the term is
+// left: work that waits for its turn may last longer than one. It is as it was where the file
+// names the stripe there no more.
+func (w *rewriter) renewed(ctx context.Context, e Located) (Located, error) {
+	if e.Record.permit.expires == 0 || e.Record.permit.good(w.Engine) {
+		return e, nil
+	}
+	if s := w.fresh[e.Stripe]; s != nil && s.permit.good(w.Engine) {
+		e.Record = s
+		return e, nil
+	}
+	p, _, err := w.Engine.pageAt(ctx, &wire.GetExtents{Inode: e.Record.inode, Offset: uint64(e.Offset), Limit: extentPage, Job: w.job.GetId()})
+	if err != nil && !retry.IsKind(err, moraine.NotFound) {
+		return e, err
+	}
+	w.fresh = make(map[moraine.StripeID]*Record, len(p.extents))
+	for _, n := range p.extents {
+		if n.Record != nil {
+			w.fresh[n.Stripe] = n.Record
+		}
+	}
+	if s := w.fresh[e.Stripe]; s != nil {
+		e.Record = s
+	}
+	return e, nil
+}
+
+// heldCapability is the capability to write the stripes of a grant.
+type heldCapability struct {
+	renewing chan struct{} // holds one element during a renewal
+
+	mu     sync.Mutex // guards what follows
+	bytes  []byte
+	permit permit
+}
+
+// get returns the capability, and whether it is to be renewed by now.
+func (h *heldCapability) get(c *Engine) (b []byte, old bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.bytes, !c.clock.Now().Before(h.permit.renew)
+}
+
+func (h *heldCapability) set(c *Engine, s *session.Session, b []byte, expires int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bytes, h.permit = b, newPermit(c, s, expires)
+}
+
+// refused has the next get renew the capability.
+func (h *heldCapability) refused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.permit.renew = time.Time{}
+}
+
+// capability returns what chunks of a grant's stripes are put with, renewed where
+// half of its term has passed. Where it cannot be renewed in time the one at hand is
+// used as long as it is good.
+func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
+	b, old := g.capability.get(p.c)
+	if !old || g.Session != p.c.meta.Current() {
+		return b // of a session that is over nothing can be renewed
+	}
+	select {
+	case g.capability.renewing <- struct{}{}:
+		defer func() { <-g.capability.renewing }()
+	case <-ctx.Done():
+		return b
+	}
+	if b, old = g.capability.get(p.c); !old { // by somebody else, meanwhile
+		return b
+	}
+	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{
+		Stripes: []uint64{g.first}, Scheme: schemeToWire(g.key.Scheme), ChunkLength: uint64(p.c.cfg.ChunkBytes), Capability: true}}})
+	if err == nil && len(resp.GetPlace().GetCapability()) == 0 {
+		err = retry.BadReply("place")
+	}
+	if err != nil {
+		p.c.log.Debug("the capability of a grant could not be renewed", "grant", moraine.StripeID(g.first), "err", err)
+		return b
+	}
+	g.capability.set(p.c, g.Session, resp.GetPlace().Capability, resp.GetPlace().CapabilityExpires)
+	b, _ = g.capability.get(p.c)
+	return b
+}

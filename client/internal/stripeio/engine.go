@@ -1,0 +1,129 @@
+// Package stripeio reads and writes stripes: it encodes, puts, gets, gathers, hedges, rebuilds
+// and checks them, whatever file they are of. It also does the movers' work with stripes:
+// repair, staging and rewriting.
+//
+// One path through it, of a write: a file fills a Stripe (stripe.go) from memory that it
+// reserved (budget.go), and takes a Ticket, a stripe number with a placement, of a grant
+// (grants.go). A Sender (send.go) encodes the stripe and puts its chunks on the devices of the
+// placement (put.go); chunks of devices that fail or lag go elsewhere. What comes back is the
+// record to commit, which is the file's to do; where the service refuses it because devices
+// went out, the Sender resubmits the stripe (resubmit.go).
+//
+// And of a read: an ExtentMap (extents.go) says where the bytes of a range are; ReadLocated
+// (located.go) reads the chunks in parallel straight into the caller's memory
+// (striperead.go, get.go), and rebuilds those that fail or are late from others (gather.go,
+// rebuild.go). What was evicted is read from its object by pieces (piece.go).
+package stripeio
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/metrics"
+	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/internal/bufpool"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/erasure"
+	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/transport"
+)
+
+// Engine reads and writes stripes for all files of a client. Its methods may be called
+// concurrently.
+type Engine struct {
+	cfg     Config
+	clock   clock.Clock
+	log     *slog.Logger
+	metrics *metrics.Metrics
+
+	meta     *session.Conn
+	Topology *TopologyCache
+	health   *health
+	coders   erasure.Cache
+	sample   partSample // of the parts of chunks that reads rebuild
+	Grants   *grantPool
+	reports  *reporter
+	pace     *pace
+
+	// Pool lends the memory of write and read buffers. It never makes a writer
+	// wait: writes reserves the bytes first, and is what waits.
+	Pool   *bufpool.Pool
+	Writes *Budget
+	// Reads bounds the bytes of buffers that reads need beside the caller's own.
+	Reads     *limit.Semaphore
+	readBytes int64
+	// resubmits is held by a writer that resubmits a stripe (resubmit.go).
+	resubmits Turn
+	// Limits are what files of the client wait for, one at a time.
+	Limits limits
+	// Helpers bounds the chunks read ahead of need, to rebuild others from.
+	Helpers *limit.Semaphore
+	// Ahead bounds what sequential readers fetched ahead.
+	Ahead *limit.Semaphore
+	// zeros is what pads the last chunk of a stripe. Nobody writes to it.
+	zeros []byte
+}
+
+// Config is the part of a client's configuration that stripes depend on. Each field is
+// as in client.Config.
+type Config struct {
+	MemoryBytes     int64
+	StripesInFlight int
+	Scheme          moraine.Scheme
+	ChunkBytes      int64
+	AttemptTimeout  time.Duration
+	Patience        time.Duration
+	PutTimeout      time.Duration
+	GetTimeout      time.Duration
+	SlowFloor       time.Duration
+	HedgeFloor      time.Duration
+}
+
+// Deps is what an engine works with. All are needed.
+type Deps struct {
+	Dialer  transport.Dialer
+	Clock   clock.Clock
+	Log     *slog.Logger
+	Metrics *metrics.Metrics
+}
+
+// NewEngine returns an engine that asks the service through meta. It starts nothing.
+func NewEngine(cfg Config, meta *session.Conn, deps Deps) *Engine {
+	readBytes := cfg.MemoryBytes / 4
+	l := newLimits(cfg.Patience, limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded))
+	e := &Engine{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
+		Topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
+		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
+		// larger than what is asked for: nobody waits for the pool itself.
+		Pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize, Wait: l.buffers}),
+		Writes: newBudget(limit.NewSemaphore(cfg.MemoryBytes-2*readBytes, l.writes), deps.Metrics),
+		Reads:  limit.NewSemaphore(readBytes, l.reads), readBytes: readBytes, Limits: l,
+		resubmits: NewTurn(&l.resubmits), Ahead: limit.NewSemaphore(readBytes, l.ahead), Helpers: limit.NewSemaphore(readBytes/2, l.helpers),
+		zeros: make([]byte, erasure.PieceSize), pace: newPace(cfg.HedgeFloor)}
+	e.sample.begin()
+	e.Grants = newGrantPool(e)
+	e.reports = newReporter(e)
+	return e
+}
+
+// Start begins what the engine does in the background, until life ends, by goroutines of
+// running. The session is open.
+func (e *Engine) Start(life context.Context, running *sync.WaitGroup) {
+	e.Grants.start(life)
+	running.Go(func() { e.Grants.run(life) })
+	running.Go(func() { e.reports.run(life) })
+}
+
+// Wait returns when the grants that are being fetched or ended are. life has ended.
+func (e *Engine) Wait() { e.Grants.wait() }
+
+// Report delivers what reads found and nobody has reported yet.
+func (e *Engine) Report(ctx context.Context) { e.reports.deliver(ctx) }
+
+// MemoryInUse returns how many bytes are lent and granted now.
+func (e *Engine) MemoryInUse() int64 {
+	return e.Pool.Stats().InUseBytes + e.Writes.Sem.InUse() + e.Reads.InUse() + e.Ahead.InUse() + e.Helpers.InUse()
+}

@@ -1,0 +1,31 @@
+package stripeio
+
+import (
+	"time"
+
+	"github.com/morainefs/moraine/internal/limit"
+)
+
+// limits are the bounded resources that calls of a client wait for, each no longer
+// than the client's patience.
+type limits struct {
+	writes, reads, buffers limit.Resource // memory
+	ahead, helpers         limit.Resource // memory that nobody waits for
+	Stripes                limit.Resource // stripes of one file on their way
+	File                   limit.Resource // the right to write to a file, or to change it at the service
+	resubmits              limit.Resource // the right to put a stripe once more
+}
+
+func newLimits(patience time.Duration, reports *limit.Reporter) limits {
+	of := func(name, advice string) limit.Resource {
+		return limit.Resource{Name: name, Patience: patience, Advice: advice, Reports: reports}
+	}
+	const memory = "raise the client's memory, or write and read fewer files at once"
+	const servers = "look for chunkservers and metadata servers that do not answer"
+	return limits{
+		writes: of("memory of writes", memory), reads: of("memory of reads", memory), buffers: of("buffers", memory),
+		ahead: of("memory of readahead", ""), helpers: of("memory of early parity", ""),
+		Stripes: of("stripes in flight of a file", servers), File: of("turn to write to a file", servers),
+		resubmits: of("turn to resubmit a stripe", servers),
+	}
+}

@@ -1,0 +1,27 @@
+package stripeio
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/crc"
+)
+
+// verify compares the bytes of a chunk of an encoded stripe with its sum. Corrupt: they changed in
+// this process's memory. To put them elsewhere does not help, and to sum them again would make
+// them the content of the file, so that the write fails.
+func (s *Stripe) verify(index int, zeros []byte) error {
+	var sum uint32
+	for _, p := range s.payload(index, zeros) {
+		sum = crc.Update(sum, p)
+	}
+	if sum != s.sums[index] {
+		return changedInMemory(s.sums[index], sum)
+	}
+	return nil
+}
+
+func changedInMemory(want, got uint32) error {
+	return &moraine.Error{Op: "put stripe", Kind: moraine.Corrupt,
+		Err: fmt.Errorf("bytes changed in this process's memory after they were summed: they have the sum %08x, and had %08x", got, want)}
+}

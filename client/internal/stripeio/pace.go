@@ -1,0 +1,75 @@
+package stripeio
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+)
+
+// pace knows how long reads of chunks take, and so which are late, and how many
+// more requests may be made for late ones. Safe for concurrent use.
+type pace struct {
+	floor time.Duration
+
+	mu      sync.Mutex
+	classes [paceClasses]paceClass
+	credit  float64 // requests that may be made for late chunks
+}
+
+// paceClass holds the last times of requests of about one size.
+type paceClass struct {
+	times [paceWindow]time.Duration
+	n     int // in all
+	p95   time.Duration
+}
+
+const (
+	paceClasses = 16 // by powers of two from 4 KiB
+	paceWindow  = 64
+	// creditEach is what each answered request adds to the credit, so that
+	// hedging adds at most that part of requests, and maxCredit bounds a burst.
+	creditEach = 0.1
+	maxCredit  = 32
+	// latest bounds how late p95 may be.
+	latest = 2 * time.Second
+)
+
+func newPace(floor time.Duration) *pace { return &pace{floor: floor, credit: maxCredit / 2} }
+
+func paceClassOf(n int) int {
+	return min(max(bits.Len(uint(n))-12, 0), paceClasses-1)
+}
+
+// observe notes that a request for n bytes was answered after d.
+func (p *pace) observe(n int, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.credit = min(p.credit+creditEach, maxCredit)
+	c := &p.classes[paceClassOf(n)]
+	c.times[c.n%paceWindow] = d
+	c.n++
+	if c.n%(paceWindow/4) == 0 {
+		t := slices.Clone(c.times[:min(c.n, paceWindow)])
+		slices.Sort(t)
+		c.p95 = t[len(t)*95/100]
+	}
+}
+
+// late returns after which time a request for n bytes is late.
+func (p *pace) late(n int) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(p.floor, min(p.classes[paceClassOf(n)].p95, latest))
+}
+
+// spend takes the credit for n requests; false: there is not that much.
+func (p *pace) spend(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.credit < float64(n) {
+		return false
+	}
+	p.credit -= float64(n)
+	return true
+}

@@ -1,0 +1,180 @@
+package stripeio
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// packedFile is a file that is to be packed with others.
+type packedFile struct {
+	inode  uint64
+	key    GrantKey
+	pieces []Located // all that it has
+	length int64
+	chunks int   // of their stripes
+	lose   uint8 // the most of them that one of these may lose
+}
+
+// runPack puts what each of the job's small files has into stripes with that of the others,
+// for the holder of the job. What changed since the leader looked at it is left as it is, and
+// so is what would be too little, or is to be copies by now.
+func (w *rewriter) runPack(ctx context.Context) error {
+	var files []packedFile
+	for _, id := range w.job.GetRewrite().GetFiles() {
+		f, err := w.findSmall(ctx, id)
+		if err != nil {
+			return err
+		}
+		if f.length > 0 {
+			files = append(files, f)
+		}
+	}
+	var unsafe error // why files would survive less
+	for len(files) > 0 {
+		w.Inode, w.Key = moraine.InodeID(files[0].inode), files[0].key
+		t, err := w.Engine.Grants.Take(ctx, w.Key, w.Inode)
+		if err != nil {
+			return err
+		}
+		if err := w.mayPack(t); err != nil || t.Scheme.IsCopies() {
+			w.Engine.Grants.Settle(t, false)
+			return err
+		}
+		var part []packedFile
+		size := int64(t.Scheme.K) * w.Engine.ChunkBytes(t.Scheme)
+		part, files = takeFiles(slices.DeleteFunc(files, func(f packedFile) bool { return f.lose > t.Scheme.M || f.length > size }), size)
+		if len(part) < wire.LeastPacked && (len(part) < 2 || lengthOf(part) <= w.Engine.SmallBytes()) {
+			w.Engine.Grants.Settle(t, false)
+			continue
+		}
+		err = w.pack(ctx, t, part)
+		var unread *unreadError
+		switch {
+		case err == nil, retry.IsKind(err, moraine.Stale), retry.IsKind(err, moraine.NotFound):
+			// All of them changed; the others need not have.
+		case retry.IsKind(err, moraine.Conflict):
+			unsafe = cmp.Or(unsafe, err) // the others need not be
+		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
+			w.left--
+			w.unread = cmp.Or(w.unread, err)
+			files = append(slices.DeleteFunc(part, func(f packedFile) bool {
+				return slices.ContainsFunc(f.pieces, func(e Located) bool { return e.Stripe == unread.stripe })
+			}), files...)
+		default:
+			return err
+		}
+	}
+	return cmp.Or(w.unread, unsafe)
+}
+
+// mayPack returns why the placement of a ticket will not do: it survives less than was asked
+// for, as too few hosts are up.
+func (w *rewriter) mayPack(t *Ticket) error {
+	if asked := t.Grant.asked; t.Scheme.M < asked.M || t.protects < uint32(asked.M) {
+		return &moraine.Error{Op: "pack", Kind: moraine.Unavailable,
+			Err: fmt.Errorf("there is room for %s that survives %d hosts, and it is to be %s", t.Scheme, t.protects, asked)}
+	}
+	return nil
+}
+
+// findSmall returns what a file has; nothing where it is gone, is no small one any more, or
+// has a stripe that is younger than the leader's look.
+func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, error) {
+	f, none := packedFile{inode: inode}, packedFile{}
+	p, a, err := w.Engine.pageAt(ctx, &wire.GetExtents{Inode: inode, Limit: maxRewrittenRuns, Job: w.job.GetId()})
+	if retry.IsKind(err, moraine.NotFound) {
+		return none, nil
+	}
+	if err != nil || p.to != math.MaxInt64 {
+		return none, err
+	}
+	f.key = GrantKey{Tenant: a.GetTenant(), Dir: moraine.InodeID(a.GetParent())}
+	seen := map[moraine.StripeID]bool{}
+	for _, e := range p.extents {
+		if e.Record == nil || uint64(e.Stripe) > w.job.GetRewrite().GetSettled() {
+			return none, nil
+		}
+		if !seen[e.Stripe] {
+			f.chunks += len(e.Record.Chunks)
+		}
+		seen[e.Stripe] = true
+		f.pieces, f.length, f.lose = append(f.pieces, e), f.length+e.Length, max(f.lose, e.Record.Scheme.M)
+	}
+	if f.length > moraine.SmallRemainder || f.chunks > wire.MaxPackChunks {
+		return none, nil
+	}
+	return f, nil
+}
+
+func lengthOf(files []packedFile) (n int64) {
+	for _, f := range files {
+		n += f.length
+	}
+	return n
+}
+
+// takeFiles takes the first files off that one stripe of size bytes is to hold, and one
+// commit can bring. The stripes that all of them take are of about one length, so that the
+// last is no small one.
+func takeFiles(files []packedFile, size int64) (part, rest []packedFile) {
+	total := lengthOf(files)
+	parts := max((total+size-1)/size, 1)
+	even := (total + parts - 1) / parts
+	var length int64
+	pieces, chunks := 0, 0
+	for n, f := range files {
+		pieces, chunks = pieces+len(f.pieces), chunks+f.chunks
+		if length >= even || length+f.length > size || pieces > maxRewrittenRuns || chunks > wire.MaxPackChunks {
+			return files[:n:n], files[n:]
+		}
+		length += f.length
+	}
+	return files, nil
+}
+
+// pack puts files side by side into a stripe, and swaps it in. It settles the ticket.
+func (w *rewriter) pack(ctx context.Context, t *Ticket, part []packedFile) error {
+	var pieces []Located
+	lose := t.Grant.asked.M
+	for _, f := range part {
+		pieces, lose = append(pieces, f.pieces...), max(lose, f.lose)
+	}
+	return w.put(ctx, t, pieces, func(ctx context.Context, sent []SentStripe) error {
+		if len(sent) != 1 || sent[0].Record.Scheme.M < uint32(lose) {
+			return &moraine.Error{Op: "pack", Kind: moraine.Unavailable, Err: errors.New("the devices that are left call for another scheme")}
+		}
+		packed, err := w.commitPack(ctx, part, sent[0])
+		for _, f := range part {
+			if slices.Contains(packed, f.inode) {
+				w.done.Files, w.done.Bytes = w.done.Files+1, w.done.Bytes+f.length
+			}
+		}
+		return err
+	})
+}
+
+// commitPack swaps a sent stripe, which has the bytes of the files side by side, in for what
+// they have. It returns the files that have it.
+func (w *rewriter) commitPack(ctx context.Context, part []packedFile, sent SentStripe) (packed []uint64, err error) {
+	op := &wire.CommitPack{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Stripe: sent.Record, Promised: sent.Ticket.Grant.Promised()}
+	at := uint64(0)
+	for _, f := range part {
+		p := &wire.PackedFile{Inode: f.inode}
+		for _, e := range f.pieces {
+			p.Was = append(p.Was, wireExtent(e.Extent))
+			p.Extents = appendExtent(p.Extents, &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: sent.Record.Id, StripeOffset: at})
+			at += uint64(e.Length)
+		}
+		op.Files = append(op.Files, p)
+	}
+	resp, err := w.Engine.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitPack{CommitPack: op}}, sent.Ticket.Grant.Session)
+	return resp.GetPack().GetPacked(), err
+}

@@ -1,0 +1,54 @@
+package stripeio
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine"
+)
+
+type priorityKey struct{}
+
+type priority int
+
+const (
+	normalPriority priority = iota
+	lowPriority
+	urgentPriority
+)
+
+// WithLowPriority marks what is asked of chunkservers under a context as work that nobody
+// waits for. It is for movers: a chunkserver has their repairs, and the commits of
+// checkpoints, go before their other work. Of other callers it means nothing.
+func WithLowPriority(ctx context.Context) context.Context {
+	return context.WithValue(ctx, priorityKey{}, lowPriority)
+}
+
+// WithUrgent marks what is asked of chunkservers under a context as the repair of a stripe
+// that has no redundancy left: a chunkserver does not bound it beside clients. It is for
+// movers. Of other callers it means nothing.
+func WithUrgent(ctx context.Context) context.Context {
+	return context.WithValue(ctx, priorityKey{}, urgentPriority)
+}
+
+func priorityOf(ctx context.Context) priority {
+	p, _ := ctx.Value(priorityKey{}).(priority)
+	return p
+}
+
+func isLowPriority(ctx context.Context) bool { return priorityOf(ctx) == lowPriority }
+
+func isUrgent(ctx context.Context) bool { return priorityOf(ctx) == urgentPriority }
+
+type jobKey struct{}
+
+// ForJob marks files that are opened under a context as those of a leased job. It is for
+// movers: a chunkserver reads the files of the jobs that it holds, and no others.
+func ForJob(ctx context.Context, job moraine.JobID) context.Context {
+	return context.WithValue(ctx, jobKey{}, job)
+}
+
+// JobOf returns the job that ForJob has marked a context with, 0 for none.
+func JobOf(ctx context.Context) moraine.JobID {
+	job, _ := ctx.Value(jobKey{}).(moraine.JobID)
+	return job
+}

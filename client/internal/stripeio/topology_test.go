@@ -1,0 +1,24 @@
+package stripeio
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/internal/clock/clocktest"
+)
+
+// TestAClockThatIsSetBackRefreshesTheTopology: the topology does not count as asked for just
+// now for an hour.
+func TestAClockThatIsSetBackRefreshesTheTopology(t *testing.T) {
+	c := &clocktest.Hands{}
+	top := &TopologyCache{meta: &session.Conn{Clock: c}}
+	now := c.Now()
+	top.lastAsked.Store(&now)
+	require.True(t, top.askedJustNow())
+	c.Slept(-time.Minute) // a minute goes by
+	c.Set(-time.Hour)
+	require.False(t, top.askedJustNow())
+}
