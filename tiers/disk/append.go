@@ -10,30 +10,31 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// appender gives out room in the active segment, and the sequence numbers.
+// appender allocates space in the active segment, and assigns sequence numbers.
 type appender struct {
-	rolling sync.Mutex // held by who makes the next active segment, I/O included
-	scratch []byte     // one aligned block, for the holder of rolling
+	rolling sync.Mutex // held while the next active segment is made, I/O included
+	scratch []byte     // one aligned block; the holder of rolling uses it
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	active      *segment   // nil before the first record
 	nextSegment uint64
 	flight      flight
-	pending     int64 // bytes of records given out that are neither live nor void yet
+	pending     int64 // bytes of allocated records that are neither live nor void yet
 }
 
 func newAppender(scratch []byte) appender {
 	return appender{scratch: scratch, nextSegment: 1, flight: flight{next: 1}}
 }
 
-// flight knows which sequence numbers were given out and are not durable yet.
+// flight tracks the sequence numbers that are assigned but not yet durable.
 type flight struct {
 	next  uint64
 	first uint64 // sequence number of open[0]
-	open  []bool // true: given out and not yet durable
+	open  []bool // true: assigned and not yet durable
 }
 
-// take gives out a number, and the least one that is not durable yet.
+// take assigns the next number. It also returns the smallest number that is not
+// durable yet.
 func (f *flight) take() (seq, durable uint64) {
 	if len(f.open) == 0 {
 		f.first = f.next
@@ -44,7 +45,7 @@ func (f *flight) take() (seq, durable uint64) {
 	return seq, f.first
 }
 
-// landed says that the record with the number is durable, or durably void.
+// landed marks the record with this number as durable, or as durably void.
 func (f *flight) landed(seq uint64) {
 	f.open[seq-f.first] = false
 	n := 0
@@ -55,16 +56,16 @@ func (f *flight) landed(seq uint64) {
 	f.first += uint64(n)
 }
 
-// slot is the place of a record to be written.
+// slot is the place of a record that is about to be written.
 type slot struct {
 	seg          *segment
 	at           extent
 	seq, durable uint64
 }
 
-// reserve gives out room for a record of size bytes, in a new segment if the
-// active one has too little. Each slot must go to finish. Errors: NoSpace,
-// IOError.
+// reserve allocates space for a record of size bytes. It starts a new segment if
+// the active one is too full. The caller must pass each slot to finish. Errors:
+// NoSpace, IOError.
 func (d *Device) reserve(size int64) (slot, error) {
 	a := &d.app
 	for {
@@ -86,7 +87,7 @@ func (d *Device) reserve(size int64) (slot, error) {
 	}
 }
 
-// finish ends a slot: its operation has done all that it will do to the index.
+// finish ends a slot: its operation changes nothing more in the index.
 func (d *Device) finish(sl slot) {
 	a := &d.app
 	a.mu.Lock()
@@ -103,10 +104,10 @@ func (d *Device) roll(size int64) error {
 	a.mu.Lock()
 	if s := a.active; s != nil && s.end+size <= s.size {
 		a.mu.Unlock()
-		return nil // somebody else was faster
+		return nil // another caller already replaced it
 	}
 	number := a.nextSegment
-	a.nextSegment++ // used up even if what follows fails
+	a.nextSegment++ // consumed even if the next steps fail
 	a.mu.Unlock()
 
 	if err := d.Err(); err != nil {
@@ -128,9 +129,9 @@ func (d *Device) roll(size int64) error {
 	return nil
 }
 
-// createSegment makes a segment with room for a record of size bytes, whose
-// name is durable. Its first block becomes durable with the first record, by
-// the same sync; a segment without any record may be lost.
+// createSegment makes a segment with room for a record of size bytes. The segment's
+// name is durable on return. Its first block becomes durable with the first record,
+// by the same sync. A crash may lose a segment without records.
 func (d *Device) createSegment(number uint64, size int64) (*segment, error) {
 	s := newSegment(d.cfg.Dir, number)
 	f, err := d.deps.FS.Open(s.path, vfs.Create|vfs.Exclusive|vfs.Direct)
@@ -146,7 +147,8 @@ func (d *Device) createSegment(number uint64, size int64) (*segment, error) {
 	}
 	if err != nil {
 		s.retire()
-		// If the name stays it is an empty segment, which the next Open removes.
+		// If the name survives, it is an empty segment, which the next Open
+		// removes.
 		_ = d.deps.FS.Remove(s.path)
 		return nil, d.writeError("disk.createSegment", err)
 	}
@@ -154,18 +156,18 @@ func (d *Device) createSegment(number uint64, size int64) (*segment, error) {
 	return s, nil
 }
 
-// smallSegment is how far segments shrink as the file system fills up, in bytes,
-// before they shrink to what is left.
+// smallSegment is the size in bytes to which segments shrink as the file system
+// fills up. Below it they shrink only to the space that is left.
 const smallSegment = 1 << 20
 
-// allocate reserves the space of a new segment: as much as is configured, or
-// less, down to one record, where the file system has less to give.
+// allocate reserves the space of a new segment. It takes the configured size, or
+// less where the file system has less, down to the size of one record.
 func (d *Device) allocate(f vfs.File, record int64) (int64, error) {
 	least := record + block
 	want := max(d.cfg.SegmentBytes, least)
 	if u, err := d.deps.FS.Usage(d.cfg.Dir); err == nil {
-		// The last of the space goes in smaller pieces, so that what a segment
-		// holds in reserve does not stop the index from being written.
+		// The last free space is taken in smaller pieces, so that the space a
+		// segment reserves does not prevent writes of the index.
 		want = max(min(want, int64(u.Free/8)/block*block), min(want, smallSegment), least)
 	}
 	for {
@@ -187,8 +189,8 @@ func (d *Device) writeSegmentHead(s *segment) error {
 	return err
 }
 
-// writeError classifies an error of a write that left nothing behind: a full
-// file system is NoSpace, everything else takes the device out of service.
+// writeError classifies the error of a write that left nothing behind. A full file
+// system is NoSpace. Every other error takes the device out of service.
 func (d *Device) writeError(op string, err error) error {
 	if isNoSpace(err) {
 		return &moraine.Error{Op: op, Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: err}
@@ -199,18 +201,18 @@ func (d *Device) writeError(op string, err error) error {
 // appendix is a record to be appended.
 type appendix struct {
 	headSize int64
-	// data is whole blocks, aligned; none for a tombstone.
+	// data holds whole, aligned blocks. It is empty for a tombstone.
 	data []byte
-	// encode writes the record's head for the slot that it got.
+	// encode writes the record's head for the slot.
 	encode func(head []byte, sl slot)
-	// apply brings the record, now durable, into the index. An error of it takes
-	// the device out of service.
+	// apply updates the index after the record is durable. If apply fails, the
+	// device goes out of service.
 	apply func(sl slot) error
 }
 
-// append writes a record, makes it durable and applies it. ctx ends only the
-// wait for a buffer at the beginning: what was begun is finished, so that an
-// error never leaves a record that may yet be found. Errors: Canceled, Timeout,
+// append writes a record, makes it durable and applies it. ctx ends only the wait
+// for a buffer at the beginning. After that, append always finishes, so an error
+// never leaves a record that a later scan could find. Errors: Canceled, Timeout,
 // NoSpace (nothing is left of the record), IOError.
 func (d *Device) append(ctx context.Context, r appendix) error {
 	head, err := d.heads.Get(ctx, int(r.headSize))
@@ -259,9 +261,10 @@ func (d *Device) write(sl slot, head, data []byte) error {
 	return d.void(sl, head, err)
 }
 
-// void makes sure that a record that could not be written whole is never found
-// by a scan: its head becomes zeros, durably, before any later head can say that
-// all records up to there are good. Where even that fails the device is done for.
+// void ensures that no scan ever finds a record that could not be written whole. It
+// overwrites the head with zeros, durably, before a later head can state that all
+// records up to there are durable. If this fails too, the device goes out of
+// service.
 func (d *Device) void(sl slot, head []byte, cause error) error {
 	clear(head)
 	if _, err := sl.seg.file.WriteAt(head, sl.at.off); err != nil {
@@ -274,11 +277,11 @@ func (d *Device) void(sl slot, head []byte, cause error) error {
 	return &moraine.Error{Op: "disk.write", Ref: d.cfg.Dir, Kind: moraine.NoSpace, Err: cause}
 }
 
-// syncSegment makes durable all that was written to s before the call.
+// syncSegment makes durable all bytes written to s before the call.
 func (d *Device) syncSegment(s *segment) error {
 	return s.syncs.wait(func() error {
 		if err := d.Err(); err != nil {
-			return err // never sync again what a sync or a write has failed on
+			return err // never retry a sync after a write or sync failed
 		}
 		begin := d.deps.Clock.Now()
 		err := s.file.Sync()

@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// Eight puts in flight, as the path of a write has them. syncs/op says how well
-// they share.
+// Eight puts run concurrently, as on the write path. syncs/op shows how well they
+// share syncs.
 func benchmarkPut(b *testing.B, length int) {
 	dir := b.TempDir() + "/device"
 	format(b, vfs.OS{}, dir)
@@ -41,7 +41,7 @@ func benchmarkPut(b *testing.B, length int) {
 func BenchmarkPut4MiB(b *testing.B)  { benchmarkPut(b, 4<<20) }
 func BenchmarkPut16KiB(b *testing.B) { benchmarkPut(b, 16<<10) }
 
-// countingSyncs counts the syncs of files, and leaves everything else as it is,
+// countingSyncs counts the syncs of files. It passes on everything else unchanged,
 // vectored writes included.
 type countingSyncs struct {
 	vfs.OS

@@ -13,13 +13,13 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// neighbour and filler are chunks that live.
+// neighbour and filler are live chunks.
 var neighbour, filler = moraine.ChunkID{Stripe: 2}, moraine.ChunkID{Stripe: 3}
 
-// TestTheDeadOfOneChunkGoInOrder replaces a chunk several times, each version in
-// a segment of its own, deletes it, and cuts the power at each call by which the
-// space is given back. Whatever was left, all versions stay dead: also when all
-// is given back that can be, and the index is lost.
+// TestTheDeadOfOneChunkGoInOrder replaces a chunk several times, each version in a
+// segment of its own, and deletes it. It cuts the power at each call that reclaims
+// the space. In each case all versions must stay dead, also after all reclaimable
+// space is reclaimed and the index is lost.
 func TestTheDeadOfOneChunkGoInOrder(t *testing.T) {
 	id := moraine.ChunkID{Stripe: 1}
 	for stopAt := 1; ; stopAt++ {
@@ -31,7 +31,7 @@ func TestTheDeadOfOneChunkGoInOrder(t *testing.T) {
 			}
 			cfg := config("/d")
 			d := open(t, left, cfg)
-			for range 3 { // what the second removes was settled by the first
+			for range 3 { // the first round settles what the second removes
 				require.NoError(t, d.ReclaimNow())
 				d.FlushIndex()
 			}
@@ -47,8 +47,8 @@ func TestTheDeadOfOneChunkGoInOrder(t *testing.T) {
 	}
 }
 
-// reclaimCutAt returns what a power cut at the given call leaves; nil where there
-// were fewer calls.
+// reclaimCutAt returns what a power cut at the given call leaves. It returns nil if
+// there were fewer calls.
 func reclaimCutAt(t *testing.T, id moraine.ChunkID, stopAt int, seed uint64) (left *vfs.Mem) {
 	mem := vfs.NewMem(seed)
 	rng := rand.New(rand.NewPCG(seed, uint64(stopAt)))
@@ -73,15 +73,15 @@ func reclaimCutAt(t *testing.T, id moraine.ChunkID, stopAt int, seed uint64) (le
 		c := tiertest.MakeChunk(t, id, moraine.LayoutVersion(v+1), 20_000, uint64(v))
 		require.NoError(t, c.Put(t, d))
 		if v == 1 {
-			// The second version lies beside a chunk that lives, in a segment that
-			// is complete: no scan looks there again.
+			// The second version lies beside a live chunk in a complete segment. No
+			// scan reads that segment again.
 			require.NoError(t, tiertest.MakeChunk(t, neighbour, 1, 100, 9).Put(t, d))
 			require.NoError(t, tiertest.MakeChunk(t, filler, 1, 30_000, 9).Put(t, d))
 			require.NoError(t, d.ReclaimNow())
 		}
 	}
 	require.NoError(t, d.Delete(t.Context(), id, 5))
-	d.FlushIndex() // which knows nothing of the chunk any more
+	d.FlushIndex() // which has no entry for the chunk now
 	counting = true
 	require.NoError(t, d.ReclaimNow())
 	counting = false

@@ -14,28 +14,28 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// Config says which device to open, and bounds it.
+// Config names the device to open and sets its limits.
 type Config struct {
 	// Dir is the device's directory.
 	Dir string
-	// Cluster is whose device it must be; zero: whoever's it is.
+	// Cluster is the cluster that the device must belong to; zero: any cluster.
 	Cluster moraine.UUID
-	// CapacityBytes bounds the space of chunks; 0: the file system's size.
+	// CapacityBytes limits the space of chunks; 0: the size of the file system.
 	CapacityBytes uint64
 	// SegmentBytes is the size of new segments, in bytes. Default 1 GiB. A
 	// segment is smaller where the file system is nearly full, and larger where
 	// a single record would not fit.
 	SegmentBytes int64
-	// BallastBytes is the size of the file that is given up when the file
+	// BallastBytes is the size of the ballast file. It is removed when the file
 	// system is full, so that deletions can still be written. Default 64 MiB;
 	// negative: none.
 	BallastBytes int64
-	// IndexCacheBytes bounds the cache of the index. Default 32 MiB.
+	// IndexCacheBytes limits the cache of the index. Default 32 MiB.
 	IndexCacheBytes int64
-	// SumCacheBytes bounds the cache of block sums of chunks that are read in
-	// part. Default 16 MiB.
+	// SumCacheBytes limits the cache of block sums of chunks that are read in part.
+	// Default 16 MiB.
 	SumCacheBytes int64
-	// ReclaimInterval is how often space is given back. Default 1 s.
+	// ReclaimInterval is the time between two reclaims of space. Default 1 s.
 	ReclaimInterval time.Duration
 }
 
@@ -60,7 +60,7 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Dir == "":
-		return bad("no directory is named")
+		return bad("no directory given: set Dir")
 	case c.SegmentBytes < 2*block || c.SegmentBytes%block != 0:
 		return bad("the segment size must be a multiple of 4 KiB, and at least 8 KiB")
 	case c.SegmentBytes > 1<<40:
@@ -71,26 +71,27 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Deps is what a Device works with. FS is needed; the rest has defaults.
+// Deps are the dependencies of a Device. FS is required; the rest has defaults.
 type Deps struct {
 	FS    vfs.FS
 	Clock clock.Clock
-	// Pool lends the buffers of reads. A Device never waits for it while it
-	// holds another buffer of it.
+	// Pool lends the buffers of reads. A Device never waits for a buffer of Pool
+	// while it holds another one.
 	Pool Pool
-	// Random seeds a new device. Default crypto/rand.
+	// Random generates the UUID and salt of a new device. Default crypto/rand.
 	Random  io.Reader
 	Log     *slog.Logger
 	Metrics *Metrics
-	// ReadTook, unless it is nil, hears how long the medium took for each read of a chunk
-	// or a part of it, of how many bytes that was to be, and how many others were under
-	// way when it began. It may be called concurrently.
+	// ReadTook, unless nil, is called after each read of a chunk or of a part of
+	// it. It gets the bytes requested, the number of other reads in progress when
+	// the read began, and the time that the medium took. It may be called
+	// concurrently.
 	ReadTook func(bytes, others int, took time.Duration)
 }
 
-// Pool is what a Device needs of a *bufpool.Pool, or of another lender.
+// Pool is what a Device requires of a *bufpool.Pool or another lender.
 type Pool interface {
-	// Get lends a buffer of n bytes, and waits for it until ctx ends.
+	// Get lends a buffer of n bytes. It waits for one until ctx ends.
 	Get(ctx context.Context, n int) (*bufpool.Buffer, error)
 }
 

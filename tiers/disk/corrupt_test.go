@@ -23,7 +23,7 @@ func mustList(t testing.TB, d *disk.Device) []tiers.Header {
 	return headers
 }
 
-// flipBits flips bits of the first segment, past its own first block.
+// flipBits flips bits of the first segment, after the segment's own first block.
 func flipBits(t testing.TB, mem *vfs.Mem, rng *rand.Rand, n int) {
 	t.Helper()
 	info, err := mem.Stat(firstSegment)
@@ -34,8 +34,8 @@ func flipBits(t testing.TB, mem *vfs.Mem, rng *rand.Rand, n int) {
 	}
 }
 
-// TestFlippedBitsAreNeverServed flips bits anywhere and reads everything, in
-// whole and in part, with the index and without.
+// TestFlippedBitsAreNeverServed flips random bits and reads everything, in whole
+// and in part, with the index and without it.
 func TestFlippedBitsAreNeverServed(t *testing.T) {
 	found := 0
 	for seed := range uint64(40) {
@@ -66,7 +66,7 @@ func TestFlippedBitsAreNeverServed(t *testing.T) {
 	require.Greater(t, found, 30, "most bits are somebody's; the others are padding")
 }
 
-// readBoth reads a chunk in whole and in part; it returns 1 if either was refused.
+// readBoth reads a chunk in whole and in part. It returns 1 if either read failed.
 func readBoth(t *testing.T, d *disk.Device, c tiertest.Chunk) int {
 	refused := 0
 	for _, rng := range [][2]int64{{0, c.Header.Length}, {20_000, 5000}} {
@@ -90,7 +90,7 @@ func TestAMisplacedRecordIsNotServed(t *testing.T) {
 	require.NoError(t, a.Put(t, d))
 	require.NoError(t, b.Put(t, d))
 	require.NoError(t, d.Close())
-	// The second record is written over the first, as a lost seek would.
+	// The second record is written over the first, as a misdirected write would.
 	size := int64(9 * 4096)
 	f, err := mem.Open(firstSegment, vfs.Write)
 	require.NoError(t, err)
@@ -106,8 +106,8 @@ func TestAMisplacedRecordIsNotServed(t *testing.T) {
 	b.Check(t, d)
 }
 
-// TestStoredBytesCannotPassAsARecord stores a copy of a segment as a chunk, and
-// has the device scanned with that chunk's own head gone.
+// TestStoredBytesCannotPassAsARecord stores a copy of a segment as a chunk. It then
+// erases that chunk's own head and has the device scanned.
 func TestStoredBytesCannotPassAsARecord(t *testing.T) {
 	mem := vfs.NewMem(1)
 	format(t, mem, "/d")

@@ -21,42 +21,42 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// This file drives a device with random operations, stops it at a random call of
-// the file system (the power goes, or the process is killed), opens what is left,
-// and holds that against a model, several lives long.
+// This file runs random operations on a device and stops it at a random call of the
+// file system (a power cut or a killed process). It then opens what is left and
+// compares that with a model. One seed runs several lives.
 
-// state is what the model says of one chunk: its version, 0 where there is none,
+// state is what the model expects of one chunk: its version, or 0 if there is none,
 // and the seed of its bytes.
 type state struct {
 	version moraine.LayoutVersion
 	seed    uint64
 }
 
-// knowledge is what a client of the device knows of a chunk.
+// knowledge is what a client of the device knows about a chunk.
 type knowledge struct {
 	acked   state
-	attempt *state // asked for, not answered
+	attempt *state // requested, not answered
 }
 
 // world is a device with its model.
 type world struct {
 	rng  *rand.Rand
-	cut  *rand.Rand // chooses what a power cut leaves
+	cut  *rand.Rand // decides what a power cut leaves
 	mem  *vfs.Mem
-	drop func(op vfs.Op) bool // syncs to be left out
-	full func(op vfs.Op) bool // writes that find the disk full
+	drop func(op vfs.Op) bool // selects syncs to leave out
+	full func(op vfs.Op) bool // selects writes that fail with a full disk
 
-	writers int // at once
+	writers int // concurrent writers
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	chunks  map[moraine.ChunkID]knowledge
 	lives   int
 	calls   int
 	stopAt  int
-	atSync  bool // stop at the next sync from there on
-	dead    bool // the device's process is gone: it changes nothing any more
+	atSync  bool // stop at the next sync after that call
+	dead    bool // the device's process is dead: it changes nothing more
 	after   *vfs.Mem
-	known   map[moraine.ChunkID]knowledge // as of the stop
+	known   map[moraine.ChunkID]knowledge // at the time of the stop
 	crashes bool
 }
 
@@ -64,7 +64,7 @@ const crashChunks = 12
 
 var errKilled = fmt.Errorf("killed: %w", syscall.EIO)
 
-// rule is that of the next life.
+// rule returns the fault rule of the next life.
 func (w *world) rule() vfs.Rule {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +73,8 @@ func (w *world) rule() vfs.Rule {
 	return func(op vfs.Op) error { return w.judge(life, op) }
 }
 
-// judge counts the calls of a life, and at the one chosen stops the device.
-// What is left of an earlier life can do nothing.
+// judge counts the calls of a life, and stops the device at the chosen one.
+// Goroutines left over from an earlier life can do nothing.
 func (w *world) judge(life int, op vfs.Op) error {
 	switch op.Kind {
 	case vfs.OpClose, vfs.OpRead, vfs.OpList, vfs.OpStat, vfs.OpUsage, vfs.OpLock:
@@ -106,8 +106,8 @@ func (w *world) judge(life int, op vfs.Op) error {
 	case w.drop != nil && syncs && w.drop(op):
 		return vfs.Drop
 	case w.full != nil && w.full(op):
-		// Another writer's sync falls into the gap: what was written of the
-		// record so far is durable.
+		// Another writer's sync falls into the gap: the part of the record written
+		// so far becomes durable.
 		if f, err := w.mem.Open(op.Path, vfs.Read); err == nil {
 			_ = f.Sync()
 		}
@@ -116,15 +116,15 @@ func (w *world) judge(life int, op vfs.Op) error {
 	return nil
 }
 
-// crashConfig has segments so small that they are rolled and removed all the time.
+// crashConfig uses segments so small that the device often rolls and removes them.
 func crashConfig() disk.Config {
 	cfg := config("/device")
 	cfg.SegmentBytes = 16 * 4096
 	return cfg
 }
 
-// life opens the device, checks it, and has it work until it is stopped. It
-// returns what is wrong.
+// life opens the device, checks it, and runs operations until the device is
+// stopped. It returns the mismatch it found.
 func (w *world) life(stopAt int, crashes bool) error {
 	w.begin(stopAt, crashes)
 	d, err := disk.Open(crashConfig(), disk.Deps{FS: vfs.NewFault(w.mem, w.rule()), Random: random(1)})
@@ -142,10 +142,10 @@ func (w *world) life(stopAt int, crashes bool) error {
 		}
 	}
 	if !w.stopped() {
-		return err // a life that ended by itself, or went wrong
+		return err // the life ended by itself, or found a mismatch
 	}
-	// What failed because the device was stopped is no fault; what was found
-	// wrong before that is.
+	// An operation that fails because the device was stopped is no fault. A
+	// mismatch found before that is one.
 	var wrong *mismatch
 	if errors.As(err, &wrong) {
 		return err
@@ -156,9 +156,9 @@ func (w *world) life(stopAt int, crashes bool) error {
 	return nil
 }
 
-// begin begins a life that stops at the call named, or by itself where that is
-// negative. Goroutines of the life before may still ask its rule; from here on
-// they get no answer but that they are dead.
+// begin starts a life that stops at the given call, or ends by itself if that is
+// negative. Goroutines of the previous life may still call its rule. From here on
+// they only get the answer that they are dead.
 func (w *world) begin(stopAt int, crashes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,12 +172,12 @@ func (w *world) stopped() bool {
 	return w.dead
 }
 
-// mismatch is a device that does not hold what it should.
+// mismatch means that the device does not hold what it should.
 type mismatch struct{ text string }
 
 func (m *mismatch) Error() string { return m.text }
 
-// step does one random thing.
+// step performs one random operation.
 func (w *world) step(d *disk.Device) error {
 	id := moraine.ChunkID{Stripe: moraine.StripeID(1 + w.rng.IntN(crashChunks/2)), Index: uint8(w.rng.IntN(2))}
 	known := w.chunks[id]
@@ -199,8 +199,8 @@ func (w *world) step(d *disk.Device) error {
 	}
 }
 
-// stepTogether has several writers change a chunk each, at once, so that records
-// are in flight together and share syncs.
+// stepTogether has several writers change one chunk each concurrently, so that
+// records are in flight together and share syncs.
 func (w *world) stepTogether(d *disk.Device) error {
 	if w.rng.IntN(8) == 0 {
 		return d.ReclaimNow()
@@ -224,7 +224,7 @@ func (w *world) stepTogether(d *disk.Device) error {
 	return errors.Join(errs...)
 }
 
-// try carries out an attempt, and notes whether it was answered.
+// try performs an attempt, and records whether it was answered.
 func (w *world) try(id moraine.ChunkID, next state, do func() error) error {
 	w.mu.Lock()
 	k := w.chunks[id]
@@ -235,7 +235,7 @@ func (w *world) try(id moraine.ChunkID, next state, do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if errors.Is(err, moraine.NoSpace) {
-		k.attempt = nil // refused, whole
+		k.attempt = nil // refused as a whole
 		w.chunks[id] = k
 		return nil
 	}
@@ -247,7 +247,8 @@ func (w *world) try(id moraine.ChunkID, next state, do func() error) error {
 
 var crashPool = bufpool.New(bufpool.Config{})
 
-// put puts the chunk that s says. Chunks of one block and of several alternate.
+// put puts the chunk that s describes. Chunks of one block and of several blocks
+// alternate.
 func put(d *disk.Device, id moraine.ChunkID, s state) error {
 	b := crashPool.TryGet(chunkLength(s))
 	defer b.Release()
@@ -258,8 +259,9 @@ func put(d *disk.Device, id moraine.ChunkID, s state) error {
 
 func chunkLength(s state) int { return 1 + int(s.seed%20_000) }
 
-// check holds all chunks against the model: each is as was acknowledged, or as
-// was asked for last; and takes what is there as the truth from then on.
+// check compares all chunks with the model. Each must be in the state that was
+// acknowledged, or in the one requested last. check records the state found as the
+// truth from then on.
 func (w *world) check(d *disk.Device) error {
 	headers, err := d.List(context.Background(), moraine.ChunkID{}, 1000)
 	if err != nil {
@@ -277,7 +279,7 @@ func (w *world) check(d *disk.Device) error {
 			is = *k.attempt
 		}
 		if held[id].Version != is.version {
-			return &mismatch{fmt.Sprintf("chunk %s is of version %d; acknowledged was %d, asked for %v (%+v)",
+			return &mismatch{fmt.Sprintf("chunk %s has version %d; acknowledged %d, requested %v (%+v)",
 				id, held[id].Version, k.acked.version, k.attempt, d.Recovered())}
 		}
 		if err := w.checkOne(d, id, is); err != nil {
@@ -316,8 +318,8 @@ func (w *world) checkOne(d *disk.Device, id moraine.ChunkID, is state) error {
 	return nil
 }
 
-// verify opens what is left twice, the second time without its index: what the
-// segments say must be the same.
+// verify opens what is left twice, the second time without the index. The segments
+// must give the same result.
 func (w *world) verify() error {
 	w.begin(-1, false)
 	for _, lose := range []bool{false, true} {
@@ -344,7 +346,7 @@ func (w *world) verify() error {
 	return nil
 }
 
-// lives runs one seed: several lives, each ended at a random call.
+// lives runs one seed: several lives, each of which ends at a random call.
 func lives(seed uint64, drop, full func(vfs.Op) bool) error {
 	return livesOf(seed, 1, drop, full)
 }
@@ -356,8 +358,8 @@ func livesOf(seed uint64, writers int, drop, full func(vfs.Op) bool) error {
 		return err
 	}
 	for life := range 4 {
-		// What stops at a sync leaves the most that is not kept, and that tells
-		// most where the next life ends soon after it has read it.
+		// A stop at a sync leaves the most data that is not yet durable. It shows
+		// most where the next life ends soon after reading that data.
 		crashes, stopAt := w.rng.IntN(5) > 1, 1+w.rng.IntN(60)
 		if w.rng.IntN(2) == 0 {
 			stopAt = 1 + w.rng.IntN(300)
@@ -388,8 +390,8 @@ func TestCrashAtAnyCallLosesNothing(t *testing.T) {
 	}
 }
 
-// TestCrashAmongManyWriters is the same with five writers at once, some of whom
-// find the disk full.
+// TestCrashAmongManyWriters runs the same with five concurrent writers, some of
+// which find the disk full.
 func TestCrashAmongManyWriters(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 12, 240) {
 		full := fullAtTimes(seed)
@@ -402,7 +404,7 @@ func TestCrashAmongManyWriters(t *testing.T) {
 	}
 }
 
-// fullAtTimes makes some writes of segments fail for want of space.
+// fullAtTimes makes some writes of segments fail with a full disk.
 func fullAtTimes(seed uint64) func(vfs.Op) bool {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	return func(op vfs.Op) bool {
@@ -418,15 +420,15 @@ func TestCrashOnADiskFullAtTimesLosesNothing(t *testing.T) {
 	}
 }
 
-// site names the statement of package disk that a call of the file system comes
-// from, "" where pebble makes it.
+// site names the statement of package disk that makes a call of the file system. It
+// returns "" where pebble makes the call.
 func site() string {
 	pcs := make([]uintptr, 40)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])
 	for {
 		f, more := frames.Next()
 		if strings.Contains(f.Function, "disk.index") {
-			return "" // pebble's, through its file system
+			return "" // a call of pebble through its file system
 		}
 		if strings.Contains(f.Function, "moraine/tiers/disk.") {
 			name := f.Function[strings.LastIndex(f.Function, "disk.")+5:]
@@ -441,8 +443,9 @@ func site() string {
 	}
 }
 
-// TestEverySyncIsNeeded leaves out the syncs of one statement at a time, and
-// wants the crash test to find out: else it has no teeth, or the sync no use.
+// TestEverySyncIsNeeded leaves out the syncs of one statement at a time. The crash
+// test must detect it. If it does not, the test is too weak or the sync is
+// unnecessary.
 func TestEverySyncIsNeeded(t *testing.T) {
 	sites := map[string]bool{}
 	note := func(vfs.Op) bool {
@@ -471,8 +474,8 @@ func TestEverySyncIsNeeded(t *testing.T) {
 	}
 }
 
-// findOut runs seeds without the syncs of a site until one goes wrong: first those that have
-// found out what takes hundreds of others.
+// findOut runs seeds without the syncs of a site until one fails. It starts with
+// the seeds that detected sites which otherwise take hundreds of seeds.
 func findOut(missing string) (uint64, error) {
 	seeds := []uint64{660, 45}
 	for seed := range uint64(2000) {

@@ -14,7 +14,7 @@ func (d *Device) Delete(ctx context.Context, id moraine.ChunkID, below moraine.L
 	return d.DeleteAll(ctx, []tiers.Deletion{{ID: id, Below: below}})
 }
 
-// DeleteAll implements tiers.Deleter. A thousand deletions are one record and
+// DeleteAll implements tiers.Deleter. A thousand deletions form one record and
 // share one sync.
 func (d *Device) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error {
 	const op = "disk.Delete"
@@ -30,9 +30,8 @@ func (d *Device) DeleteAll(ctx context.Context, deletions []tiers.Deletion) erro
 	return nil
 }
 
-// mergeDeletions returns the deletions in order of chunk (so that two callers
-// who claim several chunks never wait for each other in a circle), each chunk
-// once.
+// mergeDeletions returns the deletions in the order of chunks, each chunk once. The
+// order prevents a deadlock of two callers that claim several chunks.
 func mergeDeletions(deletions []tiers.Deletion) []tiers.Deletion {
 	sorted := slices.SortedFunc(slices.Values(deletions), func(a, b tiers.Deletion) int {
 		return cmp.Or(cmp.Compare(a.ID.Stripe, b.ID.Stripe), cmp.Compare(a.ID.Index, b.ID.Index),
@@ -71,8 +70,9 @@ func (d *Device) deleteSome(ctx context.Context, wanted []tiers.Deletion) error 
 	return d.bringDown(ctx, &rec)
 }
 
-// bringDown writes a tombstone and lets go of its victims. On a full file system
-// the ballast goes first: what frees space must not need space to be free.
+// bringDown writes a tombstone and releases its victims. On a full file system it
+// removes the ballast first: an operation that frees space must not need free
+// space.
 func (d *Device) bringDown(ctx context.Context, rec *record) error {
 	a := appendix{
 		headSize: headBlocks(len(rec.deletions)*deletedSize) * block,

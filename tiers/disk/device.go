@@ -1,42 +1,44 @@
 // Package disk keeps chunks on one device: a directory of a local file system,
-// usually all of one disk. It implements tiers.Tier.
+// usually a whole disk. It implements tiers.Tier. It has no knowledge of stripes,
+// sessions or the network, and does not decide which chunks to keep.
 //
-// The truth is a log: segment files of 1 GiB, preallocated, into which records
-// are appended, each a head (record.go) and, behind it, a chunk's bytes padded
-// to whole blocks. Everything else can be made again from the segments: the
-// pebble index (index.go) finds a chunk's record and is never synced for its
-// own sake. The package knows nothing of stripes, sessions or the network, and
-// decides nothing about what to keep.
+// The source of truth is a log: segment files of 1 GiB, preallocated, to which the
+// device appends records. A record is a head (record.go) followed by the bytes of a
+// chunk, padded to whole blocks. The segments suffice to rebuild everything else.
+// The pebble index (index.go) finds the record of a chunk; the device never syncs
+// it for its own sake.
 //
-// One path through it: Put (put.go) claims the chunk, reserves room
-// in the active segment (append.go), writes head and data around the page cache
-// in one write, shares a sync with whoever else is writing (sync.go), sets the
-// index entry, and returns. Get (get.go) looks the record up, reads the blocks
-// that the range touches, and checks each against its sum.
+// One path through the package: Put (put.go) claims the chunk and reserves space in
+// the active segment (append.go). It writes head and data with one write that
+// bypasses the page cache, and shares a sync with other writers (sync.go). It then
+// sets the index entry and returns. Get (get.go) looks the record up, reads the
+// blocks that the range touches, and verifies each against its checksum.
 //
 // # Why a crash loses nothing that was acknowledged
 //
-// Put and Delete return after the sync of their record; a sync covers the
-// record's head and data and the segment's size, and the segment's name was
-// made durable before its first record (append.go). When a device is opened
-// (recover.go) the segments that the index does not durably know whole are
-// scanned in order, and what their records say is done again; each index entry
-// keeps the sequence number of the record that made it, so that doing a record
-// again changes nothing. A record that was being written when the power went
-// may be torn; which records can be is told by the `durable` number in the
-// heads after it, and only those that no later head vouches for are read and
-// summed. A torn one is overwritten before anything new is written, so that a
-// later head cannot vouch for it.
+// Put and Delete return after the sync of their record. That sync covers the
+// record's head and data and the size of the segment. The name of the segment is
+// durable before its first record (append.go).
 //
-// A deletion is a record too (a tombstone), and so are the space's owner and
-// its end: the space of a dead record is given back only after the record that
-// killed it is durable, and the segment of the killing record counts as
-// complete, and may be removed, only after that giving back is durable.
-// Scanning all segments therefore never finds a dead chunk without its killer.
+// Open (recover.go) scans, in order, the segments that are not durably marked
+// complete in the index, and replays their records. Each index entry keeps the
+// sequence number of the record that made it, so a replay changes nothing that is
+// already applied.
+//
+// A power cut may tear a record that is being written. The `durable` number in
+// later heads tells which records can be torn. Recovery reads and checksums only
+// records that no later head vouches for. It overwrites a torn record before it
+// writes anything new, so that no later head can vouch for it.
+//
+// A deletion is a record too (a tombstone). The device reclaims the space of a dead
+// record only after the record that killed it is durable. The segment of the
+// killing record becomes complete, and removable, only after that reclaim is
+// durable. A scan of all segments therefore never finds a dead chunk without the
+// record that killed it.
 //
 // Locks, outermost first: claims of chunks, appender.rolling, appender.mu,
-// Device.segMu, segment.mu, reclaimer.mu. None but rolling and (while a file is opened) segment.mu is
-// held across I/O.
+// Device.segMu, segment.mu, reclaimer.mu. Only rolling and, while a file is opened,
+// segment.mu are held across I/O.
 package disk
 
 import (
@@ -67,9 +69,9 @@ type Device struct {
 
 	index    *index
 	sums     *sumCache
-	heads    *bufpool.Pool              // of heads; whoever holds one waits for no other buffer
-	scratch  *bufpool.Buffer            // the appender's
-	claims   claim.Set[moraine.ChunkID] // the order of a chunk's records is that of its changes in the index
+	heads    *bufpool.Pool              // for heads; a holder of one waits for no other buffer
+	scratch  *bufpool.Buffer            // used by the appender
+	claims   claim.Set[moraine.ChunkID] // orders the records of a chunk as the changes of its index entry
 	app      appender
 	reclaim  reclaimer
 	ballast  ballast
@@ -79,13 +81,13 @@ type Device struct {
 	segments map[uint64]*segment
 
 	liveBytes, deadBytes, chunks atomic.Int64
-	reading                      atomic.Int32 // reads of the medium under way
+	reading                      atomic.Int32 // reads of the medium in progress
 
 	failure atomic.Pointer[moraine.Error]
-	failed  chan struct{} // closed by the first failure
-	opened  atomic.Bool   // set when Open has succeeded
+	failed  chan struct{} // closed at the first failure
+	opened  atomic.Bool   // set once Open succeeded
 
-	lifeMu sync.RWMutex // guards closed; calls.Add only under it
+	lifeMu sync.RWMutex // guards closed; call calls.Add only while holding it
 	closed bool
 	calls  sync.WaitGroup
 }
@@ -96,10 +98,10 @@ var (
 	_ tiers.Deleter = (*Device)(nil)
 )
 
-// Open opens the device in cfg.Dir and recovers what it holds. It begins the
-// work in the background that Close ends. Errors are *moraine.Error: NotFound
-// (not a device), WrongCluster, NewerFormat, Corrupt (the identity cannot be
-// read), Busy (open elsewhere), InvalidArgument, NoSpace, IOError.
+// Open opens the device in cfg.Dir and recovers its contents. It starts the
+// background work, which Close ends. Errors are *moraine.Error: NotFound (not a
+// device), WrongCluster, NewerFormat, Corrupt (the identity cannot be read), Busy
+// (another process has it open), InvalidArgument, NoSpace, IOError.
 func Open(cfg Config, deps Deps) (*Device, error) {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -121,8 +123,8 @@ func Open(cfg Config, deps Deps) (*Device, error) {
 	d := newDevice(cfg, deps, identity)
 	err = d.start()
 	if pebble.IsCorruptionError(err) {
-		// Found only while the index was read. A note was left that has it
-		// built again, from nothing.
+		// The corruption showed only while Open read the index. A note on disk
+		// makes the next Open rebuild the index.
 		d.abandon()
 		d = newDevice(cfg, deps, identity)
 		err = d.start()
@@ -137,15 +139,15 @@ func Open(cfg Config, deps Deps) (*Device, error) {
 	return d, nil
 }
 
-// headPatience bounds how long a call waits for the buffer of a head, each of which is
-// held for one read, or one write and its sync.
+// headPatience limits how long a call waits for the buffer of a head. Each buffer
+// is held for one read, or for one write and its sync.
 const headPatience = time.Minute
 
 func newDevice(cfg Config, deps Deps, identity Identity) *Device {
 	heads := bufpool.New(bufpool.Config{LimitBytes: bufpool.MaxSize, Wait: limit.Resource{
 		Name: "buffers of record heads", Patience: headPatience, Advice: "the device is slow or hangs",
 		Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}})
-	scratch := heads.TryGet(block) // the first buffer of a pool is always to be had
+	scratch := heads.TryGet(block) // the first buffer of a pool is always free
 	return &Device{
 		cfg:      cfg,
 		deps:     deps,
@@ -173,7 +175,7 @@ func (d *Device) start() error {
 		return err
 	}
 	if err := d.Err(); err != nil {
-		return err // found by the index, in the background
+		return err // the index reported it in the background
 	}
 	d.log.Info("device opened", "uuid", d.identity.Device.String(), "chunks", d.chunks.Load(),
 		"live_bytes", d.liveBytes.Load(), "scanned_segments", d.recovery.Segments,
@@ -181,7 +183,7 @@ func (d *Device) start() error {
 	return nil
 }
 
-// abandon frees what a failed Open took.
+// abandon releases the resources of a failed Open.
 func (d *Device) abandon() {
 	d.closeIndex()
 	d.closeFiles()
@@ -197,10 +199,10 @@ func (d *Device) closeFiles() {
 	d.heads.Close()
 }
 
-// Identity returns whose device it is.
+// Identity returns the identity of the device.
 func (d *Device) Identity() Identity { return d.identity }
 
-// Recovered tells what Open found.
+// Recovered returns what Open found.
 func (d *Device) Recovered() Recovery { return d.recovery }
 
 // Err implements tiers.Tier.
@@ -214,10 +216,10 @@ func (d *Device) Err() error {
 // Failed is closed when an error takes the device out of service.
 func (d *Device) Failed() <-chan struct{} { return d.failed }
 
-// fail takes the device out of service for good, and returns the IOError that
-// every call answers from now on. After a failed write or sync nothing is known
-// of what the medium holds, and the kernel reports such an error once: to try
-// again would be to believe it.
+// fail takes the device out of service for good, and returns the IOError that every
+// later call returns. After a failed write or sync the contents of the medium are
+// unknown. The kernel reports such an error only once, so a retry could succeed
+// falsely.
 func (d *Device) fail(op string, cause error) error {
 	e := &moraine.Error{Op: op, Ref: d.cfg.Dir, Kind: moraine.IOError, Err: cause}
 	if d.failure.CompareAndSwap(nil, e) {
@@ -228,8 +230,9 @@ func (d *Device) fail(op string, cause error) error {
 	return d.Err()
 }
 
-// begin admits a call, which must call d.calls.Done at its end unless it got an
-// error: Unavailable once the device is closed, IOError once it has failed.
+// begin admits a call, which must call d.calls.Done at its end unless begin
+// returned an error. Errors: Unavailable once the device is closed, IOError once it
+// has failed.
 func (d *Device) begin(op string) error {
 	if e := d.failure.Load(); e != nil {
 		return e
@@ -243,9 +246,8 @@ func (d *Device) begin(op string) error {
 	return nil
 }
 
-// Close implements tiers.Tier. It waits for the calls under way, and leaves the
-// index knowing all segments, so that the next Open scans nothing. A second
-// Close does nothing.
+// Close implements tiers.Tier. It waits for running calls. It marks all segments in
+// the index, so that the next Open scans nothing. A second Close does nothing.
 func (d *Device) Close() error {
 	d.lifeMu.Lock()
 	if d.closed {
@@ -261,7 +263,7 @@ func (d *Device) Close() error {
 	return d.lock.Close()
 }
 
-// segment returns a segment by number, nil where it is gone.
+// segment returns a segment by number, or nil if it was removed.
 func (d *Device) segment(number uint64) *segment {
 	d.segMu.RLock()
 	defer d.segMu.RUnlock()

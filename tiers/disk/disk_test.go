@@ -13,11 +13,11 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// random is a source of UUIDs and salts that a seed determines.
+// random is a source of UUIDs and salts that depends only on the seed.
 func random(seed uint64) *rand.ChaCha8 { return rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}) }
 
-// config is that of a device in dir: small segments, nothing given back unless
-// a test asks for it.
+// config is that of a device in dir with small segments. Space is reclaimed only
+// when a test requests it.
 func config(dir string) disk.Config {
 	return disk.Config{Dir: dir, Cluster: tiertest.Cluster, SegmentBytes: 1 << 20, BallastBytes: -1,
 		IndexCacheBytes: 1 << 20, ReclaimInterval: time.Hour}

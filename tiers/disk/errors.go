@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// wrap makes err a *moraine.Error of op on ref. A Kind that err carries stays;
-// what a file system answered becomes NotFound, NoSpace or IOError.
+// wrap makes err a *moraine.Error of op on ref. It keeps the Kind of err. An error
+// of the file system becomes NotFound, NoSpace or IOError.
 func wrap(op, ref string, err error) error {
 	var e *moraine.Error
 	if errors.As(err, &e) {

@@ -8,15 +8,15 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// ReclaimNow gives space back now. The device must have been opened with an
-// interval that does not pass in the test.
+// ReclaimNow reclaims space now. The test must open the device with an interval
+// that does not pass during the test.
 func (d *Device) ReclaimNow() error { return d.reclaimOnce() }
 
-// FlushIndex makes the index durable as it is.
+// FlushIndex makes the current index durable.
 func (d *Device) FlushIndex() { d.flushIndex() }
 
-// EncodeSample encodes the head of a record made of plain values, for the golden
-// file; with deletions a tombstone, else a chunk.
+// EncodeSample encodes the head of a record from plain values, for the golden file.
+// With deletions it is a tombstone, otherwise a chunk.
 func EncodeSample(h tiers.Header, sums []uint32, deletions []tiers.Deletion, salt [16]byte) []byte {
 	r := record{kind: kindChunk, seq: 9, durable: 8, at: extent{segment: 3, off: 2 * block}, header: h, sums: sums,
 		replaces: extent{segment: 2, off: 5 * block, size: 4 * block}}
@@ -34,8 +34,8 @@ func EncodeSample(h tiers.Header, sums []uint32, deletions []tiers.Deletion, sal
 	return p
 }
 
-// DecodeHead decodes a head that claims to lie in a segment at an offset, and
-// encodes it again. ok is false where there is none.
+// DecodeHead decodes a head that claims to lie at an offset of a segment, and
+// encodes it again. ok is false if there is no head.
 func DecodeHead(p []byte, segment uint64, off int64, salt [16]byte) (again []byte, ok bool) {
 	r, headSize, tableSize, err := decodeHead(p, extent{segment: segment, off: off}, salt[:])
 	if err != nil || headSize > int64(len(p)) || decodeTable(&r, p, tableSize) != nil {
@@ -46,7 +46,7 @@ func DecodeHead(p []byte, segment uint64, off int64, salt [16]byte) (again []byt
 	return again, true
 }
 
-// Seal gives a head whatever checksums it needs, as a fuzzer that knew the salt would.
+// Seal sets the checksums of a head, as a fuzzer that knew the salt would.
 func Seal(p []byte, salt [16]byte) {
 	if len(p) < block {
 		return
@@ -75,8 +75,8 @@ func SegmentBlock(cluster, device moraine.UUID, salt [16]byte) []byte {
 	return p
 }
 
-// DecodeStamps decodes p as an identity, as a segment's first block, and as what
-// was heard.
+// DecodeStamps decodes p as an identity, as the first block of a segment, and as an
+// incarnation.
 func DecodeStamps(p []byte) (identity, segment, heard error) {
 	_, identity = decodeIdentity(p)
 	_, segment = decodeSegmentHead(p)
@@ -84,5 +84,5 @@ func DecodeStamps(p []byte) (identity, segment, heard error) {
 	return identity, segment, heard
 }
 
-// Restamp gives a stamp the checksum that it needs.
+// Restamp sets the correct checksum of a stamp.
 func Restamp(p []byte) { binary.LittleEndian.PutUint32(p[stampSumAt:], crc.Sum(p[:stampSumAt])) }

@@ -16,12 +16,12 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// failing is a file system on which one kind of call of one kind of file fails,
-// once it is armed.
+// failing is a file system. Once armed, it fails one kind of call on one kind of
+// file.
 type failing struct {
 	armed atomic.Bool
 	kind  vfs.OpKind
-	file  string // in the path
+	file  string // part of the path
 	err   error
 	hits  atomic.Int64
 }
@@ -38,9 +38,10 @@ func chunkNumber(t testing.TB, n int) tiertest.Chunk {
 	return tiertest.MakeChunk(t, moraine.ChunkID{Stripe: moraine.StripeID(n + 1)}, 1, 30_000, uint64(n))
 }
 
-// TestIOErrorsTakeTheDeviceOut goes through every step of every commit: it fails,
-// or it succeeds and its reply is lost. What was acknowledged before is there
-// when the device is opened again, and what was not is there whole or not at all.
+// TestIOErrorsTakeTheDeviceOut covers every step of every commit: the step fails,
+// or it succeeds and its reply is lost. After the device is reopened, everything
+// acknowledged before is there. What was not acknowledged is there whole or not at
+// all.
 func TestIOErrorsTakeTheDeviceOut(t *testing.T) {
 	steps := []struct {
 		kind vfs.OpKind
@@ -115,7 +116,7 @@ func checkTakenOut(t *testing.T, f *failing, do func(*testing.T, *disk.Device) e
 	default:
 		t.Fatal("the device has failed and does not say so")
 	}
-	// Everything answers the error, and nothing is tried again.
+	// Every call returns the error, and the device retries nothing.
 	require.ErrorIs(t, putAnother(t, d), moraine.IOError)
 	require.ErrorIs(t, deleteOne(t, d), moraine.IOError)
 	require.ErrorIs(t, readOne(t, d), moraine.IOError)
@@ -131,12 +132,12 @@ func checkTakenOut(t *testing.T, f *failing, do func(*testing.T, *disk.Device) e
 	}
 	for _, h := range mustList(t, again) {
 		_, err := again.Get(t.Context(), h.ID, 0, make([]byte, h.Length))
-		require.NoError(t, err, "what is there is whole")
+		require.NoError(t, err, "each chunk found is whole")
 	}
 }
 
-// TestAFullFileSystemDamagesNothing refuses puts with NoSpace, takes deletions,
-// and goes on when there is room.
+// TestAFullFileSystemDamagesNothing checks that a full device refuses puts with
+// NoSpace, accepts deletions, and continues when space is free.
 func TestAFullFileSystemDamagesNothing(t *testing.T) {
 	mem := vfs.NewMem(1)
 	mem.SetCapacity(8 << 20)
@@ -164,13 +165,13 @@ func TestAFullFileSystemDamagesNothing(t *testing.T) {
 		}
 	}
 	require.NoError(t, d.ReclaimNow())
-	require.NoError(t, chunkNumber(t, 0).Put(t, d), "there is room again")
+	require.NoError(t, chunkNumber(t, 0).Put(t, d), "space is free again")
 	require.NoError(t, d.Close())
 	d = open(t, mem, cfg)
 	require.Len(t, mustList(t, d), n-n/2+1)
 }
 
-// TestAWriteThatFindsTheDiskFullIsVoid fails the second half of a put's write.
+// TestAWriteThatFindsTheDiskFullIsVoid makes the second half of a put's write fail.
 func TestAWriteThatFindsTheDiskFullIsVoid(t *testing.T) {
 	mem := vfs.NewMem(1)
 	format(t, mem, "/d")
@@ -213,7 +214,7 @@ func TestTheCapacityIsKept(t *testing.T) {
 	require.NoError(t, chunkNumber(t, n).Put(t, d))
 }
 
-// TestSpaceIsGivenBack deletes nearly all of many segments.
+// TestSpaceIsGivenBack deletes nearly all chunks of many segments.
 func TestSpaceIsGivenBack(t *testing.T) {
 	mem := vfs.NewMem(1)
 	mem.SetCapacity(64 << 20)

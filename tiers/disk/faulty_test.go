@@ -15,15 +15,15 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// medium is a way in which a file system fails.
+// medium is one way in which a file system fails.
 type medium struct {
 	kinds []vfs.OpKind
 	err   error // nil: slow
-	lies  bool  // syncs are dropped, and the power is cut before the next opening
+	lies  bool  // drops syncs, and cuts the power before the next Open
 }
 
-// TestFaultsOfTheMedium runs random calls on a device whose file system fails in one
-// way, and opens it again after each round.
+// TestFaultsOfTheMedium runs random calls on a device whose file system fails in
+// one way. It reopens the device after each round.
 func TestFaultsOfTheMedium(t *testing.T) {
 	for name, m := range map[string]medium{
 		"EIO in writes":             {kinds: []vfs.OpKind{vfs.OpWrite}, err: syscall.EIO},
@@ -74,7 +74,7 @@ func runMedium(t *testing.T, m medium, seed uint64) {
 			cut = base.Crash(nil)
 		}
 		if d != nil {
-			_ = d.Close() // of one that is out it may fail
+			_ = d.Close() // Close may fail on a device that is out of service
 		}
 		if m.lies {
 			base = cut
@@ -85,7 +85,7 @@ func runMedium(t *testing.T, m medium, seed uint64) {
 	}
 	failed := tiertest.RunFaulty(t, seed, reopen)
 	require.Positive(t, fired)
-	if !m.lies { // of what a cut took, some is found corrupt
+	if !m.lies { // after a power cut the device finds some of the lost data corrupt
 		require.Equal(t, m.err == nil, failed == 0, "%d calls failed", failed)
 	}
 }

@@ -35,7 +35,7 @@ func samples() map[string][]byte {
 	}
 }
 
-// TestGoldenFiles holds the formats to what was written to disks before.
+// TestGoldenFiles compares the formats with bytes written by earlier builds.
 func TestGoldenFiles(t *testing.T) {
 	for name, got := range samples() {
 		path := filepath.Join("testdata", name+".hex")
@@ -73,8 +73,8 @@ func TestAHeadElsewhereIsNoRecord(t *testing.T) {
 	}
 }
 
-// FuzzHead decodes anything, also such as is sealed with the right checksums: it
-// must not read out of bounds, and what it takes must mean what it encodes.
+// FuzzHead decodes arbitrary bytes, also with correct checksums. The decoder must
+// not read out of bounds. What it accepts must encode to the same meaning.
 func FuzzHead(f *testing.F) {
 	for _, p := range samples() {
 		f.Add(p, true)
@@ -94,8 +94,8 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzStamps decodes anything, also such as has the right checksum, as an identity,
-// as the head of a segment, and as what was heard of the metadata.
+// FuzzStamps decodes arbitrary bytes, also with a correct checksum: as an identity,
+// as the head of a segment, and as an incarnation.
 func FuzzStamps(f *testing.F) {
 	for _, p := range samples() {
 		f.Add(p, true)
@@ -214,7 +214,7 @@ func flip(p []byte, i int) []byte {
 	return p
 }
 
-// newer is a stamp of a format version that this build does not know.
+// newer is a stamp with a format version that this build does not support.
 func newer(p []byte) []byte {
 	p = bytes.Clone(p)
 	p[8] = 2

@@ -12,7 +12,7 @@ import (
 )
 
 // formatThroughCrash cuts the power at a random call of Format, or after it, and
-// formats again what is left: there must then be a device that opens.
+// formats the result again. A device that opens must result.
 func formatThroughCrash(seed uint64, drop func() bool) error {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	mem := vfs.NewMem(seed)
@@ -26,7 +26,7 @@ func formatThroughCrash(seed uint64, drop func() bool) error {
 			left = mem.Crash(rng)
 		}
 		if (op.Kind == vfs.OpSync || op.Kind == vfs.OpSyncDir) && drop() {
-			if rng.IntN(2) == 0 && left == nil { // while no other sync has kept it
+			if rng.IntN(2) == 0 && left == nil { // as long as no other sync made it durable
 				stopAt = calls + 1 + rng.IntN(5)
 			}
 			return vfs.Drop
@@ -42,7 +42,7 @@ func formatThroughCrash(seed uint64, drop func() bool) error {
 		left = mem.Crash(rng)
 	}
 	if !done {
-		// What is there is a device already, or becomes one.
+		// The directory already holds a device, or becomes one.
 		if _, err := disk.ReadIdentity(left, "/host/device"); err != nil {
 			if _, err := disk.Format(left, "/host/device", tiertest.Cluster, random(seed+1)); err != nil {
 				return fmt.Errorf("format what is left: %w", err)

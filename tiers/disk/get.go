@@ -13,12 +13,12 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// readThrough is how far behind the head a range may begin and still be read
-// together with it, in bytes.
+// readThrough is how far in bytes a range may begin behind the head and still be
+// read together with the head.
 const readThrough = 64 << 10
 
-// errMoved says that the record went away while it was being read.
-var errMoved = errors.New("the record went away")
+// errMoved means that the record was removed during the read.
+var errMoved = errors.New("record was removed during the read")
 
 // Get implements tiers.Tier.
 func (d *Device) Get(ctx context.Context, id moraine.ChunkID, off int64, dst []byte) (tiers.Header, error) {
@@ -48,7 +48,7 @@ func (d *Device) View(ctx context.Context, id moraine.ChunkID, off, n int64) (*t
 		}
 		if off < 0 || n < 0 || off > e.header.Length || n > e.header.Length-off {
 			return nil, &moraine.Error{Op: op, Ref: id.String(), Kind: moraine.InvalidArgument,
-				Err: fmt.Errorf("%d bytes at %d of a chunk of %d", n, off, e.header.Length)}
+				Err: fmt.Errorf("range of %d bytes at offset %d exceeds the chunk of %d bytes", n, off, e.header.Length)}
 		}
 		if n == 0 {
 			return tiers.NewView(e.header, nil, 0, nil), nil
@@ -57,9 +57,9 @@ func (d *Device) View(ctx context.Context, id moraine.ChunkID, off, n int64) (*t
 		if err == nil {
 			return v, nil
 		}
-		// Bytes that do not match may be those of a record that was deleted, or
-		// replaced, and given back while it was being read: the index, which was
-		// changed before, tells.
+		// If the bytes do not match, the record may have been deleted or replaced,
+		// and its space reclaimed, during the read. The index changes before the
+		// reclaim, so a second lookup shows this.
 		if now, still, lookErr := d.lookup(id); lookErr == nil && (!still || now.seq != e.seq) {
 			continue
 		}
@@ -67,10 +67,10 @@ func (d *Device) View(ctx context.Context, id moraine.ChunkID, off, n int64) (*t
 	}
 }
 
-// readError classifies what a read of a record that is in its place met.
+// readError classifies the error of a read whose record is still in place.
 func (d *Device) readError(op string, e *entry, err error) error {
 	if errors.Is(err, errMoved) {
-		return d.fail(op, fmt.Errorf("segment %d of chunk %s is gone", e.at.segment, e.header.ID))
+		return d.fail(op, fmt.Errorf("segment %d of chunk %s is missing", e.at.segment, e.header.ID))
 	}
 	if errors.Is(err, moraine.Corrupt) {
 		d.deps.Metrics.CorruptReads.Inc()
@@ -124,13 +124,13 @@ type reading struct {
 	e        *entry
 	off, n   int64 // the range, in bytes of the chunk
 	headSize int64
-	sums     []uint32 // nil until known
-	// first and end bound the blocks that the range touches; skip is how many
-	// bytes of the record before first are read with them: all, or none.
+	sums     []uint32 // nil until read
+	// first and end bound the blocks that the range touches. skip is how many bytes
+	// of the record before first are read with them: all or none.
 	first, end, skip int64
 }
 
-// fill reads into buf and verifies. The view owns buf; on error the caller does.
+// fill reads into buf and verifies. The view owns buf; on error the caller owns it.
 func (r *reading) fill(buf *bufpool.Buffer) (*tiers.View, error) {
 	p := buf.Bytes()
 	if err := r.d.readAt(r.f, p, r.e.at.off+r.headSize+r.first-r.skip); err != nil {
@@ -169,7 +169,7 @@ func (r *reading) readSums(ctx context.Context) error {
 	return nil
 }
 
-// readAt reads all of p; a file that ends before is Corrupt.
+// readAt reads all of p. It returns Corrupt if the file ends early.
 func (d *Device) readAt(f vfs.File, p []byte, off int64) error {
 	began := d.deps.Clock.Now()
 	others := d.reading.Add(1) - 1
@@ -184,22 +184,22 @@ func (d *Device) readAt(f vfs.File, p []byte, off int64) error {
 		return d.fail("disk.read", err)
 	case n < len(p):
 		return &moraine.Error{Op: "disk.Get", Kind: moraine.Corrupt,
-			Err: fmt.Errorf("%s ends at %d", f.Name(), off+int64(n))}
+			Err: fmt.Errorf("%s ends early, at %d", f.Name(), off+int64(n))}
 	}
 	return nil
 }
 
-// sumsOf decodes a record's head, and holds it against the index entry.
+// sumsOf decodes a record's head, and compares it with the index entry.
 func (d *Device) sumsOf(e *entry, head []byte) ([]uint32, error) {
 	r, headSize, tableSize, err := decodeHead(head, extent{segment: e.at.segment, off: e.at.off}, d.identity.salt[:])
 	if err == nil && (headSize != int64(len(head)) || r.kind != kindChunk || r.header != e.header || r.seq != e.seq) {
-		err = fmt.Errorf("the head is that of %s, record %d", r.header.ID, r.seq)
+		err = fmt.Errorf("head belongs to %s, record %d", r.header.ID, r.seq)
 	}
 	if err == nil {
 		err = decodeTable(&r, head, tableSize)
 	}
 	if err == nil && crc.CombineBlocks(r.sums, r.header.Length) != r.header.CRC {
-		err = errors.New("the block sums do not combine to the chunk's")
+		err = errors.New("block checksums do not combine to the chunk checksum")
 	}
 	if err != nil {
 		return nil, &moraine.Error{Op: "disk.Get", Kind: moraine.Corrupt, Err: err}
@@ -207,14 +207,14 @@ func (d *Device) sumsOf(e *entry, head []byte) ([]uint32, error) {
 	return r.sums, nil
 }
 
-// verify checks the blocks of data, which begin at offset first of the chunk.
+// verify verifies the blocks of data, which begin at offset first of the chunk.
 func verify(e *entry, data []byte, sums []uint32, first int64) error {
 	data = data[:min(int64(len(data)), e.header.Length-first)]
 	for i := first / block; len(data) > 0; i++ {
 		b := data[:min(block, len(data))]
 		if crc.Sum(b) != sums[i] {
 			return &moraine.Error{Op: "disk.Get", Kind: moraine.Corrupt,
-				Err: fmt.Errorf("block %d of the chunk does not match its checksum", i)}
+				Err: fmt.Errorf("chunk checksum mismatch in block %d", i)}
 		}
 		data = data[len(b):]
 	}

@@ -18,8 +18,8 @@ import (
 const (
 	deviceMagic   = "MRNDEVIC"
 	deviceVersion = 1
-	// stampSize is the length of the summed part of the identity file's block
-	// and of a segment's first block; the last four bytes are its checksum.
+	// stampSize is the length of the checksummed part of the identity file's block
+	// and of a segment's first block. Its last four bytes are the checksum.
 	stampSize  = 128
 	stampSumAt = stampSize - 4
 	saltSize   = 16
@@ -35,8 +35,8 @@ const (
 	rebuildFile = "rebuild-index"
 )
 
-// Identity says whose a device is. It is written once, by Format, and moves
-// with the disk: moved to another host the device is recognised as itself.
+// Identity says which device this is. Format writes it once, and it moves with the
+// disk: on another host the device keeps its identity.
 type Identity struct {
 	Cluster moraine.UUID
 	Device  moraine.UUID
@@ -66,15 +66,15 @@ func decodeIdentity(p []byte) (Identity, error) {
 	return id, nil
 }
 
-// checkStamp checks magic, checksum and version of a block that describes a
+// checkStamp verifies magic, checksum and version of a block that describes a
 // device or a segment. Errors are *moraine.Error: Corrupt, NewerFormat.
 func checkStamp(p []byte, magic string, version uint16) error {
 	le := binary.LittleEndian
 	switch {
 	case len(p) < stampSize || !bytes.Equal(p[:8], []byte(magic)):
-		return &moraine.Error{Op: "disk.decode", Kind: moraine.Corrupt, Err: fmt.Errorf("it does not begin with %q", magic)}
+		return &moraine.Error{Op: "disk.decode", Kind: moraine.Corrupt, Err: fmt.Errorf("block does not begin with %q", magic)}
 	case le.Uint32(p[stampSumAt:]) != crc.Sum(p[:stampSumAt]):
-		return &moraine.Error{Op: "disk.decode", Kind: moraine.Corrupt, Err: errors.New("it does not match its checksum")}
+		return &moraine.Error{Op: "disk.decode", Kind: moraine.Corrupt, Err: errors.New("block checksum mismatch")}
 	case le.Uint16(p[8:]) > version:
 		return &moraine.Error{Op: "disk.decode", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("format version %d; this build reads up to %d", le.Uint16(p[8:]), version)}
@@ -82,8 +82,8 @@ func checkStamp(p []byte, magic string, version uint16) error {
 	return nil
 }
 
-// ReadIdentity reads the identity of the device in dir. Errors are
-// *moraine.Error: NotFound where dir holds no device, Corrupt, NewerFormat, IOError.
+// ReadIdentity reads the identity of the device in dir. Errors are *moraine.Error:
+// NotFound if dir holds no device, Corrupt, NewerFormat, IOError.
 func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	name := path.Join(dir, deviceFile)
 	f, err := fsys.Open(name, vfs.Read)
@@ -102,12 +102,13 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	return id, nil
 }
 
-// Format makes a device of cluster out of dir, which is created if missing, and
-// returns its identity; random is where UUID and salt come from. When it returns
-// nil the device is durable (the names of directories above dir's parent are the
-// caller's). A directory that is a device already is Exists, and is not touched;
-// nor is one that holds anything else, which is NotEmpty; one with segments and
-// no identity is Corrupt. A Format that was cut short is repeated safely.
+// Format makes dir a device of cluster, creates dir if it is missing, and returns
+// the identity. random supplies UUID and salt. When Format returns nil, the device
+// is durable; the caller makes the names of directories above dir's parent durable.
+// A directory that is already a device returns Exists, and stays untouched. A
+// directory that holds anything else stays untouched too and returns NotEmpty. One
+// with segments and no identity is Corrupt. It is safe to repeat a Format that was
+// interrupted.
 func Format(fsys vfs.FS, dir string, cluster moraine.UUID, random io.Reader) (Identity, error) {
 	id := Identity{Cluster: cluster}
 	if _, err := io.ReadFull(random, id.Device[:]); err != nil {
@@ -122,8 +123,8 @@ func Format(fsys vfs.FS, dir string, cluster moraine.UUID, random io.Reader) (Id
 	return id, nil
 }
 
-// CheckBlank returns nil where Format could make a device of dir, which may be
-// missing, and otherwise what it would fail with. It changes nothing.
+// CheckBlank returns nil if Format could make dir a device; dir may be missing.
+// Otherwise it returns the error that Format would return. It changes nothing.
 func CheckBlank(fsys vfs.FS, dir string) error {
 	err := refuseForeign(fsys, dir)
 	if err == nil {
@@ -135,7 +136,7 @@ func CheckBlank(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// blank fails where dir is a device, or was one.
+// blank fails if dir is or was a device.
 func blank(fsys vfs.FS, dir string) error {
 	if _, err := fsys.Stat(path.Join(dir, deviceFile)); err == nil {
 		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Exists}
@@ -148,13 +149,13 @@ func blank(fsys vfs.FS, dir string) error {
 	}
 	if len(names) > 0 {
 		return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.Corrupt,
-			Err: errors.New("there are segments but no identity file; restore it, or remove the segments")}
+			Err: errors.New("directory has segments but no identity file: restore the identity file, or remove the segments")}
 	}
 	return nil
 }
 
-// refuseForeign fails where dir holds what no device does: it was given by
-// mistake, or belongs to somebody else.
+// refuseForeign fails if dir holds a file that no device has. Such a directory was
+// given by mistake, or belongs to another program.
 func refuseForeign(fsys vfs.FS, dir string) error {
 	names, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,7 +166,7 @@ func refuseForeign(fsys vfs.FS, dir string) error {
 		case deviceFile, deviceFile + ".tmp", lockFile, segmentsDir, indexDir, ballastFile, "lost+found":
 		default:
 			return &moraine.Error{Op: "disk.Format", Ref: dir, Kind: moraine.NotEmpty,
-				Err: fmt.Errorf("it is no device, and %s is in it: name an empty directory", name)}
+				Err: fmt.Errorf("directory is no device and contains %s: name an empty directory", name)}
 		}
 	}
 	return err
@@ -189,7 +190,7 @@ func format(fsys vfs.FS, dir string, id *Identity) error {
 	return writeIdentity(fsys, dir, id)
 }
 
-// writeIdentity puts the identity file in place: whole and durable, or not at all.
+// writeIdentity puts the identity file in place, whole and durable, or not at all.
 func writeIdentity(fsys vfs.FS, dir string, id *Identity) error {
 	temp := path.Join(dir, deviceFile+".tmp")
 	f, err := fsys.Open(temp, vfs.Create|vfs.Truncate)
@@ -203,8 +204,8 @@ func writeIdentity(fsys vfs.FS, dir string, id *Identity) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	// The directory of segments and dir itself come before the name that says
-	// that they are there.
+	// The directory of segments and dir itself become durable before the name that
+	// declares them.
 	if err := fsys.SyncDir(dir); err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func writeIdentity(fsys vfs.FS, dir string, id *Identity) error {
 	return fsys.SyncDir(dir)
 }
 
-// lockDevice takes the lock that keeps a second process from the device.
+// lockDevice takes the lock that keeps other processes away from the device.
 func lockDevice(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(path.Join(dir, lockFile))
 	if errors.Is(err, vfs.ErrLocked) {

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// A device remembers the newest incarnation of the metadata that its host has heard
-// of, so that a host that starts anew is not taken in by servers of an older one.
+// A device remembers the newest incarnation of the metadata that its host received.
+// After a restart, the host therefore rejects servers of an older incarnation.
 // docs/formats/device.md describes the file.
 const (
 	incarnationFile    = "heard"
@@ -21,8 +21,8 @@ const (
 	incarnationVersion = 1
 )
 
-// ReadIncarnation returns what WriteIncarnation wrote for the device in dir; zero where it
-// never did. Errors are *moraine.Error.
+// ReadIncarnation returns what WriteIncarnation wrote for the device in dir, or
+// zero if it never did. Errors are *moraine.Error.
 func ReadIncarnation(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error) {
 	f, err := fsys.Open(path.Join(dir, incarnationFile), vfs.Read)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,8 +43,9 @@ func ReadIncarnation(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error)
 	return h, nil
 }
 
-// WriteIncarnation notes, durably, which incarnation the host of the device in dir has
-// heard of. When it fails, or the power does, what was noted before is there.
+// WriteIncarnation durably records the newest incarnation that the host of the
+// device in dir received. If it fails or the power is cut, the previous record
+// stays.
 func WriteIncarnation(fsys vfs.FS, dir string, heard moraine.MarkedIncarnation) error {
 	if err := writeIncarnation(fsys, dir, encodeIncarnation(heard)); err != nil {
 		return wrap("disk.WriteHeard", dir, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/tiers/disk"
 )
 
-// What a host has heard of is kept across power cuts and failed writes, the old or
-// the new; damage is told. Each sync is needed.
+// The incarnation survives power cuts and failed writes: the old one or the new one
+// is there. Damage is reported. Each sync is needed.
 func TestWhatWasHeardIsKept(t *testing.T) {
 	old := moraine.MarkedIncarnation{Number: 2, Mark: moraine.UUID{2}}
 	next := moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{3, 15: 4}}
@@ -27,7 +27,7 @@ func TestWhatWasHeardIsKept(t *testing.T) {
 	require.Zero(t, none)
 	require.NoError(t, disk.WriteIncarnation(base, "/d", old))
 
-	// cut writes with a rule, cuts the power, and reads.
+	// cut writes under a rule, cuts the power, and reads.
 	cut := func(seed uint64, rule vfs.Rule) (moraine.MarkedIncarnation, error, error) {
 		mem := base.Clone()
 		failed := disk.WriteIncarnation(vfs.NewFault(mem, rule), "/d", next)

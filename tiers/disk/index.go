@@ -11,11 +11,11 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// index maps chunks to their records. It is a cache of the segments: it runs
-// without a write-ahead log, so that a crash takes it back to its last flush,
-// and scanning the segments that are not marked complete brings it forward
-// again. What it needs of pebble is only that flushes keep the order of writes:
-// a mark, once durable, stands for every entry set before it.
+// index maps chunks to their records. It is a cache of the segments. It runs
+// without a write-ahead log, so a crash takes it back to its last flush. A scan of
+// the segments that are not marked complete brings it up to date again. It requires
+// only one property of pebble: flushes keep the order of writes. A durable mark
+// therefore implies every entry set before it.
 //
 // Keys are a table byte and big-endian numbers; values begin with a version byte.
 type index struct{ db *pebble.DB }
@@ -23,15 +23,15 @@ type index struct{ db *pebble.DB }
 // Tables of the index.
 const (
 	tableChunk = 'c' // stripe, index -> entry
-	tableMark  = 's' // segment -> that it is complete
-	tableMeta  = 'm' // -> whose index it is
-	tableNext  = 'n' // -> the numbers to go on from when no segment is left to tell
+	tableMark  = 's' // segment -> it is complete
+	tableMeta  = 'm' // -> the device that the index belongs to
+	tableNext  = 'n' // -> the next numbers, for when no segment is left
 )
 
 const indexVersion = 1
 
-// entry is where a chunk is, and its header but for the cluster, which is the
-// device's.
+// entry says where a chunk is. It holds the chunk's header except the cluster,
+// which is that of the device.
 type entry struct {
 	seq    uint64
 	at     extent
@@ -67,7 +67,7 @@ func encodeEntry(e *entry) []byte {
 	return le.AppendUint32(v, e.header.KeyID)
 }
 
-// decodeEntry reads what encodeEntry wrote for the chunk with that key.
+// decodeEntry decodes an entry that encodeEntry wrote for this key.
 func decodeEntry(key, v []byte, cluster moraine.UUID) (entry, error) {
 	if len(key) != 10 || len(v) != entrySize || v[0] != indexVersion {
 		return entry{}, fmt.Errorf("%w: entry %x = %x", pebble.ErrCorruption, key, v)
@@ -110,7 +110,7 @@ func (x *index) set(e *entry) error {
 
 func (x *index) remove(id moraine.ChunkID) error { return x.db.Delete(chunkKey(id), pebble.NoSync) }
 
-// mark is what the index keeps of a complete segment.
+// mark is what the index stores about a complete segment.
 type mark struct{ size, lastSeq uint64 }
 
 func encodePair(a, b uint64) []byte {
@@ -125,7 +125,7 @@ func decodePair(v []byte) (a, b uint64, err error) {
 	return binary.LittleEndian.Uint64(v[1:]), binary.LittleEndian.Uint64(v[9:]), nil
 }
 
-// setMark says that a segment is complete.
+// setMark marks a segment complete.
 func (x *index) setMark(s *segment) error {
 	return x.db.Set(segmentKey(s.number), encodePair(uint64(s.size), s.lastSeq), pebble.NoSync)
 }
@@ -180,7 +180,7 @@ func (d *Device) scanChunks(from moraine.ChunkID, fn func(e *entry) error) error
 	})
 }
 
-// setNext keeps the numbers to go on from.
+// setNext stores the next sequence number and segment number.
 func (x *index) setNext(seq, segment uint64) error {
 	return x.db.Set([]byte{tableNext}, encodePair(seq, segment), pebble.NoSync)
 }
@@ -197,16 +197,16 @@ func (x *index) next() (seq, segment uint64, err error) {
 	return seq, segment, errors.Join(err, closer.Close())
 }
 
-// closeIndex ends pebble's work, unless the device has failed or fails
-// meanwhile: pebble stands still then (indexFS). Entries not flushed are lost,
-// and found again by the next scan.
+// closeIndex ends pebble's work, unless the device has failed or fails meanwhile:
+// pebble is then halted (indexFS). Entries that are not flushed are lost, and the
+// next scan finds them again.
 func (d *Device) closeIndex() {
 	if d.index == nil || d.Err() != nil {
 		return
 	}
 	done := make(chan struct{})
 	go func() {
-		_ = d.index.db.Close() // a cache that cannot be closed cleanly is scanned again
+		_ = d.index.db.Close() // an index that does not close cleanly is rebuilt by a scan
 		close(done)
 	}()
 	select {

@@ -11,23 +11,22 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// indexFS is the file system as pebble gets it. It keeps a bad device from
-// harming more than itself: pebble panics where a directory cannot be synced,
-// or where its own clean-up after a failed Open meets a compaction; it ends the
-// process where its manifest cannot be written, and repeats a failed flush for
-// ever.
+// indexFS is the file system that pebble uses. It limits the harm of a bad device
+// to that device. Pebble panics if it cannot sync a directory, or if its own
+// clean-up after a failed Open meets a compaction. It ends the process if it cannot
+// write its manifest, and it repeats a failed flush for ever.
 //
-// So it never hears of such errors. They take the device out of service, and the
-// call that met one does not return: pebble stands still until the process ends
-// (a device that failed is out of service for as long), no call of ours enters
-// it any more, and it cannot touch what the next life of the device may make of
-// its directory. The index is built again from the segments then.
+// indexFS therefore hides such errors from pebble. The error takes the device out
+// of service, and the call that met it does not return. Pebble halts until the
+// process ends, and the failed device is out of service for as long. No call of
+// ours enters pebble after that, and pebble cannot touch the directory when it is
+// used again later. The next Open rebuilds the index from the segments.
 type indexFS struct {
 	vfs.FS
 	d *Device
 }
 
-// guard passes on what pebble can deal with, and does not return from the rest.
+// guard returns errors that pebble can handle, and does not return from others.
 func (x indexFS) guard(err error) error {
 	switch {
 	case x.d.Err() != nil:
@@ -35,7 +34,7 @@ func (x indexFS) guard(err error) error {
 	case err == nil, err == io.EOF, errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
 		return err
 	case isNoSpace(err) && (x.d.ballast.drop(x.d) || x.d.opened.Load()):
-		return err // it tries again
+		return err // pebble retries
 	}
 	_ = x.d.indexError("disk.index", fmt.Errorf("%w: %w", pebble.ErrCorruption, err))
 	halt()
@@ -47,7 +46,7 @@ func halt() { select {} }
 
 func (x indexFS) SyncDir(dir string) error { return x.guard(x.FS.SyncDir(dir)) }
 
-// Lock does nothing: the device is locked, and the index with it.
+// Lock does nothing: the lock of the device covers the index.
 func (indexFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 func (x indexFS) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {

@@ -16,23 +16,23 @@ import (
 	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
 )
 
-// openIndex opens the index, or an empty one where the old one is lost, corrupt
-// or another device's: recover fills it from the segments.
+// openIndex opens the index. If the old one is lost, corrupt or belongs to another
+// device, it opens an empty one, which recover fills from the segments.
 func (d *Device) openIndex() error {
 	dir := path.Join(d.cfg.Dir, indexDir)
 	marker := path.Join(d.cfg.Dir, rebuildFile)
 	_, err := d.deps.FS.Stat(marker)
 	if err == nil {
 		err = &moraine.Error{Op: "disk.openIndex", Ref: marker, Kind: moraine.Corrupt,
-			Err: errors.New("the index was found corrupt while it was in use")}
+			Err: errors.New("index was found corrupt during use")}
 	} else if err = d.tryIndex(dir); err == nil {
 		return nil
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist) {
-		return err // the file system's fault, not the index's: a rebuild would not help
+		return err // the file system failed, not the index: a rebuild would not help
 	}
-	d.log.Warn("index is made again from the segments", "err", err)
+	d.log.Warn("index rebuild started", "err", err)
 	d.recovery.Rebuilt = true
 	if err := d.deps.FS.RemoveAll(dir); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (d *Device) tryIndex(dir string) error {
 	return err
 }
 
-// openPebble opens pebble, unless the device fails before it has: pebble then
-// stands still (indexFS).
+// openPebble opens pebble, unless the device fails first: pebble is then halted
+// (indexFS).
 func (d *Device) openPebble(dir string) (*pebble.DB, error) {
 	type result struct {
 		db  *pebble.DB
@@ -82,7 +82,7 @@ func (d *Device) openPebble(dir string) (*pebble.DB, error) {
 	}
 }
 
-// checkMeta makes sure that the index is this device's.
+// checkMeta verifies that the index belongs to this device.
 func (d *Device) checkMeta() error {
 	want := append([]byte{indexVersion}, d.identity.Device[:]...)
 	v, closer, err := d.index.db.Get([]byte{tableMeta})
@@ -94,7 +94,7 @@ func (d *Device) checkMeta() error {
 	}
 	defer closer.Close()
 	if string(v) != string(want) {
-		return fmt.Errorf("%w: index of device %x", pebble.ErrCorruption, v)
+		return fmt.Errorf("%w: index belongs to device %x", pebble.ErrCorruption, v)
 	}
 	return nil
 }
@@ -117,8 +117,8 @@ func (d *Device) indexOptions() *pebble.Options {
 	return o
 }
 
-// indexError takes the device out of service for an error of the index, and
-// notes where it is corrupt, so that the next Open makes it again.
+// indexError takes the device out of service for an error of the index. If the
+// index is corrupt, it leaves a note that makes the next Open rebuild it.
 func (d *Device) indexError(op string, err error) error {
 	if pebble.IsCorruptionError(err) {
 		if f, createErr := d.deps.FS.Open(path.Join(d.cfg.Dir, rebuildFile), vfs.Create); createErr == nil {
@@ -128,16 +128,16 @@ func (d *Device) indexError(op string, err error) error {
 	return d.fail(op, fmt.Errorf("index: %w", err))
 }
 
-// indexBackgroundError hears of failed flushes and compactions, with pebble's
-// lock held. Pebble tries them again at once and for ever.
+// indexBackgroundError handles failed flushes and compactions, which pebble reports
+// while it holds its lock. Pebble retries them at once and for ever.
 func (d *Device) indexBackgroundError(err error) {
 	if !isNoSpace(err) {
 		_ = d.indexError("disk.index", err)
 	}
-	<-d.deps.Clock.After(100 * time.Millisecond) // not at once
+	<-d.deps.Clock.After(100 * time.Millisecond) // delay the retry
 }
 
-// indexLogger passes on what pebble has to say.
+// indexLogger forwards pebble's log messages.
 type indexLogger struct{ d *Device }
 
 func (l indexLogger) Infof(string, ...any) {}
@@ -146,9 +146,9 @@ func (l indexLogger) Errorf(format string, args ...any) {
 	l.d.log.Warn("index", "text", fmt.Sprintf(format, args...))
 }
 
-// Fatalf is called where pebble cannot go on, and wants the process to end. One
-// bad device must not end the service of the others: this one is taken out of
-// service, and its index is believed no more.
+// Fatalf is called when pebble cannot continue and expects the process to end. One
+// bad device must not end the service of the others. So this device goes out of
+// service, and its index is no longer trusted.
 func (l indexLogger) Fatalf(format string, args ...any) {
 	_ = l.d.indexError("disk.index", fmt.Errorf("%w: "+format, append([]any{pebble.ErrCorruption}, args...)...))
 }

@@ -18,14 +18,14 @@ type RecordInfo struct {
 	Offset   int64 // of the head, in bytes
 	Size     int64 // head and data, in bytes
 	Sequence uint64
-	// Durable says that every record of a smaller sequence was durable when this
-	// one was written.
+	// Durable says that every record with a smaller sequence number was durable
+	// when this one was written.
 	Durable uint64
 	// Tombstone holds the deletions of a tombstone; nil for a chunk.
 	Tombstone []tiers.Deletion
-	// Header is that of a chunk.
+	// Header is the header of a chunk.
 	Header tiers.Header
-	// Damage says what is wrong with the record; nil: nothing.
+	// Damage describes the damage of the record; nil: none.
 	Damage error
 }
 
@@ -40,9 +40,10 @@ type SegmentInfo struct {
 }
 
 // InspectSegment calls fn for each record of the segment file name, in order. It
-// changes nothing, and takes no lock: of a device in use it sees a moment. With
-// data, the bytes of chunks are read and held against their sums too. Errors are
-// fn's, or *moraine.Error: NotFound, Corrupt (not a segment), NewerFormat, IOError.
+// changes nothing and takes no lock, so of a device in use it sees a snapshot in
+// time. With data, it also reads the bytes of chunks and verifies them against
+// their checksums. Errors are fn's, or *moraine.Error: NotFound, Corrupt (not a
+// segment), NewerFormat, IOError.
 func InspectSegment(fsys vfs.FS, name string, data bool, fn func(RecordInfo) error) (SegmentInfo, error) {
 	const op = "disk.InspectSegment"
 	f, err := fsys.Open(name, vfs.Read)
@@ -94,9 +95,9 @@ func inspect(f vfs.File, window []byte, data bool, fn func(RecordInfo) error) (S
 				return info, err
 			}
 			if !intact {
-				ri.Damage = errors.New("the data does not match its checksums")
+				ri.Damage = errors.New("data checksum mismatch")
 			}
-			sc.have = nil // the window was used
+			sc.have = nil // the read of the data used the window
 		}
 		if err := fn(ri); err != nil {
 			return info, err
@@ -116,8 +117,8 @@ func describe(r *record, damage error) RecordInfo {
 	return ri
 }
 
-// Inspect calls fn for each record of the device in dir, segment by segment, as
-// InspectSegment does.
+// Inspect calls fn for each record of the device in dir, segment by segment, like
+// InspectSegment.
 func Inspect(fsys vfs.FS, dir string, data bool, fn func(RecordInfo) error) error {
 	names, err := fsys.List(path.Join(dir, segmentsDir))
 	if err != nil {

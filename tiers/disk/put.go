@@ -10,10 +10,10 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Put implements tiers.Tier. data is written where it lies, without a copy and
-// without being summed again: blockCRCs are believed if they combine to h.CRC,
-// since both were computed when the bytes arrived. After IOError, and after a
-// crash before Put returned, the chunk is there or is not, whole.
+// Put implements tiers.Tier. It writes data from the caller's buffer, without a
+// copy and without a second checksum pass. It trusts blockCRCs if they combine to
+// h.CRC, since the receiver computed both when the bytes arrived. After IOError,
+// and after a crash before Put returns, the chunk is there whole or not at all.
 func (d *Device) Put(ctx context.Context, h tiers.Header, data []byte, blockCRCs []uint32) error {
 	const op = "disk.Put"
 	if err := d.begin(op); err != nil {
@@ -40,15 +40,16 @@ func (d *Device) Put(ctx context.Context, h tiers.Header, data []byte, blockCRCs
 	return nil
 }
 
-// alreadyThere is the answer to a Put of h where old, of no smaller version, is.
+// alreadyThere returns the answer to a Put of h where old exists with the same or a
+// greater version.
 func alreadyThere(old, h *tiers.Header) error {
 	switch {
 	case old.Version > h.Version:
 		return &moraine.Error{Op: "disk.Put", Ref: h.ID.String(), Kind: moraine.Stale,
-			Err: fmt.Errorf("version %d is here, %d was put", old.Version, h.Version)}
+			Err: fmt.Errorf("device has version %d, the put has version %d", old.Version, h.Version)}
 	case *old != *h:
 		return &moraine.Error{Op: "disk.Put", Ref: h.ID.String(), Kind: moraine.Exists,
-			Err: fmt.Errorf("other bytes of version %d are here", h.Version)}
+			Err: fmt.Errorf("device has other bytes of version %d", h.Version)}
 	}
 	return nil
 }
@@ -60,27 +61,28 @@ func (d *Device) checkPut(h *tiers.Header, data []byte, sums []uint32) error {
 	padded := crc.BlockCount(h.Length) * block
 	switch {
 	case h.Length < 1 || h.Length > moraine.MaxChunkSize:
-		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes", h.Length)}
+		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("chunk of %d bytes is too large", h.Length)}
 	case int64(len(data)) != h.Length:
-		return bad("%d bytes with a header of %d", len(data), h.Length)
+		return bad("%d bytes do not match the header's length of %d", len(data), h.Length)
 	case cap(data) < padded || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%block != 0:
-		return bad("the buffer is not aligned to blocks")
+		return bad("buffer is not aligned to blocks")
 	case len(sums) != crc.BlockCount(h.Length):
-		return bad("%d block sums for %d bytes", len(sums), h.Length)
+		return bad("%d block checksums for %d bytes", len(sums), h.Length)
 	case h.Cluster != d.identity.Cluster:
-		return &moraine.Error{Kind: moraine.WrongCluster, Err: fmt.Errorf("a chunk of cluster %s", h.Cluster)}
+		return &moraine.Error{Kind: moraine.WrongCluster, Err: fmt.Errorf("chunk belongs to cluster %s", h.Cluster)}
 	case crc.CombineBlocks(sums, h.Length) != h.CRC:
-		return &moraine.Error{Kind: moraine.Corrupt, Err: fmt.Errorf("the block sums do not combine to %08x", h.CRC)}
+		return &moraine.Error{Kind: moraine.Corrupt, Err: fmt.Errorf("block checksums do not combine to %08x", h.CRC)}
 	}
 	return nil
 }
 
-// put writes the record and makes it the chunk's. old, if found, is dead then.
+// put writes the record and makes it current for the chunk. old, if found, is dead
+// after that.
 func (d *Device) put(ctx context.Context, h *tiers.Header, data []byte, sums []uint32, old entry, found bool) error {
 	head, blocks := chunkBlocks(h.Length)
 	if c := d.cfg.CapacityBytes; c > 0 && uint64(d.spaceUsed()+(head+blocks)*block) > c {
 		return &moraine.Error{Op: "disk.Put", Ref: d.cfg.Dir, Kind: moraine.NoSpace,
-			Err: fmt.Errorf("the device's capacity of %d bytes is used up", c)}
+			Err: fmt.Errorf("device capacity of %d bytes is used up", c)}
 	}
 	padded := data[:blocks*block]
 	clear(padded[len(data):])
@@ -116,9 +118,9 @@ func (d *Device) addLive(s *segment, at extent) {
 	d.chunks.Add(1)
 }
 
-// dropLive counts a record that the index names no more. It is buried before:
-// a segment is never without live and without dead bytes while one of its
-// records still stands there to be found.
+// dropLive counts a record that the index no longer names. bury comes first. A
+// segment thus never has neither live nor dead bytes while a scan could still find
+// one of its records.
 func (d *Device) dropLive(at extent) {
 	if s := d.segment(at.segment); s != nil {
 		s.live.Add(-at.size)

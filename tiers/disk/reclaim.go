@@ -9,25 +9,25 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// closeFlush bounds how long Close waits for the index to be written out. What
-// is not is scanned at the next Open.
+// closeFlush limits how long Close waits for the flush of the index. The next Open
+// scans what was not flushed.
 const closeFlush = 10 * time.Second
 
-// reclaimer gives space back, in the background.
+// reclaimer reclaims space in the background.
 type reclaimer struct {
 	stop    chan struct{} // closed by Close
 	stopped chan struct{} // closed when the goroutine has ended
 
-	// flushed is closed when the index has been written out as far as the marks
-	// of the segments in settling. Only reclaimOnce uses them.
+	// flushed is closed when the flush of the index covers the marks of the
+	// segments in settling. Only reclaimOnce uses them.
 	flushed  <-chan struct{}
 	settling []*segment
 
-	mu    sync.Mutex // guards what follows
-	grave []dead     // whose space is to be given back, in order of death
+	mu    sync.Mutex // guards the fields below
+	grave []dead     // records whose space is to be reclaimed, in order of death
 }
 
-// dead is a record of a chunk that is dead.
+// dead is a dead record of a chunk.
 type dead struct {
 	id moraine.ChunkID
 	at extent
@@ -37,11 +37,11 @@ func newReclaimer() reclaimer {
 	return reclaimer{stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// bury hands over a dead record: what killed it is durable.
+// bury queues a dead record for reclaim. The record that killed it is durable.
 func (d *Device) bury(id moraine.ChunkID, at extent) {
 	s := d.segment(at.segment)
 	if s == nil {
-		return // its segment was removed whole
+		return // the whole segment was removed
 	}
 	s.dead.Add(at.size)
 	d.deadBytes.Add(at.size)
@@ -50,8 +50,8 @@ func (d *Device) bury(id moraine.ChunkID, at extent) {
 	d.reclaim.grave = append(d.reclaim.grave, dead{id: id, at: at})
 }
 
-// runReclaim is the goroutine of an open device. Close ends it, when nobody uses
-// the index any more.
+// runReclaim is the goroutine of an open device. Close ends it after all users of
+// the index are done.
 func (d *Device) runReclaim() {
 	defer close(d.reclaim.stopped)
 	ticker := d.deps.Clock.NewTicker(d.cfg.ReclaimInterval)
@@ -60,21 +60,21 @@ func (d *Device) runReclaim() {
 		select {
 		case <-ticker.C:
 			if err := d.reclaimOnce(); err != nil {
-				continue // the device has failed: the next turn ends this
+				continue // the device has failed: the next turn ends the loop
 			}
-			_ = d.keepBallast() // tried again at the next turn
+			_ = d.keepBallast() // retried at the next turn
 		case <-d.reclaim.stop:
 			d.lastReclaim()
 			d.closeIndex()
 			return
 		case <-d.failed:
-			return // nothing is given back any more
+			return // the device reclaims nothing more
 		}
 	}
 }
 
-// lastReclaim seals the active segment, gives back what can be, and has the
-// index written out, so that the next Open has nothing to scan.
+// lastReclaim seals the active segment, reclaims what it can, and flushes the
+// index, so that the next Open has nothing to scan.
 func (d *Device) lastReclaim() {
 	d.app.mu.Lock()
 	if s := d.app.active; s != nil {
@@ -88,8 +88,8 @@ func (d *Device) lastReclaim() {
 	d.flushIndex()
 }
 
-// flushIndex has the index written out and waits for it: until the device
-// fails, where pebble would wait for ever, and for closeFlush at most.
+// flushIndex flushes the index and waits for it, at most for closeFlush. It stops
+// waiting when the device fails, since pebble would then wait for ever.
 func (d *Device) flushIndex() {
 	flushed, err := d.index.db.AsyncFlush()
 	if err != nil {
@@ -102,15 +102,15 @@ func (d *Device) flushIndex() {
 	}
 }
 
-// reclaimOnce gives back the space of all dead records, marks the segments that
-// are complete by that, and removes those in which nothing lives. One call runs
-// at a time.
+// reclaimOnce reclaims the space of all dead records, marks the segments that
+// become complete by that, and removes those without live records. Only one call
+// runs at a time.
 //
-// The order carries the crash argument. The segments to be marked are chosen
-// before the grave is emptied: all their operations are in the index by then, and
-// what they killed is in the grave or already given back. Only after the syncs of
-// the second step are they marked, in order, so that the unmarked ones are always
-// the last ones of the log.
+// The order carries the crash argument. reclaimOnce chooses the segments to mark
+// before it empties the grave. At that time all their operations are in the index,
+// and what they killed is in the grave or already reclaimed. It marks them only
+// after the syncs of the second step, and in order, so that the unmarked ones are
+// always the last of the log.
 func (d *Device) reclaimOnce() error {
 	if err := d.Err(); err != nil {
 		return err
@@ -130,8 +130,8 @@ func (d *Device) reclaimOnce() error {
 	return d.removeDead()
 }
 
-// finishedSegments returns the sealed segments whose operations are over, up to
-// the first that is not such.
+// finishedSegments returns the sealed segments without running operations, up to
+// the first that has some.
 func (d *Device) finishedSegments() []*segment {
 	all := d.sortedSegments()
 	d.app.mu.Lock()
@@ -148,10 +148,11 @@ func (d *Device) finishedSegments() []*segment {
 	return ready
 }
 
-// giveBack punches dead records out of their segments, durably. A dead record
-// may be the killer of an older one of the same chunk, and the only one who says
-// where that lies: it goes only when the older one is durably gone. So the dead
-// of one chunk go one after the other, in rounds; those of all chunks together.
+// giveBack punches dead records out of their segments, durably. A dead record may
+// have killed an older one of the same chunk, and only it says where the older one
+// lies. So giveBack removes it only after the older one is durably gone. The dead
+// records of one chunk go one after the other, in rounds; each round covers all
+// chunks together.
 func (d *Device) giveBack(grave []dead) error {
 	var rounds [][]extent
 	depth := map[moraine.ChunkID]int{}
@@ -171,7 +172,7 @@ func (d *Device) giveBack(grave []dead) error {
 	return nil
 }
 
-// punchAll punches records, in any order, and makes that durable.
+// punchAll punches records, in any order, and makes the result durable.
 func (d *Device) punchAll(records []extent) error {
 	bySegment := map[*segment][]extent{}
 	for _, at := range records {
@@ -213,8 +214,8 @@ func (d *Device) punch(s *segment, f vfs.File, records []extent) error {
 	return nil
 }
 
-// punchOne makes a dead record unfindable and gives its space back, where the
-// file system can; else only its head is wiped.
+// punchOne makes a dead record unfindable and returns its space where the file
+// system supports it. Otherwise it only erases the head.
 func (d *Device) punchOne(f vfs.File, at extent) error {
 	err := f.PunchHole(at.off, at.size)
 	if !errors.Is(err, errors.ErrUnsupported) {
@@ -231,8 +232,8 @@ func (d *Device) punchOne(f vfs.File, at extent) error {
 	return err
 }
 
-// markComplete marks segments, gives back what they have not used, and has the
-// index written out in the background, to keep short what a crash has to scan.
+// markComplete marks segments and cuts off their unused space. It starts a flush of
+// the index in the background, so that a crash leaves little to scan.
 func (d *Device) markComplete(ready []*segment) error {
 	if len(ready) == 0 {
 		return nil
@@ -254,12 +255,12 @@ func (d *Device) markComplete(ready []*segment) error {
 	if err != nil {
 		return d.indexError("disk.reclaim", err)
 	}
-	// A flush that is still under way is overtaken: this one comes after it.
+	// This flush supersedes one that still runs: it comes after it.
 	d.reclaim.flushed, d.reclaim.settling = flushed, append(d.reclaim.settling, ready...)
 	return nil
 }
 
-// settle notes the segments whose marks have become durable.
+// settle records the segments whose marks have become durable.
 func (d *Device) settle() {
 	if d.reclaim.flushed == nil {
 		return
@@ -275,8 +276,8 @@ func (d *Device) settle() {
 	d.reclaim.flushed, d.reclaim.settling = nil, nil
 }
 
-// trim cuts off the part of a sealed segment that holds no record. It need not
-// be durable.
+// trim cuts off the part of a sealed segment that holds no record. This need not be
+// durable.
 func (d *Device) trim(s *segment) error {
 	if s.end >= s.size {
 		return nil
@@ -293,10 +294,10 @@ func (d *Device) trim(s *segment) error {
 	return nil
 }
 
-// removeDead removes the settled segments in which nothing lives: all that they
-// killed is given back, and gone from the index, so that nothing needs their
-// tombstones. If a removal is lost in a crash the segment comes back empty but for tombstones that have
-// nothing left to do.
+// removeDead removes the settled segments without live records. The space of
+// everything that they killed is reclaimed, and the index has no entry of it, so
+// nothing needs their tombstones. If a crash loses a removal, the segment returns.
+// It then holds only tombstones that have nothing left to do.
 func (d *Device) removeDead() error {
 	for _, s := range d.sortedSegments() {
 		if !s.settled || s.live.Load() != 0 || s.dead.Load() != 0 {

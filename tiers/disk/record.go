@@ -15,13 +15,13 @@ import (
 const (
 	recordMagic   = "MRNRECRD"
 	recordVersion = 1
-	// headFixed is the length of the fixed part of a record's head; its table
-	// follows. The last four bytes of the fixed part are its checksum.
+	// headFixed is the length of the fixed part of a record's head; the head's
+	// table follows. The last four bytes of the fixed part are its checksum.
 	headFixed   = 160
 	headSumAt   = headFixed - 4
 	sumSize     = 4  // an entry of a chunk's table
 	deletedSize = 32 // an entry of a tombstone's table
-	// maxDeletions bounds the entries of one tombstone record.
+	// maxDeletions limits the entries of one tombstone record.
 	maxDeletions = 1000
 	block        = moraine.BlockSize
 )
@@ -30,19 +30,19 @@ const (
 type recordKind uint8
 
 const (
-	kindChunk     recordKind = 1 // a chunk; its table holds the sums of its blocks
+	kindChunk     recordKind = 1 // a chunk; its table holds the checksums of its blocks
 	kindTombstone recordKind = 2 // deletions; its table names them, and it has no data
 )
 
-// extent is where a record lies. Segment 0 is nowhere.
+// extent is where a record lies. Segment 0 means nowhere.
 type extent struct {
 	segment uint64
 	off     int64 // bytes, a multiple of block
 	size    int64 // bytes, a multiple of block
 }
 
-// deletion is one entry of a tombstone: what made up chunk id, put under a
-// version below the one given, is deleted; it lies at victim.
+// deletion is one entry of a tombstone. It deletes the versions of chunk id below
+// the one given; the record deleted lies at victim.
 type deletion struct {
 	id     moraine.ChunkID
 	below  moraine.LayoutVersion
@@ -54,16 +54,16 @@ type record struct {
 	kind recordKind
 	// seq orders all records of the device.
 	seq uint64
-	// durable says that every record with a smaller seq was on the medium, or
-	// void, before this one was written.
+	// durable says that every record with a smaller seq was durable, or void,
+	// before this one was written.
 	durable uint64
 	at      extent
-	// header and sums are those of a chunk.
+	// header and sums are set for a chunk.
 	header tiers.Header
 	sums   []uint32
-	// replaces is the record of the same chunk that a new version made dead.
+	// replaces is the record of the same chunk that this new version made dead.
 	replaces extent
-	// deletions are those of a tombstone.
+	// deletions are set for a tombstone.
 	deletions []deletion
 }
 
@@ -77,8 +77,8 @@ func chunkBlocks(length int64) (head, data int64) {
 	return headBlocks(int(data) * sumSize), data
 }
 
-// encodeHead writes r's head into dst, which must have exactly its size and is
-// overwritten whole. salt is the device's.
+// encodeHead writes r's head into dst. dst must have exactly the size of the head,
+// and is overwritten whole. salt is the device's.
 func encodeHead(dst []byte, r *record, salt []byte) {
 	clear(dst)
 	le := binary.LittleEndian
@@ -109,9 +109,9 @@ func encodeHead(dst []byte, r *record, salt []byte) {
 	le.PutUint32(dst[headSumAt:], headSum(dst, salt))
 }
 
-// headSum is the checksum of a head's fixed part. The salt, which never leaves
-// the device, keeps bytes that somebody stored in a chunk from passing as a
-// record when a segment is scanned.
+// headSum is the checksum of a head's fixed part. The salt never leaves the device.
+// It prevents bytes that a client stored in a chunk from passing as a record during
+// a scan.
 func headSum(head, salt []byte) uint32 {
 	return crc.Update(crc.Sum(salt), head[:headSumAt])
 }
@@ -147,20 +147,20 @@ func encodeTable(dst []byte, r *record) []byte {
 	return dst
 }
 
-// errNoRecord says that no record of this device begins at that block.
+// errNoRecord means that no record of this device begins at that block.
 var errNoRecord = fmt.Errorf("no record")
 
-// decodeHead reads the fixed part of a head from the first block of p, which
-// was read from at.segment at at.off. It returns the record without its table
-// (at.size is set), and the sizes of head and table in bytes. Errors:
-// errNoRecord, and moraine.NewerFormat.
+// decodeHead decodes the fixed part of a head from the first block of p, which was
+// read from at.segment at at.off. It returns the record without its table (at.size
+// is set), and the sizes of head and table in bytes. Errors: errNoRecord, and
+// moraine.NewerFormat.
 func decodeHead(p []byte, at extent, salt []byte) (r record, headSize, tableSize int64, err error) {
 	le := binary.LittleEndian
 	if len(p) < block || !bytes.Equal(p[:8], []byte(recordMagic)) || le.Uint32(p[headSumAt:]) != headSum(p, salt) {
 		return r, 0, 0, errNoRecord
 	}
 	if v := le.Uint16(p[8:]); v != recordVersion {
-		return r, 0, 0, &moraine.Error{Op: "disk.decode", Kind: moraine.NewerFormat, Err: fmt.Errorf("record of version %d", v)}
+		return r, 0, 0, &moraine.Error{Op: "disk.decode", Kind: moraine.NewerFormat, Err: fmt.Errorf("record has format version %d; upgrade this build", v)}
 	}
 	r = record{
 		kind:    recordKind(p[10]),
@@ -184,8 +184,8 @@ func decodeHead(p []byte, at extent, salt []byte) (r record, headSize, tableSize
 	return r, headSize, tableSize, err
 }
 
-// checkHead holds the numbers of a head against each other: whoever wrote them
-// knew the salt, but a bug must not become a wild read.
+// checkHead checks that the numbers of a head are consistent. Whoever wrote them
+// knew the salt, but a bug must not lead to a read out of bounds.
 func checkHead(p []byte, r *record) (headSize, tableSize int64, err error) {
 	le := binary.LittleEndian
 	count, dataBlocks := int64(le.Uint32(p[64:])), int64(0)
@@ -210,11 +210,11 @@ func checkHead(p []byte, r *record) (headSize, tableSize int64, err error) {
 	return headSize, tableSize, nil
 }
 
-// decodeTable reads the table of r from its whole head.
+// decodeTable decodes the table of r from its whole head.
 func decodeTable(r *record, head []byte, tableSize int64) error {
 	table := head[headFixed : headFixed+tableSize]
 	if crc.Sum(table) != binary.LittleEndian.Uint32(head[60:]) {
-		return fmt.Errorf("table of record %d does not match its checksum", r.seq)
+		return fmt.Errorf("table checksum mismatch in record %d", r.seq)
 	}
 	if r.kind == kindChunk {
 		r.sums = make([]uint32, tableSize/sumSize)

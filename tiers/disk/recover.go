@@ -12,28 +12,28 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// Recovery tells what opening a device found.
+// Recovery reports what Open found.
 type Recovery struct {
-	// Rebuilt says that the index was lost, corrupt or another device's.
+	// Rebuilt is true if the index was lost, corrupt or another device's.
 	Rebuilt bool
-	// Segments and Records were scanned.
+	// Segments and Records are the numbers that were scanned.
 	Segments, Records int
-	// Torn counts records that were being written when the device stopped, and
-	// were voided: no Put of them had returned.
+	// Torn counts records that were being written when the device stopped. Recovery
+	// voided them: no Put of them had returned.
 	Torn int
-	// CorruptRecords counts records whose table is damaged; they are skipped.
+	// CorruptRecords counts records with a damaged table; recovery skips them.
 	CorruptRecords int
-	// CorruptBlocks counts blocks that belong to no record and are not empty,
-	// such as what a torn or corrupt head leaves.
+	// CorruptBlocks counts blocks that belong to no record and are not empty, such
+	// as those after a torn or corrupt head.
 	CorruptBlocks int64
-	// LostSegments counts segments that the index knows and that are gone;
-	// LostChunks the chunks in them.
+	// LostSegments counts segments that the index names and that are missing;
+	// LostChunks counts the chunks in them.
 	LostSegments, LostChunks int
 }
 
-// recover brings the index up to date from the segments, and fills the
-// counters. It runs alone, before anything else uses the device; cut short at
-// any point it can be run again.
+// recover brings the index up to date from the segments, and sets the counters. It
+// runs before anything else uses the device. It can run again after it was
+// interrupted at any point.
 func (d *Device) recover() error {
 	marks, err := d.index.marks()
 	if err != nil {
@@ -51,8 +51,8 @@ func (d *Device) recover() error {
 	return d.setCounters(marks)
 }
 
-// recoverError turns an index found corrupt into an error that says so, and
-// leaves the note that makes the next Open build it again.
+// recoverError turns an index found corrupt into an error that says so. It leaves
+// the note that makes the next Open rebuild the index.
 func (d *Device) recoverError(err error) error {
 	var e *moraine.Error
 	if errors.As(err, &e) {
@@ -61,7 +61,7 @@ func (d *Device) recoverError(err error) error {
 	return d.indexError("disk.recover", err)
 }
 
-// findSegments lists the segments. Those that the index has marked are complete.
+// findSegments lists the segments. Those marked in the index are complete.
 func (d *Device) findSegments(marks map[uint64]mark) error {
 	names, err := d.deps.FS.List(path.Join(d.cfg.Dir, segmentsDir))
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *Device) findSegments(marks map[uint64]mark) error {
 	for _, name := range names {
 		number, ok := parseSegmentName(name)
 		if !ok {
-			d.log.Warn("not a segment; left alone", "name", name)
+			d.log.Warn("foreign file ignored", "name", name)
 			continue
 		}
 		s := newSegment(d.cfg.Dir, number)
@@ -86,8 +86,8 @@ func (d *Device) findSegments(marks map[uint64]mark) error {
 	}
 	for number := range marks {
 		if d.segments[number] == nil {
-			// Removed, but for the mark; or gone with what is in it, which
-			// countChunks then finds out.
+			// The segment was removed and only its mark is left; or the segment was
+			// lost with its chunks, which countChunks then detects.
 			if err := d.index.removeMark(number); err != nil {
 				return d.recoverError(err)
 			}
@@ -96,7 +96,8 @@ func (d *Device) findSegments(marks map[uint64]mark) error {
 	return nil
 }
 
-// sortedSegments returns the segments in order, which is that of their records.
+// sortedSegments returns the segments in order, which is the order of their
+// records.
 func (d *Device) sortedSegments() []*segment {
 	d.segMu.RLock()
 	defer d.segMu.RUnlock()
@@ -113,7 +114,7 @@ func (d *Device) sortedSegments() []*segment {
 	return all
 }
 
-// replaySegments does again what the records of incomplete segments say.
+// replaySegments replays the records of incomplete segments.
 func (d *Device) replaySegments() error {
 	buf, err := d.scanBuffer()
 	if err != nil {
@@ -138,11 +139,11 @@ func (d *Device) scanBuffer() (*bufpool.Buffer, error) {
 		return buf, nil
 	}
 	return nil, &moraine.Error{Op: "disk.scan", Ref: d.cfg.Dir, Kind: moraine.Unavailable,
-		Err: errors.New("no buffer to scan with")}
+		Err: errors.New("no buffer to scan with: the buffer pool is too small")}
 }
 
-// countChunks counts what the index names, and drops what it names in segments
-// that are gone: metadata learns of it from the next report of chunks.
+// countChunks counts the chunks in the index, and drops those in missing segments.
+// The metadata servers learn of the loss from the next report of chunks.
 func (d *Device) countChunks() error {
 	lost := map[uint64][]moraine.ChunkID{}
 	err := d.scanChunks(moraine.ChunkID{}, func(e *entry) error {
@@ -158,7 +159,7 @@ func (d *Device) countChunks() error {
 		return err
 	}
 	for number, ids := range lost {
-		d.log.Error("segment is gone, and the chunks in it", "segment", number, "chunks", len(ids))
+		d.log.Error("segment missing", "segment", number, "chunks", len(ids))
 		d.recovery.LostSegments++
 		d.recovery.LostChunks += len(ids)
 		for _, id := range ids {
@@ -170,7 +171,7 @@ func (d *Device) countChunks() error {
 	return nil
 }
 
-// setCounters makes sure that no number is given out twice.
+// setCounters ensures that no number is assigned twice.
 func (d *Device) setCounters(marks map[uint64]mark) error {
 	seq, number, err := d.index.next()
 	if err != nil {
@@ -188,9 +189,10 @@ func (d *Device) setCounters(marks map[uint64]mark) error {
 	return nil
 }
 
-// replayer does the records of incomplete segments again, in order. A record
-// waits until a later head vouches for it (its `durable` is greater than the
-// record's number), or until the end, where what is left is read and summed.
+// replayer replays the records of incomplete segments, in order. A record waits
+// until a later head vouches for it: until the `durable` number of that head is
+// greater than the record's number. At the end, the replayer reads and checksums
+// the records still waiting.
 type replayer struct {
 	d      *Device
 	window []byte
@@ -212,13 +214,13 @@ func (r *replayer) segment(s *segment) error {
 		return err
 	}
 	defer s.release()
-	// What a killed process wrote may be in no more than a cache. It must be on
-	// the medium before it is taken for true.
+	// The bytes that a killed process wrote may be only in a cache. They must be on
+	// the medium before recovery trusts them.
 	if err := f.Sync(); err != nil {
 		return d.fail("disk.recover", err)
 	}
 	if s.size < block {
-		return nil // made, and not yet written to
+		return nil // created, not yet written
 	}
 	if err := r.checkHead(f, s); err != nil {
 		return err
@@ -246,8 +248,8 @@ func (r *replayer) segment(s *segment) error {
 	return nil
 }
 
-// checkHead looks at a segment's first block. A damaged one is no more than a
-// warning: the number is in the name too, the salt in the device's identity.
+// checkHead checks a segment's first block. Damage is only a warning: the number is
+// also in the file name, and the salt in the device's identity.
 func (r *replayer) checkHead(f vfs.File, s *segment) error {
 	if _, err := f.ReadAt(r.window[:block], 0); err != nil {
 		return err
@@ -257,10 +259,10 @@ func (r *replayer) checkHead(f vfs.File, s *segment) error {
 	case errors.Is(err, moraine.NewerFormat):
 		return err
 	case err != nil:
-		r.d.log.Warn("the head of a segment is damaged, or was never written", "segment", s.number, "err", err)
+		r.d.log.Warn("segment head damaged or never written", "segment", s.number, "err", err)
 	case h.identity.Device != r.d.identity.Device || h.number != s.number:
 		return &moraine.Error{Op: "disk.recover", Ref: s.path, Kind: moraine.Corrupt,
-			Err: fmt.Errorf("it is segment %d of device %s", h.number, h.identity.Device)}
+			Err: fmt.Errorf("file is segment %d of device %s", h.number, h.identity.Device)}
 	}
 	return nil
 }
@@ -279,23 +281,23 @@ func (r *replayer) add(w waiting) error {
 	return nil
 }
 
-// vouched applies a record that was durable. If its table is damaged the medium
-// has lost it since.
+// vouched applies a record that was durable. If its table is damaged, the medium
+// damaged it later.
 func (r *replayer) vouched(w *waiting) error {
 	r.d.recovery.Records++
 	if w.tableErr != nil {
 		r.d.recovery.CorruptRecords++
-		r.d.log.Error("record is corrupt; skipped", "segment", w.seg.number, "offset", w.rec.at.off,
+		r.d.log.Error("corrupt record skipped", "segment", w.seg.number, "offset", w.rec.at.off,
 			"chunk", w.rec.header.ID.String(), "err", w.tableErr)
 		return nil
 	}
 	return r.apply(&w.rec)
 }
 
-// finish applies or voids the records that nothing vouches for. All voids are
-// durable before it returns, and so before any new head is written. So are the
-// records that are intact: the process may have ended between their write and their
-// sync, and who finds a chunk here takes it for durable.
+// finish applies or voids the records that no head vouches for. All voids are
+// durable before it returns, and so before any new head is written. The intact
+// records become durable too: the process may have died between their write and
+// their sync, and a reader that finds a chunk here takes it as durable.
 func (r *replayer) finish() error {
 	unsynced := map[*segment]bool{}
 	for i := range r.wait {
@@ -342,16 +344,16 @@ func (r *replayer) void(w *waiting) error {
 	return err
 }
 
-// buryOther buries the record that an index entry names, if it is not the victim
-// that its killer names: the medium has lost a record between the two.
+// buryOther buries the record that an index entry names, unless it is the victim
+// that its killer names. If it is not, the medium has lost a record between the
+// two.
 func (r *replayer) buryOther(e *entry, victim extent) {
 	if e.at != victim {
 		r.d.bury(e.header.ID, e.at)
 	}
 }
 
-// apply does again what a record says. An index entry that a later record made
-// stays as it is.
+// apply replays one record. An index entry made by a later record stays as it is.
 func (r *replayer) apply(rec *record) error {
 	d := r.d
 	if rec.kind == kindTombstone {

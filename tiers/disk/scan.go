@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// Windows of a scan: small ones while it jumps from head to head, growing while
-// it walks block by block.
+// Windows of a scan: small while the scan jumps from head to head, growing while it
+// walks block by block.
 const (
 	minWindow = 4 * block
 	maxWindow = 256 * block
@@ -25,14 +25,14 @@ type scanner struct {
 	pos    int64 // where the next record may begin
 
 	window     []byte // aligned memory of maxWindow
-	have       []byte // the part of it that was read
-	haveAt     int64  // where have begins in the file
+	have       []byte // the part of window that was read
+	haveAt     int64  // the file offset where have begins
 	nextWindow int64
 
 	// used is the end of the last block that is not empty.
 	used int64
-	// strayBlocks counts blocks that belong to no record and are not zeros:
-	// torn, corrupt, or the data of a record whose head is.
+	// strayBlocks counts blocks that belong to no record and are not zeros: torn or
+	// corrupt ones, or the data of a record with a torn or corrupt head.
 	strayBlocks int64
 }
 
@@ -49,9 +49,9 @@ func newScanner(f vfs.File, number uint64, salt, window []byte) (*scanner, error
 
 var zeroBlock [block]byte
 
-// next returns the next record. tableErr says that its table is damaged; the
-// rest of it is good. The end of the segment is io.EOF; other errors are the
-// file's, or moraine.NewerFormat.
+// next returns the next record. tableErr reports a damaged table; the rest of the
+// record is good. The end of the segment is io.EOF. Other errors are those of the
+// file, or moraine.NewerFormat.
 func (s *scanner) next() (r record, tableErr, err error) {
 	for s.pos+block <= s.size {
 		p, err := s.peek(block)
@@ -82,7 +82,7 @@ func (s *scanner) next() (r record, tableErr, err error) {
 	return record{}, nil, io.EOF
 }
 
-// peek returns the n bytes at pos, which lie within the file.
+// peek returns the n bytes at pos, which must lie within the file.
 func (s *scanner) peek(n int64) ([]byte, error) {
 	if off := s.pos - s.haveAt; off >= 0 && off+n <= int64(len(s.have)) {
 		return s.have[off : off+n], nil
@@ -101,8 +101,8 @@ func (s *scanner) peek(n int64) ([]byte, error) {
 	return s.have[:n], nil
 }
 
-// readData reads the data of a chunk's record and holds it against its table.
-// intact is false where it does not match.
+// readData reads the data of a chunk's record and verifies it against the record's
+// table. intact is false on a mismatch.
 func readData(f vfs.File, r *record, window []byte) (intact bool, err error) {
 	e := entry{header: r.header}
 	off := r.at.off + r.at.size - int64(len(r.sums))*block

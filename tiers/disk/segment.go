@@ -21,33 +21,33 @@ const (
 	segmentSuffix  = ".seg"
 )
 
-// segment is one file of the log. Records are appended to the active one; the
+// segment is one file of the log. The device appends records to the active one; the
 // others are sealed.
 type segment struct {
 	number uint64
 	path   string
 	size   int64 // bytes, as allocated
 
-	// Guarded by appender.mu while the segment is active, and fixed once it is
-	// sealed and ops is 0.
+	// Guarded by appender.mu while the segment is active. Fixed once it is sealed
+	// and ops is 0.
 	end     int64  // where the next record goes
-	lastSeq uint64 // of the records appended
-	ops     int    // records appended whose operation is not over
+	lastSeq uint64 // the last of the appended records
+	ops     int    // appended records whose operation still runs
 	sealed  bool
 
-	// complete says that the index knows all that the segment's records say, and
-	// that the space of what they made dead has durably been given back; settled,
-	// that the index knows so durably: the segment need not be scanned when the
-	// device is opened, nor be there. Only the reclaimer writes them.
+	// complete means that the index knows all that the segment's records say, and
+	// that the space of what they made dead is durably reclaimed. settled means
+	// that the index knows this durably: Open need not scan the segment, and the
+	// segment need not exist. Only the reclaimer writes them.
 	complete, settled bool
 
 	live atomic.Int64 // bytes of records that the index names
-	dead atomic.Int64 // bytes of dead records whose space is not given back yet
+	dead atomic.Int64 // bytes of dead records whose space is not reclaimed yet
 
 	syncs syncGroup
 
-	mu      sync.Mutex // guards what follows; held while the file is opened
-	file    vfs.File   // nil until used
+	mu      sync.Mutex // guards the fields below; held while the file is opened
+	file    vfs.File   // nil until first use
 	refs    int
 	retired bool // removed from the directory
 }
@@ -68,8 +68,8 @@ func parseSegmentName(name string) (uint64, bool) {
 	return n, err == nil && n != 0
 }
 
-// acquire returns the segment's file, open until release, opening it on first
-// use. ok is false where the segment has been removed.
+// acquire returns the segment's file, open until release. It opens the file on
+// first use. ok is false if the segment was removed.
 func (s *segment) acquire(fsys vfs.FS) (f vfs.File, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *segment) release() {
 	s.closeIfUnused()
 }
 
-// retire closes the file as soon as nobody uses it.
+// retire closes the file as soon as it has no users.
 func (s *segment) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,15 +102,15 @@ func (s *segment) retire() {
 
 func (s *segment) closeIfUnused() {
 	if s.retired && s.refs == 0 && s.file != nil {
-		// Nothing that was written through it depends on this close: what was
-		// acknowledged is synced.
+		// No write depends on this close: everything acknowledged is synced.
 		_ = s.file.Close()
 		s.file = nil
 	}
 }
 
-// segmentHead is what the first block of a segment says. It repeats the
-// device's identity, so that either can be told from the other if one is lost.
+// segmentHead is the contents of a segment's first block. It repeats the device's
+// identity, so that the identity and the segments can each be matched if the other
+// is lost.
 type segmentHead struct {
 	identity Identity
 	number   uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// spaceUsed returns the bytes of records: live, dead and not given back, and
+// spaceUsed returns the bytes of records: live, dead and not yet reclaimed, and
 // being written.
 func (d *Device) spaceUsed() int64 {
 	d.app.mu.Lock()
@@ -19,9 +19,9 @@ func (d *Device) spaceUsed() int64 {
 	return d.liveBytes.Load() + d.deadBytes.Load() + pending
 }
 
-// Usage implements tiers.Tier. The capacity is what is configured, or the file
-// system's size, and never more than what is used and what could still be: where
-// others fill the same file system it falls.
+// Usage implements tiers.Tier. The capacity is the configured one, or the size of
+// the file system. It never exceeds the used space plus the free space, so it falls
+// when other programs fill the same file system.
 func (d *Device) Usage() tiers.Usage {
 	used := uint64(d.spaceUsed())
 	u := tiers.Usage{UsedBytes: used, Chunks: uint64(d.chunks.Load()), CapacityBytes: d.cfg.CapacityBytes}
@@ -41,15 +41,15 @@ func (d *Device) Usage() tiers.Usage {
 	return u
 }
 
-// ballast is a file that only takes space. On a full file system it is removed,
-// so that tombstones and the index can still be written; it is made again when
-// there is room.
+// ballast is a file that only takes space. The device removes it when the file
+// system is full, so that it can still write tombstones and the index. The device
+// makes it again when space is free.
 type ballast struct {
-	mu   sync.Mutex // held across the I/O, which nobody else waits for
+	mu   sync.Mutex // held across the I/O, which nothing else waits for
 	kept bool
 }
 
-// keepBallast makes the ballast, if there is ample room for it.
+// keepBallast makes the ballast if there is ample free space.
 func (d *Device) keepBallast() error {
 	b := &d.ballast
 	size := d.cfg.BallastBytes / block * block
@@ -88,7 +88,7 @@ func (d *Device) keepBallast() error {
 	return nil
 }
 
-// drop removes the ballast, and reports whether there was any.
+// drop removes the ballast, and reports whether it existed.
 func (b *ballast) drop(d *Device) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,6 +100,6 @@ func (b *ballast) drop(d *Device) bool {
 		_ = d.fail("disk.ballast", err)
 		return false
 	}
-	d.log.Warn("file system full: ballast removed, so that chunks can be deleted")
+	d.log.Warn("ballast removed")
 	return true
 }

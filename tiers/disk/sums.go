@@ -5,14 +5,15 @@ import (
 	"sync"
 )
 
-// sumCache keeps block sums of records that are read in part, so that a random
-// read costs one access of the medium and not two. The least recently used go first.
+// sumCache keeps block checksums of records that are read in part, so that a random
+// read costs one access of the medium instead of two. It evicts the least recently
+// used.
 type sumCache struct {
 	limit int64
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	used  int64
-	order *list.List // of *cachedSums, the most recently used first
+	order *list.List // *cachedSums, the most recently used first
 	byAt  map[sumKey]*list.Element
 }
 
@@ -30,9 +31,9 @@ func newSumCache(limit int64) *sumCache {
 	return &sumCache{limit: limit, order: list.New(), byAt: map[sumKey]*list.Element{}}
 }
 
-// get returns the sums of the record at that place, nil if they are not kept.
-// They must not be changed. Places are never used twice, so that what is kept
-// never goes stale.
+// get returns the checksums of the record at that place, or nil if they are not
+// cached. The caller must not change them. A place is never reused, so cached
+// checksums never become stale.
 func (c *sumCache) get(at extent) []uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,5 +61,5 @@ func (c *sumCache) put(at extent, sums []uint32) {
 	}
 }
 
-// cost is about what an element takes in memory, in bytes.
+// cost approximates the memory of an element in bytes.
 func cost(sums []uint32) int64 { return int64(len(sums))*sumSize + 128 }

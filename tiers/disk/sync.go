@@ -2,15 +2,15 @@ package disk
 
 import "sync"
 
-// syncGroup lets the writers of one segment share syncs: all who ask while one
-// runs are served by the next, together.
+// syncGroup lets the writers of one segment share syncs. The next sync serves all
+// writers that request one while a sync runs.
 type syncGroup struct {
-	token chan struct{} // held by who syncs
+	token chan struct{} // held by the goroutine that syncs
 	mu    sync.Mutex    // guards next
-	next  *syncRound    // who asked since the running sync began; nil where nobody did
+	next  *syncRound    // the writers since the running sync began; nil if there are none
 }
 
-// syncRound is one sync to come and its outcome.
+// syncRound is one future sync and its outcome.
 type syncRound struct {
 	done chan struct{}
 	err  error // written before done is closed
@@ -18,8 +18,8 @@ type syncRound struct {
 
 func newSyncGroup() syncGroup { return syncGroup{token: make(chan struct{}, 1)} }
 
-// wait returns the outcome of a run of sync that began after the call. One of
-// the callers that it serves runs it.
+// wait returns the outcome of a run of sync that began after the call. One of the
+// callers that the sync serves runs it.
 func (g *syncGroup) wait(sync func() error) error {
 	g.mu.Lock()
 	if g.next == nil {
@@ -39,8 +39,8 @@ func (g *syncGroup) wait(sync func() error) error {
 		return round.err
 	default:
 	}
-	// Only the holder of the token closes rounds, so next is still ours. From
-	// here on who comes is for the next one: our sync may miss its writes.
+	// Only the holder of the token closes rounds, so next is still ours. Later
+	// callers join the next round: our sync may miss their writes.
 	g.mu.Lock()
 	g.next = nil
 	g.mu.Unlock()

@@ -14,23 +14,23 @@ import (
 
 const block = moraine.BlockSize
 
-// ArenaConfig says which memory an arena has.
+// ArenaConfig says which memory an arena uses.
 type ArenaConfig struct {
-	// Bytes is all the memory there is, down to whole blocks: nothing of the arena
-	// lies outside of it. At least bufpool.MaxSize.
+	// Bytes is the size of the whole memory, rounded down to whole blocks. Nothing
+	// of the arena lies outside of it. At least bufpool.MaxSize.
 	Bytes int64
-	// Path is where the memory comes from: a directory of a hugetlbfs or a DAX
-	// file system, in which a file without a name is made, or a DAX device. Empty:
-	// memory of the machine, in huge pages where the kernel has them.
+	// Path is the source of the memory: a DAX device, or a directory of a hugetlbfs
+	// or DAX file system, in which the arena makes a file without a name. Empty:
+	// memory of the machine, in huge pages if the kernel has them.
 	Path string
-	// Node is the NUMA node that the memory is to be on, from 1 on: 1 is the
-	// machine's node 0. 0: wherever the kernel puts it.
+	// Node selects the NUMA node of the memory, counted from 1: 1 is the machine's
+	// node 0. 0: the kernel chooses.
 	Node int
-	// Prefault has all of it mapped at once, so that no chunk waits for a page and
-	// the machine cannot run out of it later.
+	// Prefault maps all of the memory at once. Chunks then never wait for a page,
+	// and the machine cannot run out of this memory later.
 	Prefault bool
-	// Wait bounds and reports how long Get waits beside its context. The zero value
-	// bounds and reports nothing.
+	// Wait limits and reports how long Get waits, in addition to its context. The
+	// zero value neither limits nor reports.
 	Wait limit.Resource
 }
 
@@ -40,42 +40,41 @@ func (c *ArenaConfig) validate() error {
 	}
 	switch {
 	case c.Bytes < bufpool.MaxSize:
-		return bad("an arena of %d bytes: at least %d", c.Bytes, bufpool.MaxSize)
+		return bad("arena of %d bytes is too small: it needs at least %d", c.Bytes, bufpool.MaxSize)
 	case c.Bytes/block >= int64(none):
-		return bad("an arena of %d bytes is more than 16 TiB", c.Bytes)
+		return bad("arena of %d bytes is larger than 16 TiB", c.Bytes)
 	case c.Node < 0 || c.Node > maxNode:
-		return bad("NUMA node %d", c.Node-1)
+		return bad("invalid NUMA node %d", c.Node-1)
 	}
 	return nil
 }
 
-// Arena is one piece of page-aligned memory, out of which buffers are lent: those
-// that chunks are received and read into, and those in which chunks are kept. Its
-// methods may be called concurrently.
+// Arena is one piece of page-aligned memory. It lends the buffers into which chunks
+// are received and read, and those in which chunks are kept. Its methods may be
+// called concurrently.
 type Arena struct {
 	mem []byte
-	// reclaim gives memory back that is kept and not needed, as little as it can at
-	// a time; false: there is none. It is set before the arena is used, and called
-	// without mu.
+	// reclaim frees cached memory, as little as it can at a time. It returns false
+	// if there is none. It is set before the arena is used, and called without mu.
 	reclaim func() bool
 	wait    limit.Resource
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	runs    *runs
 	waiting list.List // of *waiter, in order of arrival
 	waits   uint64
-	lent    int // buffers
+	lent    int // number of buffers
 	closed  bool
 }
 
-// waiter is a call of Get that waits.
+// waiter is a waiting call of Get.
 type waiter struct {
 	blocks int
-	first  chan int // of one place; what it was given
+	first  chan int // capacity 1; receives the first block of the run
 }
 
-// OpenArena maps the memory. Errors: InvalidArgument; NoSpace where the machine,
-// the node or the path does not have as much; NotFound, IOError of Path.
+// OpenArena maps the memory. Errors: InvalidArgument; NoSpace if the machine, the
+// node or the path has too little memory; NotFound, IOError of Path.
 func OpenArena(cfg ArenaConfig) (*Arena, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -92,24 +91,24 @@ func OpenArena(cfg ArenaConfig) (*Arena, error) {
 	return &Arena{mem: mem, wait: cfg.Wait, runs: newRuns(len(mem) / block), reclaim: func() bool { return false }}, nil
 }
 
-// Get lends a buffer of n bytes, 1 to bufpool.MaxSize. It gives up what is kept
-// for nobody, and waits in order of arrival where there is no such thing, as
+// Get lends a buffer of n bytes, 1 to bufpool.MaxSize. If no memory is free, it
+// evicts cached chunks. If there are none, it waits in order of arrival, as
 // ArenaConfig.Wait says. Errors: TooLarge, Canceled (by ctx), Timeout (by ctx or
 // ArenaConfig.Wait), Unavailable (closed).
 func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	if n < 1 || n > bufpool.MaxSize {
-		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.TooLarge, Err: fmt.Errorf("a buffer of %d bytes", n)}
+		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.TooLarge, Err: fmt.Errorf("buffer of %d bytes is too large", n)}
 	}
 	w := &waiter{blocks: (n + block - 1) / block, first: make(chan int, 1)}
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()
-		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.Unavailable, Err: errors.New("the arena is closed")}
+		return nil, &moraine.Error{Op: "mem.Get", Kind: moraine.Unavailable, Err: errors.New("arena is closed")}
 	}
 	place := a.waiting.PushBack(w)
 	a.serve()
 	a.mu.Unlock()
-	for { // what is idle when we stand in the queue is seen here, and what becomes so later serves us
+	for { // the loop sees what is idle once we are queued; serve gives us what becomes idle later
 		select {
 		case first := <-w.first:
 			return a.buffer(first, n), nil
@@ -138,7 +137,8 @@ func (a *Arena) Get(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	return a.buffer(first, n), nil
 }
 
-// leave takes back a waiter, and what it may have been given at the last moment.
+// leave removes a waiter from the queue, and returns what it may have been given at
+// the last moment.
 func (a *Arena) leave(place *list.Element, w *waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,11 +147,11 @@ func (a *Arena) leave(place *list.Element, w *waiter) {
 		a.give(first)
 	default:
 		a.waiting.Remove(place)
-		a.serve() // it may have stood before one that needs less
+		a.serve() // it may have blocked a waiter that needs less
 	}
 }
 
-// serve gives those who wait, in order, what there is. The caller holds mu.
+// serve gives free memory to the waiters, in order. The caller holds mu.
 func (a *Arena) serve() {
 	for e := a.waiting.Front(); e != nil; e = a.waiting.Front() {
 		w := e.Value.(*waiter)
@@ -182,15 +182,15 @@ func (a *Arena) give(first int) {
 	a.unmapIfDone()
 }
 
-// pressed reports whether somebody waits for memory.
+// pressed reports whether a call waits for memory.
 func (a *Arena) pressed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.waiting.Len() > 0
 }
 
-// Close ends lending; who waits is still served. The memory is unmapped when the
-// last buffer is back.
+// Close stops lending; calls that already wait are still served. The memory is
+// unmapped when the last buffer is returned.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -208,10 +208,10 @@ func (a *Arena) unmapIfDone() {
 	a.mem = nil
 }
 
-// ArenaStats is an arena's state at one moment.
+// ArenaStats is the state of an arena at one moment.
 type ArenaStats struct {
-	Bytes      int64 // all there is
-	InUseBytes int64 // lent, and kept
+	Bytes      int64 // size of the arena
+	InUseBytes int64 // lent, and cached
 	Waiting    int64 // calls of Get that wait now
 	Waits      uint64
 }

@@ -25,8 +25,8 @@ func openArena(t testing.TB, cfg mem.ArenaConfig) *mem.Arena {
 	return a
 }
 
-// TestBuffersOfAnArenaDoNotOverlap lends and gives back at random, and has each
-// buffer keep its own mark; at the end all of the memory is one piece again.
+// TestBuffersOfAnArenaDoNotOverlap lends and returns buffers at random, and each
+// buffer keeps a mark of its own. At the end all of the memory is one run again.
 func TestBuffersOfAnArenaDoNotOverlap(t *testing.T) {
 	a := openArena(t, mem.ArenaConfig{Bytes: 40 * mib, Prefault: true})
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -45,7 +45,7 @@ func TestBuffersOfAnArenaDoNotOverlap(t *testing.T) {
 	for n := range 5000 {
 		size := 1 + rng.IntN(1<<(8+rng.IntN(14)))
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // no waiting
+		cancel() // do not wait
 		buf, err := a.Get(ctx, size)
 		if err != nil {
 			require.ErrorIs(t, err, moraine.Canceled)
@@ -78,8 +78,8 @@ func TestBuffersOfAnArenaDoNotOverlap(t *testing.T) {
 	two.Release()
 }
 
-// TestTheArenaIsAHardLimit has more want buffers than there is memory: they wait in
-// order, and the memory in use is never more than all of it.
+// TestTheArenaIsAHardLimit has more callers request buffers than there is memory.
+// They wait in order, and the memory in use never exceeds the whole.
 func TestTheArenaIsAHardLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := openArena(t, mem.ArenaConfig{Bytes: 20 * mib})
@@ -110,7 +110,7 @@ func TestTheArenaIsAHardLimit(t *testing.T) {
 		require.ErrorIs(t, err, moraine.Timeout)
 		held[0].Release()
 		synctest.Wait()
-		require.Empty(t, order, "who needs less does not overtake")
+		require.Empty(t, order, "a waiter that needs less does not overtake")
 		for _, b := range held[1:] {
 			b.Release()
 		}

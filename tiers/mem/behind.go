@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	// writers is how many chunks of a device are written behind at a time: enough
-	// that they share its syncs.
+	// writers is how many chunks of a device are written behind concurrently:
+	// enough for them to share its syncs.
 	writers = 8
-	// retryPause is how long a chunk waits that the device had no room for.
+	// retryPause is how long a chunk waits after the device had no space for it.
 	retryPause = time.Second
-	// lastTries is how often such a chunk is tried after the end was asked for.
+	// lastTries is how often such a chunk is retried after the end was requested.
 	lastTries = 3
 )
 
-// behind is the chunks of a device that are in memory alone.
+// behind holds the chunks of a device that are only in memory.
 type behind struct {
 	running sync.WaitGroup // Run
 
-	mu      sync.Mutex // guards what follows
-	change  *sync.Cond // queue has grown, or accepts has changed
+	mu      sync.Mutex // guards the fields below
+	change  *sync.Cond // signals that queue has grown, or accepts has changed
 	accepts bool
 	queue   []*dirtyChunk
-	chunks  map[moraine.ChunkID]*dirtyChunk // queued, being written, and those that cannot be
-	fresh   int                             // of chunks, what replaces nothing
+	chunks  map[moraine.ChunkID]*dirtyChunk // queued, being written, and those that cannot be written
+	fresh   int                             // number of chunks that replace none on the device
 	bytes   int64
 	rotten  rotten
 }
 
-// dirtyChunk is one chunk that is to be written.
+// dirtyChunk is one chunk that has to be written.
 type dirtyChunk struct {
 	*held
 	arrived  time.Time     // when it was added
-	replaces bool          // a chunk of an older version is on the device
-	done     chan struct{} // closed when it is written, or is not to be any more
-	err      error         // why it is not, before done is closed
-	forgone  bool          // guarded by behind.mu: not to be written any more
-	failed   bool          // guarded by behind.mu: no writer has it any more
+	replaces bool          // the device has an older version of the chunk
+	done     chan struct{} // closed when the chunk is written, or will never be
+	err      error         // why it will never be written; set before done is closed
+	forgone  bool          // guarded by behind.mu: do not write it
+	failed   bool          // guarded by behind.mu: no writer will try it again
 }
 
 func newBehind() *behind {
@@ -55,15 +55,15 @@ func newBehind() *behind {
 	return b
 }
 
-// admits reports whether chunks are written behind.
+// admits reports whether the tier writes chunks behind.
 func (b *behind) admits() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.accepts
 }
 
-// add takes a chunk; false: nobody would write it. The caller holds the claim, and
-// has forgone an older version of the chunk.
+// add takes a chunk; false: no writer would write it. The caller holds the claim,
+// and has forgone an older version of the chunk.
 func (b *behind) add(d *dirtyChunk) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,7 +80,7 @@ func (b *behind) add(d *dirtyChunk) bool {
 	return true
 }
 
-// remove takes a chunk out of the index. The caller holds mu.
+// remove removes a chunk from the index. The caller holds mu.
 func (b *behind) remove(d *dirtyChunk) {
 	if b.chunks[d.key.id] != d {
 		return
@@ -92,7 +92,8 @@ func (b *behind) remove(d *dirtyChunk) {
 	}
 }
 
-// header returns the header of a dirty chunk; nil: the device knows all there is.
+// header returns the header of a dirty chunk; nil: the device has the current
+// state.
 func (b *behind) header(id moraine.ChunkID) *tiers.Header {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +122,8 @@ func compare(a, b moraine.ChunkID) int {
 	return cmp.Or(cmp.Compare(a.Stripe, b.Stripe), cmp.Compare(a.Index, b.Index))
 }
 
-// merge joins two lists in order; of a chunk that is in both, the later version.
+// merge joins two ordered lists. Of a chunk that is in both, it takes the later
+// version.
 func merge(below, dirty []tiers.Header, limit int) []tiers.Header {
 	out := make([]tiers.Header, 0, min(limit, len(below)+len(dirty)))
 	for len(out) < limit && (len(below) > 0 || len(dirty) > 0) {
@@ -148,7 +150,7 @@ func (b *behind) more() (chunks int, bytes int64) {
 	return b.fresh, b.bytes
 }
 
-// next returns a chunk to be written, nil at the end of all work.
+// next returns the next chunk to write, or nil when all work is done.
 func (b *behind) next() *dirtyChunk {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,11 +173,13 @@ func (b *behind) accept(yes bool) {
 	b.change.Broadcast()
 }
 
-// Admit lets Take leave chunks to be written behind, from now on. Run must follow.
+// Admit allows Take, from now on, to leave chunks that are written behind. Run must
+// follow.
 func (t *Tier) Admit() { t.behind.accept(true) }
 
-// Run writes behind what Take has taken, until ctx ends, and returns when all of it
-// is written; an error names what could not be. It is called once.
+// Run writes behind the chunks that Take has taken, until ctx ends. It returns when
+// all of them are written. An error names those that could not be. It is called
+// once.
 func (t *Tier) Run(ctx context.Context) error {
 	t.behind.running.Add(1)
 	defer t.behind.running.Done()
@@ -198,14 +202,14 @@ func (t *Tier) writeBehind(ctx context.Context) error {
 			return lost
 		}
 		if err := t.clean(ctx, d); err != nil {
-			t.m.deps.Log.Error("a chunk that was acknowledged in memory could not be written", "chunk", d.key.id.String(), "err", err)
+			t.m.deps.Log.Error("memory chunk write failed", "chunk", d.key.id.String(), "err", err)
 			lost = errors.Join(lost, err)
 		}
 	}
 }
 
-// clean writes one chunk. It is tried again while the device is full; where it
-// fails the chunk stays in memory, for as long as the process lives.
+// clean writes one chunk. It retries while the device is full. If the write fails,
+// the chunk stays in memory for as long as the process lives.
 func (t *Tier) clean(ctx context.Context, d *dirtyChunk) error {
 	tries := 0
 	for {
@@ -223,7 +227,7 @@ func (t *Tier) clean(ctx context.Context, d *dirtyChunk) error {
 	}
 }
 
-// write puts a chunk on the device, unless it is not to be any more.
+// write puts a chunk on the device, unless the chunk was forgone.
 func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	if err := t.claims.Take(ctx, d.key.id); err != nil {
 		return gaveUp("mem.write", d.key.id, err)
@@ -235,7 +239,7 @@ func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	if !forgone {
 		t.verify(d)
 		err := t.lower.Put(ctx, d.held.header, d.data, d.sums)
-		// A later version, which Put brought, has taken its place.
+		// Put brought a later version, which has replaced this one.
 		if err != nil && !errors.Is(err, moraine.Stale) {
 			return err
 		}
@@ -244,8 +248,8 @@ func (t *Tier) write(ctx context.Context, d *dirtyChunk) error {
 	return nil
 }
 
-// fail leaves a chunk to itself that cannot be written. It stays in memory, unless
-// it was forgone meanwhile.
+// fail gives up the write of a chunk. The chunk stays in memory, unless it was
+// forgone meanwhile.
 func (t *Tier) fail(d *dirtyChunk, err error) error {
 	t.behind.mu.Lock()
 	d.err, d.failed = err, true
@@ -258,8 +262,8 @@ func (t *Tier) fail(d *dirtyChunk, err error) error {
 	return err
 }
 
-// finish ends a dirty chunk: it is on the device, or is not to be. The caller holds
-// the claim.
+// finish ends a dirty chunk: it is on the device, or will never be. The caller
+// holds the claim.
 func (t *Tier) finish(d *dirtyChunk) {
 	t.behind.mu.Lock()
 	t.behind.remove(d)
@@ -268,15 +272,15 @@ func (t *Tier) finish(d *dirtyChunk) {
 	close(d.done)
 }
 
-// release gives back what a dirty chunk holds.
+// release returns the memory of a dirty chunk.
 func (t *Tier) release(d *dirtyChunk) {
 	size := d.size()
 	t.m.cache.cleaned(d.held)
 	t.m.dirty.Release(size)
 }
 
-// forgo ends a dirty chunk that is not to be written any more; its writer, where it
-// still has one, finds so. The caller holds the claim.
+// forgo ends a dirty chunk that need not be written. Its writer, if it has one,
+// notices that. The caller holds the claim.
 func (t *Tier) forgo(id moraine.ChunkID) {
 	t.behind.mu.Lock()
 	d := t.behind.chunks[id]
@@ -292,15 +296,15 @@ func (t *Tier) forgo(id moraine.ChunkID) {
 	}
 }
 
-// forgoAll ends what could not be written, at the end.
+// forgoAll ends, at the end, the chunks that could not be written.
 func (t *Tier) forgoAll() {
 	for _, h := range t.behind.from(moraine.ChunkID{}) {
 		t.forgo(h.ID)
 	}
 }
 
-// Sync returns when the chunks are on the device as far as they were taken before,
-// or with what went wrong. One that is not here at all is no error.
+// Sync waits until the chunks that were taken before the call are on the device. It
+// returns the error of a failed write. A chunk that is not here at all is no error.
 func (t *Tier) Sync(ctx context.Context, ids []moraine.ChunkID) error {
 	for _, id := range ids {
 		t.behind.mu.Lock()
@@ -321,7 +325,7 @@ func (t *Tier) Sync(ctx context.Context, ids []moraine.ChunkID) error {
 	return t.lower.Err()
 }
 
-// SyncAll is Sync of all that is dirty.
+// SyncAll is Sync of all dirty chunks.
 func (t *Tier) SyncAll(ctx context.Context) error {
 	headers := t.behind.from(moraine.ChunkID{})
 	ids := make([]moraine.ChunkID, len(headers))
@@ -331,25 +335,25 @@ func (t *Tier) SyncAll(ctx context.Context) error {
 	return t.Sync(ctx, ids)
 }
 
-// Dirty reports whether a chunk is in memory alone now.
+// Dirty reports whether a chunk is only in memory now.
 func (t *Tier) Dirty(id moraine.ChunkID) bool { return t.behind.header(id) != nil }
 
-// Where returns the header of a chunk and the level that it is at: Memory while it is
-// in this process alone, NVMe once it is on the device, synced. Errors: NotFound,
-// where it is at none and is not on its way to one; Corrupt, where it rotted in memory
-// before it was written; and those of the device.
+// Where returns the header of a chunk and its level: Memory while only this process
+// has it, NVMe once it is on the device, synced. Errors: NotFound, if it is at no
+// level and on its way to none; Corrupt, if it was damaged in memory before it was
+// written; and those of the device.
 func (t *Tier) Where(ctx context.Context, id moraine.ChunkID) (tiers.Header, moraine.Level, error) {
 	if err := t.begin("mem.Where"); err != nil {
 		return tiers.Header{}, 0, err
 	}
 	defer t.calls.Done()
-	// In this order: a chunk is on the device before it ceases to be dirty.
+	// In this order, since a chunk is on the device before it stops being dirty.
 	if h := t.behind.header(id); h != nil {
 		return *h, moraine.Memory, nil
 	}
 	h, err := t.lower.Get(ctx, id, 0, nil)
 	if err == nil && t.behind.isRotten(&h) {
-		err = &moraine.Error{Op: "mem.Where", Ref: id.String(), Kind: moraine.Corrupt, Err: errors.New("it rotted in memory before it was written")}
+		err = &moraine.Error{Op: "mem.Where", Ref: id.String(), Kind: moraine.Corrupt, Err: errors.New("chunk was damaged in memory before it was written")}
 	}
 	return h, moraine.NVMe, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// BenchmarkViewFromMemory lends ranges of chunks that are in memory, each verified.
+// BenchmarkViewFromMemory lends ranges of chunks in memory, each verified.
 func BenchmarkViewFromMemory(b *testing.B) {
 	for _, n := range []int64{4 << 10, 64 << 10, 4 << 20} {
 		b.Run(fmt.Sprintf("%dKiB", n>>10), func(b *testing.B) {

@@ -20,36 +20,37 @@ type held struct {
 	key    chunkKey
 	header tiers.Header
 	data   []byte
-	sums   []uint32 // of its blocks
-	free   func()   // gives the memory back
+	sums   []uint32 // checksums of its blocks
+	free   func()   // frees the memory
 
 	// Guarded by cache.mu:
-	refs  int           // who reads it, or writes it behind
-	gone  bool          // not to be found any more: freed when nobody reads it
-	dirty bool          // nowhere else yet: not evicted
-	hits  uint8         // of late, up to maxHits
+	refs  int           // readers, and the writer behind
+	gone  bool          // no longer found: freed when it has no readers
+	dirty bool          // not on the device yet: not evicted
+	hits  uint8         // recent hits, up to maxHits
 	upTo  int64         // where the last read of it ended
 	queue *list.List    // small or main; nil while dirty
-	place *list.Element // in queue
+	place *list.Element // its element in queue
 }
 
 const maxHits = 3
 
-// cache finds the chunks that are in memory, and decides which to give up. It is
+// cache finds the chunks that are in memory, and decides which to evict. It is
 // S3-FIFO (J. Yang and others, "FIFO queues are all you need for cache eviction",
-// SOSP 2023): what comes in stands in a small queue, a tenth of the memory, and
-// leaves it soon unless it is asked for again; only what was, or comes back shortly
-// after it left, gets into the main one. So that a scan of everything passes through
-// the small queue, and what is read again and again stays.
+// SOSP 2023). A new chunk enters a small queue, a tenth of the memory. It leaves
+// the queue soon unless it is read again. Only chunks that are read again, or that
+// return shortly after they left, enter the main queue. A scan of everything
+// therefore passes through the small queue, and chunks that are read repeatedly
+// stay.
 //
-// Chunks are read in pieces. A read that begins where the last one ended, or later,
-// is the same pass over the chunk, and not a hit.
+// Clients read chunks in pieces. A read that begins where the last one ended, or
+// later, belongs to the same pass over the chunk and is no hit.
 type cache struct {
 	arena *Arena
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	chunks      map[chunkKey]*held
-	small, main list.List // of *held; what came last is in front
+	small, main list.List // of *held; the newest is in front
 	smallBytes  int64
 	mainBytes   int64
 	ghosts      map[chunkKey]*list.Element
@@ -61,8 +62,8 @@ type cache struct {
 	evictions   uint64
 }
 
-// fill is a read from below whose bytes are to be kept, or a put. A change to the
-// chunk meanwhile makes it void.
+// fill is a read from the device whose bytes will be cached, or a put. A change to
+// the chunk meanwhile makes it void.
 type fill struct{ void bool }
 
 func newCache(arena *Arena) *cache {
@@ -71,8 +72,8 @@ func newCache(arena *Arena) *cache {
 	return c
 }
 
-// pin returns a chunk that is in memory, which the caller unpins; nil: it is not.
-// The range is what is to be read of it.
+// pin returns a chunk that is in memory, which the caller must unpin; nil: it is
+// not in memory. off and n are the range that the caller will read.
 func (c *cache) pin(key chunkKey, off, n int64) *held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,7 @@ func (c *cache) pin(key chunkKey, off, n int64) *held {
 	return h
 }
 
-// unpin gives a chunk back.
+// unpin releases a pinned chunk.
 func (c *cache) unpin(h *held) {
 	c.mu.Lock()
 	h.refs--
@@ -104,13 +105,13 @@ func (c *cache) unpin(h *held) {
 	}
 }
 
-// relieve gives memory to who waits for it.
+// relieve frees memory for calls that wait for it.
 func (c *cache) relieve() {
 	for c.arena.pressed() && c.evict() {
 	}
 }
 
-// put makes a chunk to be found in place of another of its key. It takes buf.
+// put makes a chunk visible in place of another one of its key. It takes buf.
 func (c *cache) put(h *held) {
 	c.mu.Lock()
 	old := c.insert(h)
@@ -119,7 +120,7 @@ func (c *cache) put(h *held) {
 	c.relieve()
 }
 
-// insert makes a chunk to be found, and returns what it took the place of, as remove
+// insert makes a chunk visible. It returns the chunk that it replaced, as remove
 // does. The caller holds mu.
 func (c *cache) insert(h *held) *held {
 	old := c.remove(h.key)
@@ -132,7 +133,7 @@ func (c *cache) insert(h *held) *held {
 	return old
 }
 
-// enqueue lets a clean chunk be evicted. The caller holds mu.
+// enqueue makes a clean chunk evictable. The caller holds mu.
 func (c *cache) enqueue(h *held) {
 	if e := c.ghosts[h.key]; e != nil {
 		c.ghostOrder.Remove(e)
@@ -143,13 +144,13 @@ func (c *cache) enqueue(h *held) {
 	c.push(&c.small, h)
 }
 
-// push puts a chunk in front of a queue. The caller holds mu.
+// push puts a chunk at the front of a queue. The caller holds mu.
 func (c *cache) push(q *list.List, h *held) {
 	h.queue, h.place = q, q.PushFront(h)
 	*c.bytesOf(q) += h.size()
 }
 
-// pop takes a chunk out of its queue. The caller holds mu.
+// pop removes a chunk from its queue. The caller holds mu.
 func (c *cache) pop(h *held) {
 	if h.queue == nil {
 		return
@@ -168,8 +169,8 @@ func (c *cache) bytesOf(q *list.List) *int64 {
 
 func (h *held) size() int64 { return int64(cap(h.data)) }
 
-// remove takes a chunk out, and makes void who is about to bring it in. The caller
-// holds mu, and calls freeIfIdle of the result without it.
+// remove removes a chunk, and makes a running fill of it void. The caller holds mu,
+// and calls freeIfIdle of the result without it.
 func (c *cache) remove(key chunkKey) *held {
 	if f := c.fills[key]; f != nil {
 		f.void = true
@@ -182,34 +183,34 @@ func (c *cache) remove(key chunkKey) *held {
 	c.pop(h)
 	h.gone = true
 	if h.refs > 0 {
-		return nil // who reads it frees it
+		return nil // its last reader frees it
 	}
 	return h
 }
 
-// freeIfIdle frees what remove returned; nil is nothing.
+// freeIfIdle frees what remove returned; nil does nothing.
 func (h *held) freeIfIdle() {
 	if h != nil {
 		h.free()
 	}
 }
 
-// drop makes a chunk not to be found any more, dirty or not.
+// drop makes a chunk invisible, dirty or not.
 func (c *cache) drop(key chunkKey) { c.dropIf(key, func(*held) bool { return true }) }
 
-// dropOther drops what is not h.
+// dropOther drops a chunk whose header differs from h.
 func (c *cache) dropOther(key chunkKey, h *tiers.Header) {
 	c.dropIf(key, func(have *held) bool { return have.header != *h })
 }
 
-// dropClean drops a chunk of a version below the one given, of any where that is 0,
-// unless it is dirty.
+// dropClean drops a clean chunk of a version below the one given, or of any version
+// if below is 0.
 func (c *cache) dropClean(key chunkKey, below moraine.LayoutVersion) {
 	c.dropIf(key, func(have *held) bool { return !have.dirty && (below == 0 || have.header.Version < below) })
 }
 
-// dropIf drops a chunk that is so. Who is about to bring one in does not: it may
-// have read what was there before.
+// dropIf drops a chunk for which so is true. A running fill of the chunk becomes
+// void: it may have read the earlier contents.
 func (c *cache) dropIf(key chunkKey, so func(*held) bool) {
 	var old *held
 	c.mu.Lock()
@@ -235,8 +236,8 @@ func (c *cache) dropTier(tier int) {
 	}
 }
 
-// begin announces that a chunk is being read from below to be kept; false:
-// somebody else does so. keep or forget must follow.
+// begin announces a read from the device whose chunk will be cached. It returns
+// false if another caller already reads that chunk. keep or forget must follow.
 func (c *cache) begin(key chunkKey) (*fill, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,8 +249,8 @@ func (c *cache) begin(key chunkKey) (*fill, bool) {
 	return f, true
 }
 
-// keep takes a chunk that was read, pinned for the reader; false: it was changed
-// meanwhile, and is not taken.
+// keep takes a chunk that was read, pinned for the reader. It returns false, and
+// does not take the chunk, if the chunk was changed meanwhile.
 func (c *cache) keep(f *fill, h *held) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,15 +270,15 @@ func (c *cache) forget(key chunkKey, f *fill) {
 	c.end(key, f)
 }
 
-// end ends a fill, unless another has taken its place. The caller holds mu.
+// end ends a fill, unless another one has replaced it. The caller holds mu.
 func (c *cache) end(key chunkKey, f *fill) {
 	if c.fills[key] == f {
 		delete(c.fills, key)
 	}
 }
 
-// announce announces that a chunk is being put below, to be kept; reads of what was
-// there before are not kept any more. putUnless or forget must follow.
+// announce announces a put to the device whose chunk will be cached. Running reads
+// of the earlier contents are not cached. putUnless or forget must follow.
 func (c *cache) announce(key chunkKey) *fill {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +291,7 @@ func (c *cache) announce(key chunkKey) *fill {
 }
 
 // putUnless is put, unless the chunk was deleted since it was announced. It takes
-// the buffer in any case.
+// the buffer in either case.
 func (c *cache) putUnless(f *fill, h *held) {
 	c.mu.Lock()
 	c.end(h.key, f)
@@ -305,7 +306,7 @@ func (c *cache) putUnless(f *fill, h *held) {
 	c.relieve()
 }
 
-// evict gives up one chunk that nobody uses; false: there is none.
+// evict evicts one chunk without users; false: there is none.
 func (c *cache) evict() bool {
 	c.mu.Lock()
 	h := c.victim()
@@ -322,8 +323,8 @@ func (c *cache) evict() bool {
 	return true
 }
 
-// victim takes the chunk to be given up out of its queue. Each is looked at a few
-// times at most: a chunk that was hit so often, or is read just now, goes round.
+// victim takes the chunk to evict out of its queue. It looks at each chunk a few
+// times at most: a chunk goes round once for each hit, and while it has readers.
 func (c *cache) victim() *held {
 	for left := (maxHits + 2) * (c.small.Len() + c.main.Len()); left > 0; left-- {
 		q := &c.main
@@ -351,8 +352,8 @@ func (c *cache) victim() *held {
 	return nil
 }
 
-// remember notes that a chunk has left the small queue: should it come back soon,
-// it is worth more. As many are remembered as there are chunks.
+// remember notes that a chunk has left the small queue. If it returns soon, it
+// enters the main queue. The cache remembers as many keys as it has chunks.
 func (c *cache) remember(key chunkKey) {
 	c.ghosts[key] = c.ghostOrder.PushFront(key)
 	for c.ghostOrder.Len() > max(len(c.chunks), minGhosts) {
@@ -363,7 +364,7 @@ func (c *cache) remember(key chunkKey) {
 
 const minGhosts = 64
 
-// cleaned says that a dirty chunk is below too, and unpins it.
+// cleaned notes that the device has a dirty chunk too, and unpins it.
 func (c *cache) cleaned(h *held) {
 	c.mu.Lock()
 	h.dirty = false

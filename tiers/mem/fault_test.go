@@ -23,7 +23,7 @@ func fault(kind moraine.Kind, cause error) error {
 	return &moraine.Error{Op: "fault", Kind: kind, Err: cause}
 }
 
-// media are the ways in which the tier below fails, each in its share of calls.
+// media are the ways in which the tier below fails, each in a share of the calls.
 var media = map[string]func(rng *rand.Rand) error{
 	"EIO":             func(*rand.Rand) error { return fault(moraine.IOError, syscall.EIO) },
 	"EIO, reply lost": func(*rand.Rand) error { return tiertest.After(fault(moraine.IOError, syscall.EIO)) },
@@ -43,8 +43,8 @@ var media = map[string]func(rng *rand.Rand) error{
 	},
 }
 
-// TestFaultsOfTheTierBelow runs random calls over a device that fails in each way,
-// with puts that go through memory.
+// TestFaultsOfTheTierBelow runs random calls over a device that fails in each way.
+// Puts go through memory.
 func TestFaultsOfTheTierBelow(t *testing.T) {
 	for name, fail := range media {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestFaultsOfTheTierBelow(t *testing.T) {
 					s = open(t, 32*mib, func(m *mem.Memory) mem.Lower { return tiertest.NewFault(openDisk(t, fsys, m), rule) })
 					var tier tiers.Tier = taking{s, moraine.NVMe}
 					if name == "corrupt" {
-						tier = s // what was not taken is read from below
+						tier = s // chunks that were not taken are read from below
 					}
 					return tiertest.Faulty{Tier: tier, Arm: func() { armed.Store(true) },
 						Disarm: func() { armed.Store(false) }, Reopen: reopen}
@@ -83,8 +83,8 @@ func TestFaultsOfTheTierBelow(t *testing.T) {
 	}
 }
 
-// TestEndWritesWhatIsDirty takes chunks faster than a slow device has them, and ends:
-// all of them are there afterwards.
+// TestEndWritesWhatIsDirty takes chunks faster than a slow device writes them, and
+// ends the tier. All chunks are on the device afterwards.
 func TestEndWritesWhatIsDirty(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
@@ -112,7 +112,7 @@ func TestEndWritesWhatIsDirty(t *testing.T) {
 	headers, err := s.List(t.Context(), moraine.ChunkID{}, 100)
 	require.NoError(t, err)
 	require.Len(t, headers, 20)
-	// Past the bound a put goes at the pace of the device.
+	// Past the limit a put waits for the device.
 	late := make(chan moraine.Level, 1)
 	over := tiertest.MakeChunk(t, id(50), 1, 8*mib, 50)
 	go func() { late <- take(t, s, over, moraine.Memory) }()
@@ -136,7 +136,7 @@ func TestDirtyChunksAreChunks(t *testing.T) {
 		return tiertest.NewFault(openDisk(t, fsys, m), func(_ context.Context, c tiertest.Call, of moraine.ChunkID) error {
 			if c == tiertest.CallPut && of == id(99) {
 				puts.Add(1)
-				<-gate // holds up one writer; with eight of these all of them
+				<-gate // blocks one writer; eight of these block all writers
 			}
 			return nil
 		})
@@ -173,8 +173,9 @@ func TestDirtyChunksAreChunks(t *testing.T) {
 	require.Zero(t, s.Usage().Chunks)
 }
 
-// TestADeviceThatFailsBehind acknowledges in memory what the device then fails to
-// take: it is out, says so, and nothing of it is called durable.
+// TestADeviceThatFailsBehind acknowledges chunks in memory that the device then
+// fails to write. The device goes out of service and reports it, and no such chunk
+// counts as durable.
 func TestADeviceThatFailsBehind(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
@@ -191,10 +192,11 @@ func TestADeviceThatFailsBehind(t *testing.T) {
 	require.ErrorIs(t, s.Sync(t.Context(), []moraine.ChunkID{id(1)}), moraine.IOError)
 	require.ErrorIs(t, s.Err(), moraine.IOError)
 	require.ErrorIs(t, tiertest.MakeChunk(t, id(2), 1, 5000, 2).Put(t, taking{s, moraine.Memory}), moraine.IOError)
-	c.Check(t, s) // while the process lives it is there to be copied from
+	c.Check(t, s) // it stays readable while the process lives
 }
 
-// TestAFullDeviceIsTriedAgain takes chunks that the device has no room for at first.
+// TestAFullDeviceIsTriedAgain takes chunks for which the device has no space at
+// first.
 func TestAFullDeviceIsTriedAgain(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
@@ -213,8 +215,9 @@ func TestAFullDeviceIsTriedAgain(t *testing.T) {
 	require.NoError(t, s.Sync(t.Context(), []moraine.ChunkID{id(1)}))
 }
 
-// TestDirtyMemoryThatRotsIsNotServed flips random bits of chunks that are in memory alone, before
-// they are written to the device: with the sums of their arrival, so that nobody is given them.
+// TestDirtyMemoryThatRotsIsNotServed flips random bits of chunks that are only in
+// memory, before they are written to the device. The device stores the checksums of
+// their arrival, so that no reader gets the damaged bytes.
 func TestDirtyMemoryThatRotsIsNotServed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 1))
 	for range 10 {
@@ -230,7 +233,7 @@ func TestDirtyMemoryThatRotsIsNotServed(t *testing.T) {
 		})
 		c := tiertest.MakeChunk(t, id(1), 1, 100_000, 1)
 		require.Equal(t, moraine.Memory, take(t, s, c, moraine.Memory))
-		at := rng.Int64N(100_000) / 4096 * 4096 // a view begins with a block
+		at := rng.Int64N(100_000) / 4096 * 4096 // views begin at a block
 		v, err := s.View(t.Context(), id(1), at, 100)
 		require.NoError(t, err)
 		v.Data[rng.IntN(100)] ^= 1 << rng.IntN(8)

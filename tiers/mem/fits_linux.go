@@ -8,16 +8,16 @@ import (
 	"strconv"
 )
 
-var errNoRoom = errors.New("the machine does not have as much")
+var errNoRoom = errors.New("machine has too little memory")
 
-// fits fails where the machine, or the control group that the process is in, does
-// not have n bytes: better said now than by the kernel, which would kill.
+// fits fails if the machine, or the control group of the process, has less than n
+// bytes. An error here is better than a later kill by the kernel.
 func fits(n int64) error {
 	if have, ok := available("/proc/meminfo"); ok && n > have {
-		return fmt.Errorf("%w: %d MiB are available", errNoRoom, have>>20)
+		return fmt.Errorf("%w: only %d MiB are available", errNoRoom, have>>20)
 	}
 	if have, ok := groupLeft("/sys/fs/cgroup"); ok && n > have {
-		return fmt.Errorf("%w: its control group has %d MiB left", errNoRoom, have>>20)
+		return fmt.Errorf("%w: its control group has only %d MiB left", errNoRoom, have>>20)
 	}
 	return nil
 }
@@ -38,9 +38,10 @@ func available(path string) (int64, bool) {
 	return 0, false
 }
 
-// groupLeft reads what a control group (version 2) may still take; as a process in
-// a container sees it, it is at the root. What it caches of files counts as left: the
-// kernel gives it up first, and after a start in the same group it is nearly all.
+// groupLeft returns how much memory a control group (version 2) may still allocate.
+// A process in a container sees its group at the root. Cached files of the group
+// count as free: the kernel evicts them first, and after a restart in the same
+// group they are nearly everything.
 func groupLeft(dir string) (int64, bool) {
 	number := func(name string) (int64, bool) {
 		text, err := os.ReadFile(dir + "/" + name)
@@ -48,15 +49,15 @@ func groupLeft(dir string) (int64, bool) {
 			return 0, false
 		}
 		n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
-		return n, err == nil // "max" is no number: there is no limit
+		return n, err == nil // "max" is not a number: there is no limit
 	}
 	limit, ok := number("memory.max")
 	used, ok2 := number("memory.current")
 	return limit - max(0, used-groupCache(dir)), ok && ok2
 }
 
-// groupCache reads how much of a control group's memory is cached files; those of
-// memory file systems are not in it.
+// groupCache returns how much of a control group's memory is cached files, without
+// those of memory file systems.
 func groupCache(dir string) (n int64) {
 	text, err := os.ReadFile(dir + "/memory.stat")
 	if err != nil {

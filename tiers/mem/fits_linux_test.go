@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCachedFilesOfAGroupAreNotInTheWay reads what a container may still take: its
-// page cache, which a server that ended a moment ago has left, gives way.
+// TestCachedFilesOfAGroupAreNotInTheWay reads how much memory a container may still
+// allocate. The page cache that a server left when it ended counts as free.
 func TestCachedFilesOfAGroupAreNotInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	_, limited := groupLeft(dir)
-	require.False(t, limited, "there is no group")
+	require.False(t, limited, "the group does not exist")
 	write("memory.max", "1000\n")
 	write("memory.current", "900\n")
 	left, limited := groupLeft(dir)

@@ -19,7 +19,7 @@ import (
 const (
 	// maxNode is the greatest ArenaConfig.Node.
 	maxNode = 1024
-	// bind is MPOL_BIND of set_mempolicy(2): on these nodes, or not at all.
+	// bind is MPOL_BIND of set_mempolicy(2): allocate on these nodes only.
 	bind = 2
 )
 
@@ -52,8 +52,9 @@ func mapFrom(cfg ArenaConfig) ([]byte, error) {
 		mem, err := unix.Mmap(-1, 0, int(cfg.Bytes), unix.PROT_READ|unix.PROT_WRITE,
 			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 		if err == nil {
-			// Huge pages make for fewer faults and fewer segments in a direct write.
-			// Where the kernel has none the advice is refused, and nothing is lost.
+			// With huge pages there are fewer faults, and fewer segments in a
+			// direct write. If the kernel has none, it refuses the advice without
+			// harm.
 			_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 		}
 		return mem, err
@@ -61,7 +62,7 @@ func mapFrom(cfg ArenaConfig) ([]byte, error) {
 	return mapPath(cfg.Path, cfg.Bytes)
 }
 
-// bindTo has the pages of mem come from one NUMA node.
+// bindTo makes the kernel take the pages of mem from one NUMA node.
 func bindTo(mem []byte, node int) error {
 	var mask [maxNode/64 + 1]uint64
 	mask[node/64] = 1 << (node % 64)
@@ -69,12 +70,12 @@ func bindTo(mem []byte, node int) error {
 		uintptr(unsafe.Pointer(&mask[0])), uintptr(len(mask)*64), 0)
 	if errno != 0 {
 		online, _ := os.ReadFile("/sys/devices/system/node/online")
-		return fmt.Errorf("bind it to NUMA node %d: %w (this machine has nodes %s)", node, errno, cmp.Or(strings.TrimSpace(string(online)), "of which the kernel does not tell"))
+		return fmt.Errorf("bind to NUMA node %d: %w (this machine has nodes %s)", node, errno, cmp.Or(strings.TrimSpace(string(online)), "unknown to the kernel"))
 	}
 	return nil
 }
 
-// prefault has the kernel find a page for every address, with all processors.
+// prefault makes the kernel find a page for every address, on all processors.
 func prefault(mem []byte) error {
 	const step = 64 << 20
 	var g errgroup.Group
@@ -97,7 +98,7 @@ func prefault(mem []byte) error {
 
 func unmapArena(mem []byte) error { return unix.Munmap(mem) }
 
-// kindOf names what mapping failed of.
+// kindOf returns the kind of error for a failed mapping.
 func kindOf(err error) moraine.Kind {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

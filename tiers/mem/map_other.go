@@ -11,11 +11,11 @@ import (
 
 const maxNode = 0
 
-// mapArena returns aligned memory of the heap: enough for tests on systems where no
-// chunkserver runs.
+// mapArena returns aligned memory of the heap. This suffices for tests on systems
+// on which no chunkserver runs.
 func mapArena(cfg ArenaConfig) ([]byte, error) {
 	if cfg.Path != "" {
-		return nil, errors.New("memory at a path is for Linux")
+		return nil, errors.New("memory at a path needs Linux")
 	}
 	mem := make([]byte, cfg.Bytes+block)
 	skip := -int64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & (block - 1)

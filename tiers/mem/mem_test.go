@@ -34,7 +34,7 @@ func format(t testing.TB, fsys vfs.FS) {
 	require.NoError(t, err)
 }
 
-// openDisk opens a device whose reads take their buffers of m.
+// openDisk opens a device that reads into buffers of m.
 func openDisk(t testing.TB, fsys vfs.FS, m *mem.Memory) *disk.Device {
 	t.Helper()
 	d, err := disk.Open(disk.Config{Dir: "/d", Cluster: tiertest.Cluster, SegmentBytes: 4 * mib, BallastBytes: -1,
@@ -43,7 +43,7 @@ func openDisk(t testing.TB, fsys vfs.FS, m *mem.Memory) *disk.Device {
 	return d
 }
 
-// stack is memory over a device, with writers behind.
+// stack is memory over a device, with writers behind it.
 type stack struct {
 	*mem.Tier
 	memory *mem.Memory
@@ -59,7 +59,7 @@ func open(t testing.TB, bytes int64, below func(m *mem.Memory) mem.Lower) *stack
 	ran := make(chan struct{})
 	go func() {
 		defer close(ran)
-		_ = s.Run(ctx) // what could not be written is looked at by who injected it
+		_ = s.Run(ctx) // the test that injects faults checks which chunks could not be written
 	}()
 	require.Eventually(t, s.Admits, 10*time.Second, 100*time.Microsecond)
 	var once sync.Once
@@ -76,7 +76,7 @@ func open(t testing.TB, bytes int64, below func(m *mem.Memory) mem.Lower) *stack
 	return s
 }
 
-// taking puts by Take, of buffers of the arena, at a level.
+// taking puts chunks by Take, from buffers of the arena, at a level.
 type taking struct {
 	*stack
 	level moraine.Level
@@ -84,7 +84,7 @@ type taking struct {
 
 func (k taking) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint32) error {
 	aligned := uintptr(unsafe.Pointer(unsafe.SliceData(data)))%moraine.BlockSize == 0
-	if len(data) == 0 || !aligned || cap(data)%moraine.BlockSize != 0 { // Take has it of the arena
+	if len(data) == 0 || !aligned || cap(data)%moraine.BlockSize != 0 { // Take gets such buffers from the arena
 		return k.Tier.Put(ctx, h, data, sums)
 	}
 	buf, err := k.memory.Arena().Get(ctx, len(data))
@@ -101,7 +101,8 @@ func (k taking) Close() error {
 	return nil
 }
 
-// conformance opens each stack over a device of its own, and again over the same.
+// conformance opens each stack over a device of its own, and later over the same
+// device.
 func conformance(of func(*stack) tiers.Tier) func(t *testing.T) tiertest.Opened {
 	return func(t *testing.T) tiertest.Opened {
 		fsys := vfs.NewMem(1)
@@ -122,7 +123,7 @@ func TestConformanceOfPuts(t *testing.T) {
 	tiertest.Run(t, conformance(func(s *stack) tiers.Tier { return closing{s} }))
 }
 
-// closing ends the writers before it closes.
+// closing ends the writers before it closes the tier.
 type closing struct{ *stack }
 
 func (c closing) Close() error { c.end(); return nil }
@@ -176,14 +177,14 @@ func TestWhatWasTakenIsReadFromMemory(t *testing.T) {
 	v.Release()
 	require.Zero(t, reads)
 	for range 3 {
-		b.Check(t, s) // the first reads it whole, and keeps it
+		b.Check(t, s) // the first read reads the whole chunk and caches it
 	}
 	require.Equal(t, 1, reads)
 	_, err = s.Get(t.Context(), id(9), 0, nil)
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
-// late deletes a chunk as soon as it is below, before the put of it returns.
+// late deletes a chunk as soon as the device has it, before its put returns.
 type late struct {
 	mem.Lower
 	deletes func(moraine.ChunkID) error
@@ -196,8 +197,8 @@ func (l *late) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint
 	return l.deletes(h.ID)
 }
 
-// TestADeletionMeetsATake deletes a chunk while it is being taken: it is gone from
-// memory too, and its memory is given back.
+// TestADeletionMeetsATake deletes a chunk while it is being taken. The chunk leaves
+// memory too, and its memory is freed.
 func TestADeletionMeetsATake(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
@@ -211,12 +212,12 @@ func TestADeletionMeetsATake(t *testing.T) {
 	_, err := s.Get(t.Context(), id(1), 0, nil)
 	require.ErrorIs(t, err, moraine.NotFound)
 	require.Zero(t, s.memory.Stats().Arena.InUseBytes)
-	later := tiertest.MakeChunk(t, id(1), 2, 100_000, 2) // a version that the deletion does not mean
+	later := tiertest.MakeChunk(t, id(1), 2, 100_000, 2) // a version that the deletion does not cover
 	take(t, s, later, moraine.NVMe)
 	later.Check(t, s)
 }
 
-// TestMemoryThatRotsIsNotServed changes a byte of what is kept.
+// TestMemoryThatRotsIsNotServed changes a byte of a cached chunk.
 func TestMemoryThatRotsIsNotServed(t *testing.T) {
 	s := memOverDisk(t)
 	c := tiertest.MakeChunk(t, id(1), 1, 100_000, 1)
@@ -234,8 +235,8 @@ func TestMemoryThatRotsIsNotServed(t *testing.T) {
 	}())
 }
 
-// TestScansPassThrough reads a few chunks again and again while ten times the memory
-// is written, and read once, some of it in pieces: the few stay.
+// TestScansPassThrough reads a few chunks repeatedly. Meanwhile it writes ten times
+// the memory and reads that once, partly in pieces. The few chunks stay.
 func TestScansPassThrough(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
@@ -264,7 +265,7 @@ func TestScansPassThrough(t *testing.T) {
 	}
 	for n := hot + 1; n <= 90; n++ {
 		if n%2 == 0 {
-			get(n) // keeps it
+			get(n) // caches it
 		} else {
 			again := tiertest.ChunkOf(id(n), 2, c.Data)
 			take(t, s, again, moraine.NVMe)

@@ -1,20 +1,22 @@
 // Package mem keeps chunks in the memory of a host: one arena of aligned buffers
-// with a hard limit, into which chunks are received, from which they are written to
-// their device without another copy, and in which they stay as a cache of what is
-// read. It implements tiers.Tier over another one, the device's.
+// with a hard limit. Chunks are received into it, written from it to their device
+// without another copy, and stay in it as a read cache. The package implements
+// tiers.Tier over another tier, that of the device.
 //
-// It promises nothing that the device does not keep, but for Take at level Memory:
-// that chunk is in this process alone until Run has written it behind, and is gone
-// where the process ends before. Whoever asked for the level knows that by the
-// device's boot epoch; nothing here survives a start.
+// It promises nothing that the device does not keep, with one exception: Take at
+// level Memory. Such a chunk is only in this process until Run has written it
+// behind, and it is lost if the process ends before that. A client that requests
+// the level detects the loss by the device's boot epoch. Nothing in memory survives
+// a restart.
 //
-// One path through it: Arena.Get (arena.go) lends a buffer, giving up chunks that
-// nobody wants (cache.go) where it must; Tier.Take (take.go) writes it to the device,
-// or has that done behind (behind.go), and keeps it; View (tier.go) lends a range of
-// what is kept, and else asks the device, and keeps what it read of whole chunks.
+// One path through the package: Arena.Get (arena.go) lends a buffer, and evicts
+// unused chunks (cache.go) if it must. Tier.Take (take.go) writes the chunk to the
+// device, or has it written behind (behind.go), and keeps it. View (tier.go) lends
+// a range of a chunk in memory. Otherwise it reads from the device, and caches the
+// chunks that it read whole.
 //
-// Locks, outermost first: claims of chunks, behind.mu, cache.mu, Arena.mu; the last
-// two are never held together, and none across I/O.
+// Locks, outermost first: claims of chunks, behind.mu, cache.mu, Arena.mu. The last
+// two are never held together, and none is held across I/O.
 package mem
 
 import (
@@ -27,21 +29,21 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Config bounds a Memory.
+// Config sets the limits of a Memory.
 type Config struct {
 	Arena ArenaConfig
-	// DirtyBytes bounds the chunks that are in memory alone; beyond it they go
+	// DirtyBytes limits the chunks that are only in memory. Beyond it chunks go
 	// straight to their devices. 0: a quarter of the arena.
 	DirtyBytes int64
 }
 
-// Deps is what a test replaces.
+// Deps are the dependencies that a test replaces.
 type Deps struct {
 	Clock clock.Clock
 	Log   *slog.Logger
 }
 
-// Memory is the memory of a host, over all of its devices.
+// Memory is the memory of a host, shared by all of its devices.
 type Memory struct {
 	deps  Deps
 	arena *Arena
@@ -57,7 +59,7 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	}
 	if cfg.DirtyBytes < 0 || cfg.DirtyBytes > cfg.Arena.Bytes*3/4 {
 		return nil, &moraine.Error{Op: "mem.Open", Kind: moraine.InvalidArgument,
-			Err: errors.New("dirty chunks may take three quarters of the memory at most")}
+			Err: errors.New("dirty chunks may use at most three quarters of the memory: lower DirtyBytes")}
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.System{}
@@ -72,33 +74,35 @@ func Open(cfg Config, deps Deps) (*Memory, error) {
 	return &Memory{deps: deps, arena: arena, cache: newCache(arena), dirty: limit.NewSemaphore(cfg.DirtyBytes, limit.Resource{Name: "memory of dirty chunks"})}, nil
 }
 
-// Arena is what buffers for Take, and for the reads of the devices, come from.
+// Arena lends the buffers for Take, and for the reads of the devices.
 func (m *Memory) Arena() *Arena { return m.arena }
 
-// Lower is what a Tier here needs of the one below.
+// Lower is what a Tier requires of the tier below.
 type Lower interface {
 	tiers.Tier
 	tiers.Viewer
 	tiers.Deleter
 }
 
-// Over puts memory over a device's tier, of which it becomes the owner, and which
-// takes chunks of a cluster. It is called for one device after the other, before they are used.
+// Over puts memory over a device's tier, and becomes the tier's owner. The tier
+// accepts chunks of a cluster. Over is called for one device after the other,
+// before they are used.
 func (m *Memory) Over(lower Lower, cluster moraine.UUID) *Tier {
 	t := &Tier{m: m, number: m.tiers, cluster: cluster, lower: lower, behind: newBehind()}
 	m.tiers++
 	return t
 }
 
-// Close gives the memory back as soon as the last buffer is; all tiers are closed.
+// Close frees the memory as soon as the last buffer is returned. All tiers must be
+// closed.
 func (m *Memory) Close() { m.arena.Close() }
 
 // Stats is the state of the memory at one moment.
 type Stats struct {
 	Arena      ArenaStats
-	CleanBytes int64 // kept to be read
-	DirtyBytes int64 // kept since they are nowhere else
-	Chunks     int   // kept
+	CleanBytes int64 // cached for reads
+	DirtyBytes int64 // not on a device yet
+	Chunks     int   // all chunks in memory
 	Hits       uint64
 	Misses     uint64
 	Evictions  uint64

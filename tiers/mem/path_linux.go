@@ -11,25 +11,26 @@ import (
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
-// hugePage is what a DAX device is mapped in multiples of.
+// hugePage is the unit in which a DAX device is mapped.
 const hugePage = 2 << 20
 
-// errNotMemory says that what lies at a path is kept on a disk.
-var errNotMemory = errors.New("its pages would be written to a disk: name a directory of hugetlbfs, of tmpfs or of a file system mounted with dax, or a DAX device")
+// errNotMemory means that the file system at a path is on a disk.
+var errNotMemory = errors.New("pages at the path would be written to a disk: name a directory of hugetlbfs, of tmpfs or of a file system mounted with dax, or a DAX device")
 
 // mapPath maps at most size bytes of a DAX device, or of a file without a name in a
-// directory. What is in it is nobody's after the process: chunks in memory are worth their
-// boot epoch alone, wherever the memory is.
+// directory. Its contents are worthless after the process ends: chunks in memory
+// count only under their boot epoch, wherever the memory is.
 func mapPath(path string, size int64) ([]byte, error) {
 	fd, unit, err := openPath(path)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd) // the mapping keeps what it needs
-	// Down, since a limit is one: and munmap takes whole pages, however large, or none.
+	defer unix.Close(fd) // the mapping holds its own reference
+	// Round down, since size is a limit; munmap takes whole pages of any size, or
+	// fails.
 	whole := size / unit * unit
 	if whole < bufpool.MaxSize {
-		return nil, fmt.Errorf("%d bytes are less than an arena takes, in pages of %d: %w", size, unit, unix.EINVAL)
+		return nil, fmt.Errorf("%d bytes are too few for an arena in pages of %d: %w", size, unit, unix.EINVAL)
 	}
 	if err := reserve(fd, whole); err != nil {
 		return nil, err
@@ -37,7 +38,8 @@ func mapPath(path string, size int64) ([]byte, error) {
 	return unix.Mmap(fd, 0, int(whole), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// openPath opens what memory is mapped from, which comes in units of so many bytes.
+// openPath opens the source of the memory. It also returns the unit in which it is
+// mapped, in bytes.
 func openPath(path string) (fd int, unit int64, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -45,7 +47,7 @@ func openPath(path string) (fd int, unit int64, err error) {
 	}
 	if !info.IsDir() {
 		if info.Mode()&fs.ModeCharDevice == 0 {
-			return -1, 0, fmt.Errorf("%s is neither a directory nor a device: %w", path, unix.EINVAL)
+			return -1, 0, fmt.Errorf("path %s is neither a directory nor a device: %w", path, unix.EINVAL)
 		}
 		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		return fd, hugePage, err
@@ -65,8 +67,8 @@ func openPath(path string) (fd int, unit int64, err error) {
 	return fd, unit, err
 }
 
-// memoryUnit returns the page size of a file that lies in memory: errNotMemory where it
-// does not.
+// memoryUnit returns the page size of a file in memory, or errNotMemory if the file
+// is on a disk.
 func memoryUnit(f *os.File) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
@@ -85,8 +87,8 @@ func memoryUnit(f *os.File) (int64, error) {
 	return block, nil
 }
 
-// reserve makes a file as long as it is to be: with less than that, a page would be a SIGBUS
-// one day. A device is.
+// reserve allocates the whole file. Without that, a missing page would later cause
+// a SIGBUS. A device needs no reservation.
 func reserve(fd int, size int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFCHR {

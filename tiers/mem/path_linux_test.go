@@ -13,20 +13,20 @@ import (
 	"github.com/morainefs/moraine/tiers/mem"
 )
 
-// memoryDir is a directory of a file system in memory; the test is skipped where there is
-// none.
+// memoryDir is a directory of a file system in memory. The test is skipped if there
+// is none.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "moraine-test-")
 	if err != nil {
-		t.Skip("there is no file system in memory: ", err)
+		t.Skip("no file system in memory on this machine: ", err)
 	}
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }
 
-// TestAnArenaOfAPath takes its memory from a file system in memory, and leaves nothing
-// there.
+// TestAnArenaOfAPath takes its memory from a file system in memory, and leaves no
+// file there.
 func TestAnArenaOfAPath(t *testing.T) {
 	dir := memoryDir(t)
 	a := openArena(t, mem.ArenaConfig{Bytes: 32*mib + 5000, Path: dir, Prefault: true})
@@ -40,7 +40,8 @@ func TestAnArenaOfAPath(t *testing.T) {
 	require.Empty(t, names)
 }
 
-// TestAnArenaOfADiskIsRefused: memory whose pages a kernel writes to a disk is none.
+// TestAnArenaOfADiskIsRefused: memory whose pages a kernel writes to a disk is
+// refused.
 func TestAnArenaOfADiskIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	var st unix.Statfs_t
@@ -56,8 +57,7 @@ func TestAnArenaOfADiskIsRefused(t *testing.T) {
 	require.Empty(t, names)
 }
 
-// TestAnArenaOfHugePages takes whole huge pages, however many bytes it is to have, and gives
-// them back.
+// TestAnArenaOfHugePages takes whole huge pages for any size, and frees them.
 func TestAnArenaOfHugePages(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "hugetlbfs", 0, ""); err != nil {
@@ -79,7 +79,7 @@ func TestAnArenaOfHugePages(t *testing.T) {
 	a.Close()
 }
 
-// TestAnArenaOnANode asks the kernel where the arena's pages lie.
+// TestAnArenaOnANode asks the kernel on which node the arena's pages lie.
 func TestAnArenaOnANode(t *testing.T) {
 	a, err := mem.OpenArena(mem.ArenaConfig{Bytes: 32 * mib, Node: 1, Prefault: true})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestAnArenaOnANode(t *testing.T) {
 	defer b.Release()
 	maps, err := os.ReadFile("/proc/self/numa_maps")
 	if err != nil {
-		t.Skip("the kernel does not tell where pages lie: ", err)
+		t.Skip("the kernel does not say where pages lie: ", err)
 	}
 	at := regexp.MustCompile(`(?m)^[0-9a-f]+ bind:0 .* N0=(\d+)`).FindSubmatch(maps)
 	require.NotNil(t, at, "no mapping is bound to node 0")

@@ -8,25 +8,27 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// A dirty chunk is written with the sums of its arrival, and may have lain in memory for
-// long: a bit that flipped meanwhile is then on the device, with a sum that does not match.
-// Nobody is served that; but nobody would know before the next scrub that there is a copy
-// less. So a chunk that stayed in memory for verifyAge is verified when it is written, and
-// Where reports it. It is written all the same: its intact blocks may be the last copy.
-// A chunk that leaves memory sooner is as safe as its buffer was while it arrived. To read
-// it once more would cost a tenth of a host's throughput at level memory.
+// A dirty chunk is written with the checksums of its arrival, and may have been in
+// memory for long. A bit that flipped meanwhile is then on the device, with a
+// checksum that does not match. No reader gets these bytes, but before the next
+// scrub nothing would report that a copy is missing. So a chunk that stayed in
+// memory for verifyAge is verified when it is written, and Where reports the
+// damage. The device still gets the chunk: its intact blocks may be the last copy.
+//
+// A chunk that leaves memory sooner is as safe as its buffer was while it arrived.
+// To read it once more would cost a tenth of a host's throughput at level memory.
 
 // verifyAge is how long a chunk stays in memory unverified.
 const verifyAge = 10 * time.Second
 
-// maxRotten bounds how many such chunks are remembered; the scrub finds the others.
+// maxRotten limits how many such chunks are remembered; the scrub finds the others.
 const maxRotten = 1024
 
-// rotten are chunks on the device that rotted before they were written.
+// rotten holds the chunks on the device that were damaged before they were written.
 type rotten map[moraine.ChunkID]moraine.LayoutVersion
 
-// verify compares a dirty chunk that is about to be written with its checksums, if it is old
-// enough. The caller holds its claim.
+// verify verifies a dirty chunk that is about to be written against its checksums,
+// if it is old enough. The caller holds its claim.
 func (t *Tier) verify(d *dirtyChunk) {
 	if t.m.deps.Clock.Since(d.arrived) < verifyAge {
 		return
@@ -38,7 +40,7 @@ func (t *Tier) verify(d *dirtyChunk) {
 		if got == want {
 			continue
 		}
-		t.m.deps.Log.Error("chunk checksum mismatch in memory before it was written", "chunk", h.ID.String(), "block", i, "got", got, "want", want)
+		t.m.deps.Log.Error("memory chunk checksum mismatch before write", "chunk", h.ID.String(), "block", i, "got", got, "want", want)
 		t.behind.noteRotten(h)
 		return
 	}
@@ -55,7 +57,7 @@ func (b *behind) noteRotten(h *tiers.Header) {
 	}
 }
 
-// isRotten reports whether a chunk of the device is one of them.
+// isRotten reports whether a chunk of the device was damaged before it was written.
 func (b *behind) isRotten(h *tiers.Header) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,7 +65,7 @@ func (b *behind) isRotten(h *tiers.Header) bool {
 	return ok && version == h.Version
 }
 
-// forgetRotten forgets what was deleted.
+// forgetRotten forgets a deleted chunk.
 func (b *behind) forgetRotten(d tiers.Deletion) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,27 +2,26 @@ package mem
 
 import "math/bits"
 
-// runs gives out runs of neighbouring blocks of an arena. Free runs hang in lists
-// by size, four steps to each doubling (as in TLSF: M. Masmano and others, "TLSF: a
-// new dynamic memory allocator for real-time systems", 2004), and a run that comes
-// back grows together with free neighbours. What it knows lies beside the arena: 13
-// bytes for each block.
+// runs allocates runs of neighbouring blocks of an arena. Free runs are in lists by
+// size, four steps to each doubling (as in TLSF: M. Masmano and others, "TLSF: a
+// new dynamic memory allocator for real-time systems", 2004). A freed run merges
+// with free neighbours. The state lies beside the arena: 13 bytes for each block.
 type runs struct {
-	// Of the first block of a run, and of the last one of a free run: how many
-	// blocks the run has.
+	// The length in blocks of a run, at its first block and, for a free run, also
+	// at its last block.
 	length []uint32
-	used   []bool // by first and last block
+	used   []bool // at the first and last block of a run
 	// The list of a free run, by its first block.
 	next, prev []uint32
 	heads      [bins]uint32
-	filled     [bins/64 + 1]uint64 // which lists have a run
-	free       int                 // blocks
+	filled     [bins/64 + 1]uint64 // which lists are not empty
+	free       int                 // free blocks
 }
 
 // none ends a list; an arena has fewer blocks.
 const none = ^uint32(0)
 
-// bins is enough for runs of any 32-bit number of blocks.
+// bins suffices for runs of any 32-bit number of blocks.
 const bins = 4 * 32
 
 func newRuns(blocks int) *runs {
@@ -53,7 +52,7 @@ func (r *runs) take(n int) (first int, ok bool) {
 	want := uint32(n)
 	bin := binOf(want)
 	at := r.heads[bin]
-	for at != none && r.length[at] < want { // in its own list a run may be too short
+	for at != none && r.length[at] < want { // a run in the bin of its own size may be too short
 		at = r.next[at]
 	}
 	if at == none {
@@ -72,7 +71,7 @@ func (r *runs) take(n int) (first int, ok bool) {
 	return int(at), true
 }
 
-// above returns a run of a list past bin, none where there is none.
+// above returns a run from a list past bin, or none.
 func (r *runs) above(bin int) uint32 {
 	from := bin + 1
 	for word := from / 64; word < len(r.filled); word++ {
@@ -87,7 +86,7 @@ func (r *runs) above(bin int) uint32 {
 	return none
 }
 
-// give takes back a run that was taken, by its first block.
+// give frees a run that was taken, by its first block.
 func (r *runs) give(first int) {
 	at := uint32(first)
 	n := r.length[at]

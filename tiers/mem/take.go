@@ -12,13 +12,12 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Take is Put of a buffer that it keeps as long as there is memory: buf, from the
-// Arena, is its own from now on, whatever it returns. At level NVMe and above the
-// chunk is on the device when it returns. At level Memory it may be in memory alone
-// then, and is being written behind: the level that was reached is returned. It is
-// NVMe where Run does not run, where the device may be too full, and where there are
-// as many dirty bytes as there may be: who brings more goes at the pace of the
-// device. Errors are those of tiers.Tier.
+// Take is Put of a buffer that it keeps as long as there is memory. It owns buf,
+// from the Arena, whatever it returns. At level NVMe and above, the chunk is on the
+// device when Take returns. At level Memory it may be only in memory by then, and
+// is written behind. Take returns the level reached. It is NVMe if Run does not
+// run, if the device may be too full, or if the limit of dirty bytes is reached:
+// then puts go at the pace of the device. Errors are those of tiers.Tier.
 func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32, level moraine.Level) (moraine.Level, error) {
 	const op = "mem.Take"
 	if err := t.begin(op); err != nil {
@@ -45,14 +44,14 @@ func (t *Tier) Take(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, su
 	return moraine.NVMe, nil
 }
 
-// roomBelow reports whether the device has room for a chunk and all that is dirty.
+// roomBelow reports whether the device has space for a chunk and all dirty chunks.
 func (t *Tier) roomBelow(h *tiers.Header) bool {
 	_, dirty := t.behind.more()
 	return t.lower.Usage().FreeBytes() > uint64(2*(dirty+h.Length+block))
 }
 
 // takeBehind takes a chunk into memory, and has it written behind. The caller has
-// acquired room among the dirty bytes.
+// acquired the dirty bytes.
 func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32) (moraine.Level, error) {
 	const op = "mem.Take"
 	var level moraine.Level
@@ -73,7 +72,8 @@ func (t *Tier) takeBehind(ctx context.Context, h tiers.Header, buf *bufpool.Buff
 	return level, err
 }
 
-// takeDirty makes the chunk a dirty one; what is there already it does not hold.
+// takeDirty makes the chunk a dirty one. It does not keep a chunk that is already
+// there.
 func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffer, sums []uint32) (level moraine.Level, held bool, err error) {
 	const op = "mem.Take"
 	if err := t.claims.Take(ctx, h.ID); err != nil {
@@ -96,13 +96,14 @@ func (t *Tier) takeDirty(ctx context.Context, h tiers.Header, buf *bufpool.Buffe
 	return moraine.Memory, true, nil
 }
 
-// hold makes a chunk a dirty one. replaces is whether the device has an older
+// hold makes a chunk a dirty one. replaces says whether the device has an older
 // version. The caller holds the claim.
 func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces bool) error {
-	t.forgo(h.ID) // what is dirty is older
+	t.forgo(h.ID) // the dirty version is older
 	c := chunkOf(t.key(h.ID), h, buf, sums)
 	c.dirty, c.refs = true, 1
-	// Its writer needs the claim, so that it is found here before it is written.
+	// The writer needs the claim, so readers find the chunk here before it is
+	// written.
 	if !t.behind.add(&dirtyChunk{held: c, arrived: t.m.deps.Clock.Now(), replaces: replaces, done: make(chan struct{})}) {
 		return &moraine.Error{Op: "mem.Take", Ref: h.ID.String(), Kind: moraine.Unavailable, Err: errors.New("shutting down")}
 	}
@@ -110,24 +111,24 @@ func (t *Tier) hold(h tiers.Header, buf *bufpool.Buffer, sums []uint32, replaces
 	return nil
 }
 
-// check is what a device checks, before it can.
+// check checks what the device would check, before the device can.
 func (t *Tier) check(h *tiers.Header, data []byte, sums []uint32) error {
 	bad := func(kind moraine.Kind, format string, args ...any) error {
 		return &moraine.Error{Kind: kind, Err: fmt.Errorf(format, args...)}
 	}
 	switch {
 	case h.Length < 1 || h.Length > moraine.MaxChunkSize:
-		return bad(moraine.TooLarge, "a chunk of %d bytes", h.Length)
+		return bad(moraine.TooLarge, "chunk of %d bytes is too large", h.Length)
 	case int64(len(data)) != h.Length:
-		return bad(moraine.InvalidArgument, "%d bytes with a header of %d", len(data), h.Length)
+		return bad(moraine.InvalidArgument, "%d bytes do not match the header's length of %d", len(data), h.Length)
 	case cap(data) < crc.BlockCount(h.Length)*block || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%block != 0:
-		return bad(moraine.InvalidArgument, "the buffer is not aligned to blocks")
+		return bad(moraine.InvalidArgument, "buffer is not aligned to blocks")
 	case len(sums) != crc.BlockCount(h.Length):
-		return bad(moraine.InvalidArgument, "%d block sums for %d bytes", len(sums), h.Length)
+		return bad(moraine.InvalidArgument, "%d block checksums for %d bytes", len(sums), h.Length)
 	case h.Cluster != t.cluster:
-		return bad(moraine.WrongCluster, "a chunk of cluster %s", h.Cluster)
+		return bad(moraine.WrongCluster, "chunk belongs to cluster %s", h.Cluster)
 	case crc.CombineBlocks(sums, h.Length) != h.CRC:
-		return bad(moraine.Corrupt, "the block sums do not combine to %08x", h.CRC)
+		return bad(moraine.Corrupt, "block checksums do not combine to %08x", h.CRC)
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Tier is a device's tier with the host's memory over it. It implements
-// tiers.Tier, Viewer and Deleter: a Put is on the device when it returns, and is
-// kept in memory only by Take.
+// Tier is a device's tier with the host's memory over it. It implements tiers.Tier,
+// Viewer and Deleter. After a Put the chunk is on the device; only Take also keeps
+// it in memory.
 type Tier struct {
 	m       *Memory
 	number  int
@@ -23,7 +23,7 @@ type Tier struct {
 	claims  claim.Set[moraine.ChunkID]
 	behind  *behind
 
-	lifeMu sync.RWMutex // guards closed; calls.Add only under it
+	lifeMu sync.RWMutex // guards closed; call calls.Add only while holding it
 	closed bool
 	calls  sync.WaitGroup
 }
@@ -65,7 +65,7 @@ func (t *Tier) Put(ctx context.Context, h tiers.Header, data []byte, sums []uint
 	return nil
 }
 
-// put writes to the device what does not contradict a dirty chunk. The caller
+// put writes a chunk to the device unless it contradicts a dirty chunk. The caller
 // holds the claim.
 func (t *Tier) put(ctx context.Context, h tiers.Header, data []byte, sums []uint32) error {
 	old := t.behind.header(h.ID)
@@ -81,15 +81,16 @@ func (t *Tier) put(ctx context.Context, h tiers.Header, data []byte, sums []uint
 	return nil
 }
 
-// alreadyThere is the answer to a put of h where old, of no smaller version, is.
+// alreadyThere returns the answer to a put of h where old exists with the same or a
+// greater version.
 func alreadyThere(old, h *tiers.Header) error {
 	switch {
 	case old.Version > h.Version:
 		return &moraine.Error{Op: "mem.Put", Ref: h.ID.String(), Kind: moraine.Stale,
-			Err: fmt.Errorf("version %d is here, %d was put", old.Version, h.Version)}
+			Err: fmt.Errorf("tier has version %d, the put has version %d", old.Version, h.Version)}
 	case *old != *h:
 		return &moraine.Error{Op: "mem.Put", Ref: h.ID.String(), Kind: moraine.Exists,
-			Err: fmt.Errorf("other bytes of version %d are here", h.Version)}
+			Err: fmt.Errorf("tier has other bytes of version %d", h.Version)}
 	}
 	return nil
 }
@@ -105,16 +106,16 @@ func (t *Tier) Get(ctx context.Context, id moraine.ChunkID, off int64, dst []byt
 	return v.Header, nil
 }
 
-// View implements tiers.Viewer. What is in memory is verified too: a chunk may lie
+// View implements tiers.Viewer. It also verifies what is in memory: a chunk may be
 // there for days.
 func (t *Tier) View(ctx context.Context, id moraine.ChunkID, off, n int64) (*tiers.View, error) {
 	return t.lend(ctx, id, off, n, true)
 }
 
-// Lend is View for who holds the bytes against View.CRC himself, as who gets them over
-// the network must anyway: of what is in memory, where nobody has touched it for long, only
-// blocks of which a part is lent are summed, since CRC is then made of the bytes and not of
-// the kept sums. Who finds that the bytes are others asks View, which drops what is wrong.
+// Lend is View for a caller that itself verifies the bytes against View.CRC, as
+// each receiver on the network does. For a chunk in memory, Lend checksums only
+// blocks that are lent in part, since CRC then covers bytes and not kept checksums.
+// A caller that finds a mismatch calls View, which drops the damaged chunk.
 func (t *Tier) Lend(ctx context.Context, id moraine.ChunkID, off, n int64) (*tiers.View, error) {
 	return t.lend(ctx, id, off, n, false)
 }
@@ -129,24 +130,24 @@ func (t *Tier) lend(ctx context.Context, id moraine.ChunkID, off, n int64, verif
 		if !errors.Is(err, moraine.Corrupt) {
 			return v, err
 		}
-		t.m.deps.Log.Error("a chunk in memory does not match its checksums", "chunk", id.String(), "err", err)
+		t.m.deps.Log.Error("memory chunk checksum mismatch", "chunk", id.String(), "err", err)
 		if t.behind.header(id) != nil {
-			return nil, err // it is nowhere else
+			return nil, err // the only copy is here
 		}
 		t.m.cache.dropClean(t.key(id), 0)
 	}
 	return t.load(ctx, id, off, n)
 }
 
-// view lends a range of a pinned chunk; on error it is not pinned any more. Blocks that
-// are lent whole are summed only if they are to be verified.
+// view lends a range of a pinned chunk; on error the chunk is unpinned. It verifies
+// blocks that are lent whole only if verified is set.
 func (h *held) view(off, n int64, c *cache, verified bool) (*tiers.View, error) {
 	fail := func(kind moraine.Kind, err error) (*tiers.View, error) {
 		c.unpin(h)
 		return nil, &moraine.Error{Op: "mem.Get", Ref: h.key.id.String(), Kind: kind, Err: err}
 	}
 	if off < 0 || n < 0 || off > h.header.Length || n > h.header.Length-off {
-		return fail(moraine.InvalidArgument, fmt.Errorf("%d bytes at %d of a chunk of %d", n, off, h.header.Length))
+		return fail(moraine.InvalidArgument, fmt.Errorf("range of %d bytes at offset %d exceeds the chunk of %d bytes", n, off, h.header.Length))
 	}
 	first, last := off/block, (off+n+block-1)/block
 	for i := first; i < last; i++ {
@@ -154,7 +155,7 @@ func (h *held) view(off, n int64, c *cache, verified bool) (*tiers.View, error) 
 			continue
 		}
 		if crc.Sum(h.data[i*block:min((i+1)*block, h.header.Length)]) != h.sums[i] {
-			return fail(moraine.Corrupt, fmt.Errorf("block %d of the chunk in memory does not match its checksum", i))
+			return fail(moraine.Corrupt, fmt.Errorf("chunk checksum mismatch in memory, block %d", i))
 		}
 	}
 	sum := h.header.CRC
@@ -166,7 +167,7 @@ func (h *held) view(off, n int64, c *cache, verified bool) (*tiers.View, error) 
 	return v, nil
 }
 
-// load reads from the device, and keeps what it read if that is a whole chunk.
+// load reads from the device, and caches the result if it is a whole chunk.
 func (t *Tier) load(ctx context.Context, id moraine.ChunkID, off, n int64) (*tiers.View, error) {
 	key := t.key(id)
 	if off != 0 || n <= 0 {
@@ -206,8 +207,8 @@ func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error 
 		if t.behind.header(d.ID) == nil {
 			continue
 		}
-		// Who writes it behind holds the claim meanwhile: afterwards it is on the
-		// device, and deleted there, or will never be.
+		// A writer behind holds the claim. After it, the chunk is on the device and
+		// is deleted there, or will never be on it.
 		if err := t.claims.Take(ctx, d.ID); err != nil {
 			return gaveUp(op, d.ID, err)
 		}
@@ -226,13 +227,13 @@ func (t *Tier) DeleteAll(ctx context.Context, deletions []tiers.Deletion) error 
 	return nil
 }
 
-// List implements tiers.Tier: what the device has, and what is to come to it.
+// List implements tiers.Tier. It lists the chunks of the device and the dirty ones.
 func (t *Tier) List(ctx context.Context, from moraine.ChunkID, limit int) ([]tiers.Header, error) {
 	if err := t.begin("mem.List"); err != nil {
 		return nil, err
 	}
 	defer t.calls.Done()
-	// Dirty ones first: what is cleaned in between is in both.
+	// List the dirty ones first: a chunk written in between is then in both lists.
 	dirty := t.behind.from(from)
 	below, err := t.lower.List(ctx, from, limit)
 	if err != nil || len(dirty) == 0 || limit <= 0 {
@@ -246,8 +247,8 @@ func (t *Tier) Usage() tiers.Usage {
 	_, before := t.behind.more()
 	u := t.lower.Usage()
 	chunks, bytes := t.behind.more()
-	// What was written meanwhile rather counts twice than not at all: there would seem to
-	// be room that there is not.
+	// Count a chunk that was written meanwhile twice rather than not at all: the
+	// device must not seem to have more space than it has.
 	bytes = max(bytes, before)
 	u.Chunks += uint64(chunks)
 	u.UsedBytes += uint64(bytes)
@@ -257,8 +258,8 @@ func (t *Tier) Usage() tiers.Usage {
 // Err implements tiers.Tier.
 func (t *Tier) Err() error { return t.lower.Err() }
 
-// Close implements tiers.Tier. It waits for Run, whose ctx must end, and which
-// writes what is dirty. A second Close does nothing.
+// Close implements tiers.Tier. It waits for Run, which writes the dirty chunks; the
+// ctx of Run must end. A second Close does nothing.
 func (t *Tier) Close() error {
 	t.lifeMu.Lock()
 	if t.closed {
@@ -274,7 +275,7 @@ func (t *Tier) Close() error {
 	return t.lower.Close()
 }
 
-// contextError is the error of a call whose ctx ended.
+// gaveUp returns the error of a call whose ctx ended.
 func gaveUp(op string, id moraine.ChunkID, err error) error {
 	kind := moraine.Canceled
 	if err == context.DeadlineExceeded {

@@ -1,17 +1,17 @@
-// Package object speaks to an S3-compatible bucket: the object tier. It changes
-// one key at a time, exactly as it is told, and says of every failure whether
-// the store refused the request or may yet have carried it out.
+// Package object accesses an S3-compatible bucket: the object tier. Each call
+// changes one key. For every failure it says whether the store refused the request
+// or may still have carried it out.
 //
-// It decides nothing. Which key, when, and what to do about an answer that was
-// not seen is mover's, under intents in the metadata service; who owns a
-// key is the service's. Nothing is retried here: a repeat that hides the first
-// outcome would hide what an intent must settle.
+// The package makes no decisions. The mover decides which key to change and when,
+// and how to treat a request whose answer was lost; it works under intents of the
+// metadata service. The metadata service owns the keys. The package retries
+// nothing: a retry would hide the first outcome, which the intent must settle.
 //
-// The path of an upload: NewUpload -> PutPart for each part, with its CRC32C,
-// which the store checks where it can -> Complete. Each request is signed by the
-// client library, and then passes the fence (fence.go), below the signer: once
-// the job's lease may be over, nothing of it leaves this process any more, not
-// even a body that is half sent.
+// One path through it, an upload: NewUpload, then PutPart for each part with its
+// CRC32C, which the store verifies where it can, then Complete. The client library
+// signs each request. The request then passes the fence (fence.go). Once the job's
+// lease may have expired, nothing of the request leaves this process, not even the
+// rest of a body that is half sent.
 package object
 
 import (
@@ -31,30 +31,30 @@ import (
 	"github.com/morainefs/moraine/internal/objectkey"
 )
 
-// Config is what an operator may write.
+// Config holds the settings of an operator.
 type Config struct {
-	// Bucket is its name, Prefix what all keys begin with, without slashes at
-	// its ends ("" for none).
+	// Bucket is the bucket's name. Prefix begins all keys, without slashes at its
+	// ends ("" for none).
 	Bucket, Prefix string
-	// Endpoint is the store's URL (http or https, host and port). Default: that
-	// of AWS S3.
+	// Endpoint is the store's URL (http or https, host and port). Default: AWS S3.
 	Endpoint string
 	// Region that requests are signed for. Default us-east-1.
 	Region string
-	// VirtualHost names the bucket in the host instead of the path. Default: as
-	// AWS wants it there, the path elsewhere.
+	// VirtualHost puts the bucket's name into the host instead of the path.
+	// Default: as AWS requires it for AWS, the path elsewhere.
 	VirtualHost bool
-	// AccessKey, SecretKey and SessionToken are the credentials; without an
-	// access key, requests are not signed.
+	// AccessKey, SecretKey and SessionToken are the credentials. Without an access
+	// key, requests are not signed.
 	AccessKey, SecretKey, SessionToken string
-	// NoChecksums sends no CRC32C with uploads, for stores that refuse what they
-	// do not know.
+	// NoChecksums omits the CRC32C of uploads, for stores that refuse unknown
+	// headers.
 	NoChecksums bool
-	// StallTimeout is after how long without a byte of a request or its answer the request is
-	// given up. It must leave a store the time to put a large object together. Default 10 min.
+	// StallTimeout is how long a request may go without a byte of it or of its
+	// answer before it is cancelled. It must give a store the time to assemble a
+	// large object. Default 10 min.
 	StallTimeout time.Duration
-	// CopyLimit is the size from which an object is copied in parts. Default 5
-	// GiB, which is what S3 copies at once.
+	// CopyLimit is the size from which an object is copied in parts. Default 5 GiB,
+	// the most that S3 copies at once.
 	CopyLimit int64
 }
 
@@ -87,15 +87,15 @@ func (c *Config) validate() error {
 	u, err := url.Parse(c.Endpoint)
 	switch {
 	case c.Bucket == "":
-		return bad("no bucket is named")
+		return bad("no bucket given: name one")
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "":
-		return bad("endpoint %q: write it as https://HOST:PORT", c.Endpoint)
+		return bad("invalid endpoint %q: write it as https://HOST:PORT", c.Endpoint)
 	case strings.Trim(c.Prefix, "/") != c.Prefix || len(c.Prefix) > objectkey.MaxPrefix:
-		return bad("prefix %q: %d bytes at most, no slash at its ends", c.Prefix, objectkey.MaxPrefix)
+		return bad("invalid prefix %q: at most %d bytes, no slash at its ends", c.Prefix, objectkey.MaxPrefix)
 	case c.StallTimeout < 0:
-		return bad("a stall timeout of %s", c.StallTimeout)
+		return bad("stall timeout %s is out of range", c.StallTimeout)
 	case c.CopyLimit < minPart || c.CopyLimit > maxCopy:
-		return bad("a copy limit of %d bytes", c.CopyLimit)
+		return bad("copy limit of %d bytes is out of range", c.CopyLimit)
 	}
 	return nil
 }
@@ -107,12 +107,12 @@ func ParseURL(s string) (bucket, prefix string, err error) {
 	prefix = strings.Trim(prefix, "/")
 	if !ok || bucket == "" || strings.Contains(prefix, "//") {
 		return "", "", &moraine.Error{Op: "bucket", Ref: s, Kind: moraine.InvalidArgument,
-			Err: errors.New("write it as s3://BUCKET or s3://BUCKET/PREFIX")}
+			Err: errors.New("invalid URL: write it as s3://BUCKET or s3://BUCKET/PREFIX")}
 	}
 	return bucket, prefix, nil
 }
 
-// Deps is what a test replaces; all may be left out.
+// Deps are the dependencies that a test replaces; all are optional.
 type Deps struct {
 	// Transport carries the signed requests.
 	Transport http.RoundTripper
@@ -122,10 +122,10 @@ type Deps struct {
 
 // Bucket is one bucket. Methods may be called concurrently. Errors are
 // *moraine.Error: NotFound (no such key, upload or bucket), PermissionDenied,
-// Conflict (a condition of the request does not hold), NoSpace, Corrupt (the
-// store got other bytes than were summed), Fenced (the fence stopped it),
+// Conflict (a condition of the request is false), NoSpace, Corrupt (the store
+// received other bytes than the checksum covers), Fenced (the fence stopped it),
 // Canceled and Timeout by ctx, InvalidArgument, and Unavailable for the rest.
-// Refused tells whether it is certain that the request changed nothing.
+// Refused tells whether the request certainly changed nothing.
 type Bucket struct {
 	cfg     Config
 	core    *minio.Core
@@ -170,17 +170,18 @@ func New(cfg Config, deps Deps) (*Bucket, error) {
 	return &Bucket{cfg: cfg, core: core, metrics: deps.Metrics, clock: deps.Clock}, nil
 }
 
-// newTransport is that of net/http, with room for many parts side by side.
+// newTransport is the transport of net/http, with enough connections for many
+// concurrent parts.
 func newTransport() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 64
 	t.DisableCompression = true
 	t.WriteBufferSize, t.ReadBufferSize = 256<<10, 256<<10
-	t.ResponseHeaderTimeout = 0 // Complete and Copy answer when they are done: staller bounds them
+	t.ResponseHeaderTimeout = 0 // Complete and Copy answer only when they are done: staller limits them
 	return t
 }
 
-// Name returns the bucket's name, and Prefix what its keys begin with.
+// Name returns the bucket's name, and Prefix the prefix of its keys.
 func (b *Bucket) Name() string   { return b.cfg.Bucket }
 func (b *Bucket) Prefix() string { return b.cfg.Prefix }
 
@@ -192,12 +193,12 @@ func (b *Bucket) URL() string {
 	return "s3://" + b.cfg.Bucket + "/" + b.cfg.Prefix
 }
 
-// Probe asks whether the bucket is there and may be used.
+// Probe checks that the bucket exists and may be used.
 func (b *Bucket) Probe(ctx context.Context) error {
 	return b.do(ctx, "probe", "", func(ctx context.Context) error {
 		ok, err := b.core.BucketExists(ctx, b.cfg.Bucket)
 		if err == nil && !ok {
-			err = minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket", Message: "there is no such bucket"}
+			err = minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket", Message: "bucket does not exist"}
 		}
 		return err
 	})

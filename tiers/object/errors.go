@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// outcome is the cause inside an error of this package: what happened, and
-// whether the request can have changed anything.
+// outcome is the cause inside an error of this package: what happened, and whether
+// the request can have changed anything.
 type outcome struct {
 	err     error
 	refused bool
@@ -22,16 +22,16 @@ type outcome struct {
 func (o *outcome) Error() string { return o.err.Error() }
 func (o *outcome) Unwrap() error { return o.err }
 
-// Refused reports whether err, of a method of Bucket, means for certain that the
-// request changed nothing and never will: the store said no, the fence did not
-// let it out, or no connection came about. After any other error the request
-// may have been carried out, or be carried out yet.
+// Refused reports whether err, of a method of Bucket, means that the request
+// certainly changed nothing and never will. This holds if the store refused it, the
+// fence stopped it, or no connection was made. After any other error the store may
+// have carried out the request, or may do so later.
 func Refused(err error) bool {
 	var o *outcome
 	return errors.As(err, &o) && o.refused
 }
 
-// translate makes a *moraine.Error of what the client library returned.
+// translate makes a *moraine.Error from an error of the client library.
 func translate(ctx context.Context, op, ref string, err error) error {
 	if err == nil {
 		return nil
@@ -65,9 +65,9 @@ func classify(ctx context.Context, err error) (kind moraine.Kind, refused bool) 
 	return moraine.Unavailable, errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial"
 }
 
-// classifyAnswer reads what the store said. Only an answer that blames the
-// request is certain: after a 5xx, or an error inside of a 200, the store may
-// have done it all the same.
+// classifyAnswer interprets an error answer of the store. Only an answer that
+// blames the request is certain. After a 5xx, or an error inside a 200, the store
+// may have carried out the request.
 func classifyAnswer(e minio.ErrorResponse) (kind moraine.Kind, refused bool) {
 	refused = e.StatusCode >= 400 && e.StatusCode < 500 && e.StatusCode != http.StatusRequestTimeout
 	switch e.Code {
@@ -100,8 +100,8 @@ func classifyAnswer(e minio.ErrorResponse) (kind moraine.Kind, refused bool) {
 	return moraine.Unavailable, refused
 }
 
-// unsure takes from the error of a later request of several that nothing was
-// changed: what the earlier ones did stays.
+// unsure removes the certainty from the error of a later request of several: the
+// effects of the earlier ones stay.
 func unsure(err error) error {
 	if !Refused(err) {
 		return err
@@ -116,13 +116,13 @@ func outcomeOf(err error) string {
 	return moraine.KindOf(err).String()
 }
 
-// short is an answer that ended before its length.
+// short is the error of an answer that ended before its length.
 func short(got, want int, err error) error {
-	return fmt.Errorf("%d of %d bytes came: %w", got, want, err)
+	return fmt.Errorf("answer ended after %d of %d bytes: %w", got, want, err)
 }
 
-// MakeError makes an error as the methods of Bucket return them, for other
-// stores that keep its contract.
+// MakeError makes an error like those of the methods of Bucket, for other
+// implementations of its contract.
 func MakeError(kind moraine.Kind, refused bool, err error) error {
 	return &moraine.Error{Op: "object", Kind: kind, Err: &outcome{err: err, refused: refused}}
 }

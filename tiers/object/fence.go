@@ -12,22 +12,23 @@ type fenceKey struct{}
 
 type headerKey struct{}
 
-// withHeader returns a context under which requests carry a header that the client library
-// has no field for. The signature does not cover it: it must be none of x-amz-*.
+// withHeader returns a context under which requests carry a header that the client
+// library has no field for. The signature does not cover it, so it must not be one
+// of x-amz-*.
 func withHeader(ctx context.Context, name, value string) context.Context {
 	return context.WithValue(ctx, headerKey{}, [2]string{name, value})
 }
 
-// WithFence returns a context under which every request asks held before it is
-// sent, and again before each piece of its body: an error stops it. The error
-// is what the request fails with; it should be of kind Fenced.
+// WithFence returns a context under which every request calls held before it is
+// sent, and again before each piece of its body. An error of held stops the request
+// and becomes its error. The error should be of kind Fenced.
 func WithFence(ctx context.Context, held func() error) context.Context {
 	return context.WithValue(ctx, fenceKey{}, held)
 }
 
-// fence is a RoundTripper that sits below the signer. What has passed it may
-// still be on its way for as long as the store accepts its signature: the
-// service does not use a key again before that.
+// fence is a RoundTripper below the signer. A request that has passed it may still
+// be in flight for as long as the store accepts its signature. The metadata service
+// does not reuse a key before that.
 type fence struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -47,7 +48,7 @@ func (f *fence) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, &fencedError{err: err}
 	}
 	if req.Body != nil {
-		// A RoundTripper may not change the request it is given.
+		// A RoundTripper must not change the caller's request.
 		req = req.Clone(req.Context())
 		req.Body = &fencedBody{ReadCloser: req.Body, held: held}
 		req.GetBody = nil
@@ -68,7 +69,8 @@ func (b *fencedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// fencedError marks what the fence stopped; begun: after a part of it was sent.
+// fencedError marks a request that the fence stopped; begun: after a part of it was
+// sent.
 type fencedError struct {
 	err   error
 	begun bool
@@ -77,8 +79,8 @@ type fencedError struct {
 func (e *fencedError) Error() string { return e.err.Error() }
 func (e *fencedError) Unwrap() error { return e.err }
 
-// CheckFence asks the fence of ctx, if there is one, as each request does
-// before it is sent.
+// CheckFence calls the fence of ctx, if it has one, as each request does before it
+// is sent.
 func CheckFence(ctx context.Context) error {
 	held, _ := ctx.Value(fenceKey{}).(func() error)
 	if held == nil {

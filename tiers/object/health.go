@@ -8,33 +8,34 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Health is how the store answers this process.
+// Health is how the store responds to this process.
 type Health struct {
-	// Tried: a request has been answered, or has failed.
+	// Tried: a request was answered, or failed.
 	Tried bool
-	// Err is why the last requests failed; nil where the store answers.
+	// Err is the error of the last requests; nil while the store answers.
 	Err error
-	// Since is when the first of the requests that failed in a row began, or, where Err
-	// is nil, when the last answer came.
+	// Since is when the first of the consecutive failed requests began. If Err is
+	// nil, it is when the last answer arrived.
 	Since time.Time
 }
 
-// healthRow is how many requests in a row must fail, if none of them is a Probe, before the
-// store is said to fail: one that asks a client to slow down now and then works.
+// healthRow is how many consecutive requests must fail, none of them a Probe,
+// before Health reports a failure. A store that throttles a client now and then
+// works.
 const healthRow = 3
 
-// health follows the outcomes of requests.
+// health tracks the outcomes of requests.
 type health struct {
-	mu       sync.Mutex // guards what follows
-	answered time.Time  // last answer; zero: none
-	failing  time.Time  // begin of the first request that has failed since; zero: none has
+	mu       sync.Mutex // guards the fields below
+	answered time.Time  // time of the last answer; zero: none
+	failing  time.Time  // begin of the first request that failed since; zero: none
 	row      int
 	err      error
 }
 
-// note takes in how a request ended that began at a time. An answer is one that says what is
-// at a key, or that a condition does not hold; a store that refuses the credentials, has no
-// room or no such bucket fails.
+// note records the outcome of a request that began at a given time. It counts as an
+// answer if it says what is at a key, or that a condition is false. A store that
+// refuses the credentials, is full or lacks the bucket counts as failed.
 func (h *health) note(op string, began, now time.Time, err error) {
 	failed := false
 	switch moraine.KindOf(err) {
@@ -44,7 +45,7 @@ func (h *health) note(op string, began, now time.Time, err error) {
 		failed = op == "probe" // the bucket
 	case moraine.Canceled, moraine.Fenced, moraine.InvalidArgument:
 		if err != nil {
-			return // nothing is known
+			return // nothing is known from it
 		}
 	}
 	h.mu.Lock()
@@ -63,7 +64,7 @@ func (h *health) note(op string, began, now time.Time, err error) {
 	h.err = err
 }
 
-// Health returns how the store answers, as far as the requests so far have shown.
+// Health returns how the store responds, judged by the requests so far.
 func (b *Bucket) Health() Health {
 	h := &b.health
 	h.mu.Lock()
@@ -77,16 +78,16 @@ func (b *Bucket) Health() Health {
 	return Health{Tried: true, Since: h.answered}
 }
 
-// ProbeTimeout bounds one Watch.
+// ProbeTimeout limits one Watch.
 const ProbeTimeout = 5 * time.Second
 
-// Watch asks the store whether the bucket is there, unless it has answered a request within
-// idle. It is what makes a bucket that hangs known where nobody uses it.
+// Watch probes the bucket unless a request was answered within idle. It thereby
+// detects a bucket that hangs while nothing uses it.
 func (b *Bucket) Watch(ctx context.Context, idle time.Duration) {
 	if h := b.Health(); h.Tried && h.Err == nil && b.clock.Since(h.Since) < idle {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
-	_ = b.Probe(ctx) // Health has the outcome
+	_ = b.Probe(ctx) // Health reports the outcome
 }

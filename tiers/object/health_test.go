@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// answers is a store that gives one answer to everything.
+// answers is a store that gives the same answer to every request.
 type answers struct{ status atomic.Int64 } // 0: it hangs
 
 func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -28,9 +28,10 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
-// TestHealthOfABucket: how a bucket answers is unknown until a request has shown it. One that
-// hangs, refuses, or is gone fails, from the first request that did; a key that is not there is
-// an answer; a request that fails now and then is no failure of the bucket.
+// TestHealthOfABucket: the health of a bucket is unknown before the first request.
+// A bucket that hangs, refuses, or is missing has failed since the first such
+// request. A missing key is an answer. A request that fails now and then is no
+// failure of the bucket.
 func TestHealthOfABucket(t *testing.T) {
 	store := &answers{}
 	b, err := object.New(object.Config{Bucket: "bucket", Endpoint: "http://store:1", AccessKey: "a", SecretKey: "s"}, object.Deps{Transport: store})
@@ -73,5 +74,5 @@ func TestHealthOfABucket(t *testing.T) {
 	b.Watch(t.Context(), 0)
 	store.status.Store(http.StatusForbidden)
 	b.Watch(t.Context(), time.Hour)
-	require.NoError(t, b.Health().Err, "a bucket that has answered of late is not asked")
+	require.NoError(t, b.Health().Err, "a bucket that answered within idle is not probed")
 }

@@ -16,9 +16,9 @@ import (
 // Keys are the credentials of one user of a store.
 type Keys struct{ Access, Secret string }
 
-// LoadKeys reads a file of keys (two lines), which it makes with random ones
-// where it is missing, readable by its owner alone. It refuses a file that
-// others may read (PermissionDenied), and one of another form (Corrupt).
+// LoadKeys reads a file of keys (two lines). If the file is missing, LoadKeys makes
+// it with random keys, readable only by its owner. It refuses a file that others
+// may read (PermissionDenied), and one of another form (Corrupt).
 func LoadKeys(file string) (Keys, error) {
 	if err := makeKeys(file); err != nil {
 		return Keys{}, err
@@ -29,7 +29,7 @@ func LoadKeys(file string) (Keys, error) {
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return Keys{}, &moraine.Error{Op: "object-server", Ref: file, Kind: moraine.PermissionDenied,
-			Err: errors.New("others may read the keys: chmod 600 it")}
+			Err: errors.New("other users may read the keys file: chmod 600 it")}
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -38,13 +38,13 @@ func LoadKeys(file string) (Keys, error) {
 	lines := strings.Fields(string(data))
 	if len(lines) != 2 {
 		return Keys{}, &moraine.Error{Op: "object-server", Ref: file, Kind: moraine.Corrupt,
-			Err: errors.New("it must hold two lines: the access key and the secret key")}
+			Err: errors.New("keys file must hold two lines: the access key and the secret key")}
 	}
 	return Keys{lines[0], lines[1]}, nil
 }
 
-// makeKeys makes the file under another name and links it: a reader never sees
-// half of it, and of two that make it at once one wins.
+// makeKeys writes the file under another name and links it. A reader never sees
+// half of it, and of two concurrent callers one wins.
 func makeKeys(file string) error {
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -6,11 +6,11 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	Requests *prometheus.CounterVec   // by op and outcome: ok, or the kind of error
 	Seconds  *prometheus.HistogramVec // by op
-	Sent     prometheus.Counter       // bytes of parts that the store took
+	Sent     prometheus.Counter       // bytes of parts that the store accepted
 	Received prometheus.Counter       // bytes of objects read
 }
 
-// NewMetrics makes the collectors, and registers them with reg unless it is nil.
+// NewMetrics makes the collectors, and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_object_requests_total",
@@ -18,7 +18,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_object_request_seconds",
 			Help: "Time of a request to the bucket, with its bytes, by operation.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}, []string{"op"}),
 		Sent: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_object_sent_bytes_total",
-			Help: "Bytes of parts that the bucket took."}),
+			Help: "Bytes of parts that the bucket accepted."}),
 		Received: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_object_received_bytes_total",
 			Help: "Bytes of objects read from the bucket."}),
 	}

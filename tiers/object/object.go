@@ -13,42 +13,42 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Ref names bytes that the bucket was seen to hold.
+// Ref names bytes that the bucket held at some time.
 type Ref struct {
 	Key string
-	// Version is that of a versioned bucket; empty elsewhere.
+	// Version is set for a versioned bucket; empty elsewhere.
 	Version string
 	// ETag is what the object must still have; empty: any.
 	ETag string
 }
 
-// Info is what the store says of an object.
+// Info describes an object, as the store reports it.
 type Info struct {
 	Ref
 	// Size is its length in bytes.
 	Size int64
-	// CRC is the CRC32C of the whole object; HasCRC is false where the store
-	// does not say.
+	// CRC is the CRC32C of the whole object. HasCRC is false if the store does not
+	// report it.
 	CRC    uint32
 	HasCRC bool
 	// Meta is its user metadata, by lower-case name, without x-amz-meta-.
 	Meta map[string]string
 }
 
-// Is fails with Conflict where an object is not of that size and, as far as the store says,
-// of that CRC32C.
+// Is returns Conflict if an object does not have that size or, where the store
+// reports it, that CRC32C.
 func (i *Info) Is(size uint64, crc uint32) error {
 	switch {
 	case i.Size != int64(size):
-		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("the bucket has %d bytes, recorded are %d", i.Size, size)}
+		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("bucket has %d bytes, the record says %d", i.Size, size)}
 	case i.HasCRC && i.CRC != crc:
-		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("the bucket has bytes of CRC32C %08x, recorded is %08x", i.CRC, crc)}
+		return &moraine.Error{Op: "object.Head", Ref: i.Key, Kind: moraine.Conflict, Err: fmt.Errorf("bucket has CRC32C %08x, the record says %08x", i.CRC, crc)}
 	}
 	return nil
 }
 
-// Head asks for what is at a key: at its version, where r has one. NotFound
-// where there is nothing.
+// Head describes the object at a key, or its version if r has one. It returns
+// NotFound if there is none.
 func (b *Bucket) Head(ctx context.Context, r Ref) (Info, error) {
 	var info Info
 	err := b.do(ctx, "head", r.Key, func(ctx context.Context) error {
@@ -83,7 +83,7 @@ func infoOf(key string, o minio.ObjectInfo) Info {
 	return info
 }
 
-// versionOf leaves out the version of buckets that have none.
+// versionOf removes the version of buckets without versions.
 func versionOf(v string) string {
 	if v == "null" {
 		return ""
@@ -91,9 +91,9 @@ func versionOf(v string) string {
 	return v
 }
 
-// Get fills dst with the bytes of r from off on, or fails: it is never short.
-// Conflict where the object at the key has another ETag, NotFound where there is
-// none. On error the content of dst is undefined. len(dst) must not be 0.
+// Get fills dst with the bytes of r from off on, or fails: it is never short. It
+// returns Conflict if the object at the key has another ETag, and NotFound if there
+// is none. On error the contents of dst are undefined. len(dst) must not be 0.
 func (b *Bucket) Get(ctx context.Context, r Ref, off int64, dst []byte) error {
 	return b.do(ctx, "get", r.Key, func(ctx context.Context) error {
 		opts := minio.GetObjectOptions{VersionID: r.Version}
@@ -109,7 +109,7 @@ func (b *Bucket) Get(ctx context.Context, r Ref, off int64, dst []byte) error {
 		}
 		defer body.Close()
 		if info.Size != int64(len(dst)) {
-			return &moraine.Error{Kind: moraine.Conflict, Err: fmt.Errorf("%d bytes are there, not %d", info.Size, len(dst))}
+			return &moraine.Error{Kind: moraine.Conflict, Err: fmt.Errorf("bucket sent %d bytes, not %d", info.Size, len(dst))}
 		}
 		n, err := io.ReadFull(body, dst)
 		b.metrics.Received.Add(float64(n))
@@ -120,10 +120,10 @@ func (b *Bucket) Get(ctx context.Context, r Ref, off int64, dst []byte) error {
 	})
 }
 
-// Delete removes what is at a key, or one version of it. Removing what is not
-// there succeeds. An ETag is what the object at the key must have, or the deletion fails
-// with Conflict; stores that do not know that pass over it, or refuse the request: Traits
-// tells.
+// Delete removes the object at a key, or one version of it. Removing a missing
+// object succeeds. If r has an ETag, the object at the key must have it, or the
+// deletion fails with Conflict. Stores that do not support this ignore it, or
+// refuse the request: Traits tells.
 func (b *Bucket) Delete(ctx context.Context, r Ref) error {
 	err := b.do(ctx, "delete", r.Key, func(ctx context.Context) error {
 		if r.ETag != "" {
@@ -137,9 +137,9 @@ func (b *Bucket) Delete(ctx context.Context, r Ref) error {
 	return err
 }
 
-// Copy copies src, of size bytes, to another key of the bucket, inside the
-// store. It fails with Conflict where src is not what is there. On an error that
-// is not Refused, the copy may be there.
+// Copy copies src, of size bytes, to another key of the bucket, inside the store.
+// It fails with Conflict if the key does not hold src. After an error that is not
+// Refused, the copy may exist.
 func (b *Bucket) Copy(ctx context.Context, src Ref, size int64, dst string) (Info, error) {
 	if size > b.cfg.CopyLimit {
 		return b.copyParts(ctx, src, size, dst)
@@ -155,7 +155,8 @@ func (b *Bucket) Copy(ctx context.Context, src Ref, size int64, dst string) (Inf
 	return b.copied(ctx, dst)
 }
 
-// copied asks for a copy that was made: it is there, whatever becomes of asking.
+// copied describes a finished copy. The copy exists, even if the request for its
+// description fails.
 func (b *Bucket) copied(ctx context.Context, dst string) (Info, error) {
 	info, err := b.Head(ctx, Ref{Key: dst})
 	return info, unsure(err)
@@ -168,9 +169,9 @@ func copyCondition(src Ref) map[string]string {
 	return map[string]string{"x-amz-copy-source-if-match": strconv.Quote(src.ETag)}
 }
 
-// copyParts copies what is too large to be copied at once, as an upload whose
-// parts are ranges of src. No sums are asked for: stores differ in which they
-// keep for a part that they copied.
+// copyParts copies an object that is too large for a single copy, as an upload
+// whose parts are ranges of src. It requests no checksums: stores differ in which
+// they keep for a copied part.
 func (b *Bucket) copyParts(ctx context.Context, src Ref, size int64, dst string) (Info, error) {
 	at, err := b.Head(ctx, src)
 	if err != nil {

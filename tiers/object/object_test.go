@@ -44,7 +44,7 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 	objecttest.Run(t, func(t *testing.T) objecttest.Store { return objecttest.NewMemory() })
 }
 
-// TestCopyInParts copies what is said to be too large to be copied at once.
+// TestCopyInParts copies an object above a lowered copy limit.
 func TestCopyInParts(t *testing.T) {
 	s := s3test.Start(t)
 	cfg := s.Config(t, s.Endpoint)
@@ -63,7 +63,7 @@ func TestCopyInParts(t *testing.T) {
 	require.Equal(t, "7", head.Meta["file-owner"])
 }
 
-// TestOutcomes holds what is said of a failed request against what became of it.
+// TestOutcomes compares the reported outcome of a failed request with its effect.
 func TestOutcomes(t *testing.T) {
 	s := s3test.Start(t)
 	p := s3test.NewProxy(t, s.Endpoint)
@@ -92,7 +92,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// unreachable has requests of an op find that nobody listens.
+// unreachable makes the connection of requests of one op fail.
 type unreachable struct{ op string }
 
 func (u *unreachable) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -102,8 +102,8 @@ func (u *unreachable) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestACopyThatWasMadeIsNotRefused has the store go away behind a copy, or behind
-// the upload that it is made by.
+// TestACopyThatWasMadeIsNotRefused makes the store unreachable after a copy, or
+// after the upload of a copy in parts.
 func TestACopyThatWasMadeIsNotRefused(t *testing.T) {
 	s := s3test.Start(t)
 	for op, size := range map[string]int{"head": 5, "copy_part": 6 << 20} {
@@ -115,7 +115,7 @@ func TestACopyThatWasMadeIsNotRefused(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.Copy(t.Context(), src.Ref, int64(size), cfg.Prefix+"/copy-"+op)
 		require.ErrorIs(t, err, moraine.Unavailable)
-		// The copy in parts was ended, and nothing is left of it.
+		// The copy in parts was aborted and left nothing.
 		require.Equal(t, op == "copy_part", object.Refused(err), "%v", err)
 		ids, err := b.Uploads(t.Context(), cfg.Prefix+"/copy-"+op)
 		require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestTheCallerMayGiveUp(t *testing.T) {
 	require.False(t, object.Refused(err))
 }
 
-// TestTheFenceStopsABodyInTheMiddle lets the lease end while a part is sent.
+// TestTheFenceStopsABodyInTheMiddle lets the lease expire while a part is sent.
 func TestTheFenceStopsABodyInTheMiddle(t *testing.T) {
 	s := s3test.Start(t)
 	b := s.Open(t, s.Endpoint)
@@ -259,7 +259,7 @@ func TestKeysAreMadeOnceAndKeptFromOthers(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
-// The probe finds out what a real store supports, and leaves nothing behind.
+// The probe determines what a real store supports, and leaves nothing behind.
 func TestTraitsOfARealStore(t *testing.T) {
 	s := s3test.Start(t)
 	b := s.Open(t, s.Endpoint)

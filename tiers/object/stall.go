@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// staller is a RoundTripper that gives up a request of which no byte has moved for a
-// while, in either direction. Without it a store that takes connections and says nothing
-// would keep what waits for it, such as the places of a mover, for as long as it likes.
+// staller is a RoundTripper that cancels a request when no byte has moved in either
+// direction for a while. Without it, a store that accepts connections and never
+// answers would block its callers, such as the slots of a mover, for ever.
 type staller struct {
 	next   http.RoundTripper
 	after  time.Duration
@@ -27,18 +27,18 @@ func timersOf(c clock.Clock) clock.Timed {
 	return clock.System{}
 }
 
-// errStalled is what a request that was given up fails with: whether the store has carried
-// it out is not known.
+// errStalled is the error of a request that staller cancelled. Whether the store
+// has carried it out is unknown.
 var errStalled = &moraine.Error{Op: "object", Kind: moraine.Unavailable, Err: errNoByte{}}
 
 type errNoByte struct{}
 
 func (errNoByte) Error() string {
-	return "the store has taken no byte of the request, and sent none, for too long"
+	return "store has accepted and sent no byte of the request for too long"
 }
 
-// stall is the timer of one request. Its methods are called by one side at a time, or are
-// safe beside each other, as those of time.Timer.
+// stall is the timer of one request. Each method is called by one side at a time,
+// or is safe for concurrent use, as those of time.Timer are.
 type stall struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -46,14 +46,14 @@ type stall struct {
 	after  time.Duration
 }
 
-// moved notes that a byte has.
+// moved notes that a byte has moved.
 func (s *stall) moved(n int) {
 	if n > 0 {
 		s.timer.Reset(s.after)
 	}
 }
 
-// end stops the timer, and returns why the request ended, where that was a stall.
+// end stops the timer. If the request ended by a stall, it returns that error.
 func (s *stall) end(err error) error {
 	s.timer.Stop()
 	if context.Cause(s.ctx) == error(errStalled) {
@@ -81,7 +81,8 @@ func (t *staller) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// movingBody tells of each byte that is read; closed, unless it is nil, is called at the end.
+// movingBody reports each byte that is read; closed, unless nil, is called at the
+// end.
 type movingBody struct {
 	io.ReadCloser
 	stall  *stall

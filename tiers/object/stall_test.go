@@ -22,8 +22,9 @@ func openAt(t *testing.T, handler http.HandlerFunc) *object.Bucket {
 	return b
 }
 
-// TestAStoreThatHangsIsGivenUp: it takes a connection and says nothing, or stops in the
-// middle of a request or an answer. Nobody waits for it for ever, and nothing is concluded.
+// TestAStoreThatHangsIsGivenUp: a store accepts a connection and never answers, or
+// stops in the middle of a request or an answer. Callers do not wait for ever, and
+// the outcome counts as unknown.
 func TestAStoreThatHangsIsGivenUp(t *testing.T) {
 	for name, handler := range map[string]func(w http.ResponseWriter, end chan struct{}){
 		"says nothing": func(_ http.ResponseWriter, end chan struct{}) { <-end },
@@ -55,7 +56,8 @@ func TestAStoreThatHangsIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestASlowStoreIsWaitedFor: as long as bytes move, however few.
+// TestASlowStoreIsWaitedFor: a request continues as long as bytes move, however
+// few.
 func TestASlowStoreIsWaitedFor(t *testing.T) {
 	b := openAt(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("ETag", `"x"`)
@@ -73,7 +75,8 @@ func TestASlowStoreIsWaitedFor(t *testing.T) {
 	require.Equal(t, "xxxxxxxxxxxxxxxxxxxx", string(got))
 }
 
-// TestAListingThatDoesNotGoOnEnds: a store gives markers that lead back to the beginning.
+// TestAListingThatDoesNotGoOnEnds: a store returns markers that lead back to the
+// beginning.
 func TestAListingThatDoesNotGoOnEnds(t *testing.T) {
 	for name, next := range map[string]func(marker string) string{
 		"to the beginning": func(m string) string {

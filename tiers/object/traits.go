@@ -12,36 +12,37 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// Traits are what a bucket was found to support.
+// Traits are the features that a probe found in a bucket.
 type Traits struct {
-	// WholeCRC: the store computes the CRC32C of a whole object from the bytes that it
-	// got, tells it, and refuses an upload that does not match. Elsewhere only reading
-	// an object back shows that the store has the bytes that were sent.
+	// WholeCRC: the store computes the CRC32C of a whole object from the bytes that
+	// it received, reports it, and refuses an upload that does not match. Without
+	// it, only reading an object back proves that the store has the bytes that were
+	// sent.
 	WholeCRC bool
-	// IfNoneMatch and IfMatch: the conditions of a completion are evaluated with it.
+	// IfNoneMatch and IfMatch: a completion evaluates its conditions.
 	IfNoneMatch, IfMatch bool
 	// IfMatchDelete: a deletion evaluates the ETag that it carries.
 	IfMatchDelete bool
-	// Versioned: what is replaced or deleted stays, as an older version.
+	// Versioned: a replaced or deleted object stays as an older version.
 	Versioned bool
 }
 
-// probeTimeout bounds one probing.
+// probeTimeout limits one probe.
 const probeTimeout = time.Minute
 
-// probed keeps what was found out.
+// probed keeps the result of the probe.
 type probed struct {
-	mu     sync.Mutex    // guards what follows
-	ended  chan struct{} // of the probing under way, closed at its end; nil: none
-	err    error         // of the last
+	mu     sync.Mutex    // guards the fields below
+	ended  chan struct{} // of the running probe, closed at its end; nil: none
+	err    error         // of the last probe
 	done   bool
 	traits Traits
 }
 
-// Traits returns what the bucket supports. The first call that succeeds probes it, by
-// some small uploads to a key of Moraine's own, which it removes; a store that only
-// repeats a CRC that it was told, or passes over conditions, is found out. The probing
-// goes on when ctx ends, so that it leaves nothing behind.
+// Traits returns what the bucket supports. The first successful call probes the
+// bucket: it makes some small uploads to a key of Moraine's own, which it removes.
+// The probe detects a store that only repeats a CRC from the request, or ignores
+// conditions. It continues after ctx ends, so that it leaves nothing behind.
 func (b *Bucket) Traits(ctx context.Context) (Traits, error) {
 	p := &b.probed
 	p.mu.Lock()
@@ -78,20 +79,20 @@ func (b *Bucket) runProbe(ended chan struct{}) {
 	close(ended)
 }
 
-// Known returns what Traits has found out, false before that.
+// Known returns what Traits has found; false before that.
 func (b *Bucket) Known() (Traits, bool) {
 	b.probed.mu.Lock()
 	defer b.probed.mu.Unlock()
 	return b.probed.traits, b.probed.done
 }
 
-// probe is a probing under way.
+// probe is a running probe.
 type probe struct {
 	*Bucket
 	key  string
 	data []byte
 	sum  uint32
-	made []string // versions, of a versioned bucket
+	made []string // versions made, in a versioned bucket
 }
 
 func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
@@ -101,8 +102,9 @@ func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
 	}
 	p := &probe{Bucket: b, key: b.probeKey(hex.EncodeToString(name)), data: name, sum: crc.Sum(name)}
 	defer func() {
-		// What was found out holds also where the store does not let its object be removed,
-		// for want of a permission or for its retention: a probing is not repeated for that.
+		// The result holds also if the store does not let the probe remove its
+		// object, for want of a permission or because of its retention. The probe
+		// is not repeated for that.
 		if left := p.clean(context.WithoutCancel(ctx)); left != nil && err == nil && !Refused(left) && !errors.Is(left, moraine.PermissionDenied) {
 			err = left
 		}
@@ -126,10 +128,10 @@ func (b *Bucket) probeTraits(ctx context.Context) (t Traits, err error) {
 	return t, err
 }
 
-// noETag is one that the probe's object does not have.
+// noETag is an ETag that the probe's object does not have.
 const noETag = "0123456789abcdef0123456789abcdef"
 
-// holdsDeletion reports whether a condition that does not hold stops a deletion.
+// holdsDeletion reports whether a false condition stops a deletion.
 func (p *probe) holdsDeletion(ctx context.Context) (bool, error) {
 	switch err := p.Delete(ctx, Ref{Key: p.key, ETag: noETag}); {
 	case errors.Is(err, moraine.Conflict):
@@ -138,7 +140,7 @@ func (p *probe) holdsDeletion(ctx context.Context) (bool, error) {
 	default:
 		return false, err
 	}
-	// A store that refuses the header whatever it says is of no use.
+	// A store that refuses the header with any value is of no use.
 	info, err := p.Head(ctx, Ref{Key: p.key})
 	if err == nil {
 		err = p.Delete(ctx, Ref{Key: p.key, ETag: info.ETag})
@@ -174,7 +176,7 @@ func (p *probe) put(ctx context.Context, whole uint32, cond Condition) (Info, er
 	return info, err
 }
 
-// wholeCRC finds out whether the store's CRC of an object can be relied on.
+// wholeCRC determines whether the store's CRC of an object is reliable.
 func (p *probe) wholeCRC(ctx context.Context) (bool, error) {
 	id, err := p.NewUpload(ctx, p.key, nil)
 	if err != nil {
@@ -182,7 +184,7 @@ func (p *probe) wholeCRC(ctx context.Context) (bool, error) {
 	}
 	switch _, err := p.PutPart(ctx, p.key, id, 1, p.data, p.sum^1); {
 	case err == nil:
-		return false, nil // it does not look at the sums of parts
+		return false, nil // it ignores the checksums of parts
 	case !Refused(err):
 		return false, err
 	}
@@ -201,13 +203,13 @@ func (p *probe) wholeCRC(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !info.HasCRC || info.CRC != p.sum {
-			return false, nil // none, or what it was told
+			return false, nil // no CRC, or the one from the request
 		}
 	}
 	return true, nil
 }
 
-// holds reports whether a condition that does not hold stops a completion.
+// holds reports whether a false condition stops a completion.
 func (p *probe) holds(ctx context.Context, cond Condition) (bool, error) {
 	_, err := p.put(ctx, p.sum, cond)
 	switch {

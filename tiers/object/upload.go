@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// MaxParts is how many parts an upload has at most, MaxSize how many bytes
-	// an object: those of S3.
+	// MaxParts is the most parts of an upload, MaxSize the most bytes of an object:
+	// the limits of S3.
 	MaxParts = 10_000
 	MaxSize  = 5 << 40
-	// maxPages is how many pages of a listing are read at most.
+	// maxPages limits the pages of a listing that are read.
 	maxPages = 1000
-	// minPart is the length of the shortest part that is not the last.
+	// minPart is the least length of a part that is not the last.
 	minPart = 5 << 20
 )
 
 // Part is an uploaded part.
 type Part struct {
 	ETag string
-	// CRC is the CRC32C of its bytes; HasCRC is false where it is not known.
+	// CRC is the CRC32C of its bytes; HasCRC is false if it is unknown.
 	CRC    uint32
 	HasCRC bool
 }
@@ -42,8 +42,8 @@ const (
 	wholeObject     = "FULL_OBJECT"
 )
 
-// NewUpload begins a multipart upload to a key and returns its id. Nothing is
-// seen at the key before Complete. meta is the object's user metadata, by name.
+// NewUpload begins a multipart upload to a key and returns its id. The key does not
+// change before Complete. meta is the object's user metadata, by name.
 func (b *Bucket) NewUpload(ctx context.Context, key string, meta map[string]string) (id string, err error) {
 	return b.newUpload(ctx, key, meta, !b.cfg.NoChecksums)
 }
@@ -63,9 +63,9 @@ func (b *Bucket) newUpload(ctx context.Context, key string, meta map[string]stri
 	return id, err
 }
 
-// PutPart uploads a part, 1 to MaxParts; crc is the CRC32C of data, which the
-// store holds the bytes against where it can. Putting a number again replaces
-// the part. data is not kept.
+// PutPart uploads a part, 1 to MaxParts. crc is the CRC32C of data, which the store
+// verifies where it can. Putting a number again replaces the part. data is not
+// kept.
 func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data []byte, crc uint32) (Part, error) {
 	part := Part{CRC: crc, HasCRC: true}
 	err := b.do(ctx, "put_part", key, func(ctx context.Context) error {
@@ -84,19 +84,20 @@ func (b *Bucket) PutPart(ctx context.Context, key, id string, number int, data [
 	return part, err
 }
 
-// Condition is what a completion expects of the key; the zero value expects nothing.
-// Stores that do not know conditions pass over them: Traits tells.
+// Condition is what a completion requires of the key; the zero value requires
+// nothing. Stores that do not support conditions ignore them: Traits tells.
 type Condition struct {
-	// Free expects that nothing is at the key.
+	// Free requires that the key has no object.
 	Free bool
-	// ETag, unless it is empty, is what the object at the key must have.
+	// ETag, unless empty, is what the object at the key must have.
 	ETag string
 }
 
-// Complete makes the object of the parts, in order, and returns what the store
-// says of it. crc, unless known is false, is the CRC32C of the whole. Conflict where
-// the key is not as cond expects it. On an error that is not Refused, the object may
-// be there; a repeat of what has succeeded may be answered with NotFound.
+// Complete makes the object from the parts, in order, and returns the store's
+// description of it. crc, unless known is false, is the CRC32C of the whole. It
+// returns Conflict if the key does not meet cond. After an error that is not
+// Refused, the object may exist. A repeat of a completion that succeeded may return
+// NotFound.
 func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc uint32, known bool, cond Condition) (Info, error) {
 	list := make([]minio.CompletePart, len(parts))
 	for i, p := range parts {
@@ -127,8 +128,8 @@ func (b *Bucket) Complete(ctx context.Context, key, id string, parts []Part, crc
 	return Info{Ref: Ref{Key: key, Version: versionOf(done.VersionID), ETag: done.ETag}}, nil
 }
 
-// Abort ends an upload and frees its parts. One that is not there is NotFound:
-// it was completed, or aborted before.
+// Abort ends an upload and frees its parts. It returns NotFound if the upload was
+// completed or aborted before.
 func (b *Bucket) Abort(ctx context.Context, key, id string) error {
 	return b.do(ctx, "abort", key, func(ctx context.Context) error {
 		return b.core.AbortMultipartUpload(ctx, b.cfg.Bucket, key, id)
@@ -153,23 +154,24 @@ func (b *Bucket) Uploads(ctx context.Context, key string) ([]string, error) {
 				ids = append(ids, u.UploadID)
 			}
 		}
-		// Keys come in order: those of the key itself are first of its prefix. A listing that
-		// does not go on, as of a store that forgets its markers, would never end.
+		// Keys come in order, so the uploads of the key itself come first under its
+		// prefix. A store that forgets its markers would make the listing endless;
+		// the loop stops there.
 		if !page.IsTruncated || page.NextKeyMarker > key {
 			return ids, nil
 		}
 		if seen[page.NextUploadIDMarker] || page.NextKeyMarker < keyMarker || len(seen) == maxPages {
 			return ids, &moraine.Error{Op: "object.uploads", Ref: b.ref(key), Kind: moraine.Unavailable,
-				Err: fmt.Errorf("the listing does not go on behind key %q, upload %q", page.NextKeyMarker, page.NextUploadIDMarker)}
+				Err: fmt.Errorf("listing does not advance past key %q, upload %q", page.NextKeyMarker, page.NextUploadIDMarker)}
 		}
 		seen[page.NextUploadIDMarker] = true
 		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
 	}
 }
 
-// PredictETag returns the ETag that stores commonly give an object of these
-// parts (the MD5 of their MD5s, and their number), and "" where the parts' own
-// ETags are something else.
+// PredictETag returns the ETag that stores commonly give an object of these parts:
+// the MD5 of their MD5s, and their number. It returns "" if the parts' own ETags
+// have another form.
 func PredictETag(parts []Part) string {
 	h := md5.New()
 	for _, p := range parts {

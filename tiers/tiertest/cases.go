@@ -70,7 +70,7 @@ func checkRange(t *testing.T, tier tiers.Tier, c Chunk, off, n int) {
 	defer v.Release()
 	require.Equal(t, crc.Sum(want), crc.Sum(v.Data), "view of %d bytes at %d", n, off)
 	require.Len(t, v.Data, n)
-	require.Equal(t, crc.Sum(want), v.CRC, "sum of the view of %d bytes at %d", n, off)
+	require.Equal(t, crc.Sum(want), v.CRC, "checksum of the view of %d bytes at %d", n, off)
 }
 
 func testSizes(t *testing.T, o Opened) {
@@ -110,14 +110,14 @@ func testRefusedPuts(t *testing.T, o Opened) {
 		change func(c *Chunk)
 		kind   moraine.Kind
 	}{
-		"length too small":  {func(c *Chunk) { c.Header.Length-- }, moraine.InvalidArgument},
-		"no bytes":          {func(c *Chunk) { c.Header.Length, c.Data, c.Sums = 0, c.Data[:0], nil }, moraine.TooLarge},
-		"a sum too few":     {func(c *Chunk) { c.Sums = c.Sums[1:] }, moraine.InvalidArgument},
-		"another sum":       {func(c *Chunk) { c.Sums[1]++ }, moraine.Corrupt},
-		"another crc":       {func(c *Chunk) { c.Header.CRC++ }, moraine.Corrupt},
-		"another cluster":   {func(c *Chunk) { c.Header.Cluster[0]++ }, moraine.WrongCluster},
-		"not aligned":       {func(c *Chunk) { *c = misaligned(*c) }, moraine.InvalidArgument},
-		"no room to pad in": {func(c *Chunk) { c.Data = c.Data[:len(c.Data):len(c.Data)] }, moraine.InvalidArgument},
+		"length too small":   {func(c *Chunk) { c.Header.Length-- }, moraine.InvalidArgument},
+		"no bytes":           {func(c *Chunk) { c.Header.Length, c.Data, c.Sums = 0, c.Data[:0], nil }, moraine.TooLarge},
+		"a checksum too few": {func(c *Chunk) { c.Sums = c.Sums[1:] }, moraine.InvalidArgument},
+		"another sum":        {func(c *Chunk) { c.Sums[1]++ }, moraine.Corrupt},
+		"another crc":        {func(c *Chunk) { c.Header.CRC++ }, moraine.Corrupt},
+		"another cluster":    {func(c *Chunk) { c.Header.Cluster[0]++ }, moraine.WrongCluster},
+		"not aligned":        {func(c *Chunk) { *c = misaligned(*c) }, moraine.InvalidArgument},
+		"no space to pad in": {func(c *Chunk) { c.Data = c.Data[:len(c.Data):len(c.Data)] }, moraine.InvalidArgument},
 	} {
 		bad := good
 		bad.Sums = append([]uint32(nil), good.Sums...)
@@ -158,7 +158,7 @@ func testDeleteBelow(t *testing.T, o Opened) {
 func testDeleteMany(t *testing.T, o Opened) {
 	deleter, ok := o.Tier.(tiers.Deleter)
 	if !ok {
-		t.Skip("the tier deletes one by one")
+		t.Skip("the tier has no Deleter")
 	}
 	var deletions []tiers.Deletion
 	var left []tiers.Header
@@ -167,7 +167,7 @@ func testDeleteMany(t *testing.T, o Opened) {
 		require.NoError(t, c.Put(t, o.Tier))
 		if i%3 == 0 {
 			left = append(left, c.Header)
-			deletions = append(deletions, tiers.Deletion{ID: c.Header.ID, Below: 1}) // spares it
+			deletions = append(deletions, tiers.Deletion{ID: c.Header.ID, Below: 1}) // does not cover the chunk
 			continue
 		}
 		deletions = append(deletions, tiers.Deletion{ID: c.Header.ID, Below: 1}, tiers.Deletion{ID: c.Header.ID, Below: 2})
@@ -236,7 +236,7 @@ func testReopen(t *testing.T, o Opened) {
 			require.NoError(t, c.Put(t, tier))
 			kept[c.Header.ID] = c
 		}
-		// A chunk may count twice for a moment, while it is written from one medium to
+		// A chunk may briefly count twice while it is written from one medium to
 		// another.
 		require.Eventually(t, func() bool { return tier.Usage().Chunks == uint64(len(kept)) }, time.Minute, time.Millisecond)
 		tier = o.Reopen(t)
@@ -248,8 +248,8 @@ func testReopen(t *testing.T, o Opened) {
 	}
 }
 
-// testConcurrent has writers and deleters at the same few chunks, and readers
-// that must see one of the versions whole, or none.
+// testConcurrent runs writers and deleters on the same few chunks. Readers must see
+// one of the versions whole, or none.
 func testConcurrent(t *testing.T, o Opened) {
 	const chunks, versions = 4, 6
 	made := map[moraine.ChunkID][]Chunk{}
@@ -279,7 +279,8 @@ func testConcurrent(t *testing.T, o Opened) {
 func change(t *testing.T, tier tiers.Tier, c Chunk, what int) error {
 	switch what {
 	case 0:
-		// Puts of one chunk share its buffer, which Put may pad: each has its own.
+		// Puts of one chunk would share its buffer, which Put may pad. So each put
+		// uses its own.
 		own := MakeChunk(t, c.Header.ID, c.Header.Version, len(c.Data), 0)
 		copy(own.Data, c.Data)
 		own.Header, own.Sums = c.Header, c.Sums

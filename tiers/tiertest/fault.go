@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// Call is a method of a tier that a Fault is asked about.
+// Call names a method of a tier for the rule of a Fault.
 type Call string
 
 // The calls.
@@ -19,16 +19,17 @@ const (
 	CallList   Call = "list"
 )
 
-// Below is a tier that lends and deletes many.
+// Below is a tier that also lends bytes and deletes many chunks.
 type Below interface {
 	tiers.Tier
 	tiers.Viewer
 	tiers.Deleter
 }
 
-// Fault is a tier that asks a rule before each call. The rule may wait (a slow
-// device), or return an error: EIO and ENOSPC as the contract names them. An error
-// wrapped by After is returned though the call took effect: its reply was lost.
+// Fault is a tier that calls a rule before each call. The rule may wait (a slow
+// device), or return an error: EIO and ENOSPC as the contract names them. If After
+// wraps the error, the call takes effect and then returns the error: its reply is
+// lost.
 type Fault struct {
 	Below
 	rule   func(ctx context.Context, c Call, id moraine.ChunkID) error
@@ -40,7 +41,7 @@ func NewFault(below Below, rule func(ctx context.Context, c Call, id moraine.Chu
 	return &Fault{Below: below, rule: rule}
 }
 
-// After wraps an error that a rule wants returned although the call took effect.
+// After wraps an error that a rule returns for a call that takes effect.
 func After(err error) error { return afterError{err} }
 
 type afterError struct{ error }
@@ -59,7 +60,7 @@ func (f *Fault) do(ctx context.Context, c Call, id moraine.ChunkID, run func() e
 		}
 		err = after.error
 	}
-	if moraine.KindOf(err) == moraine.IOError { // as the contract says, for good
+	if moraine.KindOf(err) == moraine.IOError { // permanent, as the contract says
 		f.broken.CompareAndSwap(nil, &moraine.Error{Op: "tiertest", Kind: moraine.IOError, Err: err})
 	}
 	return err

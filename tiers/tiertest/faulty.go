@@ -17,22 +17,23 @@ import (
 // Faulty is a tier under test over a medium that fails.
 type Faulty struct {
 	Tier tiers.Tier
-	// Arm has the medium fail from now on, as the medium is asked for; Disarm ends
-	// that. What took the device out of service stays so until Reopen.
+	// Arm makes the medium fail from now on; Disarm ends that. A device that went
+	// out of service stays so until Reopen.
 	Arm, Disarm func()
-	// Reopen ends the tier as a crash of the process would, or a clean end, and
-	// opens it again over what the medium kept.
+	// Reopen ends the tier like a crash of the process, or cleanly, and opens it
+	// again over what the medium kept.
 	Reopen func(t *testing.T) Faulty
-	// MayForget says that the medium lied about its syncs and power was cut: what was
-	// acknowledged may be missing, or as it was before, and must still not be wrong.
+	// MayForget says that the medium ignored syncs and power was cut. An
+	// acknowledged chunk may be missing or in its earlier state, but must not be
+	// wrong.
 	MayForget bool
 }
 
 // RunFaulty puts, reads and deletes chunks of a tier whose medium fails at times,
-// and holds what is answered against what may be: a put that was acknowledged is
-// there, whole, also after the tier is opened again; one that failed is there whole
-// or not at all; what is read is right or an error of the contract. It returns how
-// many calls failed, which a caller holds against its medium's rate.
+// and compares the answers with the allowed ones. An acknowledged put is there,
+// whole, also after a reopen. A failed put is there whole or not at all. A read
+// returns the right bytes or an error of the contract. RunFaulty returns how many
+// calls failed, which the caller compares with the rate of its medium.
 func RunFaulty(t *testing.T, seed uint64, open func(t *testing.T) Faulty) (failed int) {
 	m := &faultModel{t: t, rng: rand.New(rand.NewPCG(seed, 3)), may: map[moraine.ChunkID][]Chunk{}, ever: map[moraine.ChunkID][]Chunk{}, seed: seed}
 	f := open(t)
@@ -49,21 +50,21 @@ func RunFaulty(t *testing.T, seed uint64, open func(t *testing.T) Faulty) (faile
 	return m.failed
 }
 
-// faultModel is what may be on a tier.
+// faultModel is what a tier may hold.
 type faultModel struct {
 	t      *testing.T
 	rng    *rand.Rand
 	seed   uint64
 	round  int
 	failed int
-	// may has, of each chunk, what may be there: one that was acknowledged alone, or
-	// that and those whose puts failed since. A Chunk without data: nothing.
+	// may holds, for each chunk, its allowed states: the acknowledged one, and
+	// those whose puts failed since. A Chunk without data means none.
 	may  map[moraine.ChunkID][]Chunk
-	ever map[moraine.ChunkID][]Chunk // all that was put
+	ever map[moraine.ChunkID][]Chunk // every put
 	next moraine.LayoutVersion
 }
 
-// allowed are the kinds of errors that a medium may be the cause of.
+// allowed reports whether a failing medium may cause this error.
 func (m *faultModel) allowed(err error) bool {
 	for _, k := range []moraine.Kind{moraine.IOError, moraine.NoSpace, moraine.Timeout, moraine.Canceled, moraine.Corrupt, moraine.Unavailable} {
 		if errors.Is(err, k) {
@@ -117,7 +118,8 @@ func (m *faultModel) delete(tier tiers.Tier, key moraine.ChunkID) {
 	m.may[key] = append(m.known(key), Chunk{})
 }
 
-// read holds a chunk against what may be there; sound: without an excuse.
+// read compares a chunk with its allowed states. If sound is set, an error is not
+// allowed.
 func (m *faultModel) read(tier tiers.Tier, key moraine.ChunkID, sound bool) {
 	may := m.known(key)
 	h, err := tier.Get(m.t.Context(), key, 0, nil)
@@ -136,7 +138,7 @@ func (m *faultModel) read(tier tiers.Tier, key moraine.ChunkID, sound bool) {
 			return
 		}
 	}
-	require.Fail(m.t, "a chunk is not what it may be", "seed %d, round %d: %s: %v, %s", m.seed, m.round, key, err, describe(h, may))
+	require.Fail(m.t, "a chunk is in no allowed state", "seed %d, round %d: %s: %v, %s", m.seed, m.round, key, err, describe(h, may))
 }
 
 func describe(h tiers.Header, may []Chunk) string {
@@ -147,7 +149,7 @@ func describe(h tiers.Header, may []Chunk) string {
 	return text
 }
 
-// check reads everything of a tier that has been opened again and does not fail.
+// check reads everything of a reopened tier that no longer fails.
 func (m *faultModel) check(f Faulty) {
 	headers, err := f.Tier.List(context.WithoutCancel(m.t.Context()), moraine.ChunkID{}, 1000)
 	require.NoError(m.t, err)
@@ -161,7 +163,7 @@ func (m *faultModel) check(f Faulty) {
 			m.may[key] = append(m.ever[key], Chunk{})
 		}
 		m.read(f.Tier, key, !f.MayForget)
-		settled := Chunk{} // what is there now is what is there from now on
+		settled := Chunk{} // the state found is the only one allowed from now on
 		for _, c := range m.known(key) {
 			if h, ok := there[key]; ok && c.Data != nil && c.Header == h {
 				settled = c

@@ -1,6 +1,9 @@
-// Package tiertest holds every implementation of tiers.Tier to the contract: a
-// tier's own tests call Run. It tests what the contract says and nothing of how
-// a tier does it; crashes and faults are each tier's own to test.
+// Package tiertest tests every implementation of tiers.Tier against the contract.
+// It tests only what the contract says, not how a tier does it. Each tier tests
+// crashes and its own faults itself.
+//
+// One path through it: a tier's own test calls Run with a function that opens an
+// empty tier. Run puts chunks made by MakeChunk, and Chunk.Check reads them back.
 package tiertest
 
 import (
@@ -21,12 +24,12 @@ var Cluster = moraine.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
 // Opened is a tier under test.
 type Opened struct {
 	Tier tiers.Tier
-	// Reopen closes the tier and opens it again over what it kept.
+	// Reopen closes the tier and opens it again over its stored state.
 	Reopen func(t *testing.T) tiers.Tier
 }
 
-// Run runs the conformance suite. open makes an empty tier of Cluster with room
-// for 64 MiB at least; it registers its own clean-up with t.
+// Run runs the conformance suite. open makes an empty tier of Cluster with room for
+// at least 64 MiB, and registers its own clean-up with t.
 func Run(t *testing.T, open func(t *testing.T) Opened) {
 	for _, c := range []struct {
 		name string
@@ -51,15 +54,15 @@ func Run(t *testing.T, open func(t *testing.T) Opened) {
 	}
 }
 
-// Chunk is a chunk to be put.
+// Chunk is the chunk of a put.
 type Chunk struct {
 	Header tiers.Header
 	Data   []byte // aligned
 	Sums   []uint32
 }
 
-// MakeChunk makes length bytes that seed determines, with their header. The
-// buffer is given back when the test ends.
+// MakeChunk makes length bytes that depend only on seed, with their header. The
+// buffer is returned when the test ends.
 func MakeChunk(t testing.TB, id moraine.ChunkID, version moraine.LayoutVersion, length int, seed uint64) Chunk {
 	pool := bufpool.New(bufpool.Config{})
 	b := pool.TryGet(length)
@@ -73,7 +76,7 @@ func MakeChunk(t testing.TB, id moraine.ChunkID, version moraine.LayoutVersion, 
 	return ChunkOf(id, version, data)
 }
 
-// Fill fills p with bytes that seed determines.
+// Fill fills p with bytes that depend only on seed.
 func Fill(p []byte, seed uint64) {
 	var key [32]byte
 	for i := range 8 {
@@ -82,7 +85,7 @@ func Fill(p []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(p)
 }
 
-// ChunkOf makes the header and sums of data, which must be aligned.
+// ChunkOf makes the header and checksums of data, which must be aligned.
 func ChunkOf(id moraine.ChunkID, version moraine.LayoutVersion, data []byte) Chunk {
 	return Chunk{
 		Header: tiers.Header{ID: id, Version: version, Tenant: 7, Cluster: Cluster, Incarnation: 3,
@@ -97,7 +100,7 @@ func (c Chunk) Put(t testing.TB, tier tiers.Tier) error {
 	return tier.Put(t.Context(), c.Header, c.Data, c.Sums)
 }
 
-// Check makes sure that tier holds exactly c.
+// Check verifies that tier holds exactly c.
 func (c Chunk) Check(t testing.TB, tier tiers.Tier) {
 	t.Helper()
 	got := make([]byte, len(c.Data))

@@ -23,8 +23,8 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// backend is what the library calls: one bucket, in a store. What is not here is
-// answered NotImplemented.
+// backend implements the interface of the library: one bucket, in a store. Methods
+// that are not here answer NotImplemented.
 type backend struct {
 	versity.BackendUnsupported
 	store  *localstore.Store
@@ -61,7 +61,7 @@ func encodeCRC(crc uint32) *string {
 	return ptr(base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc)))
 }
 
-// decodeCRC reads a CRC32C of a header; nil where there is none.
+// decodeCRC decodes a CRC32C from a header; nil if there is none.
 func decodeCRC(s *string) (*uint32, error) {
 	if str(s) == "" {
 		return nil, nil
@@ -73,7 +73,7 @@ func decodeCRC(s *string) (*uint32, error) {
 	return ptr(binary.BigEndian.Uint32(raw)), nil
 }
 
-// answer turns an error of the store into one of S3.
+// answer turns an error of the store into an S3 error.
 func answer(err error) error {
 	if err == nil {
 		return nil
@@ -102,7 +102,7 @@ func answer(err error) error {
 	return s3err.APIError{Code: "InternalError", Description: err.Error(), HTTPStatusCode: 500}
 }
 
-// upload is the answer where an upload is missing.
+// upload is answer for a missing upload.
 func upload(id string, err error) error {
 	if moraine.KindOf(err) == moraine.NotFound {
 		return s3err.GetNoSuchUploadErr(id)
@@ -110,7 +110,7 @@ func upload(id string, err error) error {
 	return answer(err)
 }
 
-// has fails where the bucket is not the one there is.
+// has fails if the bucket is not the one that this server has.
 func (b *backend) has(bucket string) error {
 	if bucket != b.bucket {
 		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
@@ -129,8 +129,8 @@ func condition(ifMatch, ifNoneMatch *string) (c localstore.Condition, err error)
 	return c, nil
 }
 
-// whole fails a body that ends before its length: the library takes a connection that
-// broke for its end.
+// whole fails a body that ends before its length. The library takes a broken
+// connection for the end of the body.
 type whole struct {
 	r    io.Reader
 	left int64
@@ -156,7 +156,7 @@ func (w *whole) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// headers are what a record keeps of those of a request.
+// headers are the request headers that a record keeps.
 func headers(contentType, encoding, disposition, language, cache, expires *string) map[string]string {
 	h := map[string]string{}
 	for name, v := range map[string]*string{"type": contentType, "encoding": encoding, "disposition": disposition,
@@ -191,7 +191,7 @@ func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (o
 	return s3response.PutObjectOutput{ETag: *quoted(r.ETag), Size: &r.Size, ChecksumCRC32C: encodeCRC(r.CRC), ChecksumType: types.ChecksumTypeFullObject}, nil
 }
 
-// check evaluates what a read says of the object.
+// check evaluates the conditions of a read on the object.
 func check(r localstore.Record, ifMatch, ifNoneMatch *string, modified, unmodified *time.Time) error {
 	return versity.EvaluatePreconditions(r.ETag, time.Unix(0, r.Modified).Truncate(time.Second),
 		versity.PreConditions{IfMatch: ifMatch, IfNoneMatch: ifNoneMatch, IfModSince: modified, IfUnmodeSince: unmodified})
@@ -250,7 +250,7 @@ func (b *backend) GetObject(rc context.Context, in *s3.GetObjectInput) (*s3.GetO
 		off, n, partial, err = versity.ParseObjectRange(r.Size, str(in.Range))
 	}
 	if err != nil {
-		_ = f.Close() // of a file that was read
+		_ = f.Close() // closes a file that was only read
 		return nil, answer(err)
 	}
 	out := &s3.GetObjectOutput{Body: &section{io.NewSectionReader(f, off, n), f}, ContentLength: &n, ETag: quoted(r.ETag),
@@ -290,7 +290,7 @@ func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (
 	return out, nil
 }
 
-// source opens what a copy is of.
+// source opens the source of a copy.
 func (b *backend) source(header string, ifMatch, ifNoneMatch *string, modified, unmodified *time.Time) (localstore.Record, vfs.File, error) {
 	bucket, key, version, err := versity.ParseCopySource(header)
 	if err == nil {
@@ -316,7 +316,7 @@ func (b *backend) source(header string, ifMatch, ifNoneMatch *string, modified, 
 	return r, f, nil
 }
 
-// CopyObject makes an object of the bytes of another.
+// CopyObject makes an object from the bytes of another.
 func (b *backend) CopyObject(_ context.Context, in s3response.CopyObjectInput) (out s3response.CopyObjectOutput, err error) {
 	if err := b.has(str(in.Bucket)); err != nil {
 		return out, err
@@ -370,7 +370,7 @@ func (b *backend) list(prefix, delimiter, after string, max int) (p page) {
 	return p
 }
 
-// escaper returns how the names of a reply are written.
+// escaper returns how a reply encodes names.
 func escaper(rc context.Context) (func(string) string, types.EncodingType) {
 	if r, ok := rc.(*fasthttp.RequestCtx); ok && string(r.QueryArgs().Peek("encoding-type")) == string(types.EncodingTypeUrl) {
 		return func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "%2F", "/") }, types.EncodingTypeUrl
@@ -389,7 +389,7 @@ func (p *page) reply(escape func(string) string) (contents []s3response.Object, 
 	return contents, prefixes
 }
 
-// maxListed is how many items one page has at most.
+// maxListed is the most items of one page.
 const maxListed = 1000
 
 func limit(max *int32) *int32 {

@@ -16,12 +16,12 @@ func (b *backend) ListBuckets(_ context.Context, in s3response.ListBucketsInput)
 	return out, nil
 }
 
-// HeadBucket reports whether there is such a bucket.
+// HeadBucket reports whether the bucket exists.
 func (b *backend) HeadBucket(_ context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
 	return &s3.HeadBucketOutput{}, b.has(str(in.Bucket))
 }
 
-// CreateBucket answers for the bucket that is there.
+// CreateBucket answers that the bucket exists.
 func (b *backend) CreateBucket(_ context.Context, in *s3.CreateBucketInput, _ []byte) error {
 	if str(in.Bucket) == b.bucket {
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, b.bucket)
@@ -29,32 +29,32 @@ func (b *backend) CreateBucket(_ context.Context, in *s3.CreateBucketInput, _ []
 	return s3err.GetAPIError(s3err.ErrNotImplemented)
 }
 
-// GetBucketAcl says that there is none; the library asks it first.
+// GetBucketAcl answers that there is none; the library calls it first.
 func (b *backend) GetBucketAcl(_ context.Context, in *s3.GetBucketAclInput) ([]byte, error) {
 	return nil, b.has(str(in.Bucket))
 }
 
-// GetBucketPolicy says that there is none.
+// GetBucketPolicy answers that there is none.
 func (b *backend) GetBucketPolicy(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucketPolicy, bucket)
 }
 
-// GetBucketCors says that there is none.
+// GetBucketCors answers that there is none.
 func (b *backend) GetBucketCors(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrNoSuchCORSConfiguration, bucket)
 }
 
-// GetBucketOwnershipControls says that the bucket's owner owns its objects.
+// GetBucketOwnershipControls answers that the bucket's owner owns its objects.
 func (b *backend) GetBucketOwnershipControls(context.Context, string) (types.ObjectOwnership, error) {
 	return types.ObjectOwnershipBucketOwnerEnforced, nil
 }
 
-// GetBucketVersioning says that versioning was never turned on.
+// GetBucketVersioning answers that versioning was never turned on.
 func (b *backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
 	return s3response.GetBucketVersioningOutput{}, nil
 }
 
-// GetObjectLockConfiguration says that there is none.
+// GetObjectLockConfiguration answers that there is none.
 func (b *backend) GetObjectLockConfiguration(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrObjectLockConfigurationNotFound, bucket)
 }

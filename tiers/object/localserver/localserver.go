@@ -1,11 +1,12 @@
 // Package localserver is a small S3-compatible store on a directory of this
-// machine: the object tier of a laptop, of `moraine dev-cluster` and of tests,
-// where no bucket is named. Package localstore keeps the objects: what was answered
-// survives a loss of power.
+// machine. It is the object tier of a laptop, of `moraine dev-cluster` and of
+// tests, where no bucket is configured. It is not for data that must outlive this
+// machine.
 //
-// The versitygw library speaks the protocol; it allows one server in a process, so it
-// is run as a process of its own (`moraine object-server`). It is no store for what
-// must outlive this machine.
+// One path through it: Run listens and serves. The versitygw library speaks the
+// protocol and calls backend.PutObject. Package localstore keeps the object:
+// everything answered survives a power loss. The library allows one server in a
+// process, so the server runs as a process of its own (`moraine object-server`).
 package localserver
 
 import (
@@ -27,16 +28,16 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// Config is what an operator may write.
+// Config holds the settings of an operator.
 type Config struct {
-	// Dir holds everything: the objects, and the keys. It is made where it is missing.
+	// Dir holds the objects and the keys. It is made if it is missing.
 	Dir string
 	// Listen is the address, HOST:PORT.
 	Listen string
 	// Bucket is the name of the one bucket.
 	Bucket string
-	// KeysFile holds the access key and the secret key, and is made with new
-	// ones where it is missing. Default: `keys` in Dir.
+	// KeysFile holds the access key and the secret key. It is made with new keys if
+	// it is missing. Default: `keys` in Dir.
 	KeysFile string
 }
 
@@ -50,9 +51,9 @@ func (c *Config) validate() error {
 	_, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Dir == "":
-		return errors.New("no directory is named")
+		return errors.New("no directory given: set Dir")
 	case err != nil:
-		return fmt.Errorf("the address to listen at: %w", err)
+		return fmt.Errorf("listen address: %w", err)
 	case c.Bucket == "" || strings.ContainsAny(c.Bucket, `/\`) || strings.HasPrefix(c.Bucket, "."):
 		return fmt.Errorf("bucket %q", c.Bucket)
 	}
@@ -60,17 +61,17 @@ func (c *Config) validate() error {
 }
 
 const (
-	// Bounds of the server: connections and requests at a time.
+	// Limits of the server: concurrent connections and requests.
 	maxConnections = 4096
 	maxRequests    = 2048
 	maxParts       = 10_000
-	// headerTimeout is how long headers may take to come, transferTimeout a whole body or
-	// answer: a flush may be held to a low rate.
+	// headerTimeout limits the arrival of headers, transferTimeout that of a whole
+	// body or answer: a flush may run at a low rate limit.
 	headerTimeout, transferTimeout = 30 * time.Second, time.Hour
 )
 
-// Run serves until ctx ends, and returns after the requests under way. It may run once
-// in a process at a time.
+// Run serves until ctx ends, and returns after the running requests. Only one Run
+// may be active in a process.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {

@@ -66,7 +66,7 @@ func (b *backend) UploadPartCopy(_ context.Context, in *s3.UploadPartCopyInput) 
 	if err != nil {
 		return out, err
 	}
-	n = min(n, src.Size-off) // of an open range the library returns one byte too many
+	n = min(n, src.Size-off) // for an open range the library passes one byte too many
 	r, err := b.store.PutPart(str(in.Key), str(in.UploadId), int(*in.PartNumber), io.NewSectionReader(f, off, n), nil)
 	if err != nil {
 		return out, upload(str(in.UploadId), err)
@@ -74,7 +74,7 @@ func (b *backend) UploadPartCopy(_ context.Context, in *s3.UploadPartCopyInput) 
 	return s3response.CopyPartResult{ETag: quoted(r.ETag), LastModified: time.Unix(0, r.Modified).UTC()}, nil
 }
 
-// CompleteMultipartUpload makes an object of the parts that the client names.
+// CompleteMultipartUpload makes an object from the parts that the client names.
 func (b *backend) CompleteMultipartUpload(_ context.Context, in *s3.CompleteMultipartUploadInput) (out s3response.CompleteMultipartUploadResult, version string, err error) {
 	if err := b.has(str(in.Bucket)); err != nil {
 		return out, "", err
@@ -97,7 +97,7 @@ func (b *backend) CompleteMultipartUpload(_ context.Context, in *s3.CompleteMult
 	r, err := b.store.Complete(str(in.Key), str(in.UploadId), parts, want, cond)
 	if err != nil {
 		if _, there := b.store.Parts(str(in.Key), str(in.UploadId)); there == nil {
-			return out, "", answer(err) // it is not the upload that is missing
+			return out, "", answer(err) // the upload itself is not missing
 		}
 		return out, "", upload(str(in.UploadId), err)
 	}
@@ -105,7 +105,7 @@ func (b *backend) CompleteMultipartUpload(_ context.Context, in *s3.CompleteMult
 		ChecksumType: ptr(types.ChecksumTypeFullObject)}, "", nil
 }
 
-// chosen checks the parts that a completion names against those that are there.
+// chosen checks the parts that a completion names against the existing ones.
 func (b *backend) chosen(in *s3.CompleteMultipartUploadInput) ([]localstore.Part, error) {
 	id := str(in.UploadId)
 	have, err := b.store.Parts(str(in.Key), id)
@@ -143,7 +143,7 @@ func (b *backend) chosen(in *s3.CompleteMultipartUploadInput) ([]localstore.Part
 	return parts, nil
 }
 
-// AbortMultipartUpload gives up an upload.
+// AbortMultipartUpload aborts an upload.
 func (b *backend) AbortMultipartUpload(_ context.Context, in *s3.AbortMultipartUploadInput) error {
 	if err := b.has(str(in.Bucket)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (b *backend) ListParts(_ context.Context, in *s3.ListPartsInput) (out s3res
 	return out, nil
 }
 
-// ListMultipartUploads lists the uploads that were begun and not ended.
+// ListMultipartUploads lists the unfinished uploads.
 func (b *backend) ListMultipartUploads(_ context.Context, in *s3.ListMultipartUploadsInput) (out s3response.ListMultipartUploadsResult, err error) {
 	if err := b.has(str(in.Bucket)); err != nil {
 		return out, err

@@ -2,14 +2,15 @@ package localstore
 
 import "github.com/morainefs/moraine/internal/vfs"
 
-// A change of a key takes place by a rename or a removal, and is durable after the sync that
-// follows. In between a loss of power may undo it: who asks for the key then waits for the
-// sync, so that nothing is said that may turn out not to be so.
+// A change of a key is a rename or a removal. It is durable after the sync that
+// follows. In between, a power loss may undo it. Requests for the key therefore
+// wait for the sync, so that the store never answers with a state that may be
+// undone.
 
-// change is one that is under way.
+// change is a running change.
 type change struct {
 	key  string
-	done chan struct{} // closed once it is durable, or the key is doubtful
+	done chan struct{} // closed when it is durable, or the key is doubtful
 }
 
 // begin marks a key as changing until end is called. The caller holds changes.
@@ -26,7 +27,7 @@ func (s *Store) begin(key string) (end func()) {
 	}
 }
 
-// lockDurable takes mu at a moment at which no key of those asked for is changing. The
+// lockDurable takes mu at a moment when none of the requested keys is changing. The
 // caller does not hold changes.
 func (s *Store) lockDurable(asked func(key string) bool) {
 	for {
@@ -40,13 +41,13 @@ func (s *Store) lockDurable(asked func(key string) bool) {
 	}
 }
 
-// await waits until no key of those asked for is changing.
+// await waits until none of the requested keys is changing.
 func (s *Store) await(asked func(key string) bool) {
 	s.lockDurable(asked)
 	s.mu.Unlock()
 }
 
-// openDurable opens the file of a key at a moment at which it is not changing.
+// openDurable opens the file of a key at a moment when the key is not changing.
 func (s *Store) openDurable(key string) (vfs.File, error) {
 	for {
 		s.lockDurable(func(k string) bool { return k == key })
@@ -64,7 +65,7 @@ func (s *Store) openDurable(key string) (vfs.File, error) {
 			return f, err
 		}
 		if err == nil {
-			_ = f.Close() // of a file that was not read
+			_ = f.Close() // closes a file that was only read
 		}
 	}
 }

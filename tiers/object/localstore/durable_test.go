@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// gated is a disk whose syncs of directories wait, once gate is set, and whose writes fail
-// with full.
+// gated is a disk. Once gate is set, syncs of directories wait. With full set,
+// writes fail.
 type gated struct {
 	*vfs.Mem
 	gate chan struct{}
@@ -35,9 +35,10 @@ func (g *gated) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {
 	return g.Mem.Open(name, flag)
 }
 
-// TestWhatIsNotDurableYetIsNotSaid: between the rename of an object, or its removal, and the
-// sync of that, a loss of power may undo it. Nobody is told of it before, so that nothing is
-// concluded from it, such as that a file may be evicted, or that a key is free.
+// TestWhatIsNotDurableYetIsNotSaid: between the rename or removal of an object and
+// its sync, a power loss may undo it. The store does not report the change before
+// that. Otherwise a caller might conclude that a file may be evicted, or that a key
+// is free.
 func TestWhatIsNotDurableYetIsNotSaid(t *testing.T) {
 	for name, change := range map[string]func(s *localstore.Store) error{
 		"put": func(s *localstore.Store) error {
@@ -71,7 +72,7 @@ func TestWhatIsNotDurableYetIsNotSaid(t *testing.T) {
 					said <- errorOf("condition", err)
 				}()
 				go func() { s.List(""); said <- "list" }()
-				// What else is in the store is served meanwhile.
+				// The store serves other keys meanwhile.
 				_, err = s.Head("another")
 				require.ErrorIs(t, err, moraine.NotFound)
 				synctest.Wait()
@@ -94,8 +95,8 @@ func errorOf(what string, err error) string {
 	return what
 }
 
-// TestACompletionVerifiesItsParts: a part that rotted on the disk since it came does not get
-// into an object, with a checksum made of the rotten bytes.
+// TestACompletionVerifiesItsParts: a part that was damaged on the disk since its
+// upload does not get into an object, with a checksum made of the damaged bytes.
 func TestACompletionVerifiesItsParts(t *testing.T) {
 	disk := vfs.NewMem(1)
 	s, err := localstore.Open(disk, "/b", localstore.Options{})
@@ -116,14 +117,15 @@ func TestACompletionVerifiesItsParts(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 	_, err = s.Head("k")
 	require.ErrorIs(t, err, moraine.NotFound)
-	// Put again, the part is right.
+	// After another put the part is right.
 	_, err = s.PutPart("k", id, 2, strings.NewReader("the second part"), nil)
 	require.NoError(t, err)
 	_, err = s.Complete("k", id, parts, nil, localstore.Condition{})
 	require.NoError(t, err)
 }
 
-// TestAFailedUploadLeavesNothing: each that a full disk refuses would leave a directory.
+// TestAFailedUploadLeavesNothing: otherwise each upload that a full disk refuses
+// would leave a directory.
 func TestAFailedUploadLeavesNothing(t *testing.T) {
 	disk := &gated{Mem: vfs.NewMem(1)}
 	s, err := localstore.Open(disk, "/b", localstore.Options{})

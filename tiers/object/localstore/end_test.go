@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// slow is a disk that runs a function before one sync of a file.
+// slow is a disk that calls a function before one sync of a file.
 type slow struct {
 	*vfs.Mem
 	before func()
@@ -45,8 +45,9 @@ func uploaded(t *testing.T, s *localstore.Store, bytes string) (id string, parts
 	return id, []localstore.Part{{Number: 1, Record: r}}
 }
 
-// A completion that is under way when its upload is aborted makes no object: who aborted it
-// goes by what is at the key then. Nor does a second one bring back what was deleted since.
+// If an upload is aborted while its completion runs, the completion makes no
+// object: the caller of Abort relies on what is at the key then. A second
+// completion does not restore an object that was deleted since.
 func TestACompletionOfAnEndedUploadMakesNothing(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, s *localstore.Store, id string, parts []localstore.Part){
 		"aborted": func(t *testing.T, s *localstore.Store, id string, _ []localstore.Part) {
@@ -74,8 +75,9 @@ func TestACompletionOfAnEndedUploadMakesNothing(t *testing.T) {
 	}
 }
 
-// An object whose name could not be made durable is not said to be there, nor is one gone
-// whose removal could not: who asked goes by that. What was durable before is still read.
+// The store does not report an object whose name it could not make durable, nor the
+// absence of one whose removal it could not. Callers rely on these answers. Objects
+// that were durable before stay readable.
 func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	files := &failing{Mem: vfs.NewMem(1)}
 	s := openStore(t, files)
@@ -85,7 +87,7 @@ func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	files.fail = true
 	_, err = s.Complete("k", id, parts, nil, localstore.Condition{})
 	require.ErrorIs(t, err, moraine.IOError)
-	files.fail = false // as the kernel says of the next sync, though the name may be lost
+	files.fail = false // the kernel reports success for the next sync, though the name may be lost
 	_, err = s.Head("k")
 	require.ErrorIs(t, err, moraine.IOError)
 	_, f, err := s.Get("k")
@@ -103,7 +105,7 @@ func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The same of a removal: the name may come back.
+// The same for a removal: the name may come back.
 func TestARemovalThatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	files := &failing{Mem: vfs.NewMem(1)}
 	s := openStore(t, files)
@@ -116,8 +118,8 @@ func TestARemovalThatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 	require.ErrorIs(t, err, moraine.IOError)
 }
 
-// What a process left whose name it did not sync is durable before its successor says that
-// it is there, or gone.
+// A process may leave a name that it did not sync. Its successor makes the name
+// durable before it reports the object as present or absent.
 func TestWhatASuccessorFindsIsDurable(t *testing.T) {
 	disk := vfs.NewMem(1)
 	files := &failing{Mem: disk}

@@ -13,5 +13,5 @@ func OpenWithout(files vfs.FS, dir string, opts Options, p SyncPoint) (*Store, e
 	return open(files, dir, opts, p)
 }
 
-// MaxRecord bounds a record.
+// MaxRecord limits a record.
 const MaxRecord = maxRecord

@@ -14,13 +14,13 @@ import (
 type FileInfo struct {
 	// Path is the file, below the store's directory.
 	Path string
-	// Record is nil where Damage says why it could not be read.
+	// Record is nil if it could not be read; Damage says why.
 	Record *Record
 	Damage error
 }
 
-// Inspect reads the record of each object and part of a store that no server has open,
-// and with data set their bytes too. It changes nothing.
+// Inspect reads the record of each object and part of a store that no server has
+// open. With data set it reads their bytes too. It changes nothing.
 func Inspect(files vfs.FS, dir string, data bool, each func(FileInfo)) error {
 	for _, top := range []string{objectsDir, uploadsDir} {
 		if err := inspectDir(files, dir, top, data, each); err != nil {
@@ -57,7 +57,7 @@ func inspectDir(files vfs.FS, dir, below string, data bool, each func(FileInfo))
 	return nil
 }
 
-// verifyBytes compares the bytes of a file with their record.
+// verifyBytes verifies the bytes of a file against their record.
 func verifyBytes(files vfs.FS, p string, r *Record) error {
 	f, err := files.Open(p, vfs.Read)
 	if err != nil {

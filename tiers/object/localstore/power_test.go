@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localstore"
 )
 
-// life is a store whose power is cut again and again, and what it has answered.
+// life is a store whose power is cut repeatedly, and the answers that it gave.
 type life struct {
 	rng   *rand.Rand
 	disk  *vfs.Mem
@@ -35,7 +35,7 @@ type begunUpload struct {
 	parts map[int][]byte
 }
 
-// none leaves no sync out.
+// none leaves out no sync.
 const none = localstore.SyncPoint(-1)
 
 func clock() time.Time { return time.Unix(1_700_000_000, 0) }
@@ -61,7 +61,7 @@ func (l *life) bytes() []byte {
 
 func (l *life) key() string { return fmt.Sprintf("dir/%d", l.rng.IntN(8)) }
 
-// anUpload returns one that is open; false where there is none.
+// anUpload returns an open upload; false if there is none.
 func (l *life) anUpload() (string, *begunUpload, bool) {
 	ids := make([]string, 0, len(l.uploads))
 	for id := range l.uploads {
@@ -74,7 +74,7 @@ func (l *life) anUpload() (string, *begunUpload, bool) {
 	return id, l.uploads[id], true
 }
 
-// change makes one change, which is acknowledged when this returns nil.
+// change makes one change. The store acknowledges it by returning nil.
 func (l *life) change() error {
 	l.changes++
 	switch l.rng.IntN(7) {
@@ -134,7 +134,7 @@ func (l *life) missing(format string, args ...any) {
 	l.lost = append(l.lost, fmt.Sprintf(format, args...))
 }
 
-// look compares the store with what it has acknowledged.
+// look compares the store with its acknowledgements.
 func (l *life) look() {
 	for key, want := range l.objects {
 		r, f, err := l.store.Get(key)
@@ -175,7 +175,7 @@ func (l *life) look() {
 	}
 }
 
-// run makes changes and cuts the power, until something acknowledged is lost.
+// run makes changes and cuts the power, until an acknowledged change is lost.
 func (l *life) run(cuts int) error {
 	if err := l.open(); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (l *life) run(cuts int) error {
 	return nil
 }
 
-// What the store has acknowledged is there after any loss of power.
+// Every acknowledged change survives any power loss.
 func TestPowerCutsLoseNoObject(t *testing.T) {
 	changes, cuts := 0, testseed.Of(8, 60)
 	for seed := range uint64(60) {
@@ -208,7 +208,7 @@ func TestPowerCutsLoseNoObject(t *testing.T) {
 	t.Logf("%d cuts, %d changes, 0 lost", 60*cuts, changes)
 }
 
-// Each of the syncs is needed: without it some loss of power loses something.
+// Each sync is needed: without it, some power loss loses an acknowledged change.
 func TestEverySyncIsNeeded(t *testing.T) {
 	for p := range localstore.SyncPoints {
 		t.Run(fmt.Sprint(p), func(t *testing.T) {

@@ -1,14 +1,17 @@
-// Package localstore keeps the objects of one bucket in a directory, durably: a change
-// is answered when its bytes and its name are on the disk. It is the object tier of a
-// laptop, behind package localserver, and holds what may be nowhere else once files were
-// evicted to it.
+// Package localstore keeps the objects of one bucket in a directory, durably. It
+// answers a change when the bytes and the name are on the disk. Behind package
+// localserver it is the object tier of a laptop, and may hold the only copy of
+// files that were evicted to it.
 //
-// It is written over package vfs, so that tests cut the power at any instant. An object
-// is one file below objects, named for a hash of its key; a new one is written under
-// another name, synced, and renamed over the old one, and then the directory is synced.
-// The parts of uploads are files of the same form below uploads. What a cut leaves under
-// temporary names is removed by Open. Open reads the records of all objects: the index
-// is in memory. The files are described in docs/formats/local-object.md.
+// It uses package vfs, so that tests can cut the power at any moment. An object is
+// one file below `objects`, named for a hash of its key. The parts of uploads are
+// files of the same form below `uploads`. docs/formats/local-object.md describes
+// the files.
+//
+// One path through it: Put (store.go) writes the bytes under a temporary name and
+// syncs them (write.go). It renames the file over the old one, and syncs the
+// directory (durable.go). Open removes what a power cut left under temporary names,
+// and reads the records of all objects: the index is in memory.
 package localstore
 
 import (
@@ -29,17 +32,18 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// syncPoint names a place where something is made durable; a test leaves one out.
+// syncPoint names a place where the store makes a change durable; a test leaves one
+// out.
 type syncPoint int
 
 const (
 	syncLayout  syncPoint = iota // the directories of a new store
 	syncBytes                    // the bytes of an object or part
 	syncName                     // the name of an object
-	syncRemoval                  // that the name of an object is gone
+	syncRemoval                  // the removed name of an object
 	syncUpload                   // the directory of a new upload
 	syncPart                     // the name of a part, or of an upload's own record
-	syncEnd                      // that an upload is gone
+	syncEnd                      // the removal of an upload
 	syncPoints
 )
 
@@ -49,35 +53,36 @@ const (
 	tempSuffix = ".new"
 )
 
-// Condition is what a change expects of its key.
+// Condition is what a change requires of its key.
 type Condition struct {
-	Free bool   // nothing is there
-	ETag string // the object there has it; empty: any
+	Free bool   // the key must be free
+	ETag string // the object there must have it; empty: any
 }
 
 // Store is one bucket. All methods may be called concurrently. Errors are
-// *moraine.Error: NotFound, Conflict (a condition does not hold), Corrupt (bytes do not
-// match what was announced), InvalidArgument, NoSpace, IOError.
+// *moraine.Error: NotFound, Conflict (a condition is false), Corrupt (the bytes do
+// not match the announced CRC), InvalidArgument, NoSpace, IOError.
 type Store struct {
 	fs   vfs.FS
 	dir  string
 	lock io.Closer
 	now  func() time.Time
-	skip syncPoint // of tests; -1: none
+	skip syncPoint // set by tests; -1: none
 
-	// changes orders what is done to one key or upload after the other, so that a
-	// condition and the rename that follows are one step.
+	// changes serialises the changes of a key or upload, so that a condition and
+	// the rename that follows are one step.
 	changes sync.Mutex
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	index   map[string]*Record
-	damaged map[string]error // by file: those of objects whose record cannot be read
-	// doubtful are keys whose change took place, and whose sync failed: a loss of power
-	// may undo it, so that nothing is said of what is there.
+	damaged map[string]error // by file: objects with an unreadable record
+	// doubtful holds the keys whose change took place but whose sync failed. A
+	// power loss may undo the change, so the store reports nothing about these
+	// keys.
 	doubtful map[string]error
-	changing *change // under way; nil: none
+	changing *change // the running change; nil: none
 	next     uint64
-	failure  error // of a sync: nothing may be assumed any more until Open
+	failure  error // of a sync: no state is certain until the next Open
 }
 
 // Options are for tests.
@@ -86,9 +91,9 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Open opens the store in a directory, which it makes where it is missing. A file whose
-// record is damaged costs its object alone: Head and Get answer Corrupt, List leaves it
-// out, a put or Delete of its key takes its place.
+// Open opens the store in a directory, which it makes if it is missing. A damaged
+// record affects only its own object: Head and Get return Corrupt, List omits it,
+// and a put or Delete of its key replaces it.
 func Open(files vfs.FS, dir string, opts Options) (*Store, error) { return open(files, dir, opts, -1) }
 
 func open(files vfs.FS, dir string, opts Options, skip syncPoint) (*Store, error) {
@@ -123,11 +128,11 @@ func (s *Store) layout() error {
 	if err := s.syncDir(syncLayout, s.dir); err != nil {
 		return err
 	}
-	// The directories above may be as new: a process that died may have made them.
+	// The directories above may be new too: a process that died may have made them.
 	for d := s.dir; d != path.Dir(d); {
 		d = path.Dir(d)
 		if err := s.syncDir(syncLayout, d); errors.Is(err, fs.ErrPermission) {
-			s.failure = nil // it is somebody else's, and was there before
+			s.failure = nil // the directory belongs to others, and existed before
 		} else if err != nil {
 			return err
 		}
@@ -135,9 +140,9 @@ func (s *Store) layout() error {
 	return nil
 }
 
-// recover reads the records of all objects, and removes what a cut left half done. What it
-// finds may be the work of a process that ended before it synced the name: it is made
-// durable before anything is said of it.
+// recover reads the records of all objects, and removes what a power cut left
+// unfinished. A process may have ended before it synced a name that recover finds.
+// So recover makes the name durable before the store reports it.
 func (s *Store) recover() error {
 	names, err := s.fs.List(path.Join(s.dir, objectsDir))
 	if err != nil {
@@ -154,7 +159,7 @@ func (s *Store) recover() error {
 		r, err := s.readRecord(p)
 		switch {
 		case errors.Is(err, moraine.Corrupt):
-			s.damaged[p] = err // the other objects are served
+			s.damaged[p] = err // the store serves the other objects
 		case err != nil:
 			return fmt.Errorf("%s: %w", p, err)
 		default:
@@ -169,7 +174,7 @@ func (s *Store) recover() error {
 		return err
 	}
 	for _, id := range uploads {
-		// The record of an upload is the last of what makes one, and the first that goes.
+		// The record of an upload is made last and removed first.
 		if _, err := s.fs.Stat(path.Join(s.uploadDir(id), uploadRecord)); errors.Is(err, fs.ErrNotExist) {
 			err = s.fs.RemoveAll(s.uploadDir(id))
 			if err != nil {
@@ -200,14 +205,14 @@ func (s *Store) readRecord(p string) (*Record, error) {
 	return DecodeTail(tail, size)
 }
 
-// objectFile is the file of a key.
+// objectFile returns the file of a key.
 func (s *Store) objectFile(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return path.Join(s.dir, objectsDir, hex.EncodeToString(sum[:]))
 }
 
-// Put makes an object of all that r gives. want, unless it is nil, is the CRC32C that
-// the bytes must have.
+// Put makes an object from all bytes of r. want, unless nil, is the CRC32C that the
+// bytes must have.
 func (s *Store) Put(key string, about Record, r io.Reader, want *uint32, cond Condition) (Record, error) {
 	s.await(func(k string) bool { return k == key })
 	if err := s.allows(key, cond); err != nil {
@@ -226,13 +231,13 @@ func (s *Store) Put(key string, about Record, r io.Reader, want *uint32, cond Co
 }
 
 func badSum(key string, got, want uint32) error {
-	return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Corrupt, Err: fmt.Errorf("CRC32C %08x came, %08x was announced", got, want)}
+	return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Corrupt, Err: fmt.Errorf("CRC32C is %08x, announced was %08x: upload again", got, want)}
 }
 
-// publish gives a written file the name of its key, if the condition holds. The caller
-// holds changes.
+// publish renames a written file to the name of its key, if the condition is true.
+// The caller holds changes.
 func (s *Store) publish(f *written, cond Condition) error {
-	key := f.record.Key // the store's own
+	key := f.record.Key // a copy that the store owns
 	if err := s.allows(key, cond); err != nil {
 		return f.drop(s, err)
 	}
@@ -257,17 +262,17 @@ func (s *Store) allows(key string, cond Condition) error {
 	case s.failure != nil:
 		return s.failure
 	case cond.Free && have != nil, cond.ETag != "" && have != nil && have.ETag != cond.ETag:
-		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Conflict, Err: fmt.Errorf("the object there has ETag %s", have.ETag)}
+		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Conflict, Err: fmt.Errorf("object at the key has ETag %s", have.ETag)}
 	case cond.ETag != "" && have == nil:
 		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.NotFound}
 	case cond.Free && s.damaged[s.objectFile(key)] != nil:
-		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Conflict, Err: errors.New("the object there is damaged")}
+		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Conflict, Err: errors.New("object at the key is damaged")}
 	}
 	return nil
 }
 
-// Head returns the record of an object; Corrupt where the file of one is damaged, IOError
-// where a change of the key may not be durable.
+// Head returns the record of an object. It returns Corrupt if the file is damaged,
+// and IOError if a change of the key may not be durable.
 func (s *Store) Head(key string) (Record, error) {
 	s.lockDurable(func(k string) bool { return k == key })
 	defer s.mu.Unlock()
@@ -284,8 +289,8 @@ func (s *Store) Head(key string) (Record, error) {
 	return *r, nil
 }
 
-// Get opens an object; the File's first Record.Size bytes are its. It stays what it was
-// when the key changes, and must be closed. IOError as with Head.
+// Get opens an object: the first Record.Size bytes of the File. The File does not
+// change when the key does, and must be closed. IOError as with Head.
 func (s *Store) Get(key string) (Record, vfs.File, error) {
 	f, err := s.openDurable(key)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -307,8 +312,8 @@ func (s *Store) Get(key string) (Record, vfs.File, error) {
 	return Record{}, nil, errors.Join(s.failed("get", key, err), f.Close())
 }
 
-// Delete removes an object. One that is not there is no error. etag, unless it is empty, is
-// what the object must have; else it stays, and that is a Conflict.
+// Delete removes an object. A missing object is no error. If etag is not empty and
+// the object has another one, the object stays and Delete returns Conflict.
 func (s *Store) Delete(key, etag string) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -319,7 +324,7 @@ func (s *Store) Delete(key, etag string) error {
 	case failure != nil, have == nil && damaged == nil:
 		return failure
 	case etag != "" && (have == nil || have.ETag != etag):
-		return &moraine.Error{Op: "localstore.delete", Ref: key, Kind: moraine.Conflict, Err: errors.New("the object there has another ETag")}
+		return &moraine.Error{Op: "localstore.delete", Ref: key, Kind: moraine.Conflict, Err: errors.New("object at the key has another ETag")}
 	}
 	defer s.begin(key)()
 	if err := s.fs.Remove(s.objectFile(key)); err != nil {
@@ -353,8 +358,8 @@ func (s *Store) syncDir(p syncPoint, dir string) error {
 	return s.broken(s.fs.SyncDir(dir))
 }
 
-// syncChange makes a change of a key durable. Where that fails, nothing is said of the key
-// any more.
+// syncChange makes a change of a key durable. If that fails, the store reports
+// nothing about the key from then on.
 func (s *Store) syncChange(p syncPoint, key string) error {
 	err := s.syncDir(p, path.Join(s.dir, objectsDir))
 	if err != nil {
@@ -365,19 +370,19 @@ func (s *Store) syncChange(p syncPoint, key string) error {
 	return err
 }
 
-// broken keeps the first error of a sync, and returns it from then on: what was written
-// since the last one may be lost, whatever a later sync says.
+// broken keeps the first error of a sync, and returns it from then on. The writes
+// since the last sync may be lost, even if a later sync succeeds.
 func (s *Store) broken(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failure == nil && err != nil {
 		s.failure = &moraine.Error{Op: "localstore.sync", Ref: s.dir, Kind: moraine.IOError,
-			Err: fmt.Errorf("%w: nothing is taken any more until the store is started again", err)}
+			Err: fmt.Errorf("%w: the store accepts no change until it is restarted", err)}
 	}
 	return s.failure
 }
 
-// failed makes an error of the store of one of the file system.
+// failed makes an error of the store from one of the file system.
 func (s *Store) failed(op, ref string, err error) error {
 	var own *moraine.Error
 	switch {

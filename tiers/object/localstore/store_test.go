@@ -44,7 +44,7 @@ func goldenFile(t *testing.T) []byte {
 	return data
 }
 
-// The format of files is docs/formats/local-object.md.
+// docs/formats/local-object.md describes the format of the files.
 func TestGoldenFile(t *testing.T) {
 	const file = "testdata/object"
 	data := goldenFile(t)
@@ -60,8 +60,8 @@ func TestGoldenFile(t *testing.T) {
 	require.Equal(t, "7", r.Meta["file-owner"])
 }
 
-// FuzzDecodeTail: no bytes make the decoder do anything but fail, or return a record
-// that fits the file.
+// FuzzDecodeTail: for any bytes, the decoder fails or returns a record that fits
+// the file.
 func FuzzDecodeTail(f *testing.F) {
 	seed, err := os.ReadFile("testdata/object")
 	if err != nil {
@@ -78,7 +78,7 @@ func FuzzDecodeTail(f *testing.F) {
 	})
 }
 
-// A condition is evaluated with the change.
+// The store evaluates a condition in one step with the change.
 func TestConditions(t *testing.T) {
 	s := openStore(t, vfs.NewMem(1))
 	put := func(data string, cond localstore.Condition) (localstore.Record, error) {
@@ -96,8 +96,8 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The strings of a request may be overwritten once it is answered, as servers do that
-// reuse its memory.
+// A server that reuses the memory of a request may overwrite its strings after the
+// answer.
 func TestStringsOfARequestAreCopied(t *testing.T) {
 	s := openStore(t, vfs.NewMem(1))
 	reused := []byte("key")
@@ -111,7 +111,7 @@ func TestStringsOfARequestAreCopied(t *testing.T) {
 	require.Len(t, s.List(""), 1)
 }
 
-// What does not have the CRC that was announced leaves nothing.
+// Bytes that do not match the announced CRC leave nothing behind.
 func TestWrongCRCLeavesNothing(t *testing.T) {
 	files := vfs.NewMem(1)
 	s := openStore(t, files)
@@ -125,7 +125,7 @@ func TestWrongCRCLeavesNothing(t *testing.T) {
 	require.Empty(t, names)
 }
 
-// After a sync that failed nothing is taken until the store is opened again.
+// After a failed sync the store accepts no change until it is reopened.
 func TestFailedSyncEndsTheStore(t *testing.T) {
 	disk := vfs.NewMem(1)
 	files := &failing{Mem: disk}
@@ -144,7 +144,7 @@ func TestFailedSyncEndsTheStore(t *testing.T) {
 	require.NoError(t, put())
 }
 
-// failing is a disk whose directories cannot be synced at times.
+// failing is a disk whose syncs of directories fail at times.
 type failing struct {
 	*vfs.Mem
 	fail bool
@@ -157,7 +157,7 @@ func (f *failing) SyncDir(dir string) error {
 	return f.Mem.SyncDir(dir)
 }
 
-// A damaged file is told, and which one.
+// Inspect reports a damaged file, and names it.
 func TestInspectFindsDamage(t *testing.T) {
 	files := vfs.NewMem(1)
 	s := openStore(t, files)
@@ -183,7 +183,8 @@ func TestInspectFindsDamage(t *testing.T) {
 	require.Equal(t, 1, damaged(true))
 }
 
-// A damaged record costs its object alone: the store opens and serves the others.
+// A damaged record affects only its own object: the store opens and serves the
+// others.
 func TestADamagedRecordCostsItsObjectAlone(t *testing.T) {
 	files := vfs.NewMem(1)
 	s := openStore(t, files)

@@ -17,17 +17,17 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// uploadRecord is the file of an upload that has no bytes but the record of the object
-// that is to be made.
+// uploadRecord is a file of an upload without bytes. It has only the record of the
+// future object.
 const uploadRecord = "upload"
 
-// Upload is one that was begun and not ended.
+// Upload is an unfinished upload.
 type Upload struct {
 	ID     string
 	Record Record
 }
 
-// Part is one of the parts that an upload has.
+// Part is an uploaded part.
 type Part struct {
 	Number int
 	Record Record
@@ -51,7 +51,7 @@ func (s *Store) NewUpload(key string, about Record) (id string, err error) {
 		return "", s.failed("new upload", key, err)
 	}
 	defer func() {
-		if err != nil { // it has no number that anybody knows
+		if err != nil { // no client knows its id
 			id, err = "", errors.Join(err, s.fs.RemoveAll(s.uploadDir(id)))
 		}
 	}()
@@ -71,7 +71,7 @@ func (s *Store) NewUpload(key string, about Record) (id string, err error) {
 
 // findUpload returns the record of an upload to a key.
 func (s *Store) findUpload(key, id string) (*Record, error) {
-	gone := &moraine.Error{Op: "localstore.upload", Ref: key, Kind: moraine.NotFound, Err: fmt.Errorf("no upload %q", id)}
+	gone := &moraine.Error{Op: "localstore.upload", Ref: key, Kind: moraine.NotFound, Err: fmt.Errorf("upload %q does not exist", id)}
 	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 {
 		return nil, gone
 	}
@@ -82,7 +82,7 @@ func (s *Store) findUpload(key, id string) (*Record, error) {
 	return r, s.failed("upload", key, err)
 }
 
-// PutPart stores a part; one of the same number is replaced. want is as in Put.
+// PutPart stores a part, and replaces one of the same number. want is as in Put.
 func (s *Store) PutPart(key, id string, number int, r io.Reader, want *uint32) (Record, error) {
 	if _, err := s.findUpload(key, id); err != nil {
 		return Record{}, err
@@ -101,7 +101,7 @@ func (s *Store) PutPart(key, id string, number int, r io.Reader, want *uint32) (
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	if _, err := s.findUpload(key, id); err != nil {
-		return Record{}, err // it ended meanwhile, and its directory with it
+		return Record{}, err // the upload ended meanwhile, and its directory is gone
 	}
 	if err := s.fs.Rename(f.path, path.Join(dir, partName(number))); err != nil {
 		return Record{}, f.drop(s, s.failed("put part", key, err))
@@ -143,7 +143,7 @@ func (s *Store) Uploads(prefix string) ([]Upload, error) {
 	for _, id := range ids {
 		r, err := s.readRecord(path.Join(s.uploadDir(id), uploadRecord))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, moraine.Corrupt) {
-			continue // it is being made, or ended; nothing can come of a damaged one
+			continue // it is being made or ended; a damaged one cannot be completed
 		}
 		if err != nil {
 			return nil, s.failed("uploads", prefix, err)
@@ -155,9 +155,9 @@ func (s *Store) Uploads(prefix string) ([]Upload, error) {
 	return out, nil
 }
 
-// Complete makes an object of parts, in order, and ends the upload. want is as in Put.
-// InvalidArgument where a part is missing or has another ETag, Corrupt where the bytes of one
-// are not those that came.
+// Complete makes an object from parts, in order, and ends the upload. want is as in
+// Put. It returns InvalidArgument if a part is missing or has another ETag, and
+// Corrupt if the stored bytes of a part are damaged.
 func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condition) (Record, error) {
 	about, err := s.findUpload(key, id)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 		name := path.Join(s.uploadDir(id), partName(p.Number))
 		r, err := s.readRecord(name)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && r.ETag != p.Record.ETag {
-			return Record{}, &moraine.Error{Op: "localstore.complete", Ref: key, Kind: moraine.InvalidArgument, Err: fmt.Errorf("part %d is missing, or another", p.Number)}
+			return Record{}, &moraine.Error{Op: "localstore.complete", Ref: key, Kind: moraine.InvalidArgument, Err: fmt.Errorf("part %d is missing or has another ETag", p.Number)}
 		}
 		if err != nil {
 			return Record{}, s.failed("complete", key, err)
@@ -198,10 +198,11 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 		return Record{}, f.drop(s, badSum(key, f.record.CRC, *want))
 	case f.record.CRC != came:
 		return Record{}, f.drop(s, &moraine.Error{Op: "localstore.complete", Ref: key, Kind: moraine.Corrupt,
-			Err: fmt.Errorf("the parts have CRC32C %08x, they came with %08x: they must be put again", f.record.CRC, came)})
+			Err: fmt.Errorf("parts have CRC32C %08x, but had %08x when uploaded: upload them again", f.record.CRC, came)})
 	}
-	// The object comes and the upload ends in one step: an upload that was aborted, or
-	// completed, meanwhile makes nothing, and who ended it knows that.
+	// The object appears and the upload ends in one step. An upload that was
+	// aborted or completed meanwhile makes no object, and the caller that ended it
+	// relies on that.
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	if _, err := s.findUpload(key, id); err != nil {
@@ -213,7 +214,7 @@ func (s *Store) Complete(key, id string, parts []Part, want *uint32, cond Condit
 	return f.record, s.end(key, id)
 }
 
-// Abort ends an upload. NotFound where there is none.
+// Abort ends an upload. It returns NotFound if there is none.
 func (s *Store) Abort(key, id string) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -234,7 +235,7 @@ func (s *Store) end(key, id string) error {
 	return s.failed("end upload", key, s.syncDir(syncEnd, path.Join(s.dir, uploadsDir)))
 }
 
-// joined reads the bytes of files one behind the other.
+// joined reads the bytes of files one after the other.
 type joined struct {
 	s     *Store
 	parts []piece

@@ -16,7 +16,7 @@ import (
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) }
 
-// written is a file that is durable and has no name yet that counts.
+// written is a durable file that does not have its final name yet.
 type written struct {
 	path   string
 	record Record
@@ -27,20 +27,22 @@ func (w *written) drop(s *Store, cause error) error {
 	return errors.Join(cause, s.fs.Remove(w.path))
 }
 
-// readError marks an error of the reader that gives the bytes, which is the caller's.
+// readError marks an error of the caller's reader.
 type readError struct{ err error }
 
 func (e *readError) Error() string { return e.err.Error() }
 func (e *readError) Unwrap() error { return e.err }
 
-// write makes a file of all that r gives, under a temporary name in dir, and syncs it.
-// about has the record's headers, metadata and, unless it is that of the bytes, ETag.
+// write makes a file of all bytes of r, under a temporary name in dir, and syncs
+// it. about has the headers and metadata of the record. It also has the ETag,
+// unless that is computed from the bytes.
 func (s *Store) write(dir, key string, about Record, r io.Reader) (*written, error) {
 	s.mu.Lock()
 	s.next++
 	w := &written{path: path.Join(dir, fmt.Sprintf("%d%s", s.next, tempSuffix)), record: about}
 	s.mu.Unlock()
-	// The index keeps the record: servers reuse the memory of a request's strings.
+	// The index keeps the record, but servers reuse the memory of a request's
+	// strings.
 	w.record.Key, w.record.Modified = strings.Clone(key), s.now().UnixNano()
 	w.record.ETag, w.record.Headers, w.record.Meta = strings.Clone(about.ETag), cloned(about.Headers), cloned(about.Meta)
 	f, err := s.fs.Open(w.path, vfs.Create|vfs.Truncate)

@@ -1,6 +1,9 @@
-// Package objecttest is a bucket in memory, for tests on a fake clock, and the
-// suite that holds it and the real one to the same contract. Package s3test has
-// a real server.
+// Package objecttest is a bucket in memory, for tests on a fake clock. It also has
+// the suite that tests this bucket and the real one against the same contract.
+// Package s3test has a real server.
+//
+// One path through it: a test calls Run with a function that opens an empty Store.
+// Put uploads an object in parts, and the suite reads it back and compares.
 package objecttest
 
 import (
@@ -17,8 +20,8 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// Store is what movers and chunkservers use of a bucket. *object.Bucket and
-// *Memory implement it; what the methods promise is said there.
+// Store is what movers and chunkservers use of a bucket. *object.Bucket and *Memory
+// implement it. The methods of object.Bucket document the contract.
 type Store interface {
 	Name() string
 	Prefix() string
@@ -38,16 +41,15 @@ type Store interface {
 
 var _, _ Store = (*object.Bucket)(nil), (*Memory)(nil)
 
-// Memory is a bucket in memory, for tests under a fake clock: it waits for
-// nothing.
+// Memory is a bucket in memory, for tests under a fake clock: it never waits.
 type Memory struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	objects map[string]versions
 	uploads map[string]*upload
 	next    int
 	hook    Hook
 	traits  object.Traits
-	flip    bool // the next completion stores one bit otherwise
+	flip    bool // the next completion flips one stored bit
 }
 
 type stored struct {
@@ -58,11 +60,11 @@ type stored struct {
 	marker  bool   // a delete marker
 }
 
-// versions are what is and was at a key; the last is current. Where the bucket is not
-// versioned there is one at most.
+// versions are the current and earlier objects of a key; the last is current. A
+// bucket without versions has one at most.
 type versions []stored
 
-// current returns what is at the key; false: nothing.
+// current returns the object at the key; false: none.
 func (v versions) current() (stored, bool) {
 	if len(v) == 0 || v[len(v)-1].marker {
 		return stored{}, false
@@ -81,9 +83,9 @@ type memPart struct {
 	etag string
 }
 
-// Hook sees each request before it is carried out. It may fail it, or return
-// what is told its error and may replace it. It runs outside of the bucket's
-// lock and may wait.
+// Hook sees each request before it is carried out. It may fail the request. Or it
+// returns a function that gets the request's error and may replace it. It runs
+// outside of the bucket's lock and may wait.
 type Hook func(ctx context.Context, op, key string) (after func(error) error, err error)
 
 // NewMemory makes an empty bucket.
@@ -92,16 +94,16 @@ func NewMemory() *Memory {
 		traits: object.Traits{WholeCRC: true, IfNoneMatch: true, IfMatch: true, IfMatchDelete: true}}
 }
 
-// Support has the bucket support what t says and no more. Without WholeCRC it tells no
-// CRCs and looks at none.
+// Support limits the bucket to the features in t. Without WholeCRC it neither
+// reports nor verifies CRCs.
 func (m *Memory) Support(t object.Traits) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.traits = t
 }
 
-// FlipNext has the next completion, or copy, store one bit otherwise than it was sent, and say
-// nothing of it.
+// FlipNext makes the next completion, or copy, flip one stored bit without an
+// error.
 func (m *Memory) FlipNext() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,14 +126,14 @@ func (m *Memory) Known() (object.Traits, bool) {
 // URL implements Store.
 func (m *Memory) URL() string { return "s3://memory/tier" }
 
-// SetHook has hook see each request; nil for none.
+// SetHook sets the hook for each request; nil removes it.
 func (m *Memory) SetHook(hook Hook) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hook = hook
 }
 
-// Name and Prefix are those of every such bucket.
+// Name and Prefix are the same for every Memory.
 func (m *Memory) Name() string   { return "memory" }
 func (m *Memory) Prefix() string { return "tier" }
 
@@ -149,21 +151,21 @@ func (m *Memory) Keys() []string {
 	return keys
 }
 
-// Versions returns how many versions a key has, delete markers among them.
+// Versions returns how many versions a key has, delete markers included.
 func (m *Memory) Versions(key string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.objects[key])
 }
 
-// Remove deletes what is at a key as somebody else's program does.
+// Remove deletes the object at a key, as a foreign program does.
 func (m *Memory) Remove(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.remove(key)
 }
 
-// put gives a key other bytes; the caller holds mu.
+// put sets the bytes of a key; the caller holds mu.
 func (m *Memory) put(key string, o stored) stored {
 	if !m.traits.Versioned {
 		m.objects[key] = versions{o}
@@ -175,7 +177,7 @@ func (m *Memory) put(key string, o stored) stored {
 	return o
 }
 
-// remove takes away what is at a key; the caller holds mu.
+// remove removes the object at a key; the caller holds mu.
 func (m *Memory) remove(key string) {
 	if m.traits.Versioned {
 		m.put(key, stored{marker: true})
@@ -191,7 +193,7 @@ func (m *Memory) Open() int {
 	return len(m.uploads)
 }
 
-// Bytes returns what is at a key, nil for nothing.
+// Bytes returns the bytes at a key, or nil if there are none.
 func (m *Memory) Bytes(key string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,7 +201,7 @@ func (m *Memory) Bytes(key string) []byte {
 	return slices.Clone(o.data)
 }
 
-// Spoil changes a byte of what is at a key, as a broken store does.
+// Spoil changes a byte at a key, as a broken store does.
 func (m *Memory) Spoil(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,7 +211,7 @@ func (m *Memory) Spoil(key string) {
 	o.data[len(o.data)/2] ^= 1
 }
 
-// Put writes a key as somebody else's program does.
+// Put writes a key, as a foreign program does.
 func (m *Memory) Put(key string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -217,8 +219,8 @@ func (m *Memory) Put(key string, data []byte) {
 	m.put(key, stored{data: slices.Clone(data), etag: fmt.Sprintf("foreign-%d", m.next)})
 }
 
-// Take writes to a key what is there, with the same ETag, as another program does that has
-// the same bytes: meta is its user metadata.
+// Take rewrites the bytes at a key with the same ETag, as a foreign program with
+// the same bytes does. meta is the new user metadata.
 func (m *Memory) Take(key string, meta map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,7 +231,7 @@ func (m *Memory) Take(key string, meta map[string]string) {
 
 // Failure is an error as package object makes them.
 func Failure(kind moraine.Kind, refused bool) error {
-	return object.MakeError(kind, refused, errors.New("made to fail"))
+	return object.MakeError(kind, refused, errors.New("injected failure"))
 }
 
 func (m *Memory) do(ctx context.Context, op, key string, fn func() error) error {
@@ -272,12 +274,12 @@ func (m *Memory) find(r object.Ref) (stored, error) {
 	case !ok:
 		return o, missing("key")
 	case r.ETag != "" && r.ETag != o.etag:
-		return o, object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %s is there", o.etag))
+		return o, object.MakeError(moraine.Conflict, true, fmt.Errorf("key has ETag %s", o.etag))
 	}
 	return o, nil
 }
 
-// info is what the bucket says of an object.
+// info is the bucket's description of an object.
 func (m *Memory) info(key string, o stored) object.Info {
 	i := object.Info{Ref: object.Ref{Key: key, Version: o.version, ETag: o.etag}, Size: int64(len(o.data)), Meta: maps.Clone(o.meta)}
 	if m.traits.WholeCRC {
@@ -306,7 +308,7 @@ func (m *Memory) Get(ctx context.Context, r object.Ref, off int64, dst []byte) e
 			return err
 		}
 		if off < 0 || off+int64(len(dst)) > int64(len(o.data)) {
-			return object.MakeError(moraine.Conflict, true, errors.New("past the end"))
+			return object.MakeError(moraine.Conflict, true, errors.New("range is past the end of the object"))
 		}
 		copy(dst, o.data[off:])
 		return nil
@@ -322,7 +324,7 @@ func (m *Memory) Delete(ctx context.Context, r object.Ref) error {
 			m.objects[r.Key] = slices.DeleteFunc(m.objects[r.Key], func(o stored) bool { return o.version == r.Version })
 		case !there:
 		case r.ETag != "" && have.etag != r.ETag && m.traits.IfMatchDelete:
-			return object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %q is there", have.etag))
+			return object.MakeError(moraine.Conflict, true, fmt.Errorf("key has ETag %q", have.etag))
 		default:
 			m.remove(r.Key)
 		}
@@ -370,7 +372,7 @@ func (m *Memory) PutPart(ctx context.Context, key, id string, number int, data [
 			return err
 		}
 		if crc.Sum(data) != sum {
-			return object.MakeError(moraine.Corrupt, true, errors.New("the sum is another"))
+			return object.MakeError(moraine.Corrupt, true, errors.New("part checksum mismatch"))
 		}
 		m.next++
 		part = object.Part{ETag: fmt.Sprintf("part-%d", m.next), CRC: sum, HasCRC: true}
@@ -391,12 +393,12 @@ func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Pa
 		for i, p := range parts {
 			have, ok := u.parts[i+1]
 			if !ok || have.etag != p.ETag {
-				return object.MakeError(moraine.InvalidArgument, true, fmt.Errorf("part %d is another", i+1))
+				return object.MakeError(moraine.InvalidArgument, true, fmt.Errorf("part %d has another ETag", i+1))
 			}
 			data = append(data, have.data...)
 		}
 		if known && m.traits.WholeCRC && crc.Sum(data) != sum {
-			return object.MakeError(moraine.Corrupt, true, errors.New("the sum is another"))
+			return object.MakeError(moraine.Corrupt, true, errors.New("object checksum mismatch"))
 		}
 		if err := m.allows(key, cond); err != nil {
 			return err
@@ -411,7 +413,7 @@ func (m *Memory) Complete(ctx context.Context, key, id string, parts []object.Pa
 	return info, err
 }
 
-// keep returns the bytes that are stored, where data was sent.
+// keep returns the bytes to store for the data that was sent.
 func (m *Memory) keep(data []byte) []byte {
 	if m.flip && len(data) > 0 {
 		m.flip = false
@@ -420,14 +422,14 @@ func (m *Memory) keep(data []byte) []byte {
 	return data
 }
 
-// allows evaluates the condition of a completion, as far as the bucket knows it.
+// allows evaluates the condition of a completion, as far as the bucket supports it.
 func (m *Memory) allows(key string, cond object.Condition) error {
 	have, there := m.objects[key].current()
 	switch {
 	case cond.Free && there && m.traits.IfNoneMatch:
-		return object.MakeError(moraine.Conflict, true, errors.New("the key is not free"))
+		return object.MakeError(moraine.Conflict, true, errors.New("key is not free"))
 	case cond.ETag != "" && have.etag != cond.ETag && m.traits.IfMatch:
-		return object.MakeError(moraine.Conflict, true, fmt.Errorf("etag %q is there", have.etag))
+		return object.MakeError(moraine.Conflict, true, fmt.Errorf("key has ETag %q", have.etag))
 	}
 	return nil
 }

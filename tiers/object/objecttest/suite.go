@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// Run holds a bucket to its contract. open returns an empty one.
+// Run tests a bucket against its contract. open returns an empty one.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for name, test := range map[string]func(t *testing.T, s Store){
 		"upload": testUpload, "empty object": testEmpty, "overwrite": testOverwrite, "ranges": testRanges,
@@ -34,7 +34,8 @@ func random(n int) []byte {
 
 func key(s Store, name string) string { return s.Prefix() + "/" + name }
 
-// Put uploads data in parts of a length, and returns what the store says of it.
+// Put uploads data in parts of a given length, and returns the store's description
+// of it.
 func Put(t testing.TB, s Store, key string, data []byte, partLen int, meta map[string]string) object.Info {
 	t.Helper()
 	ctx := t.Context()
@@ -114,7 +115,7 @@ func testAbort(t *testing.T, s Store) {
 	require.NoError(t, err)
 	require.NoError(t, s.Abort(ctx, key(s, "k"), id))
 	err = s.Abort(ctx, key(s, "k"), id)
-	if err != nil { // some stores answer a repeat as the first
+	if err != nil { // some stores repeat the first answer
 		require.ErrorIs(t, err, moraine.NotFound)
 	}
 	_, err = s.Complete(ctx, key(s, "k"), id, []object.Part{part}, 0, false, object.Condition{})
@@ -253,7 +254,7 @@ func testRepeats(t *testing.T, s Store) {
 	require.NoError(t, err)
 	requireBytes(t, s, info.Ref, []byte("again"))
 	_, err = s.Complete(context.WithoutCancel(ctx), key(s, "k"), id, []object.Part{part}, crc.Sum([]byte("again")), true, object.Condition{})
-	if err != nil { // some stores answer a repeat as the first
+	if err != nil { // some stores repeat the first answer
 		require.ErrorIs(t, err, moraine.NotFound)
 	}
 }

@@ -32,11 +32,11 @@ const (
 	CutRequest
 	// CutReply cuts the connection in the middle of the reply's body.
 	CutReply
-	// Hang answers nothing, until the caller gives up.
+	// Hang never answers; the request waits until the caller's time is over.
 	Hang
 )
 
-// Proxy stands before a server.
+// Proxy forwards requests to a server.
 type Proxy struct {
 	// URL is where it listens.
 	URL string
@@ -45,7 +45,7 @@ type Proxy struct {
 	rule func(r *http.Request) Fault
 }
 
-// OpOf names what a request asks for, as object.Metrics does.
+// OpOf names the operation of a request, as object.Metrics does.
 func OpOf(r *http.Request) string {
 	q := r.URL.Query()
 	switch {
@@ -71,13 +71,13 @@ func OpOf(r *http.Request) string {
 	return "put_part"
 }
 
-// NewProxy runs a proxy before endpoint until the test ends.
+// NewProxy runs a proxy in front of endpoint until the test ends.
 func NewProxy(t testing.TB, endpoint string) *Proxy {
 	t.Helper()
 	target, err := url.Parse(endpoint)
 	require.NoError(t, err)
 	p := &Proxy{}
-	// The signature covers the host that the client named: it stays.
+	// The signature covers the host that the client named, so it stays.
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = target.Scheme, target.Host, r.In.Host
@@ -90,15 +90,15 @@ func NewProxy(t testing.TB, endpoint string) *Proxy {
 	return p
 }
 
-// Set has rule decide about each request; nil lets all through.
+// Set sets the rule that decides each request; nil passes all.
 func (p *Proxy) Set(rule func(r *http.Request) Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rule = rule
 }
 
-// Once has the first request of an op meet f, and returns a function that tells
-// whether there was one.
+// Once applies f to the first request of an op, and returns a function that reports
+// whether it happened.
 func (p *Proxy) Once(op string, f Fault) (fired func() bool) {
 	var mu sync.Mutex
 	done := false

@@ -1,5 +1,9 @@
-// Package s3test is a real S3-compatible server for tests, in a process of its
-// own, and a proxy before it that loses answers.
+// Package s3test is a real S3-compatible server for tests, in a process of its own,
+// and a proxy that loses answers.
+//
+// One path through it: TestMain calls Main. A test calls Start for the shared
+// server, NewProxy in front of it, and Open for a bucket with a prefix of its own.
+// Proxy.Set or Proxy.Once injects faults.
 package s3test
 
 import (
@@ -18,8 +22,8 @@ import (
 
 const bucketName = "tier"
 
-// Main is TestMain's: in a process that Start started it serves and does not
-// return; elsewhere it runs the tests, and ends the server that they started.
+// Main is for TestMain. In a process that Start started, it serves and does not
+// return. Elsewhere it runs the tests, and ends the server that they started.
 func Main(m *testing.M) int {
 	if serve := childOf(); serve != nil {
 		return serve()
@@ -28,7 +32,7 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Server is a store. It runs, but between Kill and Restart.
+// Server is a store. It runs except between Kill and Restart.
 type Server struct {
 	Endpoint string
 	Keys     object.Keys
@@ -54,7 +58,7 @@ func Start(t testing.TB) *Server {
 	return shared.server
 }
 
-// New starts a store of the test's own, which may be killed; it ends with the
+// New starts a store only for this test, which may kill it. The store ends with the
 // test.
 func New(t testing.TB) *Server {
 	t.Helper()
@@ -65,7 +69,7 @@ func New(t testing.TB) *Server {
 }
 
 func start() (s *Server, err error) {
-	for range 5 { // the port may be taken between finding and using it
+	for range 5 { // another process may take the port before we use it
 		if s, err = startOnce(); err == nil {
 			return s, nil
 		}
@@ -96,15 +100,15 @@ func startOnce() (*Server, error) {
 	return s, err
 }
 
-// Kill ends the server's process, as kill -9 does. It may be called while a file
-// system that this process serves is mounted.
+// Kill ends the server's process like kill -9. It may be called while a file system
+// that this process serves is mounted.
 func (s *Server) Kill() error { return s.order(orderKill) }
 
-// Restart starts a server that was killed, at the same address, and returns when
-// it serves.
+// Restart starts a killed server again at the same address, and returns when it
+// serves.
 func (s *Server) Restart() error {
 	var err error
-	for range 5 { // something else may be at the port for a moment
+	for range 5 { // another process may briefly use the port
 		if err = s.order(orderStart); err == nil {
 			return nil
 		}
@@ -124,8 +128,8 @@ func (s *sharedServer) stop() {
 	}
 }
 
-// Config is that of a client of the store; keys begin with a prefix of the
-// test's own. endpoint is the server's, or that of a proxy before it.
+// Config is the config of a client of the store, with a key prefix of the test's
+// own. endpoint is that of the server, or of a proxy in front of it.
 func (s *Server) Config(t testing.TB, endpoint string) object.Config {
 	return object.Config{Bucket: bucketName, Prefix: prefixOf(t), Endpoint: endpoint, AccessKey: s.Keys.Access, SecretKey: s.Keys.Secret}
 }
@@ -139,7 +143,7 @@ func prefixOf(t testing.TB) string {
 	}, t.Name())
 }
 
-// Open returns a bucket of the test's own prefix.
+// Open returns a bucket with a prefix of the test's own.
 func (s *Server) Open(t testing.TB, endpoint string) *object.Bucket {
 	t.Helper()
 	b, err := object.New(s.Config(t, endpoint), object.Deps{})
@@ -147,8 +151,8 @@ func (s *Server) Open(t testing.TB, endpoint string) *object.Bucket {
 	return b
 }
 
-// KeysBelow lists the keys below the test's prefix, as the server's directory has
-// them.
+// KeysBelow lists the keys below the test's prefix, read from the server's
+// directory.
 func (s *Server) KeysBelow(t testing.TB, prefix string) (keys []string) {
 	t.Helper()
 	root := filepath.Join(s.dir, "buckets", bucketName)

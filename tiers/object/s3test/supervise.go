@@ -18,9 +18,9 @@ import (
 	"github.com/morainefs/moraine/tiers/object/localserver"
 )
 
-// The server is started and killed by a process between: a test that has a file
-// system of its own mounted cannot start processes (the child closes files of
-// the mount before it runs, and waits for a parent that waits for the child).
+// A process in between starts and kills the server. A test that has mounted a file
+// system of its own cannot start processes: the child closes files of the mount
+// before it runs, and waits for a parent that waits for the child.
 
 const (
 	dirVariable  = "MORAINE_S3TEST_DIR"
@@ -34,7 +34,7 @@ const (
 	answerDone = "done"
 )
 
-// childOf returns what this process is to do in place of tests; nil: nothing.
+// childOf returns what this process must run instead of tests; nil: nothing.
 func childOf() func() int {
 	switch os.Getenv(roleVariable) {
 	case roleServer:
@@ -49,7 +49,7 @@ func childOf() func() int {
 	return nil
 }
 
-// child runs this executable again, as something else.
+// child runs this executable again in another role.
 func child(role, dir, addr string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, dirVariable+"="+dir, addrVariable+"="+addr)
@@ -58,7 +58,7 @@ func child(role, dir, addr string) *exec.Cmd {
 	return cmd
 }
 
-// supervisor is the process between, as its parent sees it.
+// supervisor is the process in between, seen from its parent.
 type supervisor struct {
 	mu      sync.Mutex // guards orders and answers: one at a time
 	orders  io.WriteCloser
@@ -94,7 +94,7 @@ func (s *supervisor) begin(dir, addr string) error {
 	return <-started
 }
 
-// order has the process do something, and returns when it has.
+// order makes the process carry out an order, and returns when it has.
 func (s *supervisor) order(what string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *supervisor) end() {
 	<-s.done
 }
 
-// supervise follows orders until there are no more.
+// supervise carries out orders until there are no more.
 func supervise(orders io.Reader, answers io.Writer) int {
 	runtime.LockOSThread() // the server dies with the thread that forked it
 	var server *exec.Cmd
@@ -150,8 +150,8 @@ func supervise(orders io.Reader, answers io.Writer) int {
 	return 0
 }
 
-// serve starts a server and returns when it serves, with an error where it has
-// ended.
+// serve starts a server and returns when it serves. It returns an error if the
+// server has ended.
 func serve(server *exec.Cmd) error {
 	if err := server.Start(); err != nil {
 		return err
@@ -169,7 +169,7 @@ func serve(server *exec.Cmd) error {
 	}
 }
 
-// ended reports whether a child has ended, without taking its status.
+// ended reports whether a child has ended, without collecting its status.
 func ended(cmd *exec.Cmd) (bool, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 	if err != nil {
@@ -177,7 +177,7 @@ func ended(cmd *exec.Cmd) (bool, error) {
 	}
 	after := stat[strings.LastIndexByte(string(stat), ')')+1:]
 	if strings.HasPrefix(string(after), " Z") {
-		return true, errors.New("the object server ended as it began")
+		return true, errors.New("object server ended during its start")
 	}
 	return false, nil
 }
