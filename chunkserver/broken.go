@@ -7,16 +7,16 @@ import (
 	"github.com/morainefs/moraine/tiers"
 )
 
-// keeper is a device's tier, with the optional speeds that this package uses.
+// keeper is a device's tier, with the optional interfaces that this package uses.
 type keeper interface {
 	tiers.Tier
 	tiers.Viewer
 	tiers.Deleter
 }
 
-// brokenTier stands in for a device that could not be opened because the disk
-// answers with errors: it holds nothing that can be reached, and says so. The
-// host's other devices serve on; the service hears that this one is out.
+// brokenTier replaces the tier of a device that could not be opened because its
+// disk returns errors. It holds nothing and returns the error. The host's other
+// devices stay in service, and the metadata service learns that this one is out.
 type brokenTier struct{ err error }
 
 func (b brokenTier) Put(context.Context, tiers.Header, []byte, []uint32) error { return b.err }

@@ -8,25 +8,28 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// How the bucket answers goes to the service with each heartbeat. Requests of pieces and of
-// the mover show it while there are any; an idle bucket is asked now and then.
+// Each heartbeat reports the health of the bucket. Requests for pieces and those of
+// the mover show it while there are any; the server probes an idle bucket from time
+// to time.
 
-// watchedBucket is a Bucket that knows how its store answers, as *object.Bucket does.
+// watchedBucket is a Bucket that reports the health of its store, as *object.Bucket
+// does.
 type watchedBucket interface {
 	Health() object.Health
-	// Watch asks the store whether the bucket is there, unless it has answered within idle.
+	// Watch probes the bucket, unless the store has answered within idle.
 	Watch(ctx context.Context, idle time.Duration)
 }
 
 const (
-	// watchEvery is how often a server looks whether the bucket has answered of late, if the
-	// service has chosen it for that; watchSeldom, if not: of thousands of hosts a few need
-	// to ask often to know that the bucket hangs, the others that their own way to it works.
+	// watchEvery is how often a server checks the bucket if the leader has chosen
+	// it for that, and watchSeldom if not. Of thousands of hosts, a few need to
+	// probe often to detect that the bucket hangs. The others only verify that
+	// their own path to it works.
 	watchEvery  = 5 * time.Second
 	watchSeldom = time.Minute
 )
 
-// watchBucket asks an idle bucket now and then, until ctx ends.
+// watchBucket probes an idle bucket from time to time, until ctx ends.
 func (s *Server) watchBucket(ctx context.Context, b watchedBucket) {
 	tick := s.deps.Clock.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -48,7 +51,7 @@ func (s *Server) watchBucket(ctx context.Context, b watchedBucket) {
 	}
 }
 
-// bucketHealth is how the bucket answers, for a heartbeat; nil where there is none.
+// bucketHealth is the health of the bucket for a heartbeat; nil without a bucket.
 func (s *Server) bucketHealth() *wire.BucketHealth {
 	b, ok := s.deps.Bucket.(watchedBucket)
 	if !ok {
@@ -65,5 +68,5 @@ func (s *Server) bucketHealth() *wire.BucketHealth {
 	return w
 }
 
-// maxErrorText bounds the text of an error that a heartbeat carries.
+// maxErrorText limits the text of an error in a heartbeat.
 const maxErrorText = 300

@@ -15,59 +15,60 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Config is what an operator may set. Zero values are replaced by the defaults
-// that are named beside them.
+// Config holds the settings of an operator. Zero values mean the defaults given in
+// parentheses.
 type Config struct {
 	// Node is the host's id, as in its certificate; Rack its failure domain.
 	Node, Rack string
-	// Addresses are where clients reach it, AdminAddress where its metrics are.
+	// Addresses are where clients connect, AdminAddress is where metrics are
+	// served.
 	Addresses    []string
 	AdminAddress string
-	// Devices are its disks, each a directory that was made a device (disk.Format). One
-	// without a device is an error on a host that the service does not know yet, and on any
-	// other left out.
+	// Devices are the host's disks, each a directory formatted by disk.Format. A
+	// directory without a device is an error on a host that is new to the cluster.
+	// On any other host it is left out.
 	Devices []DeviceConfig
-	// Cluster is whom the devices must belong to. Zero: whoever answers.
+	// Cluster is the cluster that the devices must belong to. Zero: that of the
+	// metadata service that answers.
 	Cluster moraine.UUID
-	// Release is told to the service, for people.
+	// Release is reported to the metadata service, for people.
 	Release string
 
-	// MemoryBytes is all the memory for chunks: being received, being read, and
-	// kept to be read again (1 GiB).
+	// MemoryBytes is the memory for chunks: received, read, and cached (1 GiB).
 	MemoryBytes int64
-	// DirtyBytes bounds what of it is chunks that are in memory alone (a quarter): who
-	// brings more at level memory waits for the device.
+	// DirtyBytes limits the part of it for chunks that are only in memory (a
+	// quarter). Beyond it, puts at level memory wait for the device.
 	DirtyBytes int64
-	// MemoryPath is a directory of a hugetlbfs or DAX file system, or a DAX device,
-	// that the memory is to come from; empty: the machine's.
+	// MemoryPath is the source of the memory: a directory of a hugetlbfs or DAX
+	// file system, or a DAX device. Empty: the machine's memory.
 	MemoryPath string
-	// MemoryNode is the NUMA node that the memory is to be on, counted from 1 on; 0:
-	// any.
+	// MemoryNode is the NUMA node of the memory, counted from 1; 0: any.
 	MemoryNode int
-	// Prefault has all of the memory taken at the start, so that a machine that does
-	// not have it says so then.
+	// Prefault allocates all of the memory at the start, so that a machine with too
+	// little memory fails then.
 	Prefault bool
-	// Bucket is what Deps.Bucket serves, as s3://BUCKET/PREFIX; empty: none.
+	// Bucket is the bucket that Deps.Bucket serves, as s3://BUCKET/PREFIX; empty:
+	// none.
 	Bucket string
-	// PieceBytes bounds the pieces of objects in memory: being fetched, being
-	// sent, and kept for the next who asks (256 MiB).
+	// PieceBytes limits the pieces of objects in memory: fetched, sent, and cached
+	// (256 MiB).
 	PieceBytes int64
-	// HeartbeatInterval is how often the service hears of the host (1 s).
+	// HeartbeatInterval is the time between two heartbeats (1 s).
 	HeartbeatInterval time.Duration
 	// ReportInterval is the longest pause between two reports of all chunks of a
-	// device (1 h); with few chunks it is shorter. The first pass begins with the
-	// first heartbeat.
+	// device (1 h). With few chunks the pause is shorter. The first report begins
+	// with the first heartbeat.
 	ReportInterval time.Duration
-	// ScrubInterval is how often all that a device holds is read and verified
-	// (7 days; negative: only when somebody asks for it), ScrubBytesPerSecond how
-	// fast (32 MiB; negative: as fast as it goes).
+	// ScrubInterval is how often a scrub reads and verifies everything on a device
+	// (7 days; negative: only on request). ScrubBytesPerSecond is its rate (32 MiB;
+	// negative: no limit).
 	ScrubInterval       time.Duration
 	ScrubBytesPerSecond int64
-	// ScrubParity is in how many of 10,000 stripes a scrub compares the parity with the data
-	// (100; negative: none).
+	// ScrubParity is for how many of 10,000 stripes a scrub compares the parity
+	// with the data (100; negative: none).
 	ScrubParity int
-	// CorruptLimit is how many chunks of a device may be found corrupt within a
-	// day; one more, and the device is given up (16; negative: any number).
+	// CorruptLimit is how many chunks of a device may be corrupt within a day. One
+	// more, and the device goes out of service (16; negative: no limit).
 	CorruptLimit int
 }
 
@@ -75,32 +76,34 @@ type Config struct {
 type DeviceConfig struct {
 	// Dir is its directory.
 	Dir string
-	// CapacityBytes bounds what is kept there; 0: the file system's size.
+	// CapacityBytes limits the space of chunks; 0: the size of the file system.
 	CapacityBytes uint64
-	// SegmentBytes is the size of its segments; 0: what package disk takes.
+	// SegmentBytes is the size of its segments; 0: the default of package disk.
 	SegmentBytes int64
 }
 
-// Deps is what a test replaces.
+// Deps are the dependencies that a test replaces.
 type Deps struct {
-	// Meta is the metadata service; it follows the leader and has a session.
+	// Meta is the metadata service. It follows the leader and has a session.
 	// Required.
 	Meta transport.Metadata
-	// Bucket is what objects are read from; nil: none.
+	// Bucket is the source of objects; nil: none.
 	Bucket Bucket
-	// Pace waits until the process may receive so many bytes more, and go on working:
-	// before each object's piece that is read, and each chunk that is scrubbed. Default:
-	// without limits.
+	// Pace waits until the process may receive more bytes and use more processor
+	// time. The server calls it before it reads a piece of an object, and before it
+	// scrubs a chunk. Default: no limits.
 	Pace func(ctx context.Context, bytes int64) error
-	// CheckParity compares the parity of a stripe with its data, reports the parity chunks that
-	// differ, and returns a bit for each. nil: scrubs do not compare it.
+	// CheckParity compares the parity of a stripe with its data. It reports the
+	// parity chunks that differ, and returns a bit for each. nil: scrubs do not
+	// compare parity.
 	CheckParity func(ctx context.Context, stripe *wire.Stripe) (wrong uint32, err error)
-	// Probe opens a new, authenticated connection to one address of a server, and closes it.
-	// nil: the server tries nobody.
+	// Probe opens a new, authenticated connection to one address of a server, and
+	// closes it. nil: this server probes no other.
 	Probe func(ctx context.Context, role transport.Role, node, addr string) error
 	FS    vfs.FS // default: the machine's
-	// DiskHealth returns the health of the disks below a directory; nil where they report
-	// none. It may hang as a disk does. Default: the machine's disks, where FS is.
+	// DiskHealth returns the health of the disks below a directory; nil if they
+	// report none. It may hang as long as a disk does. Default: the disks of the
+	// machine that FS is on.
 	DiskHealth func(dir string) *wire.DiskHealth
 	Clock      clock.Clock
 	Log        *slog.Logger
@@ -154,24 +157,24 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Node == "":
-		return bad("a node id is needed")
+		return bad("node id is missing: set Node")
 	case len(c.Addresses) == 0:
-		return bad("no address is known that clients reach it at")
+		return bad("address for clients is missing: set Addresses")
 	case len(c.Devices) == 0:
-		return bad("no device is named")
+		return bad("no device given: set Devices")
 	case c.MemoryBytes < 4*moraine.MaxChunkSize:
-		return bad("less memory than four chunks of the greatest size (64 MiB)")
+		return bad("chunk memory is below the minimum of four chunks of the largest size (64 MiB)")
 	case c.DirtyBytes < 0 || c.DirtyBytes > c.MemoryBytes*3/4:
-		return bad("chunks that are in memory alone may take three quarters of the memory at most")
+		return bad("chunks that are only in memory may use at most three quarters of the memory: lower DirtyBytes")
 	case c.PieceBytes < 2*maxPiece:
-		return bad("less memory for pieces of objects than two of them (32 MiB)")
+		return bad("piece memory is below the minimum of two pieces (32 MiB)")
 	case c.HeartbeatInterval < 0 || c.ReportInterval < 0:
-		return bad("an interval is negative")
+		return bad("negative interval")
 	}
 	seen := map[string]bool{}
 	for _, d := range c.Devices {
 		if d.Dir == "" || seen[d.Dir] {
-			return bad("a device is named twice, or has no directory")
+			return bad("device is listed twice, or has no directory")
 		}
 		seen[d.Dir] = true
 	}

@@ -21,38 +21,40 @@ type device struct {
 	uuid moraine.UUID
 	// tier is the host's memory over medium.
 	tier *mem.Tier
-	// medium is what a scrub reads: the disk, past any cache; watch what it does.
+	// medium is the disk below any cache, which a scrub reads. watch measures it.
 	medium keeper
 	watch  *watched
 	scrub  *scrubState
-	again  chan struct{}                   // poked where its report is to begin now
-	settle chan struct{}                   // poked where the service has chunks of it recorded as in memory
-	health atomic.Pointer[wire.DiskHealth] // nil where the disk does not tell
-	// id is given at the first registration, epoch at the first of each boot.
+	again  chan struct{}                   // signalled to begin the device's report now
+	settle chan struct{}                   // signalled while the metadata service records chunks of the device as in memory
+	health atomic.Pointer[wire.DiskHealth] // nil if the disk does not report it
+	// id is assigned at the first registration, epoch at the first registration of
+	// each boot.
 	id    moraine.DeviceID
 	epoch atomic.Uint64
-	// promises is the room of the puts that are under way.
+	// promises is the space reserved by running puts.
 	promises atomic.Int64
-	deleting atomic.Bool // deletions are carried out on it
-	// reporting: a report of all its chunks is under way; passes is how many have ended.
+	deleting atomic.Bool // deletions are running on it
+	// reporting: a report of all its chunks is running. passes counts the finished
+	// ones.
 	reporting atomic.Bool
 	passes    atomic.Uint64
-	// leave is closed to let it go; left when nothing works on it any more, closed when
-	// it is closed then.
+	// leave is closed to drop the device, left once nothing uses it, and closed
+	// once it is then closed.
 	leave, left, closed chan struct{}
 }
 
-// fleet is all devices of the host. byID is complete once they are registered,
-// and a fleet does not change then: another takes its place.
+// fleet is all devices of the host. byID is complete once they are registered. A
+// fleet never changes after that: a new one replaces it.
 type fleet struct {
 	devices  []*device
 	byID     map[moraine.DeviceID]*device
 	cluster  moraine.UUID
 	memory   *mem.Memory
-	nameless int // devices that were left out, since even their names could not be read
+	nameless int // devices left out because their identity could not be read
 }
 
-// reportAgain has every device report all that it holds, now. f may be nil.
+// reportAgain makes every device report all its chunks now. f may be nil.
 func (f *fleet) reportAgain() {
 	if f == nil {
 		return
@@ -60,7 +62,7 @@ func (f *fleet) reportAgain() {
 	for _, d := range f.devices {
 		select {
 		case d.again <- struct{}{}:
-		default: // it is to already
+		default: // already signalled
 		}
 	}
 }
@@ -73,10 +75,10 @@ func (f *fleet) close(log *slog.Logger) {
 	}
 }
 
-// openDevices opens all devices. A disk that answers with I/O errors, or is not there,
-// does not stop the others, if there is one that works; but a host that is new to the
-// cluster starts with all of its devices, or not at all: a name that is mistyped is found
-// then. On error none is left open.
+// openDevices opens all devices. A disk that is missing or returns I/O errors does
+// not stop the others, if at least one works. A host that is new to the cluster
+// starts with all of its devices or not at all, so that a mistyped name is
+// detected. On error no device is left open.
 func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, error) {
 	f := &fleet{byID: map[moraine.DeviceID]*device{}, cluster: s.cfg.Cluster, memory: memory}
 	s.loadIncarnation()
@@ -85,15 +87,15 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 		return nil, err
 	}
 	working, broken := false, error(nil)
-	var without []func() // logs what is served without
+	var without []func() // functions that log the devices left out
 	for _, cfg := range s.cfg.Devices {
 		d, err := s.openDevice(cfg, f)
 		if errors.Is(err, moraine.IOError) || errors.Is(err, moraine.NotFound) && !fresh {
-			without = append(without, func() { s.deps.Log.Error("device does not work; serving without it", "device", cfg.Dir, "err", err) })
+			without = append(without, func() { s.deps.Log.Error("device left out", "device", cfg.Dir, "err", err) })
 			broken = errors.Join(broken, err)
 			if d == nil {
 				f.nameless++
-				continue // not even its name can be read
+				continue // its identity cannot be read
 			}
 		} else if err != nil {
 			f.close(s.deps.Log)
@@ -112,9 +114,9 @@ func (s *Server) openDevices(ctx context.Context, memory *mem.Memory) (*fleet, e
 	return f, nil
 }
 
-// introduce asks the service what cannot be known without it: whose the devices
-// are to be, where nobody said, and, where a directory holds no device, whether
-// this host is new to the cluster.
+// introduce gets from the metadata service what only it knows. That is the cluster
+// of the devices, if none is configured. If a directory holds no device, it is also
+// whether this host is new to the cluster.
 func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error) {
 	empty := false
 	for _, cfg := range s.cfg.Devices {
@@ -124,21 +126,21 @@ func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error
 	if !empty && !f.cluster.IsZero() {
 		return false, nil
 	}
-	err = s.retry(ctx, "ask for the cluster", func(ctx context.Context) error {
+	err = s.retry(ctx, "cluster lookup", func(ctx context.Context) error {
 		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 		if err != nil {
 			return err
 		}
 		id := resp.GetCluster().GetCluster()
 		if len(id) != len(f.cluster) {
-			return &moraine.Error{Op: "chunkserver.Run", Kind: moraine.Unavailable, Err: errors.New("the cluster has no identity yet")}
+			return &moraine.Error{Op: "chunkserver.Run", Kind: moraine.Unavailable, Err: errors.New("cluster has no identity yet: initialise the metadata service first")}
 		}
 		if f.cluster.IsZero() {
 			f.cluster = moraine.UUID(id)
 		}
 		if got := moraine.UUID(id); got != f.cluster {
 			return &moraine.Error{Op: "chunkserver.Run", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
-				Err: fmt.Errorf("the devices are to belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
+				Err: fmt.Errorf("devices must belong to cluster %s, but the metadata service is of cluster %s", f.cluster, got)}
 		}
 		fresh = !slices.ContainsFunc(resp.GetCluster().GetTopology().GetHosts(), func(h *wire.Host) bool { return h.GetId() == s.cfg.Node })
 		return nil
@@ -146,10 +148,10 @@ func (s *Server) introduce(ctx context.Context, f *fleet) (fresh bool, err error
 	return fresh, err
 }
 
-// openDevice opens one device. With an IOError it returns the device that is out of
-// service, if its identity can be read. NotFound: there is none in the directory, which is
-// left as it is. It may be mistyped, or the place of a disk that is not mounted: what was
-// written there would be on the wrong disk, and hide the right one.
+// openDevice opens one device. With an IOError it returns the failed device, if its
+// identity can be read. NotFound: the directory holds no device, and is left as it
+// is. The name may be mistyped, or the disk of the directory is not mounted. A
+// device made there would be on the wrong disk, and hide the right one.
 func (s *Server) openDevice(cfg DeviceConfig, f *fleet) (*device, error) {
 	cluster := f.cluster
 	identity, err := disk.ReadIdentity(s.deps.FS, cfg.Dir)
@@ -158,7 +160,7 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet) (*device, error) {
 			return nil, err
 		}
 		return nil, &moraine.Error{Op: "open device", Ref: cfg.Dir, Kind: moraine.NotFound,
-			Err: fmt.Errorf("there is no device in it: correct the name, mount its disk, or make a new device of it by `moraine device format %s`", cfg.Dir)}
+			Err: fmt.Errorf("directory holds no device: correct the name, mount its disk, or make a new device with `moraine device format %s`", cfg.Dir)}
 	}
 	if err != nil {
 		return nil, err
@@ -179,14 +181,14 @@ func (s *Server) openDevice(cfg DeviceConfig, f *fleet) (*device, error) {
 	return d, nil
 }
 
-// newDevice puts the watch over a disk, and the host's memory over both.
+// newDevice stacks the watch over a disk, and the host's memory over both.
 func (s *Server) newDevice(f *fleet, dir string, uuid moraine.UUID, disk keeper) *device {
 	w := watch(disk, s.deps.Clock, s.cfg.CorruptLimit)
 	return &device{dir: dir, uuid: uuid, tier: f.memory.Over(w, f.cluster), medium: w, watch: w, scrub: newScrubState(s.cfg.ScrubBytesPerSecond),
 		again: make(chan struct{}, 1), settle: make(chan struct{}, 1), leave: make(chan struct{}), left: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// describe is the device as the service is told of it.
+// describe describes the device for the metadata service.
 func (d *device) describe() *wire.Device {
 	u := d.tier.Usage()
 	w := &wire.Device{
@@ -208,7 +210,7 @@ const (
 	maxRetry = 2 * time.Second
 )
 
-// retry calls fn until it succeeds, fails for good, or ctx ends.
+// retry calls fn until it succeeds, until it fails permanently, or until ctx ends.
 func (s *Server) retry(ctx context.Context, what string, fn func(context.Context) error) error {
 	for wait := minRetry; ; wait = min(2*wait, maxRetry) {
 		err := fn(ctx)
@@ -218,7 +220,7 @@ func (s *Server) retry(ctx context.Context, what string, fn func(context.Context
 		if final(err) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		s.deps.Log.Warn("the metadata service does not answer; trying again", "request", what, "err", err)
+		s.deps.Log.Warn("metadata request retried", "request", what, "err", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -227,8 +229,8 @@ func (s *Server) retry(ctx context.Context, what string, fn func(context.Context
 	}
 }
 
-// final reports whether a request would fail again for the same reason, however often it
-// is made.
+// final reports whether a request would fail again for the same reason at every
+// retry.
 func final(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.WrongCluster, moraine.PermissionDenied, moraine.Unauthenticated, moraine.InvalidArgument, moraine.Unimplemented:
@@ -237,7 +239,7 @@ func final(err error) bool {
 	return false
 }
 
-// orNil makes a nil error a kind that no case is about.
+// orNil replaces nil by an error of a kind that no case matches.
 func orNil(err error) error {
 	if err == nil {
 		return moraine.Internal

@@ -14,35 +14,43 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Devices come and go while the server runs. Who registers the host is the loop of
-// heartbeats alone: of two registrations at once the older would declare out what the
-// newer one had added. So a change is made ready by SetDevices, which may take as long as
-// it takes to open a device, and handed to the loop, which registers the host with it
-// until the service has answered, and then serves by it. What was let go is closed last,
-// when the service knows that it is not here any more.
+// Devices come and go while the server runs. Only the heartbeat loop registers the
+// host: of two concurrent registrations, the older would mark as out what the newer
+// had added.
+//
+// SetDevices prepares a change, which takes as long as opening a device does, and
+// hands it to the loop. The loop registers the host with the change until the
+// metadata service has answered. Then the server uses the new set of devices.
+// Dropped devices are closed last, once the metadata service knows that they are
+// not here.
 
-// change is a set of devices to come and to go. Once it is handed over it is the loop's:
-// see registrar.
+// change is a set of devices to add and to drop. After the handover the loop owns
+// it: see registrar.
 type change struct {
 	add, drop []*device
 	want      []DeviceConfig
-	done      chan struct{} // closed when the host serves by it, or never will
-	err       error         // why it never will
+	done      chan struct{} // closed when the change is in use, or never will be
+	err       error         // why it never will be
 }
 
-// closeWait is how long SetDevices waits for what was let go to be closed: a disk that
-// hangs, as the one that is replaced may, must not keep others out for ever.
+// closeWait is how long SetDevices waits until dropped devices are closed. A disk
+// that hangs, as one that is being replaced may, must not block other changes for
+// ever.
 const closeWait = 30 * time.Second
 
-// SetDevices has the running server serve the devices that are named, and no others: a
-// directory that is new must be a device already, as at a start of a known host; one that
-// is named no more, or holds another disk by now, is let go and closed, so that its file
-// system can be unmounted. A device that counts is not let go: it must be out or retired
-// (drained and empty is not enough: chunks may be on it whose commit is still to come);
-// nor is what cannot be used taken. The error names each device that was left as it was, or
-// is not closed yet, and why; the others have changed. It returns when the service knows of
-// the change, or has refused it, or ctx has ended: then the change goes on. One call at a
-// time.
+// SetDevices makes the running server use the given devices and no others. A new
+// directory must already be a device, as at the start of a known host. A device
+// that is not listed, or whose directory now holds another disk, is dropped and
+// closed, so that its file system can be unmounted.
+//
+// A device that counts is not dropped: it must be out or retired. Drained and empty
+// is not enough, since it may hold chunks whose commit is still to come. Nor is an
+// unusable device added.
+//
+// The error names each device that is unchanged or not closed yet, and the reason;
+// the other devices have changed. SetDevices returns when the metadata service
+// knows the change or has refused it, or when ctx has ended: then the change
+// continues. Only one call may run at a time.
 func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	cfg := s.cfg
 	cfg.Devices = want
@@ -51,11 +59,12 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	}
 	f := s.fleet.Load()
 	if f == nil {
-		return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+		return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
 	}
 	drop, kept := s.surplus(ctx, f, want)
-	// What is new comes first: what is let go may take long to close. Only what takes the
-	// place of that, or is the same disk below another directory, must wait for it.
+	// New devices come first: dropped ones may take long to close. Only a device
+	// that replaces a dropped one, or is the same disk below another directory,
+	// must wait for it.
 	now, later := s.apart(f, want)
 	add, refused := s.openNew(f, now)
 	kept = errors.Join(kept, refused)
@@ -77,10 +86,10 @@ func (s *Server) SetDevices(ctx context.Context, want []DeviceConfig) error {
 	return errors.Join(kept, refused, err)
 }
 
-// handAll has the host serve by a change. Where the service refuses what it says, each
-// device of it comes or goes by itself, so that one that is refused leaves the others. It
-// returns those that were let go, and names those that were refused; err: nothing more can
-// be done now.
+// handAll applies a change. If the metadata service refuses it, each device of the
+// change is tried by itself, so that one refused device does not stop the others.
+// It returns the dropped devices and the refused ones. err: no further change is
+// possible now.
 func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, refused, err error) {
 	err = s.hand(ctx, c)
 	if err == nil {
@@ -108,7 +117,7 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 	}
 	for _, d := range c.add {
 		select {
-		case <-d.closed: // it can be opened again
+		case <-d.closed: // it can be reopened
 		default:
 			refused = errors.Join(refused, stillOpen(d))
 			continue
@@ -127,8 +136,8 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 	return dropped, refused, nil
 }
 
-// apart tells the devices that can be opened now from those at the directory of one that is
-// served, or that are served below another directory.
+// apart separates the devices that can be opened now from the others. The others
+// are in the directory of a device in use, or are in use below another directory.
 func (s *Server) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig) {
 	for _, c := range want {
 		identity, err := disk.ReadIdentity(s.deps.FS, c.Dir)
@@ -141,8 +150,8 @@ func (s *Server) apart(f *fleet, want []DeviceConfig) (now, later []DeviceConfig
 	return now, later
 }
 
-// awaitClosed waits until devices that were let go are closed. The error names those that
-// are not within closeWait; they are closed as soon as their disks answer.
+// awaitClosed waits until dropped devices are closed. The error names those that
+// are not closed within closeWait; they are closed as soon as their disks answer.
 func (s *Server) awaitClosed(ctx context.Context, drop []*device) (open error) {
 	if len(drop) == 0 {
 		return nil
@@ -169,12 +178,12 @@ func (s *Server) awaitClosed(ctx context.Context, drop []*device) (open error) {
 }
 
 func stillOpen(d *device) error {
-	return &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Busy,
-		Err: errors.New("it is not served, but its disk does not answer: it is closed, and its file system can be unmounted, when it does")}
+	return &moraine.Error{Op: "drop device", Ref: d.dir, Kind: moraine.Busy,
+		Err: errors.New("device is not in use, but its disk does not answer: wait until it is closed before you unmount its file system")}
 }
 
-// surplus returns the devices of f that are to be let go and may be. The error names those
-// that may not.
+// surplus returns the devices of f that are to be dropped and may be. The error
+// names those that may not.
 func (s *Server) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (drop []*device, refused error) {
 	var known map[moraine.UUID]*wire.Device
 	for _, d := range f.devices {
@@ -196,13 +205,13 @@ func (s *Server) surplus(ctx context.Context, f *fleet, want []DeviceConfig) (dr
 	return drop, refused
 }
 
-// replaced reports whether another device is in the directory of one by now.
+// replaced reports whether the directory of a device now holds another device.
 func (s *Server) replaced(d *device) bool {
 	identity, err := disk.ReadIdentity(s.deps.FS, d.dir)
 	return err == nil && identity.Device != d.uuid
 }
 
-// knownDevices are the devices of this host, as the service knows them.
+// knownDevices returns the devices of this host that the metadata service knows.
 func (s *Server) knownDevices(ctx context.Context) (map[moraine.UUID]*wire.Device, error) {
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
@@ -222,19 +231,19 @@ func (s *Server) knownDevices(ctx context.Context) (map[moraine.UUID]*wire.Devic
 	return out, nil
 }
 
-// mayLeave returns why a device must not be let go, or nil; known is nil where the
-// service has it on another host, or not at all.
+// mayLeave returns why a device must not be dropped, or nil. known is nil if the
+// metadata service has the device on another host, or not at all.
 func mayLeave(d *device, known *wire.Device) error {
 	switch known.GetState() {
 	case wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_RETIRED, wire.DeviceState_DEVICE_STATE_UNSPECIFIED:
 		return nil
 	}
-	return &moraine.Error{Op: "let a device go", Ref: d.dir, Kind: moraine.Conflict,
-		Err: fmt.Errorf("what it holds counts: drain it first (`moraine device set %d draining`) and retire it once nothing is on it (`moraine device set %d retired`), or, to carry its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id, d.id)}
+	return &moraine.Error{Op: "drop device", Ref: d.dir, Kind: moraine.Conflict,
+		Err: fmt.Errorf("device still counts: drain it first (`moraine device set %d draining`) and, once it is empty, retire it (`moraine device set %d retired`); or, to move its disk to another host, set it out (`moraine device set %d out`)", d.id, d.id, d.id)}
 }
 
-// openNew opens the devices that are named and not served yet. The error names those that
-// cannot be used.
+// openNew opens the listed devices that are not in use yet. The error names those
+// that cannot be used.
 func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused error) {
 	for _, c := range want {
 		if slices.ContainsFunc(f.devices, func(d *device) bool { return d.dir == c.Dir }) {
@@ -243,11 +252,11 @@ func (s *Server) openNew(f *fleet, want []DeviceConfig) (add []*device, refused 
 		d, err := s.openDevice(c, f)
 		same := func(o *device) bool { return o.uuid == d.uuid }
 		if err == nil && slices.ContainsFunc(f.devices, same) {
-			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("it is served from another directory")}
+			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Busy, Err: errors.New("device is already in use from another directory")}
 		}
 		if i := slices.IndexFunc(add, same); err == nil && i >= 0 {
 			err = &moraine.Error{Op: "open device", Ref: c.Dir, Kind: moraine.Conflict,
-				Err: fmt.Errorf("it is a copy of the device in %s: one device can be there once, so empty one of the two and format it anew", add[i].dir)}
+				Err: fmt.Errorf("device is a copy of the one in %s: empty one of the two directories and format it again", add[i].dir)}
 		}
 		if err == nil {
 			add = append(add, d)
@@ -271,7 +280,7 @@ func (s *Server) ending() error {
 	return &moraine.Error{Op: "set devices", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("shutting down")}
 }
 
-// hand gives a change to the loop of heartbeats, and waits until the host serves by it.
+// hand gives a change to the heartbeat loop, and waits until the change is in use.
 func (s *Server) hand(ctx context.Context, c *change) error {
 	if len(c.add) == 0 && len(c.drop) == 0 {
 		return nil
@@ -292,7 +301,7 @@ func (s *Server) hand(ctx context.Context, c *change) error {
 			return c.err
 		}
 		for _, d := range c.add {
-			s.deps.Log.Info("took a device", "device", d.dir, "id", d.id)
+			s.deps.Log.Info("device added", "device", d.dir, "id", d.id)
 		}
 		return nil
 	case <-s.ended:
@@ -302,16 +311,16 @@ func (s *Server) hand(ctx context.Context, c *change) error {
 	}
 }
 
-// abandon closes what a change would have added.
+// abandon closes the devices that a change would have added.
 func (c *change) abandon(s *Server) {
 	for _, d := range c.add {
 		s.closeDevice(d)
 	}
 }
 
-// refuse ends a change that will never be served by, when what it would have added is
-// closed, or closeWait has passed. It returns at once: a disk that hangs while it is closed
-// holds up no heartbeat.
+// refuse ends a change that will never be used, once the devices that it would have
+// added are closed or closeWait has passed. It returns at once: a disk that hangs
+// during its close delays no heartbeat.
 func (c *change) refuse(ctx context.Context, s *Server, g *errgroup.Group, err error) {
 	for _, d := range c.add {
 		g.Go(func() error {
@@ -327,7 +336,7 @@ func (c *change) refuse(ctx context.Context, s *Server, g *errgroup.Group, err e
 	})
 }
 
-// fleet is what is served by the change, where old is served now.
+// fleet is the fleet after the change, where old is in use now.
 func (c *change) fleet(old *fleet) *fleet {
 	f := &fleet{cluster: old.cluster, memory: old.memory, byID: make(map[moraine.DeviceID]*device)}
 	for _, d := range old.devices {
@@ -338,7 +347,7 @@ func (c *change) fleet(old *fleet) *fleet {
 	}
 	f.devices = append(f.devices, c.add...)
 	for _, d := range c.add {
-		if d.id != 0 { // by a registration that failed after that
+		if d.id != 0 { // set by a registration that failed afterwards
 			f.byID[d.id] = d
 		}
 	}
@@ -350,8 +359,8 @@ func (c *change) fleet(old *fleet) *fleet {
 	return f
 }
 
-// serveBy serves by a change that the host is registered with: by the time that the
-// service has chunks put on what is new, it is found here.
+// serveBy puts a registered change into use. The server finds a new device here
+// before the metadata service has chunks put on it.
 func (s *Server) serveBy(ctx context.Context, g *errgroup.Group, f *fleet, c *change) {
 	for _, d := range c.add {
 		d.tier.Admit()
@@ -363,7 +372,7 @@ func (s *Server) serveBy(ctx context.Context, g *errgroup.Group, f *fleet, c *ch
 		g.Go(func() error {
 			<-d.left
 			s.closeDevice(d)
-			s.deps.Log.Info("let a device go: its file system may be unmounted", "device", d.dir, "id", d.id)
+			s.deps.Log.Info("device dropped", "device", d.dir, "id", d.id)
 			close(d.closed)
 			return nil
 		})
@@ -371,9 +380,9 @@ func (s *Server) serveBy(ctx context.Context, g *errgroup.Group, f *fleet, c *ch
 	close(c.done)
 }
 
-// tend does what a device needs while it is served, until ctx ends or it is let go, and
-// returns when all of it has ended. An error names what was acknowledged in memory and
-// could not be written.
+// tend runs the tasks of a device in use, until ctx ends or the device is dropped,
+// and returns when all of them have ended. An error names the chunks acknowledged
+// in memory that could not be written.
 func (s *Server) tend(ctx context.Context, d *device) error {
 	defer close(d.left)
 	ctx, cancel := context.WithCancel(ctx)
@@ -395,7 +404,7 @@ func (s *Server) tend(ctx context.Context, d *device) error {
 	select {
 	case <-d.leave: // nothing on it counts
 		if err != nil {
-			s.deps.Log.Warn("not all that was in memory reached a device that is let go", "device", d.dir, "err", err)
+			s.deps.Log.Warn("memory chunks not written to dropped device", "device", d.dir, "err", err)
 		}
 		return nil
 	default:

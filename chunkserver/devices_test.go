@@ -24,7 +24,7 @@ func format(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, err)
 }
 
-// free holds that nobody has a device open: another process may.
+// free checks that nothing has a device open, so that another process may open it.
 func free(t *testing.T, fsys vfs.FS, dir string) {
 	t.Helper()
 	d, err := disk.Open(disk.Config{Dir: dir, Cluster: cluster, SegmentBytes: 4 << 20}, disk.Deps{FS: fsys})
@@ -32,7 +32,7 @@ func free(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, d.Close())
 }
 
-// serves sets what the devices of a host are to be.
+// serves sets the devices of a host.
 func (h *host) serves(t *testing.T, dirs ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,7 +40,7 @@ func (h *host) serves(t *testing.T, dirs ...string) error {
 	return h.SetDevices(ctx, config(dirs...).Devices)
 }
 
-// state has the service know a device in a state.
+// state sets the state of a device in the metadata service.
 func (f *fakeMeta) state(id uint32, to wire.DeviceState, claimed uint64) {
 	f.set(func() {
 		for _, h := range f.hosts {
@@ -53,7 +53,7 @@ func (f *fakeMeta) state(id uint32, to wire.DeviceState, claimed uint64) {
 	})
 }
 
-// registered is how many devices the host named last.
+// registered is how many devices the last registration listed.
 func (f *fakeMeta) registered() int { return len(f.lastHost().GetDevices()) }
 
 func on(c testChunk, device uint32) testChunk {
@@ -61,8 +61,9 @@ func on(c testChunk, device uint32) testChunk {
 	return c
 }
 
-// TestDeviceIsTakenWhileRunning: a device that is made while the server runs comes into
-// service, keeps and serves chunks and is told of, and those that were there go on.
+// TestDeviceIsTakenWhileRunning: a device made while the server runs comes into
+// service, stores and serves chunks, and is reported. The existing devices
+// continue.
 func TestDeviceIsTakenWhileRunning(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -73,7 +74,7 @@ func TestDeviceIsTakenWhileRunning(t *testing.T) {
 	require.ErrorIs(t, h.serves(t, "/a", "/b"), moraine.NotFound, "it may be a disk that is not mounted")
 	require.ErrorIs(t, h.serves(t), moraine.InvalidArgument, "a host without any is a mistake")
 	format(t, fsys, "/b")
-	for range 2 { // again changes nothing
+	for range 2 { // a repeat changes nothing
 		require.NoError(t, h.serves(t, "/a", "/b"))
 	}
 	require.Equal(t, 2, meta.registered())
@@ -91,23 +92,23 @@ func TestDeviceIsTakenWhileRunning(t *testing.T) {
 	second.check(t, h)
 }
 
-// TestDeviceIsLetGo: a device that is named no more is closed, and no sooner than the
-// service has it out or retired: drained and empty does not do, for what was put on it may be
-// committed yet. A request for it is refused then, and
-// never answered as if its chunks were gone.
+// TestDeviceIsLetGo: a device that is not listed is closed, but only once it is out
+// or retired. Drained and empty is not enough, since chunks on it may still be
+// committed. After that a request for it is refused, and never answered as if its
+// chunks were gone.
 func TestDeviceIsLetGo(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state   wire.DeviceState
 		claimed uint64
 		may     bool
 	}{
-		"in":                   {state: wire.DeviceState_DEVICE_STATE_IN},
-		"draining":             {state: wire.DeviceState_DEVICE_STATE_DRAINING, claimed: 3},
-		"drained":              {state: wire.DeviceState_DEVICE_STATE_DRAINING},
-		"out, to be carried":   {state: wire.DeviceState_DEVICE_STATE_OUT, claimed: 3, may: true},
-		"retired":              {state: wire.DeviceState_DEVICE_STATE_RETIRED, may: true},
-		"of another host now":  {may: true},
-		"out, and asked twice": {state: wire.DeviceState_DEVICE_STATE_OUT, may: true},
+		"in":                     {state: wire.DeviceState_DEVICE_STATE_IN},
+		"draining":               {state: wire.DeviceState_DEVICE_STATE_DRAINING, claimed: 3},
+		"drained":                {state: wire.DeviceState_DEVICE_STATE_DRAINING},
+		"out, to be carried":     {state: wire.DeviceState_DEVICE_STATE_OUT, claimed: 3, may: true},
+		"retired":                {state: wire.DeviceState_DEVICE_STATE_RETIRED, may: true},
+		"of another host now":    {may: true},
+		"out, and dropped twice": {state: wire.DeviceState_DEVICE_STATE_OUT, may: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fsys, meta := vfs.NewMem(1), newFakeMeta()
@@ -140,8 +141,8 @@ func TestDeviceIsLetGo(t *testing.T) {
 	}
 }
 
-// TestDeviceIsReplacedAndCarried: the disk below a directory is another one by now, and the
-// one that was there goes on on another host, with what it holds.
+// TestDeviceIsReplacedAndCarried: another disk is mounted at a directory, and the
+// earlier one continues on another host with its chunks.
 func TestDeviceIsReplacedAndCarried(t *testing.T) {
 	meta := newFakeMeta()
 	cfg := config("/disk1", "/disk2")
@@ -150,8 +151,8 @@ func TestDeviceIsReplacedAndCarried(t *testing.T) {
 	c := on(chunk(2, 80_000), 2)
 	_, err := c.put(t, h)
 	require.NoError(t, err)
-	// The other host runs already, with a disk of its own. It is the same machine, as far
-	// as disks go: what is carried is which directory is named.
+	// The other host already runs with a disk of its own. Both run on the same
+	// machine here; only the listed directories differ.
 	format(t, fsys, "/disk3")
 	other := config("/disk3")
 	other.Node = "n2"
@@ -170,9 +171,10 @@ func TestDeviceIsReplacedAndCarried(t *testing.T) {
 	d.check(t, h)
 }
 
-// TestDevicesChangeThoughRepliesAreLost is the fault table: the registration fails a few
-// times, or is carried out while its answer is lost. Meanwhile the host goes on as before,
-// is not registered without what is new, and in the end serves by the change.
+// TestDevicesChangeThoughRepliesAreLost is the fault table: the registration fails
+// a few times, or succeeds while its answer is lost. Meanwhile the host continues
+// as before, is not registered without the new devices, and uses the change in the
+// end.
 func TestDevicesChangeThoughRepliesAreLost(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) {
@@ -187,7 +189,7 @@ func TestDevicesChangeThoughRepliesAreLost(t *testing.T) {
 					case *wire.MetaRequest_RegisterHost:
 						if done == lost && fails < 6 {
 							fails++
-							meta.unknown = true // heartbeats ask for a registration meanwhile
+							meta.unknown = true // heartbeats request a registration meanwhile
 							return &moraine.Error{Kind: moraine.Unavailable}
 						}
 					case *wire.MetaRequest_Heartbeat:
@@ -202,7 +204,7 @@ func TestDevicesChangeThoughRepliesAreLost(t *testing.T) {
 			require.Equal(t, 2, meta.registered())
 			meta.set(func() {
 				require.Equal(t, 6, fails)
-				require.Greater(t, beats, 3, "it went on to be heard of")
+				require.Greater(t, beats, 3, "heartbeats continued")
 			})
 			free(t, fsys, "/b")
 			c := on(chunk(2, 80_000), 3)
@@ -213,8 +215,8 @@ func TestDevicesChangeThoughRepliesAreLost(t *testing.T) {
 	}
 }
 
-// TestDeviceChangesEndWithTheServer: a change that the service never hears of ends with
-// the server, and leaves nothing open.
+// TestDeviceChangesEndWithTheServer: a change that never reaches the metadata
+// service ends with the server, and leaves nothing open.
 func TestDeviceChangesEndWithTheServer(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -237,9 +239,9 @@ func TestDeviceChangesEndWithTheServer(t *testing.T) {
 	require.ErrorIs(t, h.serves(t, "/a"), moraine.Unavailable)
 }
 
-// TestRefusedDevicesAreGivenUp: a registration that will never be taken ends the change. The
-// host goes on as it was, is registered so, since an earlier attempt may have been carried
-// out, and the next change is made.
+// TestRefusedDevicesAreGivenUp: a registration that is refused permanently ends the
+// change. The host continues as it was. It is registered so, since an earlier
+// attempt may have succeeded, and accepts the next change.
 func TestRefusedDevicesAreGivenUp(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -250,7 +252,7 @@ func TestRefusedDevicesAreGivenUp(t *testing.T) {
 			if r, ok := req.Op.(*wire.MetaRequest_RegisterHost); !ok || len(r.RegisterHost.Host.Devices) < 2 {
 				return nil
 			}
-			if attempts++; !done { // the first is carried out
+			if attempts++; !done { // the first attempt succeeds
 				if attempts == 1 {
 					return nil
 				}
@@ -270,7 +272,7 @@ func TestRefusedDevicesAreGivenUp(t *testing.T) {
 	require.Equal(t, 2, meta.registered())
 }
 
-// clone copies a directory with all that is in it.
+// clone copies a directory with its contents.
 func clone(t *testing.T, fsys vfs.FS, from, to string) {
 	t.Helper()
 	require.NoError(t, fsys.MkdirAll(to))
@@ -297,8 +299,8 @@ func clone(t *testing.T, fsys vfs.FS, from, to string) {
 	}
 }
 
-// TestCopiedDevicesAreNotBothTaken: of a disk and a copy of it one is taken, and the error
-// names the other.
+// TestCopiedDevicesAreNotBothTaken: of a disk and a copy of it, the server takes
+// one, and the error names the other.
 func TestCopiedDevicesAreNotBothTaken(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -315,9 +317,9 @@ func TestCopiedDevicesAreNotBothTaken(t *testing.T) {
 	c.check(t, h)
 }
 
-// TestNewDeviceDoesNotWaitForOneThatHangs: the disk that is replaced does not answer while
-// it is let go. What is new is taken all the same; the error names the
-// one that hangs, and it is closed when it answers.
+// TestNewDeviceDoesNotWaitForOneThatHangs: a disk that is being replaced hangs
+// while it is dropped. The new device is added nevertheless. The error names the
+// one that hangs, which is closed when it answers.
 func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
 	mem := vfs.NewMem(1)
 	fsys, hangs, answers := hangsAtClose(mem, "/b/")
@@ -341,8 +343,8 @@ func TestNewDeviceDoesNotWaitForOneThatHangs(t *testing.T) {
 	closesAtLast(t, mem, "/b")
 }
 
-// hangsAtClose returns fsys, in which no file below prefix is closed while hangs, until
-// answers is closed.
+// hangsAtClose returns fsys, in which the close of a file below prefix waits, while
+// hangs is set, until answers is closed.
 func hangsAtClose(fsys vfs.FS, prefix string) (out vfs.FS, hangs *atomic.Bool, answers chan struct{}) {
 	hangs, answers = &atomic.Bool{}, make(chan struct{})
 	return vfs.NewFault(fsys, func(op vfs.Op) error {
@@ -362,8 +364,8 @@ func closesAtLast(t *testing.T, fsys vfs.FS, dir string) {
 	}, time.Minute, 5*time.Millisecond)
 }
 
-// TestLostRegistrationDoesNotSilenceTheHost: the answer to a registration with new devices
-// never comes. Heartbeats go on, and the registration is made again.
+// TestLostRegistrationDoesNotSilenceTheHost: the answer to a registration with new
+// devices is lost. Heartbeats continue, and the host retries the registration.
 func TestLostRegistrationDoesNotSilenceTheHost(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))

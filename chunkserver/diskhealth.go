@@ -14,16 +14,17 @@ const (
 	healthPatience = time.Minute
 )
 
-// watchHealth reads the health of the disks below a device, again and again, until ctx
+// watchHealth reads the health of the disks below a device repeatedly, until ctx
 // ends. A disk that reports nothing now may report later.
 func (s *Server) watchHealth(ctx context.Context, d *device) {
 	for s.readHealth(ctx, d) && s.sleep(ctx, healthEvery) {
 	}
 }
 
-// readHealth reads it once; false: ctx has ended. A read of a disk that hangs stays in the
-// kernel, out of reach. So it has a goroutine of its own, which nobody waits for when the
-// server ends or drops the device; a device never has more than one.
+// readHealth reads it once; false: ctx has ended. The read of a hanging disk stays
+// in the kernel and cannot be cancelled. So it has a goroutine of its own, for
+// which nothing waits when the server ends or drops the device. A device has at
+// most one.
 func (s *Server) readHealth(ctx context.Context, d *device) bool {
 	answer := make(chan *wire.DiskHealth, 1)
 	go func() { answer <- s.deps.DiskHealth(d.dir) }()
@@ -34,7 +35,7 @@ func (s *Server) readHealth(ctx context.Context, d *device) bool {
 			s.keepHealth(d, h)
 			return true
 		case <-late:
-			s.deps.Log.Warn("a disk does not answer the request for its health", "device", d.dir)
+			s.deps.Log.Warn("disk health read delayed", "device", d.dir)
 		case <-ctx.Done():
 			return false
 		}
@@ -45,6 +46,6 @@ func (s *Server) readHealth(ctx context.Context, d *device) bool {
 func (s *Server) keepHealth(d *device, h *wire.DiskHealth) {
 	was := d.health.Swap(h)
 	if h.GetFailing() && !was.GetFailing() {
-		s.deps.Log.Error("a disk reports that it is failing", "device", d.dir, "model", h.Model, "why", h.Text)
+		s.deps.Log.Error("disk reports failure", "device", d.dir, "model", h.Model, "why", h.Text)
 	}
 }

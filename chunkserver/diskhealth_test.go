@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestADiskThatHangsHoldsNobody: while one does not say how it is, the server serves, tells
-// what the other devices say, and ends.
+// TestADiskThatHangsHoldsNobody: while one disk does not report its health, the
+// server serves, reports the health of the other devices, and ends.
 func TestADiskThatHangsHoldsNobody(t *testing.T) {
 	hung, release := make(chan struct{}), make(chan struct{})
 	var askers atomic.Int32

@@ -15,7 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestADiskThatDoesNotAnswerIsNamed once, waited for, and asked again.
+// TestADiskThatDoesNotAnswerIsNamed: the server logs the disk once, waits for it,
+// and reads it again.
 func TestADiskThatDoesNotAnswerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -31,7 +32,7 @@ func TestADiskThatDoesNotAnswerIsNamed(t *testing.T) {
 		go func() { s.watchHealth(ctx, d); close(ended) }()
 		time.Sleep(100 * healthEvery)
 		synctest.Wait()
-		require.Equal(t, 1, strings.Count(log.String(), "does not answer"))
+		require.Equal(t, 1, strings.Count(log.String(), "read delayed"))
 		require.Equal(t, 1, asked)
 		require.Nil(t, d.health.Load())
 		close(release)

@@ -2,14 +2,14 @@ package chunkserver
 
 import "time"
 
-// SetCloseWait sets how long SetDevices waits for what was let go to be closed.
+// SetCloseWait sets how long SetDevices waits until dropped devices are closed.
 func (s *Server) SetCloseWait(d time.Duration) { s.closeWait = d }
 
-// ReportSlice is how many chunks one report holds at most.
+// ReportSlice is the most chunks of one report.
 const ReportSlice = reportSlice
 
-// KnowsMemoryLevel reports whether chunks are taken at level memory.
+// KnowsMemoryLevel reports whether the server accepts chunks at level memory.
 func (s *Server) KnowsMemoryLevel() bool { return s.memoryLevel.Load() }
 
-// Pace is the rule of when the next report of a device begins.
+// Pace decides when the next report of a device begins.
 var Pace = pace

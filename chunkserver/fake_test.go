@@ -15,49 +15,49 @@ import (
 
 var cluster = moraine.UUID{0xc1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
-// fakeMeta is the part of the metadata service that a chunkserver speaks to, as
-// its contract says: numbers of devices never change, each registration of a
-// known device is a new boot, and a deletion is asked for until it is
-// acknowledged.
+// fakeMeta is the part of the metadata service that a chunkserver uses, by its
+// contract. Numbers of devices never change. Each registration of a known device is
+// a new boot. A deletion is requested until it is acknowledged.
 type fakeMeta struct {
-	mu       sync.Mutex // guards what follows
-	changed  *sync.Cond // after each request
+	mu       sync.Mutex // guards the fields below
+	changed  *sync.Cond // signalled after each request
 	cluster  moraine.UUID
 	hosts    []*wire.Host // registered
 	ids      map[moraine.UUID]uint32
 	epochs   map[uint32]uint64
-	deaths   map[uint32][]*wire.Deletion // asked for, by device
+	deaths   map[uint32][]*wire.Deletion // requested deletions, by device
 	acked    []*wire.Deletion
 	beats    []*wire.Heartbeat
-	reports  map[uint32][]*wire.ReportChunks // of the pass under way, by device
+	reports  map[uint32][]*wire.ReportChunks // of the running pass, by device
 	passes   map[uint32][][]*wire.ReportChunks
-	raised   uint64 // the incarnation of the metadata is that many past the first
+	raised   uint64 // how far the incarnation of the metadata is past the first
 	mark     []byte // of the incarnation
-	unknown  bool   // heartbeats are answered with: register
+	unknown  bool   // heartbeats are answered: register
 	applied  uint64
 	requests int
 	memory   []*wire.SettledChunk // recorded as in memory, in order
 	settled  []*wire.SettledChunk
-	looked   int // times that the list of them was asked for
+	looked   int // how often the list was read
 	scrubNow bool
-	below    bool // the metadata knows nothing of level memory
+	below    bool // the metadata does not support level memory
 	objects  map[uint64]*wire.ObjectReply
-	staged   []uint64          // inodes asked to be staged
+	staged   []uint64          // inodes for which staging was requested
 	tenants  map[uint64]uint32 // of inodes
 	found    []*wire.ObjectCheck
-	compare  []*wire.ObjectToCheck // the next heartbeat asks for it
+	compare  []*wire.ObjectToCheck // the next heartbeat requests it
 	host     *wire.Host
-	targets  []*wire.ProbeTarget // that heartbeats are answered with
-	// fault is asked about each request before, and with its answer after, it
-	// is carried out; an error is returned instead.
+	targets  []*wire.ProbeTarget // returned with heartbeats
+	// fault is called for each request before it is carried out, and again after it
+	// with its answer. If it returns an error, the caller gets that instead.
 	fault func(req *wire.MetaRequest, done bool) error
-	// lost is how many registrations more are never answered; beatsAfterLoss are the
-	// heartbeats that came after one.
+	// lost is how many more registrations are never answered. beatsAfterLoss counts
+	// the heartbeats after one.
 	lost, beatsAfterLoss int
 	lossSeen             bool
-	// held, where it is set, is what registrations wait for, whatever their callers do.
+	// held, if set, blocks registrations until it is closed, whatever their callers
+	// do.
 	held    chan struct{}
-	holding int // registrations that waited
+	holding int // blocked registrations
 }
 
 func newFakeMeta() *fakeMeta {
@@ -80,7 +80,7 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	defer f.changed.Broadcast()
 	f.requests++
 	f.applied++
-	if _, err := proto.Marshal(req); err != nil { // it would not leave the host
+	if _, err := proto.Marshal(req); err != nil { // it could not be sent
 		return nil, &moraine.Error{Op: "transport.encode", Kind: moraine.InvalidArgument, Err: err}
 	}
 	req = proto.Clone(req).(*wire.MetaRequest)
@@ -99,7 +99,7 @@ func (f *fakeMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	return resp, ctx.Err()
 }
 
-// hold keeps a registration waiting for held.
+// hold blocks a registration until held is closed.
 func (f *fakeMeta) hold(req *wire.MetaRequest) {
 	f.mu.Lock()
 	held := f.held
@@ -113,7 +113,7 @@ func (f *fakeMeta) hold(req *wire.MetaRequest) {
 	}
 }
 
-// loses reports whether a request is one that is not answered.
+// loses reports whether a request is never answered.
 func (f *fakeMeta) loses(req *wire.MetaRequest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,7 +179,7 @@ func (f *fakeMeta) answer(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 }
 
 func (f *fakeMeta) register(r *wire.RegisterHost) *wire.MetaResponse {
-	f.host, f.unknown = r.Host, false // a heartbeat's answer may come too late for its sender
+	f.host, f.unknown = r.Host, false // a heartbeat's answer may arrive too late for its sender
 	reply := &wire.RegisterHostReply{Cluster: f.cluster[:], Incarnation: 1 + f.raised, Mark: f.mark, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	if !slices.ContainsFunc(f.hosts, func(h *wire.Host) bool { return h.Id == r.Host.Id }) {
 		f.hosts = append(f.hosts, r.Host)
@@ -216,7 +216,7 @@ func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}
 }
 
-// forget takes acknowledged deletions off the list.
+// forget removes acknowledged deletions from the list.
 func (f *fakeMeta) forget(done []*wire.Deletion) {
 	f.acked = append(f.acked, done...)
 	for _, d := range done {
@@ -230,7 +230,7 @@ func (f *fakeMeta) forget(done []*wire.Deletion) {
 	}
 }
 
-// wait returns when what has come to hold; it is looked at after each request.
+// wait returns when what becomes true; it checks after each request.
 func (f *fakeMeta) wait(ctx context.Context, what func() bool) bool {
 	stop := context.AfterFunc(ctx, f.changed.Broadcast)
 	defer stop()
@@ -245,7 +245,7 @@ func (f *fakeMeta) wait(ctx context.Context, what func() bool) bool {
 	return true
 }
 
-// lastBeat returns the devices of the last heartbeat, as many as are asked for.
+// lastBeat returns the first n devices of the last heartbeat.
 func (f *fakeMeta) lastBeat(n int) []*wire.Device {
 	devices := make([]*wire.Device, n)
 	if len(f.beats) > 0 {
@@ -254,7 +254,7 @@ func (f *fakeMeta) lastBeat(n int) []*wire.Device {
 	return devices
 }
 
-// lastHost returns what was registered last.
+// lastHost returns the last registration.
 func (f *fakeMeta) lastHost() *wire.Host {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -268,10 +268,10 @@ func (f *fakeMeta) set(change func()) {
 	change()
 }
 
-// payload is bytes as a connection would bring them.
+// payload is bytes as a connection would deliver them.
 type payload struct {
 	data  []byte
-	err   error // met while reading
+	err   error // returned during the read
 	taken int   // calls of ReadInto and Discard
 }
 

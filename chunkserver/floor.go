@@ -7,21 +7,21 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// repairFloor is what repairs get of --bandwidth-limit in any case, in bytes a second, where
-// an eighth of the limit is not less.
+// repairFloor is the part of --bandwidth-limit reserved for repairs, in bytes per
+// second; an eighth of the limit if that is less.
 const repairFloor = 16 << 20
 
-// bytesFloor is what repairs get of --bandwidth-limit in any case. They take their turn with
-// all others; who has the floor goes on without a turn once it has waited for as long as its
-// bytes take at the floor's rate, and what it takes is counted, so that the others wait for
-// it and the limit holds.
+// bytesFloor is the part of --bandwidth-limit reserved for repairs. Repairs queue
+// with all other requests. A repair that has waited for as long as its bytes take
+// at the floor's rate proceeds without its turn. Its bytes are counted, so that the
+// others wait for them and the limit holds.
 type bytesFloor struct {
 	perSecond float64
-	turn      chan struct{} // of one place: who has it may use, and change, what follows
-	paid      time.Time     // until when the floor has been used up
+	turn      chan struct{} // capacity 1: its holder may use, and change, the fields below
+	paid      time.Time     // the time until which the floor is used up
 }
 
-// newBytesFloor has repairFloor, or an eighth of the limit where that is less.
+// newBytesFloor has repairFloor, or an eighth of the limit if that is less.
 func newBytesFloor(limit int64, now time.Time) *bytesFloor {
 	return &bytesFloor{perSecond: float64(min(repairFloor, limit/8)), turn: make(chan struct{}, 1), paid: now}
 }
@@ -30,9 +30,10 @@ func (f *bytesFloor) lasts(bytes int) time.Duration {
 	return time.Duration(float64(bytes) / f.perSecond * float64(time.Second))
 }
 
-// takeForRepair is takeBytes for a repair. saved: what the floor did not give before, of a
-// chunk at most, counts; it is for requests, whose senders give up after some seconds, so
-// that with a low limit one of the next goes through. What this process does by itself waits.
+// takeForRepair is takeBytes for a repair. With saved set, unused floor of up to
+// one chunk counts. That is for requests: their senders time out after some
+// seconds, and with a low limit one of the next requests then succeeds. Work of
+// this process waits without it.
 func (n *Neighbour) takeForRepair(ctx context.Context, bytes int, saved bool) error {
 	f := n.floor
 	select {

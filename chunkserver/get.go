@@ -11,10 +11,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// GetChunk implements transport.ChunkService: it lends the bytes that the
-// device has read and verified, or that are in memory with the sums that they were
-// verified by. The caller holds the bytes against the sum of the reply, and the sums
-// against its stripe record.
+// GetChunk implements transport.ChunkService. It lends bytes that the device has
+// read and verified, or bytes in memory with the checksums by which they were
+// verified. The caller verifies the bytes against the reply's checksum, and the
+// checksums against its stripe record.
 func (s *Server) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChunkReply, [][]byte, func(), error) {
 	start := s.deps.Clock.Now()
 	v, err := s.get(ctx, req)
@@ -33,7 +33,7 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	const op = "chunkserver.Get"
 	id := chunkID(req.Stripe, req.Index)
 	if req.Index >= moraine.MaxChunks || req.Offset > moraine.MaxChunkSize || req.Length > moraine.MaxChunkSize {
-		return nil, &moraine.Error{Op: op, Ref: id.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d bytes at %d of chunk %d", req.Length, req.Offset, req.Index)}
+		return nil, &moraine.Error{Op: op, Ref: id.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("range of %d bytes at offset %d of chunk %d is invalid", req.Length, req.Offset, req.Index)}
 	}
 	if err := mayTouch(ctx, op, req.Tenant, false); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	if err != nil {
 		return nil, err
 	}
-	lend := d.tier.Lend // the caller holds what comes against its sum
+	lend := d.tier.Lend // the caller verifies the bytes against their checksum
 	if req.Verify {
 		lend = d.tier.View
 	}
@@ -62,22 +62,22 @@ func (s *Server) get(ctx context.Context, req *wire.GetChunk) (*tiers.View, erro
 	return v, nil
 }
 
-// isRight holds the chunk that is here against the one that is meant. The
-// tenant is checked on the chunk itself: a caller cannot name another's. The
-// layout version is not: a chunk carries the one under which it was put, and what a
-// chunk of a stripe holds never changes. That the bytes are the right ones the
-// caller tells by the record's CRC: one of a newer version with that CRC is right,
-// and one with another CRC is corrupt, whatever its version.
+// isRight compares the chunk found with the requested one. The tenant of the chunk
+// itself counts, so that a caller cannot name another tenant's chunk. The layout
+// version does not count: a chunk carries the version under which it was put, and
+// the contents of a chunk of a stripe never change. The caller verifies the bytes
+// against the record's CRC. A chunk of a newer version with that CRC is right, and
+// one with another CRC is corrupt, whatever its version.
 func isRight(h *tiers.Header, req *wire.GetChunk) error {
 	if uint32(h.Tenant) != req.Tenant {
-		return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf("the chunk belongs to tenant %d", h.Tenant)}
+		return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf("chunk belongs to tenant %d", h.Tenant)}
 	}
 	return nil
 }
 
-// SyncDevices implements transport.ChunkService. It returns when all that was dirty
-// when it was asked for is on the devices. It is for administrators and servers: a client
-// names the level that its puts are to reach.
+// SyncDevices implements transport.ChunkService. It returns when all chunks that
+// were dirty at the call are on the devices. It is for administrators and servers:
+// a client names the level of its puts instead.
 func (s *Server) SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error) {
 	const op = "chunkserver.Sync"
 	if err := s.mayInspect(ctx, op); err != nil {
@@ -114,7 +114,7 @@ func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.
 	f, heard := s.fleet.Load(), s.NewestIncarnation()
 	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}
 	if f == nil && heard.Number != 0 {
-		return reply, nil // what a person who forces a quorum wants to know
+		return reply, nil // needed by a person who forces a quorum
 	}
 	if f == nil {
 		return nil, &moraine.Error{Op: "chunkserver.Stat", Ref: s.cfg.Node, Kind: moraine.Unavailable}

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	// maxDeletions is how many deletions one heartbeat asks for, and one
-	// acknowledgement holds.
+	// maxDeletions is the most deletions of one heartbeat and of one
+	// acknowledgement.
 	maxDeletions = 1024
-	// heartbeatTimeout bounds one heartbeat, in intervals: a lost one must not
-	// hold up the next for long.
+	// heartbeatTimeout limits one heartbeat, in intervals: a lost one must not
+	// delay the next for long.
 	heartbeatTimeout = 3
-	// registerTimeout bounds one registration that is made beside the heartbeats, in
+	// registerTimeout limits one registration that runs beside the heartbeats, in
 	// intervals.
 	registerTimeout = 2
 )
 
-// heartbeats tells the service each interval that the host is alive, and does
-// what it answers, until ctx ends. Devices come and go between two of them: see change.
+// heartbeats sends a heartbeat each interval, and carries out what the answer
+// requests, until ctx ends. Devices are added and dropped between two heartbeats:
+// see change.
 func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 	tick := s.deps.Clock.NewTicker(s.cfg.HeartbeatInterval)
 	defer tick.Stop()
-	// Deletions may take longer than an interval; the next heartbeat does not wait for
-	// them.
+	// Deletions may take longer than an interval; the next heartbeat does not wait
+	// for them.
 	var deleting sync.WaitGroup
 	defer deleting.Wait()
 	reg := &registrar{s: s, g: g}
@@ -49,7 +50,8 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 			s.deps.Log.Warn("heartbeat failed", "err", err)
 		}
 		s.beginDeletions(ctx, &deleting, f, deletions)
-		// After the heartbeat: so the host was heard of before it is told of anew.
+		// After the heartbeat, so that the leader sees the host before its
+		// registration.
 		reg.begin(ctx)
 		if !reg.serveUntil(ctx, tick.C) {
 			return
@@ -57,8 +59,8 @@ func (s *Server) heartbeats(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// heartbeat sends one heartbeat and returns the deletions it was answered with. unknown:
-// the service asks that the host be registered.
+// heartbeat sends one heartbeat and returns the deletions in its answer. unknown:
+// the metadata service requests a registration of the host.
 func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletions []*wire.Deletion, unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
@@ -107,7 +109,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			select {
 			case d.settle <- struct{}{}:
-			default: // it is at it
+			default: // already at work
 			}
 		}
 	}
@@ -136,8 +138,8 @@ func (s *Server) observe(devices []*wire.Device, out int, now mem.Stats) {
 	s.seen = now
 }
 
-// deletionsWanted is how many deletions a heartbeat asks for: none where every device that
-// works is at some already.
+// deletionsWanted is how many deletions a heartbeat requests: none while every
+// working device already carries out some.
 func (f *fleet) deletionsWanted() uint32 {
 	for _, d := range f.devices {
 		if d.watch.Err() == nil && !d.deleting.Load() {
@@ -147,9 +149,10 @@ func (f *fleet) deletionsWanted() uint32 {
 	return 0
 }
 
-// beginDeletions has each device carry out its deletions by itself, so that one that hangs
-// or fails holds up no other. A device is at one lot at a time: what comes for it meanwhile
-// is left, and asked for again by a later heartbeat. Only the loop of heartbeats calls it.
+// beginDeletions starts the deletions of each device separately, so that a device
+// that hangs or fails delays no other. A device carries out one set at a time.
+// Deletions that arrive for it meanwhile are dropped, and a later heartbeat gets
+// them again. Only the heartbeat loop calls it.
 func (s *Server) beginDeletions(ctx context.Context, under *sync.WaitGroup, f *fleet, deletions []*wire.Deletion) {
 	for d, list := range f.byDevice(deletions) {
 		if !d.deleting.CompareAndSwap(false, true) {
@@ -169,8 +172,8 @@ func (s *Server) delete(ctx context.Context, f *fleet, deletions []*wire.Deletio
 	}
 }
 
-// byDevice parts deletions. Those that are not for a device of this host are left out: the
-// service was misled by one that moved.
+// byDevice groups deletions by device. It leaves out those for a device that is not
+// on this host: the device has moved, and the metadata service did not know it.
 func (f *fleet) byDevice(deletions []*wire.Deletion) map[*device][]*wire.Deletion {
 	lists := map[*device][]*wire.Deletion{}
 	for _, w := range deletions {
@@ -181,29 +184,29 @@ func (f *fleet) byDevice(deletions []*wire.Deletion) map[*device][]*wire.Deletio
 	return lists
 }
 
-// deleteOn carries deletions out on their device, and acknowledges them when they are
-// durable. What fails is asked for again by a later heartbeat.
+// deleteOn carries out deletions on their device, and acknowledges them when they
+// are durable. A later heartbeat gets failed ones again.
 func (s *Server) deleteOn(ctx context.Context, d *device, list []*wire.Deletion) {
 	batch := make([]tiers.Deletion, len(list))
 	for i, w := range list {
 		batch[i] = tiers.Deletion{ID: chunkID(w.Stripe, w.Index), Below: moraine.LayoutVersion(w.Below)}
 	}
 	if err := d.tier.DeleteAll(ctx, batch); err != nil {
-		s.deps.Log.Warn("could not delete chunks; they will be asked for again", "device", d.dir, "err", err)
+		s.deps.Log.Warn("chunk deletion failed", "device", d.dir, "err", err)
 		return
 	}
 	s.deps.Metrics.Deleted.Add(float64(len(list)))
 	s.acknowledge(ctx, list)
 }
 
-// acknowledge tells the service that chunks are gone.
+// acknowledge reports to the metadata service that chunks are gone.
 func (s *Server) acknowledge(ctx context.Context, deleted []*wire.Deletion) {
 	for len(deleted) > 0 {
 		n := min(len(deleted), maxDeletions)
 		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{
 			DeletedChunks: &wire.DeletedChunks{Deleted: deleted[:n]}}})
 		if err != nil {
-			s.deps.Log.Warn("could not acknowledge deletions; they will be asked for again", "err", err)
+			s.deps.Log.Warn("deletion acknowledgement failed", "err", err)
 			return
 		}
 		deleted = deleted[n:]
@@ -214,7 +217,7 @@ func chunkID(stripe uint64, index uint32) moraine.ChunkID {
 	return moraine.ChunkID{Stripe: moraine.StripeID(stripe), Index: uint8(index)}
 }
 
-// outcome labels an error in metrics: few values, by kind.
+// outcome labels an error in metrics, by kind: few values.
 func outcome(err error) string {
 	if err == nil {
 		return "ok"

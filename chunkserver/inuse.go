@@ -1,8 +1,8 @@
 package chunkserver
 
-// InUse returns, by name, how much of its memory, queues and bounded resources this server
-// uses now. Where no request is under way it is 0, but for what it keeps to be read again,
-// which has a bound. It may be called concurrently.
+// InUse returns, by name, how much of its memory, queues and limited resources this
+// server uses now. Without running requests it is 0, except for caches, which have
+// a limit. It may be called concurrently.
 func (s *Server) InUse() map[string]int64 {
 	use := map[string]int64{}
 	if f := s.fleet.Load(); f != nil && f.memory != nil {

@@ -9,29 +9,29 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// mayInspect checks that the caller is an administrator or a server, whose business devices
-// are: clients hear of them from the metadata service alone.
+// mayInspect checks that the caller is an administrator or a server. Clients get
+// information about devices only from the metadata service.
 func (s *Server) mayInspect(ctx context.Context, op string) error {
 	peer := transport.PeerFrom(ctx)
 	if peer == nil || peer.Role == transport.RoleAdmin || peer.Role.Server() {
 		return nil
 	}
-	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("only an administrator or a server may ask this of devices")}
+	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("permission denied: only an administrator or a server may inspect devices")}
 }
 
-// listChunks answers an administrator who asks what a device holds (`moraine fsck`),
-// as a report would say it. It asks for no session token, as no client may.
+// listChunks lists the chunks of a device for an administrator (`moraine fsck`), in
+// the form of a report. It requires no session token, since no client may call it.
 func (s *Server) listChunks(ctx context.Context, list *wire.ListChunks) (*wire.StatDevicesReply, error) {
 	const op = "chunkserver.List"
 	if peer := transport.PeerFrom(ctx); peer != nil && peer.Role != transport.RoleAdmin {
-		return nil, &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.PermissionDenied, Err: errors.New("only an administrator may list the chunks of a device")}
+		return nil, &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.PermissionDenied, Err: errors.New("permission denied: only an administrator may list the chunks of a device")}
 	}
 	d, err := s.device(op, list.Device)
 	if err != nil {
 		return nil, err
 	}
 	if err := d.tier.Err(); err != nil {
-		return nil, err // what its index says is not to be trusted any more
+		return nil, err // its index is no longer trusted
 	}
 	limit := reportSlice
 	if list.Limit != 0 {

@@ -9,7 +9,7 @@ import (
 
 // Metrics are the collectors of a chunkserver.
 type Metrics struct {
-	WaitsExceeded                             *prometheus.CounterVec // requests given up since memory did not come free, by resource
+	WaitsExceeded                             *prometheus.CounterVec // requests that exceeded their wait for memory, by resource
 	Puts                                      *prometheus.CounterVec // by outcome: ok, or the kind of error
 	Gets                                      *prometheus.CounterVec
 	PutBytes                                  prometheus.Counter // chunk bytes stored
@@ -17,38 +17,39 @@ type Metrics struct {
 	PutSeconds                                prometheus.Histogram
 	GetSeconds                                prometheus.Histogram
 	Heartbeats                                *prometheus.CounterVec // by outcome
-	Outlived                                  prometheus.Counter     // answers of a service of an older incarnation, refused
+	Outlived                                  prometheus.Counter     // refused answers of a metadata service of an older incarnation
 	Deleted                                   prometheus.Counter     // chunks deleted
 	Reported                                  prometheus.Counter     // chunks reported
 	DevicesOut                                prometheus.Gauge       // devices of this host out of service
 	MemoryBytes                               prometheus.Gauge       // lent to chunks in flight, as of the last heartbeat
 	MemoryWaits                               prometheus.Counter     // requests that had to wait for memory
-	MemoryDirty                               prometheus.Gauge       // chunks in memory alone, as of the last heartbeat
-	Settled                                   *prometheus.CounterVec // chunks that were in memory alone, by what became of them: written or gone
-	MemoryKept                                prometheus.Gauge       // chunks kept to be read, as of the last heartbeat
+	MemoryDirty                               prometheus.Gauge       // chunks only in memory, as of the last heartbeat
+	Settled                                   *prometheus.CounterVec // chunks that were only in memory, by outcome: written or gone
+	MemoryKept                                prometheus.Gauge       // cached chunks, as of the last heartbeat
 	MemoryHits, MemoryMisses, MemoryEvictions prometheus.Counter
 	DeviceBytes                               prometheus.Gauge // used on all devices, as of the last heartbeat
 	DeviceChunks                              prometheus.Gauge
 
-	HeldBack *prometheus.CounterVec // requests that waited at the door, by what for
-	// BackgroundBytes are what other chunkservers' movers asked for, by the bound passed.
+	HeldBack *prometheus.CounterVec // requests delayed by a limit, by limit
+	// BackgroundBytes are the bytes for other chunkservers' movers, by the limit
+	// passed.
 	BackgroundBytes *prometheus.CounterVec
 	ScrubChunks     prometheus.Counter // chunks read and verified by scrubs
-	ScrubParity     prometheus.Counter // stripes whose parity scrubs have compared with their data
+	ScrubParity     prometheus.Counter // stripes whose parity scrubs compared with their data
 	ScrubBytes      prometheus.Counter
-	ScrubBad        *prometheus.CounterVec // that scrubs found wrong, by what
+	ScrubBad        *prometheus.CounterVec // chunks that scrubs found bad, by cause
 
 	Pieces       *prometheus.CounterVec // requests for bytes of objects, by outcome
 	PieceBytes   prometheus.Counter     // bytes of objects served
 	PieceFetches *prometheus.CounterVec // pieces read from the bucket, by outcome
-	PieceMemory  prometheus.Gauge       // memory of pieces in flight and kept
+	PieceMemory  prometheus.Gauge       // memory of pieces in flight and cached
 	PieceWaits   prometheus.Counter     // fetches that waited for memory
-	PiecesRotten prometheus.Counter     // pieces that changed in memory
-	Stages       *prometheus.CounterVec // files asked to be staged, by outcome
+	PiecesRotten prometheus.Counter     // pieces damaged in memory
+	Stages       *prometheus.CounterVec // files for which staging was requested, by outcome
 	Probes       *prometheus.CounterVec // of other servers, by outcome
 }
 
-// NewMetrics makes the collectors, and registers them with reg unless it is nil.
+// NewMetrics makes the collectors, and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_chunkserver_" + name, Help: help})
@@ -72,38 +73,38 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		PutSeconds:      seconds("put_seconds", "Time of a put, from its header to its sync."),
 		GetSeconds:      seconds("get_seconds", "Time of a get, until its bytes are read and verified."),
 		Heartbeats:      outcomes("heartbeats_total", "Heartbeats, by outcome."),
-		Outlived:        counter("outlived_answers_total", "Answers that were refused since the metadata service that gave them is of an incarnation that was given up."),
-		Deleted:         counter("deleted_chunks_total", "Chunks deleted because the service said so."),
-		Reported:        counter("reported_chunks_total", "Chunks reported to the service."),
+		Outlived:        counter("outlived_answers_total", "Answers refused because they came from a metadata service of a superseded incarnation."),
+		Deleted:         counter("deleted_chunks_total", "Chunks deleted on request of the metadata service."),
+		Reported:        counter("reported_chunks_total", "Chunks reported to the metadata service."),
 		DevicesOut:      gauge("devices_out", "Devices of this host that are out of service."),
 		MemoryBytes:     gauge("memory_bytes", "Memory lent to chunks in flight."),
 		MemoryWaits:     counter("memory_waits_total", "Requests that waited for memory."),
-		MemoryDirty:     gauge("memory_dirty_bytes", "Memory of chunks that are in memory alone, and on their way to their devices."),
-		MemoryKept:      gauge("memory_kept_bytes", "Memory of chunks that are kept to be read again."),
+		MemoryDirty:     gauge("memory_dirty_bytes", "Memory of chunks that are only in memory, and being written to their devices."),
+		MemoryKept:      gauge("memory_kept_bytes", "Memory of cached chunks."),
 		MemoryHits:      counter("memory_hits_total", "Reads of chunks that were in memory."),
 		MemoryMisses:    counter("memory_misses_total", "Reads of chunks that were not in memory."),
-		MemoryEvictions: counter("memory_evictions_total", "Chunks that gave their memory up."),
+		MemoryEvictions: counter("memory_evictions_total", "Chunks evicted from memory."),
 		DeviceBytes:     gauge("device_used_bytes", "Bytes used on all devices."),
 		DeviceChunks:    gauge("device_chunks", "Chunks on all devices."),
 	}
 	m.HeldBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_held_back_total",
-		Help: "Requests that waited at the door, by what for: cpus, bandwidth, or, of movers of other hosts, their share."}, []string{"by"})
+		Help: "Requests delayed by a limit, by limit: cpus, bandwidth, or, for movers of other hosts, their share."}, []string{"by"})
 	m.BackgroundBytes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_background_bytes_total",
-		Help: "Bytes that movers of other hosts put and got, by the bound they passed: alone, clients, or urgent."}, []string{"bound"})
+		Help: "Bytes put and got by movers of other hosts, by the limit they passed: alone, clients, or urgent."}, []string{"bound"})
 	m.Settled = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_settled_chunks_total",
-		Help: "Chunks committed at level memory, by what became of them: written to the device, or gone."}, []string{"became"})
+		Help: "Chunks committed at level memory, by outcome: written to the device, or gone."}, []string{"became"})
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
 	m.ScrubParity = counter("scrubbed_parity_stripes_total", "Stripes whose parity scrubs have compared with their data.")
 	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
-		Help: "Chunks that scrubs found wrong and had repaired, by what: corrupt, misplaced, missing, or parity."}, []string{"found"})
+		Help: "Bad chunks that scrubs found and queued for repair, by cause: corrupt, misplaced, missing, or parity."}, []string{"found"})
 	m.Pieces = outcomes("piece_gets_total", "Requests for bytes of an object, by outcome.")
 	m.PieceBytes = counter("piece_get_bytes_total", "Bytes of objects served.")
 	m.PieceFetches = outcomes("piece_fetches_total", "Pieces of objects read from the bucket, by outcome.")
-	m.PieceMemory = gauge("piece_memory_bytes", "Memory lent to pieces of objects, in flight and kept.")
+	m.PieceMemory = gauge("piece_memory_bytes", "Memory lent to pieces of objects, in flight and cached.")
 	m.PieceWaits = counter("piece_memory_waits_total", "Fetches of pieces that waited for memory.")
-	m.PiecesRotten = counter("piece_rotten_total", "Pieces of objects whose bytes in memory did not match the sums of their arrival; dropped, and read again.")
-	m.Stages = outcomes("stages_asked_total", "Files asked to be staged because they were read, by outcome.")
+	m.PiecesRotten = counter("piece_rotten_total", "Pieces of objects with a checksum mismatch in memory; they are dropped, and read again.")
+	m.Stages = outcomes("stages_asked_total", "Requests to stage a file because it was read, by outcome.")
 	m.Probes = outcomes("probes_total", "Attempts to open a new, authenticated connection to each address of another server, by outcome: ok or failed.")
 	if reg != nil {
 		reg.MustRegister(m.Probes, m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad)
@@ -114,11 +115,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// memoryPatience bounds how long a request waits for memory whose caller named no
-// deadline.
+// memoryPatience limits how long a request without a deadline waits for memory.
 const memoryPatience = time.Minute
 
-// waitFor says how requests wait for a bounded resource.
+// waitFor says how requests wait for a limited resource.
 func waitFor(resource string, deps Deps) limit.Resource {
 	return limit.Resource{Name: resource, Patience: memoryPatience, Advice: "raise the chunkserver's memory, or look for a slow device or bucket",
 		Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)}

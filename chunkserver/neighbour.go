@@ -18,26 +18,27 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Limits are what a chunkserver may take of the host that it shares with others. A
-// zero is no limit.
+// Limits are what a chunkserver may use of the host that it shares with other
+// programs. Zero is no limit.
 type Limits struct {
-	// BytesPerSecond bounds the bytes of chunks and objects that are received and
-	// sent, together, LeastBandwidth or more.
+	// BytesPerSecond limits the bytes of chunks and objects received and sent,
+	// together. LeastBandwidth or more.
 	BytesPerSecond int64
-	// CPUs bounds the processor time of the process, in processors, LeastCPUs or more.
+	// CPUs limits the processor time of the process, in processors. LeastCPUs or
+	// more.
 	CPUs float64
-	// BackgroundBytesPerSecond is the most that other chunkservers' movers get of this
-	// one while no client uses it, and an eighth of it beside clients (512 MiB). Repairs
-	// of stripes that have no redundancy left are not bound by it.
+	// BackgroundBytesPerSecond is the rate for other chunkservers' movers while no
+	// client uses this server, and an eighth of it beside clients (512 MiB).
+	// Repairs of stripes without any redundancy left are exempt.
 	BackgroundBytesPerSecond int64
 }
 
 const (
-	// LeastBandwidth is the least bound on bytes a second that lets a chunk of the
-	// greatest size through before its sender gives up.
+	// LeastBandwidth is the smallest byte limit that passes a chunk of the largest
+	// size before its sender times out.
 	LeastBandwidth = 1 << 20
-	// LeastCPUs is the least bound on processors that leaves some to requests beside what
-	// the process needs by itself.
+	// LeastCPUs is the smallest processor limit that leaves some for requests after
+	// what the process itself needs.
 	LeastCPUs = 0.05
 )
 
@@ -47,42 +48,42 @@ func (l *Limits) validate() error {
 	}
 	switch {
 	case l.BytesPerSecond < 0 || l.CPUs < 0 || l.BackgroundBytesPerSecond < 0 || math.IsNaN(l.CPUs):
-		return bad("a limit is negative, or no number")
+		return bad("limit is negative or not a number")
 	case l.BytesPerSecond > 0 && l.BytesPerSecond < LeastBandwidth:
-		return bad("a bandwidth limit of %d bytes a second would let next to nothing through: the least is 1 MiB", l.BytesPerSecond)
+		return bad("bandwidth limit of %d bytes per second is too low: the minimum is 1 MiB per second", l.BytesPerSecond)
 	case l.CPUs > 0 && l.CPUs < LeastCPUs:
-		return bad("with %v processors next to nothing would be served: the least is %v", l.CPUs, LeastCPUs)
+		return bad("limit of %v processors is too low: the minimum is %v", l.CPUs, LeastCPUs)
 	}
 	return nil
 }
 
-// NeighbourDeps is what a test replaces.
+// NeighbourDeps are the dependencies that a test replaces.
 type NeighbourDeps struct {
 	Clock   clock.Clock
-	CPUTime func() time.Duration // of the process so far
+	CPUTime func() time.Duration // used by the process so far
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Neighbour is a chunk service that holds requests back at the door, so that a
-// chunkserver stays within its limits, and repairs leave room to clients. A put
-// waits before its bytes are read, which holds back that connection alone. What the
-// process does unasked takes of the same limits by Take.
+// Neighbour is a chunk service that delays requests before they are served. The
+// chunkserver thereby stays within its limits, and repairs leave room for clients.
+// A put waits before its bytes are read, which delays only that connection. Work
+// that the process does without a request uses Take on the same limits.
 type Neighbour struct {
 	transport.ChunkService
 	deps  NeighbourDeps
 	bytes *rate.Limiter // nil: no limit
-	turn  chan struct{} // of one place: who has it takes of bytes
-	floor *bytesFloor   // of repairs; nil: no limit
+	turn  chan struct{} // capacity 1: its holder takes bytes
+	floor *bytesFloor   // for repairs; nil: no limit
 	cpu   *cpuBudget    // nil: no limit
 	share *backgroundShare
-	waits limit.Resource // all of them: what requests wait for at the door
+	waits limit.Resource // all limits, as one resource that requests wait for
 }
 
 // DefaultBackground is the default of Limits.BackgroundBytesPerSecond.
 const DefaultBackground = 512 << 20
 
-// NewNeighbour bounds a service. It starts nothing.
+// NewNeighbour applies limits to a service. It starts nothing.
 func NewNeighbour(s transport.ChunkService, limits Limits, deps NeighbourDeps) (*Neighbour, error) {
 	if err := limits.validate(); err != nil {
 		return nil, err
@@ -136,25 +137,26 @@ func (n *Neighbour) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.Get
 	return n.ChunkService.GetPiece(ctx, req)
 }
 
-// isBackground reports whether a request is of another chunkserver's mover.
+// isBackground reports whether a request comes from another chunkserver's mover.
 func isBackground(ctx context.Context) bool {
 	peer := transport.PeerFrom(ctx)
 	return peer != nil && peer.Role == transport.RoleChunkserver
 }
 
-// takeSlice is how much Take takes at a time, so that a request of a client which comes
+// takeSlice is how much Take takes at a time. A client's request that arrives
 // meanwhile waits for no more than that.
 const takeSlice = 1 << 20
 
-// Take waits until the process may receive or send so many bytes more of chunks and
-// objects, and go on working. It is for what nobody asks for at the door: what its mover
-// and its scrub do, and what it reads from the bucket. A nil Neighbour has no limits.
+// Take waits until the process may receive or send more bytes of chunks and
+// objects, and use more processor time. It is for work without a request: that of
+// its mover and scrub, and its reads from the bucket. A nil Neighbour has no
+// limits.
 func (n *Neighbour) Take(ctx context.Context, bytes int64) error {
 	return n.take(ctx, bytes, (*Neighbour).takeBytes)
 }
 
-// TakeForRepair is Take for repairs, which get a floor of the bandwidth however many
-// clients wait for it.
+// TakeForRepair is Take for repairs, which have a reserved floor of the bandwidth
+// however many clients wait.
 func (n *Neighbour) TakeForRepair(ctx context.Context, bytes int64) error {
 	return n.take(ctx, bytes, func(n *Neighbour, ctx context.Context, slice int) error { return n.takeForRepair(ctx, slice, false) })
 }
@@ -176,8 +178,8 @@ func (n *Neighbour) take(ctx context.Context, bytes int64, slices func(*Neighbou
 	return ctx.Err()
 }
 
-// takeCPU waits until processor time is left, for cpuOwed in all: what is used meanwhile by
-// work that waits for nothing may go on for ever.
+// takeCPU waits until processor time is left, for cpuOwed in total. Work that never
+// waits could otherwise block it for ever.
 func (n *Neighbour) takeCPU(ctx context.Context) error {
 	for left := cpuOwed; n.cpu != nil && left > 0; {
 		wait := min(n.cpu.wait(n.deps.Clock.Now(), n.deps.CPUTime()), left)
@@ -192,9 +194,9 @@ func (n *Neighbour) takeCPU(ctx context.Context) error {
 	return nil
 }
 
-// admit waits until a request of so many bytes may be served. Of clients' requests the
-// priority means nothing: they never wait for the share of background work. A wait that
-// the request's deadline ends is Timeout, and is reported.
+// admit waits until a request of so many bytes may be served. It ignores the
+// priority of clients' requests: they never wait for the share of background work.
+// A wait that exceeds the request's deadline returns Timeout, and is reported.
 func (n *Neighbour) admit(ctx context.Context, bytes int, p priority) error {
 	began := n.deps.Clock.Now()
 	if n.admitAt(ctx, began, bytes, p) != nil { // ctx has ended
@@ -226,9 +228,10 @@ func (n *Neighbour) admitAt(ctx context.Context, began time.Time, bytes int, p p
 	return n.admitBackground(ctx, bytes, n.deps.Clock.Now().Sub(began), p)
 }
 
-// takeBytes waits until so many bytes may be sent or received. One after the other
-// takes them, so that who gives up while it waits has taken none: else, where more is
-// asked for than there is, all of it would go to those who have given up.
+// takeBytes waits until so many bytes may be sent or received. Callers take bytes
+// one after the other, so that a caller that stops waiting has taken none.
+// Otherwise, under overload, callers that stopped waiting would use up the whole
+// limit.
 func (n *Neighbour) takeBytes(ctx context.Context, bytes int) error {
 	select {
 	case n.turn <- struct{}{}:
@@ -238,7 +241,7 @@ func (n *Neighbour) takeBytes(ctx context.Context, bytes int) error {
 	}
 }
 
-// takeInTurn takes bytes and passes the turn on, which its caller has.
+// takeInTurn takes bytes and passes on the turn, which its caller has.
 func (n *Neighbour) takeInTurn(ctx context.Context, bytes int) error {
 	defer func() { <-n.turn }()
 	now := n.deps.Clock.Now()
@@ -258,7 +261,7 @@ func (n *Neighbour) hold(ctx context.Context, by string, wait time.Duration) err
 	return n.sleep(ctx, wait)
 }
 
-// sleep waits for as long, unless ctx has ended or ends before.
+// sleep waits for the time given, unless ctx ends before.
 func (n *Neighbour) sleep(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return ctx.Err()
@@ -271,26 +274,27 @@ func (n *Neighbour) sleep(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// cpuBudget is the processor time that the process may still take: it grows with
-// time, at so many processors, and shrinks by what was used. A short while of it can
-// be saved up.
+// cpuBudget is the processor time that the process may still use. It grows with
+// time, at the configured number of processors, and shrinks by the time used. It
+// can save up a short time.
 type cpuBudget struct {
 	cpus float64
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	last time.Time
 	used time.Duration
 	left time.Duration
 }
 
-// cpuSaved is how much time of not using anything may be saved up, and cpuOwed the
-// longest that nobody may go on for what was used before, and that one who asks waits in
-// all. Most of the work waits before
-// it begins; what does not (compactions of indexes, what the runtime does) must not keep
-// the door shut for so long that callers take the server for a dead one.
+// cpuSaved is how much unused time can be saved up. cpuOwed is the longest time for
+// which past use delays requests, and the longest total wait of one request. Most
+// work waits before it begins. Other work, such as compactions of indexes and the
+// runtime, never waits. It must not delay requests for so long that callers take
+// the server for dead.
 const cpuSaved, cpuOwed = 100 * time.Millisecond, 5 * time.Second
 
-// wait takes in what was used until now, and returns how long nobody may go on.
+// wait accounts for the time used until now, and returns how long requests must
+// wait.
 func (b *cpuBudget) wait(now time.Time, used time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// timedService takes a while, and uses a millisecond of processor, for each get.
+// timedService takes some time, and uses a millisecond of processor time, for each
+// get.
 type timedService struct {
 	transport.ChunkService
 	used   atomic.Int64
@@ -37,8 +38,8 @@ func (s *timedService) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.Ge
 	return &wire.GetChunkReply{}, nil, func() {}, nil
 }
 
-// load asks a service, n at a time, until ctx ends, and returns what gives the times
-// of the requests since it was asked last.
+// load calls a service, n calls at a time, until ctx ends. It returns a function
+// that returns the request times since its last call.
 func load(ctx context.Context, ended *sync.WaitGroup, s transport.ChunkService, n int, length uint64) func() []time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -70,7 +71,7 @@ func neighbour(t *testing.T, s *timedService, limits chunkserver.Limits) *chunks
 	return n
 }
 
-// --bandwidth-limit holds, however many ask at once.
+// --bandwidth-limit holds for any number of concurrent requests.
 func TestBandwidthLimitHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -82,12 +83,11 @@ func TestBandwidthLimitHolds(t *testing.T) {
 		cancel()
 		ended.Wait()
 		require.LessOrEqual(t, sent, int64(20*50<<20+64<<20), "20 s at 50 MiB, and what may be saved up")
-		require.Greater(t, sent, int64(19*50<<20), "and it is not held below it")
+		require.Greater(t, sent, int64(19*50<<20), "and it uses the limit fully")
 	})
 }
 
-// --cpus holds: of the processor time that requests use, no more than so much a
-// second.
+// --cpus holds: requests use no more processor time per second than the limit.
 func TestCPULimitHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -98,7 +98,7 @@ func TestCPULimitHolds(t *testing.T) {
 		used := time.Duration(s.used.Load())
 		cancel()
 		ended.Wait()
-		// Those that are let in at one moment use what they use before it is seen.
+		// Requests admitted at the same moment use their time before it is counted.
 		require.LessOrEqual(t, used, 10*time.Second+200*time.Millisecond)
 		require.Greater(t, used, 9*time.Second)
 	})
@@ -116,8 +116,9 @@ func repairing(ctx context.Context) context.Context {
 	return transport.WithPeer(ctx, &transport.Peer{Role: transport.RoleChunkserver})
 }
 
-// Repairs get a fixed share while no client asks, an eighth of it beside clients, and the
-// whole share again once clients have been away for a while.
+// Repairs get a fixed share while there are no client requests, and an eighth of it
+// beside clients. They get the whole share again once clients have been idle for a
+// while.
 func TestRepairsGetAFixedShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -130,7 +131,7 @@ func TestRepairsGetAFixedShare(t *testing.T) {
 			time.Sleep(seconds * time.Second)
 			return (s.bytes.Load() - before) / int64(seconds)
 		}
-		time.Sleep(time.Second) // what was saved up is gone
+		time.Sleep(time.Second) // the saved-up budget is used up
 		require.InDelta(t, 400<<20, rate(20), 4<<20)
 
 		clients, end := context.WithCancel(ctx)
@@ -146,8 +147,8 @@ func TestRepairsGetAFixedShare(t *testing.T) {
 	})
 }
 
-// A client never waits for the share of repairs, nor does a repair of a stripe that has no
-// redundancy left, however many clients there are.
+// A client never waits for the share of repairs. Nor does a repair of a stripe
+// without redundancy left, however many clients there are.
 func TestUrgentRepairsAndClientsWaitForNoShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -157,7 +158,7 @@ func TestUrgentRepairsAndClientsWaitForNoShare(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		load(ctx, &ended, n, 4, 4096)
-		load(repairing(ctx), &ended, n, 16, 4<<20) // which fill the share
+		load(repairing(ctx), &ended, n, 16, 4<<20) // they fill the share
 		time.Sleep(10 * time.Second)
 		bytes := func(bound string) float64 { return counted(t, metrics.BackgroundBytes.WithLabelValues(bound)) }
 		ordinary := bytes("clients")
@@ -172,7 +173,7 @@ func TestUrgentRepairsAndClientsWaitForNoShare(t *testing.T) {
 		held := counted(t, metrics.HeldBack.WithLabelValues("share"))
 		require.EqualValues(t, urgent*4<<20, bytes("urgent"))
 		for range 100 {
-			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4 << 20, Urgent: true}) // which of a client means nothing
+			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: 4 << 20, Urgent: true}) // ignored for a client
 			require.NoError(t, err)
 		}
 		require.EqualValues(t, urgent*4<<20, bytes("urgent"))
@@ -182,8 +183,8 @@ func TestUrgentRepairsAndClientsWaitForNoShare(t *testing.T) {
 	})
 }
 
-// Repairs wait for their share no longer than their senders do for them, however many they
-// are.
+// However many repairs there are, they wait for their share no longer than their
+// senders wait for them.
 func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
 	for _, at := range []int{16, 256} {
 		synctest.Test(t, func(t *testing.T) {
@@ -217,8 +218,8 @@ func TestRepairsWaitNoLongerThanTheirSenders(t *testing.T) {
 	}
 }
 
-// A repair, and the commit of a checkpoint, do not wait behind what flushes have asked for
-// before them, and those are not starved.
+// A repair, and the commit of a checkpoint, do not wait behind earlier requests of
+// flushes. Flushes do not starve.
 func TestRepairsGoBeforeFlushes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -262,8 +263,8 @@ func TestBadLimitsAreRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What the process moves unasked is of --bandwidth-limit too, and neither that nor what
-// clients ask for starves the other.
+// Data that the process moves without a request counts towards --bandwidth-limit
+// too. Neither this work nor clients starve the other.
 func TestBandwidthLimitHoldsForUnaskedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -284,14 +285,14 @@ func TestBandwidthLimitHoldsForUnaskedWork(t *testing.T) {
 		ended.Wait()
 		t.Logf("%d MiB for clients, %d MiB of its own", sent>>20, moved40>>20)
 		require.LessOrEqual(t, sent+moved40, int64(40*10<<20+16<<20+4<<20), "40 s at 10 MiB, and what may be saved up")
-		require.Greater(t, sent+moved40, int64(38*10<<20-piece), "and it is not held below it")
+		require.Greater(t, sent+moved40, int64(38*10<<20-piece), "and it uses the limit fully")
 		require.Greater(t, sent, int64(40*10<<20/2), "of five that ask, clients are four")
 		require.Greater(t, moved40, int64(piece))
 	})
 }
 
-// Repairs get their floor of --bandwidth-limit however many clients wait, those that this
-// process does and those of others, and the limit holds.
+// However many clients wait, repairs of this process and of others get their floor
+// of --bandwidth-limit, and the limit holds.
 func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 	for name, limit := range map[string]int64{"an eighth": 16 << 20, "the most": 256 << 20, "the least": 1 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -301,7 +302,7 @@ func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 				var ended sync.WaitGroup
 				ctx, cancel := context.WithCancel(t.Context())
 				load(ctx, &ended, n, 256, 4<<20)
-				time.Sleep(20 * time.Second) // what was saved up is gone
+				time.Sleep(20 * time.Second) // the saved-up budget is used up
 				var own atomic.Int64
 				ended.Go(func() {
 					for n.TakeForRepair(ctx, 4<<20) == nil {
@@ -330,8 +331,8 @@ func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 				t.Logf("in 300 s: %d MiB for clients, %d MiB of its own repairs; beside others' %d MiB, and theirs %d MiB", sent>>20, alone>>20, own2>>20, theirs>>20)
 				floor := min(limit/8, 16<<20) * 300
 				require.GreaterOrEqual(t, alone, floor*9/10-4<<20)
-				require.GreaterOrEqual(t, own2+theirs, floor*3/4-4<<20, "some of others' is taken as they give up")
-				if limit > chunkserver.LeastBandwidth { // a chunk is 32 s of the least floor: who comes through is chance
+				require.GreaterOrEqual(t, own2+theirs, floor*3/4-4<<20, "senders that time out use up part of the others' floor")
+				if limit > chunkserver.LeastBandwidth { // a chunk takes 32 s of the smallest floor: which requests succeed is chance
 					require.Positive(t, theirs)
 				}
 				require.LessOrEqual(t, sent+alone, 300*limit+2*16<<20, "the limit holds")
@@ -341,8 +342,8 @@ func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 	}
 }
 
-// Unasked work waits for --cpus as requests do, and work that waits for nothing, and used
-// far more than there was, keeps the door shut for some seconds only.
+// Work without a request waits for --cpus as requests do. After work that never
+// waits has used far more than the limit, requests wait for some seconds only.
 func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -366,8 +367,8 @@ func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
 	})
 }
 
-// Work that asks for nothing and uses more than --cpus all the time keeps nobody out for
-// longer than 5 s.
+// Work that never waits and constantly exceeds --cpus delays no request for longer
+// than 5 s.
 func TestUnaskedWorkDoesNotShutTheDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -395,8 +396,8 @@ func TestUnaskedWorkDoesNotShutTheDoor(t *testing.T) {
 	})
 }
 
-// Who gives up while it waits takes nothing of --bandwidth-limit: clients that ask
-// for more than there is, and wait for a while only, get all that there is.
+// A request that stops waiting uses nothing of --bandwidth-limit. Under overload,
+// clients that wait only for a while get the whole limit.
 func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
@@ -407,12 +408,12 @@ func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
 			ended.Go(func() {
 				for ctx.Err() == nil {
 					once, done := context.WithTimeout(ctx, 2*time.Second)
-					_, _, _, _ = n.GetChunk(once, &wire.GetChunk{Length: 4 << 20}) // most find no room in time
+					_, _, _, _ = n.GetChunk(once, &wire.GetChunk{Length: 4 << 20}) // most find no free bandwidth in time
 					done()
 				}
 			})
 		}
-		time.Sleep(10 * time.Second) // what was saved up is gone
+		time.Sleep(10 * time.Second) // the saved-up budget is used up
 		before := s.bytes.Load()
 		time.Sleep(20 * time.Second)
 		sent := s.bytes.Load() - before
@@ -423,7 +424,7 @@ func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
 	})
 }
 
-// Repairs that give up while they wait for clients take nothing from other repairs.
+// Repairs that stop waiting for clients take nothing from other repairs.
 func TestRepairsThatGaveUpHoldNobodyBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}

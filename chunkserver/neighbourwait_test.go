@@ -18,9 +18,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A request that the limits of a chunkserver hold back for longer than its deadline fails
-// with Timeout, a count and a log line; one whose caller gives up is not reported. So do
-// those of other chunkservers, which wait at the floor and the share too.
+// A request that the limits of a chunkserver delay past its deadline fails with
+// Timeout, a count and a log line. A request that its caller cancels is not
+// reported. The same holds for requests of other chunkservers, which wait at the
+// floor and the share too.
 func TestWaitsAtTheDoorAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -32,7 +33,7 @@ func TestWaitsAtTheDoorAreReported(t *testing.T) {
 			_, _, _, err := n.GetChunk(ctx, &wire.GetChunk{Length: moraine.MaxChunkSize})
 			return err
 		}
-		require.NoError(t, get(t.Context())) // what was saved up is gone
+		require.NoError(t, get(t.Context())) // the saved-up budget is used up
 		mover := transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleChunkserver, Node: "n2"})
 		for _, parent := range []context.Context{t.Context(), mover} {
 			ctx, stop := context.WithTimeout(parent, time.Second)

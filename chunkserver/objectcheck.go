@@ -14,60 +14,61 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// An object that is not in the bucket as it was recorded is reported to the service: by
-// whoever meets it while a piece is read, and by the comparisons that the service asks for
-// with its heartbeats.
+// The server reports an object that is not in the bucket as recorded. It detects it
+// when it reads a piece, and in the comparisons that the metadata service requests
+// with heartbeats.
 
 const (
-	// objectChecks is how many objects are compared at a time, and maxObjectChecks how many
-	// wait: the service gives no more.
+	// objectChecks is how many objects are compared at a time. maxObjectChecks is
+	// how many wait: the metadata service sends no more.
 	objectChecks    = 8
 	maxObjectChecks = 128
-	// objectCheckTimeout bounds one comparison.
+	// objectCheckTimeout limits one comparison.
 	objectCheckTimeout = 10 * time.Second
-	// maxObjectsReported is how many objects one report holds, reportObjectsEvery how long
-	// more are waited for, and maxObjectReports how many wait to be reported.
+	// maxObjectsReported is the most objects of one report. reportObjectsEvery is
+	// how long a report waits for more, and maxObjectReports is how many may wait
+	// to be reported.
 	maxObjectsReported = 64
 	reportObjectsEvery = 50 * time.Millisecond
 	maxObjectReports   = 512
-	// reportObjectAgain is after how long an object that a read meets is reported again.
+	// reportObjectAgain is after how long a read reports the same object again.
 	reportObjectAgain = 5 * time.Second
 )
 
-// checkedBucket is a Bucket whose objects can be compared with their records, as those of an
-// *object.Bucket.
+// checkedBucket is a Bucket that can compare objects with their records, as
+// *object.Bucket can.
 type checkedBucket interface {
 	Head(ctx context.Context, r object.Ref) (object.Info, error)
 }
 
-// objectReports are the objects that wait to be compared, or reported.
+// objectReports are the objects that wait for a comparison or a report.
 type objectReports struct {
-	bucket string // its name
+	bucket string // the bucket's name
 	todo   chan *wire.ObjectToCheck
 	found  chan *wire.ObjectCheck
 
-	mu   sync.Mutex           // guards told
-	told map[uint64]time.Time // when a read reported an object
+	mu       sync.Mutex           // guards reported
+	reported map[uint64]time.Time // when a read last reported an object
 }
 
 func newObjectReports(url string) *objectReports {
 	name, _, _ := strings.Cut(strings.TrimPrefix(url, "s3://"), "/")
 	return &objectReports{bucket: name, todo: make(chan *wire.ObjectToCheck, maxObjectChecks), found: make(chan *wire.ObjectCheck, maxObjectReports),
-		told: make(map[uint64]time.Time)}
+		reported: make(map[uint64]time.Time)}
 }
 
-// take takes over the objects that the service wants compared.
+// take accepts the objects that the metadata service wants compared.
 func (r *objectReports) take(list []*wire.ObjectToCheck) {
 	for _, w := range list {
 		select {
 		case r.todo <- w:
-		default: // the service hears nothing of it, and asks again
+		default: // without a report, the metadata service requests it again
 		}
 	}
 }
 
-// met reports an object of which a read could not get a piece, whose record has been read
-// again since. It never waits.
+// met reports an object whose piece a read could not get, although the read has
+// read its record again since. It never waits.
 func (r *objectReports) met(o *wire.Object, offset uint64, err error, now time.Time) {
 	state := stateOf(err)
 	if o.GetBucket() != r.bucket || state == wire.ObjectState_OBJECT_STATE_UNKNOWN {
@@ -75,20 +76,20 @@ func (r *objectReports) met(o *wire.Object, offset uint64, err error, now time.T
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.told[o.Id]; ok && now.Sub(at) < reportObjectAgain {
+	if at, ok := r.reported[o.Id]; ok && now.Sub(at) < reportObjectAgain {
 		return
 	}
-	if len(r.told) >= maxObjectReports {
-		clear(r.told)
+	if len(r.reported) >= maxObjectReports {
+		clear(r.reported)
 	}
-	r.told[o.Id] = now
+	r.reported[o.Id] = now
 	select {
 	case r.found <- &wire.ObjectCheck{Object: o, State: state, Offset: offset, Error: wire.Text(err.Error(), maxErrorText)}:
-	default: // the next read meets it
+	default: // the next read detects it again
 	}
 }
 
-// stateOf is what an error of a read, or of a HEAD, says of an object.
+// stateOf is the state of an object by the error of a read or of a HEAD.
 func stateOf(err error) wire.ObjectState {
 	switch moraine.KindOf(err) {
 	case moraine.NotFound:
@@ -126,8 +127,8 @@ func (p *pieces) checkObjects(ctx context.Context) {
 	_ = g.Wait()
 }
 
-// compare compares an object with its record: by a HEAD, and where the service asks for it
-// by the bytes of one piece.
+// compare compares an object with its record by a HEAD. If the metadata service
+// requests it, compare also reads and verifies one piece.
 func (p *pieces) compare(ctx context.Context, w *wire.ObjectToCheck) *wire.ObjectCheck {
 	ctx, cancel := context.WithTimeout(ctx, objectCheckTimeout)
 	defer cancel()
@@ -139,7 +140,7 @@ func (p *pieces) compare(ctx context.Context, w *wire.ObjectToCheck) *wire.Objec
 	}
 	b, ok := p.deps.Bucket.(checkedBucket)
 	if !ok || o.GetBucket() != p.reports.bucket {
-		return fail(fmt.Errorf("this host cannot compare objects of bucket %q", o.GetBucket()), 0)
+		return fail(fmt.Errorf("host cannot compare objects of bucket %q: it does not use that bucket", o.GetBucket()), 0)
 	}
 	info, err := b.Head(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag})
 	if err == nil {
@@ -163,7 +164,8 @@ func (p *pieces) compare(ctx context.Context, w *wire.ObjectToCheck) *wire.Objec
 	return out
 }
 
-// readAgain reads a piece from the bucket by a record that was read again, and verifies it.
+// readAgain reads a piece from the bucket by a record that was read again, and
+// verifies it.
 func (p *pieces) readAgain(ctx context.Context, key pieceKey) error {
 	p.records.forget(key.object)
 	rec, err := p.recordOf(ctx, key)
@@ -179,7 +181,7 @@ func (p *pieces) readAgain(ctx context.Context, key pieceKey) error {
 	return err
 }
 
-// reportObjects sends one report, of what is found within a moment.
+// reportObjects sends one report of the objects found within a short time.
 func (p *pieces) reportObjects(ctx context.Context) {
 	op := &wire.ReportObjects{}
 	select {
@@ -200,6 +202,6 @@ func (p *pieces) reportObjects(ctx context.Context) {
 		break
 	}
 	if _, err := p.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: op}}); err != nil && ctx.Err() == nil {
-		p.deps.Log.Warn("could not report objects of the bucket; they are reported when they are met again", "objects", len(op.Checks), "err", err)
+		p.deps.Log.Warn("object report failed", "objects", len(op.Checks), "err", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// reported waits for the next object that is reported.
+// reported waits for the next reported object.
 func (s *shelf) reported() (w *wire.ObjectCheck) {
 	s.meta.mu.Lock()
 	defer s.meta.mu.Unlock()
@@ -22,7 +22,8 @@ func (s *shelf) reported() (w *wire.ObjectCheck) {
 	return w
 }
 
-// compared has the service ask for the object to be compared, and returns what it hears.
+// compared makes the metadata service request a comparison of the object, and
+// returns the result.
 func (s *shelf) compared(read bool, offset uint64) *wire.ObjectCheck {
 	s.meta.set(func() {
 		s.meta.compare = []*wire.ObjectToCheck{{Object: s.meta.objects[5].Object, Read: read, Offset: offset}}
@@ -30,8 +31,9 @@ func (s *shelf) compared(read bool, offset uint64) *wire.ObjectCheck {
 	return s.reported()
 }
 
-// TestWhatTheBucketLostIsReported: by whoever reads a piece, and by the comparison that the
-// service asks for, which also says that all is good, or that the store does not answer.
+// TestWhatTheBucketLostIsReported: the server reports it when it reads a piece, and
+// in the comparison that the metadata service requests. The comparison also reports
+// that all is good, or that the store does not answer.
 func TestWhatTheBucketLostIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil      func(s *shelf)
@@ -42,7 +44,7 @@ func TestWhatTheBucketLostIsReported(t *testing.T) {
 		"overwritten": {func(s *shelf) { s.bucket.Put("tier/f", s.data[1:]) },
 			wire.ObjectState_OBJECT_STATE_DIFFERS, wire.ObjectState_OBJECT_STATE_DIFFERS},
 		"spoilt": {func(s *shelf) { s.bucket.Spoil("tier/f") },
-			wire.ObjectState_OBJECT_STATE_CORRUPT, wire.ObjectState_OBJECT_STATE_DIFFERS}, // this store tells a CRC32C of what it has
+			wire.ObjectState_OBJECT_STATE_CORRUPT, wire.ObjectState_OBJECT_STATE_DIFFERS}, // this store reports the CRC32C of its objects
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startWithBucket(t, nil)

@@ -11,11 +11,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// capability returns the claims of a capability that the caller shows and may
+// capability returns the claims of the capability that the caller presents and may
 // hold.
 func (s *Server) capability(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
 	if len(b) == 0 {
-		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("a capability is needed")}
+		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.PermissionDenied, Err: errors.New("capability is missing")}
 	}
 	claims, err := s.capabilities.Verify(b)
 	if err != nil {
@@ -23,14 +23,14 @@ func (s *Server) capability(ctx context.Context, op string, b []byte) (*wire.Cap
 	}
 	f := s.fleet.Load()
 	if f == nil {
-		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
 	}
 	return claims, capability.Holds(claims, transport.PeerFrom(ctx), f.cluster, uint64(s.NewestIncarnation().Number), s.deps.Clock.Now().Unix())
 }
 
 // mayPut checks that the caller may put a chunk: the first version of it under a
-// grant of its own, or, as a repair, just what an intent says. Only a repair
-// replaces what is there, and is taken when the device is nearly full.
+// grant of its own or, as a repair, exactly what an intent says. Only a repair
+// replaces a stored chunk, and is accepted when the device is nearly full.
 func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk) error {
 	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
 		return err
@@ -48,23 +48,24 @@ func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk) erro
 	}
 	if !ok {
 		return &moraine.Error{Op: op, Ref: chunkID(req.Stripe, req.Index).String(), Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("the capability does not cover version %d on device %d", req.Version, req.Device)}
+			Err: fmt.Errorf("capability does not cover version %d on device %d", req.Version, req.Device)}
 	}
 	return nil
 }
 
-// readable returns the claims of the capability that a reader shows, and nil for one that
-// needs none: a session of the root, of a client or an administrator. A server needs one,
-// whatever its session is: it reads what the job is about that it holds, so that a stolen host
-// does not open the others. What the claims cover the caller checks.
+// readable returns the claims of the capability that a reader presents. It returns
+// nil for a reader that needs none: a session of the root, of a client or an
+// administrator. A server needs a capability, whatever its session: it reads only
+// the data of the job that it runs, so that a stolen host does not expose the
+// others. The caller checks what the claims cover.
 func (s *Server) readable(ctx context.Context, op string, b []byte) (*wire.CapabilityClaims, error) {
 	peer := transport.PeerFrom(ctx)
 	if peer == nil || !peer.Role.Server() && (peer.Token == nil || peer.Token.AllTenants) {
-		return nil, nil // who has no token and must have one, mayTouch refuses
+		return nil, nil // mayTouch refuses a reader without a required token
 	}
 	return s.capability(ctx, op, b)
 }
 
 func notCovered(op, ref string) error {
-	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.PermissionDenied, Err: errors.New("the capability does not cover what was asked for")}
+	return &moraine.Error{Op: op, Ref: ref, Kind: moraine.PermissionDenied, Err: errors.New("capability does not cover the request")}
 }

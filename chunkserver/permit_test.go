@@ -26,8 +26,9 @@ func asServer(t *testing.T, node string) context.Context {
 	return transport.WithPeer(t.Context(), &transport.Peer{Role: transport.RoleChunkserver, Node: node})
 }
 
-// TestAPutNeedsACapabilityThatCoversIt: whatever the certificate, a chunk is put only with
-// a capability of the caller's own that covers just that; nothing else changes what is there.
+// TestAPutNeedsACapabilityThatCoversIt: for any certificate, a put needs a
+// capability of the caller's own that covers exactly that chunk. Nothing else
+// changes stored chunks.
 func TestAPutNeedsACapabilityThatCoversIt(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	kept := chunk(1, 1000)
@@ -88,7 +89,7 @@ func TestAPutNeedsACapabilityThatCoversIt(t *testing.T) {
 		require.ErrorIs(t, err, moraine.PermissionDenied, name)
 		kept.check(t, h)
 	}
-	// One that covers it does not replace what is there, either.
+	// Even a capability that covers it does not replace a stored chunk.
 	ch := chunk(1, 1000)
 	ch.data[0] ^= 1
 	ch.req.Crc = crc.Sum(ch.data)
@@ -99,9 +100,9 @@ func TestAPutNeedsACapabilityThatCoversIt(t *testing.T) {
 	require.NoError(t, err, "the same bytes again, as after a lost reply")
 }
 
-// TestAServerReadsForItsJobsOnly: a chunkserver, and a metadata server, read just what a
-// capability of theirs covers, with a session's token or without: the stripes of a job's files,
-// and those whose chunks a repair of theirs puts.
+// TestAServerReadsForItsJobsOnly: a chunkserver or metadata server reads exactly
+// what a capability of its own covers, with a session token or without. That is the
+// stripes of a job's files, and those whose chunks its repair puts.
 func TestAServerReadsForItsJobsOnly(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	c := chunk(1, 1000)
@@ -148,7 +149,8 @@ func TestAServerReadsForItsJobsOnly(t *testing.T) {
 	}
 }
 
-// TestACapabilityEndsWithItsIncarnation: what metadata signed that was restored since is void.
+// TestACapabilityEndsWithItsIncarnation: a capability signed by metadata that was
+// restored since is void.
 func TestACapabilityEndsWithItsIncarnation(t *testing.T) {
 	meta := newFakeMeta()
 	meta.raised = 4
@@ -162,8 +164,9 @@ func TestACapabilityEndsWithItsIncarnation(t *testing.T) {
 	}
 }
 
-// TestAReadOfAConfinedSessionNeedsACapability: a session of the root reads all; one that is
-// confined to a directory reads just what a capability of its own covers.
+// TestAReadOfAConfinedSessionNeedsACapability: a session of the root reads
+// everything. A session that is confined to a directory reads exactly what a
+// capability of its own covers.
 func TestAReadOfAConfinedSessionNeedsACapability(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	c := chunk(1, 1000)
@@ -185,7 +188,7 @@ func TestAReadOfAConfinedSessionNeedsACapability(t *testing.T) {
 	confined := as(t, session, false)
 	require.NoError(t, get(as(t, session, true), nil))
 	require.NoError(t, get(confined, read(session, c.req.Stripe)))
-	require.NoError(t, get(confined, c.req.Capability), "who may write a stripe may read it")
+	require.NoError(t, get(confined, c.req.Capability), "a capability to write a stripe covers reads of it")
 	for name, capability := range map[string][]byte{
 		"none":              nil,
 		"another stripe":    read(session, c.req.Stripe+1),
@@ -202,8 +205,9 @@ func TestAReadOfAConfinedSessionNeedsACapability(t *testing.T) {
 	require.ErrorIs(t, err, moraine.PermissionDenied, "a chunk that is not here is refused as one that is")
 }
 
-// TestARepairTakesThePlaceOfAnyVersion: a chunk of a greater version than the record knows of
-// is replaced, in memory and on the device, and one that has the right bytes stays.
+// TestARepairTakesThePlaceOfAnyVersion: a repair replaces a chunk of a greater
+// version than the record's, in memory and on the device. A chunk with the right
+// bytes stays.
 func TestARepairTakesThePlaceOfAnyVersion(t *testing.T) {
 	for _, level := range []moraine.Level{moraine.Memory, moraine.NVMe} {
 		h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))

@@ -12,28 +12,29 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Bucket is what a chunkserver needs of an *object.Bucket.
+// Bucket is what a chunkserver requires of an *object.Bucket.
 type Bucket interface {
-	// Get fills dst with the bytes of r from off on, or fails: NotFound or
-	// Conflict where the object is not there any more.
+	// Get fills dst with the bytes of r from off on, or fails. It returns NotFound
+	// or Conflict if the object is no longer there.
 	Get(ctx context.Context, r object.Ref, off int64, dst []byte) error
 }
 
 const (
 	// maxPiece is the length of the longest piece that is served.
 	maxPiece = 16 << 20
-	// sumBlock is how many sums of an object are asked for at a time.
+	// sumBlock is how many checksums of an object are requested at a time.
 	sumBlock = 4096
 )
 
-// GetPiece implements transport.ChunkService: it serves bytes of one piece of
-// an object, which is read from the bucket once for all who ask, and verified
-// against its recorded sum. The sum of the reply is made of the block sums of that arrival,
-// not of the bytes in memory: a bit that flips there is seen by the caller, who asks again
-// with verify. What is not right is an error, never other bytes:
-// Stale where the record is gone (the caller looks at the file again), Lost
-// where the bucket does not have the object any more, Corrupt where it has
-// other bytes.
+// GetPiece implements transport.ChunkService. It serves bytes of one piece of an
+// object. It reads the piece from the bucket once for all waiting callers, and
+// verifies it against its recorded checksum.
+//
+// The reply's checksum comes from the block checksums of the arrival, not from the
+// bytes in memory. The caller thus detects a bit that flipped in memory, and calls
+// again with verify. Bad bytes always become an error: Stale if the record is gone
+// (the caller looks the file up again), Lost if the bucket no longer has the
+// object, Corrupt if it has other bytes.
 func (s *Server) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
 	data, sum, release, err := s.piece(ctx, req)
 	s.deps.Metrics.Pieces.WithLabelValues(outcome(err)).Inc()
@@ -48,10 +49,10 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	const op = "chunkserver.GetPiece"
 	ref := "object " + moraine.ID(req.Object).String()
 	if s.pieces == nil {
-		return nil, 0, nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("this host has no bucket")}
+		return nil, 0, nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("host has no bucket: set Bucket")}
 	}
 	if req.Object == 0 || req.Length == 0 || req.Length > maxPiece || req.Offset > object.MaxSize {
-		return nil, 0, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d bytes at %d", req.Length, req.Offset)}
+		return nil, 0, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("range of %d bytes at offset %d is invalid", req.Length, req.Offset)}
 	}
 	claims, err := s.readable(ctx, op, req.Capability)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	first, last := req.Offset/o.Piece, (req.Offset+req.Length-1)/o.Piece
 	if req.Offset+req.Length > o.Size || first != last {
 		return nil, 0, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%d bytes at %d of an object of %d, in pieces of %d", req.Length, req.Offset, o.Size, o.Piece)}
+			Err: fmt.Errorf("range of %d bytes at offset %d does not fit an object of %d bytes in pieces of %d", req.Length, req.Offset, o.Size, o.Piece)}
 	}
 	if err := mayTouch(ctx, op, o.Tenant, false); err != nil {
 		return nil, 0, nil, err
@@ -83,8 +84,9 @@ func (s *Server) piece(ctx context.Context, req *wire.GetPiece) (data []byte, su
 	return p.data[req.Offset-first*o.Piece:][:req.Length], sum, func() { s.pieces.release(p) }, nil
 }
 
-// lend returns a piece, which the caller releases, and the sum of a range of it by the sums
-// of its arrival. A piece that is found rotten is read again, once.
+// lend returns a piece, which the caller releases, and the checksum of a range of
+// it by the checksums of its arrival. A piece damaged in memory is read again,
+// once.
 func (p *pieces) lend(ctx context.Context, key pieceKey, off, n int64, verify bool) (pc *piece, sum uint32, err error) {
 	for range 2 {
 		if pc, err = p.get(ctx, key); err != nil {

@@ -23,7 +23,7 @@ import (
 
 const testPiece = 1 << 20
 
-// shelf is an object of three pieces and a bit, in a bucket and on record.
+// shelf is an object of a little more than three pieces, in a bucket and recorded.
 type shelf struct {
 	*host
 	bucket *objecttest.Memory
@@ -78,8 +78,8 @@ func TestPiecesAreServed(t *testing.T) {
 	require.Equal(t, "s3://memory/tier", s.meta.lastHost().GetBucket())
 }
 
-// TestARottenPieceIsFound flips a bit of a piece in memory: what is served says by its sum
-// that it is wrong, and who asks with verify gets the right bytes, read again.
+// TestARottenPieceIsFound flips a bit of a piece in memory. The reply's checksum
+// shows the damage, and a caller with verify gets the right bytes, read again.
 func TestARottenPieceIsFound(t *testing.T) {
 	s := startWithBucket(t, nil)
 	get := func(off, n int, verify bool) (sum uint32, data []byte, release func()) {
@@ -90,7 +90,7 @@ func TestARottenPieceIsFound(t *testing.T) {
 	const at = 8*moraine.BlockSize + 5
 	for _, r := range [][2]int{{0, testPiece}, {4 * moraine.BlockSize, 8 * moraine.BlockSize}, {at - 7, 100}, {moraine.BlockSize + 1, 20 * moraine.BlockSize}} {
 		_, data, release := get(at, 1, true)
-		data[0] ^= 4 // it is the server's memory
+		data[0] ^= 4 // this is the server's memory
 		release()
 		sum, data, release := get(r[0], r[1], false)
 		wrong := crc.Sum(data) == sum && !bytes.Equal(data, s.data[r[0]:r[0]+r[1]])
@@ -103,7 +103,7 @@ func TestARottenPieceIsFound(t *testing.T) {
 	}
 }
 
-// TestManyReadersCostOneGet holds the bucket's answer back until all ask.
+// TestManyReadersCostOneGet delays the bucket's answer until all readers wait.
 func TestManyReadersCostOneGet(t *testing.T) {
 	s := startWithBucket(t, nil)
 	var gets atomic.Int32
@@ -119,12 +119,12 @@ func TestManyReadersCostOneGet(t *testing.T) {
 	for i := range 50 {
 		wg.Go(func() { require.NoError(t, s.read(t.Context(), t, i, 100)) })
 	}
-	// One who gives up does not take the piece from the others.
+	// A reader that stops waiting does not take the piece from the others.
 	gone, cancel := context.WithCancel(t.Context())
 	gave := make(chan error, 1)
 	go func() { gave <- s.read(gone, t, 0, 1) }()
 	cancel()
-	require.Error(t, <-gave) // before the piece is there: then even a canceled read has it
+	require.Error(t, <-gave) // before the piece arrives: after that even a cancelled read succeeds
 	close(open)
 	wg.Wait()
 	require.Equal(t, int32(1), gets.Load())
@@ -169,8 +169,8 @@ func TestWhatTheBucketLostIsSaid(t *testing.T) {
 	}
 }
 
-// TestAMovedObjectIsFound lets the object move to another key after its record
-// was read.
+// TestAMovedObjectIsFound moves the object to another key after its record was
+// read.
 func TestAMovedObjectIsFound(t *testing.T) {
 	s := startWithBucket(t, nil)
 	require.NoError(t, s.read(t.Context(), t, 0, 1))
@@ -185,7 +185,7 @@ func TestAMovedObjectIsFound(t *testing.T) {
 	require.NoError(t, s.read(t.Context(), t, testPiece, 100))
 }
 
-// TestAFailureIsNotKept: the next who asks tries again.
+// TestAFailureIsNotKept: the next caller retries.
 func TestAFailureIsNotKept(t *testing.T) {
 	s := startWithBucket(t, nil)
 	s.bucket.SetHook(func(context.Context, string, string) (func(error) error, error) {
@@ -196,7 +196,7 @@ func TestAFailureIsNotKept(t *testing.T) {
 	require.NoError(t, s.read(t.Context(), t, 0, 1))
 }
 
-// TestPiecesAreBounded reads more than there is memory for, many at a time.
+// TestPiecesAreBounded reads more than fits in memory, many pieces concurrently.
 func TestPiecesAreBounded(t *testing.T) {
 	s := startWithBucket(t, func(cfg *chunkserver.Config) { cfg.PieceBytes = 32 << 20 })
 	big := make([]byte, 5*16<<20)
@@ -237,9 +237,9 @@ func TestPiecesNeedTheRightTenant(t *testing.T) {
 	}
 }
 
-// TestPiecesNeedACapability: a session that is confined to a directory reads an object only
-// as content of a file that it may read, which is staged, and no other. Whether there is
-// an object of a number it does not learn.
+// TestPiecesNeedACapability: a session that is confined to a directory reads an
+// object only as content of a file that it may read. That file is staged, and no
+// other. The session cannot learn whether an object number exists.
 func TestPiecesNeedACapability(t *testing.T) {
 	s := startWithBucket(t, nil)
 	s.meta.set(func() { s.meta.tenants = map[uint64]uint32{12: 7, 13: 7} })
@@ -274,21 +274,21 @@ func TestPiecesNeedACapability(t *testing.T) {
 		}
 	}
 	require.NoError(t, get(5, 12, permit(session, 5)))
-	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // they are asked for in their order
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // requests are sent in their order
 	s.meta.set(func() { require.Equal(t, []uint64{12}, s.meta.staged) })
 }
 
-// A reader of everything names the file that it reads, to have it staged. It may name a
-// clone, which shares the object, and no file of another tenant.
+// A reader of everything names the file that it reads, to have it staged. It may
+// name a clone, which shares the object, but no file of another tenant.
 func TestFilesOfOtherTenantsAreNotStaged(t *testing.T) {
 	s := startWithBucket(t, nil)
 	s.meta.set(func() { s.meta.tenants = map[uint64]uint32{12: 7, 13: 8} })
-	for _, inode := range []uint64{13, 99, 12} { // another tenant's, none, a clone
+	for _, inode := range []uint64{13, 99, 12} { // another tenant's, a missing one, a clone
 		_, _, release, err := s.GetPiece(as(t, session, true), &wire.GetPiece{Object: 5, Inode: inode, Length: 1})
 		require.NoError(t, err, "the bytes are those of the object, whatever else is named")
 		release()
 	}
-	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // they are asked for in their order
+	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 }) // requests are sent in their order
 	s.meta.set(func() { require.Equal(t, []uint64{12}, s.meta.staged) })
 }
 

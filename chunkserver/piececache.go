@@ -15,43 +15,44 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// fetchTimeout bounds one read of a piece from the bucket.
+// fetchTimeout limits one read of a piece from the bucket.
 const fetchTimeout = 2 * time.Minute
 
 type pieceKey struct{ object, number uint64 }
 
-// piece is one piece in memory, or on its way there.
+// piece is one piece in memory, or being fetched.
 type piece struct {
 	key   pieceKey
-	ready chan struct{} // closed when data or err is there
+	ready chan struct{} // closed when data or err is set
 	buf   *bufpool.Buffer
 	data  []byte
-	sums  []uint32 // of its blocks, as they arrived and were verified
+	sums  []uint32 // of its blocks, as verified at their arrival
 	err   error
 
-	rotten bool          // data does not match sums any more; guarded by pieces.mu, as are
-	refs   int           // who reads it
+	rotten bool          // data no longer matches sums; guarded by pieces.mu, as are the fields below
+	refs   int           // number of readers
 	idle   *list.Element // in pieces.idle while refs is 0
 }
 
-// pieces reads pieces of objects, each once for all who ask at a time, and
-// keeps those that were read last while there is memory for them.
+// pieces reads pieces of objects, each once for all callers that wait at the time.
+// It caches the most recently read ones while there is memory for them.
 type pieces struct {
 	deps    Deps
 	pool    *bufpool.Pool
 	asks    chan stageAsk
 	reports *objectReports
-	// keptKey is where an object is kept whose own key was needed for another one.
+	// keptKey is the key at which an object is kept after another object needed its
+	// own key.
 	keptKey func(object uint64) string
 
 	records recordCache
 	asked   askedSet
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	life    context.Context
 	fetches sync.WaitGroup // added to under mu, while life runs
 	held    map[pieceKey]*piece
-	idle    list.List // of *piece; the one that was read last is in front
+	idle    list.List // of *piece; the most recently read is in front
 	waiting int       // fetches that wait for memory
 }
 
@@ -60,7 +61,7 @@ func newPieces(limit int64, bucket string, deps Deps, keptKey func(object uint64
 		held: make(map[pieceKey]*piece), reports: newObjectReports(bucket)}
 }
 
-// start lets pieces be fetched until ctx ends; ended waits for the last of them.
+// start allows fetches until ctx ends; ended waits for the last of them.
 func (p *pieces) start(ctx context.Context) (ended func()) {
 	p.mu.Lock()
 	p.life = ctx
@@ -79,8 +80,8 @@ func (p *pieces) start(ctx context.Context) (ended func()) {
 	}
 }
 
-// get returns a piece, which the caller releases. Who gives up waiting does not
-// stop the fetch: others may wait for it, or ask next.
+// get returns a piece, which the caller releases. A caller that stops waiting does
+// not stop the fetch: others may wait for it, or need it next.
 func (p *pieces) get(ctx context.Context, key pieceKey) (*piece, error) {
 	pc, err := p.join(key)
 	if err != nil {
@@ -103,7 +104,7 @@ func (p *pieces) get(ctx context.Context, key pieceKey) (*piece, error) {
 	return pc, nil
 }
 
-// join finds the piece, or begins to fetch it.
+// join finds the piece, or starts to fetch it.
 func (p *pieces) join(key pieceKey) (*piece, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +126,8 @@ func (p *pieces) join(key pieceKey) (*piece, error) {
 	return pc, nil
 }
 
-// release gives a piece back. It is kept for the next, unless it failed or
-// somebody waits for its memory.
+// release releases a piece. The piece stays cached, unless it failed or a fetch
+// waits for its memory.
 func (p *pieces) release(pc *piece) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,16 +138,15 @@ func (p *pieces) release(pc *piece) {
 	select {
 	case <-pc.ready:
 	default:
-		return // the fetch will see that nobody reads it
+		return // the fetch will see that it has no readers
 	}
 	p.settle(pc)
 }
 
-// settle keeps or frees a piece that is ready and that nobody reads. The caller
-// holds mu.
+// settle caches or frees a ready piece without readers. The caller holds mu.
 func (p *pieces) settle(pc *piece) {
 	if pc.err != nil {
-		return // not held any more, and without a buffer
+		return // already dropped, and without a buffer
 	}
 	if pc.rotten {
 		pc.buf.Release()
@@ -158,8 +158,8 @@ func (p *pieces) settle(pc *piece) {
 	}
 }
 
-// discard drops a piece whose bytes in memory are not those that arrived: the next who asks
-// has it read again. The caller reads it, and releases it.
+// discard drops a piece damaged in memory: the next caller has it read again. The
+// caller reads the piece, and releases it.
 func (p *pieces) discard(pc *piece, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,8 +174,8 @@ func (p *pieces) discard(pc *piece, err error) {
 	p.deps.Log.Error("piece checksum mismatch in memory", "object", moraine.ID(pc.key.object), "piece", pc.key.number, "err", err)
 }
 
-// sumOf returns the sum of a range of a piece by the sums of its arrival. Blocks that the
-// range cuts are verified, and with verify all are.
+// sumOf returns the checksum of a range of a piece by the checksums of its arrival.
+// It verifies the blocks that the range cuts, and with verify all blocks.
 func (pc *piece) sumOf(off, n int64, verify bool) (uint32, error) {
 	const block = moraine.BlockSize
 	length := int64(len(pc.data))
@@ -186,14 +186,14 @@ func (pc *piece) sumOf(off, n int64, verify bool) (uint32, error) {
 		}
 		if got := crc.Sum(pc.data[i*block : end]); got != pc.sums[i] {
 			return 0, &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Corrupt,
-				Err: fmt.Errorf("block %d has CRC32C %08x in memory, and arrived with %08x", i, got, pc.sums[i])}
+				Err: fmt.Errorf("block %d has CRC32C %08x in memory, but arrived with %08x", i, got, pc.sums[i])}
 		}
 	}
 	return crc.Range(pc.data[off:off+n], pc.sums, off, length), nil
 }
 
-// dropIdle frees the idle piece that was read longest ago, and reports whether
-// there was one. The caller holds mu.
+// dropIdle frees the least recently read idle piece, and reports whether there was
+// one. The caller holds mu.
 func (p *pieces) dropIdle() bool {
 	last := p.idle.Back()
 	if last == nil {
@@ -206,7 +206,7 @@ func (p *pieces) dropIdle() bool {
 	return true
 }
 
-// fetch reads a piece, and wakes who waits for it.
+// fetch reads a piece, and wakes the callers that wait for it.
 func (p *pieces) fetch(life context.Context, pc *piece) {
 	ctx, cancel := context.WithTimeout(life, fetchTimeout)
 	defer cancel()
@@ -216,7 +216,7 @@ func (p *pieces) fetch(life context.Context, pc *piece) {
 	defer p.mu.Unlock()
 	pc.err = err
 	if err != nil {
-		delete(p.held, pc.key) // the next who asks tries again
+		delete(p.held, pc.key) // the next caller retries
 	} else {
 		pc.buf, pc.data, pc.sums = buf, buf.Bytes(), sums
 	}
@@ -227,9 +227,9 @@ func (p *pieces) fetch(life context.Context, pc *piece) {
 	p.deps.Metrics.PieceMemory.Set(float64(p.pool.Stats().InUseBytes))
 }
 
-// read reads a piece from the bucket. Where the object is not at its key any
-// more, its record is read again once: the object may have moved. sums are those of its
-// blocks.
+// read reads a piece from the bucket. If the object is no longer at its key, read
+// reads its record again once, since the object may have moved. sums are the
+// checksums of its blocks.
 func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, sums []uint32, err error) {
 	rec, err := p.recordOf(ctx, key)
 	if err != nil {
@@ -257,8 +257,9 @@ func (p *pieces) read(ctx context.Context, key pieceKey) (buf *bufpool.Buffer, s
 	return buf, sums, nil
 }
 
-// readEither is readInto by a fresh record. A record of restored metadata may be older than
-// the move of the object to its kept key, where only the object of that number is ever put.
+// readEither is readInto by a fresh record. A record of restored metadata may be
+// older than the move of the object to its kept key. Only the object of that number
+// is ever put there.
 func (p *pieces) readEither(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
 	sums, err = p.readInto(ctx, rec, key, dst)
 	switch moraine.KindOf(orNil(err)) {
@@ -272,7 +273,7 @@ func (p *pieces) readEither(ctx context.Context, rec *objectRecord, key pieceKey
 	return sums, err
 }
 
-// lost says by its name that the bucket does not have an object any more.
+// lost names the error of an object that is missing in the bucket.
 func lost(err error) error {
 	if err == nil {
 		return nil
@@ -288,13 +289,13 @@ func lost(err error) error {
 func (p *pieces) recordOf(ctx context.Context, key pieceKey) (*objectRecord, error) {
 	rec, err := p.records.get(ctx, p.deps.Meta, recordKey{key.object, key.number / sumBlock})
 	if err == nil && (key.number*rec.object.Piece >= rec.object.Size || !rec.covers(key.number)) {
-		err = &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Internal, Err: fmt.Errorf("no sum of piece %d is recorded", key.number)}
+		err = &moraine.Error{Op: "chunkserver.GetPiece", Kind: moraine.Internal, Err: fmt.Errorf("piece %d has no recorded checksum", key.number)}
 	}
 	return rec, err
 }
 
-// readInto fills dst with a piece, and returns the sums of its blocks, which together are
-// the recorded one.
+// readInto fills dst with a piece, and returns the checksums of its blocks.
+// Combined, they equal the recorded checksum.
 func (p *pieces) readInto(ctx context.Context, rec *objectRecord, key pieceKey, dst []byte) (sums []uint32, err error) {
 	o := rec.object
 	return p.readAt(ctx, object.Ref{Key: o.Key, Version: o.Version, ETag: o.Etag}, rec, key, dst)
@@ -311,16 +312,16 @@ func (p *pieces) readAt(ctx context.Context, r object.Ref, rec *objectRecord, ke
 	sums = crc.Blocks(make([]uint32, 0, crc.BlockCount(int64(len(dst)))), dst)
 	if got, want := crc.CombineBlocks(sums, int64(len(dst))), rec.sum(key.number); got != want {
 		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: r.Key, Kind: moraine.Corrupt,
-			Err: fmt.Errorf("piece %d has CRC32C %08x, recorded is %08x", key.number, got, want)}
+			Err: fmt.Errorf("piece checksum mismatch: piece %d has CRC32C %08x, recorded is %08x", key.number, got, want)}
 	}
 	return sums, nil
 }
 
-// memory lends a buffer. It gives up pieces that nobody reads, and waits where
-// all are being read.
+// memory lends a buffer. It evicts pieces without readers, and waits if all have
+// readers.
 func (p *pieces) memory(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	p.mu.Lock()
-	p.waiting++ // whoever releases from now on frees memory
+	p.waiting++ // every release from now on frees memory
 	for {
 		if buf := p.pool.TryGet(n); buf != nil {
 			p.waiting--
@@ -340,7 +341,7 @@ func (p *pieces) memory(ctx context.Context, n int) (*bufpool.Buffer, error) {
 	return buf, err
 }
 
-// record returns the record of the object and the sums around an offset.
+// record returns the record of the object and the checksums around an offset.
 func (p *pieces) record(ctx context.Context, id, offset uint64) (*objectRecord, error) {
 	rec, err := p.records.get(ctx, p.deps.Meta, recordKey{id, 0})
 	if err != nil {
@@ -352,7 +353,7 @@ func (p *pieces) record(ctx context.Context, id, offset uint64) (*objectRecord, 
 	return rec, nil
 }
 
-// objectRecord is an object's record, and one block of its sums.
+// objectRecord is an object's record, and one block of its checksums.
 type objectRecord struct {
 	object *wire.Object
 	first  uint64
@@ -367,13 +368,13 @@ func (r *objectRecord) sum(number uint64) uint32 { return r.sums[number-r.first]
 
 type recordKey struct{ object, block uint64 }
 
-// recordCache keeps the records that were asked for last.
+// recordCache caches the most recently used records.
 type recordCache struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	records map[recordKey]*objectRecord
 }
 
-// maxRecords bounds the cache: of 16 KiB of sums each, at most.
+// maxRecords limits the cache; each record has up to 16 KiB of checksums.
 const maxRecords = 1024
 
 func (c *recordCache) get(ctx context.Context, meta metaDoer, key recordKey) (*objectRecord, error) {
@@ -394,13 +395,13 @@ func (c *recordCache) get(ctx context.Context, meta metaDoer, key recordKey) (*o
 	o := resp.GetObject().GetObject()
 	if o.GetPiece() == 0 || o.GetPiece() > maxPiece {
 		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Ref: moraine.ID(key.object).String(), Kind: moraine.Internal,
-			Err: fmt.Errorf("recorded pieces of %d bytes", o.GetPiece())}
+			Err: fmt.Errorf("recorded piece size of %d bytes is invalid", o.GetPiece())}
 	}
 	rec = &objectRecord{object: o, first: key.block * sumBlock, sums: resp.GetObject().GetSums()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.records == nil || len(c.records) >= maxRecords {
-		c.records = make(map[recordKey]*objectRecord) // all are cheap to ask for again
+		c.records = make(map[recordKey]*objectRecord) // all are cheap to read again
 	}
 	c.records[key] = rec
 	return rec, nil
@@ -411,7 +412,7 @@ type metaDoer interface {
 	Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
-// forget drops what is known of an object.
+// forget drops the cached records of an object.
 func (c *recordCache) forget(object uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,49 +12,49 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Whether a server can be used, only one who tries knows: a heartbeat shows that it can
-// call, not that it can be called. So each chunkserver tries the addresses of a few servers,
-// which the service chooses, now and then, and tells the service what came of it. The rest
-// of the package dials nobody.
+// A heartbeat shows that a server can connect, not that others can connect to it.
+// So each chunkserver probes the addresses of a few servers, which the leader
+// chooses, from time to time, and reports the results. The rest of the package
+// connects to no server.
 
 const (
-	// probeEvery is how often a server that was reached is tried again, probeAgain one that
-	// was not.
+	// probeEvery is how often a reachable server is probed again, probeAgain an
+	// unreachable one.
 	probeEvery = 10 * time.Second
 	probeAgain = 2 * time.Second
-	// maxTargets bounds the servers that are tried, maxTargetAddresses the addresses of one
-	// that are, and maxProbes the connections at a time.
+	// maxTargets limits the servers that are probed, maxTargetAddresses the
+	// addresses of one server, and maxProbes the concurrent connections.
 	maxTargets         = 64
 	maxTargetAddresses = 16
 	maxProbes          = 4
 )
 
-// targetName names a server that is tried.
+// targetName names a server that is probed.
 type targetName struct{ role, node string }
 
-// prober tries servers. Its targets come with the answers to heartbeats.
+// prober probes servers. Its targets come with the answers to heartbeats.
 type prober struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	targets map[targetName]*probed
-	poke    chan struct{} // there is a target to be tried at once
+	poke    chan struct{} // signals a target to probe at once
 }
 
-// probed is one target, and what came of its last probe.
+// probed is one target, and the result of its last probe.
 type probed struct {
 	target *wire.ProbeTarget
 	tried  bool
-	mark   uint64 // that it was last tried under
+	mark   uint64 // the mark under which it was last probed
 	err    string
-	next   time.Time // when it is to be tried again; zero: at once
-	under  bool      // it is being tried
+	next   time.Time // the time of the next probe; zero: at once
+	under  bool      // a probe is running
 }
 
 func newProber() *prober {
 	return &prober{targets: make(map[targetName]*probed), poke: make(chan struct{}, 1)}
 }
 
-// aim takes over the targets that the service names. One with another mark than before is
-// tried at once.
+// aim takes over the targets of the metadata service. A target whose mark changed
+// is probed at once.
 func (p *prober) aim(targets []*wire.ProbeTarget) {
 	targets = targets[:min(len(targets), maxTargets)]
 	p.mu.Lock()
@@ -79,7 +79,7 @@ func (p *prober) aim(targets []*wire.ProbeTarget) {
 	}
 }
 
-// results are the last outcomes of all targets that were tried.
+// results are the last results of all probed targets.
 func (p *prober) results() (out []*wire.Probe) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *prober) results() (out []*wire.Probe) {
 	return out
 }
 
-// due takes those that are to be tried now.
+// due takes the targets to probe now.
 func (p *prober) due(now time.Time) (out []*probed) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *prober) due(now time.Time) (out []*probed) {
 	return out
 }
 
-// probes tries the targets when they are due, until ctx ends.
+// probes probes the targets when they are due, until ctx ends.
 func (s *Server) probes(ctx context.Context) {
 	tick := s.deps.Clock.NewTicker(time.Second)
 	defer tick.Stop()
@@ -124,7 +124,7 @@ func (s *Server) probes(ctx context.Context) {
 	}
 }
 
-// probe tries each address of one target.
+// probe probes each address of one target.
 func (s *Server) probe(ctx context.Context, t *probed) {
 	s.prober.mu.Lock()
 	target := t.target
@@ -147,13 +147,13 @@ func (s *Server) probe(ctx context.Context, t *probed) {
 		outcome, wait = "failed", probeAgain
 	}
 	s.deps.Metrics.Probes.WithLabelValues(outcome).Inc()
-	if t.target.Mark == target.Mark { // else it is tried again now
+	if t.target.Mark == target.Mark { // otherwise it is probed again now
 		t.tried, t.mark, t.err, t.next = true, target.Mark, text, s.deps.Clock.Now().Add(wait)
 	}
 }
 
-// addressesToTry leaves out unix sockets, which only programs of the target's own host can
-// reach, unless there is nothing else.
+// addressesToTry leaves out unix sockets, which only programs on the target's own
+// host can reach, unless there is nothing else.
 func addressesToTry(addresses []string) []string {
 	var out []string
 	for _, a := range addresses {

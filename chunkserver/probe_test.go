@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// network is what a host's probes find.
+// network decides what the probes of a host find.
 type network struct {
 	mu    sync.Mutex
 	tried map[string]int
@@ -44,7 +44,7 @@ func (n *network) set(addr string, err error) {
 	n.bad[addr] = err
 }
 
-// said is what the last heartbeat said of a server.
+// said is what the last heartbeat reported about a server.
 func (f *fakeMeta) said(node string) *wire.Probe {
 	if len(f.beats) == 0 {
 		return nil
@@ -57,9 +57,10 @@ func (f *fakeMeta) said(node string) *wire.Probe {
 	return nil
 }
 
-// TestServersAreTried: a chunkserver tries each address of the servers that the service names,
-// but for unix sockets, tells what came of it with its heartbeats, tries one that failed again
-// soon and one with another mark at once, and says no more of one that is named no more.
+// TestServersAreTried: a chunkserver probes each address of the servers that the
+// metadata service names, except unix sockets, and reports the results with its
+// heartbeats. It soon probes a failed one again, and at once one with another mark.
+// It no longer reports one that is no longer named.
 func TestServersAreTried(t *testing.T) {
 	meta, fsys := newFakeMeta(), vfs.NewMem(1)
 	net := &network{tried: map[string]int{}, bad: map[string]error{}}
@@ -125,8 +126,8 @@ func (w *watched) set(h object.Health) {
 	w.health = h
 }
 
-// TestBucketHealthGoesWithHeartbeats: a host asks an idle bucket at its start, and says with
-// each heartbeat how it answers.
+// TestBucketHealthGoesWithHeartbeats: a host probes an idle bucket at its start,
+// and reports the bucket's health with each heartbeat.
 func TestBucketHealthGoesWithHeartbeats(t *testing.T) {
 	meta, b := newFakeMeta(), &watched{}
 	h := startWith(t, vfs.NewMem(1), meta, config("/a"), b)
@@ -143,9 +144,9 @@ func TestBucketHealthGoesWithHeartbeats(t *testing.T) {
 	h.waitFor(t, func() bool { return last().Tried && last().Error == "" && last().SinceMillis < 60_000 })
 }
 
-// TestWhateverABucketSaysHeartbeatsGoOn: the answer of a store that fails is quoted in heartbeats,
-// and may be no text at all, or of characters of several bytes. A heartbeat that cannot be
-// encoded would have the host given up.
+// TestWhateverABucketSaysHeartbeatsGoOn: heartbeats quote the answer of a failing
+// store, which may be no text at all, or have multi-byte characters. If a heartbeat
+// could not be encoded, the host would be declared dead.
 func TestWhateverABucketSaysHeartbeatsGoOn(t *testing.T) {
 	for _, said := range []string{"502 gr\xfc\xdfe \xff", "x" + strings.Repeat("é", 400), strings.Repeat("日本", 200)} {
 		meta, b := newFakeMeta(), &watched{}

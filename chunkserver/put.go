@@ -13,10 +13,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutChunk implements transport.ChunkService. At level memory, where the metadata is known
-// to keep watch over that, the chunk may be in memory alone when it returns, verified and under its device's boot epoch, and is being
-// written to the device; the level of the reply says whether it is. At any other it is
-// on the device, synced.
+// PutChunk implements transport.ChunkService. At level memory, if the metadata
+// servers track such chunks, the chunk may be only in memory when PutChunk returns:
+// verified, under its device's boot epoch, and being written to the device. The
+// level of the reply says whether it is. At any other level it is on the device,
+// synced.
 func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	start := s.deps.Clock.Now()
 	reply, err := s.put(ctx, req, p)
@@ -31,7 +32,7 @@ func (s *Server) PutChunk(ctx context.Context, req *wire.PutChunk, p transport.P
 func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payload) (*wire.PutChunkReply, error) {
 	d, leave, err := s.admitPut(ctx, req, p.Len())
 	if err != nil {
-		// The bytes must leave the connection before the answer can.
+		// The server must read the bytes from the connection before it can answer.
 		if discardErr := p.Discard(); discardErr != nil {
 			return nil, discardErr
 		}
@@ -52,13 +53,13 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 		return nil, err
 	}
 	want := moraine.NVMe
-	// Metadata of an earlier release would record the chunk, and never ask what became
-	// of it.
+	// Metadata servers of an earlier level would record the chunk, and never
+	// request its outcome.
 	if moraine.Level(req.Level) == moraine.Memory && !req.Repair && s.memoryLevel.Load() {
 		want = moraine.Memory
 	}
-	// Before the chunk is taken: under a later one it would count although it may be
-	// gone.
+	// Before the chunk is taken: under a later epoch it would count although it may
+	// be gone.
 	epoch := d.epoch.Load()
 	h := tiers.Header{
 		ID: chunkID(req.Stripe, req.Index), Version: moraine.LayoutVersion(req.Version), Tenant: moraine.Tenant(req.Tenant),
@@ -78,9 +79,10 @@ func (s *Server) put(ctx context.Context, req *wire.PutChunk, p transport.Payloa
 	return &wire.PutChunkReply{Level: uint32(level), Epoch: epoch}, nil
 }
 
-// displace makes way for a repaired chunk where a chunk of no smaller layout
-// version is that the tier would keep: the intent decides what is to be here. there
-// is whether that chunk has the right bytes already, and stays.
+// displace makes room for a repaired chunk if the device has a chunk of the same or
+// a greater layout version, which the tier would keep. The intent decides which
+// chunk belongs here. there is true if the stored chunk already has the right
+// bytes, and stays.
 func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err error) {
 	old, err := d.tier.Get(ctx, h.ID, 0, nil)
 	switch {
@@ -89,10 +91,11 @@ func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err
 	case err != nil:
 		return false, err
 	case old.Version < h.Version, old == *h:
-		return false, nil // the tier replaces it, or says that it is there
+		return false, nil // the tier replaces it, or reports that it exists
 	}
 	if old.CRC == h.CRC && old.Length == h.Length && old.Tenant == h.Tenant {
-		// Its bytes are looked at: it may be the last one of the stripe that has them.
+		// Verify its bytes: it may be the last chunk of the stripe with the right
+		// ones.
 		v, err := d.tier.View(ctx, h.ID, 0, h.Length)
 		if err == nil {
 			v.Release()
@@ -105,31 +108,32 @@ func (d *device) displace(ctx context.Context, h *tiers.Header) (there bool, err
 	return false, d.tier.Delete(ctx, h.ID, old.Version+1)
 }
 
-// receive reads a chunk into data, verifies it, and returns the sums of its blocks.
+// receive reads a chunk into data, verifies it, and returns the checksums of its
+// blocks.
 func receive(req *wire.PutChunk, p transport.Payload, data []byte) ([]uint32, error) {
 	sums := make([]uint32, 0, crc.BlockCount(int64(len(data))))
-	// Each piece is a multiple of a block but for the last, so that the blocks
-	// of the pieces are those of the chunk.
+	// Each piece but the last is a multiple of a block, so that the blocks of the
+	// pieces are those of the chunk.
 	if err := p.ReadInto(data, func(piece []byte) { sums = crc.Blocks(sums, piece) }); err != nil {
 		return nil, err
 	}
 	if got := crc.CombineBlocks(sums, int64(len(data))); got != req.Crc {
 		return nil, &moraine.Error{Op: "chunkserver.Put", Ref: chunkID(req.Stripe, req.Index).String(), Kind: moraine.Corrupt,
-			Err: fmt.Errorf("the bytes that arrived have CRC32C %08x, not %08x", got, req.Crc)}
+			Err: fmt.Errorf("chunk checksum mismatch: received CRC32C %08x, want %08x", got, req.Crc)}
 	}
 	return sums, nil
 }
 
-// admitPut decides at the door whether a chunk is taken. leave must be called once the put
-// has ended.
+// admitPut decides, before the bytes are read, whether the server accepts a chunk.
+// leave must be called once the put has ended.
 func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (d *device, leave func(), err error) {
 	const op = "chunkserver.Put"
 	ref := chunkID(req.Stripe, req.Index).String()
 	switch {
 	case length < 1 || length > moraine.MaxChunkSize:
-		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("a chunk of %d bytes; 1 to %d are taken", length, moraine.MaxChunkSize)}
-	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0 || req.Version == math.MaxUint32: // no deletion is of a later one
-		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
+		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.TooLarge, Err: fmt.Errorf("chunk of %d bytes is out of range: 1 to %d are accepted", length, moraine.MaxChunkSize)}
+	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0 || req.Version == math.MaxUint32: // no deletion covers a later version
+		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid chunk: stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
 	}
 	if err := s.mayPut(ctx, op, req); err != nil {
 		return nil, nil, err
@@ -142,19 +146,19 @@ func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (
 	}
 	leave, room := d.promise(length, req.Repair)
 	if !room {
-		return nil, nil, &moraine.Error{Op: op, Ref: d.dir, Kind: moraine.NoSpace, Err: errors.New("less than 2% would be free: the device takes only repairs")}
+		return nil, nil, &moraine.Error{Op: op, Ref: d.dir, Kind: moraine.NoSpace, Err: errors.New("device has less than 2% free: it accepts only repairs")}
 	}
 	return d, leave, nil
 }
 
-// promise reserves the room of a chunk until leave is called, when it is among what the
-// device has used. A client's leaves 2% of the device for repairs, after all that is on
-// its way; a repair's finds what there is when it is written.
+// promise reserves the space of a chunk, as used space of the device, until leave
+// is called. A client's put leaves 2% of the device, after all running puts, for
+// repairs. A repair uses the space that exists when it is written.
 //
-// The promise is made before it is looked at what is free, and ends after the chunk has
-// been counted there: of two puts the later one sees the earlier one, in one place or in
-// both. That may refuse the last few of those that race for the last of the room, and
-// never takes one too many.
+// promise reserves before it checks the free space, and the reservation ends after
+// the chunk is counted there. Of two puts the later one thus sees the earlier one,
+// once or twice. Puts that race for the last space may be refused, but never exceed
+// it.
 func (d *device) promise(length int, repair bool) (leave func(), ok bool) {
 	n := promised(length)
 	all := d.promises.Add(n)
@@ -170,25 +174,25 @@ func (d *device) promise(length int, repair bool) (leave func(), ok bool) {
 	return leave, true
 }
 
-// promised is what a chunk takes of a device at most: its blocks, the sums of them (a
-// word for each), and what comes before and is left over of a block.
+// promised is the most space that a chunk takes on a device: its blocks, their
+// checksums (a word each), its head, and the rest of the last block.
 func promised(length int) int64 {
 	const block = moraine.BlockSize
 	return int64(length) + int64(length)/(block/4) + 3*block
 }
 
-// mayTouch checks that the caller's token covers a tenant. Servers of the
-// cluster need none: their certificate speaks for them.
+// mayTouch checks that the caller's token covers a tenant. Servers of the cluster
+// need none: their certificate suffices.
 func mayTouch(ctx context.Context, op string, tenant uint32, write bool) error {
 	peer := transport.PeerFrom(ctx)
 	if peer == nil || peer.Token == nil {
 		if peer == nil || peer.Role.Server() {
 			return nil
 		}
-		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.Unauthenticated, Err: errors.New("a session token is needed")}
+		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.Unauthenticated, Err: errors.New("session token is missing")}
 	}
 	if write && peer.Token.ReadOnly {
-		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.ReadOnly, Err: errors.New("the session is read-only")}
+		return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.ReadOnly, Err: errors.New("session is read-only")}
 	}
 	if peer.Token.AllTenants {
 		return nil
@@ -198,5 +202,5 @@ func mayTouch(ctx context.Context, op string, tenant uint32, write bool) error {
 			return nil
 		}
 	}
-	return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.PermissionDenied, Err: fmt.Errorf("the session may not touch chunks of tenant %d", tenant)}
+	return &moraine.Error{Op: op, Ref: peer.Node, Kind: moraine.PermissionDenied, Err: fmt.Errorf("session does not cover chunks of tenant %d", tenant)}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// registerUntil registers the host until the service has taken it.
+// registerUntil registers the host until the metadata service has accepted it.
 func (s *Server) registerUntil(ctx context.Context, f *fleet) error {
 	return s.retry(ctx, "register", func(ctx context.Context) error { return s.register(ctx, f) })
 }
 
-// register tells the service of the host and its devices, and takes over its answer.
+// register registers the host and its devices, and takes over the answer.
 func (s *Server) register(ctx context.Context, f *fleet) error {
 	reply, err := s.askToRegister(ctx, f)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *Server) register(ctx context.Context, f *fleet) error {
 	return s.registered(f, reply)
 }
 
-// askToRegister tells the service of the host and its devices.
+// askToRegister sends the registration of the host and its devices.
 func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHostReply, error) {
 	host := &wire.Host{Id: s.cfg.Node, Rack: s.cfg.Rack, Addresses: s.cfg.Addresses, AdminAddress: s.cfg.AdminAddress, Bucket: s.cfg.Bucket}
 	for _, d := range f.devices {
@@ -41,15 +41,15 @@ func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHos
 	return resp.GetRegisterHost(), nil
 }
 
-// registered takes over what a registration was answered with: the devices' numbers and
-// boot epochs, and the token keys.
+// registered takes over the answer to a registration: the devices' numbers and boot
+// epochs, and the token keys.
 func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 	if len(reply.GetDevices()) != len(f.devices) || len(reply.GetCluster()) != len(f.cluster) {
-		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.Internal, Err: errors.New("the answer does not fit the request")}
+		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.Internal, Err: errors.New("registration answer does not match the request")}
 	}
 	if got := moraine.UUID(reply.Cluster); got != f.cluster {
 		return &moraine.Error{Op: "chunkserver.register", Ref: s.cfg.Node, Kind: moraine.WrongCluster,
-			Err: fmt.Errorf("the devices belong to cluster %s, the metadata service is that of %s", f.cluster, got)}
+			Err: fmt.Errorf("devices belong to cluster %s, but the metadata service is of cluster %s", f.cluster, got)}
 	}
 	if err := s.followIncarnation(transport.MarkedIncarnation(reply.Incarnation, reply.Mark)); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 			f.byID[d.id] = d
 		} else if d.id != moraine.DeviceID(w.Id) {
 			return &moraine.Error{Op: "chunkserver.register", Ref: d.dir, Kind: moraine.Internal,
-				Err: fmt.Errorf("device %d is now called %d", d.id, w.Id)}
+				Err: fmt.Errorf("device %d now has number %d", d.id, w.Id)}
 		}
 		d.epoch.Store(w.Epoch)
 	}
@@ -69,7 +69,7 @@ func (s *Server) registered(f *fleet, reply *wire.RegisterHostReply) error {
 	return nil
 }
 
-// takeKeys takes over the public keys that tokens are signed with.
+// takeKeys takes over the public keys that verify tokens.
 func (s *Server) takeKeys(keys []*wire.SigningKey) {
 	m := make(map[uint64]ed25519.PublicKey, len(keys))
 	for _, k := range keys {

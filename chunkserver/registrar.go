@@ -9,45 +9,45 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxPause bounds how many intervals pass until a host that was refused asks again.
+// maxPause limits how many intervals pass until a refused host retries.
 const maxPause = 64
 
-// registrar registers the host while it runs: with a change of its devices, or as it is.
-// The loop of heartbeats alone calls it, and one registration is under way at a time: of
-// two the older would declare out what the newer had added. It is asked beside the
-// heartbeats, which go on, or an answer that is lost would have the host suspected; what
-// is answered is taken over by the loop.
+// registrar registers the running host, with a change of its devices or as it is.
+// Only the heartbeat loop calls it. One registration runs at a time: of two, the
+// older would mark as out what the newer had added. It runs beside the heartbeats,
+// which continue; otherwise a lost answer would silence the host. The loop takes
+// over the answers.
 type registrar struct {
 	s *Server
 	g *errgroup.Group
-	// changing is the change to register with; nil: there is none.
+	// changing is the change to register; nil: none.
 	changing *change
-	// again: the host must be registered as it is, for the service asks for it, or may have
-	// taken a registration that was given up. After a refusal that waits for left intervals,
-	// of pause.
+	// again: the host must be registered as it is, since the metadata service
+	// requests it, or may have accepted a registration that we stopped. After a
+	// refusal that waits for left intervals, of pause.
 	again       bool
 	pause, left int
-	// asked is the fleet of the registration that is under way, and answer what it comes
-	// to; nil: none is.
+	// asked is the fleet of the running registration, and answer receives its
+	// result; nil: none runs.
 	asked  *fleet
 	answer chan registration
 }
 
-// registration is how one ended.
+// registration is the result of one.
 type registration struct {
 	reply *wire.RegisterHostReply
 	err   error
 }
 
-// want has the host registered as it is. What is under way comes first: if the service has
-// not got it by then, it asks again.
+// want requests a registration of the host as it is. The running one comes first:
+// if the metadata service does not have it by then, it requests another.
 func (r *registrar) want() {
 	if r.changing == nil && r.asked == nil {
 		r.again = true
 	}
 }
 
-// begin begins a registration, where one is due.
+// begin starts a registration, if one is due.
 func (r *registrar) begin(ctx context.Context) {
 	switch {
 	case r.asked != nil:
@@ -73,8 +73,8 @@ func (r *registrar) begin(ctx context.Context) {
 	})
 }
 
-// serveUntil takes answers until the next heartbeat is due: at a tick, or when a change
-// comes, so that it is told of soon. It reports false when ctx ends.
+// serveUntil takes answers until the next heartbeat is due: at a tick, or when a
+// change comes, so that it is registered soon. It returns false when ctx ends.
 func (r *registrar) serveUntil(ctx context.Context, tick <-chan time.Time) bool {
 	for {
 		var changes <-chan *change
@@ -95,7 +95,7 @@ func (r *registrar) serveUntil(ctx context.Context, tick <-chan time.Time) bool 
 	}
 }
 
-// take takes in how a registration ended.
+// take processes the result of a registration.
 func (r *registrar) take(ctx context.Context, a registration) {
 	f, c := r.asked, r.changing
 	r.asked, r.answer = nil, nil
@@ -115,18 +115,18 @@ func (r *registrar) take(ctx context.Context, a registration) {
 		r.changing, r.again, r.pause, r.left = nil, true, 0, 0
 		c.refuse(ctx, r.s, r.g, err)
 	case c != nil:
-		r.s.deps.Log.Warn("the service does not know yet which devices come and go; trying again", "err", err)
+		r.s.deps.Log.Warn("device change registration retried", "err", err)
 	case final(err):
 		r.pause = min(max(2*r.pause, 1), maxPause)
 		r.left = r.pause
-		r.s.deps.Log.Error("the service refuses this host; asking again later", "err", err, "after", time.Duration(r.pause+1)*r.s.cfg.HeartbeatInterval)
+		r.s.deps.Log.Error("host registration refused", "err", err, "after", time.Duration(r.pause+1)*r.s.cfg.HeartbeatInterval)
 	default:
-		r.s.deps.Log.Warn("the service does not answer what this host has; trying again", "err", err)
+		r.s.deps.Log.Warn("host registration retried", "err", err)
 	}
 }
 
-// end waits for what is under way, and gives up a change that is not served by yet. ctx
-// has ended.
+// end waits for the running registration, and abandons a change that is not in use
+// yet. ctx has ended.
 func (r *registrar) end() {
 	if r.asked != nil {
 		<-r.answer

@@ -17,13 +17,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// beatsNow is how many heartbeats came so far.
+// beatsNow is the number of heartbeats so far.
 func (f *fakeMeta) beatsNow() (n int) {
 	f.set(func() { n = len(f.beats) })
 	return n
 }
 
-// refuses has the service refuse, as what it will never take, registrations that name the
+// refuses makes the metadata service permanently refuse registrations that list the
 // device in dir.
 func (f *fakeMeta) refuses(t *testing.T, fsys vfs.FS, dir string) {
 	t.Helper()
@@ -45,7 +45,8 @@ func (f *fakeMeta) refuses(t *testing.T, fsys vfs.FS, dir string) {
 	})
 }
 
-// whenRefused has then called when the service refuses something.
+// whenRefused sets a function that is called when the metadata service refuses a
+// registration.
 func (f *fakeMeta) whenRefused(then func()) {
 	f.set(func() {
 		fault := f.fault
@@ -59,8 +60,9 @@ func (f *fakeMeta) whenRefused(then func()) {
 	})
 }
 
-// TestOneRefusedDeviceLeavesTheOthers: of a change that takes two devices and lets one go
-// the service refuses one. The error names that, and the rest of the change is made.
+// TestOneRefusedDeviceLeavesTheOthers: a change adds two devices and drops one, and
+// the metadata service refuses one. The error names that one, and the rest of the
+// change is made.
 func TestOneRefusedDeviceLeavesTheOthers(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a", "/b"))
@@ -83,8 +85,8 @@ func TestOneRefusedDeviceLeavesTheOthers(t *testing.T) {
 	c.check(t, h)
 }
 
-// TestRefusedDeviceThatHangsHoldsUpNoHeartbeat: the disk of a device that is refused does
-// not answer while it is closed.
+// TestRefusedDeviceThatHangsHoldsUpNoHeartbeat: the disk of a refused device hangs
+// while it is closed.
 func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 	mem := vfs.NewMem(1)
 	var hangs, hung atomic.Bool
@@ -100,7 +102,7 @@ func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 	h := start(t, fsys, meta, config("/a"))
 	format(t, mem, "/b")
 	meta.refuses(t, mem, "/b")
-	// What opening it closes is closed before the service is asked.
+	// The files that opening closes are closed before the registration.
 	meta.whenRefused(func() { hangs.Store(true) })
 	changed := make(chan error, 1)
 	go func() { changed <- h.SetDevices(t.Context(), config("/a", "/b").Devices) }()
@@ -112,9 +114,9 @@ func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
 	free(t, mem, "/b")
 }
 
-// TestRefusedDeviceThatHangsIsNamed: the disk of a device that is refused does not answer
-// for long while it is closed. The change ends, names it, and what else was to come is
-// taken.
+// TestRefusedDeviceThatHangsIsNamed: the disk of a refused device hangs for long
+// while it is closed. The change ends and names it, and the other new devices are
+// added.
 func TestRefusedDeviceThatHangsIsNamed(t *testing.T) {
 	mem := vfs.NewMem(1)
 	fsys, hangs, answers := hangsAtClose(mem, "/b/")
@@ -134,8 +136,9 @@ func TestRefusedDeviceThatHangsIsNamed(t *testing.T) {
 	closesAtLast(t, mem, "/b")
 }
 
-// TestHostThatIsAskedToRegisterIsHeardOfMeanwhile: a service that does not know the host,
-// as a new leader may not, asks for it and does not answer it. Heartbeats go on.
+// TestHostThatIsAskedToRegisterIsHeardOfMeanwhile: a metadata service that does not
+// know the host, as may happen with a new leader, requests a registration and does
+// not answer it. Heartbeats continue.
 func TestHostThatIsAskedToRegisterIsHeardOfMeanwhile(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -149,9 +152,10 @@ func TestHostThatIsAskedToRegisterIsHeardOfMeanwhile(t *testing.T) {
 	h.waitFor(t, func() bool { return meta.host != nil })
 }
 
-// TestRegistrationHoldsUpNoHeartbeat: a registration with new devices is not answered, for
-// longer than the host may be silent. Heartbeats go on beside it, none of which registers
-// the host without what is new, and it counts when it is answered.
+// TestRegistrationHoldsUpNoHeartbeat: a registration with new devices stays
+// unanswered for longer than the host may be silent. Heartbeats continue beside it.
+// None of them registers the host without the new devices, and the registration
+// counts when it is answered.
 func TestRegistrationHoldsUpNoHeartbeat(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
@@ -175,7 +179,7 @@ func TestRegistrationHoldsUpNoHeartbeat(t *testing.T) {
 	c.check(t, h)
 }
 
-// said is a log of which the refusals are counted.
+// said is a log whose refusals are counted.
 type said struct {
 	slog.Handler
 	refusals *atomic.Int64
@@ -184,14 +188,15 @@ type said struct {
 func (s said) Enabled(context.Context, slog.Level) bool { return true }
 
 func (s said) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "refuses this host") {
+	if strings.Contains(r.Message, "host registration refused") {
 		s.refusals.Add(1)
 	}
 	return nil
 }
 
-// TestRefusedHostAsksSeldomAndSaysSo: after a change that was refused the host is refused
-// as it is, too. It says so, asks at growing intervals, and is registered once it may be.
+// TestRefusedHostAsksSeldomAndSaysSo: after a refused change the host is also
+// refused as it is. It logs that, retries at growing intervals, and is registered
+// once it may be.
 func TestRefusedHostAsksSeldomAndSaysSo(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	var refusals atomic.Int64

@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// reportSlice is how many chunks are reported at once.
+	// reportSlice is how many chunks one report holds.
 	reportSlice = 4096
-	// reportPause and reportChunkTime pace the passes of a device: between two of
-	// them is a minute, and 10 ms for each chunk.
+	// reportPause and reportChunkTime set the pause between two passes of a device:
+	// a minute, and 10 ms for each chunk.
 	reportPause     = time.Minute
 	reportChunkTime = 10 * time.Millisecond
 )
 
-// pace is how long after a pass over a device of so many chunks the next begins.
-// A report is how the chunks of writes that failed, or whose writer died, are found
-// and deleted: a device that a failed save has filled must not wait an hour for its
-// room. What a pass costs the service is by the chunk, so this is at most 100 of
-// them judged a second, unless interval, which is the longest pause, asks for more.
+// pace is the pause after a pass over a device with so many chunks. Reports are how
+// the chunks of failed writes, or of dead writers, are found and deleted. A device
+// that a failed save has filled must not wait an hour for its space. A pass costs
+// the metadata service time by the chunk, so this allows at most 100 chunks per
+// second, unless interval, the longest pause, demands more.
 func pace(interval time.Duration, chunks uint64) time.Duration {
 	most := uint64(interval / reportChunkTime)
 	return min(interval, reportPause+time.Duration(min(chunks, most))*reportChunkTime)
 }
 
-// reports tells the service all that a device holds, again and again, until ctx
-// ends or the device is out of service.
+// reports reports all chunks of a device repeatedly, until ctx ends or the device
+// is out of service.
 func (s *Server) reports(ctx context.Context, d *device) {
 	for d.tier.Err() == nil {
-		// The service judges a pass by the state that it began under, so there must
-		// have been a heartbeat since the metadata is of its incarnation.
+		// The metadata service judges a pass by the state under which it began. So
+		// there must have been a heartbeat since the metadata has its incarnation.
 		for s.applied.Load() == 0 {
 			if !s.sleep(ctx, s.cfg.HeartbeatInterval/4) {
 				return
@@ -44,7 +44,7 @@ func (s *Server) reports(ctx context.Context, d *device) {
 		d.passes.Add(1)
 		d.reporting.Store(false)
 		if err != nil && ctx.Err() == nil {
-			s.deps.Log.Warn("the report of a device was not finished; the next begins anew", "device", d.dir, "err", err)
+			s.deps.Log.Warn("device report interrupted", "device", d.dir, "err", err)
 			if !s.sleep(ctx, min(s.cfg.ReportInterval, 10*s.cfg.HeartbeatInterval)) {
 				return
 			}
@@ -56,9 +56,9 @@ func (s *Server) reports(ctx context.Context, d *device) {
 	}
 }
 
-// rest waits until the next report of a device is due, or the metadata is of another
-// incarnation, which does not know what the device holds. It returns false when ctx has
-// ended.
+// rest waits until the next report of a device is due, or until the metadata has
+// another incarnation, which does not know the contents of the device. It returns
+// false when ctx has ended.
 func (s *Server) rest(ctx context.Context, d *device, pause time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -69,16 +69,16 @@ func (s *Server) rest(ctx context.Context, d *device, pause time.Duration) bool 
 	return true
 }
 
-// askReport has a device begin a report at once, as the leader lacks one. passes is how many
-// had ended when the leader was asked: one that has ended since, or is under way, may be the
-// one that it lacks.
+// askReport makes a device begin a report at once, since the leader lacks one.
+// passes is how many had ended when the leader answered. One that has ended since,
+// or is running, may be the one that it lacks.
 func (d *device) askReport(passes uint64) {
 	if d.reporting.Load() || d.passes.Load() != passes {
 		return
 	}
 	select {
 	case d.again <- struct{}{}:
-	default: // it is asked for already
+	default: // already requested
 	}
 }
 
@@ -105,7 +105,7 @@ func (s *Server) report(ctx context.Context, d *device) error {
 			s.delete(ctx, s.fleet.Load(), del)
 		}
 		if cut := moraine.StripeID(resp.GetReportChunks().GetTo()); cut != 0 {
-			to = cut // too much is missing for one answer
+			to = cut // one answer cannot hold all missing chunks
 		}
 		if to == 0 {
 			return nil
@@ -114,15 +114,15 @@ func (s *Server) report(ctx context.Context, d *device) error {
 	}
 }
 
-// reportOf describes a chunk for a report. It was listed before, so that one which is written
-// out meanwhile is on the device by now.
+// reportOf describes a chunk for a report. The chunk was listed before, so a chunk
+// that is written behind meanwhile is on the device by now.
 func (d *device) reportOf(h *tiers.Header) *wire.ChunkReport {
 	return &wire.ChunkReport{Memory: d.tier.Dirty(h.ID), Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Version: uint32(h.Version), Crc: h.CRC, Length: uint64(h.Length)}
 }
 
-// cutSlice decides where a slice of a report ends: all chunks of a stripe that
-// one device holds go into one slice. to is the first stripe of the next slice,
-// 0 where there is none. limit is how many were asked for.
+// cutSlice decides where a slice of a report ends: all chunks of a stripe on one
+// device go into one slice. to is the first stripe of the next slice, or 0 if there
+// is none. limit is how many chunks were requested.
 func cutSlice(headers []tiers.Header, limit int) (slice []tiers.Header, to moraine.StripeID) {
 	if len(headers) < limit {
 		return headers, 0
@@ -132,7 +132,7 @@ func cutSlice(headers []tiers.Header, limit int) (slice []tiers.Header, to morai
 	for n > 0 && headers[n-1].ID.Stripe == last {
 		n--
 	}
-	// A stripe has at most moraine.MaxChunks chunks, so that n is not 0.
+	// A stripe has at most moraine.MaxChunks chunks, so n is not 0.
 	return headers[:n], last
 }
 

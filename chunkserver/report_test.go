@@ -36,8 +36,8 @@ func fillStripes(t *testing.T, h *host, n uint64) {
 	group.Wait()
 }
 
-// A slice is cut where a stripe begins, never within one; a pass whose slice is
-// not taken begins anew.
+// A slice ends between two stripes, never within one. A pass whose slice is refused
+// restarts.
 func TestALongReportIsCutBetweenStripes(t *testing.T) {
 	const stripes = chunkserver.ReportSlice/3 + 100 // a slice would end within a stripe
 	meta := newFakeMeta()
@@ -81,7 +81,7 @@ func TestALongReportIsCutBetweenStripes(t *testing.T) {
 	require.Len(t, seen, 3*stripes)
 }
 
-// A pass is followed by a pause for each of its chunks, and by the interval at most.
+// After a pass there is a pause for each of its chunks, at most the interval.
 func TestPaceOfReports(t *testing.T) {
 	for _, row := range []struct {
 		interval time.Duration
@@ -99,8 +99,8 @@ func TestPaceOfReports(t *testing.T) {
 	}
 }
 
-// No pass begins before a heartbeat was answered: the service judges a pass by
-// the state that it began under.
+// No pass begins before a heartbeat was answered: the metadata service judges a
+// pass by the state under which it began.
 func TestNoReportWithoutAState(t *testing.T) {
 	meta := newFakeMeta()
 	silent := true
@@ -125,7 +125,7 @@ func TestNoReportWithoutAState(t *testing.T) {
 	h.waitFor(t, func() bool { return reports > 0 })
 }
 
-// What is put while a server is stopped is either refused, or there at the next
+// A put while the server stops is either refused, or its chunk is there at the next
 // boot.
 func TestStoppedUnderLoad(t *testing.T) {
 	mem, meta := vfs.NewMem(1), newFakeMeta()
@@ -164,7 +164,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 	}
 }
 
-// A server that is stopped while it waits for the service has not failed.
+// Stopping a server that waits for the metadata service is no failure.
 func TestStoppedBeforeItServes(t *testing.T) {
 	for name, away := range map[string]func(*wire.MetaRequest) bool{
 		"cluster":      func(r *wire.MetaRequest) bool { return r.GetGetCluster() != nil },

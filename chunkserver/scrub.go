@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// scrubSlice is how many chunks are read before the service hears of them.
+	// scrubSlice is how many chunks a scrub reads before it reports them.
 	scrubSlice = 256
-	// scrubLook is how often it is asked whether a scrub is due, and scrubSave how
-	// often the place that it has come to is written down.
+	// scrubLook is how often the server checks whether a scrub is due, and
+	// scrubSave how often a scrub stores its position.
 	scrubLook, scrubSave = 10 * time.Second, time.Minute
 )
 
-// scrubs reads all that a device holds, again and again, one pass each
-// ScrubInterval, until ctx ends or the device is out of service. Every chunk is
-// read from the medium and held against its sums, and its header against the
-// stripe records by the service; what is wrong is repaired from the others. A pass
-// goes on where it was when the server starts anew.
+// scrubs reads everything on a device repeatedly, one pass each ScrubInterval,
+// until ctx ends or the device is out of service. It reads every chunk from the
+// medium and verifies it against its checksums. The metadata service verifies the
+// chunk's header against the stripe records, and has bad chunks repaired from the
+// others. After a restart of the server a pass continues from its stored position.
 func (s *Server) scrubs(ctx context.Context, d *device) {
 	d.scrub.load(s.deps.FS, d.dir, s.deps.Clock.Now())
 	var limit *rate.Limiter
@@ -35,7 +35,7 @@ func (s *Server) scrubs(ctx context.Context, d *device) {
 	for d.tier.Err() == nil {
 		if d.scrub.due(s.deps.Clock.Now(), s.cfg.ScrubInterval, d.uuid) && s.applied.Load() != 0 {
 			if err := s.scrub(ctx, d, limit); err != nil && ctx.Err() == nil {
-				s.deps.Log.Warn("a scrub was broken off; it goes on from there", "device", d.dir, "err", err)
+				s.deps.Log.Warn("scrub interrupted", "device", d.dir, "err", err)
 			}
 			d.scrub.save(s.deps.FS, d.dir, s.deps.Log)
 		}
@@ -55,7 +55,8 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 	saved := s.deps.Clock.Now()
 	for {
 		started := s.applied.Load()
-		// What is on its way to the device is recorded already, and no less there.
+		// A chunk that is still being written to the device is already recorded,
+		// and must not count as missing.
 		headers, err := d.tier.List(ctx, moraine.ChunkID{Stripe: from}, scrubSlice)
 		if err != nil {
 			return err
@@ -72,8 +73,8 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 			if err := s.paceScrub(ctx, limit, h.Length); err != nil {
 				return err
 			}
-			// What is corrupt is there, as far as the slice says: it is reported
-			// apart, and not as missing too.
+			// The slice lists a corrupt chunk as present. It is reported
+			// separately, and not as missing too.
 			found, err := s.verify(ctx, d, h)
 			switch {
 			case errors.Is(err, moraine.Corrupt):
@@ -81,7 +82,8 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 				bad = append(bad, &wire.BadChunk{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Device: uint32(d.id),
 					Version: uint32(h.Version), Kind: uint32(moraine.Corrupt)})
 			case errors.Is(err, moraine.NotFound):
-				// It is on its way to the device, or was deleted since it was listed.
+				// The chunk is still being written to the device, or was deleted
+				// since it was listed.
 				if _, _, err := d.tier.Where(ctx, h.ID); err == nil {
 					slice.Chunks = append(slice.Chunks, d.reportOf(h))
 				}
@@ -118,11 +120,11 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 	}
 }
 
-// verify reads a chunk whole and returns the header that is there now.
+// verify reads a whole chunk and returns its current header.
 func (s *Server) verify(ctx context.Context, d *device, h *tiers.Header) (*tiers.Header, error) {
 	v, err := d.medium.View(ctx, h.ID, 0, h.Length)
 	if err != nil {
-		if errors.Is(err, moraine.InvalidArgument) { // a shorter one took its place meanwhile
+		if errors.Is(err, moraine.InvalidArgument) { // a shorter one replaced it meanwhile
 			return nil, &moraine.Error{Op: "scrub", Ref: h.ID.String(), Kind: moraine.NotFound, Err: err}
 		}
 		return nil, err
@@ -132,12 +134,12 @@ func (s *Server) verify(ctx context.Context, d *device, h *tiers.Header) (*tiers
 	return &now, nil
 }
 
-// reportScrubbed has the service hold a slice against the stripe records, and queue
-// the repair of what is wrong. It returns how many chunks are, and the stripes whose parity is
-// to be compared with their data.
+// reportScrubbed makes the metadata service verify a slice against the stripe
+// records, and queue repairs of bad chunks. It returns how many chunks are bad, and
+// the stripes whose parity is to be compared with their data.
 func (s *Server) reportScrubbed(ctx context.Context, slice *wire.ReportChunks, bad []*wire.BadChunk) (uint64, []*wire.Stripe, error) {
 	if len(bad) > 0 {
-		s.deps.Log.Warn("scrub found chunks that do not match their sums; they are rebuilt", "device", slice.Device, "chunks", len(bad))
+		s.deps.Log.Warn("scrub found bad chunks", "device", slice.Device, "chunks", len(bad))
 		_, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{
 			ReportBadChunks: &wire.ReportBadChunks{Chunks: bad}}})
 		if err != nil {
@@ -157,8 +159,9 @@ func (s *Server) reportScrubbed(ctx context.Context, slice *wire.ReportChunks, b
 	return uint64(len(bad)) + reply.GetDamaged() + reply.GetMissing(), reply.GetCheckParity(), nil
 }
 
-// checkParity compares the parity of stripes with their data, and returns how many parity
-// chunks are wrong. A stripe that cannot be read whole now is left to a later pass.
+// checkParity compares the parity of stripes with their data, and returns how many
+// parity chunks are bad. It leaves a stripe that cannot be read whole now to a
+// later pass.
 func (s *Server) checkParity(ctx context.Context, limit *rate.Limiter, stripes []*wire.Stripe) (wrong uint64, err error) {
 	for _, w := range stripes {
 		scheme := moraine.Scheme{K: uint8(w.GetScheme().GetK()), M: uint8(w.GetScheme().GetM())}
@@ -169,7 +172,7 @@ func (s *Server) checkParity(ctx context.Context, limit *rate.Limiter, stripes [
 		}
 		found, err := s.deps.CheckParity(ctx, w)
 		if err != nil {
-			s.deps.Log.Debug("parity not compared", "stripe", moraine.StripeID(w.GetId()), "err", err)
+			s.deps.Log.Debug("parity check skipped", "stripe", moraine.StripeID(w.GetId()), "err", err)
 			continue
 		}
 		s.deps.Metrics.ScrubParity.Inc()
@@ -180,7 +183,8 @@ func (s *Server) checkParity(ctx context.Context, limit *rate.Limiter, stripes [
 	return wrong, nil
 }
 
-// paceScrub waits until n more bytes may be read, and the process may go on.
+// paceScrub waits until the scrub may read n more bytes and use more processor
+// time.
 func (s *Server) paceScrub(ctx context.Context, limit *rate.Limiter, n int64) error {
 	if err := s.deps.Pace(ctx, 0); err != nil {
 		return err

@@ -15,26 +15,28 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// scrubFile is where a device keeps how far its scrub is. It is never synced: one
-// that a power cut tore or took costs a pass, and no byte rests on it.
+// scrubFile is where a device stores the position of its scrub. It is never synced.
+// If a power cut loses or tears it, the scrub repeats a pass; no stored data
+// depends on it.
 const scrubFile = "scrub"
 
-// scrubState is how far the scrub of a device is.
+// scrubState is the progress of the scrub of a device.
 type scrubState struct {
-	now  chan struct{} // a person wants it
+	now  chan struct{} // a person requested it
 	rate uint64
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	asked bool
 	rec   scrubRecord
 }
 
-// scrubRecord is what is kept on the device. Times are seconds of the wall clock.
+// scrubRecord is the state stored on the device. Times are seconds of the wall
+// clock.
 type scrubRecord struct {
-	since              int64 // the device is known
+	since              int64 // first use of the device
 	lastDone           int64
 	lastBytes, lastBad uint64
-	started            int64 // of the pass under way; 0: none is
+	started            int64 // of the running pass; 0: none
 	next               moraine.StripeID
 	chunks, bytes, bad uint64
 }
@@ -43,7 +45,7 @@ func newScrubState(rate int64) *scrubState {
 	return &scrubState{now: make(chan struct{}, 1), rate: uint64(max(rate, 0))}
 }
 
-// start has a pass begin now.
+// start makes a pass begin now.
 func (s *scrubState) start() {
 	select {
 	case s.now <- struct{}{}:
@@ -51,16 +53,16 @@ func (s *scrubState) start() {
 	}
 }
 
-// ask notes that a pass is due because somebody wants it.
+// ask notes that a person requested a pass.
 func (s *scrubState) ask() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = true
 }
 
-// due reports whether a pass is to begin, or to go on. A device that was never
-// scrubbed waits for a part of the interval that its name gives, so that a cluster
-// that is new does not read all its devices at once.
+// due reports whether a pass must begin or continue. A device that was never
+// scrubbed waits for a part of the interval that its UUID determines, so that a new
+// cluster does not read all its devices at once.
 func (s *scrubState) due(now time.Time, interval time.Duration, uuid moraine.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +80,7 @@ func (s *scrubState) due(now time.Time, interval time.Duration, uuid moraine.UUI
 	return !now.Before(at)
 }
 
-// begin begins a pass, or goes on with the one under way, and returns from where.
+// begin begins a pass, or continues the running one, and returns its position.
 func (s *scrubState) begin(now time.Time) moraine.StripeID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +106,7 @@ func (s *scrubState) end(now time.Time) {
 	r.started, r.next = 0, 0
 }
 
-// describe is the state as the service is told of it.
+// describe describes the state for the metadata service.
 func (s *scrubState) describe() *wire.Scrub {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +116,7 @@ func (s *scrubState) describe() *wire.Scrub {
 }
 
 // The file: magic, version, then the fields of scrubRecord, little-endian, 8 bytes
-// each, and the CRC32C of all before it.
+// each, and the CRC32C of everything before it.
 const (
 	scrubMagic   = "MRSC"
 	scrubVersion = 1
@@ -131,9 +133,9 @@ func (r *scrubRecord) encode() []byte {
 	return le.AppendUint32(b, crc.Sum(b))
 }
 
-var errScrubFile = errors.New("not a scrub file, or damaged")
+var errScrubFile = errors.New("not a scrub file, or a damaged one")
 
-// decode reads what encode wrote; on error r is as it was.
+// decode decodes what encode wrote; on error r is unchanged.
 func (r *scrubRecord) decode(b []byte) error {
 	le := binary.LittleEndian
 	if len(b) != scrubSize || string(b[:4]) != scrubMagic || le.Uint32(b[4:]) != scrubVersion ||
@@ -146,13 +148,14 @@ func (r *scrubRecord) decode(b []byte) error {
 	return nil
 }
 
-// load reads the state of a device; what is missing or damaged begins anew.
+// load reads the state of a device; a missing or damaged one starts from the
+// beginning.
 func (s *scrubState) load(fsys vfs.FS, dir string, now time.Time) {
 	rec := scrubRecord{since: now.Unix()}
 	if f, err := fsys.Open(path.Join(dir, scrubFile), vfs.Read); err == nil {
 		b := make([]byte, scrubSize)
 		if n, err := f.ReadAt(b, 0); n == scrubSize && (err == nil || errors.Is(err, io.EOF)) {
-			_ = rec.decode(b) // damaged: anew
+			_ = rec.decode(b) // damaged: start from the beginning
 		}
 		_ = f.Close()
 	}
@@ -161,7 +164,7 @@ func (s *scrubState) load(fsys vfs.FS, dir string, now time.Time) {
 	s.rec = rec
 }
 
-// save writes the state down, if the device lets it.
+// save stores the state, if the device accepts it.
 func (s *scrubState) save(fsys vfs.FS, dir string, log *slog.Logger) {
 	s.mu.Lock()
 	b := s.rec.encode()
@@ -176,6 +179,6 @@ func (s *scrubState) save(fsys vfs.FS, dir string, log *slog.Logger) {
 		err = fsys.Rename(name+".new", name)
 	}
 	if err != nil {
-		log.Warn("the place of a scrub could not be written down; it may begin anew", "device", dir, "err", err)
+		log.Warn("scrub position write failed", "device", dir, "err", err)
 	}
 }

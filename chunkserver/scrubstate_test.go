@@ -39,8 +39,8 @@ func FuzzScrubFile(f *testing.F) {
 	})
 }
 
-// A pass that ends with its server goes on from the place that was written down; a
-// file that is torn begins anew, and breaks nothing.
+// A pass that ends with its server continues from its stored position. A torn file
+// restarts the pass, and breaks nothing.
 func TestScrubGoesOnWhereItWas(t *testing.T) {
 	fs, log := vfs.NewMem(1), slog.New(slog.DiscardHandler)
 	require.NoError(t, fs.MkdirAll("/d"))
@@ -75,7 +75,8 @@ func TestScrubGoesOnWhereItWas(t *testing.T) {
 	require.Zero(t, torn.describe().LastDone)
 }
 
-// fakeDisk takes as long for a put, and gives back what is corrupt, as it is told.
+// fakeDisk takes the configured time for a put, and returns the configured
+// corruption.
 type fakeDisk struct {
 	brokenTier
 	put time.Duration
@@ -96,8 +97,8 @@ func (d *fakeDisk) View(_ context.Context, id moraine.ChunkID, _, _ int64) (*tie
 	return nil, &moraine.Error{Kind: moraine.Corrupt, Ref: id.String()}
 }
 
-// A chunk that is corrupt counts once however often it is read, and a device with
-// more of them than its limit takes nothing more.
+// A corrupt chunk counts once however often it is read. A device with more of them
+// than its limit accepts no more chunks.
 func TestCorruptChunksAreCountedOnce(t *testing.T) {
 	w := watch(&fakeDisk{}, clock.System{}, 3)
 	for range 10 {
@@ -110,10 +111,10 @@ func TestCorruptChunksAreCountedOnce(t *testing.T) {
 	require.EqualValues(t, 3, w.corrupts.Load())
 	_, _ = w.View(t.Context(), moraine.ChunkID{Stripe: 9}, 0, 1)
 	require.ErrorIs(t, w.Err(), moraine.IOError)
-	require.ErrorContains(t, w.Err(), "not to be trusted")
+	require.ErrorContains(t, w.Err(), "corrupt within a day")
 }
 
-// The median of a device's puts is that of those which ended of late, and of those that
+// The median of a device's puts covers those that ended recently, and those that
 // their deadline ended.
 func TestMedianPut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -140,14 +141,14 @@ func TestMedianPut(t *testing.T) {
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.Error(t, w.Put(canceled, tiers.Header{}, nil, nil))
-		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "who gave up says nothing")
+		require.EqualValues(t, 13_000, w.puts.micros(time.Now()), "a cancelled put does not count")
 		time.Sleep(timedWindow + time.Second)
-		require.Zero(t, w.puts.micros(time.Now()), "it has done nothing of late")
-		require.Less(t, 5*timedWindow, 30*time.Second, "a burst is not told of for half a minute")
+		require.Zero(t, w.puts.micros(time.Now()), "no recent puts")
+		require.Less(t, 5*timedWindow, 30*time.Second, "a burst is reported for less than half a minute")
 	})
 }
 
-// Reads are held against reads of about their length.
+// Reads are compared with reads of similar length.
 func TestMedianReads(t *testing.T) {
 	r, now := &readTimings{}, time.Unix(1000, 0)
 	require.Nil(t, r.micros(now))
@@ -157,7 +158,7 @@ func TestMedianReads(t *testing.T) {
 			r.add(now, n, readBeside+1, time.Minute) // it waits for others, and does not count
 		}
 	}
-	// What is usual is of one class, with a head and without.
+	// The usual lengths are in one class each, with a head and without.
 	require.Equal(t, []uint64{1000, 2000, 3000, 4000}, r.micros(now))
 	require.Nil(t, r.micros(now.Add(timedWindow+1)))
 }

@@ -1,22 +1,25 @@
-// Package chunkserver is the service that keeps chunks on one host: it admits
-// requests, verifies what arrives, keeps it on its devices (package tiers/disk) and
-// as long as there is room in memory (package tiers/mem), serves and verifies what is read, and tells the metadata service what it has.
+// Package chunkserver is the service that keeps chunks on one host. It admits
+// requests, verifies received bytes, and stores them on its devices (package
+// tiers/disk). While memory suffices it also caches them (package tiers/mem). It
+// serves and verifies reads, and reports its chunks to the metadata service.
 //
-// It decides nothing about which chunks there should be: clients put them where
-// the metadata service placed them, and a chunk is deleted only when the service
-// says so. It dials other servers only to see whether they can be reached (probe.go), and sends
-// them nothing.
+// It does not decide which chunks exist. Clients put chunks where the metadata
+// service placed them, and the chunkserver deletes a chunk only on request of the
+// metadata service. It connects to other servers only to probe whether they are
+// reachable (probe.go), and sends them nothing.
 //
-// The path of a put: PutChunk checks the caller's token, its capability and the device -> takes
-// an aligned buffer of the arena, for which chunks that are only kept to be read go,
-// waiting if memory is short, which holds back only that connection -> reads the payload into it, summing each piece while it is in
-// cache -> holds the combined sum against the one that the client computed at
-// its first copy -> hands the buffer to the device, which writes it where it
-// lies and syncs -> keeps it to be read -> answers with the level reached and the device's boot epoch.
+// One path through it, a put: PutChunk (put.go) checks the caller's token, its
+// capability and the device. It takes an aligned buffer of the arena, for which
+// cached chunks are evicted. If memory is short it waits, which delays only that
+// connection. It reads the payload into the buffer, and checksums each piece while
+// it is in the processor's cache. It compares the combined checksum with the one
+// that the client computed at its first copy. The device writes the buffer in place
+// and syncs. The chunk stays cached, and the answer has the level reached and the
+// device's boot epoch.
 //
-// Run does the rest: it opens the devices, registers them, sends a heartbeat
-// each second, carries out the deletions in its replies, and reports all chunks
-// of each device now and then. SetDevices changes which devices those are meanwhile.
+// Run does the rest: it opens the devices, registers them, sends a heartbeat each
+// second, carries out the deletions in the answers, and periodically reports all
+// chunks of each device. SetDevices changes the set of devices meanwhile.
 package chunkserver
 
 import (
@@ -43,32 +46,35 @@ type Server struct {
 	// pieces reads objects; nil without a bucket.
 	pieces *pieces
 
-	// fleet is what was opened and registered; nil before.
+	// fleet is the opened and registered devices; nil before.
 	fleet atomic.Pointer[fleet]
-	// keys are the public keys that session tokens are signed with.
+	// keys are the public keys that verify session tokens.
 	keys atomic.Pointer[map[uint64]ed25519.PublicKey]
-	// revoked are the certificates that are not taken any more.
+	// revoked are the certificates that are no longer accepted.
 	revoked atomic.Pointer[transport.Revocations]
-	// capabilities verifies those that callers show, with the same keys.
+	// capabilities verifies those that callers present, with the same keys.
 	capabilities *capability.Verifier
-	// applied is the index of the state that the last heartbeat was answered
-	// under.
+	// applied is the index of the metadata state at the answer to the last
+	// heartbeat.
 	applied atomic.Uint64
 	beaten  atomic.Bool // the last heartbeat was answered
-	// memoryLevel: the metadata keeps watch over chunks that are in memory alone.
+	// memoryLevel: the metadata servers track chunks that are only in memory.
 	memoryLevel atomic.Bool
-	// prober tries other servers; watches: this one is to ask an idle bucket often.
+	// prober probes other servers; watches: this server must probe an idle bucket
+	// often.
 	prober  *prober
 	watches atomic.Bool
-	// newestIncarnation is the newest incarnation of the metadata that this server has heard of.
+	// newestIncarnation is the newest incarnation of the metadata that this server
+	// received.
 	newestIncarnation atomic.Pointer[moraine.MarkedIncarnation]
-	// seen is the memory's state when Metrics last saw it; the heartbeat's alone.
+	// seen is the state of the memory at the last update of Metrics; only the
+	// heartbeat uses it.
 	seen  mem.Stats
 	ready chan struct{}
-	// changes are devices that come and go; ended is closed when Run returns.
+	// changes are the devices to add and drop; ended is closed when Run returns.
 	changes chan *change
 	ended   chan struct{}
-	// closeWait is closeWait, but in tests.
+	// closeWait is the constant closeWait, except in tests.
 	closeWait time.Duration
 }
 
@@ -82,7 +88,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	if deps.Meta == nil {
-		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("no metadata service was given")}
+		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("metadata service is missing: set Deps.Meta")}
 	}
 	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber()}
 	s.capabilities = capability.NewVerifier(s.Key)
@@ -92,7 +98,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// keptKey is the key at which the cluster keeps an object whose own key was needed.
+// keptKey is the key at which the cluster keeps an object after another object
+// needed its own key.
 func (s *Server) keptKey(id uint64) string {
 	f := s.fleet.Load()
 	_, prefix, err := object.ParseURL(s.cfg.Bucket)
@@ -102,15 +109,15 @@ func (s *Server) keptKey(id uint64) string {
 	return objectkey.Kept(prefix, f.cluster[:], id)
 }
 
-// Ready is closed when the devices are registered and the server takes requests.
+// Ready is closed when the devices are registered and the server accepts requests.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run opens the devices and serves until ctx ends; it returns after all that it
-// began has ended and the devices are closed. It fails where a device cannot be
-// used (WrongCluster, NewerFormat, Corrupt, Busy), or a directory of a host that is new
-// holds none (NotFound): nothing is damaged then. Where
-// there is no device at all in a directory of a host that is known, or a disk
-// answers with I/O errors, it serves without, and fails if that leaves none.
+// Run opens the devices and serves until ctx ends. It returns after everything that
+// it started has ended and the devices are closed. It fails if a device cannot be
+// used (WrongCluster, NewerFormat, Corrupt, Busy), or if a directory of a new host
+// holds none (NotFound); nothing is damaged then. If a directory of a known host
+// holds no device, or a disk returns I/O errors, Run serves without that device,
+// and fails if none is left.
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,
@@ -122,7 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 	f, err := s.openDevices(ctx, memory)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return nil // it waited for the service
+			return nil // it waited for the metadata service
 		}
 		return err
 	}
@@ -134,8 +141,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.fleet.Store(f)
-	// Requests that are under way when Run ends meet closed devices, which
-	// answer Unavailable.
+	// Requests that still run when Run ends find closed devices, which return
+	// Unavailable.
 	defer func() { f = s.fleet.Swap(nil) }()
 	g, ctx := errgroup.WithContext(ctx)
 	if s.pieces != nil {
@@ -161,8 +168,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Key finds the public key of session tokens. It is given to the transport's
-// server, which asks it for each connection.
+// Key finds the public key of session tokens. The transport's server calls it for
+// each connection.
 func (s *Server) Key(id uint64) ed25519.PublicKey {
 	if keys := s.keys.Load(); keys != nil {
 		return (*keys)[id]
@@ -170,38 +177,38 @@ func (s *Server) Key(id uint64) ed25519.PublicKey {
 	return nil
 }
 
-// Revoked reports whether a peer's certificate was revoked, as the last heartbeat was
-// told. It is given to the transport's server.
+// Revoked reports whether a peer's certificate was revoked, by the last heartbeat's
+// answer. The transport's server calls it.
 func (s *Server) Revoked(p *transport.Peer) bool { return s.revoked.Load().Has(p) }
 
-// Healthy returns why the server cannot do its part, or nil: its devices are
-// registered, one at least is in service, and the metadata service answers.
+// Healthy returns why the server cannot do its work, or nil: its devices are
+// registered, at least one is in service, and the metadata service answers.
 func (s *Server) Healthy() error {
 	f := s.fleet.Load()
 	if f == nil {
-		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet")}
 	}
 	if !s.beaten.Load() {
-		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the metadata service did not answer the last heartbeat")}
+		return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("metadata service did not answer the last heartbeat")}
 	}
 	for _, d := range f.devices {
 		if d.tier.Err() == nil {
 			return nil
 		}
 	}
-	return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.IOError, Err: errors.New("every device is out of service")}
+	return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.IOError, Err: errors.New("all devices are out of service")}
 }
 
-// device finds a registered device, for a request. One that is not here is
-// Unavailable, and never NotFound: that a device has moved to another host, or
-// was left out at a start, says nothing of its chunks.
+// device finds a registered device for a request. A missing device is Unavailable,
+// never NotFound: its chunks may still exist, since the device may have moved to
+// another host, or was left out at a start.
 func (s *Server) device(op string, id uint32) (*device, error) {
 	f := s.fleet.Load()
 	if f == nil {
-		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("the devices are not registered yet")}
+		return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: errors.New("devices are not registered yet: try again later")}
 	}
 	if d := f.byID[moraine.DeviceID(id)]; d != nil {
 		return d, nil
 	}
-	return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not here", id)}
+	return nil, &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not on this host", id)}
 }

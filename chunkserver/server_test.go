@@ -48,7 +48,7 @@ func start(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *h
 	return startWith(t, fsys, meta, cfg, nil)
 }
 
-// startWith starts a host that has a bucket, unless that is nil.
+// startWith starts a host that has a bucket, unless bucket is nil.
 func startWith(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config, bucket chunkserver.Bucket) *host {
 	t.Helper()
 	return startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: fsys, Bucket: bucket})
@@ -60,7 +60,7 @@ func startLogging(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Con
 	return startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: fsys, Log: log})
 }
 
-// formatFor makes the devices of a host that the service does not know yet.
+// formatFor formats the devices of a host that is new to the metadata service.
 func formatFor(t *testing.T, meta *fakeMeta, cfg chunkserver.Config, fsys vfs.FS) {
 	t.Helper()
 	if meta.lastHost() != nil {
@@ -103,8 +103,8 @@ func startDeps(t *testing.T, meta *fakeMeta, cfg chunkserver.Config, deps chunks
 	return h
 }
 
-// waitFor fails the test where what does not come to hold. The bound is only for
-// a test that has failed.
+// waitFor fails the test if what does not become true. The limit matters only for a
+// failed test.
 func (h *host) waitFor(t *testing.T, what func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -125,10 +125,10 @@ func chunk(stripe uint64, length int) testChunk {
 		Crc: crc.Sum(data), Level: uint32(moraine.NVMe), Capability: capabilitytest.Write(cluster, session, 1<<40, 1<<20)}}
 }
 
-// session is whose grant covers the chunks.
+// session owns the grant that covers the chunks.
 const session = 5
 
-// repair makes the put one under an intent, of a layout version.
+// repair makes the put a repair under an intent, of a layout version.
 func (c testChunk) repair(version uint32) testChunk {
 	c.req.Repair, c.req.Version = true, version
 	c.req.Capability = capabilitytest.Repair(cluster, "n2", &wire.Intent{Stripe: c.req.Stripe, Index: c.req.Index, Device: c.req.Device, Version: version})
@@ -183,9 +183,9 @@ func TestAChunkComesBackAsItWasPut(t *testing.T) {
 	}
 }
 
-// TestMemoryThatRotsShows changes a byte of what is in memory: who gets it can tell, and
-// gets the right bytes when he says so, as does everybody after him. Where the sum is made
-// of the bytes, as of a part of a block, they are looked at first.
+// TestMemoryThatRotsShows changes a byte in memory. The reader detects it, and gets
+// the right bytes with verify, as does every later reader. If the checksum is
+// computed from the bytes, as for a part of a block, the bytes are verified first.
 func TestMemoryThatRotsShows(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	c := chunk(1, 300_001)
@@ -345,7 +345,7 @@ func TestANearlyFullDeviceTakesOnlyRepairs(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// gathered is a payload that comes when those of all the others have been let in, or
+// gathered is a payload that arrives once all other puts have been admitted or
 // refused.
 type gathered struct {
 	payload
@@ -363,7 +363,8 @@ func (g *gathered) Discard() error {
 	return g.payload.Discard()
 }
 
-// However many put at once, into memory or to the device, 2% of it stay for repairs.
+// However many puts run concurrently, into memory or to the device, 2% of it stays
+// free for repairs.
 func TestPutsUnderWayLeaveRoomToRepairs(t *testing.T) {
 	for _, level := range []moraine.Level{moraine.Memory, moraine.NVMe} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -409,7 +410,8 @@ func TestPutsUnderWayLeaveRoomToRepairs(t *testing.T) {
 
 func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
 	meta := newFakeMeta()
-	// The first acknowledgement is lost on its way out, the second on its way back.
+	// The first acknowledgement is lost before it arrives, the second one's answer
+	// is lost.
 	acks := 0
 	meta.fault = func(req *wire.MetaRequest, done bool) error {
 		if req.GetDeletedChunks() == nil {
@@ -443,9 +445,9 @@ func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
 	meta.set(func() { require.GreaterOrEqual(t, acks, 2) })
 }
 
-// TestADeviceHoldsUpOnlyItsOwnDeletions: a device whose disk does not answer, or fails,
-// while chunks of it are deleted keeps those of no other device, and heartbeats go on to
-// ask for deletions; when it answers its own are carried out.
+// TestADeviceHoldsUpOnlyItsOwnDeletions: a device whose disk hangs or fails during
+// deletions delays those of no other device, and heartbeats continue to request
+// deletions. When it answers, its own are carried out.
 func TestADeviceHoldsUpOnlyItsOwnDeletions(t *testing.T) {
 	for name, fails := range map[string]bool{"it hangs": false, "it fails": true} {
 		t.Run(name, func(t *testing.T) {
@@ -526,8 +528,8 @@ func TestReportsListAllChunksInSlices(t *testing.T) {
 	}
 }
 
-// checkPass makes sure that the slices of a pass follow each other, hold no chunk
-// outside of their range, and that none of a stripe is split off.
+// checkPass verifies that the slices of a pass follow each other, hold no chunk
+// outside of their range, and split no stripe.
 func checkPass(t *testing.T, pass []*wire.ReportChunks) {
 	t.Helper()
 	next := uint64(0)
@@ -573,7 +575,7 @@ func TestAFailingDeviceIsReportedOutAndTheOthersServe(t *testing.T) {
 	require.NoError(t, err)
 	_, err = h.SyncDevices(t.Context(), &wire.SyncDevices{})
 	require.ErrorIs(t, err, moraine.IOError)
-	h.waitFor(t, func() bool { return h.Healthy() == nil }) // once the server has its last heartbeat's answer
+	h.waitFor(t, func() bool { return h.Healthy() == nil }) // once the server has the answer to its last heartbeat
 	stat, err := h.StatDevices(t.Context(), &wire.StatDevices{})
 	require.NoError(t, err)
 	require.Len(t, stat.Devices, 2)
@@ -599,15 +601,15 @@ func TestADiskThatIsBrokenFromTheStartIsOut(t *testing.T) {
 	_, err = two.put(t, h)
 	require.NoError(t, err)
 
-	// Without any disk that works there is nothing to serve.
+	// Without a working disk the server cannot start.
 	s, err := chunkserver.New(config("/a"), chunkserver.Deps{Meta: meta, FS: fsys})
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Run(t.Context()), moraine.IOError)
 }
 
-// TestAMistypedDeviceIsNotMade starts a host that the cluster does not know with a directory
-// that holds no device, alone and beside one that does: it says what to do, and writes
-// nothing.
+// TestAMistypedDeviceIsNotMade starts a host that is new to the cluster with a
+// directory that holds no device, alone and beside one that does. The host says
+// what to do, and writes nothing.
 func TestAMistypedDeviceIsNotMade(t *testing.T) {
 	for name, dirs := range map[string][]string{"alone": {"/mnt/typo"}, "beside a device": {"/a", "/mnt/typo"}} {
 		for _, made := range []bool{false, true} { // the directory exists
@@ -634,15 +636,15 @@ func TestAMistypedDeviceIsNotMade(t *testing.T) {
 	}
 }
 
-// TestADiskThatIsNotMountedIsLeftOut starts a host with a directory that holds
-// no device: at its first start, later, and after the operator's word.
+// TestADiskThatIsNotMountedIsLeftOut starts a host with a directory that holds no
+// device: at its first start, later, and after the operator made a device.
 func TestADiskThatIsNotMountedIsLeftOut(t *testing.T) {
 	meta, mem := newFakeMeta(), vfs.NewMem(1)
 	require.NoError(t, start(t, mem, meta, config("/a", "/b")).stop())
 	before, err := disk.ReadIdentity(mem, "/b")
 	require.NoError(t, err)
 
-	// The mount of /b is gone: its directory is another, an empty one.
+	// The mount of /b is gone: its directory is now another, empty one.
 	require.NoError(t, mem.Rename("/b", "/elsewhere"))
 	for _, made := range []bool{false, true} { // the mount point itself may be missing
 		if made {
@@ -660,7 +662,8 @@ func TestADiskThatIsNotMountedIsLeftOut(t *testing.T) {
 		require.Empty(t, names, "nothing may be written beside a disk that is not mounted")
 	}
 
-	// With no other device there is nothing to serve, and the error says what to do.
+	// Without another device the server cannot start, and the error says what to
+	// do.
 	s, err := chunkserver.New(config("/b"), chunkserver.Deps{Meta: meta, FS: mem})
 	require.NoError(t, err)
 	err = s.Run(t.Context())
@@ -668,7 +671,7 @@ func TestADiskThatIsNotMountedIsLeftOut(t *testing.T) {
 	require.ErrorContains(t, err, "/b")
 	require.ErrorContains(t, err, "moraine device format /b")
 
-	// Mounted again it is itself; and one that was formatted by hand joins.
+	// Mounted again, the device keeps its identity; a manually formatted one joins.
 	require.NoError(t, mem.Rename("/b", "/unused"))
 	require.NoError(t, mem.Rename("/elsewhere", "/b"))
 	made, err := disk.Format(mem, "/c", cluster, rand.Reader)
@@ -703,7 +706,7 @@ func TestTheServiceMayAskForARegistration(t *testing.T) {
 	h := start(t, vfs.NewMem(1), meta, config("/a"))
 	require.Equal(t, moraine.Incarnation(1), h.Incarnation())
 	meta.set(func() { meta.unknown, meta.raised = true, 1 }) // as after a restore from a backup
-	h.waitFor(t, func() bool { return meta.epochs[1] >= 2 }) // more where an answer came too late
+	h.waitFor(t, func() bool { return meta.epochs[1] >= 2 }) // more if an answer came too late
 	h.waitFor(t, func() bool { return meta.lastBeat(1)[0].GetEpoch() >= 2 })
 	require.Equal(t, moraine.Incarnation(2), h.Incarnation())
 	reply, err := chunk(1, 10).put(t, h)
@@ -738,8 +741,8 @@ func TestAnotherClustersServiceIsRefused(t *testing.T) {
 	require.ErrorIs(t, s.Run(t.Context()), moraine.WrongCluster)
 }
 
-// TestMemoryIsBounded has readers hold all memory: a put then waits, and goes on
-// when one lets go.
+// TestMemoryIsBounded has readers hold all memory. A put then waits, and continues
+// when one releases its buffer.
 func TestMemoryIsBounded(t *testing.T) {
 	h := start(t, vfs.NewMem(1), newFakeMeta(), config("/a"))
 	var releases []func()
@@ -767,8 +770,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.NoError(t, <-waiting)
 }
 
-// TestWhatWasPutIsReadFromMemory takes the device away from under a chunk that was
-// put: it is served all the same, and one that has left memory is not.
+// TestWhatWasPutIsReadFromMemory breaks the device below a chunk that was put. The
+// chunk is still served, while one that was evicted is not.
 func TestWhatWasPutIsReadFromMemory(t *testing.T) {
 	base := vfs.NewMem(1)
 	var gone atomic.Bool
@@ -801,7 +804,7 @@ func TestRunLeavesNothingRunning(t *testing.T) {
 	_, err := chunk(1, 1000).put(t, h)
 	require.NoError(t, err)
 	require.NoError(t, h.stop())
-	// The index of a device that another test broke, and left, tries again for ever.
+	// The index of a device that another test broke and abandoned retries for ever.
 	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/morainefs/moraine/tiers/disk.(*Device).indexBackgroundError"))
 }
 
@@ -822,8 +825,8 @@ func TestBadConfigsAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 }
 
-// A metadata service of an incarnation that was given up is not followed, also not
-// after a restart: nothing is deleted for it, and the host does not register with it.
+// The host does not follow a metadata service of a superseded incarnation, even
+// after a restart: it deletes nothing for it, and does not register with it.
 func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 	disk, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, disk, meta, config("/d1", "/d2"))
@@ -836,7 +839,7 @@ func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 	h.waitFor(t, func() bool { return h.NewestIncarnation().Number == 3 })
 	for _, old := range []func(){
 		func() { meta.raised, meta.mark = 1, nil },
-		func() { meta.raised, meta.mark = 2, others }, // the same number, begun twice
+		func() { meta.raised, meta.mark = 2, others }, // the same number, assigned twice
 	} {
 		from := 0
 		meta.set(func() {
@@ -849,7 +852,7 @@ func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 		h.waitFor(t, func() bool { return len(meta.beats) > from+3 })
 		require.Error(t, h.Healthy(), "the service is none of ours")
 		meta.set(func() {
-			require.EqualValues(t, 3, meta.beats[2].HeardIncarnation, "it says what it has heard of")
+			require.EqualValues(t, 3, meta.beats[2].HeardIncarnation, "it reports the newest incarnation")
 			require.Equal(t, ours, meta.beats[2].HeardMark)
 			require.Empty(t, meta.acked)
 			require.True(t, meta.unknown, "it does not register there")
@@ -870,7 +873,7 @@ func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
 	require.EqualValues(t, 3, again.NewestIncarnation().Number, "a restart does not forget")
 	select {
 	case <-again.Ready():
-		t.Error("it takes requests under a service that was given up")
+		t.Error("it accepts requests under a metadata service of a superseded incarnation")
 	default:
 	}
 	meta.set(func() { meta.raised, meta.mark, meta.deaths = 2, ours, map[uint32][]*wire.Deletion{} })

@@ -8,13 +8,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// settleBatch is how many chunks one request settles: what its command may.
+// settleBatch is how many chunks one request settles: the limit of its command.
 const settleBatch = 128
 
-// settles tells the service where the chunks of a device are that are recorded at
-// level memory, whenever it says that there are some, until ctx ends or the device is
-// out of service. The records are the list: nothing that this process knew is needed,
-// so that the next one tells of what it has found on the device, and of what it has not.
+// settles reports where the chunks of a device are that are recorded at level
+// memory, whenever the metadata service has such records, until ctx ends or the
+// device is out of service. The records are the list, so no state of this process
+// is needed. After a restart, the next process reports which chunks it found on the
+// device, and which it did not.
 func (s *Server) settles(ctx context.Context, d *device) {
 	for d.tier.Err() == nil {
 		select {
@@ -23,18 +24,18 @@ func (s *Server) settles(ctx context.Context, d *device) {
 		case <-d.settle:
 		}
 		if err := s.settle(ctx, d); err != nil && ctx.Err() == nil {
-			s.deps.Log.Warn("could not tell where all chunks are that were in memory; trying again", "device", d.dir, "err", err)
+			s.deps.Log.Warn("memory chunk settle failed", "device", d.dir, "err", err)
 		}
 	}
 }
 
-// settle goes once through the chunks that are recorded at level memory. What is still
-// on its way to the device is left for the next time.
+// settle processes once the chunks that are recorded at level memory. It leaves
+// those that are still being written to the device for the next time.
 func (s *Server) settle(ctx context.Context, d *device) error {
 	list := &wire.ListMemory{Device: uint32(d.id)}
 	for {
-		// Taken before anything is looked at: what is found counts only while this
-		// process is the one that the device's chunks were acknowledged by.
+		// Read the epoch before any chunk: a result counts only while this process
+		// is the one that acknowledged the device's chunks.
 		epoch := d.epoch.Load()
 		resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListMemory{ListMemory: list}})
 		if err != nil {
@@ -56,7 +57,8 @@ func (s *Server) settle(ctx context.Context, d *device) error {
 	}
 }
 
-// locate finds out where chunks are, and leaves out what is in memory still.
+// locate determines where chunks are, and leaves out those that are still in
+// memory.
 func (s *Server) locate(ctx context.Context, d *device, chunks []*wire.SettledChunk) ([]*wire.SettledChunk, error) {
 	var out []*wire.SettledChunk
 	for _, c := range chunks {
@@ -84,7 +86,7 @@ func (s *Server) reportSettled(ctx context.Context, d *device, epoch uint64, chu
 		for _, c := range chunks[:n] {
 			if c.Gone {
 				s.deps.Metrics.Settled.WithLabelValues("gone").Inc()
-				s.deps.Log.Warn("a chunk was in memory alone, and is gone, or rotted there", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
+				s.deps.Log.Warn("memory chunk lost or damaged", "device", d.dir, "chunk", chunkID(c.Stripe, c.Index).String())
 			} else {
 				s.deps.Metrics.Settled.WithLabelValues("written").Inc()
 			}

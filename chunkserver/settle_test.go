@@ -43,7 +43,8 @@ func (f *fakeMeta) settle(op *wire.SettleChunks) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
-// record has the service know a chunk as one in memory, as its commit does.
+// record makes the metadata service record a chunk as in memory, as its commit
+// does.
 func (f *fakeMeta) record(chunks ...testChunk) {
 	f.set(func() {
 		for _, c := range chunks {
@@ -52,7 +53,7 @@ func (f *fakeMeta) record(chunks ...testChunk) {
 	})
 }
 
-// gate holds back writes to segments while it is shut.
+// gate blocks writes to segments while it is shut.
 type gate struct {
 	mu   sync.Mutex
 	open *sync.Cond
@@ -60,7 +61,7 @@ type gate struct {
 	gone bool // the process was killed
 }
 
-// close shuts the gate of a server that has started, until the test is over.
+// close shuts the gate of a started server until the test ends.
 func (g *gate) close(t *testing.T) {
 	g.set(true, false)
 	t.Cleanup(func() { g.set(false, false) })
@@ -102,8 +103,8 @@ func inMemory(n uint64, length int) testChunk {
 	return c
 }
 
-// startReporting starts a host, and waits until it knows that the metadata keeps watch over
-// what is in memory.
+// startReporting starts a host, and waits until it knows that the metadata servers
+// track chunks in memory.
 func startReporting(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.Config) *host {
 	t.Helper()
 	h := start(t, fsys, meta, cfg)
@@ -111,8 +112,8 @@ func startReporting(t *testing.T, fsys vfs.FS, meta *fakeMeta, cfg chunkserver.C
 	return h
 }
 
-// Metadata of an earlier release, or level, would never ask what became of a chunk in
-// memory: it gets none.
+// Metadata servers of an earlier release or level never request the outcome of a
+// chunk in memory, so the server stores none there.
 func TestAPutAtLevelMemoryIsAtNVMeWhereNobodyWatches(t *testing.T) {
 	meta := newFakeMeta()
 	meta.below = true
@@ -123,8 +124,9 @@ func TestAPutAtLevelMemoryIsAtNVMeWhereNobodyWatches(t *testing.T) {
 	require.Equal(t, uint32(moraine.NVMe), reply.Level)
 }
 
-// A put at level memory is answered before the device has it, under the boot epoch of
-// the device, is read from memory, and is settled once the device has it.
+// A put at level memory is answered before the device has the chunk, under the boot
+// epoch of the device. The chunk is read from memory, and settled once the device
+// has it.
 func TestAPutAtLevelMemoryIsWrittenBehind(t *testing.T) {
 	g, meta := newGate(), newFakeMeta()
 	h := startReporting(t, g.over(vfs.NewMem(1)), meta, config("/a"))
@@ -169,9 +171,10 @@ func (c *laterClock) Now() time.Time { return c.System.Now().Add(time.Duration(c
 
 func (c *laterClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// TestRottenMemoryIsNotReportedDurable: a bit flips while a chunk stays in memory alone for
-// 10 s, and the device gets it with the sums of its arrival. The stripe has a copy less than its record
-// says: that is said at once, and not by the next scrub.
+// TestRottenMemoryIsNotReportedDurable: a bit flips while a chunk is only in memory
+// for 10 s, and the device gets the chunk with the checksums of its arrival. The
+// stripe has one copy less than its record says. The server reports that at once,
+// not only at the next scrub.
 func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	g, meta, later := newGate(), newFakeMeta(), &laterClock{}
 	h := startDeps(t, meta, config("/a"), chunkserver.Deps{Meta: meta, FS: g.over(vfs.NewMem(1)), Clock: later})
@@ -184,7 +187,7 @@ func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	}
 	_, data, release, err := h.GetChunk(t.Context(), rotten.get(0, 300_001))
 	require.NoError(t, err)
-	data[0][123_456] ^= 4 // of the server's own memory
+	data[0][123_456] ^= 4 // in the server's own memory
 	release()
 	meta.record(right, rotten)
 	later.ahead.Store(int64(11 * time.Second))
@@ -193,14 +196,15 @@ func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	for _, c := range meta.settledChunks() {
 		require.Equal(t, c.Stripe == rotten.req.Stripe, c.Gone)
 	}
-	// What of it is right can still be read, should no other copy be left.
+	// Its intact blocks stay readable, in case no other copy is left.
 	_, data, release, err = h.GetChunk(t.Context(), rotten.get(0, 4096))
 	require.NoError(t, err)
 	require.Equal(t, rotten.data[:4096], data[0])
 	release()
 }
 
-// What is dirty when the server is told to end is on the device when it has ended.
+// Chunks that are dirty when the server is told to stop are on the device when it
+// has stopped.
 func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
 	h := startReporting(t, g.over(fs), meta, config("/a"))
@@ -226,7 +230,8 @@ func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	}
 }
 
-// The next process says of what it has not found that it is gone, and serves no byte of it.
+// The next process reports chunks that it does not find as gone, and serves no byte
+// of them.
 func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
 	h := startReporting(t, g.over(fs), meta, config("/a"))
@@ -253,8 +258,8 @@ func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
-// What does not fit into the bound of what may be in memory alone is answered when the
-// device has it; tiers/mem holds that the bound counts all chunks.
+// A put that exceeds the limit of dirty memory is answered once the device has the
+// chunk. A test of tiers/mem shows that the limit counts all chunks.
 func TestDirtyMemoryIsBounded(t *testing.T) {
 	cfg := config("/a")
 	cfg.DirtyBytes = 1 << 20
@@ -267,7 +272,8 @@ func TestDirtyMemoryIsBounded(t *testing.T) {
 	require.Equal(t, uint32(moraine.Memory), reply.Level)
 }
 
-// A scrub reads the devices, and takes nothing for missing that is on its way there.
+// A scrub reads the devices, and does not count a chunk as missing that is being
+// written to one.
 func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
 	g, meta, cfg := newGate(), newFakeMeta(), config("/a")
 	cfg.ScrubInterval, cfg.ReportInterval = 1, 1<<40

@@ -13,29 +13,32 @@ import (
 const (
 	// clientShare is the divisor of BackgroundBytesPerSecond beside clients.
 	clientShare = 8
-	// lowPart is what work of low priority gets, of what repairs get, and beside them.
+	// lowPart is the share of low-priority work relative to that of repairs, and in
+	// addition to it.
 	lowPart = 0.25
-	// clientAway is how long after the last request of a client its share is kept free.
+	// clientAway is how long after a client's last request its share stays
+	// reserved.
 	clientAway = 10 * time.Second
-	// shareWait bounds the wait of one request: its sender gives a server up that does
-	// not answer for 10 s. What would wait longer goes after that time, uncounted.
+	// shareWait limits the wait of one request: its sender gives up on a server
+	// that does not answer for 10 s. A request that would wait longer proceeds
+	// after that time, uncounted.
 	shareWait = 4 * time.Second
 )
 
-// The bounds that a request of another chunkserver's mover can pass; they are label values
-// of moraine_chunkserver_background_bytes_total.
+// The limits that a request of another chunkserver's mover can pass. They are label
+// values of moraine_chunkserver_background_bytes_total.
 const (
-	boundUrgent  = "urgent"  // none: its stripe has no redundancy left
+	boundUrgent  = "urgent"  // no limit: its stripe has no redundancy left
 	boundAlone   = "alone"   // the whole share
-	boundClients = "clients" // the part of it beside clients
+	boundClients = "clients" // the reduced share beside clients
 )
 
-// priority is what a mover says of a request.
+// priority is the priority that a mover gives a request.
 type priority int
 
 const (
 	priorityRepair priority = iota
-	priorityLow             // a move that nobody waits for
+	priorityLow             // a move without a waiting client
 	priorityUrgent          // a repair of a stripe that has no redundancy left
 )
 
@@ -54,24 +57,25 @@ func priorityOf(req prioritized) priority {
 	return priorityRepair
 }
 
-// backgroundShare bounds the requests of other chunkservers' movers: to a fixed rate of
-// bytes, and to a clientShare-th of it while clients use this server. Repairs and work of
-// low priority have a line each, so that a repair never waits behind a flush.
+// backgroundShare limits the requests of other chunkservers' movers to a fixed rate
+// of bytes, and to a clientShare-th of it while clients use this server. Repairs
+// and low-priority work have a queue each, so that a repair never waits behind a
+// flush.
 type backgroundShare struct {
-	whole       float64 // bytes a second
+	whole       float64 // bytes per second
 	repair, low *shareLine
 
-	mu     sync.Mutex // guards what follows
-	client time.Time  // of the last request of one
-	beside bool       // the limiters are set for clients
+	mu     sync.Mutex // guards the fields below
+	client time.Time  // time of a client's last request
+	beside bool       // the limiters are set for the presence of clients
 }
 
-// shareLine lets one request after the other take its bytes of a limiter: a request that
-// is given up in line has taken nothing.
+// shareLine lets requests take their bytes of a limiter one after the other. A
+// request that is cancelled in the queue has taken nothing.
 type shareLine struct {
-	part    float64 // of what there is
+	part    float64 // share of the rate
 	limiter *rate.Limiter
-	turn    chan struct{} // of one place
+	turn    chan struct{} // capacity 1
 }
 
 func newShareLine(whole, part float64) *shareLine {
@@ -98,7 +102,7 @@ func (s *backgroundShare) noteClient(now time.Time) {
 	s.setBeside(now, true)
 }
 
-// bound returns which bound a request passes now.
+// bound returns which limit a request passes now.
 func (s *backgroundShare) bound(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +128,8 @@ func (s *backgroundShare) setBeside(now time.Time, beside bool) {
 	}
 }
 
-// admitBackground waits until a request of another chunkserver's mover may be served, which
-// has waited at other limits already.
+// admitBackground waits until a request of another chunkserver's mover may be
+// served. waited is how long the request has already waited at other limits.
 func (n *Neighbour) admitBackground(ctx context.Context, bytes int, waited time.Duration, p priority) error {
 	bound := boundUrgent
 	if p != priorityUrgent {
@@ -138,8 +142,8 @@ func (n *Neighbour) admitBackground(ctx context.Context, bytes int, waited time.
 	return nil
 }
 
-// waitInLine takes bytes of a line's limiter. A request that would wait for longer than
-// most goes on after that time, and takes none.
+// waitInLine takes bytes of a queue's limiter. A request that would wait longer
+// than most proceeds after that time, and takes none.
 func (n *Neighbour) waitInLine(ctx context.Context, l *shareLine, bytes int, most time.Duration) error {
 	due := n.deps.Clock.Now().Add(max(most, 0))
 	select {

@@ -16,48 +16,51 @@ import (
 )
 
 const (
-	// corruptWindow is over how long corrupt chunks are counted.
+	// corruptWindow is the period over which corrupt chunks are counted.
 	corruptWindow = 24 * time.Hour
-	// timedSamples is of how many operations the median is taken, timedLeast how many there
-	// must be within timedWindow for it to say anything: of a device that does nothing, or
-	// has just begun, nothing is said. The window is a small part of the time over which the
-	// leader judges: a burst must not be told of for as long as it takes to be judged by it.
+	// timedSamples is how many operations the median covers. timedLeast is how many
+	// must be within timedWindow for a result: an idle or new device reports none.
+	// The window is a small part of the time over which the leader judges: a burst
+	// must not be reported for as long as that.
 	timedSamples, timedLeast = 128, 16
 	timedWindow              = 5 * time.Second
-	// readBeside is beside how many others of the device a read may begin and count: beside
-	// more it waits for them, which tells what is asked of the device and not what it can.
+	// readBeside is how many other reads of the device may run when a counted read
+	// begins. With more, the read waits for them, which shows the load of the
+	// device and not its speed.
 	readBeside = 2
 )
 
-// readClasses are up to how many bytes reads have that are held against each other; a last
-// class has the longer ones. A short read here is not to be held against a long one there.
-// The bounds lie between the usual lengths (64 KiB, 512 KiB, a chunk of 4 MiB), with the
-// record's head or without it.
+// readClasses are the upper limits, in bytes, of the classes of reads that are
+// compared with each other; a last class has the longer ones. Short reads of one
+// device must not be compared with long reads of another. The limits lie between
+// the usual lengths (64 KiB, 512 KiB, a chunk of 4 MiB), with the record's head or
+// without it.
 var readClasses = [wire.ReadClasses - 1]int{96 << 10, 768 << 10, 6 << 20}
 
-// watched is a device's tier that notes how the device does: how long its puts
-// and reads take, and which chunks it gives back wrong. One with too many of these is
-// distrusted: it takes nothing more, and the service has all that it holds rebuilt
-// from others. What it still holds is served meanwhile, each byte against its sum.
+// watched is a device's tier that measures the device: how long its puts and reads
+// take, and which chunks are corrupt. A device with too many corrupt chunks is
+// distrusted: it accepts no more, and the metadata service has its chunks rebuilt
+// from others. Meanwhile it serves what it still holds, each byte verified against
+// its checksum.
 type watched struct {
 	keeper
 	clock    clock.Clock
-	limit    int // corrupt chunks within corruptWindow; negative: any number
+	limit    int // corrupt chunks within corruptWindow; negative: no limit
 	distrust atomic.Pointer[moraine.Error]
 	corrupts atomic.Uint64
 	puts     timings
-	// reads are those of the medium itself: what a read waits for beside it, memory above
-	// all, is no fault of the device.
+	// reads are those of the medium itself. Other waits of a read, above all for
+	// memory, are not the fault of the device.
 	reads *readTimings
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	corrupt map[moraine.ChunkID]time.Time
 }
 
-// timings are how long the last operations of a kind took. The zero value has none. Safe
-// for concurrent use.
+// timings are the durations of the last operations of a kind. The zero value has
+// none. Safe for concurrent use.
 type timings struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	last [timedSamples]timed
 	next int
 }
@@ -74,7 +77,8 @@ func (t *timings) add(now time.Time, took time.Duration) {
 	t.next = (t.next + 1) % timedSamples
 }
 
-// micros is the median of late, 0 where there were too few.
+// micros is the median of the recent operations in microseconds, or 0 if there were
+// too few.
 func (t *timings) micros(now time.Time) uint64 {
 	t.mu.Lock()
 	var took []time.Duration
@@ -94,7 +98,7 @@ func (t *timings) micros(now time.Time) uint64 {
 // readTimings are timings of reads, by their length.
 type readTimings [len(readClasses) + 1]timings
 
-// add notes a read that was to be of so many bytes and began beside others.
+// add notes a read of the given length that began beside others.
 func (r *readTimings) add(now time.Time, bytes, others int, took time.Duration) {
 	if others > readBeside {
 		return
@@ -103,7 +107,7 @@ func (r *readTimings) add(now time.Time, bytes, others int, took time.Duration) 
 	r[class].add(now, took)
 }
 
-// micros are the medians of late; nil where there is none.
+// micros are the medians of the recent reads; nil if there is none.
 func (r *readTimings) micros(now time.Time) []uint64 {
 	out := make([]uint64, len(r))
 	some := false
@@ -127,8 +131,8 @@ func (w *watched) Put(ctx context.Context, h tiers.Header, data []byte, sums []u
 	err := w.keeper.Put(ctx, h, data, sums)
 	now := w.clock.Now()
 	took := now.Sub(began)
-	// One that its deadline ended would have taken longer: how much is not known, so that
-	// one with a short deadline says nothing.
+	// A put that its deadline ended would have taken longer by an unknown time. So
+	// one with a short deadline does not count.
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && uint64(took.Microseconds()) > w.puts.micros(now)
 	if err == nil || late {
 		w.puts.add(now, took)
@@ -161,7 +165,7 @@ func (w *watched) Err() error {
 	return nil
 }
 
-// note counts a chunk that is corrupt, once, however often it is read.
+// note counts a corrupt chunk once, however often it is read.
 func (w *watched) note(id moraine.ChunkID, err error) {
 	if err == nil || !errors.Is(err, moraine.Corrupt) {
 		return
@@ -180,6 +184,6 @@ func (w *watched) note(id moraine.ChunkID, err error) {
 	}
 	if w.limit >= 0 && len(w.corrupt) > w.limit {
 		w.distrust.CompareAndSwap(nil, &moraine.Error{Op: "chunkserver", Ref: id.String(), Kind: moraine.IOError,
-			Err: fmt.Errorf("%d chunks were corrupt within a day: the device is not to be trusted", len(w.corrupt))})
+			Err: fmt.Errorf("%d chunks were corrupt within a day: the device is out of service; replace it", len(w.corrupt))})
 	}
 }

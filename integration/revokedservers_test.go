@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// minioClient speaks with an S3 endpoint as its root key does.
+// minioClient calls an S3 endpoint with its root key.
 func minioClient(t *testing.T, n *devcluster.Node) *minio.Client {
 	t.Helper()
 	c, err := minio.New(n.Address, &minio.Options{Creds: credentials.NewFileAWSCredentials(n.CredentialsFile(), "default"), Region: "us-east-1"})
@@ -26,9 +26,10 @@ func minioClient(t *testing.T, n *devcluster.Node) *minio.Client {
 	return c
 }
 
-// TestClientsHeedRevokedServers: a client and an S3 endpoint that run while the certificate
-// of a chunkserver is revoked speak with that server no more, and go on with the others. An
-// endpoint whose own certificate is revoked shows nothing more, not even what it remembers.
+// TestClientsHeedRevokedServers: after the certificate of a chunkserver is revoked,
+// a running client and S3 endpoint no longer use that server, and continue with the
+// others. An endpoint whose own certificate is revoked serves nothing more, not
+// even from its caches.
 func TestClientsHeedRevokedServers(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, S3: true})
 	env := settingsFor(c)
@@ -57,10 +58,11 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 	}
 	require.NoError(t, get())
 
-	// A chunkserver answers a client's Stat with a refusal of its own: the client reached it.
+	// A chunkserver refuses a client's Stat itself: this shows that the client
+	// reached it.
 	stat := func(node string) error {
 		_, err := pool.Chunks(node, []string{c.Node(node).Address}).Stat(t.Context(), &wire.StatDevices{})
-		if err != nil && strings.Contains(err.Error(), "only an administrator or a server may ask this of devices") {
+		if err != nil && strings.Contains(err.Error(), "only an administrator or a server may inspect devices") {
 			return nil
 		}
 		return err
@@ -74,7 +76,7 @@ func TestClientsHeedRevokedServers(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "the certificate of chunkserver n3 was revoked")
 	}, time.Minute, 100*time.Millisecond, "the client does not call it")
 	require.NoError(t, stat("n1"))
-	// A client that begins now has the list with its first answer.
+	// A new client gets the list with its first answer.
 	newPool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
 	require.NoError(t, err)
 	defer newPool.Close()

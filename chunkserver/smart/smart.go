@@ -1,4 +1,7 @@
 // Package smart reads what NVMe disks report of their own health (SMART).
+//
+// One path through it: Read finds the whole disks below a directory in sysfs, reads
+// the log page of each, decodes it, and combines the results into the worst.
 package smart
 
 import (
@@ -9,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// worst combines the health of disks that hold one file system together: each figure is the
-// worst of them, and a failing disk fails all. Nil where there are none.
+// worst combines the health of the disks of one file system. Each figure is the
+// worst of them, and a failing disk fails all. It returns nil if there are none.
 func worst(all []*wire.DiskHealth) *wire.DiskHealth {
 	if len(all) == 0 {
 		return nil
@@ -29,7 +32,7 @@ func worst(all []*wire.DiskHealth) *wire.DiskHealth {
 	return h
 }
 
-// printable returns a name without the bytes that cannot be shown.
+// printable returns a name without unprintable bytes.
 func printable(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -45,11 +48,11 @@ const nvmeLogSize = 512
 
 // nvmeWarnings are the bits of its first byte.
 var nvmeWarnings = []string{
-	"its spare blocks run out", "it is too hot or too cold", "it is not reliable any more", "it has become read-only",
+	"its spare blocks are running out", "its temperature is out of range", "its reliability is degraded", "it has become read-only",
 	"its backup of volatile memory has failed", "its persistent memory has become unreliable",
 }
 
-// decodeNVMe reads the page; nil where it is too short or empty.
+// decodeNVMe decodes the page; nil if it is too short or empty.
 func decodeNVMe(model string, p []byte) *wire.DiskHealth {
 	if len(p) < nvmeLogSize {
 		return nil
@@ -66,14 +69,14 @@ func decodeNVMe(model string, p []byte) *wire.DiskHealth {
 	}
 	var why []string
 	for bit, text := range nvmeWarnings {
-		// Heat passes; the others do not.
+		// A temperature warning passes by itself; the others do not.
 		if p[0]&(1<<bit) != 0 {
 			why = append(why, text)
 			h.Failing = h.Failing || bit != 1
 		}
 	}
 	if p[3] < p[4] && p[0]&1 == 0 {
-		why, h.Failing = append(why, fmt.Sprintf("%d%% of its spare blocks are left, below its own threshold of %d%%", p[3], p[4])), true
+		why, h.Failing = append(why, fmt.Sprintf("only %d%% of its spare blocks are left, below its own threshold of %d%%", p[3], p[4])), true
 	}
 	h.Text = strings.Join(why, "; ")
 	return h

@@ -21,7 +21,7 @@ type nvmeAdmin struct {
 	_, _                 uint32
 	metadata, addr       uint64
 	metadataLen, dataLen uint32
-	cdw                  [6]uint32 // 10 to 15
+	cdw                  [6]uint32 // cdw10 to cdw15
 	timeoutMillis        uint32
 	result               uint32
 }
@@ -33,8 +33,9 @@ const (
 	nvmeEverywhere = 0xffffffff
 )
 
-// Read returns the health of the NVMe disks that a directory lies on: nil where none of them
-// reports any, or the process may not ask. It may take as long as the disks do.
+// Read returns the health of the NVMe disks below a directory. It returns nil if
+// none of them reports any, or if the process lacks permission. It may take as long
+// as the disks do.
 func Read(dir string) *wire.DiskHealth {
 	var all []*wire.DiskHealth
 	for _, name := range distinct("/sys", blockDevices("/sys", dir)) {
@@ -45,8 +46,8 @@ func Read(dir string) *wire.DiskHealth {
 	return worst(all)
 }
 
-// distinct leaves out the further paths to a disk that has several, by its worldwide name:
-// its errors count once.
+// distinct removes the additional paths to a multipath disk, by its worldwide name,
+// so that its errors count once.
 func distinct(sys string, names []string) []string {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(names, func(name string) bool {
@@ -60,7 +61,8 @@ func distinct(sys string, names []string) []string {
 	})
 }
 
-// readNVMe reads the log page of one disk, by its name in sysfs. Nil where it is no NVMe disk.
+// readNVMe reads the log page of one disk, by its name in sysfs. It returns nil if
+// it is no NVMe disk.
 func readNVMe(name string) *wire.DiskHealth {
 	if !strings.HasPrefix(name, "nvme") {
 		return nil
@@ -70,7 +72,7 @@ func readNVMe(name string) *wire.DiskHealth {
 		return nil
 	}
 	defer f.Close()
-	// The kernel writes where the address says: not into memory that Go may move.
+	// The kernel writes to this address, so it must not be memory that Go may move.
 	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil
@@ -86,8 +88,9 @@ func readNVMe(name string) *wire.DiskHealth {
 	return decodeNVMe(string(model), page[:nvmeLogSize])
 }
 
-// blockDevices are the names of the whole disks below a directory, as in /sys/block, also
-// of those that a volume, an encrypted one or an array, is made of.
+// blockDevices are the names of the whole disks below a directory, as in
+// /sys/block. It includes the disks below a volume, such as an encrypted volume or
+// an array.
 func blockDevices(sys, dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -100,9 +103,10 @@ func blockDevices(sys, dir string) []string {
 	return wholeDisks(path, 0)
 }
 
-// wholeDisks goes down from a block device, by its path in sysfs, to what it is made of.
+// wholeDisks descends from a block device, by its path in sysfs, to the disks below
+// it.
 func wholeDisks(path string, depth int) (names []string) {
-	const deepest = 8 // an array of encrypted volumes of arrays is not half of it
+	const deepest = 8 // an array of encrypted volumes of arrays is not half as deep
 	if _, err := os.Stat(filepath.Join(path, "partition")); err == nil {
 		path = filepath.Dir(path)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestDisksBelowADirectory finds the disks of a sysfs that looks as the kernel's does: a
-// partition, an encrypted volume on an array of two, and one without anything below.
+// TestDisksBelowADirectory finds the disks of a sysfs that looks like the kernel's:
+// a partition, an encrypted volume on an array of two, and one with nothing below.
 func TestDisksBelowADirectory(t *testing.T) {
 	dir := t.TempDir()
 	var st unix.Stat_t

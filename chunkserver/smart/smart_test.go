@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The log page of a disk is read as the specification says.
+// Decoding a disk's log page follows the specification.
 func TestDiskHealth(t *testing.T) {
 	page := make([]byte, nvmeLogSize)
 	require.Nil(t, decodeNVMe("", page), "a disk with nothing to say")
@@ -27,7 +27,7 @@ func TestDiskHealth(t *testing.T) {
 	page[0] = 1 << 1
 	h = decodeNVMe("", page)
 	require.False(t, h.Failing, "heat passes")
-	require.Contains(t, h.Text, "too hot")
+	require.Contains(t, h.Text, "its temperature is out of range")
 	page[0] = 1<<2 | 1<<3
 	h = decodeNVMe("", page)
 	require.True(t, h.Failing)

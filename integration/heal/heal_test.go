@@ -90,7 +90,7 @@ func TestDeviceThatLiesIsGivenUp(t *testing.T) {
 		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{Host: "n2"}}})
 		out := func() bool { return w.host("n2").Devices[0].State == wire.DeviceState_DEVICE_STATE_OUT }
 		w.until("the device is out", out)
-		require.Contains(t, w.host("n2").Devices[0].Reason, "not to be trusted")
+		require.Contains(t, w.host("n2").Devices[0].Reason, "corrupt within a day")
 		w.sound()
 		w.StopNode("n2")
 		require.NoError(t, w.Restart("n2"))
