@@ -19,8 +19,8 @@ import (
 
 const tlsHandshakeByte = 0x16
 
-// shake does the server's side of a handshake. The first byte tells TLS from a
-// frame.
+// shake does the server's side of a handshake. The first byte distinguishes TLS
+// from a frame.
 func (s *Server) shake(ctx context.Context, nc net.Conn) (*serverConn, error) {
 	tune(nc)
 	if err := nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
@@ -36,7 +36,7 @@ func (s *Server) shake(ctx context.Context, nc net.Conn) (*serverConn, error) {
 	switch {
 	case isTLS && s.cfg.Mode == Insecure:
 		return nil, &moraine.Error{Op: "transport.hello", Ref: nc.RemoteAddr().String(), Kind: moraine.Unauthenticated,
-			Err: errors.New("the caller speaks TLS, but this server runs in mode insecure")}
+			Err: errors.New("caller uses TLS, but this server runs in mode insecure")}
 	case isTLS:
 		c, err = s.shakeTLS(ctx, nc, raw)
 	default:
@@ -62,8 +62,8 @@ func (s *Server) shakeTLS(ctx context.Context, nc net.Conn, raw *reader) (*serve
 	return s.hello(ctx, st, newReader(st, helloReadBuffer, s.now), &cs)
 }
 
-// hello answers a caller's hello, with an error where it is refused. cs is nil
-// on a connection in clear.
+// hello answers a caller's hello, with an error if it is refused. cs is nil on an
+// unencrypted connection.
 func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.ConnectionState) (*serverConn, error) {
 	h := new(wire.Hello)
 	sent, err := readHello(r, 0, h)
@@ -93,8 +93,8 @@ func (s *Server) hello(ctx context.Context, st stream, r *reader, cs *tls.Connec
 	return c, nil
 }
 
-// judge decides on a hello. In clear, in mode crc, it also has the caller prove
-// itself.
+// judge decides on a hello. In mode crc, on an unencrypted connection, the caller
+// must also prove its identity.
 func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls.ConnectionState) (*Peer, *wire.HelloReply, error) {
 	version, err := chooseVersion(h)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Server) judge(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls
 	return peer, reply, nil
 }
 
-// identify finds out who the caller is.
+// identify determines who the caller is.
 func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *tls.ConnectionState, reply *wire.HelloReply) (*Peer, error) {
 	addr := st.RemoteAddr().String()
 	switch {
@@ -129,7 +129,7 @@ func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *
 		return verifyPeer(*cs, s.deps.Identity, s.clock.Now(), x509.ExtKeyUsageClientAuth, addr)
 	case s.cfg.Mode == Insecure:
 		claims := pki.Claims{Cluster: moraine.UUID{1}, Role: pki.Role(h.Role), Node: h.Node, Scope: h.Scope, ReadOnly: h.ReadOnly, Squash: h.Squash}
-		if err := claims.Validate(); err != nil { // the cluster is looked at in admit
+		if err := claims.Validate(); err != nil { // admit checks the cluster
 			return nil, err
 		}
 		peer := peerOf(claims, pki.KeyID{}, addr)
@@ -142,16 +142,16 @@ func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *
 		return s.challenge(st, r, h, sent, reply)
 	}
 	return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
-		Err: fmt.Errorf("this server runs in mode %s: connections of class %v in clear are refused", s.cfg.Mode, Class(h.Class))}
+		Err: fmt.Errorf("server runs in mode %s: unencrypted connections of class %v are refused", s.cfg.Mode, Class(h.Class))}
 }
 
-// challenge has a caller in clear prove that it holds the key of an earlier
-// control connection, after proving the same to it.
+// challenge makes a caller on an unencrypted connection prove that it has the key
+// of an earlier control connection, after the server has proved the same.
 func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, reply *wire.HelloReply) (*Peer, error) {
 	key, peer := s.keys.find(h.KeyId, s.clock.Now())
 	if key == nil {
 		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Stale,
-			Err: errors.New("the key is not known here (any more): a new control connection gives another")}
+			Err: errors.New("key is unknown or expired: open a new control connection for another")}
 	}
 	if len(h.Nonce) != nonceLen {
 		return nil, badFrame("a nonce of %d bytes", len(h.Nonce))
@@ -168,7 +168,7 @@ func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, rep
 	}
 	if !hmac.Equal(got.Proof, proof(key, proofOfClient, sent, nonce)) {
 		return nil, &moraine.Error{Op: "transport.hello", Ref: h.Node, Kind: moraine.Unauthenticated,
-			Err: errors.New("the proof of the control connection's key is wrong")}
+			Err: errors.New("proof of the control connection's key is wrong")}
 	}
 	peer.Addr, peer.dataKey = st.RemoteAddr().String(), key
 	var err error
@@ -176,7 +176,7 @@ func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, rep
 	return peer, err
 }
 
-// admit decides whether peer may have what its hello asks for.
+// admit decides whether peer may have what its hello requests.
 func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
 	bad := func(kind moraine.Kind, format string, args ...any) error {
 		return &moraine.Error{Op: "transport.hello", Ref: peer.Node, Kind: kind, Err: fmt.Errorf(format, args...)}
@@ -188,15 +188,15 @@ func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
 	class := Class(h.Class)
 	switch {
 	case !asked.IsZero() && !cluster.IsZero() && asked != cluster:
-		return bad(moraine.WrongCluster, "the caller wants cluster %v, this is %v", asked, cluster)
+		return bad(moraine.WrongCluster, "caller wants cluster %v, this is %v", asked, cluster)
 	case h.Node != peer.Node:
-		return bad(moraine.PermissionDenied, "the certificate of %s cannot speak as %q", peer.Node, h.Node)
+		return bad(moraine.PermissionDenied, "certificate of %s cannot act as %q", peer.Node, h.Node)
 	case h.Role != "" && Role(h.Role) != peer.Role:
-		return bad(moraine.PermissionDenied, "the certificate of a %s cannot speak as a %q", peer.Role, h.Role)
+		return bad(moraine.PermissionDenied, "certificate of a %s cannot act as a %q", peer.Role, h.Role)
 	case class != Control && class != Bulk && class != Raft:
-		return bad(moraine.Unimplemented, "no such class of connection: %d", h.Class)
+		return bad(moraine.Unimplemented, "unknown class of connection: %d", h.Class)
 	case class == Raft && (peer.Role != RoleMetadata || s.cfg.Role != RoleMetadata):
-		return bad(moraine.PermissionDenied, "the log is among metadata servers: a %s called a %s", peer.Role, s.cfg.Role)
+		return bad(moraine.PermissionDenied, "only metadata servers exchange the log: a %s called a %s", peer.Role, s.cfg.Role)
 	}
 	if !needsToken(peer.Role, class) {
 		return nil
@@ -205,20 +205,20 @@ func (s *Server) admit(peer *Peer, h *wire.Hello, cluster moraine.UUID) error {
 	return err
 }
 
-// verifyToken is VerifyToken that also refuses a token of an older incarnation of the
-// metadata: its session is not one of the present.
+// verifyToken is VerifyToken that also refuses a token of an older incarnation of
+// the metadata: its session no longer exists.
 func (s *Server) verifyToken(token []byte, peer *Peer) (*wire.TokenClaims, error) {
 	claims, err := VerifyToken(token, peer, s.deps.Keys, s.clock.Now())
 	if now := s.incarnation(); err == nil && now != 0 && claims.Incarnation != 0 && claims.Incarnation < now {
 		return nil, &moraine.Error{Op: "transport.token", Ref: peer.Node, Kind: moraine.Unauthenticated,
-			Err: fmt.Errorf("the token is of the metadata's incarnation %d, and %d is the present one: open another session", claims.Incarnation, now)}
+			Err: fmt.Errorf("token is of metadata incarnation %d, the current one is %d: open a new session", claims.Incarnation, now)}
 	}
 	return claims, err
 }
 
 // keyTable holds the keys of control connections in mode crc.
 type keyTable struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	keys map[string]*tableKey
 	fifo []string
 }
@@ -230,10 +230,10 @@ type tableKey struct {
 }
 
 const (
-	// maxKeys bounds the table; the oldest goes, and its caller is answered
-	// Stale and makes another.
+	// maxKeys limits the table. When it is full the oldest key is removed; its
+	// caller gets Stale and makes another.
 	maxKeys = 32 << 10
-	// keyLife is how long after its making a key opens connections.
+	// keyLife is how long a key can open connections.
 	keyLife = 24 * time.Hour
 )
 
@@ -262,7 +262,7 @@ func (t *keyTable) add(cs *tls.ConnectionState, peer *Peer, now time.Time) ([]by
 	return id, nil
 }
 
-// find returns a key and a copy of its peer; nil where there is none.
+// find returns a key and a copy of its peer, or nil if there is none.
 func (t *keyTable) find(id []byte, now time.Time) ([]byte, *Peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

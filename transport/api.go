@@ -1,26 +1,26 @@
 // Package transport carries requests between clients, metadata servers and
-// chunkservers: messages (package wire), framing, connection pools, deadlines,
-// identity, and the service interfaces with the remote clients that mirror
-// them.
+// chunkservers. It has messages (package wire), framing, connection pools,
+// deadlines, identity, and the service interfaces with the remote clients that
+// mirror them.
 //
-// A request is a protobuf message, with at most one raw payload behind it. The
-// payload never passes through protobuf: it is written with writev from the
-// caller's buffers, and read from the socket straight into the buffer that its
-// receiver chose, summed piece by piece as it arrives.
+// A request is a protobuf message, optionally followed by one raw payload. The
+// payload never passes through protobuf. The sender writes it with writev from the
+// caller's buffers. The receiver reads it from the socket into the buffer that it
+// chose, and checksums each piece as it arrives.
 //
-// The path of a PutChunk: client calls Chunks.Put (remote.go) -> the Pool chooses
-// a connection of class Bulk, or makes one (peer.go, connect.go) -> header,
-// message and payload leave in one writev (call.go, writer.go) -> the server's
-// reader decodes the header (serve.go) and runs the handler (handlers.go), which
-// takes a buffer and reads the payload into it, piece by piece (payload.go) ->
-// the connection reads on while the handler works -> its answer goes back the
-// same way, and wakes the caller.
+// One path through the package, a PutChunk: the client calls Chunks.Put
+// (remote.go). The Pool chooses a connection of class Bulk, or makes one (peer.go,
+// connect.go). Header, message and payload leave in one writev (call.go,
+// writer.go). The server's reader decodes the header (serve.go) and runs the
+// handler (handlers.go). The handler takes a buffer and reads the payload into it,
+// piece by piece (payload.go). The connection continues to read while the handler
+// works. Its answer returns the same way, and wakes the caller.
 //
-// What a connection carries, byte for byte, is in docs/formats/frame.md, and who
-// may open which in docs/formats/certificate.md. Raft's log goes through
-// streams of raw bytes (raftstream.go) that are opened and proved the same way.
+// docs/formats/frame.md describes the bytes on a connection, and
+// docs/formats/certificate.md who may open which. Raft's log uses streams of raw
+// bytes (raftstream.go) that are opened and authenticated the same way.
 //
-// The package retries only requests of which nothing was sent; it does not look
+// The package retries only requests of which nothing was sent. It does not search
 // for leaders, and does not know what a chunk or an inode is.
 package transport
 
@@ -49,20 +49,20 @@ const (
 	KindGetPiece     Kind = 36
 )
 
-// Class separates traffic, so that 4 MiB never stands before a heartbeat: each
+// Class separates traffic, so that a 4 MiB payload never delays a heartbeat: each
 // class has connections of its own.
 type Class uint8
 
 const (
 	// Control carries small requests: metadata, heartbeats.
 	Control Class = 1
-	// Bulk carries chunks; it needs a session token where a client calls.
+	// Bulk carries chunks; a client needs a session token for it.
 	Bulk Class = 2
-	// Raft carries the metadata servers' log; its bytes are raft's own.
+	// Raft carries the metadata servers' log, as raw bytes in Raft's format.
 	Raft Class = 3
 )
 
-// Role is what a certificate says its holder may be.
+// Role is what a certificate permits its holder to be.
 type Role = pki.Role
 
 const (
@@ -78,28 +78,28 @@ type Peer struct {
 	Cluster moraine.UUID
 	Role    Role
 	Node    string // node id of the certificate
-	// Scope is the directory that a client is confined to, "/" for all.
+	// Scope is the directory that confines a client, "/" for all.
 	Scope    string
 	ReadOnly bool
 	// Squash maps root to nobody (the default for clients).
 	Squash bool
-	// Token holds the claims of the session token shown on a Bulk connection;
-	// nil where none was (servers among themselves need none).
+	// Token holds the claims of the session token presented on a Bulk connection.
+	// It is nil if there was none: servers need none between each other.
 	Token *wire.TokenClaims
 	Addr  string
-	// Key names the certificate's public key, Serial is its serial number in
-	// hexadecimal, Issued and NotAfter say when it was issued and when it expires.
+	// Key names the certificate's public key, and Serial is its serial number in
+	// hexadecimal. Issued and NotAfter are when it was issued and when it expires.
 	// All are zero in mode insecure.
 	Key              pki.KeyID
 	Serial           string
 	Issued, NotAfter time.Time
 
 	principal []byte // set once the peer is complete; nil: not computed
-	dataKey   []byte // that tokens on the connection are sealed under; nil on an encrypted one
+	dataKey   []byte // seals the tokens on the connection; nil on an encrypted one
 }
 
-// PeerFrom returns the peer whose request ctx belongs to. In a call that came
-// over no connection (a test, an embedded server) it returns nil.
+// PeerFrom returns the peer whose request ctx belongs to. It returns nil for a call
+// without a connection (a test, an embedded server).
 func PeerFrom(ctx context.Context) *Peer {
 	p, _ := ctx.Value(peerKey{}).(*Peer)
 	return p
@@ -112,18 +112,18 @@ func WithPeer(ctx context.Context, p *Peer) context.Context {
 
 type peerKey struct{}
 
-// Payload is raw bytes that follow a message, not yet read: the receiver
-// chooses where they go. Whoever gets a Payload must call ReadInto or Discard,
-// once, before it answers.
+// Payload is the raw bytes after a message, not yet read: the receiver chooses
+// their buffer. The receiver of a Payload must call ReadInto or Discard, once,
+// before it answers.
 type Payload interface {
 	// Len returns the number of bytes.
 	Len() int
-	// ReadInto reads exactly Len bytes into dst[:Len]. It calls each, if not
-	// nil, with consecutive pieces of at most 256 KiB of dst as they arrive,
-	// while they are in cache; every piece but the last is a multiple of 4 KiB.
-	// On error the content of dst is undefined.
+	// ReadInto reads exactly Len bytes into dst[:Len]. It calls each, if not nil,
+	// with consecutive pieces of at most 256 KiB of dst as they arrive, while they
+	// are in the processor's cache. Every piece but the last is a multiple of 4
+	// KiB. On error the contents of dst are undefined.
 	ReadInto(dst []byte, each func(piece []byte)) error
-	// Discard throws the bytes away.
+	// Discard drops the bytes.
 	Discard() error
 }
 
@@ -133,49 +133,48 @@ type Request struct {
 	Class   Class
 	Peer    *Peer
 	Message proto.Message
-	// Payload is nil where there is none.
+	// Payload is nil if there is none.
 	Payload Payload
-	// Trace is carried through from the first caller, for logs.
+	// Trace is the first caller's trace id, for logs.
 	Trace moraine.UUID
 }
 
 // Response is a handler's answer. Exactly one of Message and an error is used.
 type Response struct {
 	Message proto.Message
-	// Payload is written after the message; the slices are not copied and must
-	// stay unchanged until Release is called.
+	// Payload is written after the message. The slices are not copied and must not
+	// change until Release is called.
 	Payload [][]byte
 	// Release, if not nil, is called once when Payload has been written or the
 	// connection is gone.
 	Release func()
 }
 
-// Handler serves requests. Serve is called on the connection's reader for
-// requests with a payload, until it has consumed the payload (so that a handler
-// that waits for a buffer holds back only that connection: this is the flow
-// control), and then goes on by itself; the reader resumes as soon as the
-// payload is consumed. It must be safe for concurrent use. An error becomes the
-// Error of a reply; one that is a *moraine.Error keeps its kind, op and ref.
-// ctx ends at the caller's deadline, when the caller cancels, and when the
-// connection is lost.
+// Handler serves requests. For a request with a payload, Serve runs on the
+// connection's reader until it has consumed the payload. A handler that waits for a
+// buffer thus delays only that connection: this is the flow control. The reader
+// resumes as soon as the payload is consumed, and Serve continues on its own. Serve
+// must be safe for concurrent use. An error becomes the Error of a reply; a
+// *moraine.Error keeps its kind, op and ref. ctx ends at the caller's deadline,
+// when the caller cancels, and when the connection is lost.
 type Handler interface {
 	Serve(ctx context.Context, req *Request) (*Response, error)
 }
 
-// Metadata is the metadata service as its clients see it. Do answers one
-// request. A reply whose Error is set is returned as that error (a
-// *moraine.Error). NotLeader errors, Unavailable ones and lost connections are
-// the caller's to retry: Redirect finds the leader.
+// Metadata is the metadata service as its clients see it. Do answers one request. A
+// reply whose Error is set is returned as that error (a *moraine.Error). The caller
+// must retry NotLeader and Unavailable errors and lost connections: Redirect finds
+// the leader.
 type Metadata interface {
 	Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
 // Chunks is one chunkserver as its clients see it. Methods may be called
-// concurrently. A deadline that passes leaves unknown whether the request took
+// concurrently. After an exceeded deadline it is unknown whether the request took
 // effect; every request is safe to repeat.
 type Chunks interface {
-	// Put stores the chunk whose bytes are data, concatenated. data must not
-	// change until Put returns.
+	// Put stores the chunk whose bytes are data, concatenated. data must not change
+	// until Put returns.
 	Put(ctx context.Context, req *wire.PutChunk, data ...[]byte) (*wire.PutChunkReply, error)
 	// Get reads into dst, which must hold req.Length bytes, and calls each as
 	// Payload.ReadInto does. It returns the reply and how many bytes it read.
@@ -189,18 +188,19 @@ type Chunks interface {
 
 // Dialer finds servers. Pool is the real one, memnet has another.
 type Dialer interface {
-	// Metadata returns the metadata server at one of addrs (the addresses of
-	// one server; connections spread over them). It does not wait for it.
+	// Metadata returns the metadata server at one of addrs. These are the addresses
+	// of one server; connections spread over them. Metadata does not wait for the
+	// server.
 	Metadata(addrs []string) Metadata
-	// Chunks returns the chunkserver node at one of addrs; a peer whose
-	// certificate names another node is refused.
+	// Chunks returns the chunkserver node at one of addrs. A peer whose certificate
+	// names another node is refused.
 	Chunks(node string, addrs []string) Chunks
-	// SetToken gives the session token that Bulk connections must show, from
-	// now on; open connections are refreshed.
+	// SetToken sets the session token for Bulk connections from now on. It is also
+	// presented on open connections.
 	SetToken(token []byte)
-	// SetRevoked gives the certificates that servers must not have, from now on:
-	// connections to such servers end, and none is made. Where certificates are not used it
-	// does nothing.
+	// SetRevoked sets the revoked certificates from now on. Connections to servers
+	// with such a certificate end, and no new ones are made. Without certificates
+	// it does nothing.
 	SetRevoked(r *Revocations)
 	Close() error
 }

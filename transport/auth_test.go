@@ -28,7 +28,7 @@ func (s shifted) Since(t time.Time) time.Duration        { return s.Now().Sub(t)
 func (s shifted) After(d time.Duration) <-chan time.Time { return time.After(d) }
 func (s shifted) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }
 
-// stat asks the chunkserver n1 at addr as role and node, and returns the error.
+// stat calls the chunkserver n1 at addr as role and node, and returns the error.
 func stat(t *testing.T, cfg transport.PoolConfig, deps transport.PoolDeps, addrs []string) error {
 	p, err := transport.NewPool(cfg, deps)
 	if err != nil {
@@ -76,11 +76,11 @@ func TestCertificateMisuse(t *testing.T) {
 			},
 			"of another cluster": {
 				id:   func(t *testing.T) *pki.Identity { return issueFrom(t, foreign, a.ca, "c1") },
-				kind: moraine.WrongCluster, says: "its certificate is of cluster",
+				kind: moraine.WrongCluster, says: "certificate of the other end is of cluster",
 			},
 			"for a node that it does not name": {
 				id:  func(t *testing.T) *pki.Identity { return a.identity(t, transport.RoleClient, "c1") },
-				cfg: transport.PoolConfig{Node: "c2"}, kind: moraine.InvalidArgument, says: "the certificate is of client c1",
+				cfg: transport.PoolConfig{Node: "c2"}, kind: moraine.InvalidArgument, says: "certificate is of client c1",
 			},
 			"none": {id: func(*testing.T) *pki.Identity { return nil }, cfg: transport.PoolConfig{Role: "client", Node: "c1"},
 				kind: moraine.InvalidArgument, says: "needs a certificate"},
@@ -101,7 +101,7 @@ func TestCertificateMisuse(t *testing.T) {
 	}
 }
 
-// issueFrom is an identity that from issued, and that trusts also too.
+// issueFrom is an identity that from issued, and that also trusts also.
 func issueFrom(t *testing.T, from, also *pki.CA, node string) *pki.Identity {
 	dir := t.TempDir()
 	c, err := from.Issue(pki.Request{Role: pki.RoleClient, Node: node, Now: time.Now()})
@@ -116,8 +116,8 @@ func issueFrom(t *testing.T, from, also *pki.CA, node string) *pki.Identity {
 	return id
 }
 
-// A server must be the one that was asked for, and a certificate of a client
-// does not make one.
+// A server must be the requested one, and a client's certificate cannot act as a
+// server's.
 func TestServerIdentity(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestServerIdentity(t *testing.T) {
 			ctx := testContext(t)
 			_, err := p.Chunks("n2", s.Addresses()).Stat(ctx, &wire.StatDevices{})
 			require.ErrorIs(t, err, moraine.PermissionDenied)
-			require.ErrorContains(t, err, "the server there is n1, not n2")
+			require.ErrorContains(t, err, "server at the address is n1, not n2")
 			_, err = p.Metadata(s.Addresses()).Do(ctx, &wire.MetaRequest{})
 			require.ErrorIs(t, err, moraine.PermissionDenied)
 			require.ErrorContains(t, err, "is a chunkserver, not a metadata")
@@ -137,7 +137,7 @@ func TestServerIdentity(t *testing.T) {
 	client := a.identity(t, transport.RoleClient, "c1")
 	_, err := transport.NewServer(transport.ServerConfig{Addresses: []string{"127.0.0.1:0"}},
 		transport.ServerDeps{Identity: client, Handler: transport.HandlerForChunks(newShelf())})
-	require.ErrorContains(t, err, "is no server")
+	require.ErrorContains(t, err, "is not that of a server")
 
 	cert, _, _ := client.Current()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*cert}})
@@ -155,7 +155,7 @@ func TestServerIdentity(t *testing.T) {
 	wg.Wait()
 }
 
-// What a hello claims counts only as far as the certificate goes.
+// A hello counts only as far as the certificate confirms it.
 func TestHelloClaims(t *testing.T) {
 	a := newAuthority(t)
 	n := network{mode: transport.Secure}
@@ -195,7 +195,7 @@ func TestHelloClaims(t *testing.T) {
 	require.Equal(t, "m1", reply.Node)
 }
 
-// Ends of different modes say so.
+// Ends with different modes return an error that says so.
 func TestModesDiffer(t *testing.T) {
 	a := newAuthority(t)
 	for _, c := range []struct {
@@ -237,7 +237,7 @@ func TestTokens(t *testing.T) {
 			kind  moraine.Kind
 			says  string
 		}{
-			"none":                  {nil, moraine.Unauthenticated, "must show a session token"},
+			"none":                  {nil, moraine.Unauthenticated, "must present a session token"},
 			"damaged":               {[]byte("x"), moraine.Unauthenticated, "damaged"},
 			"of another node":       {sign(a.sign, func(c *wire.TokenClaims) { c.Node = "c2" }), moraine.Unauthenticated, "issued to c2"},
 			"of another principal":  {sign(a.sign, func(c *wire.TokenClaims) { c.Principal = make([]byte, 16) }), moraine.Unauthenticated, "another certificate"},
@@ -276,8 +276,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A token that expires ends what its connection may do; a fresh one lets the
-// same connection go on.
+// An expired token ends the permissions of its connection. With a fresh token the
+// same connection continues.
 func TestTokenIsRefreshed(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -299,13 +299,13 @@ func TestTokenIsRefreshed(t *testing.T) {
 			require.ErrorContains(t, err, "renew the session")
 			p.SetToken(a.token(t, "c1", time.Hour))
 			eventually(t, func() error { _, err := put(ctx, c, 1, []byte("x")); return err })
-			require.Equal(t, opened, x.count(), "connections were made anew")
+			require.Equal(t, opened, x.count(), "no new connections")
 		})
 	}
 }
 
-// A caller that was refused for its token is served as soon as it has another:
-// it does not wait out the pause after a failed attempt.
+// A caller that was refused for its token is served as soon as it has another: it
+// does not wait for the pause after a failed attempt.
 func TestNewTokenIsShownAtOnce(t *testing.T) {
 	n := network{mode: transport.CRC}
 	a, sh := newAuthority(t), newShelf()
@@ -325,7 +325,7 @@ func TestNewTokenIsShownAtOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What was recorded of a connection in clear opens no other.
+// A recorded unencrypted handshake opens no other connection.
 func TestReplayedProofIsRefused(t *testing.T) {
 	n := network{mode: transport.CRC}
 	a, sh := newAuthority(t), newShelf()
@@ -367,7 +367,7 @@ func TestReplayedProofIsRefused(t *testing.T) {
 	require.Equal(t, 1, sh.puts)
 }
 
-// In mode crc nobody gets by without a proof.
+// In mode crc every caller needs a proof.
 func TestClearConnectionsNeedAProof(t *testing.T) {
 	n := network{mode: transport.CRC}
 	a := newAuthority(t)
@@ -393,7 +393,8 @@ func TestClearConnectionsNeedAProof(t *testing.T) {
 	}
 }
 
-// Certificates are rotated under open connections, and used by the next.
+// Certificates rotate while connections are open; the next connections use the new
+// ones.
 func TestRotatedCertificates(t *testing.T) {
 	n := network{mode: transport.Secure}
 	a := newAuthority(t)
@@ -426,7 +427,7 @@ func TestRotatedCertificates(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond, "a connection under the new certificate")
 }
 
-// Streams of the log run between metadata servers only, in every mode.
+// In every mode, only metadata servers open streams of the log.
 func TestRaftStreams(t *testing.T) {
 	for _, n := range networks() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -457,8 +458,8 @@ func TestRaftStreams(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "HELLO", string(buf))
 			require.NoError(t, <-done)
-			// Deadlines are the log's own: a write that is late fails, and what
-			// follows is not taken for sent.
+			// The log sets its own deadlines: a late write fails, and later bytes
+			// do not count as sent.
 			require.NoError(t, c.SetWriteDeadline(time.Unix(1, 0)))
 			_, err = c.Write([]byte("late"))
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -468,8 +469,8 @@ func TestRaftStreams(t *testing.T) {
 	}
 }
 
-// A server whose cluster's history changed sends its callers through a new
-// hello.
+// After a change of the metadata's incarnation, a server makes its callers send a
+// new hello.
 func TestIncarnationChanges(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pipeShelf takes chunks into one of a few buffers and gives one back, so that
-// what is measured is the transport.
+// pipeShelf reads chunks into one of a few buffers and returns one, so that the
+// benchmark measures the transport.
 type pipeShelf struct {
 	*shelf
 	bufs chan []byte
@@ -37,7 +37,7 @@ func (s *pipeShelf) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetCh
 	return &wire.GetChunkReply{}, [][]byte{s.data[:req.Length]}, nil, nil
 }
 
-// BenchmarkChunks measures requests of both directions, both ends in this
+// BenchmarkChunks measures requests in both directions, with both ends in this
 // process, one and eight at a time.
 func BenchmarkChunks(b *testing.B) {
 	for _, n := range networks() {

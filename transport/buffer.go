@@ -9,17 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// message buffers are pooled in these sizes; larger ones are left to the
-// garbage collector, since they are rare.
+// Message buffers are pooled in these sizes. Larger ones are rare, and left to the
+// garbage collector.
 var bufferClasses = [...]int{1 << 10, 16 << 10, 256 << 10}
 
 var bufferPools [len(bufferClasses)]sync.Pool
 
-// buffer holds a header and message, or a message. It has one owner, who
-// releases it once.
+// buffer holds a header and message, or a message. It has one owner, which releases
+// it once.
 type buffer struct {
 	b     []byte
-	class int8 // in bufferClasses, -1 for none
+	class int8 // index in bufferClasses, -1 for none
 }
 
 func getBuffer(n int) *buffer {
@@ -42,15 +42,15 @@ func (b *buffer) release() {
 	}
 }
 
-// encodeFrame returns h and m (nil: no message) as bytes, filling in the
-// version, the message's length and its CRC.
+// encodeFrame returns h and m (nil: no message) as bytes. It fills in the version,
+// the message's length and its CRC.
 func encodeFrame(h *header, m proto.Message) (*buffer, error) {
 	size := 0
 	if m != nil {
 		size = proto.Size(m)
 	}
 	if size > MaxMessage {
-		return nil, &moraine.Error{Op: "transport.encode", Kind: moraine.TooLarge, Err: fmt.Errorf("a message of %d bytes, %d at most", size, MaxMessage)}
+		return nil, &moraine.Error{Op: "transport.encode", Kind: moraine.TooLarge, Err: fmt.Errorf("message of %d bytes exceeds %d", size, MaxMessage)}
 	}
 	buf := getBuffer(headerLen + size)
 	if m != nil {

@@ -15,21 +15,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Call is one request from its caller's side.
+// Call is one request from the caller's side.
 type Call struct {
 	Kind    Kind
 	Class   Class
 	Message proto.Message
-	// Payload follows the message. It is not copied and must not change until
-	// the call returns; it is not looked at afterwards.
+	// Payload follows the message. It is not copied, must not change until the call
+	// returns, and is not read afterwards.
 	Payload [][]byte
-	// Reply is merged from the reply's message.
+	// Reply receives the reply's message.
 	Reply proto.Message
-	// Dst takes the reply's payload, which must fit. Nothing writes into it
-	// after the call has returned.
+	// Dst receives the reply's payload, which must fit. Nothing writes to it after
+	// the call has returned.
 	Dst []byte
-	// Each, if not nil, is called with consecutive pieces of Dst as they
-	// arrive, as Payload.ReadInto does, and never after the call has returned.
+	// Each, if not nil, is called with consecutive pieces of Dst as they arrive, as
+	// by Payload.ReadInto, and never after the call has returned.
 	Each func(piece []byte)
 }
 
@@ -41,11 +41,10 @@ type Caller interface {
 
 // clientConn is the calling end of one connection.
 //
-// A goroutine reads (readLoop). A call belongs to its caller until it is in
-// calls; who deletes it from there ends it: the reader, that then delivers a
-// reply, or the caller, that gave up; never both. While the reader fills a
-// caller's buffer the caller cannot leave: it asks the reader to let go
-// (divert) and waits.
+// A goroutine reads (readLoop). A call in calls belongs to the one that deletes it
+// from there: the reader, which then delivers a reply, or the caller, which has
+// stopped waiting; never both. While the reader fills a caller's buffer, the caller
+// cannot leave: it requests the release of the buffer (divert) and waits.
 type clientConn struct {
 	pool        *Pool
 	peer        *peer
@@ -56,29 +55,29 @@ type clientConn struct {
 	w           *writer
 	remote      Peer
 	dataKey     []byte            // as Peer.dataKey
-	own         *x509.Certificate // that it was made with; nil in mode insecure
+	own         *x509.Certificate // certificate that opened it; nil in mode insecure
 	incarnation uint64
-	slots       chan struct{} // one for each request that the server takes at once
+	slots       chan struct{} // one for each request that the server accepts concurrently
 
 	busy    atomic.Int32           // calls that chose this connection
-	pending atomic.Int64           // bytes of requests that were not answered
+	pending atomic.Int64           // bytes of unanswered requests
 	lastUse atomic.Int64           // when a call last chose this connection
-	shown   atomic.Pointer[[]byte] // the token that the server has seen last
-	showing atomic.Bool            // a goroutine shows it the present token
+	shown   atomic.Pointer[[]byte] // last token that the server has seen
+	showing atomic.Bool            // a goroutine presents the current token
 	lastID  atomic.Uint64
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	calls  map[uint64]*call
 	err    error
 	closed bool
 	goAway bool
-	owed   int64 // when the first call began since the server was last heard
+	owed   int64 // when the first call began after the last bytes from the server
 
-	current *call // being received; the reader's own
+	current *call // being received; used only by the reader
 	traffic traffic
 }
 
-// call is a Call under way.
+// call is a running Call.
 type call struct {
 	*Call
 	frame  outFrame
@@ -89,7 +88,7 @@ type call struct {
 	n      int
 	err    error
 	paid   bool // the request has a payload, and frame is in use
-	freed  bool // the request's payload is, and frame.done is spent
+	freed  bool // the request's payload is free, and frame.done is consumed
 	divert atomic.Bool
 }
 
@@ -97,13 +96,13 @@ var calls = sync.Pool{New: func() any {
 	return &call{done: make(chan struct{}, 1), frame: outFrame{done: make(chan struct{}, 1)}}
 }}
 
-// inlineBytes is how much may be under way to a server for a caller still to
-// write by itself: so little fits into the sockets' buffers, so that the write
-// does not block, and the caller can leave when its context ends.
+// inlineBytes is how many bytes may be in flight to a server for a caller still to
+// write by itself. So few bytes fit in the sockets' buffers that the write does not
+// block, and the caller can leave when its context ends.
 const inlineBytes = 64 << 10
 
-// errNotSent says that a connection had ended before anything of a request was
-// sent: it may go over another.
+// errNotSent means that the connection ended before any byte of a request was sent:
+// the request may use another connection.
 type errNotSent struct{ error }
 
 func (e errNotSent) Unwrap() error { return e.error }
@@ -132,7 +131,7 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 		c.cancel(id, cl)
 	}
 	if cl.paid && !cl.freed {
-		// An early answer: the payload may still be leaving.
+		// An early answer: the payload may still be being sent.
 		select {
 		case <-cl.frame.done:
 		case <-ctx.Done():
@@ -146,7 +145,7 @@ func (c *clientConn) do(ctx context.Context, req *Call) (int, error) {
 	return n, err
 }
 
-// enter puts an element into slots, and waits for room as r says.
+// enter puts an element into slots, and waits for a free slot as r says.
 func enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
 	return r.Wait(ctx, func(ctx context.Context) error {
 		select {
@@ -166,7 +165,7 @@ func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
 		payload += len(p)
 	}
 	if payload > MaxPayload {
-		return 0, &moraine.Error{Op: cl.Kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("a payload of %d bytes, %d at most", payload, MaxPayload)}
+		return 0, &moraine.Error{Op: cl.Kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("payload of %d bytes exceeds %d", payload, MaxPayload)}
 	}
 	h.payloadLen = uint32(payload)
 	h.id = c.lastID.Add(1)
@@ -188,8 +187,8 @@ func (c *clientConn) start(ctx context.Context, cl *call) (uint64, error) {
 		c.pending.Add(-cl.size)
 		return 0, err
 	}
-	// A failing send means that the connection is ending: close ends every call
-	// that is registered, this one too.
+	// A failed send means that the connection ends: close then ends every
+	// registered call, including this one.
 	if !cl.paid {
 		c.w.sendSmall(head, how) //nolint:errcheck // see above
 	} else {
@@ -215,8 +214,8 @@ func (c *clientConn) register(id uint64, cl *call) error {
 	return nil
 }
 
-// cancel ends a call whose caller gave up. When it returns the call is over,
-// one way or the other, and nothing writes into its Dst.
+// cancel ends a call whose caller stops waiting. When it returns, the call is over,
+// and nothing writes to its Dst.
 func (c *clientConn) cancel(id uint64, cl *call) {
 	c.mu.Lock()
 	mine := c.calls[id] == cl
@@ -224,7 +223,7 @@ func (c *clientConn) cancel(id uint64, cl *call) {
 		delete(c.calls, id)
 	}
 	c.mu.Unlock()
-	if !mine { // the reader, or close, has it
+	if !mine { // the reader, or close, ends it
 		cl.divert.Store(true)
 		c.stream.SetReadDeadline(aLongTimeAgo) //nolint:errcheck // fails only on a closed connection, which ends the call
 		<-cl.done
@@ -243,10 +242,10 @@ func (c *clientConn) cancel(id uint64, cl *call) {
 	}
 }
 
-// errGaveUp stands for the end of the caller's context.
+// errGaveUp means that the caller's context ended.
 var errGaveUp = context.Canceled
 
-// result returns what came of the call.
+// result returns the result of the call.
 func (cl *call) result(ctx context.Context, addr string) (int, error) {
 	if cl.reply != nil {
 		defer cl.reply.release()
@@ -277,7 +276,7 @@ func badReply(k Kind, addr string, err error) error {
 
 func (cl *call) recycle() {
 	if cl.freed {
-		return // the writer may still hold the frame, though not its payload
+		return // the writer may still hold the frame, but not its payload
 	}
 	*cl = call{done: cl.done, frame: outFrame{done: cl.frame.done}}
 	calls.Put(cl)
@@ -299,7 +298,7 @@ func (c *clientConn) readLoop() {
 	}
 }
 
-// onInterrupt runs in the reader when a caller asked it to let go.
+// onInterrupt runs in the reader when a caller requests its buffer back.
 func (c *clientConn) onInterrupt() error {
 	if err := c.stream.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -310,7 +309,7 @@ func (c *clientConn) onInterrupt() error {
 	return nil
 }
 
-// receive handles the frame that h begins.
+// receive handles the frame after header h.
 func (c *clientConn) receive(h *header) error {
 	if h.flags&flagGoAway != 0 {
 		c.mu.Lock()
@@ -324,7 +323,7 @@ func (c *clientConn) receive(h *header) error {
 		delete(c.calls, h.id)
 		c.mu.Unlock()
 	}
-	if cl == nil { // a ping, the reply to a call that was given up, or news that we do not know
+	if cl == nil { // a ping, the reply to a cancelled call, or an unknown frame
 		return c.r.discard(int(h.messageLen) + int(h.payloadLen))
 	}
 	return c.deliver(h, cl)
@@ -341,7 +340,7 @@ func (c *clientConn) deliver(h *header, cl *call) error {
 	n := int(h.payloadLen)
 	if n > len(cl.Dst) {
 		cl.end(&moraine.Error{Op: cl.Kind.String(), Ref: c.addr, Kind: moraine.Internal,
-			Err: fmt.Errorf("a reply of %d bytes where at most %d were asked for", n, len(cl.Dst))})
+			Err: fmt.Errorf("reply of %d bytes exceeds the requested %d", n, len(cl.Dst))})
 		return c.r.discard(n)
 	}
 	got, err := c.readPayload(cl, n)
@@ -363,7 +362,7 @@ func (cl *call) end(err error) {
 	cl.done <- struct{}{}
 }
 
-// readPayload reads n bytes into cl.Dst, or fewer where the caller wants to go.
+// readPayload reads n bytes into cl.Dst, or fewer if the caller stops waiting.
 func (c *clientConn) readPayload(cl *call, n int) (int, error) {
 	c.current = cl
 	defer func() { c.current = nil }()
@@ -383,7 +382,7 @@ func (c *clientConn) readPayload(cl *call, n int) (int, error) {
 }
 
 // close ends the connection and every call on it with err. It may be called
-// more than once.
+// repeatedly.
 func (c *clientConn) close(err error) {
 	c.mu.Lock()
 	if c.closed {
@@ -403,20 +402,20 @@ func (c *clientConn) close(err error) {
 	c.pool.onClosed(c)
 }
 
-// usable reports whether new calls may take the connection.
+// usable reports whether new calls may use the connection.
 func (c *clientConn) usable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.closed && !c.goAway
 }
 
-// check looks after the connection, every second or so.
+// check supervises the connection, every second or so.
 func (c *clientConn) check(now int64, cfg *PoolConfig) {
 	c.mu.Lock()
 	closed, owed, goAway := c.closed, c.owed, c.goAway
 	c.mu.Unlock()
-	// A call that was given up still counts as owed: callers with short
-	// deadlines must not keep a dead connection alive.
+	// A cancelled call still counts as unanswered: callers with short deadlines
+	// must not keep a dead connection alive.
 	heard, busy := c.r.last.Load(), c.busy.Load() > 0
 	silent := time.Duration(now - max(heard, owed))
 	quiet := time.Duration(now - c.w.last.Load())

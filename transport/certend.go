@@ -9,21 +9,21 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A connection ends when a certificate that it was proved with does: each end looks
-// every second or so whether its peer's has expired, and the server whether it was
-// revoked. A caller leaves a connection before that, as soon as its own certificate
-// was replaced or one of the two is about to expire: requests under way end on it, and
-// the next ones go over a new connection.
+// A connection ends when a certificate that authenticated it ends. Each end checks
+// every second or so whether its peer's certificate has expired, and the server
+// also whether it was revoked. A caller leaves a connection earlier: as soon as its
+// own certificate was replaced, or one of the two is about to expire. Running
+// requests end on it, and the next ones use a new connection.
 
-// leaveBefore is how long before the end of a certificate a caller uses its
-// connections no more.
+// leaveBefore is how long before the end of a certificate a caller leaves its
+// connections.
 const leaveBefore = 5 * time.Second
 
-// refuses returns why peer may not have a connection any more, nil where it may.
+// refuses returns why peer may no longer have a connection, or nil if it may.
 func (s *Server) refuses(peer *Peer) error {
 	if end := peer.NotAfter; !end.IsZero() && s.clock.Now().After(end) {
 		return &moraine.Error{Op: "transport", Ref: peer.Node, Kind: moraine.Unauthenticated,
-			Err: fmt.Errorf("the certificate of %s %s expired on %s: renew it with `moraine cert renew`", peer.Role, peer.Node, end.UTC().Format(time.RFC3339))}
+			Err: fmt.Errorf("certificate of %s %s expired on %s: renew it with `moraine cert renew`", peer.Role, peer.Node, end.UTC().Format(time.RFC3339))}
 	}
 	if s.deps.Revoked != nil && s.deps.Revoked(peer) {
 		return &moraine.Error{Op: "transport", Ref: peer.Node, Kind: moraine.Unauthenticated,
@@ -32,7 +32,7 @@ func (s *Server) refuses(peer *Peer) error {
 	return nil
 }
 
-// endRefused closes the connections of peers that may not have one any more.
+// endRefused closes the connections of peers that may no longer have one.
 func (s *Server) endRefused() {
 	for _, c := range s.all() {
 		if err := s.refuses(c.peer.Load()); err != nil {
@@ -61,7 +61,7 @@ func (s *Server) endConn(c *serverConn, err error) {
 	c.close(err)
 }
 
-// trackStream makes a connection of class Raft known as long as it is served.
+// trackStream registers a connection of class Raft while it is served.
 func (s *Server) trackStream(c *serverConn) (untrack func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Server) trackStream(c *serverConn) (untrack func()) {
 }
 
 // errCertEnded closes a connection whose certificates have expired.
-var errCertEnded = errors.New("a certificate of the connection expired")
+var errCertEnded = errors.New("certificate of the connection expired")
 
 // endsAt is when the first certificate of a connection expires; zero in mode insecure.
 func endsAt(own *x509.Certificate, remote *Peer) time.Time {
@@ -85,9 +85,9 @@ func endsAt(own *x509.Certificate, remote *Peer) time.Time {
 	return end
 }
 
-// checkCert leaves the connection where the pool's certificate, current, is another
-// one than that it was made with, or where a certificate is about to expire, and
-// closes it where one has expired.
+// checkCert leaves the connection if the pool's certificate, current, is no longer
+// the one that opened it, or if a certificate is about to expire. It closes the
+// connection if one has expired.
 func (c *clientConn) checkCert(current *x509.Certificate, now time.Time) {
 	if c.own == nil {
 		return
@@ -101,15 +101,14 @@ func (c *clientConn) checkCert(current *x509.Certificate, now time.Time) {
 	}
 }
 
-// leave has no new call take the connection.
+// leave stops new calls from using the connection.
 func (c *clientConn) leave() {
 	c.mu.Lock()
 	c.goAway = true
 	c.mu.Unlock()
 }
 
-// currentLeaf is the certificate that new connections are made with; nil in mode
-// insecure.
+// currentLeaf is the certificate for new connections; nil in mode insecure.
 func (p *Pool) currentLeaf() *x509.Certificate {
 	if p.id == nil || p.cfg.Mode == Insecure {
 		return nil
@@ -118,8 +117,8 @@ func (p *Pool) currentLeaf() *x509.Certificate {
 	return cert.Leaf
 }
 
-// checkKey forgets the key for connections in clear where it came of another
-// certificate than the present one.
+// checkKey drops the key for unencrypted connections if it came from another
+// certificate than the current one.
 func (pr *peer) checkKey(current *x509.Certificate) {
 	pr.mu.Lock()
 	key := pr.shared

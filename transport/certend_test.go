@@ -15,8 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// calendar is a clock whose date can be set forward, and whose durations are those of
-// the machine.
+// calendar is a clock whose date can be set forward. Its durations are those of the
+// machine.
 type calendar struct {
 	clock.System
 	ahead atomic.Int64
@@ -26,10 +26,10 @@ func (c *calendar) Now() time.Time { return time.Now().Add(time.Duration(c.ahead
 
 func (c *calendar) Since(t time.Time) time.Duration { return time.Since(t) }
 
-// endings is a metadata server m1 and a chunkserver n1 with calls held at them, and a
+// endings is a metadata server m1 and a chunkserver n1 with blocked calls, and a
 // stream of the log.
 type endings struct {
-	held    chan struct{} // gets one for each call that is held
+	held    chan struct{} // gets one for each blocked call
 	results chan error    // of the calls
 	log     chan error    // how the stream ended
 }
@@ -42,8 +42,8 @@ func holdAt(held chan struct{}) func(context.Context) error {
 	}
 }
 
-// hold opens a connection of each class between servers with at and callers with the
-// clock of, whose certificates are good for those times, and holds a call on each.
+// hold opens a connection of each class between servers and callers with the given
+// clocks, whose certificates have the given terms, and blocks a call on each.
 func hold(t *testing.T, n network, a *authority, servers, callers clock.Clock, serverTTL, callerTTL time.Duration, revoked func(*transport.Peer) bool) *endings {
 	e := &endings{held: make(chan struct{}, 2), results: make(chan error, 2), log: make(chan error, 1)}
 	issue := func(role transport.Role, node string, ttl time.Duration) *pki.Identity {
@@ -111,8 +111,8 @@ func (e *endings) ended(t *testing.T, what string) {
 	}
 }
 
-// TestConnectionsEndWithTheirCertificates: a connection of any class ends when the
-// certificate of its caller does, as its server sees it.
+// TestConnectionsEndWithTheirCertificates: a connection of any class ends when its
+// caller's certificate does, by the clock of the server.
 func TestConnectionsEndWithTheirCertificates(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestConnectionsEndWithTheirCertificates(t *testing.T) {
 	}
 }
 
-// TestCallersLeaveServersWhoseCertificateEnded: the caller ends it, too.
+// TestCallersLeaveServersWhoseCertificateEnded: the caller ends it too.
 func TestCallersLeaveServersWhoseCertificateEnded(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestCallersLeaveServersWhoseCertificateEnded(t *testing.T) {
 			late.ahead.Store(int64(2 * time.Hour))
 			select {
 			case err := <-result:
-				require.ErrorContains(t, err, "a certificate of the connection expired")
+				require.ErrorContains(t, err, "certificate of the connection expired")
 			case <-time.After(30 * time.Second):
 				t.Fatal("the connection is still open")
 			}
@@ -155,8 +155,8 @@ func TestCallersLeaveServersWhoseCertificateEnded(t *testing.T) {
 	}
 }
 
-// TestConnectionsEndWhenTheirKeyIsRevoked: connections of a revoked key end, in every
-// class, and open no more; others stay.
+// TestConnectionsEndWhenTheirKeyIsRevoked: connections with a revoked key end, in
+// every class, and no new ones open. Others stay.
 func TestConnectionsEndWhenTheirKeyIsRevoked(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shortDir is a directory whose path fits into the address of a unix socket.
+// shortDir is a directory whose path fits in the address of a unix socket.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "m")
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestMetadataInMemory(t *testing.T) {
 	n.Wait()
 }
 
-// checkChunks is what every way to reach a chunkserver must do.
+// checkChunks checks what every connection to a chunkserver must do.
 func checkChunks(t *testing.T, c transport.Chunks, sh *shelf) {
 	ctx := testContext(t)
 	for i, size := range []int{0, 1, 4096, 5000, 256 << 10, 1<<20 + 17, moraine.MaxChunkSize + moraine.BlockSize} {
@@ -171,7 +171,7 @@ func answer(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, err
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: &wire.ClusterReply{Cluster: []byte(p.Node), Incarnation: req.Session}}}, nil
 }
 
-// checkMetadata is what every way to reach a metadata server must do.
+// checkMetadata checks what every connection to a metadata server must do.
 func checkMetadata(t *testing.T, m transport.Metadata) {
 	ctx := testContext(t)
 	resp, err := m.Do(ctx, &wire.MetaRequest{Session: 77})

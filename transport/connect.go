@@ -16,25 +16,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// sharedKey is what both ends of a control connection derived in mode crc.
+// sharedKey is the key that both ends of a control connection derived in mode crc.
 type sharedKey struct {
 	id  []byte
 	key []byte
-	// server is who the control connection's certificate said the server is.
+	// server is the server by the certificate of the control connection.
 	server Peer
-	own    *x509.Certificate // that the control connection was made with
+	own    *x509.Certificate // certificate that opened the control connection
 }
 
-// greeted is what a handshake yields.
+// greeted is the result of a handshake.
 type greeted struct {
-	own     *x509.Certificate // that was shown, nil in mode insecure
+	own     *x509.Certificate // certificate presented, nil in mode insecure
 	stream  stream
 	r       *reader
 	remote  Peer
 	reply   *wire.HelloReply
-	token   []byte     // shown
+	token   []byte     // token presented
 	key     *sharedKey // on a TLS connection to a server in mode crc
-	dataKey []byte     // on a connection in clear in mode crc
+	dataKey []byte     // on an unencrypted connection in mode crc
 }
 
 // connect opens one connection.
@@ -62,7 +62,7 @@ func (pr *peer) connect(ctx context.Context, class Class, addr string) (*clientC
 	return c, nil
 }
 
-// greet dials addr and shakes hands. In mode crc it first makes sure of a key.
+// greet connects to addr and shakes hands. In mode crc it first obtains a key.
 func (pr *peer) greet(ctx context.Context, class Class, addr string) (*greeted, error) {
 	p := pr.pool
 	if p.id != nil && p.cfg.Mode != Insecure {
@@ -82,12 +82,12 @@ func (pr *peer) greet(ctx context.Context, class Class, addr string) (*greeted, 
 		if err == nil || !errors.Is(err, moraine.Stale) || try > 0 {
 			return g, err
 		}
-		pr.dropKey(key) // the server was started anew
+		pr.dropKey(key) // the server was restarted
 	}
 }
 
-// sharedKey returns the key for connections in clear, over a control connection
-// where there is none yet.
+// sharedKey returns the key for unencrypted connections. If there is none yet, it
+// opens a control connection for one.
 func (pr *peer) sharedKey(ctx context.Context) (*sharedKey, error) {
 	for {
 		pr.mu.Lock()
@@ -109,12 +109,12 @@ func (pr *peer) sharedKey(ctx context.Context) (*sharedKey, error) {
 		pr.mu.Unlock()
 		if key == nil {
 			return nil, &moraine.Error{Op: "transport.dial", Ref: pr.name(), Kind: moraine.Unauthenticated,
-				Err: errors.New("the server gave no key for connections in clear: it does not run in mode crc")}
+				Err: errors.New("server gave no key for unencrypted connections: it does not run in mode crc")}
 		}
 	}
 }
 
-// dropKey forgets key and the control connection that it came from.
+// dropKey drops key and the control connection that it came from.
 func (pr *peer) dropKey(key *sharedKey) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -145,11 +145,11 @@ func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sh
 	return pr.greetOn(ctx, nc, class, addr, key)
 }
 
-// greetBeside shakes hands over the unix socket beside addr, and returns nil where
-// that leads nowhere, whatever the reason: any program of this host can take the
-// name of a socket, or refuse in the name of a server, and only TCP reaches what
-// has the address. It leaves time for that, also where the key for a connection in clear
-// has to be had first, and for a while does not try again.
+// greetBeside shakes hands over the unix socket beside addr, and returns nil if
+// that fails for any reason. Any program of this host can take the name of a
+// socket, or refuse in the name of a server, and only TCP reaches the owner of the
+// address. greetBeside leaves time for TCP, also if it must first obtain the key
+// for an unencrypted connection, and does not retry for a while.
 func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *sharedKey) *greeted {
 	p := pr.pool
 	if p.now() < pr.besideAt.Load() {
@@ -166,16 +166,15 @@ func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the only failure that takes time
 			pr.besideAt.Store(p.now() + int64(besideAgain))
 		}
-		p.log.Debug("no connection over the unix socket; taking TCP", "server", pr.name(), "err", err)
+		p.log.Debug("unix socket connection failed", "server", pr.name(), "err", err)
 		return nil
 	}
 	return g
 }
 
-// greetOn shakes hands on nc, which was dialled for addr, and closes it where
-// that fails.
+// greetOn shakes hands on nc, which was dialled for addr, and closes it on failure.
 func (pr *peer) greetOn(ctx context.Context, nc net.Conn, class Class, addr string, key *sharedKey) (*greeted, error) {
-	// Closing is what ends a handshake whose time is over.
+	// Closing the connection ends a handshake that exceeds its time.
 	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // nothing is owed on it
 	g, err := pr.shake(ctx, nc, class, addr, key)
 	if !stop() && err == nil {
@@ -193,7 +192,7 @@ func (pr *peer) greetOn(ctx context.Context, nc net.Conn, class Class, addr stri
 	case errors.As(err, &refused):
 		return nil, refused.error
 	case ctx.Err() != nil:
-		return nil, lost(addr, fmt.Errorf("no handshake within %v", pr.pool.cfg.DialTimeout))
+		return nil, lost(addr, fmt.Errorf("handshake not finished within %v", pr.pool.cfg.DialTimeout))
 	}
 	return nil, lost(addr, err)
 }
@@ -238,7 +237,7 @@ func (pr *peer) shake(ctx context.Context, nc net.Conn, class Class, addr string
 	return g, nil
 }
 
-// hello introduces the caller and reads who the server is.
+// hello sends the caller's identity and reads the server's.
 func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
 	p := pr.pool
 	h := &wire.Hello{
@@ -282,16 +281,16 @@ func (pr *peer) hello(g *greeted, class Class, key *sharedKey) error {
 	}
 	if !p.cfg.Cluster.IsZero() && !cluster.IsZero() && cluster != p.cfg.Cluster {
 		return &moraine.Error{Op: "transport.hello", Ref: g.remote.Addr, Kind: moraine.WrongCluster,
-			Err: fmt.Errorf("the server is of cluster %v, not of %v", cluster, p.cfg.Cluster)}
+			Err: fmt.Errorf("server is of cluster %v, not of %v", cluster, p.cfg.Cluster)}
 	}
 	return nil
 }
 
-// prove checks the server's proof and gives ours.
+// prove verifies the server's proof and sends ours.
 func (pr *peer) prove(g *greeted, key *sharedKey, sent []byte) error {
 	if len(g.reply.Nonce) != nonceLen || !hmac.Equal(g.reply.Proof, proof(key.key, proofOfServer, sent, g.reply.Nonce)) {
 		return &moraine.Error{Op: "transport.hello", Ref: pr.name(), Kind: moraine.Unauthenticated,
-			Err: errors.New("the server does not know the key of its control connection")}
+			Err: errors.New("server does not know the key of its control connection")}
 	}
 	if _, err := writeHello(g.stream, 0, 2, &wire.HelloProof{Proof: proof(key.key, proofOfClient, sent, g.reply.Nonce)}); err != nil {
 		return err
@@ -301,7 +300,7 @@ func (pr *peer) prove(g *greeted, key *sharedKey, sent []byte) error {
 	return err
 }
 
-// checkServer refuses a server that is not the one that was asked for.
+// checkServer refuses a server that is not the requested one.
 func (pr *peer) checkServer(g *greeted) error {
 	bad := func(format string, args ...any) error {
 		return &moraine.Error{Op: "transport.hello", Ref: g.remote.Addr, Kind: moraine.PermissionDenied, Err: fmt.Errorf(format, args...)}
@@ -311,16 +310,16 @@ func (pr *peer) checkServer(g *greeted) error {
 	}
 	switch {
 	case g.remote.Role != pr.role:
-		return bad("the server there is a %s, not a %s", g.remote.Role, pr.role)
+		return bad("server at the address is a %s, not a %s", g.remote.Role, pr.role)
 	case pr.node != "" && g.remote.Node != pr.node:
-		return bad("the server there is %s, not %s", g.remote.Node, pr.node)
+		return bad("server at the address is %s, not %s", g.remote.Node, pr.node)
 	case g.reply.Node != g.remote.Node:
-		return bad("the server there says that it is %s, its certificate that it is %s", g.reply.Node, g.remote.Node)
+		return bad("server at the address claims to be %s, but its certificate names %s", g.reply.Node, g.remote.Node)
 	}
 	return nil
 }
 
-// tlsError says what a failed TLS handshake most likely means.
+// tlsError adds the most likely cause of a failed TLS handshake.
 func tlsError(err error, addr string) error {
 	var e *moraine.Error
 	if errors.As(err, &e) {
@@ -333,13 +332,13 @@ func tlsError(err error, addr string) error {
 	return &moraine.Error{Op: "transport.tls", Ref: addr, Kind: moraine.Unavailable, Err: err}
 }
 
-// DialRaft opens a connection of class Raft to the metadata server at addr:
-// a stream of raw bytes, which the caller closes. It does not belong to the
-// pool's bounds.
+// DialRaft opens a connection of class Raft to the metadata server at addr: a
+// stream of raw bytes, which the caller closes. It does not count towards the
+// pool's limits.
 func (p *Pool) DialRaft(addr string, timeout time.Duration) (net.Conn, error) {
 	if p.cfg.Role != RoleMetadata {
 		return nil, &moraine.Error{Op: "transport.DialRaft", Ref: addr, Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("a %s cannot take part in the log", p.cfg.Role)}
+			Err: fmt.Errorf("a %s cannot take part in the log: only metadata servers can", p.cfg.Role)}
 	}
 	if timeout <= 0 {
 		timeout = p.cfg.DialTimeout

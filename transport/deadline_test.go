@@ -13,8 +13,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A server ends its handlers' contexts at their callers' deadlines by itself,
-// though nobody cancels and a later deadline came first; what has none goes on.
+// A server ends its handlers' contexts at their callers' deadlines by itself, even
+// if the caller does not cancel and a later deadline came first. A request without
+// a deadline continues.
 func TestServerEndsRequestsAtTheirDeadlines(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)
@@ -50,7 +51,7 @@ func TestServerEndsRequestsAtTheirDeadlines(t *testing.T) {
 	require.EqualValues(t, 3, within(t, ended), "it ends with its connection")
 }
 
-// within returns what comes out of c, in good time.
+// within returns a value from c, or fails the test after a time limit.
 func within[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {

@@ -10,14 +10,14 @@ import (
 )
 
 var (
-	errStuck    = errors.New("the peer does not take what is sent")
-	errSilent   = errors.New("nothing was heard from the peer")
+	errStuck    = errors.New("peer does not accept data")
+	errSilent   = errors.New("no data received from the peer")
 	errShutdown = errors.New("shutting down")
 	errIdle     = errors.New("idle")
 )
 
-// LeaderHint is the cause of a NotLeader error where the node that answered
-// knows who leads. Find it with errors.As.
+// LeaderHint is the cause of a NotLeader error if the answering node knows the
+// leader. Find it with errors.As.
 type LeaderHint struct {
 	ID        string
 	Addresses []string
@@ -27,8 +27,8 @@ func (h *LeaderHint) Error() string {
 	return "the leader is " + h.ID + " at " + strings.Join(h.Addresses, ", ")
 }
 
-// ErrorToWire returns err as it travels; nil for nil. What is no *moraine.Error
-// is Internal, or what its context's end was.
+// ErrorToWire returns err for a message; nil for nil. An error that is no
+// *moraine.Error becomes Internal, or Canceled or Timeout if its context ended.
 func ErrorToWire(err error) *wire.Error {
 	if err == nil {
 		return nil
@@ -48,8 +48,8 @@ func ErrorToWire(err error) *wire.Error {
 	return w
 }
 
-// ErrorFromWire returns the *moraine.Error that w holds, nil for nil. A
-// LeaderHint in it is found by errors.As.
+// ErrorFromWire returns the *moraine.Error in w; nil for nil. errors.As finds a
+// LeaderHint in it.
 func ErrorFromWire(w *wire.Error) error {
 	if w == nil {
 		return nil
@@ -67,7 +67,7 @@ func ErrorFromWire(w *wire.Error) error {
 	return e
 }
 
-// contextError is the error of a call whose ctx ended.
+// gaveUp returns the error of a call whose ctx ended.
 func gaveUp(ctx context.Context, op, ref string) error {
 	kind := moraine.Canceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -76,7 +76,7 @@ func gaveUp(ctx context.Context, op, ref string) error {
 	return &moraine.Error{Op: op, Ref: ref, Kind: kind}
 }
 
-// kindName is the outcome of err as a label of a metric.
+// kindName is the outcome of err, as a label of a metric.
 func kindName(err error) string {
 	if err == nil {
 		return "ok"

@@ -33,7 +33,7 @@ func EncodeHeader(h Header) []byte {
 	return p
 }
 
-// DecodeHeader reads a header, and the rest of p behind it.
+// DecodeHeader decodes a header, and returns the rest of p after it.
 func DecodeHeader(p []byte) (Header, []byte, error) {
 	r := newReader(bytes.NewReader(p), controlReadBuffer, func() int64 { return 0 })
 	var h header
@@ -53,8 +53,8 @@ func EncodeFrame(h Header, m proto.Message) []byte {
 	return b.b
 }
 
-// ReadFrames reads frames from p as a connection would, into dst, until they end
-// or one is bad. It returns how many were whole.
+// ReadFrames reads frames from p into dst, as a connection would, until they end or
+// one is bad. It returns how many were whole.
 func ReadFrames(p []byte, dst []byte) (n int, err error) {
 	r := newReader(bytes.NewReader(p), bulkReadBuffer, func() int64 { return 0 })
 	for {
@@ -79,7 +79,7 @@ func ReadFrames(p []byte, dst []byte) (n int, err error) {
 	}
 }
 
-// RawHello says h on nc and returns the answer.
+// RawHello sends h on nc and returns the answer.
 func RawHello(nc net.Conn, h *wire.Hello) (*wire.HelloReply, error) {
 	nc.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := nc.Write(EncodeFrame(Header{Class: Control, Kind: KindHello, ID: 1}, h)); err != nil {
@@ -102,12 +102,12 @@ func ReadHello(p []byte, h *wire.Hello) error {
 	return err
 }
 
-// Caller returns what p's clients call through.
+// Caller returns the caller that p's clients use.
 func (p *Pool) Caller(role Role, node string, addrs []string) Caller {
 	return p.peer(role, node, addrs)
 }
 
-// Shown reports whether every open bulk connection has shown the present token.
+// Shown reports whether every open bulk connection has presented the current token.
 func (p *Pool) Shown() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,13 +121,15 @@ func (p *Pool) Shown() bool {
 	return true
 }
 
-// ReportTraffic has several report how much a connection has sent so far.
+// ReportTraffic returns a function that reports how much a connection has sent so
+// far, for concurrent use.
 func ReportTraffic(m *Metrics) func(sent uint64) {
 	t := &traffic{}
 	return func(sent uint64) { t.report(m, sideServer, Bulk, sent, sent) }
 }
 
-// Kinds returns all kinds of requests that a server decodes, with an empty message of each.
+// Kinds returns all kinds of requests that a server decodes, each with an empty
+// message.
 func Kinds() map[Kind]proto.Message {
 	kinds := map[Kind]proto.Message{}
 	for k := range Kind(1 << 15) {

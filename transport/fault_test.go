@@ -23,12 +23,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// modes are the ways over TCP, for tests whose subject is below the socket.
+// modes are the modes over TCP, for tests that interfere below the socket.
 func modes() []network {
 	return []network{{mode: transport.Secure}, {mode: transport.CRC}, {mode: transport.Insecure}}
 }
 
-// behindProxy starts a chunkserver n1 with a proxy before it.
+// behindProxy starts a chunkserver n1 with a proxy in front of it.
 func behindProxy(t *testing.T, n network, a *authority, sh transport.ChunkService) (*proxy, transport.Chunks) {
 	s := n.serve(t, a, transport.RoleChunkserver, "n1", transport.HandlerForChunks(sh))
 	x := newProxy(t, s.Addresses()[0])
@@ -47,9 +47,9 @@ func eventually(t *testing.T, f func() error) {
 	require.Eventually(t, func() bool { return f() == nil }, 20*time.Second, 5*time.Millisecond)
 }
 
-// Every step of a put fails once: the connection breaks after each number of
-// bytes, in either direction. The caller learns it, the server keeps nothing
-// torn, and the next put succeeds.
+// Every step of a put fails once: the connection breaks after each number of bytes,
+// in either direction. The caller gets an error, the server keeps no torn chunk,
+// and the next put succeeds.
 func TestConnectionCutAtEveryStep(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestConnectionCutAtEveryStep(t *testing.T) {
 	}
 }
 
-// The put takes effect, its reply is lost; the same put again succeeds.
+// The put takes effect and its reply is lost; the same put again succeeds.
 func TestReplyIsLost(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -111,8 +111,9 @@ func TestReplyIsLost(t *testing.T) {
 	}
 }
 
-// Bits that change on the way are noticed: in clear by the sums of header,
-// message and payload, and under TLS by TLS. None gets through as content.
+// Changed bits in transit are detected: by the checksums of header, message and
+// payload on an unencrypted connection, and by TLS otherwise. None arrives as
+// content.
 func TestBitsChangeOnTheWay(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -151,8 +152,8 @@ func TestBitsChangeOnTheWay(t *testing.T) {
 	}
 }
 
-// A server that has vanished without a word is given up after DeadAfter; one
-// that works for long is not.
+// After a server has vanished silently, its callers close the connection after
+// DeadAfter. A server that works for long stays connected.
 func TestSilentServer(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a, sh := newAuthority(t), newShelf()
@@ -182,7 +183,7 @@ func TestSilentServer(t *testing.T) {
 	_, err = put(testContext(t), c, 1, []byte("x"))
 	require.NoError(t, err)
 
-	// Longer than DeadAfter, but the server says that it lives.
+	// Longer than DeadAfter, but the server sends pings.
 	time.AfterFunc(1500*time.Millisecond, func() { close(hold) })
 	_, _, err = c.Get(testContext(t), &wire.GetChunk{Stripe: 1, Length: 1}, make([]byte, 1), nil)
 	require.NoError(t, err)
@@ -197,12 +198,12 @@ func TestSilentServer(t *testing.T) {
 	})
 	_, _, err = c.Get(testContext(t), &wire.GetChunk{Stripe: 1, Length: 1}, make([]byte, 1), nil)
 	require.ErrorIs(t, err, moraine.Unavailable)
-	require.ErrorContains(t, err, "nothing was heard")
+	require.ErrorContains(t, err, "no data received")
 	close(block)
 }
 
-// A server that is started again, at the same address, is found again; in mode
-// crc it does not know its earlier self's keys.
+// Callers find a server that is restarted at the same address. In mode crc it does
+// not know the keys from before the restart.
 func TestServerStartsAgain(t *testing.T) {
 	for _, n := range []network{{transport.Secure, true}, {transport.CRC, true}, {transport.Insecure, true}} {
 		t.Run(n.String(), func(t *testing.T) {
@@ -224,7 +225,7 @@ func TestServerStartsAgain(t *testing.T) {
 	}
 }
 
-// A server that stops lets what is under way end, and sends callers away.
+// A server that stops lets running requests end, and sends callers away.
 func TestServerDrains(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a, sh := newAuthority(t), newShelf()
@@ -239,7 +240,7 @@ func TestServerDrains(t *testing.T) {
 	<-began
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }()
-	require.Eventually(t, func() bool { // once it has been told to go, the caller dials, and nobody listens
+	require.Eventually(t, func() bool { // once the caller got the go-away it dials, and no server listens
 		_, err := c.Sync(ctx, &wire.SyncDevices{})
 		return errors.Is(err, moraine.Unavailable)
 	}, 10*time.Second, time.Millisecond)
@@ -253,7 +254,7 @@ func TestServerDrains(t *testing.T) {
 	<-stopped
 }
 
-// A handler that waits for a buffer holds up its connection, and no other.
+// A handler that waits for a buffer blocks its connection, and no other.
 func TestFlowControlHoldsOneConnection(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -274,7 +275,8 @@ func TestFlowControlHoldsOneConnection(t *testing.T) {
 			_, err := c.Stat(ctx, &wire.StatDevices{}) // over the control connection
 			require.NoError(t, err)
 
-			// One that gives up while its payload cannot leave returns at once.
+			// A caller that cancels while its payload cannot be sent returns at
+			// once.
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			_, err = put(short, c, 99, random(8<<20, 99))
@@ -290,8 +292,8 @@ func TestFlowControlHoldsOneConnection(t *testing.T) {
 	}
 }
 
-// Callers that give up at any moment get their buffers back for good: nothing
-// is written into them, nor sent from them, after their call has returned.
+// Callers that cancel at any moment get their buffers back for good. After their
+// call has returned, nothing writes to the buffers or sends from them.
 func TestCancelAtAnyMoment(t *testing.T) {
 	for _, n := range networks() {
 		t.Run(n.String(), func(t *testing.T) {
@@ -322,14 +324,14 @@ func TestCancelAtAnyMoment(t *testing.T) {
 							if err == nil && !bytes.Equal(dst, want) {
 								t.Error("wrong bytes")
 							}
-							clear(dst) // the race detector, and what follows, would see it being written
+							clear(dst) // the race detector, and the checks below, would see a write to it
 							runtime.Gosched()
 							if !bytes.Equal(dst, zeros) {
 								t.Error("written after the call returned")
 							}
 						} else {
 							_, err = c.Put(short, &wire.PutChunk{Stripe: uint64(g + 2), Crc: sum}, src[:size/2], src[size/2:])
-							for i := 0; i < size; i += 1024 { // the race detector would see it being read
+							for i := 0; i < size; i += 1024 { // the race detector would see a read of it
 								src[i]++
 							}
 							copy(src, want)
@@ -340,7 +342,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 							completed.Add(1)
 						case errors.Is(err, moraine.Timeout):
 							canceled.Add(1)
-						case errors.Is(err, moraine.Unavailable): // a connection was given up for a stuck write
+						case errors.Is(err, moraine.Unavailable): // a connection was closed for a stuck write
 						default:
 							t.Errorf("unexpected: %v", err)
 						}
@@ -361,7 +363,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A caller's end of context, and of connection, ends the handler's context.
+// The end of a caller's context, or of its connection, ends the handler's context.
 func TestHandlerSeesTheEndOfItsCaller(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a, sh := newAuthority(t), newShelf()
@@ -424,7 +426,8 @@ func TestInFlightLimit(t *testing.T) {
 	require.LessOrEqual(t, most.Load(), int32(2*3), "two connections of three each")
 }
 
-// Of several addresses those that answer are used, and connections spread.
+// Of several addresses those that answer are used, and connections spread over
+// them.
 func TestSeveralAddresses(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a, sh := newAuthority(t), newShelf()
@@ -457,7 +460,7 @@ func TestSeveralAddresses(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Unavailable)
 }
 
-// A closed pool fails calls, those under way too.
+// A closed pool fails calls, including running ones.
 func TestPoolCloses(t *testing.T) {
 	n := network{mode: transport.Secure}
 	a, sh := newAuthority(t), newShelf()

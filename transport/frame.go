@@ -8,30 +8,31 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// The frame, byte for byte, is in docs/formats/frame.md. All numbers are
+// docs/formats/frame.md describes the bytes of a frame. All numbers are
 // little-endian.
 const (
 	frameMagic   = "MRNE"
 	frameVersion = 1
-	// headerLen is what this version writes; a later one may write more, up to
-	// maxHeaderLen, between the fields known here and the CRC at the end.
+	// headerLen is the length that this version writes. A later version may write
+	// more, up to maxHeaderLen, between the fields known here and the CRC at the
+	// end.
 	headerLen    = 64
 	maxHeaderLen = 256
 
-	// MaxMessage bounds a protobuf message, in bytes.
+	// MaxMessage limits a protobuf message, in bytes.
 	MaxMessage = 16 << 20
-	// MaxPayload bounds a payload: the largest chunk and a block, in bytes.
+	// MaxPayload limits a payload: the largest chunk and a block, in bytes.
 	MaxPayload = moraine.MaxChunkSize + moraine.BlockSize
 )
 
-// flags of a frame. Bits that a receiver does not know it ignores.
+// flags of a frame. A receiver ignores unknown bits.
 type flags uint16
 
 const (
 	flagReply  flags = 1 << 0 // answers the request of the same id
 	flagError  flags = 1 << 1 // with flagReply: the message is a wire.Error
-	flagCancel flags = 1 << 2 // the caller no longer waits for the request of this id; there is no reply to this
-	flagGoAway flags = 1 << 3 // the server takes no further request on this connection
+	flagCancel flags = 1 << 2 // the caller no longer waits for the request of this id; it has no reply
+	flagGoAway flags = 1 << 3 // the server accepts no further request on this connection
 )
 
 // header is what precedes message and payload.
@@ -41,9 +42,9 @@ type header struct {
 	kind        Kind
 	flags       flags
 	deadline    uint32 // milliseconds that the caller still waits; 0: no request, or no deadline
-	id          uint64 // of the request, chosen by the caller, unique on its connection
+	id          uint64 // of the request; the caller chooses it, unique on its connection
 	trace       moraine.UUID
-	incarnation uint64 // of the metadata, as agreed in the hello; 0: not known
+	incarnation uint64 // of the metadata, as agreed in the hello; 0: unknown
 	messageLen  uint32
 	payloadLen  uint32
 	messageCRC  uint32 // CRC32C of the message
@@ -68,21 +69,21 @@ func (h *header) encode(p []byte) {
 	binary.LittleEndian.PutUint32(p[60:], crc.Sum(p[:60]))
 }
 
-// headerSize returns the length of the header that begins with p, of which at
-// least the first 8 bytes must be there.
+// headerSize returns the length of the header that begins with p. p must have at
+// least its first 8 bytes.
 func headerSize(p []byte) (int, error) {
 	if string(p[:4]) != frameMagic {
-		return 0, badFrame("it begins with %q, not %q", p[:4], frameMagic)
+		return 0, badFrame("frame begins with %q, not %q", p[:4], frameMagic)
 	}
 	n := int(binary.LittleEndian.Uint16(p[6:]))
 	if n < headerLen || n > maxHeaderLen {
-		return 0, badFrame("a header of %d bytes", n)
+		return 0, badFrame("invalid header length of %d bytes", n)
 	}
 	return n, nil
 }
 
-// decode reads a header from p, which must be exactly as long as headerSize
-// says. On error h is undefined.
+// decode decodes a header from p, whose length must be the result of headerSize. On
+// error h is undefined.
 func (h *header) decode(p []byte) error {
 	n, err := headerSize(p)
 	if err != nil {
@@ -92,7 +93,7 @@ func (h *header) decode(p []byte) error {
 		return badFrame("%d bytes of a header of %d", len(p), n)
 	}
 	if got, want := crc.Sum(p[:n-4]), binary.LittleEndian.Uint32(p[n-4:]); got != want {
-		return badFrame("the header's CRC is %08x, not %08x", got, want)
+		return badFrame("header checksum mismatch: CRC is %08x, not %08x", got, want)
 	}
 	h.version = p[4]
 	h.class = Class(p[5])
@@ -107,11 +108,11 @@ func (h *header) decode(p []byte) error {
 	h.messageCRC = binary.LittleEndian.Uint32(p[56:])
 	switch {
 	case h.version != frameVersion:
-		return badFrame("version %d, where %d is spoken", h.version, frameVersion)
+		return badFrame("frame version %d, but this connection uses %d", h.version, frameVersion)
 	case h.messageLen > MaxMessage:
-		return badFrame("a message of %d bytes", h.messageLen)
+		return badFrame("message of %d bytes is too large", h.messageLen)
 	case h.payloadLen > MaxPayload:
-		return badFrame("a payload of %d bytes", h.payloadLen)
+		return badFrame("payload of %d bytes is too large", h.payloadLen)
 	}
 	return nil
 }

@@ -16,14 +16,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func goldenHeader() transport.Header {
 	return transport.Header{Class: transport.Bulk, Kind: transport.KindPutChunk, Flags: 0, Deadline: 30000, ID: 0x0102030405060708,
 		Trace: moraine.UUID{0xa0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, Incarnation: 1, PayloadLen: 4096}
 }
 
-// The first frame ever sent can be read for ever, and is still sent so.
+// This build still reads the first frame version ever sent, and still writes it the
+// same way.
 func TestGoldenFrame(t *testing.T) {
 	const path = "testdata/frame-v1.hex"
 	frame := transport.EncodeFrame(goldenHeader(), &wire.PutChunk{Stripe: 7, Index: 2, Device: 3, Version: 1, Crc: 0xdeadbeef, Level: 3})
@@ -56,7 +57,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 	})
 }
 
-// Every single bit of a header is guarded.
+// The CRC protects every single bit of a header.
 func TestHeaderBitFlips(t *testing.T) {
 	good := transport.EncodeHeader(goldenHeader())
 	for i := range len(good) * 8 {
@@ -79,8 +80,8 @@ func TestHeaderBounds(t *testing.T) {
 	}
 }
 
-// A later version's header may be longer: what is known is read, the rest
-// passed over.
+// A later version's header may be longer: known fields are read, the rest is
+// ignored.
 func TestLongerHeader(t *testing.T) {
 	p := transport.EncodeHeader(goldenHeader())
 	longer := append(bytes.Clone(p[:60]), make([]byte, 12)...)
@@ -93,8 +94,8 @@ func TestLongerHeader(t *testing.T) {
 	require.Equal(t, "after", string(rest))
 }
 
-// FuzzFrame reads arbitrary bytes as a connection does: no panic, no read past
-// bounds, and what is accepted as a header encodes to the same.
+// FuzzFrame reads arbitrary bytes as a connection does. It must not panic or read
+// out of bounds, and an accepted header encodes to the same bytes.
 func FuzzFrame(f *testing.F) {
 	frame := transport.EncodeFrame(goldenHeader(), &wire.PutChunk{Stripe: 7})
 	f.Add(append(frame, make([]byte, 4096)...))
@@ -115,7 +116,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzHello reads arbitrary bytes as the first of a connection.
+// FuzzHello reads arbitrary bytes as the first bytes of a connection.
 func FuzzHello(f *testing.F) {
 	hello := &wire.Hello{MinVersion: 1, MaxVersion: 1, Cluster: cluster[:], Node: "n1", Class: 2, Nonce: make([]byte, 16)}
 	f.Add(transport.EncodeFrame(transport.Header{Class: transport.Control, Kind: transport.KindHello, ID: 1}, hello))

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// BenchmarkFrameMAC measures what a keyed sum over the header and the message of a frame
-// would cost, per frame and end: a request is four of them, two frames at two ends each.
-// docs/operations/settings.md says why frames have none.
+// BenchmarkFrameMAC measures what a keyed checksum over the header and the message
+// of a frame would cost, per frame and end. A request has four of them: two frames
+// at two ends each. docs/operations/settings.md says why frames have none.
 func BenchmarkFrameMAC(b *testing.B) {
 	key := make([]byte, 32)
 	block, err := aes.NewCipher(key[:16])

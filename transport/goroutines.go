@@ -2,9 +2,8 @@ package transport
 
 import "sync"
 
-// goroutines counts those that an owner started, so that it can wait for them.
-// The zero value is ready. Unlike a WaitGroup, run may be called while wait
-// waits.
+// goroutines counts the goroutines of an owner, so that it can wait for them. The
+// zero value is ready. Unlike with a WaitGroup, run may be called during wait.
 type goroutines struct {
 	mu   sync.Mutex
 	n    int

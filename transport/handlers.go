@@ -9,22 +9,22 @@ import (
 )
 
 // ChunkService is a chunkserver as its transport sees it. Methods may be called
-// concurrently; ctx knows the caller (PeerFrom).
+// concurrently. ctx carries the caller (PeerFrom).
 type ChunkService interface {
 	// PutChunk stores p, which it must read or discard before it returns.
 	PutChunk(ctx context.Context, req *wire.PutChunk, p Payload) (*wire.PutChunkReply, error)
-	// GetChunk returns the reply and the payload that follows it, which stays
-	// unchanged until release (not nil where there is a payload) is called,
-	// once. On error there is nothing to release.
+	// GetChunk returns the reply and the payload that follows it. The payload does
+	// not change until release (not nil if there is a payload) is called, once. On
+	// error there is nothing to release.
 	GetChunk(ctx context.Context, req *wire.GetChunk) (reply *wire.GetChunkReply, payload [][]byte, release func(), err error)
-	// GetPiece does the same with bytes of an object.
+	// GetPiece does the same for bytes of an object.
 	GetPiece(ctx context.Context, req *wire.GetPiece) (reply *wire.GetPieceReply, payload [][]byte, release func(), err error)
 	SyncDevices(ctx context.Context, req *wire.SyncDevices) (*wire.SyncDevicesReply, error)
 	StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error)
 }
 
-// HandlerForMetadata serves m. A request that came without what its kind needs
-// is refused; one for a chunkserver is Unimplemented.
+// HandlerForMetadata serves m. It refuses a request without the fields that its
+// kind requires; a request for a chunkserver is Unimplemented.
 func HandlerForMetadata(m Metadata) Handler { return metadataHandler{m} }
 
 type metadataHandler struct{ m Metadata }
@@ -45,8 +45,8 @@ func (h metadataHandler) Serve(ctx context.Context, req *Request) (*Response, er
 	return &Response{Message: resp}, nil
 }
 
-// HandlerForChunks serves s. Chunks travel on bulk connections only, so that
-// none is touched without a token.
+// HandlerForChunks serves s. Chunks use only bulk connections, so that every access
+// needs a token.
 func HandlerForChunks(s ChunkService) Handler { return chunkHandler{s} }
 
 type chunkHandler struct{ s ChunkService }
@@ -55,7 +55,7 @@ type chunkHandler struct{ s ChunkService }
 func (h chunkHandler) Serve(ctx context.Context, req *Request) (*Response, error) {
 	if req.Class != Bulk && req.Kind != KindStatDevices {
 		return nil, &moraine.Error{Op: req.Kind.String(), Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("not on a connection of class %v", req.Class)}
+			Err: fmt.Errorf("request is not allowed on a connection of class %v", req.Class)}
 	}
 	if r, ok := req.Message.(*wire.PutChunk); ok {
 		return h.put(ctx, r, req.Payload)
@@ -103,7 +103,7 @@ func (h chunkHandler) put(ctx context.Context, r *wire.PutChunk, p Payload) (*Re
 	return &Response{Message: reply}, nil
 }
 
-// emptyPayload is that of a chunk of no bytes.
+// emptyPayload is the payload of a chunk without bytes.
 type emptyPayload struct{}
 
 func (emptyPayload) Len() int                            { return 0 }
@@ -117,9 +117,9 @@ func refusePayload(req *Request) error {
 	if err := req.Payload.Discard(); err != nil {
 		return err
 	}
-	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("an unexpected payload of %d bytes", req.Payload.Len())}
+	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf("unexpected payload of %d bytes", req.Payload.Len())}
 }
 
 func unimplemented(req *Request) error {
-	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.Unimplemented, Err: fmt.Errorf("this server does not take such requests")}
+	return &moraine.Error{Op: req.Kind.String(), Kind: moraine.Unimplemented, Err: fmt.Errorf("server does not support this request")}
 }

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// handshakes are the connections that are shaking hands, in the order in which they came.
-// The zero value is empty.
+// handshakes are the connections in their handshake, in order of arrival. The zero
+// value is empty.
 type handshakes struct {
 	order list.List
 	at    map[net.Conn]*list.Element
@@ -26,7 +26,7 @@ func (h *handshakes) remove(nc net.Conn) {
 	}
 }
 
-// oldest takes out the one that came first, nil where there is none.
+// oldest removes the connection that came first, or returns nil if there is none.
 func (h *handshakes) oldest() net.Conn {
 	e := h.order.Front()
 	if e == nil {

@@ -11,27 +11,28 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// features are bits of the hello; both ends act on those that both have.
+// features are bits of the hello; both ends use those that both have.
 const features = featureRaftGreeting
 
 // featureRaftGreeting: both ends of a connection of class Raft begin with a
-// greeting, which is the log's own.
+// greeting in the log's own format.
 const featureRaftGreeting uint64 = 1
 
-// maxHello bounds the messages of a handshake, which come from peers that have
-// not proved who they are.
+// maxHello limits the messages of a handshake, which come from unauthenticated
+// peers.
 const maxHello = 64 << 10
 
 const nonceLen = 16
 
-// The sentences that proofs begin with, so that neither end's can be played
-// back to it as the other's.
+// The sentences at the beginning of proofs. They differ, so that neither end's
+// proof can be replayed to it as the other's.
 const (
 	proofOfServer = "moraine server"
 	proofOfClient = "moraine client"
 )
 
-// proof shows knowledge of key to who chose nonce, and covers the whole hello.
+// proof proves knowledge of key to the end that chose nonce, and covers the whole
+// hello.
 func proof(key []byte, sentence string, hello, nonce []byte) []byte {
 	sum := sha256.Sum256(hello)
 	m := hmac.New(sha256.New, key)
@@ -41,7 +42,7 @@ func proof(key []byte, sentence string, hello, nonce []byte) []byte {
 	return m.Sum(nil)
 }
 
-// writeHello sends one frame of a handshake and returns its message's bytes.
+// writeHello sends one frame of a handshake and returns the bytes of its message.
 func writeHello(s stream, f flags, id uint64, m proto.Message) ([]byte, error) {
 	b, err := encodeFrame(&header{class: Control, kind: KindHello, flags: f, id: id}, m)
 	if err != nil {
@@ -53,15 +54,15 @@ func writeHello(s stream, f flags, id uint64, m proto.Message) ([]byte, error) {
 	return message, s.writeVec(&vec)
 }
 
-// readHello reads one frame of a handshake into m, and returns the message's
-// bytes. A frame that holds an error is returned as that error.
+// readHello reads one frame of a handshake into m, and returns the bytes of the
+// message. If the frame holds an error, readHello returns that.
 func readHello(r *reader, want flags, m proto.Message) ([]byte, error) {
 	var h header
 	if err := r.header(&h); err != nil {
 		return nil, err
 	}
 	if h.kind != KindHello || h.flags&^flagError != want || h.payloadLen != 0 || h.messageLen > maxHello {
-		return nil, badFrame("a frame of kind %d, flags %x and %d bytes instead of a hello", h.kind, h.flags, h.messageLen)
+		return nil, badFrame("frame of kind %d, flags %x and %d bytes instead of a hello", h.kind, h.flags, h.messageLen)
 	}
 	b, err := r.message(&h)
 	if err != nil {
@@ -71,26 +72,26 @@ func readHello(r *reader, want flags, m proto.Message) ([]byte, error) {
 	if h.flags&flagError != 0 {
 		var e wire.Error
 		if err := proto.Unmarshal(b.b, &e); err != nil {
-			return nil, badFrame("an error that cannot be read: %w", err)
+			return nil, badFrame("unreadable error: %w", err)
 		}
 		return nil, &refusedError{ErrorFromWire(&e)}
 	}
 	if err := proto.Unmarshal(b.b, m); err != nil {
-		return nil, badFrame("a hello that cannot be read: %w", err)
+		return nil, badFrame("unreadable hello: %w", err)
 	}
 	return append([]byte(nil), b.b...), nil
 }
 
-// refusedError is what the other end answered to a hello.
+// refusedError is the other end's refusal of a hello.
 type refusedError struct{ error }
 
 func (e *refusedError) Unwrap() error { return e.error }
 
-// chooseVersion returns the newest frame version that both ends speak.
+// chooseVersion returns the newest frame version that both ends support.
 func chooseVersion(h *wire.Hello) (uint32, error) {
 	if h.MinVersion > frameVersion || h.MaxVersion < frameVersion {
 		return 0, &moraine.Error{Op: "transport.hello", Kind: moraine.Unimplemented,
-			Err: fmt.Errorf("the caller speaks versions %d to %d, this server speaks %d", h.MinVersion, h.MaxVersion, frameVersion)}
+			Err: fmt.Errorf("caller supports frame versions %d to %d, this server %d", h.MinVersion, h.MaxVersion, frameVersion)}
 	}
 	return frameVersion, nil
 }
@@ -98,7 +99,7 @@ func chooseVersion(h *wire.Hello) (uint32, error) {
 func uuidOf(p []byte) (moraine.UUID, error) {
 	var u moraine.UUID
 	if len(p) != 0 && len(p) != len(u) {
-		return u, badFrame("a cluster id of %d bytes", len(p))
+		return u, badFrame("cluster id of %d bytes", len(p))
 	}
 	copy(u[:], p)
 	return u, nil

@@ -2,11 +2,10 @@ package transport
 
 import "github.com/morainefs/moraine"
 
-// MarkedIncarnation reads an incarnation out of a message; of number 0 where it
-// says none.
+// MarkedIncarnation reads an incarnation from a message; number 0 if it has none.
 func MarkedIncarnation(number uint64, mark []byte) moraine.MarkedIncarnation {
 	m := moraine.MarkedIncarnation{Number: moraine.Incarnation(number)}
-	if number > 255 { // there is none
+	if number > 255 { // no such incarnation
 		m.Number = 0
 	}
 	if len(mark) == len(m.Mark) {

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// leakWait bounds a request that waits for something to happen, such as watch.
+	// leakWait limits a request that waits for an event, such as watch.
 	leakWait = 100 * time.Millisecond
-	// leakCrowd is how many of those wait at a time.
+	// leakCrowd is how many of those wait concurrently.
 	leakCrowd = 50
 )
 
-// answer sends a request and waits for its answer, or until it has waited for long.
-func (s *leakServers) answer(q *leakRequest) { _ = s.call(q, leakWait) } // any outcome is one
+// answer sends a request and waits for its answer, at most for leakWait.
+func (s *leakServers) answer(q *leakRequest) { _ = s.call(q, leakWait) } // any outcome is allowed
 
-// cancel gives a request up while it is under way.
+// cancel cancels a running request.
 func (s *leakServers) cancel(q *leakRequest) { _ = s.call(q, s.chance(time.Millisecond)) }
 
 func (s *leakServers) call(q *leakRequest, patience time.Duration) error {
@@ -42,15 +42,15 @@ func (s *leakServers) call(q *leakRequest, patience time.Duration) error {
 	return err
 }
 
-// chance is a number below n.
+// chance is a random number below n.
 func (s *leakServers) chance(n time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Duration(s.random.Int64N(int64(n)))
 }
 
-// dial opens a connection of its own, and returns a request as it is sent, without its
-// payload.
+// dial opens a connection of its own, and returns the bytes of a request without
+// its payload.
 func (s *leakServers) dial(q *leakRequest) (nc *net.TCPConn, frame []byte) {
 	c, err := net.Dial("tcp", s.addrs[q.kind == transport.KindMeta])
 	require.NoError(s.t, err)
@@ -61,7 +61,7 @@ func (s *leakServers) dial(q *leakRequest) (nc *net.TCPConn, frame []byte) {
 	return nc, transport.EncodeFrame(transport.Header{Class: q.class, Kind: q.kind, ID: 1, PayloadLen: uint32(len(q.payload))}, q.message)
 }
 
-// abort sends a request, with a part of its payload, and closes the connection.
+// abort sends a request with a part of its payload, and closes the connection.
 func (s *leakServers) abort(q *leakRequest) {
 	nc, frame := s.dial(q)
 	defer nc.Close() //nolint:errcheck // nothing is owed on it
@@ -75,8 +75,8 @@ func (s *leakServers) half(q *leakRequest) {
 	_, _ = nc.Write(frame[:s.chance(time.Duration(len(frame)))])
 }
 
-// leave closes the connection when the answer has begun. One that is longer than what
-// sockets hold is under way then.
+// leave closes the connection when the answer has begun. An answer longer than the
+// sockets' buffers is then in flight.
 func (s *leakServers) leave(q *leakRequest) {
 	nc, frame := s.dial(q)
 	defer nc.Close() //nolint:errcheck // nothing is owed on it
@@ -89,12 +89,12 @@ func (s *leakServers) leave(q *leakRequest) {
 // serverKept is what requests could leave behind.
 type serverKept struct {
 	inFlight, connections, panics float64
-	// use is what the servers say of themselves.
+	// use is what the servers report of themselves.
 	use map[string]int64
 	leakcheck.Kept
 }
 
-// idleWorkers wait for the next request: a server keeps 128 at most.
+// idleWorkers wait for the next request; a server keeps at most 128.
 var idleWorkers = []string{"transport.(*workers).work", "!transport.(*request).serve", "!transport.(*serverConn).readLoop"}
 
 func (s *leakServers) kept() serverKept {
@@ -117,11 +117,11 @@ func (s *leakServers) kept() serverKept {
 	return k
 }
 
-// No request keeps a goroutine, a descriptor, a slot, memory, or a place in a table or
-// queue of a server, however it ends: answered, given up by its caller, or with its
-// connection, which breaks in the middle of the request, of its payload or of the answer.
-// The requests are generated from the proto and from the kinds that a server decodes, so
-// that a new one cannot be forgotten. No handler panics.
+// A request leaves no goroutine, descriptor, slot, memory, or entry of a server's
+// table or queue behind, however it ends: answered, cancelled by its caller, or
+// with its connection, which breaks in the middle of the request, of its payload or
+// of the answer. The requests are generated from the proto and from the kinds that
+// a server decodes, so that a new one is always covered. No handler panics.
 func TestNoRequestKeepsAnything(t *testing.T) {
 	s := startLeakServers(t)
 	requests := s.requests()
@@ -145,18 +145,18 @@ func TestNoRequestKeepsAnything(t *testing.T) {
 	require.NoError(t, s.cluster.Err())
 }
 
-// run ends a request in one way, again and again. One that waits is sent by many at a
-// time, so that it is sent as often.
+// run ends a request in one way, repeatedly. Requests that wait are sent many at a
+// time, so that each is sent as often.
 func (s *leakServers) run(q *leakRequest, outcome string, end func(*leakRequest)) (times int) {
 	times, crowd := testseed.Runs(s.t, 30, 10_000), 1
 	if q.heavy {
 		times = max(10, times/10)
 	}
 	began := time.Now()
-	end(q) // what is made once is made
+	end(q) // one-time allocations happen here
 	if time.Since(began) > leakWait/2 {
 		crowd = min(leakCrowd, times)
-		s.crowd(q, end, crowd, crowd) // so is what is made for each that waits at a time
+		s.crowd(q, end, crowd, crowd) // and so do those for each concurrently waiting request
 	}
 	before := s.kept()
 	s.crowd(q, end, times, crowd)
@@ -176,10 +176,10 @@ func (s *leakServers) crowd(q *leakRequest, end func(*leakRequest), times, crowd
 	}
 }
 
-// caches keep what was read last, within bounds of their own.
+// caches keep the most recent reads, within limits of their own.
 var caches = []string{"chunks kept in memory", "memory of chunks kept", "pieces kept", "memory of pieces kept", "leases recalled lately"}
 
-// grown returns which of the numbers that servers say of themselves have grown.
+// grown returns which of the servers' own numbers have grown.
 func (k serverKept) grown(before serverKept) (names []string) {
 	for name, n := range k.use {
 		if n > before.use[name] && !slices.Contains(caches, name) {
@@ -189,8 +189,8 @@ func (k serverKept) grown(before serverKept) (names []string) {
 	return names
 }
 
-// requireKept waits until nothing is kept that was not before. Some goroutines come and
-// go by themselves.
+// requireKept waits until nothing is kept that was not kept before. Some goroutines
+// come and go by themselves.
 func (s *leakServers) requireKept(before serverKept, what string) {
 	s.t.Helper()
 	const slack = 4

@@ -25,7 +25,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// leakRequest is one request, with what follows it.
+// leakRequest is one request, with its payload.
 type leakRequest struct {
 	name    string
 	kind    transport.Kind
@@ -33,26 +33,26 @@ type leakRequest struct {
 	message proto.Message
 	payload []byte
 	reply   int // bytes of payload that the reply may have
-	// ok: it is answered without an error.
+	// ok: the answer is no error.
 	ok bool
 	// heavy moves megabytes.
 	heavy bool
 }
 
-// leakServers are a metadata server and a chunkserver, each the shipped one, behind real
+// leakServers are a metadata server and a chunkserver, both real, behind real
 // servers of this package.
 type leakServers struct {
 	t       *testing.T
 	cluster *incluster.Cluster
 	metrics *transport.Metrics
 	reg     *prometheus.Registry
-	// caller and addr are those of each server, by the kind of request: whether it is
-	// one for the metadata service.
+	// callers and addrs are those of each server. The key says whether a kind of
+	// request is for the metadata service.
 	callers map[bool]transport.Caller
 	addrs   map[bool]string
 	session uint64
 
-	mu     sync.Mutex // guards random, once requests are sent
+	mu     sync.Mutex // guards random once requests are sent
 	random *rand.Rand
 }
 
@@ -99,7 +99,7 @@ func startLeakServers(t *testing.T) *leakServers {
 	return s
 }
 
-// recorded answers for one object, and asks the service for all else.
+// recorded answers for one object, and forwards all other requests to the service.
 type recorded struct {
 	transport.Metadata
 	object *wire.ObjectReply
@@ -121,15 +121,16 @@ func (s *leakServers) bytes(n int) []byte {
 	return data
 }
 
-// leaveOut are the requests that would change what the other rows work with, and the one that
-// keeps something on purpose: the streams of two backups stay open for callers that go on
-// reading them.
+// leaveOut are the requests that would change what the other rows use. It also has
+// the one that keeps state on purpose: the streams of two backups stay open for
+// callers that continue to read them.
 var leaveOut = []protoreflect.Name{"close_session", "remove_member", "add_member", "set_device_state", "read_backup"}
 
-// requests returns all there are, each without arguments and with such as mean nothing: of
-// the metadata service those of the proto, in a session and in none, and all other kinds
-// that a server decodes, with a payload and with none. Those that chunkRequests knows come
-// with good arguments too.
+// requests returns all existing requests, each without arguments and with
+// meaningless ones. For the metadata service these are the requests of the proto,
+// with and without a session. Of the other kinds that a server decodes, each comes
+// with and without a payload. Requests in chunkRequests also come with good
+// arguments.
 func (s *leakServers) requests() []leakRequest {
 	var all []leakRequest
 	ops := (&wire.MetaRequest{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
@@ -156,7 +157,7 @@ func (s *leakServers) requests() []leakRequest {
 			continue
 		}
 		if !slices.ContainsFunc(good, func(q leakRequest) bool { return q.kind == kind && (q.ok || kind == transport.KindRefreshToken) }) {
-			s.t.Errorf("chunkRequests has no request of kind %v that is answered", kind) // a token is a client's
+			s.t.Errorf("chunkRequests has no request of kind %v that is answered", kind) // a token of a client
 		}
 		for _, payload := range [][]byte{nil, make([]byte, 5000)} {
 			full := proto.Clone(m)
@@ -210,12 +211,12 @@ func (s *leakServers) chunkRequests() []leakRequest {
 		good(chunks("sync", transport.KindSyncDevices, &wire.SyncDevices{}, nil, 0)),
 		chunks("sync of no device", transport.KindSyncDevices, &wire.SyncDevices{Devices: []uint32{99}}, nil, 0),
 		good(leakRequest{name: "stat", kind: transport.KindStatDevices, class: transport.Control, message: &wire.StatDevices{}}),
-		{name: "list", kind: transport.KindStatDevices, class: transport.Control, message: &wire.StatDevices{List: &wire.ListChunks{}}}, // an administrator's
+		{name: "list", kind: transport.KindStatDevices, class: transport.Control, message: &wire.StatDevices{List: &wire.ListChunks{}}}, // a token of an administrator
 		chunks("token", transport.KindRefreshToken, &wire.RefreshToken{Token: []byte("none")}, nil, 0),
 	}
 }
 
-// fill sets all fields to values that name nothing there is.
+// fill sets all fields to values that name nothing existing.
 func (s *leakServers) fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

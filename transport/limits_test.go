@@ -37,8 +37,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// Where all slots of a connection are taken, a call fails at its deadline, at both ends,
-// with a log line at each, and the connection goes on.
+// If all slots of a connection are taken, a call fails at its deadline, at both
+// ends, with a log line at each. The connection continues.
 func TestCallsDoNotWaitForSlotsBeyondTheirDeadline(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)
@@ -51,7 +51,7 @@ func TestCallsDoNotWaitForSlotsBeyondTheirDeadline(t *testing.T) {
 			<-free
 			return &wire.MetaResponse{}, nil
 		}))})
-	// A caller that does not count what it has under way.
+	// A caller that does not count its running requests.
 	nc, err := net.Dial("tcp", s.Addresses()[0])
 	require.NoError(t, err)
 	defer nc.Close() //nolint:errcheck // the test is over
@@ -69,7 +69,7 @@ func TestCallsDoNotWaitForSlotsBeyondTheirDeadline(t *testing.T) {
 	require.Equal(t, moraine.Timeout, moraine.KindOf(transport.ErrorFromWire(&e)))
 	require.Equal(t, 1, strings.Count(serverLog.String(), "resource wait exceeded"), serverLog.String())
 
-	// One that does waits at its own end.
+	// A caller that does waits at its own end.
 	p, err := transport.NewPool(transport.PoolConfig{Mode: n.mode, Cluster: cluster, Role: transport.RoleClient, Node: "c2"},
 		transport.PoolDeps{Log: slog.New(slog.NewTextHandler(&clientLog, nil))})
 	require.NoError(t, err)

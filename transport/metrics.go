@@ -12,7 +12,7 @@ import (
 )
 
 // Metrics counts what a server or a pool does. One Metrics may serve both in a
-// process: the label side tells them apart.
+// process: the label side separates them.
 type Metrics struct {
 	connections *prometheus.GaugeVec     // side, class, network
 	requests    *prometheus.CounterVec   // side, kind, outcome
@@ -25,9 +25,10 @@ type Metrics struct {
 	dead        *prometheus.CounterVec   // side
 	limited     *prometheus.CounterVec   // side
 	panics      prometheus.Counter
-	// certificate is when that of this process expires; there is none in mode insecure.
+	// certificate is when the certificate of this process expires; there is none in
+	// mode insecure.
 	certificate *prometheus.GaugeVec
-	// waitsExceeded counts the waits for slots that were given up.
+	// waitsExceeded counts the waits for slots that exceeded their limit.
 	waitsExceeded *prometheus.CounterVec // resource
 
 	sides [2]sideMetrics
@@ -90,8 +91,7 @@ const (
 	maxMetricOutcome = 64
 )
 
-// NewMetrics makes the collectors and registers them with reg, if that is not
-// nil.
+// NewMetrics makes the collectors and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_transport_" + name, Help: help}, labels)
@@ -104,13 +104,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		requests:    counter("requests_total", "Requests ended, by outcome.", "side", "kind", "outcome"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "moraine_transport_request_seconds",
 			Help: "Time from the start of a request to its end.", Buckets: prometheus.ExponentialBuckets(20e-6, 2.5, 16)}, []string{"side", "kind"}),
-		inFlight: gauge("in_flight_requests", "Requests under way.", "side", "class"),
+		inFlight: gauge("in_flight_requests", "Running requests.", "side", "class"),
 		sent:     counter("sent_bytes_total", "Bytes sent.", "side", "class"),
 		received: counter("received_bytes_total", "Bytes received.", "side", "class"),
-		dials:    counter("dials_total", "Connections that were tried, by outcome.", "outcome"),
+		dials:    counter("dials_total", "Connection attempts, by outcome.", "outcome"),
 		refused:  counter("refused_connections_total", "Connections that a server refused, by reason.", "reason"),
 		dead:     counter("dead_peers_total", "Connections closed because the peer was silent or stuck.", "side"),
-		limited:  counter("limit_waits_total", "Times that a request waited for others to end, at a connection's limit.", "side"),
+		limited:  counter("limit_waits_total", "Times that a request waited at a connection's limit for others to end.", "side"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_transport_handler_panics_total",
 			Help: "Handlers that panicked; each is a bug."}),
 		certificate:   gauge("certificate_expiry_timestamp_seconds", "When the certificate of this process expires, in seconds since the epoch."),
@@ -153,10 +153,11 @@ func (m *Metrics) done(s side, k Kind, d time.Duration, err error) {
 	(*c).Inc()
 }
 
-// traffic moves what a connection counted since the last call into m. Who looks after the
-// connection reports, and who ends it, in any order: of two, the smaller counts came first.
+// traffic adds the bytes that a connection counted since the last call to m. The
+// check of a connection and its end both report, in any order: of two reports, the
+// smaller count is the earlier one.
 type traffic struct {
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	sent, received uint64
 }
 

@@ -13,19 +13,19 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// Mode is how connections are protected. Both ends must have the same.
+// Mode is how connections are protected. Both ends must use the same.
 type Mode string
 
 const (
 	// Secure encrypts everything with TLS 1.3.
 	Secure Mode = "secure"
-	// CRC encrypts control and Raft connections. Bulk connections prove by a key
-	// from a control connection who they are, and then go in clear, under the
-	// checksums of what they carry, but for session tokens, which are sealed: for
-	// networks on which nobody listens or tampers, at a fraction of the cost.
+	// CRC encrypts control and Raft connections. Bulk connections authenticate by a
+	// key from a control connection, and are then unencrypted, with checksums of
+	// their contents. Only session tokens are sealed. This is for networks without
+	// eavesdroppers and attackers, at a fraction of the cost.
 	CRC Mode = "crc"
-	// Insecure has no certificates: everybody is who he says he is. For one
-	// machine, and for tests.
+	// Insecure has no certificates: every claimed identity is accepted. It is for
+	// one machine, and for tests.
 	Insecure Mode = "insecure"
 )
 
@@ -35,7 +35,7 @@ func (m Mode) Validate() error {
 	case Secure, CRC, Insecure:
 		return nil
 	}
-	return &moraine.Error{Op: "transport.Mode", Ref: string(m), Kind: moraine.InvalidArgument, Err: errors.New("the mode is secure, crc or insecure")}
+	return &moraine.Error{Op: "transport.Mode", Ref: string(m), Kind: moraine.InvalidArgument, Err: errors.New("unknown mode: use secure, crc or insecure")}
 }
 
 // encrypts reports whether connections of a class run over TLS.
@@ -45,9 +45,9 @@ func (m Mode) encrypts(c Class) bool { return m == Secure || m == CRC && c != Bu
 // mode CRC (RFC 5705).
 const keyLabel = "EXPORTER-moraine-data-connection"
 
-// serverTLS configures the accepting end. It takes any certificate, so that
-// one that is refused can be told why in the answer to its hello: nothing else
-// of the connection is looked at before verifyPeer has passed.
+// serverTLS configures the accepting end. It accepts any certificate during the
+// handshake, so that the answer to the hello can say why it is refused. Nothing
+// else on the connection is processed before verifyPeer has passed.
 func serverTLS(id *pki.Identity) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -61,10 +61,9 @@ func serverTLS(id *pki.Identity) *tls.Config {
 	}
 }
 
-// clientTLS configures the calling end, which leaves in the handshake when the
-// server is not of the cluster. There are no host names: who the server must be
-// is its role and node, which the caller compares.
-// It shows own.
+// clientTLS configures the calling end, which ends the handshake if the server is
+// not of the cluster. Host names are not used: the caller compares the server's
+// role and node. It presents own.
 func clientTLS(id *pki.Identity, own *tls.Certificate, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -78,7 +77,7 @@ func clientTLS(id *pki.Identity, own *tls.Certificate, now func() time.Time) *tl
 	}
 }
 
-// verifyPeer returns who the other end, at addr, of a TLS connection is.
+// verifyPeer returns the identity of the other end, at addr, of a TLS connection.
 func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x509.ExtKeyUsage, addr string) (*Peer, error) {
 	_, own, roots := id.Current()
 	raw := make([][]byte, len(cs.PeerCertificates))
@@ -91,7 +90,7 @@ func verifyPeer(cs tls.ConnectionState, id *pki.Identity, now time.Time, use x50
 	}
 	if claims.Cluster != own.Cluster {
 		return nil, &moraine.Error{Op: "transport.hello", Ref: claims.Node, Kind: moraine.WrongCluster,
-			Err: fmt.Errorf("its certificate is of cluster %v, ours of %v", claims.Cluster, own.Cluster)}
+			Err: fmt.Errorf("certificate of the other end is of cluster %v, ours of %v", claims.Cluster, own.Cluster)}
 	}
 	leaf := cs.PeerCertificates[0]
 	p := peerOf(claims, pki.KeyOf(leaf), addr)
@@ -113,7 +112,7 @@ func splitAddress(addr string) (network, address string) {
 	return "tcp", addr
 }
 
-// joinAddress is the opposite of splitAddress.
+// joinAddress is the inverse of splitAddress.
 func joinAddress(a net.Addr) string {
 	if a.Network() == "unix" {
 		return "unix:" + a.String()

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// eavesdropper keeps what passes a proxy, in both directions.
+// eavesdropper records what passes a proxy, in both directions.
 type eavesdropper struct {
 	mu   sync.Mutex
 	seen [2]bytes.Buffer
@@ -29,16 +29,16 @@ func (e *eavesdropper) listen(up bool, p []byte) []byte {
 	return p
 }
 
-// heard reports whether text passed in clear, to the server and from it.
+// heard reports whether text passed unencrypted, to the server and from it.
 func (e *eavesdropper) heard(text []byte) (up, down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return bytes.Contains(e.seen[0].Bytes(), text), bytes.Contains(e.seen[1].Bytes(), text)
 }
 
-// A caller in mode secure is served by a server in mode crc, over TLS: nothing
-// that it puts or gets is in clear on the way. A caller in mode crc shows that
-// the eavesdropper would have heard it.
+// A server in mode crc serves a caller in mode secure over TLS: none of the
+// caller's data is unencrypted in transit. A caller in mode crc shows that the
+// eavesdropper would have detected it.
 func TestSecureCallerOfACRCServerIsNotOverheard(t *testing.T) {
 	for _, c := range []struct {
 		mode  transport.Mode

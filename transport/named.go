@@ -2,10 +2,10 @@ package transport
 
 import "github.com/morainefs/moraine/transport/wire"
 
-// Named returns the inodes that a mutation names: what its caller can tell, before
-// it is applied, that it may change. A client that caches answers nothing from its
-// cache that has to do with them until the request is answered, so that the
-// service need not recall from it what they cover; both ask here which they are.
+// Named returns the inodes that a mutation names: those that the caller knows,
+// before it is applied, that it may change. A caching client answers nothing about
+// them from its cache until the request is answered. The metadata service therefore
+// need not recall what they cover. Both sides use this function.
 func Named(req *wire.MetaRequest) []uint64 {
 	switch op := req.GetOp().(type) {
 	case *wire.MetaRequest_Create:

@@ -28,10 +28,10 @@ func (p *connPayload) Discard() error {
 	return p.take(func(r *reader) error { return r.discard(p.n) })
 }
 
-// take reads the payload, and has another goroutine read what comes next.
+// take reads the payload, and makes another goroutine read what comes next.
 func (p *connPayload) take(read func(*reader) error) error {
 	if p.used.Swap(true) {
-		panic("transport: a payload is read once")
+		panic("transport: payload read twice")
 	}
 	c := p.conn
 	c.payloadAt.Store(c.server.now())

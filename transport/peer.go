@@ -19,16 +19,16 @@ type peer struct {
 	pool  *Pool
 	key   string
 	role  Role
-	node  string // "" takes any node of the role
+	node  string // "" accepts any node of the role
 	addrs []string
 
-	besideAt atomic.Int64 // from when on the unix sockets are tried again
+	besideAt atomic.Int64 // time from which the unix sockets are tried again
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	conns    [Raft + 1][]*clientConn
 	dialing  [Raft + 1]*attempt
 	next     int // address to try first
-	failures int // attempts in a row
+	failures int // consecutive failed attempts
 	retryAt  int64
 	lastErr  error
 	lastUse  int64
@@ -36,9 +36,9 @@ type peer struct {
 	closed   bool
 }
 
-// attempt is one try to connect, which any number of calls wait for.
+// attempt is one attempt to connect. Any number of calls wait for it.
 type attempt struct {
-	token []byte // the pool's as it began
+	token []byte // the pool's token at its start
 	done  chan struct{}
 	err   error // set before done is closed
 }
@@ -51,7 +51,7 @@ func newPeer(p *Pool, key string, role Role, node string, addrs []string) *peer 
 	return pr
 }
 
-// name is what errors call the peer.
+// name is the peer's name in errors.
 func (pr *peer) name() string {
 	if pr.node != "" {
 		return pr.node
@@ -59,7 +59,7 @@ func (pr *peer) name() string {
 	return strings.Join(pr.addrs, ",")
 }
 
-// limit is how many connections of a class the peer gets.
+// limit is how many connections of a class the peer may have.
 func (pr *peer) limit(c Class) int {
 	if c == Bulk {
 		return pr.pool.cfg.BulkConnections
@@ -92,8 +92,8 @@ func (pr *peer) call(ctx context.Context, req *Call) (int, error) {
 		}
 		n, err := c.do(ctx, req)
 		c.busy.Add(-1)
-		// A request of which nothing left goes over another connection: there
-		// is one fewer that is dead each time.
+		// A request of which nothing was sent uses another connection; each retry
+		// leaves one fewer dead one.
 		if unsent, ok := err.(errNotSent); ok { //nolint:errorlint // never wrapped
 			if ctx.Err() == nil {
 				continue
@@ -104,7 +104,7 @@ func (pr *peer) call(ctx context.Context, req *Call) (int, error) {
 	}
 }
 
-// acquire returns a connection whose busy it has raised.
+// acquire returns a connection whose busy count it has raised.
 func (pr *peer) acquire(ctx context.Context, class Class) (*clientConn, error) {
 	for {
 		c, a, err := pr.choose(class)
@@ -122,9 +122,8 @@ func (pr *peer) acquire(ctx context.Context, class Class) (*clientConn, error) {
 	}
 }
 
-// choose returns the connection with the least to do, or the attempt to wait
-// for. Where all are busy and more are allowed it starts one more, and does not
-// wait for it.
+// choose returns the least busy connection, or the attempt to wait for. If all are
+// busy and more are allowed, it starts another attempt and does not wait for it.
 func (pr *peer) choose(class Class) (*clientConn, *attempt, error) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -155,7 +154,7 @@ func (pr *peer) choose(class Class) (*clientConn, *attempt, error) {
 }
 
 // forgive ends the wait after an attempt that was refused for its token: with
-// another token the next may succeed at once.
+// another token the next attempt may succeed at once.
 func (pr *peer) forgive() {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
@@ -182,7 +181,7 @@ func (pr *peer) dial(class Class) (*clientConn, error) {
 		return nil, err
 	}
 	if len(pr.addrs) == 0 {
-		return nil, &moraine.Error{Op: "transport.dial", Ref: pr.name(), Kind: moraine.Unavailable, Err: errors.New("no address is known")}
+		return nil, &moraine.Error{Op: "transport.dial", Ref: pr.name(), Kind: moraine.Unavailable, Err: errors.New("no address known for the server")}
 	}
 	pr.mu.Lock()
 	first := pr.next
@@ -199,7 +198,7 @@ func (pr *peer) dial(class Class) (*clientConn, error) {
 			break
 		}
 	}
-	// What was refused for a reason is worth more than what was not reached.
+	// A refusal with a reason says more than an unreachable address.
 	for _, err := range errs {
 		if !errors.Is(err, moraine.Unavailable) {
 			return nil, err
@@ -221,16 +220,16 @@ func (pr *peer) dialed(class Class, a *attempt, c *clientConn, err error) {
 	pr.mu.Lock()
 	pr.dialing[class] = nil
 	closed := pr.closed
-	var overtaken bool // refused for a token that has been replaced meanwhile
+	var overtaken bool // refused for a token that was replaced meanwhile
 	if overtaken = errors.Is(err, moraine.Unauthenticated) && string(a.token) != string(pr.pool.currentToken()); overtaken {
-		// forgive came before there was anything to forgive. Those who wait
-		// choose again, and so dial with the new token.
+		// forgive came before the failure was recorded. The waiting calls choose
+		// again, and so dial with the new token.
 		pr.failures, pr.lastErr, pr.retryAt = 0, nil, 0
 	} else if err != nil {
 		pr.failures++
 		pr.lastErr = err
 		wait := min(pr.pool.cfg.MaxBackoff, pr.pool.cfg.MinBackoff<<min(pr.failures-1, 16))
-		wait = wait/2 + rand.N(wait) // jitter: the callers of a server that comes back do not come at once
+		wait = wait/2 + rand.N(wait) // jitter: the callers of a restarted server do not all come at once
 		pr.retryAt = pr.pool.now() + int64(wait)
 	} else {
 		pr.failures, pr.lastErr, pr.retryAt = 0, nil, 0
@@ -262,7 +261,7 @@ func (pr *peer) open(class Class) []*clientConn {
 	return slices.Clone(pr.conns[class])
 }
 
-// onClosed forgets a connection that has ended.
+// onClosed forgets a closed connection.
 func (p *Pool) onClosed(c *clientConn) {
 	pr := c.peer
 	pr.mu.Lock()
@@ -277,8 +276,8 @@ func (p *Pool) onClosed(c *clientConn) {
 	}
 }
 
-// check looks after the peer's connections and reports whether the pool may
-// forget the peer.
+// check supervises the peer's connections and reports whether the pool may forget
+// the peer.
 func (pr *peer) check(now int64, current *x509.Certificate) bool {
 	idle := true
 	pr.checkKey(current)

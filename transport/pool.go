@@ -18,12 +18,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PoolConfig says who calls, and bounds what a pool holds. In the modes secure
-// and crc, who calls is in the certificate: Role, Node and what follows them
-// are then optional, and must agree with it where given.
+// PoolConfig describes the caller, and sets the limits of a pool. In the modes
+// secure and crc, the certificate says who calls. Role, Node and the fields after
+// them are then optional, and must agree with it if set.
 type PoolConfig struct {
 	Mode Mode
-	// Cluster is checked against every server; zero takes any (mode insecure
+	// Cluster is compared with every server's; zero accepts any (mode insecure
 	// only: a certificate names its cluster).
 	Cluster  moraine.UUID
 	Role     Role
@@ -31,28 +31,29 @@ type PoolConfig struct {
 	Scope    string // "/" if empty
 	ReadOnly bool
 	Squash   bool
-	// Release is told to servers, for people.
+	// Release is reported to servers, for people.
 	Release string
 
-	// BulkConnections is how many a server gets, spread over its addresses (2).
+	// BulkConnections is how many connections a server gets, spread over its
+	// addresses (2).
 	BulkConnections int
 	// RequestTimeout is the deadline of calls whose context has none (60 s).
 	RequestTimeout time.Duration
-	// DialTimeout bounds one attempt at one address, handshake included (5 s).
+	// DialTimeout limits one attempt at one address, handshake included (5 s).
 	DialTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after a failed attempt (20 ms, 2 s).
+	// MinBackoff and MaxBackoff limit the wait after a failed attempt (20 ms, 2 s).
 	MinBackoff, MaxBackoff time.Duration
-	// DeadAfter is how long a server that owes an answer may be silent (8 s);
-	// while it works on one it says so every 2 s.
+	// DeadAfter is how long a server that owes an answer may be silent (8 s). While
+	// it works on one it sends a ping every 2 s.
 	DeadAfter time.Duration
-	// PingInterval is how long a connection may be quiet before its server is
-	// told that the caller lives (15 s).
+	// PingInterval is how long a connection may be idle before the caller sends a
+	// ping (15 s).
 	PingInterval time.Duration
-	// IdleTimeout closes connections that were not used for so long (2 min).
+	// IdleTimeout closes connections that were unused for so long (2 min).
 	IdleTimeout time.Duration
 }
 
-// PoolDeps is what a test replaces.
+// PoolDeps are the dependencies that a test replaces.
 type PoolDeps struct {
 	// Identity is required in the modes secure and crc.
 	Identity *pki.Identity
@@ -101,19 +102,19 @@ func (c *PoolConfig) validate(id *pki.Identity) error {
 	case c.Mode != Insecure && id == nil:
 		return bad("mode %s needs a certificate", c.Mode)
 	case !c.Role.Valid():
-		return bad("no such role: %q", c.Role)
+		return bad("unknown role %q", c.Role)
 	case !pki.ValidNode(c.Node):
-		return bad("a node id is needed, not %q", c.Node)
+		return bad("invalid node id %q: set Node", c.Node)
 	case c.BulkConnections < 1 || c.BulkConnections > 64:
-		return bad("%d bulk connections: 1 to 64 are possible", c.BulkConnections)
+		return bad("%d bulk connections are out of range: use 1 to 64", c.BulkConnections)
 	case c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff:
-		return bad("a backoff of %v to %v", c.MinBackoff, c.MaxBackoff)
+		return bad("invalid backoff of %v to %v", c.MinBackoff, c.MaxBackoff)
 	case min(c.RequestTimeout, c.DialTimeout, c.DeadAfter, c.PingInterval, c.IdleTimeout) < time.Millisecond:
 		return bad("timeouts must be at least %v", time.Millisecond)
 	}
 	if c.Mode != Insecure {
 		if claims := id.Claims(); claims.Node != c.Node || claims.Role != c.Role || claims.Cluster != c.Cluster {
-			return bad("the certificate is of %s %s in cluster %v, not of %s %s in %v",
+			return bad("certificate is of %s %s in cluster %v, not of %s %s in %v",
 				claims.Role, claims.Node, claims.Cluster, c.Role, c.Node, c.Cluster)
 		}
 	}
@@ -128,12 +129,12 @@ func setDefault[T comparable](v *T, def T) {
 }
 
 // Pool holds the connections of one caller to any number of servers. It is a
-// Dialer. Connections are made when they are first needed; a lost one is made
-// again by the next call, with a backoff while that fails, during which calls
-// fail at once. Safe for concurrent use.
+// Dialer. It makes connections when they are first needed. The next call reconnects
+// a lost one, with a backoff after failures; during the backoff calls fail at once.
+// Safe for concurrent use.
 //
-// Its goroutines (a reader for each connection, attempts to connect, one that
-// looks after all) begin with calls and have ended when Close returns. Locks:
+// Its goroutines (a reader for each connection, connection attempts, one that
+// supervises all) start with calls and have ended when Close returns. Locks:
 // peer.mu before clientConn.mu; Pool.mu is taken alone.
 type Pool struct {
 	cfg     PoolConfig
@@ -144,20 +145,20 @@ type Pool struct {
 	slots   limit.Resource // of a connection
 	start   time.Time
 	routine goroutines
-	ctx     context.Context // ends at Close; of connections, not of calls
+	ctx     context.Context // ends at Close; for connections, not for calls
 	cancel  context.CancelFunc
 
 	token   atomic.Pointer[[]byte]
 	revoked atomic.Pointer[Revocations]
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	peers   map[string]*peer
-	streams map[*raftConn]struct{} // of the log, that this pool dialed
+	streams map[*raftConn]struct{} // of the log, dialled by this pool
 	kept    bool                   // the keeper runs
 	closed  bool
 }
 
-// NewPool returns a pool that has no connection yet.
+// NewPool returns a pool without connections.
 func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 	cfg.setDefaults(deps.Identity)
 	if err := cfg.validate(deps.Identity); err != nil {
@@ -176,8 +177,8 @@ func NewPool(cfg PoolConfig, deps PoolDeps) (*Pool, error) {
 	p.start = p.clock.Now()
 	p.metrics.expires(p.currentLeaf())
 	p.slots = limit.Resource{Name: "slots of a connection to a server", Reports: limit.NewReporter(p.log, p.metrics.waitsExceeded),
-		Advice: "the server does not answer the requests that it has"}
-	// The pool is its connections' owner; no caller's context may end them.
+		Advice: "the server does not answer its requests"}
+	// The pool owns its connections; no caller's context may end them.
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -211,7 +212,7 @@ func (p *Pool) peer(role Role, node string, addrs []string) *peer {
 	return pr
 }
 
-// adopt puts a peer that was forgotten back, before it gets a connection.
+// adopt puts a forgotten peer back before it gets a connection.
 func (p *Pool) adopt(pr *peer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,7 +241,7 @@ func (p *Pool) SetToken(token []byte) {
 	}
 }
 
-// known returns the peers of now.
+// known returns the current peers.
 func (p *Pool) known() []*peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,24 +259,24 @@ func (p *Pool) currentToken() []byte {
 	return nil
 }
 
-// refresh has the present token shown on a connection that was opened with an
-// earlier one, without waiting for the answer. One goroutine at a time does that
-// for a connection: two could overtake each other, and leave the server with the
-// older token, which expires first.
+// refresh presents the current token on a connection that was opened with an
+// earlier one, without waiting for the answer. Only one goroutine at a time does
+// that for a connection: two could overtake each other, and leave the server with
+// the older token, which expires first.
 func (p *Pool) refresh(c *clientConn) {
 	if needsToken(p.cfg.Role, c.class) && !p.isShown(c) && c.showing.CompareAndSwap(false, true) {
 		p.routine.run(func() { p.show(c) })
 	}
 }
 
-// isShown reports whether the server has seen the present token on c.
+// isShown reports whether the server has seen the current token on c.
 func (p *Pool) isShown(c *clientConn) bool {
 	shown := c.shown.Load()
 	return shown != nil && string(*shown) == string(p.currentToken())
 }
 
-// show shows tokens on c until it has shown the present one or c ends. A server
-// that does not know the token's key yet is asked again.
+// show presents tokens on c until it has presented the current one or c ends. It
+// retries a server that does not know the token's key yet.
 func (p *Pool) show(c *clientConn) {
 	for wait := p.cfg.MinBackoff; ; {
 		for !p.isShown(c) {
@@ -296,7 +297,7 @@ func (p *Pool) show(c *clientConn) {
 			wait = min(2*wait, p.cfg.MaxBackoff)
 		}
 		c.showing.Store(false)
-		// A token that came after the last look found this goroutine at work.
+		// A token that came after the last check found this goroutine at work.
 		if p.isShown(c) || !c.showing.CompareAndSwap(false, true) {
 			return
 		}
@@ -313,7 +314,7 @@ func (p *Pool) showOnce(c *clientConn, token []byte) error {
 	return err
 }
 
-// pause waits for d, and returns false where the pool was closed meanwhile.
+// pause waits for d, and returns false if the pool was closed meanwhile.
 func (p *Pool) pause(d time.Duration) bool {
 	select {
 	case <-p.clock.After(d):
@@ -323,7 +324,7 @@ func (p *Pool) pause(d time.Duration) bool {
 	}
 }
 
-// keep looks after all connections until the pool is closed.
+// keep supervises all connections until the pool is closed.
 func (p *Pool) keep() {
 	tick := p.clock.NewTicker(min(time.Second, p.cfg.DeadAfter/4, p.cfg.IdleTimeout/4))
 	defer tick.Stop()
@@ -343,7 +344,7 @@ func (p *Pool) keep() {
 	}
 }
 
-// forgetAfter is how long a server that nobody calls is remembered.
+// forgetAfter is how long an unused server is remembered.
 const forgetAfter = time.Hour
 
 func (p *Pool) forget(pr *peer) {
@@ -354,8 +355,8 @@ func (p *Pool) forget(pr *peer) {
 	}
 }
 
-// Close ends all connections; calls under way fail with Unavailable. It returns
-// when all goroutines of the pool have ended. It returns nil.
+// Close ends all connections; running calls fail with Unavailable. It returns nil
+// when all goroutines of the pool have ended.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

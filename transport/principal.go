@@ -8,10 +8,10 @@ import (
 // principalLen is the length of a principal, in bytes.
 const principalLen = 16
 
-// Principal identifies what the peer's certificate stands for: 16 bytes of a
-// SHA-256 over its public key, role, node, scope, read-only and squash. A
-// certificate that is renewed with its key keeps it. Sessions and tokens are
-// bound to it. The caller must not change the result.
+// Principal identifies the peer's certificate: 16 bytes of a SHA-256 over its
+// public key, role, node, scope, read-only and squash. A certificate that is
+// renewed with its key keeps it. Sessions and tokens are bound to it. The caller
+// must not change the result.
 func (p *Peer) Principal() []byte {
 	if p.principal != nil {
 		return p.principal

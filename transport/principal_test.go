@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// TestPrincipal: every claim and the key make another principal; the address,
-// the token and what else changes from connection to connection do not.
+// TestPrincipal: every claim and the key change the principal. The address, the
+// token and other properties of a single connection do not.
 func TestPrincipal(t *testing.T) {
 	base := transport.Peer{Cluster: cluster, Role: transport.RoleClient, Node: "c1", Scope: "/"}
 	seen := map[string]string{}

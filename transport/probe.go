@@ -5,11 +5,11 @@ import (
 	"net"
 )
 
-// Probe opens a new connection of class Control to one address of a server, as a caller
-// does that has none yet, and closes it again: TLS, where the mode has it, both
-// certificates, and the hello. It returns nil where the server took the connection, and
-// the server is node. It uses no connection of the pool, and no short cut over a unix
-// socket: what it finds is so for every caller that may use the address.
+// Probe opens a new connection of class Control to one address of a server, like a
+// caller without a connection, and closes it again: TLS, if the mode has it, both
+// certificates, and the hello. It returns nil if the server accepted the connection
+// and is node. It uses no connection of the pool, and no unix socket, so its result
+// holds for every caller that may use the address.
 func (p *Pool) Probe(ctx context.Context, role Role, node, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A probe finds what a caller finds that has no connection yet: a server under another name,
-// one that is gone, one that refuses the caller, or one whose certificate has expired, while
-// connections of before it go on.
+// A probe finds what a caller without a connection finds: a server under another
+// name, a missing one, one that refuses the caller, or one with an expired
+// certificate, while older connections continue.
 func TestProbeFindsWhetherAServerCanBeCalled(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {

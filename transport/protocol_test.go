@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a server does not know, or not there, it refuses; the connection lives.
+// A server refuses unknown requests, and known ones in the wrong place; the
+// connection survives.
 func TestRequestsThatDoNotFit(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)
@@ -48,7 +49,7 @@ func TestRequestsThatDoNotFit(t *testing.T) {
 	require.Equal(t, 1, y.count())
 }
 
-// Idle connections are closed, and made again by the next call.
+// Idle connections are closed, and the next call reconnects.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	n := network{mode: transport.Insecure}
 	a := newAuthority(t)
@@ -150,7 +151,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 	require.NoError(t, transport.ErrorFromWire(transport.ErrorToWire(nil)))
 	whole := &moraine.Error{Op: "put", Ref: "x/1", Kind: moraine.IOError, Err: cause}
 	require.EqualError(t, transport.ErrorFromWire(transport.ErrorToWire(whole)), whole.Error())
-	// A kind of a later version stays what it is.
+	// A kind of a later version stays unchanged.
 	require.Equal(t, moraine.Kind(200), moraine.KindOf(transport.ErrorFromWire(&wire.Error{Kind: 200})))
 	require.Equal(t, moraine.Internal, moraine.KindOf(transport.ErrorFromWire(&wire.Error{Kind: 70000})))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy stands between a pool and a server, and mistreats what passes.
+// proxy stands between a pool and a server, and damages or delays what passes.
 type proxy struct {
 	l      net.Listener
 	target string
@@ -16,8 +16,8 @@ type proxy struct {
 	mu     sync.Mutex
 	conns  []net.Conn
 	opened int
-	// onData sees each piece on its way and returns what goes on; nil cuts the
-	// connection. It may block. up is from the caller to the server.
+	// onData sees each piece in transit and returns the bytes to forward; nil cuts
+	// the connection. It may block. up means from the caller to the server.
 	onData func(up bool, p []byte) []byte
 }
 

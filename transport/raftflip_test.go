@@ -16,10 +16,11 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// TestBitsOfTheLogThatChangeOnTheWay: what metadata servers send each other of the log (entries,
-// snapshots, votes) has no sums of its own on the wire; it is TLS in each mode that is not
-// insecure. One bit changes on the way, in either direction: the end that gets it gets what was
-// sent before it, an error then, and no byte that was not sent.
+// TestBitsOfTheLogThatChangeOnTheWay: metadata servers send entries, snapshots and
+// votes of the log without checksums of their own on the wire. TLS protects them in
+// each mode but insecure. The test flips one bit in transit, in either direction.
+// The receiver gets the bytes sent before it, then an error, and no byte that was
+// not sent.
 func TestBitsOfTheLogThatChangeOnTheWay(t *testing.T) {
 	seed := testseed.First(t)
 	for _, n := range []network{{mode: transport.Secure}, {mode: transport.CRC}} {
@@ -35,7 +36,8 @@ func TestBitsOfTheLogThatChangeOnTheWay(t *testing.T) {
 	}
 }
 
-// flipOnTheLog sends bytes over a connection of the log, up or down, one bit of which changes.
+// flipOnTheLog sends bytes over a connection of the log, up or down, and flips one
+// bit in transit.
 func flipOnTheLog(t *testing.T, r *rand.Rand, x *proxy, l net.Listener, p *transport.Pool, up bool) {
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -55,7 +57,7 @@ func flipOnTheLog(t *testing.T, r *rand.Rand, x *proxy, l net.Listener, p *trans
 	}
 
 	sent := random(100_000, r.Uint64())
-	at := r.IntN(len(sent)) // what TLS adds comes on top
+	at := r.IntN(len(sent)) // not counting what TLS adds
 	flipped := atomic.Bool{}
 	bit := byte(1) << r.IntN(8)
 	x.set(func(u bool, b []byte) []byte {
@@ -68,7 +70,7 @@ func flipOnTheLog(t *testing.T, r *rand.Rand, x *proxy, l net.Listener, p *trans
 		}
 		return b
 	})
-	require.NoError(t, to.SetReadDeadline(time.Now().Add(20*time.Second))) // of a hang, which would be a finding
+	require.NoError(t, to.SetReadDeadline(time.Now().Add(20*time.Second))) // limits a hang, which would be a bug
 	require.NoError(t, from.SetWriteDeadline(time.Now().Add(20*time.Second)))
 	done := make(chan struct{})
 	go func() {

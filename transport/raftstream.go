@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// raftListener hands connections of class Raft to the log's own transport.
+// raftListener passes connections of class Raft to the log's own transport.
 type raftListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -20,9 +20,9 @@ func newRaftListener(addr string) *raftListener {
 	return &raftListener{conns: make(chan net.Conn), closed: make(chan struct{}), addr: addr}
 }
 
-// RaftListener returns the listener whose connections are those of class Raft,
-// each from another metadata server of the cluster, authenticated, and from
-// then on raw bytes. Its address is the server's first one.
+// RaftListener returns the listener of connections of class Raft. Each comes from
+// another metadata server of the cluster, is authenticated, and then carries raw
+// bytes. Its address is the server's first one.
 func (s *Server) RaftListener() net.Listener { return s.raft }
 
 func (l *raftListener) setAddr(addr string) {
@@ -73,20 +73,20 @@ type raftAddr string
 func (raftAddr) Network() string  { return "moraine" }
 func (a raftAddr) String() string { return string(a) }
 
-// raftConn tells when it is closed, and whether its ends greet each other.
+// raftConn reports when it is closed, and whether its ends greet each other.
 type raftConn struct {
 	heldConn
 	ungreeted bool
 	once      sync.Once
-	done      chan struct{} // nil on the side that dialed
-	// On the side that dialed:
+	done      chan struct{} // nil on the side that dialled
+	// Only on the side that dialled:
 	expiry *time.Timer // ends it with its certificates
 	remote Peer
-	drop   func() // has the pool forget it
+	drop   func() // makes the pool forget it
 }
 
-// Ungreeted reports whether the other end is of an earlier release, which knows
-// of no greeting at the beginning of such a connection.
+// Ungreeted reports whether the other end is of an earlier release, which does not
+// send a greeting at the beginning of such a connection.
 func (c *raftConn) Ungreeted() bool { return c.ungreeted }
 
 func (c *raftConn) Close() error {

@@ -10,13 +10,13 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// pieceSize is how much of a payload is handed to `each` at once, in bytes:
-// small enough to be in cache still when it is summed.
+// pieceSize is how many bytes of a payload are passed to `each` at once: few enough
+// to be still in the processor's cache when they are checksummed.
 const pieceSize = 256 << 10
 
 // Sizes of a reader's buffer, in bytes: during the handshake and, after it, by
-// class. A bulk connection's is small, since the part of a payload that it
-// happens to take in must be copied out.
+// class. A bulk connection's buffer is small, since the part of a payload that it
+// receives must be copied out.
 const (
 	helloReadBuffer   = 2 << 10
 	controlReadBuffer = 32 << 10
@@ -30,19 +30,19 @@ func readBuffer(c Class) int {
 	return bulkReadBuffer
 }
 
-// reader takes frames off a connection. One goroutine uses it at a time.
+// reader reads frames from a connection. One goroutine uses it at a time.
 type reader struct {
 	src  io.Reader
 	buf  []byte
 	r, w int // buf[r:w] is read and not yet used
 
-	// interrupted, if not nil, is called when a read ran into a deadline, and
-	// says whether to go on; the reader itself sets no deadlines.
+	// interrupted, if not nil, is called when a read exceeded a deadline, and
+	// decides whether to continue; the reader itself sets no deadlines.
 	interrupted func() error
 	// last is when bytes last arrived, in nanoseconds of the connection's clock.
 	now  func() int64
 	last atomic.Int64
-	// bytes counts what arrived.
+	// bytes counts the received bytes.
 	bytes atomic.Uint64
 }
 
@@ -52,8 +52,8 @@ func newReader(src io.Reader, size int, now func() int64) *reader {
 	return r
 }
 
-// resize gives the reader a buffer of another size, which must hold what is
-// buffered.
+// resize gives the reader a buffer of another size, which must hold the buffered
+// bytes.
 func (r *reader) resize(size int) {
 	buf := make([]byte, max(size, r.w-r.r))
 	r.w = copy(buf, r.buf[r.r:r.w])
@@ -105,8 +105,8 @@ func (r *reader) fill(n int) error {
 	return nil
 }
 
-// Read implements io.Reader, so that what is buffered is not lost when a
-// connection changes hands.
+// Read implements io.Reader, so that buffered bytes are not lost when a connection
+// changes hands.
 func (r *reader) Read(p []byte) (int, error) {
 	if r.r < r.w {
 		n := copy(p, r.buf[r.r:r.w])
@@ -116,7 +116,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.read(p)
 }
 
-// full reads exactly len(p) bytes, straight into p beyond what is buffered.
+// full reads exactly len(p) bytes, directly into p after the buffered ones.
 func (r *reader) full(p []byte) error {
 	n := copy(p, r.buf[r.r:r.w])
 	r.r += n
@@ -171,8 +171,8 @@ func (r *reader) header(h *header) error {
 	return err
 }
 
-// message reads the message that h announces into a buffer that the caller
-// releases, and checks its CRC.
+// message reads the message after header h into a buffer that the caller releases,
+// and verifies its CRC.
 func (r *reader) message(h *header) (*buffer, error) {
 	b := getBuffer(int(h.messageLen))
 	if err := r.full(b.b); err != nil {
@@ -181,7 +181,7 @@ func (r *reader) message(h *header) (*buffer, error) {
 	}
 	if got := crc.Sum(b.b); got != h.messageCRC {
 		b.release()
-		return nil, badFrame("the message's CRC is %08x, not %08x", got, h.messageCRC)
+		return nil, badFrame("message checksum mismatch: CRC is %08x, not %08x", got, h.messageCRC)
 	}
 	return b, nil
 }
@@ -221,14 +221,14 @@ func (r *reader) discard(n int) error {
 	return nil
 }
 
-// lost turns the end of a connection into the error that its requests get.
+// lost turns the end of a connection into the error of its requests.
 func lost(ref string, err error) error {
 	var e *moraine.Error
 	if errors.As(err, &e) && e.Kind != moraine.Corrupt {
 		return err
 	}
 	if err == io.EOF {
-		err = errors.New("the peer closed the connection")
+		err = errors.New("peer closed the connection")
 	}
 	return &moraine.Error{Op: "transport", Ref: ref, Kind: moraine.Unavailable, Err: err}
 }

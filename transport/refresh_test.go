@@ -14,13 +14,13 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// gate holds back looks for the key of a token, as a server does at every token
-// that it is shown.
+// gate delays look-ups of a token's key, which a server makes for every presented
+// token.
 type gate struct {
 	keys transport.Keys
 
-	mu      sync.Mutex // guards what follows
-	next    bool       // the next look is held back
+	mu      sync.Mutex // guards the fields below
+	next    bool       // delay the next look-up
 	unknown bool       // no key is known
 	held    chan struct{}
 	open    chan struct{}
@@ -41,7 +41,7 @@ func (g *gate) find(id uint64) ed25519.PublicKey {
 	return g.keys(id)
 }
 
-// set has change take effect before the next look.
+// set applies change before the next look-up.
 func (g *gate) set(change func(g *gate)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -53,7 +53,7 @@ func (g *gate) holdNext() {
 }
 
 // gated is a chunkserver behind a gate, and a client of it whose first token is
-// valid for first. expires is of the token that the last put came under.
+// valid for first. expires is that of the token of the last put.
 func gated(t *testing.T, first time.Duration) (g *gate, a *authority, expires *atomic.Int64, p *transport.Pool, c transport.Chunks, reg *prometheus.Registry) {
 	n := network{mode: transport.Insecure}
 	a, expires = newAuthority(t), new(atomic.Int64)
@@ -74,8 +74,9 @@ func gated(t *testing.T, first time.Duration) (g *gate, a *authority, expires *a
 	return g, a, expires, p, p.Chunks("n1", s.Addresses()), reg
 }
 
-// A connection that is being made with a token that is replaced meanwhile is
-// made again with the new one: the caller does not see the refusal of the old.
+// If a token is replaced while a connection is being made with it, the connection
+// is made again with the new one. The caller does not see the refusal of the old
+// token.
 func TestTokenReplacedWhileDialling(t *testing.T) {
 	g, a, _, p, c, _ := gated(t, -time.Second)
 	g.holdNext()
@@ -87,8 +88,8 @@ func TestTokenReplacedWhileDialling(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// Of two tokens that are set one soon after the other the newer one stays,
-// however long the server took over the first.
+// If two tokens are set in quick succession, the newer one stays, however long the
+// server took over the first.
 func TestTokensAreShownInTheirOrder(t *testing.T) {
 	g, a, expires, p, c, reg := gated(t, time.Hour)
 	ctx := testContext(t)
@@ -99,7 +100,7 @@ func TestTokensAreShownInTheirOrder(t *testing.T) {
 	<-g.held
 	after := time.Now().Add(2*time.Hour + time.Minute).Unix()
 	p.SetToken(a.token(t, "c1", 3*time.Hour))
-	for range 3 { // what was sent beside the refresh that is held back has arrived
+	for range 3 { // what was sent beside the delayed refresh has arrived
 		_, err = put(ctx, c, 1, []byte("x"))
 		require.NoError(t, err)
 	}
@@ -110,7 +111,7 @@ func TestTokensAreShownInTheirOrder(t *testing.T) {
 	require.Greater(t, expires.Load(), after, "the server has the newer token")
 }
 
-// A server that has not heard of a token's key yet is shown the token again.
+// A token is presented again to a server that does not know its key yet.
 func TestTokenOfAKeyNotKnownYetIsShownAgain(t *testing.T) {
 	g, a, expires, p, c, _ := gated(t, time.Hour)
 	ctx := testContext(t)
@@ -121,7 +122,7 @@ func TestTokenOfAKeyNotKnownYetIsShownAgain(t *testing.T) {
 	after := time.Now().Add(time.Hour + time.Minute).Unix()
 	p.SetToken(a.token(t, "c1", 3*time.Hour))
 	<-g.held
-	close(g.open) // refused: the key is not known
+	close(g.open) // refused: the key is unknown
 	_, err = put(ctx, c, 1, []byte("x"))
 	require.NoError(t, err, "the former token is good still")
 	g.set(func(g *gate) { g.unknown = false })

@@ -46,7 +46,7 @@ func (s chunksClient) Put(ctx context.Context, req *wire.PutChunk, data ...[]byt
 func (s chunksClient) Get(ctx context.Context, req *wire.GetChunk, dst []byte, each func([]byte)) (*wire.GetChunkReply, int, error) {
 	if uint64(len(dst)) < req.Length {
 		return nil, 0, &moraine.Error{Op: "transport.Get", Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%d bytes asked for, a buffer of %d given", req.Length, len(dst))}
+			Err: fmt.Errorf("request for %d bytes with a buffer of %d", req.Length, len(dst))}
 	}
 	reply := new(wire.GetChunkReply)
 	n, err := s.caller.Call(ctx, &Call{Kind: KindGetChunk, Class: Bulk, Message: req, Reply: reply, Dst: dst[:req.Length], Each: each})
@@ -63,7 +63,7 @@ func (s chunksClient) Get(ctx context.Context, req *wire.GetChunk, dst []byte, e
 func (s chunksClient) GetPiece(ctx context.Context, req *wire.GetPiece, dst []byte, each func([]byte)) (*wire.GetPieceReply, int, error) {
 	if uint64(len(dst)) < req.Length {
 		return nil, 0, &moraine.Error{Op: "transport.GetPiece", Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%d bytes asked for, a buffer of %d given", req.Length, len(dst))}
+			Err: fmt.Errorf("request for %d bytes with a buffer of %d", req.Length, len(dst))}
 	}
 	reply := new(wire.GetPieceReply)
 	n, err := s.caller.Call(ctx, &Call{Kind: KindGetPiece, Class: Bulk, Message: req, Reply: reply, Dst: dst[:req.Length], Each: each})
@@ -88,8 +88,7 @@ func (s chunksClient) Sync(ctx context.Context, req *wire.SyncDevices) (*wire.Sy
 	return reply, nil
 }
 
-// Stat implements Chunks. It goes over a control connection, which needs no
-// token.
+// Stat implements Chunks. It uses a control connection, which needs no token.
 func (s chunksClient) Stat(ctx context.Context, req *wire.StatDevices) (*wire.StatDevicesReply, error) {
 	reply := new(wire.StatDevicesReply)
 	if _, err := s.caller.Call(ctx, &Call{Kind: KindStatDevices, Class: Control, Message: req, Reply: reply}); err != nil {

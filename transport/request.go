@@ -13,24 +13,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// request is one request under way. It is its own context, which ends with the
-// connection, at the caller's deadline, or when the caller cancels: the standard
-// library's would cost a timer and two allocations for each request, of which
-// hardly one ever lives to its deadline. (A context that a handler derives from
-// it costs a goroutine, since the library does not know this one.)
+// request is one running request. It is its own context, which ends with the
+// connection, at the caller's deadline, or when the caller cancels. The standard
+// library's context would cost a timer and two allocations for each request,
+// although hardly any request reaches its deadline. (A context that a handler
+// derives from it costs a goroutine, since the library does not know this type.)
 type request struct {
 	conn    *serverConn
 	header  header
 	message *buffer
 	payload *connPayload
 	peer    *Peer
-	// began is when the request arrived, until its deadline (0: none), in
+	// began is the arrival of the request and until its deadline (0: none), in
 	// nanoseconds of the connection's clock.
 	began, until int64
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	err  error
-	done chan struct{} // nil until somebody wants to wait
+	done chan struct{} // nil until the first wait
 }
 
 var _ context.Context = (*request)(nil)
@@ -131,7 +131,7 @@ func (q *request) handle() (resp *Response, err error) {
 	}
 	m := newMessage(q.header.kind)
 	if m == nil {
-		return nil, &moraine.Error{Op: "transport", Kind: moraine.Unimplemented, Err: fmt.Errorf("request kind %d", q.header.kind)}
+		return nil, &moraine.Error{Op: "transport", Kind: moraine.Unimplemented, Err: fmt.Errorf("unknown request kind %d", q.header.kind)}
 	}
 	if err := proto.Unmarshal(q.message.b, m); err != nil {
 		return nil, &moraine.Error{Op: q.header.kind.String(), Kind: moraine.InvalidArgument, Err: err}
@@ -143,7 +143,7 @@ func (q *request) handle() (resp *Response, err error) {
 		if v := recover(); v != nil {
 			c.server.metrics.panics.Inc()
 			c.server.log.Error("handler panicked", "kind", q.header.kind.String(), "trace", q.header.trace.String(), "panic", v, "stack", string(debug.Stack()))
-			resp, err = nil, &moraine.Error{Op: q.header.kind.String(), Ref: c.server.cfg.Node, Kind: moraine.Internal, Err: fmt.Errorf("the server failed: %v", v)}
+			resp, err = nil, &moraine.Error{Op: q.header.kind.String(), Ref: c.server.cfg.Node, Kind: moraine.Internal, Err: fmt.Errorf("server failed: %v", v)}
 		}
 	}()
 	req := &Request{Kind: q.header.kind, Class: c.class, Peer: q.peer, Message: m, Trace: q.header.trace}
@@ -152,12 +152,12 @@ func (q *request) handle() (resp *Response, err error) {
 	}
 	resp, err = c.server.deps.Handler.Serve(q, req)
 	if err == nil && (resp == nil || resp.Message == nil || !resp.Message.ProtoReflect().IsValid()) {
-		err = &moraine.Error{Op: q.header.kind.String(), Kind: moraine.Internal, Err: fmt.Errorf("the handler gave no answer")}
+		err = &moraine.Error{Op: q.header.kind.String(), Kind: moraine.Internal, Err: fmt.Errorf("handler gave no answer")}
 	}
 	return resp, err
 }
 
-// newMessage returns an empty message of a request of kind k, nil for an
+// newMessage returns an empty message for a request of kind k, or nil for an
 // unknown one.
 func newMessage(k Kind) proto.Message {
 	switch k {
@@ -179,12 +179,12 @@ func newMessage(k Kind) proto.Message {
 	return nil
 }
 
-// permitted refuses what the connection may no longer do.
+// permitted refuses what the connection is no longer allowed to do.
 func (c *serverConn) permitted(q *request) error {
 	if now := c.server.incarnation(); now != c.incarnation && c.incarnation != 0 && now != 0 {
 		c.sendGoAway()
 		return &moraine.Error{Op: "transport", Ref: c.server.cfg.Node, Kind: moraine.Unavailable,
-			Err: fmt.Errorf("the metadata's incarnation changed from %d to %d: connect again", c.incarnation, now)}
+			Err: fmt.Errorf("metadata incarnation changed from %d to %d: connect again", c.incarnation, now)}
 	}
 	if q.peer.Token == nil || q.header.kind == KindRefreshToken {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Revocations is a list of certificates that are not taken any more. It never
+// Revocations is a list of certificates that are no longer accepted. It never
 // changes, and may be used concurrently; nil is an empty one.
 type Revocations struct {
 	list    []*wire.Revocation
@@ -20,7 +20,7 @@ type Revocations struct {
 	nodes   map[string][]*wire.Revocation
 }
 
-// NewRevocations returns the list of all; it keeps all, which must not change.
+// NewRevocations returns the list of all. It keeps all, which must not change.
 func NewRevocations(all []*wire.Revocation) *Revocations {
 	r := &Revocations{list: all, keys: map[pki.KeyID]bool{}, serials: map[string]bool{}, nodes: map[string][]*wire.Revocation{}}
 	sum := fnv.New64a()
@@ -33,7 +33,7 @@ func NewRevocations(all []*wire.Revocation) *Revocations {
 		case w.Node != "":
 			r.nodes[w.Node] = append(r.nodes[w.Node], w)
 		}
-		b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(w) // of plain fields: it cannot fail
+		b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(w) // plain fields only: it cannot fail
 		sum.Write(b)
 		sum.Write([]byte{0})
 	}
@@ -43,7 +43,7 @@ func NewRevocations(all []*wire.Revocation) *Revocations {
 	return r
 }
 
-// Version tells lists apart: it is 0 for an empty one.
+// Version distinguishes lists; it is 0 for an empty one.
 func (r *Revocations) Version() uint64 {
 	if r == nil {
 		return 0
@@ -51,7 +51,7 @@ func (r *Revocations) Version() uint64 {
 	return r.version
 }
 
-// List returns what NewRevocations was given.
+// List returns the argument of NewRevocations.
 func (r *Revocations) List() []*wire.Revocation {
 	if r == nil {
 		return nil
@@ -59,7 +59,7 @@ func (r *Revocations) List() []*wire.Revocation {
 	return r.list
 }
 
-// Servers returns the part of the list that a server's certificate may be on: what a
+// Servers returns the entries that may match a server's certificate: all that a
 // client needs. It has no names of users.
 func (r *Revocations) Servers() *Revocations {
 	var some []*wire.Revocation
@@ -71,9 +71,9 @@ func (r *Revocations) Servers() *Revocations {
 	return NewRevocations(some)
 }
 
-// Has reports whether the certificate of p was revoked: its key, its serial number, or
-// all of its node that were issued up to some time. A peer without a certificate is
-// never on the list.
+// Has reports whether the certificate of p was revoked: by its key, by its serial
+// number, or with all of its node issued up to some time. A peer without a
+// certificate is never on the list.
 func (r *Revocations) Has(p *Peer) bool {
 	if r.Version() == 0 || p == nil || p.Key.IsZero() {
 		return false

@@ -6,12 +6,12 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A server whose certificate was revoked is, to its callers, one that does not answer:
-// the error is Unavailable, so that they go to others. A pool ends its connections as soon
-// as it gets the list, and looks again each second, since a connection may have been
-// accepted under the list before.
+// Callers treat a server with a revoked certificate like one that does not answer:
+// the error is Unavailable, so that they use others. A pool ends its connections as
+// soon as it gets the list. It checks again each second, since a connection may
+// have been accepted under the previous list.
 
-// SetRevoked implements Dialer. r may have been given before; it must not change.
+// SetRevoked implements Dialer. r may be the same as before; it must not change.
 func (p *Pool) SetRevoked(r *Revocations) {
 	p.revoked.Store(r)
 	for _, pr := range p.known() {
@@ -29,13 +29,13 @@ func (p *Pool) SetRevoked(r *Revocations) {
 	p.mu.Unlock()
 	for _, c := range streams {
 		if err := p.refuses(&c.remote); err != nil {
-			p.log.Info("stream of the log ended", "err", err)
+			p.log.Info("log stream closed", "err", err)
 			c.Close() //nolint:errcheck // the log sees that it is gone
 		}
 	}
 }
 
-// refuses returns why no connection to server may be, nil where one may.
+// refuses returns why no connection to server is allowed, or nil if one is.
 func (p *Pool) refuses(server *Peer) error {
 	if !p.revoked.Load().Has(server) {
 		return nil
@@ -44,14 +44,14 @@ func (p *Pool) refuses(server *Peer) error {
 		Err: fmt.Errorf("the certificate of %s %s was revoked (`moraine cert revoke --list`): the server needs one with another key", server.Role, server.Node)}
 }
 
-// checkRevoked ends the connection where its server's certificate was revoked.
+// checkRevoked ends the connection if its server's certificate was revoked.
 func (c *clientConn) checkRevoked() {
 	if err := c.pool.refuses(&c.remote); err != nil {
 		c.close(err)
 	}
 }
 
-// holdStream makes a stream of the log known until it is closed, unless its server's
+// holdStream registers a stream of the log until it is closed, unless its server's
 // certificate was revoked.
 func (p *Pool) holdStream(c *raftConn) error {
 	c.drop = func() {
@@ -66,6 +66,7 @@ func (p *Pool) holdStream(c *raftConn) error {
 	}
 	p.streams[c] = struct{}{}
 	p.mu.Unlock()
-	// Only now: a list that came before this was seen by nobody else.
+	// Check only now: a list that came before the registration did not see this
+	// stream.
 	return p.refuses(&c.remote)
 }

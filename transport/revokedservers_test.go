@@ -12,9 +12,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestCallersLeaveRevokedServers: a pool that gets a list of revoked certificates ends the
-// connections to servers that are on it, of every class and with calls under way, and makes
-// no other ones until the list has them no more. Another server with another key is served.
+// TestCallersLeaveRevokedServers: a pool that gets a list of revoked certificates
+// ends the connections to servers on it, of every class and with running calls. It
+// makes no new ones until the list no longer has them. Another server with another
+// key is served.
 func TestCallersLeaveRevokedServers(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -92,8 +93,8 @@ func TestCallersLeaveRevokedServers(t *testing.T) {
 	}
 }
 
-// TestARevokedServerIsBackWithAnotherKey: callers in mode crc, who remember a key that they
-// agreed on with a server, go back to it when its certificate was replaced.
+// TestARevokedServerIsBackWithAnotherKey: callers in mode crc, which remember a key
+// agreed with a server, return to it after its certificate was replaced.
 func TestARevokedServerIsBackWithAnotherKey(t *testing.T) {
 	a := newAuthority(t)
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {

@@ -12,11 +12,11 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// In mode crc a bulk connection is in clear, so that a token goes over it sealed:
-// a nonce of 12 bytes and AES-256-GCM, under a key that both ends derive from that
-// of their control connection.
+// In mode crc a bulk connection is unencrypted, so a token is sealed on it: a nonce
+// of 12 bytes and AES-256-GCM, under a key that both ends derive from that of their
+// control connection.
 
-// tokenKeyLabel keeps the key of tokens apart from that of proofs.
+// tokenKeyLabel separates the key of tokens from that of proofs.
 const tokenKeyLabel = "moraine token"
 
 func tokenCipher(dataKey []byte) (cipher.AEAD, error) {
@@ -29,8 +29,8 @@ func tokenCipher(dataKey []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// sealToken returns what a connection with dataKey carries of token: the token
-// itself where dataKey is nil, since the connection is encrypted then.
+// sealToken returns token as sent on a connection with dataKey. If dataKey is nil
+// the connection is encrypted, and this is the token itself.
 func sealToken(dataKey, token []byte) ([]byte, error) {
 	if dataKey == nil || len(token) == 0 {
 		return token, nil
@@ -51,13 +51,13 @@ func openToken(dataKey, sealed []byte) ([]byte, error) {
 	}
 	aead, err := tokenCipher(dataKey)
 	if err == nil && len(sealed) < aead.NonceSize() {
-		err = errors.New("it is too short")
+		err = errors.New("token is too short")
 	}
 	if err == nil {
 		sealed, err = aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], nil)
 	}
 	if err != nil {
-		return nil, &moraine.Error{Op: "transport.token", Kind: moraine.Unauthenticated, Err: fmt.Errorf("the token was not sealed for this connection: %w", err)}
+		return nil, &moraine.Error{Op: "transport.token", Kind: moraine.Unauthenticated, Err: fmt.Errorf("token was not sealed for this connection: %w", err)}
 	}
 	return sealed, nil
 }

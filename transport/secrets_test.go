@@ -33,8 +33,8 @@ func (p *tap) has(b []byte) bool {
 	return bytes.Contains(p.seen, b)
 }
 
-// TestNoTokenOnTheWire: neither the token of a hello nor the one that replaces it is
-// readable for a listener. In mode crc the bytes of a chunk are.
+// TestNoTokenOnTheWire: an eavesdropper can read neither the token of a hello nor
+// the one that replaces it. In mode crc it can read the bytes of a chunk.
 func TestNoTokenOnTheWire(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		n := network{mode: mode}
@@ -67,8 +67,8 @@ func TestNoTokenOnTheWire(t *testing.T) {
 	}
 }
 
-// TestTheLogIsEncrypted: nothing of a connection of class Raft is readable for a
-// listener, in mode crc either, and such a connection in clear is refused.
+// TestTheLogIsEncrypted: an eavesdropper can read nothing of a connection of class
+// Raft, also in mode crc. An unencrypted one is refused.
 func TestTheLogIsEncrypted(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		n := network{mode: mode}

@@ -14,33 +14,33 @@ import (
 // serverConn is the accepting end of one connection.
 //
 // One goroutine at a time is its reader. A request without a payload gets a
-// goroutine of its own. A request with one is served by the reader itself,
-// which takes the payload off the connection without a switch; once it has, a
-// fresh goroutine becomes the reader, and the old one goes on with the request.
+// goroutine of its own. The reader itself serves a request with one, and reads the
+// payload without a switch of goroutines. After that a fresh goroutine becomes the
+// reader, and the old one continues with the request.
 type serverConn struct {
 	server      *Server
 	class       Class
 	stream      stream
 	r           *reader
 	w           *writer
-	incarnation uint64 // as of the hello; 0: not known
-	features    uint64 // that both ends have
+	incarnation uint64 // as of the hello; 0: unknown
+	features    uint64 // features that both ends have
 	ctx         context.Context
 	cancel      context.CancelFunc
 	peer        atomic.Pointer[Peer]
-	slots       chan struct{} // one for each request that may be under way
+	slots       chan struct{} // one for each request that may run
 	routine     goroutines    // reader, requests, writers
 
-	// payloadAt is when the reading of a payload began, 0 while none is read.
+	// payloadAt is when the read of a payload began, 0 while none is read.
 	payloadAt atomic.Int64
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	requests map[uint64]*request
 	inFlight int
 	expiry   *time.Timer // runs expire; nil before the first deadline
 	expireAt int64       // when expiry fires, 0 when it does not
 	goneAway bool
-	empty    chan struct{} // closed when nothing is in flight after goneAway
+	empty    chan struct{} // closed when no request runs after goneAway
 	closed   bool
 	err      error
 
@@ -56,16 +56,16 @@ func newServerConn(ctx context.Context, s *Server, class Class, st stream, r *re
 	return c
 }
 
-// serveUntilClosed reads requests, and returns when the connection has ended
-// with all that began on it.
+// serveUntilClosed reads requests, and returns when the connection and everything
+// started on it have ended.
 func (c *serverConn) serveUntilClosed() {
 	c.routine.run(c.readLoop)
 	c.routine.wait()
 	c.traffic.report(c.server.metrics, sideServer, c.class, c.w.bytes.Load(), c.r.bytes.Load())
 }
 
-// readLoop is the reader, until the connection ends or another goroutine has
-// become it.
+// readLoop is the reader, until the connection ends or another goroutine becomes
+// the reader.
 func (c *serverConn) readLoop() {
 	var h header
 	for {
@@ -84,8 +84,8 @@ func (c *serverConn) readLoop() {
 	}
 }
 
-// receive handles the frame that h begins. It returns false where another
-// goroutine has become the reader.
+// receive handles the frame after header h. It returns false if another goroutine
+// has become the reader.
 func (c *serverConn) receive(h *header) (bool, error) {
 	switch {
 	case h.flags&flagCancel != 0:
@@ -124,7 +124,7 @@ func (c *serverConn) receive(h *header) (bool, error) {
 	return true, c.r.discard(int(h.payloadLen))
 }
 
-// awaitSlot takes a slot for the request that h begins. Where none comes free until the
+// awaitSlot takes a slot for the request of header h. If none is free until the
 // request's deadline, the request is answered with Timeout: refused.
 func (c *serverConn) awaitSlot(h *header) (refused bool, err error) {
 	wait := c.server.requestSlots
@@ -149,7 +149,7 @@ func (c *serverConn) awaitSlot(h *header) (refused bool, err error) {
 func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
 	old := c.peer.Load()
 	if old.Token == nil {
-		return nil, &moraine.Error{Op: "transport", Ref: old.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf("this connection has no token")}
+		return nil, &moraine.Error{Op: "transport", Ref: old.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf("connection has no token")}
 	}
 	token, err := openToken(old.dataKey, t.Token)
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *serverConn) refreshToken(t *wire.RefreshToken) (*Response, error) {
 	return &Response{Message: &wire.Done{}}, nil
 }
 
-// begin makes a request known, so that it can be cancelled, and ends in time.
+// begin registers a request, so that it can be cancelled and ends in time.
 func (c *serverConn) begin(q *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,9 +188,9 @@ func (c *serverConn) end(q *request) {
 	c.signalLocked()
 }
 
-// expireNextLocked has expire run at t. One timer serves all requests of a
-// connection: their deadlines come about in the order in which they did, so
-// that it is set anew once in the time that callers wait, not for each.
+// expireNextLocked makes expire run at t. One timer serves all requests of a
+// connection. Their deadlines come roughly in the order of the requests, so the
+// timer is set once in the time that callers wait, not for each request.
 func (c *serverConn) expireNextLocked(t int64) {
 	c.expireAt = t
 	left := time.Duration(t - c.server.now())
@@ -201,7 +201,7 @@ func (c *serverConn) expireNextLocked(t int64) {
 	}
 }
 
-// expire ends the requests whose deadline has come.
+// expire ends the requests whose deadline has passed.
 func (c *serverConn) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +224,7 @@ func (c *serverConn) expire() {
 	}
 }
 
-// signalLocked tells who drains that nothing is in flight.
+// signalLocked signals drain when no request runs.
 func (c *serverConn) signalLocked() {
 	if c.goneAway && c.inFlight == 0 {
 		select {
@@ -235,7 +235,7 @@ func (c *serverConn) signalLocked() {
 	}
 }
 
-// reply sends a handler's answer, and sees to it that it is released.
+// reply sends a handler's answer, and ensures that it is released.
 func (c *serverConn) reply(q *header, resp *Response, err error) {
 	h := header{class: c.class, kind: q.kind, flags: flagReply, id: q.id, trace: q.trace, incarnation: c.incarnation}
 	var head *buffer
@@ -246,7 +246,7 @@ func (c *serverConn) reply(q *header, resp *Response, err error) {
 		}
 		h.payloadLen = uint32(size)
 		if size > MaxPayload {
-			err = &moraine.Error{Op: q.kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("a payload of %d bytes", size)}
+			err = &moraine.Error{Op: q.kind.String(), Kind: moraine.TooLarge, Err: fmt.Errorf("payload of %d bytes is too large", size)}
 		} else {
 			head, err = encodeFrame(&h, resp.Message)
 		}
@@ -267,7 +267,7 @@ func (c *serverConn) reply(q *header, resp *Response, err error) {
 	if len(c.slots) > 1 {
 		how = inCrowd
 	}
-	// A failed send closes the connection, and releases.
+	// A failed send closes the connection, and releases the payload.
 	if size == 0 && resp.Release == nil {
 		c.w.sendSmall(head, how) //nolint:errcheck // see above
 		return
@@ -275,7 +275,7 @@ func (c *serverConn) reply(q *header, resp *Response, err error) {
 	c.w.send(&outFrame{head: head, payload: resp.Payload, release: resp.Release}, how) //nolint:errcheck // see above
 }
 
-// sendGoAway tells the caller to use another connection.
+// sendGoAway makes the caller use another connection.
 func (c *serverConn) sendGoAway() {
 	c.mu.Lock()
 	first := !c.goneAway && !c.closed
@@ -290,11 +290,11 @@ func (c *serverConn) sendGoAway() {
 	}
 }
 
-// drained is closed when, after sendGoAway, nothing is in flight.
+// drained is closed when, after sendGoAway, no request runs.
 func (c *serverConn) drained() <-chan struct{} { return c.empty }
 
 // close ends the connection and the contexts of its requests. It may be called
-// more than once.
+// repeatedly.
 func (c *serverConn) close(err error) {
 	c.mu.Lock()
 	if c.closed {
@@ -317,7 +317,7 @@ func (c *serverConn) close(err error) {
 	c.w.stop(lost("", err))
 }
 
-// check looks after the connection, every second or so.
+// check supervises the connection, every second or so.
 func (c *serverConn) check(now int64) {
 	cfg := &c.server.cfg
 	c.traffic.report(c.server.metrics, sideServer, c.class, c.w.bytes.Load(), c.r.bytes.Load())

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxInFlight bounds what either end believes of the other's limits.
+// maxInFlight limits which of the other's limits either end accepts.
 const maxInFlight = 64 << 10
 
-// ServerConfig says who serves, where, and within which bounds.
+// ServerConfig says who serves, where, and with which limits.
 type ServerConfig struct {
 	// Addresses to listen at: host:port (port 0: any) or unix:PATH.
 	Addresses []string
@@ -33,46 +33,45 @@ type ServerConfig struct {
 	Release string
 
 	// ShortCircuit also listens at a unix socket beside each TCP address, which
-	// chunkservers' callers on the same host find by themselves.
+	// callers on the same host find by themselves.
 	ShortCircuit bool
 
-	// MaxConnections bounds connections of all classes (16,384).
+	// MaxConnections limits connections of all classes (16,384).
 	MaxConnections int
-	// MaxControl and MaxBulk bound the requests under way on one connection
-	// (1,024 and 256).
+	// MaxControl and MaxBulk limit the running requests of one connection (1,024
+	// and 256).
 	MaxControl, MaxBulk int
-	// HandshakeTimeout bounds TLS and hello (5 s).
+	// HandshakeTimeout limits TLS and hello (5 s).
 	HandshakeTimeout time.Duration
-	// PingInterval is how often a caller that waits is told that its server
-	// lives (2 s).
+	// PingInterval is how often the server sends a ping to a waiting caller (2 s).
 	PingInterval time.Duration
-	// IdleTimeout closes connections from which nothing was heard (90 s).
+	// IdleTimeout closes connections from which no data arrived (90 s).
 	IdleTimeout time.Duration
-	// StallTimeout closes connections whose peer neither takes nor sends what
-	// it began to (30 s).
+	// StallTimeout closes connections whose peer started to send or receive and
+	// then stopped (30 s).
 	StallTimeout time.Duration
-	// DrainTimeout is how long requests under way may take to end when the
-	// server stops (5 s).
+	// DrainTimeout is how long running requests may take to end when the server
+	// stops (5 s).
 	DrainTimeout time.Duration
 }
 
-// ServerDeps is what a test replaces.
+// ServerDeps are the dependencies that a test replaces.
 type ServerDeps struct {
 	Handler Handler
 	// Identity is required in the modes secure and crc.
 	Identity *pki.Identity
-	// Keys finds the keys of session tokens. Without it no token is good, and
-	// only servers may use bulk connections.
+	// Keys finds the keys of session tokens. Without it no token is valid, and only
+	// servers may use bulk connections.
 	Keys Keys
-	// Incarnation returns the number of the metadata's incarnation, which
-	// rises when metadata is restored from a backup; 0 where it is not known yet.
-	// It is asked for each hello and each request. A connection that was made
-	// under another number gets Unavailable, and ends: its caller may hold what the
-	// older one said. Nil: never known.
+	// Incarnation returns the number of the metadata's incarnation, which grows
+	// when metadata is restored from a backup; 0 while it is unknown. The server
+	// calls it for each hello and each request. A connection made under another
+	// number gets Unavailable, and ends: its caller may hold answers of the older
+	// one. Nil: never known.
 	Incarnation func() moraine.Incarnation
-	// Revoked reports whether a peer's certificate was revoked. It is asked for
-	// each hello, and each second for each connection; nil: none is. It must be
-	// quick and safe for concurrent use.
+	// Revoked reports whether a peer's certificate was revoked. The server calls it
+	// for each hello, and each second for each connection; nil: none is revoked. It
+	// must be quick and safe for concurrent use.
 	Revoked func(*Peer) bool
 	Clock   clock.Clock
 	Log     *slog.Logger
@@ -108,13 +107,13 @@ func (c *ServerConfig) validate(deps *ServerDeps) error {
 	case deps.Handler == nil:
 		return bad("no handler")
 	case len(c.Addresses) == 0:
-		return bad("no address to listen at")
+		return bad("no address to listen at: set Addresses")
 	case c.Mode != Insecure && deps.Identity == nil:
 		return bad("mode %s needs a certificate", c.Mode)
 	case !c.Role.Server():
-		return bad("a %q is no server", c.Role)
+		return bad("role %q is not that of a server", c.Role)
 	case !pki.ValidNode(c.Node):
-		return bad("a node id is needed, not %q", c.Node)
+		return bad("invalid node id %q: set Node", c.Node)
 	case c.MaxConnections < 1 || c.MaxControl < 1 || c.MaxBulk < 1 || c.MaxControl > maxInFlight || c.MaxBulk > maxInFlight:
 		return bad("limits must be 1 to %d", maxInFlight)
 	case min(c.HandshakeTimeout, c.PingInterval, c.IdleTimeout, c.StallTimeout, c.DrainTimeout) < time.Millisecond:
@@ -122,17 +121,17 @@ func (c *ServerConfig) validate(deps *ServerDeps) error {
 	}
 	if c.Mode != Insecure {
 		if claims := deps.Identity.Claims(); claims.Node != c.Node || claims.Role != c.Role || claims.Cluster != c.Cluster {
-			return bad("the certificate is of %s %s in cluster %v, not of %s %s in %v",
+			return bad("certificate is of %s %s in cluster %v, not of %s %s in %v",
 				claims.Role, claims.Node, claims.Cluster, c.Role, c.Node, c.Cluster)
 		}
 	}
 	return nil
 }
 
-// Server accepts connections and hands their requests to one Handler. A handler
-// that panics costs its caller an Internal error, and is logged and counted:
-// requests are independent of each other, and the state that a server must not
-// go on with (a device, a state machine) guards itself.
+// Server accepts connections and passes their requests to one Handler. If a handler
+// panics, its caller gets an Internal error, and the panic is logged and counted.
+// Requests are independent of each other. State that must not survive a panic (a
+// device, a state machine) protects itself.
 type Server struct {
 	cfg      ServerConfig
 	deps     ServerDeps
@@ -142,17 +141,17 @@ type Server struct {
 	start    time.Time
 	routine  goroutines
 	workers  *workers
-	refusals *rate.Limiter // of log lines; the metric counts all
+	refusals *rate.Limiter // limits log lines; the metric counts all
 	raft     *raftListener
 	keys     *keyTable
 	ready    chan struct{}
 	slots    chan struct{} // one for each connection
-	// What is waited for at the bounds of the server and of a connection.
+	// The limits of the server and of a connection that callers wait for.
 	connectionSlots, requestSlots limit.Resource
 
 	cluster atomic.Pointer[moraine.UUID]
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	conns     map[*serverConn]struct{}
 	streams   map[*serverConn]struct{} // of class Raft
 	fresh     handshakes
@@ -182,19 +181,17 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	reports := limit.NewReporter(s.log, s.metrics.waitsExceeded)
 	s.connectionSlots = limit.Resource{Name: "connections of a server", Patience: cfg.HandshakeTimeout, Reports: reports}
 	s.requestSlots = limit.Resource{Name: "requests of a connection", Patience: cfg.StallTimeout, Reports: reports,
-		Advice: "the caller has too many requests under way, or they hang"}
+		Advice: "the caller runs too many requests, or they hang"}
 	s.raft = newRaftListener(cfg.Addresses[0])
 	s.cluster.Store(&cfg.Cluster)
 	return s, nil
 }
 
-// SetCluster tells a server in mode insecure, which has no certificate to know
-// it from, the cluster that it belongs to. Callers of another are refused from
-// then on.
+// SetCluster sets the cluster of a server in mode insecure, which has no
+// certificate that names it. Callers of another cluster are refused from then on.
 func (s *Server) SetCluster(id moraine.UUID) { s.cluster.Store(&id) }
 
-// incarnation is the number of the metadata's incarnation, 0 where it is not
-// known.
+// incarnation is the number of the metadata's incarnation, 0 while it is unknown.
 func (s *Server) incarnation() uint64 {
 	if s.deps.Incarnation == nil {
 		return 0
@@ -205,8 +202,8 @@ func (s *Server) incarnation() uint64 {
 // Ready is closed when the server listens at all its addresses.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Addresses returns where the server listens, once it is ready, with the ports
-// that it was given for port 0.
+// Addresses returns where the server listens, once it is ready, with the actual
+// ports instead of port 0.
 func (s *Server) Addresses() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,15 +213,15 @@ func (s *Server) Addresses() []string {
 // now is the clock of connections: nanoseconds since the server was made.
 func (s *Server) now() int64 { return int64(s.clock.Since(s.start)) }
 
-// Run listens and serves until ctx ends; then it tells callers to go elsewhere,
-// gives requests under way DrainTimeout, and returns nil when all its
-// goroutines have ended. It may be called once.
+// Run listens and serves until ctx ends. Then it sends callers away, gives running
+// requests DrainTimeout, and returns nil when all its goroutines have ended. It may
+// be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listeners, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
-	base, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx while they drain
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx)) // requests outlive ctx during the drain
 	defer cancel()
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
@@ -247,7 +244,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// serveUntil looks after connections until ctx ends or a listener fails.
+// serveUntil supervises connections until ctx ends or a listener fails.
 func (s *Server) serveUntil(ctx context.Context, failed <-chan error) error {
 	tick := s.clock.NewTicker(min(time.Second, s.cfg.PingInterval/2, s.cfg.IdleTimeout/4, s.cfg.StallTimeout/4))
 	defer tick.Stop()
@@ -291,8 +288,8 @@ func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
 	return listeners, nil
 }
 
-// listen opens one listener. A unix socket that nobody answers at is what a
-// killed process left, and is replaced.
+// listen opens one listener. It replaces a unix socket that does not answer: a
+// killed process left it.
 func listen(ctx context.Context, addr string) (net.Listener, error) {
 	network, address := splitAddress(addr)
 	var lc net.ListenConfig
@@ -313,7 +310,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	return lc.Listen(ctx, network, address)
 }
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	var wait time.Duration
 	for {
@@ -335,7 +332,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
-		// Out of file descriptors, most likely: others may free some.
+		// Most likely out of file descriptors: others may free some.
 		wait = min(max(2*wait, 5*time.Millisecond), time.Second)
 		s.log.Warn("cannot accept", "addr", l.Addr().String(), "err", err)
 		select {
@@ -346,10 +343,11 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// awaitConnectionSlot takes a slot for a connection. At the bound the one that has been shaking
-// hands for the longest gives its slot: who proves itself does so at once, so that strangers
-// hold no places. Where all have proved themselves callers wait in the kernel's queue, no longer
-// than their own patience, and the log says so; connections that close free slots.
+// awaitConnectionSlot takes a slot for a connection. At the limit, the connection
+// whose handshake runs longest loses its slot: real callers authenticate at once,
+// so unauthenticated ones cannot hold the slots. If all are authenticated, callers
+// wait in the kernel's queue, within their own timeouts, and the server logs it.
+// Closed connections free slots.
 func (s *Server) awaitConnectionSlot() {
 	for took := false; !took; {
 		select {
@@ -362,7 +360,7 @@ func (s *Server) awaitConnectionSlot() {
 	}
 }
 
-// displace ends the connection that has been shaking hands for the longest.
+// displace ends the connection whose handshake runs longest.
 func (s *Server) displace() {
 	s.mu.Lock()
 	nc := s.fresh.oldest()
@@ -372,7 +370,8 @@ func (s *Server) displace() {
 	}
 }
 
-// serveConn shakes hands and serves one connection, which is tracked, until it ends.
+// serveConn shakes hands and serves one connection, which is tracked, until it
+// ends.
 func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	c, err := s.shake(ctx, nc)
 	s.untrack(nc)
@@ -442,7 +441,7 @@ func (s *Server) all() []*serverConn {
 	return conns
 }
 
-// drain sends callers away and waits for what is under way.
+// drain sends callers away and waits for running requests.
 func (s *Server) drain() {
 	conns := s.all()
 	for _, c := range conns {

@@ -18,14 +18,14 @@ import (
 
 var cluster = moraine.UUID{0xc1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 
-// shelf is a chunkserver that keeps chunks in a map, with hooks that hold it up.
+// shelf is a chunkserver that keeps chunks in a map, with hooks that delay it.
 type shelf struct {
 	mu     sync.Mutex
 	chunks map[moraine.ChunkID][]byte
 	puts   int
 
-	before func(ctx context.Context) error // called by PutChunk before it reads
-	after  func(ctx context.Context) error // called by PutChunk before it answers
+	before func(ctx context.Context) error // PutChunk calls it before it reads
+	after  func(ctx context.Context) error // PutChunk calls it before it answers
 	onGet  func(ctx context.Context) error
 	peers  []*transport.Peer
 	freed  int
@@ -78,7 +78,7 @@ func (s *shelf) GetChunk(ctx context.Context, req *wire.GetChunk) (*wire.GetChun
 	return &wire.GetChunkReply{ChunkLength: uint64(len(b)), PayloadCrc: crc.Sum(part)}, [][]byte{part[:half], part[half:]}, release, nil
 }
 
-// GetPiece gives bytes that tell their offset.
+// GetPiece returns bytes that encode their offset.
 func (s *shelf) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
 	if req.Object == 0 {
 		return nil, nil, nil, &moraine.Error{Op: "piece", Kind: moraine.Unavailable}
@@ -111,7 +111,7 @@ type authority struct {
 	ca   *pki.CA
 	dir  string
 	sign ed25519.PrivateKey
-	// has is the identity that each node has now; none in mode insecure.
+	// has is the current identity of each node; none in mode insecure.
 	has map[string]*pki.Identity
 }
 
@@ -140,7 +140,7 @@ func (a *authority) issue(t testing.TB, r pki.Request) *pki.Identity {
 	return id
 }
 
-// principal is that of the certificate which a client has now.
+// principal is that of a client's current certificate.
 func (a *authority) principal(node string) []byte {
 	p := transport.Peer{Role: transport.RoleClient, Node: node, Scope: "/"}
 	if id := a.has[node]; id != nil {
@@ -232,7 +232,7 @@ func (n network) pool(t testing.TB, a *authority, role transport.Role, node stri
 	return n.poolWith(t, a, transport.PoolConfig{Role: role, Node: node}, nil)
 }
 
-// poolWith is pool with cfg, whose mode and cluster are filled in.
+// poolWith is pool with cfg, whose mode and cluster it fills in.
 func (n network) poolWith(t testing.TB, a *authority, cfg transport.PoolConfig, metrics *transport.Metrics) *transport.Pool {
 	cfg.Mode, cfg.Cluster = n.mode, cluster
 	role, node := cfg.Role, cfg.Node

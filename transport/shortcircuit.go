@@ -11,25 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A caller on the host of a server saves most of TCP: beside each address that a
-// server with ShortCircuit listens at, it listens at a unix socket that is named
-// by that address, and callers in the same network namespace find it there. The
-// name is an abstract one (unix(7)): it is seen within the network namespace
-// alone, as the address is, needs no directory that both sides share, and goes
-// with its process. Whoever answers there has to prove who he is as over TCP, and
-// where nobody can, the caller takes TCP.
+// A caller on the host of a server avoids most of the cost of TCP. A server with
+// ShortCircuit also listens at a unix socket beside each of its addresses, named by
+// that address. Callers in the same network namespace find it there. The name is an
+// abstract one (unix(7)): it is visible only within the network namespace, like the
+// address, needs no shared directory, and ends with its process. A server at the
+// socket must authenticate as over TCP. If that fails, the caller uses TCP.
 //
-// A process of the host that took the name before the server did can hand the proof on
-// and read what follows it in clear, which it could not do with a port that is taken. So
-// where payloads go in clear under certificates (mode crc), only a socket of root or of
-// the caller's own user is talked to.
+// A process of the host that took the name before the server did could forward the
+// proof and then read the unencrypted bytes after it, which is impossible on a port
+// that is taken. In mode crc payloads are unencrypted under certificates. There,
+// callers use only a socket of root or of their own user.
 
-// besideAgain is how long a caller does not try a server's unix sockets again after one
-// at which nobody answered.
+// besideAgain is how long a caller does not retry a server's unix sockets after one
+// did not answer.
 const besideAgain = 30 * time.Second
 
-// shortCircuitName is the unix socket beside a TCP address. One that stands for
-// every address of the host has one name, however it was written.
+// shortCircuitName is the unix socket beside a TCP address. An address that stands
+// for all addresses of the host has one name in every notation.
 func shortCircuitName(ip net.IP, port int) string {
 	host := "*"
 	if !ip.IsUnspecified() {
@@ -38,8 +37,8 @@ func shortCircuitName(ip net.IP, port int) string {
 	return "@moraine/" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// listenShortCircuit opens the unix socket beside l, nil where l is no TCP
-// listener or the name is taken: then callers go on over TCP.
+// listenShortCircuit opens the unix socket beside l. It returns nil if l is no TCP
+// listener or the name is taken: then callers use TCP.
 func (s *Server) listenShortCircuit(ctx context.Context, l net.Listener) net.Listener {
 	at, ok := l.Addr().(*net.TCPAddr)
 	if !ok || !s.cfg.ShortCircuit {
@@ -48,14 +47,15 @@ func (s *Server) listenShortCircuit(ctx context.Context, l net.Listener) net.Lis
 	var lc net.ListenConfig
 	beside, err := lc.Listen(ctx, "unix", shortCircuitName(at.IP, at.Port))
 	if err != nil {
-		s.log.Warn("callers on this host have to use TCP", "addr", at.String(), "err", err)
+		s.log.Warn("unix socket unavailable", "addr", at.String(), "err", err)
 		return nil
 	}
 	return beside
 }
 
-// dialShortCircuit connects to the unix socket beside the TCP address of a
-// server, nil where the address is another host's or nobody listens there who may.
+// dialShortCircuit connects to the unix socket beside the TCP address of a server.
+// It returns nil if the address belongs to another host, or no permitted process
+// listens there.
 func dialShortCircuit(ctx context.Context, address string, mode Mode) net.Conn {
 	at := ownAddress(ctx, address)
 	if at == nil {
@@ -75,8 +75,9 @@ func dialShortCircuit(ctx context.Context, address string, mode Mode) net.Conn {
 	return nil
 }
 
-// credentials are those of the process that listens at the other end of a unix socket,
-// as it began to, or that dialed; nil where the kernel does not tell, or nc is none.
+// credentials are those of the process that listens at the other end of a unix
+// socket, or that dialled. They are nil if the kernel does not report them, or nc
+// is no unix socket.
 func credentials(nc net.Conn) *unix.Ucred {
 	u, ok := nc.(*net.UnixConn)
 	if !ok {
@@ -93,8 +94,8 @@ func credentials(nc net.Conn) *unix.Ucred {
 	return cred
 }
 
-// remoteAddress is what logs call the other end of nc: a unix socket that was dialed
-// from has no name.
+// remoteAddress is the other end of nc for logs: a dialling unix socket has no
+// name.
 func remoteAddress(nc net.Conn) string {
 	if cred := credentials(nc); cred != nil {
 		return fmt.Sprintf("unix socket, process %d of user %d", cred.Pid, cred.Uid)
@@ -102,10 +103,9 @@ func remoteAddress(nc net.Conn) string {
 	return nc.RemoteAddr().String()
 }
 
-// ownAddress resolves host:port, and returns nil where that is not an address of
-// this network namespace. No packet is sent: connecting a UDP socket has the
-// kernel choose what it would send from, and that is the address itself where it
-// is its own.
+// ownAddress resolves host:port, and returns nil if that is not an address of this
+// network namespace. It sends no packet. When a UDP socket connects, the kernel
+// chooses the source address; for an own address that is the address itself.
 func ownAddress(ctx context.Context, address string) *net.UDPAddr {
 	var d net.Dialer
 	probe, err := d.DialContext(ctx, "udp", address)

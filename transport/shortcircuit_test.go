@@ -33,13 +33,13 @@ func newNear(t *testing.T, mode transport.Mode, listen string, shortCircuit bool
 	_, port, err := net.SplitHostPort(k.server.Addresses()[0])
 	require.NoError(t, err)
 	k.address = net.JoinHostPort("127.0.0.1", port)
-	// A busy machine must not make a caller give the socket up.
+	// A busy machine must not make a caller abandon the socket.
 	pool := n.poolWith(t, a, transport.PoolConfig{Role: transport.RoleClient, Node: "c1", DialTimeout: 20 * time.Second}, transport.NewMetrics(k.caller))
 	k.chunks = pool.Chunks("n1", []string{k.address})
 	return k
 }
 
-// open returns how many connections of reg go over network.
+// open returns how many connections of reg use network.
 func open(t *testing.T, reg *prometheus.Registry, network string) (n int) {
 	for name, value := range gathered(t, reg) {
 		if strings.HasPrefix(name, "moraine_transport_connections{") && strings.Contains(name, `network="`+network+`"`) {
@@ -57,9 +57,9 @@ func (k *near) require(t *testing.T, network string) {
 	}
 }
 
-// A caller on the host of a chunkserver comes over its unix socket, in every mode
-// and however the server's address was written; one that has none is reached
-// over TCP.
+// A caller on the host of a chunkserver uses its unix socket, in every mode and
+// every notation of the server's address. A chunkserver without one is reached over
+// TCP.
 func TestShortCircuit(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC, transport.Insecure} {
 		for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
@@ -77,8 +77,8 @@ func TestShortCircuit(t *testing.T) {
 	}
 }
 
-// Whoever took the name of a server's socket, and whatever he answers, callers
-// reach the server over TCP.
+// Whatever process took the name of a server's socket, and whatever it answers,
+// callers reach the server over TCP.
 func TestShortCircuitTakenByAnother(t *testing.T) {
 	for _, mode := range []transport.Mode{transport.Secure, transport.CRC} {
 		for name, answer := range map[string]func(net.Conn){
@@ -111,8 +111,8 @@ func TestShortCircuitTakenByAnother(t *testing.T) {
 	}
 }
 
-// Another server of the cluster under the name is not taken for the one that was
-// asked for.
+// Another server of the cluster under the name is not mistaken for the requested
+// one.
 func TestShortCircuitToAnotherServer(t *testing.T) {
 	k := newNear(t, transport.Insecure, "127.0.0.1:0", false)
 	other := newShelf()
@@ -123,7 +123,7 @@ func TestShortCircuitToAnotherServer(t *testing.T) {
 	require.Empty(t, other.chunks)
 }
 
-// A server whose socket's name is taken serves over TCP.
+// A server whose socket name is taken serves over TCP.
 func TestShortCircuitNameIsTaken(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -138,13 +138,13 @@ func TestShortCircuitNameIsTaken(t *testing.T) {
 	k.require(t, "tcp")
 }
 
-// listenAs listens as another user, which the kernel tells those who dial.
+// listenAs listens as another user, which the kernel reports to callers.
 func listenAs(t *testing.T, uid uintptr, name string) net.Listener {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be another user")
 	}
 	const same = ^uintptr(0)
-	runtime.LockOSThread() // the user of this thread alone changes
+	runtime.LockOSThread() // only the user of this thread changes
 	defer runtime.UnlockOSThread()
 	_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uid, same)
 	require.Zero(t, errno)
@@ -156,9 +156,9 @@ func listenAs(t *testing.T, uid uintptr, name string) net.Listener {
 	return l
 }
 
-// Another user of the host takes the name before the server has it, and hands on all
-// that a caller and the server say to each other. Where that would show him payloads,
-// callers do not talk to him.
+// Another user of the host takes the name before the server, and forwards all
+// messages of a caller and the server. If it could read payloads that way, callers
+// do not use its socket.
 func TestShortCircuitIsNotRelayed(t *testing.T) {
 	k := newNear(t, transport.CRC, "0.0.0.0:0", true)
 	l := listenAs(t, 65534, "@moraine/"+k.address)
@@ -184,5 +184,5 @@ func TestShortCircuitIsNotRelayed(t *testing.T) {
 	}()
 	checkChunks(t, k.chunks, k.shelf)
 	require.Zero(t, read.Load())
-	k.require(t, "unix") // the server's own socket, which is there for all its addresses
+	k.require(t, "unix") // the server's own socket, which covers all its addresses
 }

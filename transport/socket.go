@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userTimeout is how long what was sent may stay unacknowledged, or a peer's
-// window closed, before the kernel gives a TCP connection up.
+// userTimeout is how long sent data may stay unacknowledged, or a peer's window
+// closed, before the kernel ends a TCP connection.
 const userTimeout = 30 * time.Second
 
-// keepAlive finds peers that vanished while nothing was under way.
+// keepAlive detects peers that vanished while the connection was idle.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// tune sets the options of a fresh socket. Failures are left: an option that a
-// kernel lacks only makes a dead peer be noticed later.
+// tune sets the options of a new socket. It ignores failures: a missing kernel
+// option only delays the detection of a dead peer.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

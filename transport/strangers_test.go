@@ -12,8 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestStrangersHoldNoPlaces has strangers take every connection of a server, say nothing, and
-// come again and again: who can prove itself is served all the same, and keeps its connection.
+// TestStrangersHoldNoPlaces has unauthenticated clients take every connection of a
+// server repeatedly and stay silent. A real caller is still served, and keeps its
+// connection.
 func TestStrangersHoldNoPlaces(t *testing.T) {
 	n := network{mode: transport.Secure}
 	a := newAuthority(t)

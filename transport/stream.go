@@ -12,13 +12,13 @@ import (
 // stream is a connection after its handshake.
 type stream interface {
 	net.Conn
-	// writeVec writes all of bufs, which it consumes. A write deadline that
-	// comes ends it with os.ErrDeadlineExceeded and bufs at what is left to
-	// write; another call, even with nothing left, must then complete it.
+	// writeVec writes all of bufs, which it consumes. A write deadline ends it with
+	// os.ErrDeadlineExceeded, and bufs then holds the rest. Another call, even with
+	// an empty rest, must then complete it.
 	writeVec(bufs *net.Buffers) error
 }
 
-// plainStream is a connection in clear: buffers leave in one writev.
+// plainStream is an unencrypted connection: buffers leave in one writev.
 type plainStream struct{ net.Conn }
 
 func (s plainStream) writeVec(bufs *net.Buffers) error {
@@ -26,23 +26,22 @@ func (s plainStream) writeVec(bufs *net.Buffers) error {
 	return err
 }
 
-// tlsStream is an encrypted connection. What a record holds was copied by its
-// encryption anyway, so that records are gathered below it (sink) and leave in
-// large writes.
+// tlsStream is an encrypted connection. Encryption copies the contents of a record
+// anyway. So records are gathered below it (sink) and leave in large writes.
 type tlsStream struct {
 	*tls.Conn
 	sink  *sink
-	small []byte // joins a header and what follows it into one record
+	small []byte // joins a header and its message into one record
 }
 
 const (
 	tlsRecord = 16 << 10
-	// tlsReadBuffer is how much of bulk traffic is fetched at once, encrypted.
+	// tlsReadBuffer is how much encrypted bulk traffic is read at once.
 	tlsReadBuffer = 128 << 10
 	tlsSinkSize   = 128 << 10
 )
 
-// fit fits what is below TLS to a connection of class c.
+// fit adapts the layer below TLS to a connection of class c.
 func (s *tlsStream) fit(c Class) {
 	if c == Control {
 		s.sink.in.resize(controlReadBuffer)
@@ -88,24 +87,23 @@ func (s *tlsStream) flushSmall() error {
 	return err
 }
 
-// Close ends the connection without a farewell: frames tell where they end, and
-// a farewell could block.
+// Close ends the connection without a TLS close message: frames carry their length,
+// and the message could block.
 func (s *tlsStream) Close() error { return s.sink.Conn.Close() }
 
-// sink is the connection below TLS: reads come out of a buffer, since a record
-// is small beside what a read may fetch, and writes are gathered between gather
-// and flush. TLS does not survive a write that fails, so that after the
-// handshake a deadline that comes is hidden from it: what could not be written
-// is kept, and flush tells.
+// sink is the connection below TLS. Reads come from a buffer, since a record is
+// small compared with what one read may return. Writes are gathered between gather
+// and flush. TLS does not survive a failed write, so after the handshake sink hides
+// deadlines from it: it keeps the unwritten bytes, and flush reports the deadline.
 type sink struct {
 	net.Conn
 	in *reader
 
-	mu    sync.Mutex // guards what follows; held over writes, since reading may cause some too (key updates, alerts)
+	mu    sync.Mutex // guards the fields below; held over writes, since reading may cause some too (key updates, alerts)
 	hold  bool
-	late  bool // a deadline came: nothing is written until flush
+	late  bool // a deadline passed: nothing is written until flush
 	ready bool // the handshake is over
-	plain bool // outside of gather and flush writes go straight on, deadlines and all
+	plain bool // outside of gather and flush, writes pass through with their deadlines
 	out   []byte
 }
 
@@ -143,8 +141,8 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// direct tells whether the connection's user writes and sets deadlines by
-// itself, as on a stream of the log.
+// direct sets whether the connection's user writes and sets deadlines itself, as on
+// a stream of the log.
 func (s *sink) direct(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +155,8 @@ func (s *sink) gather() {
 	s.hold, s.ready = true, true
 }
 
-// flush writes what was gathered. It returns os.ErrDeadlineExceeded where a
-// deadline came at any time since gather; nothing is lost then.
+// flush writes the gathered bytes. It returns os.ErrDeadlineExceeded if a deadline
+// passed at any time since gather; nothing is lost then.
 func (s *sink) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +183,7 @@ func (s *sink) flushLocked() error {
 		s.late, err = true, nil
 	}
 	if cap(s.out) > 4*tlsSinkSize && len(s.out) == 0 {
-		s.out = nil // it grew while a deadline had come
+		s.out = nil // it grew after a deadline had passed
 	}
 	return err
 }
@@ -198,5 +196,5 @@ type heldConn struct {
 
 func (c heldConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
-// aLongTimeAgo interrupts a read when it is set as its deadline.
+// aLongTimeAgo as a read deadline interrupts the read.
 var aLongTimeAgo = time.Unix(1, 0)

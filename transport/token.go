@@ -12,11 +12,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Keys finds the public key that a session token was signed with. It returns
-// nil where it does not know the id. It must be safe for concurrent use.
+// Keys finds the public key of a session token. It returns nil for an unknown id.
+// It must be safe for concurrent use.
 type Keys func(id uint64) ed25519.PublicKey
 
-// SignToken returns the token that shows claims.
+// SignToken returns the token for claims.
 func SignToken(key ed25519.PrivateKey, claims *wire.TokenClaims) ([]byte, error) {
 	c, err := proto.Marshal(claims)
 	if err != nil {
@@ -29,24 +29,24 @@ func SignToken(key ed25519.PrivateKey, claims *wire.TokenClaims) ([]byte, error)
 	return token, nil
 }
 
-// VerifyToken checks a token shown by peer at now, and returns its claims.
-// Errors have kind Unauthenticated, WrongCluster, or, where the key is not known
-// here, Unavailable: a server that has just started learns the keys when it
-// registers, and until then it can refuse nobody for good.
+// VerifyToken verifies a token that peer presents at now, and returns its claims.
+// Errors have kind Unauthenticated or WrongCluster, or Unavailable if the key is
+// unknown here. A server that has just started learns the keys when it registers.
+// Until then it cannot refuse a token for good.
 func VerifyToken(token []byte, peer *Peer, keys Keys, now time.Time) (*wire.TokenClaims, error) {
 	bad := func(kind moraine.Kind, format string, args ...any) (*wire.TokenClaims, error) {
 		return nil, &moraine.Error{Op: "transport.token", Ref: peer.Node, Kind: kind, Err: fmt.Errorf(format, args...)}
 	}
 	if len(token) == 0 {
-		return bad(moraine.Unauthenticated, "a %s must show a session token here", peer.Role)
+		return bad(moraine.Unauthenticated, "a %s must present a session token here", peer.Role)
 	}
 	var st wire.SessionToken
 	if err := proto.Unmarshal(token, &st); err != nil {
-		return bad(moraine.Unauthenticated, "the token is damaged: %w", err)
+		return bad(moraine.Unauthenticated, "token is damaged: %w", err)
 	}
 	claims := new(wire.TokenClaims)
 	if err := proto.Unmarshal(st.Claims, claims); err != nil {
-		return bad(moraine.Unauthenticated, "the token is damaged: %w", err)
+		return bad(moraine.Unauthenticated, "token is damaged: %w", err)
 	}
 	var key ed25519.PublicKey
 	if keys != nil {
@@ -54,15 +54,15 @@ func VerifyToken(token []byte, peer *Peer, keys Keys, now time.Time) (*wire.Toke
 	}
 	switch {
 	case len(key) != ed25519.PublicKeySize:
-		return bad(moraine.Unavailable, "the token's key %d is not known here yet", claims.Key)
+		return bad(moraine.Unavailable, "token key %d is not known here yet: try again", claims.Key)
 	case !ed25519.Verify(key, st.Claims, st.Signature):
-		return bad(moraine.Unauthenticated, "the token's signature is wrong")
+		return bad(moraine.Unauthenticated, "token signature is wrong")
 	case !peer.Cluster.IsZero() && string(claims.Cluster) != string(peer.Cluster[:]):
-		return bad(moraine.WrongCluster, "the token is of another cluster")
+		return bad(moraine.WrongCluster, "token is of another cluster")
 	case claims.Node != peer.Node:
-		return bad(moraine.Unauthenticated, "the token was issued to %s", claims.Node)
+		return bad(moraine.Unauthenticated, "token was issued to %s", claims.Node)
 	case !bytes.Equal(claims.Principal, peer.Principal()):
-		return bad(moraine.Unauthenticated, "the token was issued under another certificate of %s: open a new session", claims.Node)
+		return bad(moraine.Unauthenticated, "token was issued under another certificate of %s: open a new session", claims.Node)
 	}
 	if err := checkExpiry(claims, now); err != nil {
 		return bad(moraine.Unauthenticated, "%w", err)
@@ -79,6 +79,6 @@ func checkExpiry(c *wire.TokenClaims, now time.Time) error {
 	return nil
 }
 
-// needsToken reports whether a caller of this role must show a session token
-// on a connection of this class.
+// needsToken reports whether a caller of this role must present a session token on
+// a connection of this class.
 func needsToken(role Role, class Class) bool { return class == Bulk && !role.Server() }

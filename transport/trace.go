@@ -17,7 +17,7 @@ func WithTrace(ctx context.Context, t moraine.UUID) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// TraceFrom returns the trace id of ctx, zero where it has none.
+// TraceFrom returns the trace id of ctx, zero if it has none.
 func TraceFrom(ctx context.Context) moraine.UUID {
 	t, _ := ctx.Value(traceKey{}).(moraine.UUID)
 	return t
@@ -33,7 +33,7 @@ func traceOf(ctx context.Context) moraine.UUID {
 	return t
 }
 
-// millisLeft is the time that ctx leaves, rounded up, at least 1; 0 for ever.
+// millisLeft is the time left in ctx, rounded up, at least 1; 0 without a deadline.
 func millisLeft(ctx context.Context) uint32 {
 	t, ok := ctx.Deadline()
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// TestTrafficIsCountedOnce: bytes that two report at once, or in the wrong order, are counted
-// once: who ends a connection overtakes who looks after it.
+// TestTrafficIsCountedOnce: bytes that two callers report concurrently, or in the
+// wrong order, are counted once. The end of a connection overtakes its check.
 func TestTrafficIsCountedOnce(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	report := transport.ReportTraffic(transport.NewMetrics(reg))
@@ -25,7 +25,7 @@ func TestTrafficIsCountedOnce(t *testing.T) {
 	}
 	both.Wait()
 	report(20_000)
-	report(7) // it looked before the end
+	report(7) // it read the count before the end
 	all, err := reg.Gather()
 	require.NoError(t, err)
 	seen := 0

@@ -2,11 +2,11 @@ package transport
 
 import "sync/atomic"
 
-// maxIdleWorkers bounds the goroutines that wait for work.
+// maxIdleWorkers limits the goroutines that wait for work.
 const maxIdleWorkers = 128
 
-// task is what a worker does for a connection: serve a request or, without
-// one, be the reader.
+// task is a worker's task for a connection: serve a request or, without one, be the
+// reader.
 type task struct {
 	conn *serverConn
 	req  *request
@@ -21,13 +21,13 @@ func (t task) do() {
 	t.conn.routine.end()
 }
 
-// workers run tasks, each at once, on a goroutine that an earlier task has left
-// or on a fresh one: a used one has the stack that a handler needs, and growing
-// that was a tenth of the cost of a small request.
+// workers run tasks, each at once, on a goroutine that an earlier task has left or
+// on a fresh one. A used one has the stack that a handler needs; growing it was a
+// tenth of the cost of a small request.
 type workers struct {
 	tasks chan task
 	idle  atomic.Int32
-	done  chan struct{} // closed when no more tasks come
+	done  chan struct{} // closed when there are no more tasks
 	all   goroutines
 }
 
@@ -35,7 +35,7 @@ func newWorkers() *workers {
 	return &workers{tasks: make(chan task), done: make(chan struct{})}
 }
 
-// start runs t, and counts it as its connection's.
+// start runs t, and counts it for its connection.
 func (w *workers) start(t task) {
 	t.conn.routine.begin()
 	select {
@@ -48,7 +48,7 @@ func (w *workers) start(t task) {
 func (w *workers) work(t task) {
 	for {
 		t.do()
-		t = task{} // what is done is not held while waiting
+		t = task{} // release the task while waiting
 		if w.idle.Add(1) > maxIdleWorkers {
 			w.idle.Add(-1)
 			return

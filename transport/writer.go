@@ -19,46 +19,46 @@ const (
 	writePiece   = 1 << 20
 )
 
-// outFrame is a frame on its way out.
+// outFrame is an outgoing frame.
 type outFrame struct {
 	head    *buffer  // header and message; the writer releases it
 	payload [][]byte // not copied
 	size    int      // of payload
-	// done, if not nil, gets one value when payload is no longer looked at; it
-	// has room for it.
+	// done, if not nil, gets one value when payload is no longer read; it has room
+	// for it.
 	done chan struct{}
-	// release, if not nil, is called once when payload is no longer looked at.
+	// release, if not nil, is called once when payload is no longer read.
 	release func()
 
 	abandoned atomic.Bool
-	pooled    bool // nobody but the writer knows the frame
-	taken     bool // by the goroutine that writes; guarded by writer.mu
+	pooled    bool // only the writer has a reference to the frame
+	taken     bool // by the writing goroutine; guarded by writer.mu
 	finished  bool // guarded by writer.mu
 }
 
 var outFrames = sync.Pool{New: func() any { return new(outFrame) }}
 
-// writer puts frames onto a connection in the order of send. There is no
-// goroutine that waits for frames: who finds nobody writing writes, its own
-// frame and those that gather meanwhile, so that a lone request costs no switch
-// and a crowd shares its system calls.
+// writer writes frames to a connection in the order of send. No goroutine waits for
+// frames. A sender that finds no writer active writes its own frame and those that
+// arrive meanwhile. A lone request thus costs no switch, and concurrent ones share
+// system calls.
 type writer struct {
 	out   stream
 	now   func() int64
 	spawn func(func()) // starts a goroutine that the connection's owner waits for
 	fail  func(error)  // called once, when a write failed; closes the connection
 
-	// since is when the write under way began or last got on, 0 when there is
-	// none; last is when one last ended. Nanoseconds of the connection's clock.
+	// since is when the running write began or last made progress, 0 if there is
+	// none. last is when one last ended. Nanoseconds of the connection's clock.
 	since, last atomic.Int64
 	bytes       atomic.Uint64
 
-	mu    sync.Mutex // guards what follows; not held over I/O
+	mu    sync.Mutex // guards the fields below; not held over I/O
 	queue []*outFrame
 	busy  bool
 	err   error
 
-	// What follows belongs to whoever made busy true.
+	// The fields below belong to the goroutine that set busy.
 	small []byte
 	vec   net.Buffers
 	batch []*outFrame
@@ -71,16 +71,16 @@ func newWriter(out stream, now func() int64, spawn func(func()), fail func(error
 	return w
 }
 
-// sending says who writes a frame where nobody is writing yet.
+// sending says which goroutine writes a frame if no writer is active.
 type sending int
 
 const (
 	// later: another goroutine; the sender never blocks.
 	later sending = iota
-	// inline: the sender, who may block.
+	// inline: the sender, which may block.
 	inline
-	// inCrowd is inline where others are about to send on the connection, too:
-	// those that can run go first, so that their frames leave with this one.
+	// inCrowd is inline if others are about to send on the connection too. Runnable
+	// goroutines go first, so that their frames leave with this one.
 	inCrowd
 )
 
@@ -91,8 +91,8 @@ func (w *writer) sendSmall(head *buffer, how sending) error {
 	return w.send(f, how)
 }
 
-// send queues f, and has it written as how says unless somebody is writing
-// already. On error f was finished.
+// send queues f, and has it written as how says unless a writer is active. On error
+// f was finished.
 func (w *writer) send(f *outFrame, how sending) error {
 	for _, p := range f.payload {
 		f.size += len(p)
@@ -125,14 +125,13 @@ func (w *writer) send(f *outFrame, how sending) error {
 	return nil
 }
 
-// flush writes until nothing is queued.
+// flush writes until the queue is empty.
 func (w *writer) flush() {
 	for w.writeBatch() {
 	}
 }
 
-// writeBatch writes some frames. It returns false, and has made the writer not
-// busy, when nothing is left.
+// writeBatch writes some frames. If none are left it clears busy and returns false.
 func (w *writer) writeBatch() bool {
 	w.mu.Lock()
 	w.take()
@@ -188,7 +187,7 @@ func (w *writer) write() error {
 		need += len(f.head.b)
 	}
 	if cap(w.small) < need {
-		w.small = make([]byte, 0, max(need, 16<<10)) // never grown below: vec points into it
+		w.small = make([]byte, 0, max(need, 16<<10)) // never grown later: vec points into it
 	}
 	from := 0
 	for _, f := range w.batch {
@@ -210,9 +209,9 @@ func (w *writer) write() error {
 	return err
 }
 
-// writeVec writes w.vec in one go. Where a caller interrupts it, to have its
-// buffers back, what is left is copied, so that the connection stays whole, and
-// interrupted is called.
+// writeVec writes w.vec at once. If a caller interrupts it to get its buffers back,
+// the rest is copied, so that the connection stays whole, and interrupted is
+// called.
 func (w *writer) writeVec(interrupted func()) error {
 	n := 0
 	for _, b := range w.vec {
@@ -222,8 +221,8 @@ func (w *writer) writeVec(interrupted func()) error {
 	for {
 		err := w.out.writeVec(&w.iov)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// First the deadline, then a look at who has given up: who gives up
-			// does it the other way round.
+			// First reset the deadline, then check for cancelled calls: a
+			// cancelling caller does it in the opposite order.
 			if err = w.out.SetWriteDeadline(time.Time{}); err == nil {
 				if w.anyAbandoned() {
 					w.iov = net.Buffers{join(w.iov, 0)}
@@ -247,7 +246,7 @@ func (w *writer) anyAbandoned() bool {
 	return false
 }
 
-// finishAbandoned ends the frames of the batch that were given up.
+// finishAbandoned ends the cancelled frames of the batch.
 func (w *writer) finishAbandoned() {
 	for _, f := range w.batch {
 		if f.abandoned.Load() {
@@ -286,7 +285,7 @@ func (w *writer) writeLarge(f *outFrame) error {
 	return w.writeVec(interrupted)
 }
 
-// join returns a copy of bufs from off of the first on.
+// join returns a copy of bufs from offset off of the first on.
 func join(bufs [][]byte, off int) []byte {
 	if len(bufs) == 0 {
 		return nil
@@ -302,8 +301,8 @@ func join(bufs [][]byte, off int) []byte {
 	return p
 }
 
-// abandon returns when the payload of f, which has a done, is no longer looked
-// at. It reports whether any of f may have left.
+// abandon returns when the payload of f, which has a done, is no longer read. It
+// reports whether any part of f may have been sent.
 func (w *writer) abandon(f *outFrame) (sent bool) {
 	w.mu.Lock()
 	if !f.taken && !f.finished {
@@ -350,7 +349,7 @@ func (w *writer) finish(f *outFrame) {
 	}
 }
 
-// settle tells f's owner that its payload is free again.
+// settle signals f's owner that its payload is free again.
 func (f *outFrame) settle() {
 	if f.release != nil {
 		f.release()
@@ -375,8 +374,8 @@ func (f *outFrame) recycle() {
 	outFrames.Put(f)
 }
 
-// stop ends the writer: what is queued, and what is sent from now on, fails
-// with err. A write under way ends when the connection is closed.
+// stop ends the writer: queued frames and later ones fail with err. A running write
+// ends when the connection is closed.
 func (w *writer) stop(err error) {
 	w.mu.Lock()
 	first := w.err == nil

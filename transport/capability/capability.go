@@ -1,18 +1,22 @@
-// Package capability makes and verifies the capabilities that callers of
-// chunkservers show: signed permissions to read or write the chunks of some
-// stripes, to repair some chunks, or to read some objects. A path-scoped
-// certificate thereby confines bytes as it confines names.
+// Package capability makes and verifies the capabilities that callers present to
+// chunkservers. A capability is a signed permission to read or write the chunks of
+// some stripes, to repair some chunks, or to read some objects. A path-scoped
+// certificate thus confines bytes as it confines names.
 //
-// The metadata service signs one for each grant, for each page of extents of a
-// session that is confined to a directory, and for the intents of each repair.
-// A chunkserver verifies it with the public keys that come with heartbeats, so
-// that no request is needed, and remembers what it has verified: a capability
-// costs one signature and one verification, however often it is shown.
+// The metadata service signs a capability for each grant, for each page of extents
+// of a session that is confined to a directory, and for the intents of each repair.
+// A chunkserver verifies it with the public keys that come with heartbeats, which
+// needs no request, and caches the result. A capability costs one signature and one
+// verification, however often it is presented.
 //
 // A capability names its holder: a session, whose token the connection must
-// show, or the node of a server. It is of no use to anybody else. It ends with
-// its term, with the incarnation of the metadata, and, as the token of an ended
-// session is not renewed, with its session.
+// present, or the node of a server. Nobody else can use it. It ends with its term,
+// with the incarnation of the metadata, and with its session, since the token of an
+// ended session is not renewed.
+//
+// One path through the package: the metadata service calls Sign. A chunkserver
+// calls Verifier.Verify (verified.go), then Holds for the holder and the term, and
+// CoversRead or another Covers function for the request.
 package capability
 
 import (
@@ -32,15 +36,18 @@ import (
 const (
 	// MaxRanges is the most ranges of stripes in one capability.
 	MaxRanges = 64
-	// MaxParts is the most parts of chunks, and ranges of objects, in one capability: a page of extents has up to
-	// 1,000, of which those of one stripe cross from chunk to chunk 31 times at most.
+	// MaxParts is the most parts of chunks, and ranges of objects, in one
+	// capability. A page of extents has up to 1,000. Those of one stripe cross from
+	// chunk to chunk 31 times at most.
 	MaxParts = 2048
 )
 
-// domain separates what is signed from session tokens, which the same key signs.
+// domain separates these signatures from those of session tokens, which the same
+// key signs.
 const domain = "moraine capability\x00"
 
-// Sign returns the encoded capability for claims, which must be as Verify wants them.
+// Sign returns the encoded capability for claims, which must meet the conditions of
+// Verify.
 func Sign(key ed25519.PrivateKey, claims *wire.CapabilityClaims) ([]byte, error) {
 	if err := wellFormed(claims); err != nil {
 		return nil, &moraine.Error{Op: "capability.Sign", Kind: moraine.InvalidArgument, Err: err}
@@ -58,16 +65,16 @@ func Sign(key ed25519.PrivateKey, claims *wire.CapabilityClaims) ([]byte, error)
 
 func signed(claims []byte) []byte { return append([]byte(domain), claims...) }
 
-// Parse returns the claims of an encoded capability without verifying them: for
-// its holder, who only needs to know what it is good for.
+// Parse returns the claims of an encoded capability without verification. It is for
+// the holder, which only needs to know what the capability covers.
 func Parse(b []byte) (*wire.CapabilityClaims, error) {
 	_, claims, err := decode(b)
 	return claims, err
 }
 
-// decode refuses what Sign does not write: every other encoding of the same claims, and
-// claims that mean nothing. What is signed covers the claims' bytes alone, so that anybody
-// could add to what is around them.
+// decode refuses encodings that Sign does not write: every other encoding of the
+// same claims, and claims that mean nothing. The signature covers only the bytes of
+// the claims, so anybody could append to the bytes around them.
 func decode(b []byte) (*wire.Capability, *wire.CapabilityClaims, error) {
 	c, claims := new(wire.Capability), new(wire.CapabilityClaims)
 	if err := exactly(b, c); err != nil {
@@ -77,23 +84,25 @@ func decode(b []byte) (*wire.Capability, *wire.CapabilityClaims, error) {
 		return nil, nil, err
 	}
 	if len(c.Signature) != ed25519.SignatureSize {
-		return nil, nil, denied("the capability is damaged: a signature of %d bytes", len(c.Signature))
+		return nil, nil, denied("capability is damaged: signature of %d bytes", len(c.Signature))
 	}
 	return c, claims, wellFormed(claims)
 }
 
-// exactly decodes a message of which b is the shortest encoding, with no unknown field.
+// exactly decodes a message. b must be its shortest encoding, without unknown
+// fields.
 func exactly(b []byte, m proto.Message) error {
 	if err := proto.Unmarshal(b, m); err != nil {
-		return denied("the capability is damaged: %w", err)
+		return denied("capability is damaged: %w", err)
 	}
 	if len(m.ProtoReflect().GetUnknown()) > 0 || proto.Size(m) != len(b) {
-		return denied("the capability is damaged: %d bytes that say nothing", len(b)-proto.Size(m)+len(m.ProtoReflect().GetUnknown()))
+		return denied("capability is damaged: %d meaningless bytes", len(b)-proto.Size(m)+len(m.ProtoReflect().GetUnknown()))
 	}
 	return nil
 }
 
-// wellFormed checks what every capability has, and what those of its right have and no other.
+// wellFormed checks the claims that every capability has, and those that belong to
+// its right.
 func wellFormed(c *wire.CapabilityClaims) error {
 	stripes, objects, intents, parts := len(c.Stripes) > 0, len(c.Objects) > 0, len(c.Intents) > 0, len(c.Parts) > 0
 	ok := false
@@ -107,19 +116,19 @@ func wellFormed(c *wire.CapabilityClaims) error {
 	}
 	switch {
 	case !ok || len(c.Cluster) != len(moraine.UUID{}) || c.Session == 0 && c.Node == "":
-		return denied("the claims of the capability do not fit its right")
+		return denied("capability has claims that do not fit its right")
 	case len(c.Stripes) > MaxRanges || !inOrder(c.Stripes):
-		return denied("the stripes of the capability are too many, empty, or out of order")
+		return denied("capability has too many, empty or unordered stripes")
 	case len(c.Objects) > MaxParts || !objectsInOrder(c.Objects):
-		return denied("the objects of the capability are too many, empty, or out of order")
+		return denied("capability has too many, empty or unordered objects")
 	case len(c.Parts) > MaxParts || !partsInOrder(c.Parts):
-		return denied("the parts of chunks of the capability are too many, empty, or out of order")
+		return denied("capability has too many, empty or unordered parts of chunks")
 	}
 	return nil
 }
 
-// inOrder reports whether no range is empty, passes the largest number, or touches or
-// overlaps the one before it.
+// inOrder reports whether all ranges are non-empty, within the largest number, and
+// in order without touching or overlapping.
 func inOrder(ranges []*wire.StripeRange) bool {
 	for n, r := range ranges {
 		if r.First == 0 || r.Count == 0 || r.First+r.Count < r.First {
@@ -132,10 +141,10 @@ func inOrder(ranges []*wire.StripeRange) bool {
 	return true
 }
 
-// Verify checks the signature of an encoded capability and returns its claims.
-// Whose it is, whether its term has ended and what it covers is for Holds and the
-// Covers functions to judge. Errors have kind PermissionDenied, or Unavailable where
-// the key is not known here yet.
+// Verify verifies the signature of an encoded capability and returns its claims.
+// Holds and the Covers functions check the holder, the term and what it covers.
+// Errors have kind PermissionDenied, or Unavailable if the key is not known here
+// yet.
 func Verify(b []byte, keys transport.Keys) (*wire.CapabilityClaims, error) {
 	c, claims, err := decode(b)
 	if err != nil {
@@ -147,36 +156,36 @@ func Verify(b []byte, keys transport.Keys) (*wire.CapabilityClaims, error) {
 	}
 	switch {
 	case len(key) != ed25519.PublicKeySize:
-		return nil, &moraine.Error{Op: op, Kind: moraine.Unavailable, Err: fmt.Errorf("the signing key %d of the capability is not known here yet", claims.Key)}
+		return nil, &moraine.Error{Op: op, Kind: moraine.Unavailable, Err: fmt.Errorf("signing key %d of the capability is not known here yet: try again", claims.Key)}
 	case !ed25519.Verify(key, signed(c.Claims), c.Signature):
-		return nil, denied("the signature of the capability is wrong")
+		return nil, denied("capability signature is wrong")
 	}
 	return claims, nil
 }
 
 const op = "capability"
 
-// errExpired says that the term of a capability has ended.
-var errExpired = errors.New("the capability expired: ask the metadata service for another")
+// errExpired means that the term of a capability has ended.
+var errExpired = errors.New("capability expired: request another from the metadata service")
 
-// Holds fails with PermissionDenied unless the claims are of this cluster, of an
-// incarnation that is not past, within their term at now (seconds since the
-// epoch), and peer's. peer is nil in a call over no connection, which may hold
-// any.
+// Holds returns PermissionDenied unless the claims are of this cluster, of an
+// incarnation that is not superseded, within their term at now (seconds since the
+// epoch), and held by peer. peer is nil in a call without a connection, which may
+// hold any capability.
 func Holds(c *wire.CapabilityClaims, peer *transport.Peer, cluster moraine.UUID, incarnation uint64, now int64) error {
 	switch {
 	case string(c.Cluster) != string(cluster[:]):
-		return denied("the capability is of another cluster")
+		return denied("capability is of another cluster")
 	case c.Incarnation < incarnation:
-		return denied("the capability is of the metadata's incarnation %d, and %d is the present one", c.Incarnation, incarnation)
+		return denied("capability is of metadata incarnation %d, the current one is %d", c.Incarnation, incarnation)
 	case now >= c.Expires:
 		return denied("%w", errExpired)
 	case peer == nil:
 		return nil
 	case peer.Token != nil && (c.Session == 0 || peer.Token.Session != c.Session):
-		return denied("the capability is another session's")
+		return denied("capability belongs to another session")
 	case peer.Token == nil && (c.Node == "" || !peer.Role.Server() || c.Node != peer.Node):
-		return denied("the capability is another node's")
+		return denied("capability belongs to another node")
 	}
 	return nil
 }
@@ -187,8 +196,8 @@ func CoversStripe(c *wire.CapabilityClaims, stripe uint64) bool {
 	return n > 0 && stripe-c.Stripes[n-1].First < c.Stripes[n-1].Count
 }
 
-// CoversRead reports whether the claims cover a range of a chunk. To repair a chunk its holder
-// reads the others, so that an intent covers its stripe.
+// CoversRead reports whether the claims cover a range of a chunk. To repair a chunk
+// its holder reads the others, so an intent covers its whole stripe.
 func CoversRead(c *wire.CapabilityClaims, stripe uint64, index uint32, offset, length uint64) bool {
 	if CoversStripe(c, stripe) || repairs(c, stripe) {
 		return true
@@ -229,14 +238,14 @@ func CoversSome(c *wire.CapabilityClaims, stripe uint64, index uint32) bool {
 	return false
 }
 
-// CoversChunk reports whether the claims have an intent for the chunk, just so.
+// CoversChunk reports whether the claims have an intent for exactly this chunk.
 func CoversChunk(c *wire.CapabilityClaims, stripe uint64, index, device, version uint32) bool {
 	return slices.ContainsFunc(c.Intents, func(in *wire.Intent) bool {
 		return in.Stripe == stripe && in.Index == index && in.Device == device && in.Version == version
 	})
 }
 
-// Ranges returns stripe numbers, which it sorts, as ranges in order.
+// Ranges sorts stripe numbers, and returns them as ordered ranges.
 func Ranges(stripes []uint64) []*wire.StripeRange {
 	slices.Sort(stripes)
 	var out []*wire.StripeRange

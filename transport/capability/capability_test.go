@@ -37,7 +37,7 @@ func claims() *wire.CapabilityClaims {
 			{Stripe: 31, Copies: true, Offset: 0, Length: 10}, {Stripe: 31, Copies: true, Offset: 20, Length: 10}}}
 }
 
-// A capability that an earlier build signed is verified by this one.
+// This build verifies a capability that an earlier build signed.
 func TestGoldenCapability(t *testing.T) {
 	text, err := os.ReadFile("testdata/capability.hex")
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestFlippedBitsOfACapabilityAreRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A capability is of one cluster, term, incarnation and holder.
+// A capability is valid for one cluster, term, incarnation and holder.
 func TestWhomACapabilityServes(t *testing.T) {
 	cluster := moraine.UUID{1, 2, 3}
 	holder := &transport.Peer{Role: transport.RoleClient, Node: "c", Token: &wire.TokenClaims{Session: 42}}
@@ -78,7 +78,7 @@ func TestWhomACapabilityServes(t *testing.T) {
 	}
 }
 
-// A capability covers its ranges of stripes, and no number beside them.
+// A capability covers its ranges of stripes, and no number next to them.
 func TestWhatACapabilityCovers(t *testing.T) {
 	for stripe, covered := range map[uint64]bool{0: false, 9: false, 10: true, 14: true, 15: false, 19: false, 20: true, 21: false} {
 		require.Equal(t, covered, capability.CoversStripe(claims(), stripe), "stripe %d", stripe)
@@ -89,7 +89,7 @@ func TestWhatACapabilityCovers(t *testing.T) {
 		off, length uint64
 		covered     bool
 	}{
-		{10, 31, 0, 1 << 30, true}, // of a whole stripe
+		{10, 31, 0, 1 << 30, true}, // covers a whole stripe
 		{30, 1, 100, 50, true}, {30, 1, 149, 1, true}, {30, 1, 200, 50, true}, {30, 1, 120, 0, true},
 		{30, 1, 99, 1, false}, {30, 1, 100, 51, false}, {30, 1, 150, 1, false}, {30, 1, 140, 70, false}, {30, 1, 100, 150, false},
 		{30, 0, 100, 50, false}, {30, 2, 100, 50, false}, {29, 1, 100, 50, false}, {32, 1, 0, 1, false},
@@ -127,8 +127,9 @@ func raw(t *testing.T, c *wire.CapabilityClaims, extra ...byte) []byte {
 	return b
 }
 
-// Claims that mean nothing are refused, whoever signed them: ranges of stripes that are
-// empty, overlap, touch, go back, or pass the largest number, and what does not fit the right.
+// Verify refuses meaningless claims, whoever signed them: ranges of stripes that
+// are empty, overlap, touch, are unordered or exceed the largest number, and claims
+// that do not fit the right.
 func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 	_, err := capability.Verify(raw(t, claims()), keys)
 	require.NoError(t, err)
@@ -214,8 +215,8 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// One capability has one encoding: nobody makes others of it, which a server would
-// remember beside it.
+// One capability has one encoding. Otherwise a caller could make others of it,
+// which a server would cache separately.
 func TestACapabilityHasOneEncoding(t *testing.T) {
 	b, err := capability.Sign(signer, claims())
 	require.NoError(t, err)
@@ -245,7 +246,8 @@ func encoded(t *testing.T) []byte {
 	return b
 }
 
-// Parts finds ranges of a stripe in its chunks, whatever their order, as a capability has them.
+// Parts finds ranges of a stripe in its chunks, in any order, in the form of a
+// capability.
 func TestPartsOfChunks(t *testing.T) {
 	const block = moraine.BlockSize
 	s := &wire.Stripe{Id: 30, Scheme: &wire.Scheme{K: 2, M: 1}, Length: 2*block - 10} // chunks of a block
@@ -267,7 +269,8 @@ func TestPartsOfChunks(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// ObjectRanges finds what extents name of objects, whatever their order, as a capability has it.
+// ObjectRanges finds the ranges of objects in extents, in any order, in the form of
+// a capability.
 func TestRangesOfObjects(t *testing.T) {
 	got := capability.ObjectRanges([]*wire.Extent{{Object: 9, StripeOffset: 50, Length: 10}, {Stripe: 3, Length: 10}, {Object: 8, StripeOffset: 5, Length: 1},
 		{Object: 9, StripeOffset: 0, Length: 50}, {Object: 9, StripeOffset: 70, Length: 10}, {Object: 9, StripeOffset: 72, Length: 2}})
@@ -282,7 +285,8 @@ func TestRangesOfObjects(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// FuzzVerify has no bytes crash a chunkserver, nor pass that do not say what was signed.
+// FuzzVerify: no bytes crash a chunkserver, and none pass that do not say what was
+// signed.
 func FuzzVerify(f *testing.F) {
 	b, err := capability.Sign(signer, claims())
 	require.NoError(f, err)

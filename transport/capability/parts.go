@@ -9,13 +9,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// after reports whether a part begins behind a byte of a chunk.
+// after reports whether a part begins after a byte of a chunk.
 func after(p *wire.ChunkPart, stripe uint64, index uint32, offset uint64) bool {
 	return cmp.Or(cmp.Compare(p.Stripe, stripe), cmp.Compare(p.Index, index), cmp.Compare(p.Offset, offset)) > 0
 }
 
-// partsInOrder reports whether each part is within a chunk, and behind the one before it
-// without touching it. Copies have one index, 0, for all.
+// partsInOrder reports whether each part is within a chunk, and after the previous
+// one without touching it. All copies have index 0.
 func partsInOrder(parts []*wire.ChunkPart) bool {
 	for n, p := range parts {
 		if p.Stripe == 0 || p.Index >= moraine.MaxChunks || p.Copies && p.Index != 0 || p.Length == 0 ||
@@ -33,8 +33,8 @@ func partsInOrder(parts []*wire.ChunkPart) bool {
 	return true
 }
 
-// Parts returns where ranges of a stripe's bytes are in its chunks: in order and apart, as a
-// capability has them.
+// Parts returns where ranges of a stripe's bytes are in its chunks: ordered and
+// separate, in the form of a capability.
 func Parts(s *wire.Stripe, ranges []*wire.Extent) []*wire.ChunkPart {
 	scheme := moraine.Scheme{K: uint8(s.GetScheme().GetK()), M: uint8(s.GetScheme().GetM())}
 	chunk := uint64(moraine.MaxChunkSize)
@@ -63,13 +63,13 @@ func Parts(s *wire.Stripe, ranges []*wire.Extent) []*wire.ChunkPart {
 	return out
 }
 
-// begins reports whether a range of an object begins behind a byte of one.
+// begins reports whether a range of an object begins after a byte of one.
 func begins(r *wire.ObjectRange, object, offset uint64) bool {
 	return r.Object > object || r.Object == object && r.Offset > offset
 }
 
-// objectsInOrder reports whether each range is one of bytes, and behind the one before it
-// without touching it.
+// objectsInOrder reports whether each range is not empty, and after the previous
+// one without touching it.
 func objectsInOrder(ranges []*wire.ObjectRange) bool {
 	for n, r := range ranges {
 		if r.Object == 0 || r.Length == 0 || r.Offset+r.Length < r.Offset {
@@ -92,8 +92,8 @@ func CoversObject(c *wire.CapabilityClaims, object, offset, length uint64) bool 
 	return r.Object == object && length <= r.Length && offset-r.Offset <= r.Length-length
 }
 
-// ObjectRanges returns what extents name of objects: in order and apart, as a capability has
-// it.
+// ObjectRanges returns the ranges of objects in extents: ordered and separate, in
+// the form of a capability.
 func ObjectRanges(extents []*wire.Extent) []*wire.ObjectRange {
 	var all []*wire.ObjectRange
 	for _, e := range extents {

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// maxVerified bounds the capabilities that a Verifier remembers, and
-	// maxRemembered the length of one of them, bytes.
+	// maxVerified limits the capabilities that a Verifier caches, and maxRemembered
+	// the length of one of them in bytes.
 	maxVerified, maxRemembered = 8192, 4096
 )
 
-// Verifier verifies capabilities, each once while it is remembered: shown again
-// byte for byte it costs a look-up. Safe for concurrent use.
+// Verifier verifies capabilities, each once while it is cached. Presented again
+// byte for byte, a capability costs a look-up. Safe for concurrent use.
 type Verifier struct {
 	keys transport.Keys
 
-	mu sync.RWMutex // guards what follows
-	// young and old are what was verified. What is used of old moves to young;
-	// when young is full it becomes old, and what was old is forgotten.
+	mu sync.RWMutex // guards the fields below
+	// young and old hold the verified capabilities. An entry of old that is used
+	// moves to young. When young is full it becomes old, and the previous old is
+	// dropped.
 	young, old map[string]*wire.CapabilityClaims
 }
 

@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	errLost      = errors.New("the message was lost")
-	errPartition = errors.New("the network is partitioned")
-	errRefused   = errors.New("nobody listens there")
-	errClosed    = errors.New("the node was closed")
+	errLost      = errors.New("message was lost")
+	errPartition = errors.New("network is partitioned")
+	errRefused   = errors.New("no server listens at the address")
+	errClosed    = errors.New("node was closed")
 )
 
 const (
@@ -40,7 +40,7 @@ type dialer struct {
 	net  *Net
 	peer transport.Peer
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	token  []byte
 	closed bool
 }
@@ -73,7 +73,7 @@ func (d *dialer) Close() error {
 	return nil
 }
 
-// caller reaches one server.
+// caller calls one server.
 type caller struct {
 	dialer *dialer
 	role   transport.Role
@@ -99,7 +99,7 @@ func (c *caller) Call(ctx context.Context, call *transport.Call) (int, error) {
 	return deliver(call, resp)
 }
 
-// request copies call into what the server will see.
+// request copies call into the request that the server will see.
 func (c *caller) request(ctx context.Context, call *transport.Call) (*transport.Request, error) {
 	size := 0
 	for _, p := range call.Payload {
@@ -107,9 +107,9 @@ func (c *caller) request(ctx context.Context, call *transport.Call) (*transport.
 	}
 	switch {
 	case size > transport.MaxPayload:
-		return nil, c.fail(moraine.TooLarge, fmt.Errorf("a payload of %d bytes", size))
+		return nil, c.fail(moraine.TooLarge, fmt.Errorf("payload of %d bytes is too large", size))
 	case proto.Size(call.Message) > transport.MaxMessage:
-		return nil, c.fail(moraine.TooLarge, fmt.Errorf("a message of %d bytes", proto.Size(call.Message)))
+		return nil, c.fail(moraine.TooLarge, fmt.Errorf("message of %d bytes is too large", proto.Size(call.Message)))
 	}
 	req := &transport.Request{Kind: call.Kind, Class: call.Class, Message: proto.Clone(call.Message), Trace: traceOf(ctx)}
 	if size > 0 {
@@ -168,22 +168,21 @@ func (c *caller) target() (*Node, error) {
 		}
 		switch {
 		case to.opts.Role != c.role:
-			return nil, c.fail(moraine.PermissionDenied, fmt.Errorf("the server there is a %s, not a %s", to.opts.Role, c.role))
+			return nil, c.fail(moraine.PermissionDenied, fmt.Errorf("server at the address is a %s, not a %s", to.opts.Role, c.role))
 		case c.node != "" && to.id != c.node:
-			return nil, c.fail(moraine.PermissionDenied, fmt.Errorf("the server there is %s, not %s", to.id, c.node))
+			return nil, c.fail(moraine.PermissionDenied, fmt.Errorf("server at the address is %s, not %s", to.id, c.node))
 		}
 		return to, nil
 	}
 	return nil, c.fail(moraine.Unavailable, errRefused)
 }
 
-// admit does the checks of a server's hello, and returns the peer that its
-// handler sees.
+// admit makes the checks of a server's hello, and returns the peer for its handler.
 func (c *caller) admit(to *Node, req *transport.Request) (*transport.Peer, error) {
 	peer := c.dialer.peer
 	peer.Addr = Address(peer.Node)
 	if o := to.opts.Cluster; !o.IsZero() && !peer.Cluster.IsZero() && o != peer.Cluster {
-		return nil, c.fail(moraine.WrongCluster, fmt.Errorf("the caller wants cluster %v, this is %v", peer.Cluster, o))
+		return nil, c.fail(moraine.WrongCluster, fmt.Errorf("caller wants cluster %v, this is %v", peer.Cluster, o))
 	}
 	c.dialer.mu.Lock()
 	token := c.dialer.token
@@ -196,7 +195,7 @@ func (c *caller) admit(to *Node, req *transport.Request) (*transport.Peer, error
 	return &peer, err
 }
 
-// travel takes the time of one message, and loses it if it must.
+// travel waits for the time of one message, or loses the message.
 func (c *caller) travel(ctx context.Context, from, to string, f fate) error {
 	if f.delay > 0 {
 		if err := c.sleep(ctx, f.delay); err != nil {
@@ -227,7 +226,7 @@ func (c *caller) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// result is what a handler answered.
+// result is a handler's answer.
 type result struct {
 	*transport.Response
 	err error
@@ -239,8 +238,9 @@ func (r *result) release() {
 	}
 }
 
-// await runs the handler and waits for it, the end of ctx, the server's end, or
-// a partition. Whoever stops waiting leaves the result to be released.
+// await runs the handler and waits for it, for the end of ctx, for the server's
+// end, or for a partition. A caller that stops waiting leaves the result to be
+// released.
 func (c *caller) await(ctx context.Context, to *Node, req *transport.Request) (*result, error) {
 	n := c.dialer.net
 	handling, cancel := context.WithCancel(ctx)
@@ -272,7 +272,7 @@ func (c *caller) await(ctx context.Context, to *Node, req *transport.Request) (*
 			if to.ctx.Err() == nil {
 				return res, nil
 			}
-			res.release() // what a node says as it dies reaches nobody
+			res.release() // answers of a dying node are lost
 			err = c.fail(moraine.Unavailable, errClosed)
 		case <-ctx.Done():
 			err = c.gaveUp(ctx)
@@ -291,21 +291,22 @@ func (c *caller) await(ctx context.Context, to *Node, req *transport.Request) (*
 	}
 }
 
-// run is serve that turns a panic into what a real server's caller would see.
+// run is serve that turns a panic into the error that a real server's caller would
+// get.
 func (d *Node) run(ctx context.Context, req *transport.Request) (resp *transport.Response, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			resp, err = nil, &moraine.Error{Op: req.Kind.String(), Ref: d.id, Kind: moraine.Internal, Err: fmt.Errorf("the server failed: %v", v)}
+			resp, err = nil, &moraine.Error{Op: req.Kind.String(), Ref: d.id, Kind: moraine.Internal, Err: fmt.Errorf("server failed: %v", v)}
 		}
 	}()
 	resp, err = d.serve(ctx, req)
 	if err == nil && (resp == nil || resp.Message == nil || !resp.Message.ProtoReflect().IsValid()) {
-		return nil, &moraine.Error{Op: req.Kind.String(), Ref: d.id, Kind: moraine.Internal, Err: errors.New("the handler gave no answer")}
+		return nil, &moraine.Error{Op: req.Kind.String(), Ref: d.id, Kind: moraine.Internal, Err: errors.New("handler gave no answer")}
 	}
 	return resp, err
 }
 
-// deliver copies a result out to its caller, on the caller's goroutine.
+// deliver copies a result to its caller, on the caller's goroutine.
 func deliver(call *transport.Call, res *result) (int, error) {
 	defer res.release()
 	if res.err != nil {
@@ -317,13 +318,13 @@ func deliver(call *transport.Call, res *result) (int, error) {
 	data := slices.Concat(res.Payload...)
 	if len(data) > len(call.Dst) {
 		return 0, &moraine.Error{Op: call.Kind.String(), Kind: moraine.Internal,
-			Err: fmt.Errorf("a reply of %d bytes where at most %d were asked for", len(data), len(call.Dst))}
+			Err: fmt.Errorf("reply of %d bytes exceeds the requested %d", len(data), len(call.Dst))}
 	}
 	copyPieces(call.Dst, data, call.Each)
 	return len(data), nil
 }
 
-// copyPieces copies data into dst in pieces, and shows each.
+// copyPieces copies data into dst in pieces, and passes each to the callback.
 func copyPieces(dst, data []byte, each func([]byte)) {
 	for len(data) > 0 {
 		n := copy(dst[:min(pieceSize, len(data))], data)
@@ -349,7 +350,7 @@ func (c *caller) gaveUp(ctx context.Context) error {
 	return c.fail(moraine.Canceled, nil)
 }
 
-// payload is a request's payload, already here.
+// payload is a request's payload, already in memory.
 type payload struct {
 	data []byte
 	used bool
@@ -376,7 +377,7 @@ func (p *payload) Discard() error {
 
 func (p *payload) use() {
 	if p.used {
-		panic("memnet: a payload is read once")
+		panic("memnet: payload read twice")
 	}
 	p.used = true
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counter answers every request with how many it has served.
+// counter answers every request with the number of requests it has served.
 type counter struct {
 	served atomic.Uint64
 	hold   chan struct{} // if not nil, a request waits for it
@@ -130,7 +130,7 @@ func TestDelayAndDeadline(t *testing.T) {
 	})
 }
 
-// The same seed and order of calls draw the same faults.
+// The same seed and order of calls produce the same faults.
 func TestSeedDecides(t *testing.T) {
 	fates := func(seed uint64) (f []bool) {
 		n := memnet.New(seed)
@@ -203,7 +203,7 @@ func TestRaftStream(t *testing.T) {
 	require.True(t, ne.Timeout())
 	require.NoError(t, near.SetReadDeadline(time.Time{}))
 
-	// A partition holds bytes up; healing lets them go on.
+	// A partition delays bytes; after healing they continue.
 	n.Partition("m1", "m2")
 	_, err = near.Write([]byte("late"))
 	require.NoError(t, err)

@@ -21,17 +21,17 @@ type Node struct {
 
 func newNode(n *Net, id string, opts Options) *Node {
 	node := &Node{net: n, id: id, opts: opts, raft: make(chan net.Conn)}
-	// The node is the owner of what its handlers do.
+	// The node owns the work of its handlers.
 	node.ctx, node.cancel = context.WithCancel(context.Background())
 	return node
 }
 
-// Address returns where the node is reached.
+// Address returns the address of the node.
 func (d *Node) Address() string { return Address(d.id) }
 
-// Close takes the node off the network, as a crash does: calls to it and raft
-// connections from and to it fail, contexts of its handlers end. The id may
-// listen again afterwards. It returns nil.
+// Close removes the node from the network, like a crash. Calls to it and its raft
+// connections fail, and the contexts of its handlers end. The id may listen again
+// afterwards. Close returns nil.
 func (d *Node) Close() error {
 	d.net.mu.Lock()
 	if d.net.nodes[d.id] == d {
@@ -44,7 +44,7 @@ func (d *Node) Close() error {
 }
 
 // RaftListener returns the listener of the node's raft connections. Closing it
-// closes the node's connections, but not the node.
+// closes these connections, but not the node.
 func (d *Node) RaftListener() net.Listener {
 	l := &listener{node: d}
 	l.ctx, l.cancel = context.WithCancel(d.ctx)
@@ -118,8 +118,8 @@ type addr string
 func (addr) Network() string  { return "mem" }
 func (a addr) String() string { return string(a) }
 
-// serve runs the node's handler for req in a context that ends with the node,
-// with caller's, and at its deadline.
+// serve runs the node's handler for req in a context that ends with the node, with
+// caller's, and at its deadline.
 func (d *Node) serve(caller context.Context, req *transport.Request) (*transport.Response, error) {
 	ctx, cancel := context.WithCancel(transport.WithTrace(transport.WithPeer(d.ctx, req.Peer), req.Trace))
 	defer cancel()

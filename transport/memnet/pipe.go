@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// pipeBuffer is how many bytes one direction of a pipe holds before writes
-// wait.
+// pipeBuffer is how many bytes one direction of a pipe holds before writes wait.
 const pipeBuffer = 1 << 20
 
-// pipe is one end of a raft connection: a stream with a buffer each way, that a
-// partition holds up (as TCP would, for as long as its ends are patient) and
-// the crash of either node ends.
+// pipe is one end of a raft connection: a stream with a buffer in each direction. A
+// partition delays it, as TCP would within its timeouts, and the crash of either
+// node ends it.
 type pipe struct {
 	node, peer *Node
 	in, out    *flow
@@ -29,17 +28,17 @@ type flow struct {
 	net      *Net
 	from, to string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	parts   []part
 	bytes   int
 	ended   bool          // the writer closed
 	broken  bool          // the reader closed
-	changed chan struct{} // closed and replaced by every change
+	changed chan struct{} // closed and replaced at every change
 }
 
 type part struct {
 	data []byte
-	at   time.Time // arrives
+	at   time.Time // arrival time
 }
 
 func newPipe(a, b *Node) (near, far *pipe) {
@@ -55,8 +54,8 @@ func (f *flow) change() {
 	f.changed = make(chan struct{})
 }
 
-// take copies what has arrived into b. It returns 0 and when to look again
-// where nothing has.
+// take copies arrived bytes into b. If none have arrived, it returns 0 and when to
+// check again.
 func (f *flow) take(b []byte) (n int, ended bool, changed <-chan struct{}, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,7 +157,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// wait returns nil when it is worth looking again.
+// wait returns nil when it is worth checking again.
 func (p *pipe) wait(d *deadline, shape, changed <-chan struct{}, arrives time.Duration) error {
 	if err := p.dead(d); err != nil {
 		return err
@@ -187,7 +186,7 @@ func (p *pipe) wait(d *deadline, shape, changed <-chan struct{}, arrives time.Du
 	return nil
 }
 
-// dead returns the error of a pipe that is of no more use.
+// dead returns the error of a pipe that is closed or broken.
 func (p *pipe) dead(d *deadline) error {
 	expired, _ := d.channels()
 	select {
@@ -239,13 +238,13 @@ func (p *pipe) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// deadline is the time after which reads, or writes, fail. The zero value never
-// comes.
+// deadline is the time after which reads, or writes, fail. The zero value means
+// never.
 type deadline struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
-	expired chan struct{} // closed when it has come
-	moved   chan struct{} // closed and replaced when it is set anew
+	expired chan struct{} // closed when it has passed
+	moved   chan struct{} // closed and replaced when the deadline changes
 }
 
 func (d *deadline) set(t time.Time) {

@@ -29,8 +29,8 @@ const (
 	CAKeyFile  = "ca.key"
 )
 
-// clockSkew is how far the clocks of two nodes may differ before a new
-// certificate is refused as not yet valid.
+// clockSkew is how far the clocks of two nodes may differ before a new certificate
+// is refused as not yet valid.
 const clockSkew = 5 * time.Minute
 
 // CA is the certificate authority of one cluster. Safe for concurrent use.
@@ -45,7 +45,7 @@ type CA struct {
 // NewCA makes the authority of a cluster, valid for ttl from now on.
 func NewCA(cluster moraine.UUID, now time.Time, ttl time.Duration) (*CA, error) {
 	if cluster.IsZero() {
-		return nil, &moraine.Error{Op: "pki.NewCA", Kind: moraine.InvalidArgument, Err: errors.New("no cluster id")}
+		return nil, &moraine.Error{Op: "pki.NewCA", Kind: moraine.InvalidArgument, Err: errors.New("cluster id is missing")}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -75,8 +75,8 @@ func NewCA(cluster moraine.UUID, now time.Time, ttl time.Duration) (*CA, error) 
 	return &CA{cluster: cluster, cert: cert, key: key, trusted: []*x509.Certificate{cert}}, nil
 }
 
-// LoadCA reads ca.crt and ca.key in dir. A key that others may read is refused, as that of an
-// identity is.
+// LoadCA reads ca.crt and ca.key in dir. It refuses a key that others may read, as
+// for an identity.
 func LoadCA(dir string) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, CACertFile), filepath.Join(dir, CAKeyFile)
 	certPEM, err := os.ReadFile(certPath)
@@ -98,26 +98,26 @@ func LoadCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, wrap("pki.LoadCA", keyPath, err)
 	}
-	for _, c := range certs { // a rotated ca.crt holds the old authority too
+	for _, c := range certs { // a rotated ca.crt also holds the old authority
 		cluster, err := clusterOfCA(c)
 		if err == nil && key.PublicKey.Equal(c.PublicKey) {
 			return &CA{cluster: cluster, cert: c, key: key, trusted: certs}, nil
 		}
 	}
-	return nil, wrap("pki.LoadCA", keyPath, errors.New("is not the key of any authority in "+certPath))
+	return nil, wrap("pki.LoadCA", keyPath, errors.New("key belongs to no authority in "+certPath))
 }
 
-// Cluster returns the cluster whose authority this is.
+// Cluster returns the cluster of the authority.
 func (ca *CA) Cluster() moraine.UUID { return ca.cluster }
 
 // CertPEM returns the authority's certificate, which every node needs.
 func (ca *CA) CertPEM() []byte { return encodePEM("CERTIFICATE", ca.cert.Raw) }
 
-// Save writes ca.crt and ca.key (readable by its owner only) into dir, which it
-// makes if need be. It refuses to overwrite an authority.
+// Save writes ca.crt and ca.key (readable only by its owner) into dir, which it
+// makes if needed. It does not overwrite an authority.
 func (ca *CA) Save(dir string) error {
 	if _, err := os.Lstat(filepath.Join(dir, CAKeyFile)); !errors.Is(err, fs.ErrNotExist) {
-		return &moraine.Error{Op: "pki.Save", Ref: dir, Kind: moraine.Exists, Err: errors.New("an authority is there already")}
+		return &moraine.Error{Op: "pki.Save", Ref: dir, Kind: moraine.Exists, Err: errors.New("directory already has an authority")}
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(ca.key)
 	if err != nil {
@@ -139,17 +139,17 @@ type Request struct {
 	// Scope is "/" if empty.
 	Scope    string
 	ReadOnly bool
-	// NoSquash lets root stay root. Servers and administrators are never squashed.
+	// NoSquash leaves root as root. Servers and administrators are never squashed.
 	NoSquash bool
-	// Hosts are names and IP addresses for tools that check them (browsers on
-	// the admin port); Moraine itself goes by role and node.
+	// Hosts are names and IP addresses for tools that check them (browsers on the
+	// admin port). Moraine itself uses role and node.
 	Hosts []string
-	// TTL is how long the certificate is valid: 1 year if zero, and never
-	// longer than the authority's.
+	// TTL is the term of the certificate: 1 year if zero, and never past the end of
+	// the authority's.
 	TTL time.Duration
 	// Now is the time of issue.
 	Now time.Time
-	// Key is the key to certify; nil: a new one is made.
+	// Key is the key to certify; nil: Issue makes a new one.
 	Key *ecdsa.PrivateKey
 }
 
@@ -181,7 +181,7 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 	}
 	if !r.Now.Before(tmpl.NotAfter) {
 		return nil, &moraine.Error{Op: "pki.Issue", Ref: r.Node, Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("the authority expired on %s, and nothing that it issues is valid: make another one (`moraine cert init`), and issue all certificates with it", ca.cert.NotAfter.Format(time.DateOnly))}
+			Err: fmt.Errorf("authority expired on %s, so its certificates are invalid: make a new one (`moraine cert init`), and issue all certificates with it", ca.cert.NotAfter.Format(time.DateOnly))}
 	}
 	var err error
 	if tmpl.SerialNumber, err = serial(); err != nil {
@@ -205,19 +205,18 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 		KeyPEM: encodePEM("PRIVATE KEY", keyDER), caPEM: ca.CertPEM()}, nil
 }
 
-// Renew certifies the key and the names of an identity, which may have expired, for ttl from
-// now on: its sessions go on under the new certificate. The identity must be of this cluster,
-// and an authority in this one's ca.crt must have issued it. The ca.crt beside the identity
-// proves nothing: whoever made that one may have written any role and scope.
+// Renew certifies the key and the names of an identity, which may have expired, for
+// ttl from now on. Its sessions continue under the new certificate. The identity
+// must be of this cluster.
 func (ca *CA) Renew(id *Identity, now time.Time, ttl time.Duration) (*Certificate, error) {
 	cert, claims, _ := id.Current()
 	key, ok := cert.PrivateKey.(*ecdsa.PrivateKey)
 	switch {
 	case !ok:
-		return nil, wrap("pki.Renew", claims.Node, fmt.Errorf("its key is a %T, not an ECDSA key", cert.PrivateKey))
+		return nil, wrap("pki.Renew", claims.Node, fmt.Errorf("key is a %T, not an ECDSA key", cert.PrivateKey))
 	case claims.Cluster != ca.cluster:
 		return nil, &moraine.Error{Op: "pki.Renew", Ref: claims.Node, Kind: moraine.WrongCluster,
-			Err: fmt.Errorf("the certificate is of cluster %v, the authority of %v", claims.Cluster, ca.cluster)}
+			Err: fmt.Errorf("certificate is of cluster %v, the authority of %v", claims.Cluster, ca.cluster)}
 	case !ca.issued(cert.Leaf):
 		return nil, &moraine.Error{Op: "pki.Renew", Ref: claims.Node, Kind: moraine.Unauthenticated,
 			Err: errors.New("no authority in the ca.crt of this authority has issued the certificate: do not trust its role and scope; issue another one (`moraine cert issue`)")}
@@ -262,10 +261,10 @@ func leafTemplate(c Claims, r Request) *x509.Certificate {
 	return tmpl
 }
 
-// Save writes NAME.crt, NAME.key (readable by its owner only) and the
-// authority's ca.crt into dir, each whole or not at all. The certificate is
-// replaced last, so that a process that reloads in between finds a pair that
-// does not match, and keeps the one it has. It refuses the name of the authority's files.
+// Save writes NAME.crt, NAME.key (readable only by its owner) and the authority's
+// ca.crt into dir, each whole or not at all. It replaces the certificate last: a
+// process that reloads in between finds a pair that does not match, and keeps its
+// current one.
 func (c *Certificate) Save(dir, name string) error {
 	switch {
 	case !ValidNode(name):
@@ -310,7 +309,7 @@ func writeFile(path string, data []byte, perm fs.FileMode) error {
 	if err != nil {
 		return wrap("pki.Save", path, err)
 	}
-	defer os.Remove(f.Name()) // fails, as it should, after the rename
+	defer os.Remove(f.Name()) // fails after the rename, as expected
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
 	if err == nil {
@@ -326,7 +325,7 @@ func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// parseCerts reads authorities, each of which has signed itself.
+// parseCerts decodes authorities, each of which must be self-signed.
 func parseCerts(p []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(p); block != nil; block, rest = pem.Decode(rest) {
@@ -337,14 +336,15 @@ func parseCerts(p []byte) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Nothing else verifies what is trusted: a chain ends at the key of its authority.
+		// No other check covers the trusted certificates: a chain ends at the key
+		// of its authority.
 		if err := c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature); err != nil {
-			return nil, fmt.Errorf("the authority %q is damaged, or did not sign itself: %w", c.Subject.CommonName, err)
+			return nil, fmt.Errorf("authority %q is damaged, or not self-signed: %w", c.Subject.CommonName, err)
 		}
 		certs = append(certs, c)
 	}
 	if len(certs) == 0 {
-		return nil, errors.New("holds no certificate")
+		return nil, errors.New("file holds no certificate")
 	}
 	return certs, nil
 }
@@ -352,7 +352,7 @@ func parseCerts(p []byte) ([]*x509.Certificate, error) {
 func parseKey(p []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(p)
 	if block == nil {
-		return nil, errors.New("holds no private key")
+		return nil, errors.New("file holds no private key")
 	}
 	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -360,7 +360,7 @@ func parseKey(p []byte) (*ecdsa.PrivateKey, error) {
 	}
 	key, ok := k.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("holds a %T, not an ECDSA key", k)
+		return nil, fmt.Errorf("file holds a %T, not an ECDSA key", k)
 	}
 	return key, nil
 }

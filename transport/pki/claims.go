@@ -1,17 +1,17 @@
-// Package pki makes and checks the certificates by which the parts of a
-// cluster know each other: a certificate authority per cluster, one
-// certificate per node or user, and the identity that a process presents,
-// which follows its files when they are rotated.
+// Package pki makes and checks the certificates of a cluster. There is one
+// certificate authority per cluster, and one certificate per node or user. A
+// process presents an identity, which follows its files when they are rotated.
 //
-// It does not open connections and does not decide who may do what: it says
+// The package does not open connections and grants no permissions. It determines
 // who somebody is (Claims), proved by a chain to the cluster's authority.
 //
-// The path of an identity: `NewCA` once per cluster -> `(*CA).Issue` for each
-// node -> files in a directory (ca.crt, NAME.crt, NAME.key) -> `LoadIdentity`
-// in the process that uses them -> package transport shows the certificate in
-// TLS handshakes and calls Verify on what the other end shows.
+// One path through it, an identity: `NewCA` runs once per cluster, and
+// `(*CA).Issue` for each node. Both write files to a directory (ca.crt, NAME.crt,
+// NAME.key). `LoadIdentity` reads them in the process that uses them. Package
+// transport presents the certificate in TLS handshakes, and calls Verify on the
+// certificate of the other end.
 //
-// The form of a certificate is in docs/formats/certificate.md.
+// docs/formats/certificate.md describes the form of a certificate.
 package pki
 
 import (
@@ -26,11 +26,11 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Role is what a certificate says its holder may be.
+// Role is what a certificate permits its holder to be.
 type Role string
 
-// The roles. Servers (metadata, chunkserver) speak for the cluster; the others
-// speak for users.
+// The roles. Servers (metadata, chunkserver) act for the cluster; the others act
+// for users.
 const (
 	RoleMetadata    Role = "metadata"
 	RoleChunkserver Role = "chunkserver"
@@ -51,18 +51,18 @@ func (r Role) Valid() bool {
 // Server reports whether holders of r accept connections.
 func (r Role) Server() bool { return r == RoleMetadata || r == RoleChunkserver }
 
-// Confined reports whether holders of r act as users: a directory may bound them, they may
-// be read-only, and a squash rule may apply to them.
+// Confined reports whether holders of r act as users: a directory may confine them,
+// they may be read-only, and a squash rule may apply to them.
 func (r Role) Confined() bool { return r == RoleGateway || r == RoleClient }
 
-// Claims is who a certificate's holder is.
+// Claims is the identity of a certificate's holder.
 type Claims struct {
 	Cluster moraine.UUID
 	Role    Role
 	// Node is the node id, unique in its cluster: 1 to 128 of a-z A-Z 0-9 . _ -
 	Node string
-	// Scope is the directory that the holder is confined to: a clean absolute
-	// path, "/" for everything.
+	// Scope is the directory that confines the holder: a clean absolute path, "/"
+	// for everything.
 	Scope    string
 	ReadOnly bool
 	// Squash maps root to nobody.
@@ -89,23 +89,23 @@ const (
 	maxNodeLen = 128
 )
 
-// Validate reports what is wrong with c.
+// Validate returns an error if c is invalid.
 func (c Claims) Validate() error {
 	bad := func(format string, args ...any) error {
 		return &moraine.Error{Op: "pki.Claims", Ref: c.Node, Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
 	}
 	switch {
 	case c.Cluster.IsZero():
-		return bad("no cluster id")
+		return bad("cluster id is missing")
 	case !c.Role.Valid():
-		return bad("no such role: %q", c.Role)
+		return bad("unknown role %q", c.Role)
 	case !ValidNode(c.Node):
-		return bad("a node id is 1 to %d characters of a-z A-Z 0-9 . _ -, not %q", maxNodeLen, c.Node)
+		return bad("node id must be 1 to %d characters of a-z A-Z 0-9 . _ -, not %q", maxNodeLen, c.Node)
 	case !strings.HasPrefix(c.Scope, "/") || path.Clean(c.Scope) != c.Scope:
-		return bad("a scope is a clean absolute path, not %q", c.Scope)
+		return bad("scope must be a clean absolute path, not %q", c.Scope)
 	case !c.Role.Confined() && (c.Scope != "/" || c.ReadOnly || c.Squash):
-		// What they may do is not bounded by any of these, so that a certificate must not
-		// look as if it were.
+		// None of these limits what servers and administrators may do, so a
+		// certificate must not suggest it.
 		return bad("role %s has no scope, is not read-only and is not squashed: issue a certificate of role client for that", c.Role)
 	}
 	return nil
@@ -136,9 +136,9 @@ func (c Claims) URI() *url.URL {
 	return &url.URL{Scheme: scheme, Host: c.Cluster.String(), Path: "/" + string(c.Role) + "/" + c.Node, RawQuery: q.Encode()}
 }
 
-// ParseURI reads what URI writes. A missing scope is "/", a missing ro is 0 and
-// a missing squash is 1 for the roles that it applies to; parameters that it does not know are refused, since
-// one may be a restriction.
+// ParseURI decodes what URI writes. A missing scope is "/", a missing ro is 0, and
+// a missing squash is 1 for the roles that it applies to. It refuses unknown
+// parameters, since one may be a restriction.
 func ParseURI(u *url.URL) (Claims, error) {
 	bad := func(err error) (Claims, error) {
 		return Claims{}, &moraine.Error{Op: "pki.ParseURI", Ref: u.Redacted(), Kind: moraine.InvalidArgument, Err: err}
@@ -152,7 +152,7 @@ func ParseURI(u *url.URL) (Claims, error) {
 	}
 	parts := strings.Split(u.Path, "/")
 	if len(parts) != 3 || parts[0] != "" {
-		return bad(fmt.Errorf("the path is not /ROLE/NODE"))
+		return bad(fmt.Errorf("path is not /ROLE/NODE"))
 	}
 	c := Claims{Cluster: cluster, Role: Role(parts[1]), Node: parts[2], Scope: "/"}
 	c.Squash = c.Role.Confined()
@@ -162,7 +162,7 @@ func ParseURI(u *url.URL) (Claims, error) {
 	}
 	for name, vals := range q {
 		if len(vals) != 1 {
-			return bad(fmt.Errorf("%s is given %d times", name, len(vals)))
+			return bad(fmt.Errorf("parameter %s appears %d times", name, len(vals)))
 		}
 		v := vals[0]
 		var ok bool
@@ -175,7 +175,7 @@ func ParseURI(u *url.URL) (Claims, error) {
 			c.Squash, ok = parseBit(v)
 		}
 		if !ok {
-			return bad(fmt.Errorf("parameter %s=%q is not understood", name, v))
+			return bad(fmt.Errorf("parameter %s=%q is unknown", name, v))
 		}
 	}
 	if err := c.Validate(); err != nil {
@@ -184,7 +184,7 @@ func ParseURI(u *url.URL) (Claims, error) {
 	return c, nil
 }
 
-// ClaimsOf returns the claims in a certificate, whose chain it does not check.
+// ClaimsOf returns the claims in a certificate without checking its chain.
 func ClaimsOf(cert *x509.Certificate) (Claims, error) {
 	if cert.IsCA || len(cert.URIs) != 1 {
 		return Claims{}, &moraine.Error{Op: "pki.ClaimsOf", Ref: cert.Subject.CommonName, Kind: moraine.Unauthenticated,

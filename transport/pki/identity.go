@@ -15,9 +15,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Files are the paths of what an identity is made of, all PEM.
+// Files are the paths of the files of an identity, all PEM.
 type Files struct {
-	CA   string // authorities that are trusted; more than one while they are rotated
+	CA   string // trusted authorities; more than one during a rotation
 	Cert string
 	Key  string
 }
@@ -27,7 +27,8 @@ func FilesIn(dir, name string) Files {
 	return Files{CA: filepath.Join(dir, CACertFile), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
 }
 
-// Names returns the names of the certificates in dir, in order, without the authority's.
+// Names returns the names of the certificates in dir, in order, without the
+// authority's.
 func Names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -42,14 +43,13 @@ func Names(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Identity is what a process presents, and whom it trusts. It follows its
-// files: each use looks whether one was changed, and loads them again if they
-// then form a whole; connections that are open stay so. Safe for concurrent
-// use.
+// Identity is what a process presents, and which authorities it trusts. It follows
+// its files: each use checks whether one was changed, and reloads them if they
+// match each other. Open connections stay unchanged. Safe for concurrent use.
 type Identity struct {
 	files Files
 
-	mu    sync.Mutex // guards what follows; held over the reading of small files
+	mu    sync.Mutex // guards the fields below; held while small files are read
 	now   loaded
 	stamp [3]fileStamp
 }
@@ -65,9 +65,9 @@ type fileStamp struct {
 	mtime time.Time
 }
 
-// LoadIdentity reads files. It fails where they do not form a whole: key and
-// certificate must match, and an authority in CA must have issued it. An
-// expired certificate loads; what uses it is told so in one clear line.
+// LoadIdentity reads files. It fails if they do not match: key and certificate must
+// match, and an authority in CA must have issued the certificate. An expired
+// certificate loads; its users get one clear error.
 func LoadIdentity(files Files) (*Identity, error) {
 	id := &Identity{files: files}
 	id.stamp = id.stamps()
@@ -78,14 +78,14 @@ func LoadIdentity(files Files) (*Identity, error) {
 	return id, nil
 }
 
-// Current returns the certificate to present, its claims, and the authorities
-// to trust, as the files have them now. The results must not be changed.
+// Current returns the certificate to present, its claims, and the authorities to
+// trust, as the files hold them now. The results must not be changed.
 func (id *Identity) Current() (*tls.Certificate, Claims, *x509.CertPool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if s := id.stamps(); s != id.stamp {
-		// While files are being replaced they may not match: what we have
-		// stays, and since the stamp does too, the next use tries again.
+		// While files are being replaced they may not match. The identity then
+		// stays, and since the stamp stays too, the next use retries.
 		if l, err := load(id.files); err == nil && l.claims.Cluster == id.now.claims.Cluster {
 			id.now, id.stamp = l, s
 		}
@@ -93,7 +93,7 @@ func (id *Identity) Current() (*tls.Certificate, Claims, *x509.CertPool) {
 	return id.now.cert, id.now.claims, id.now.roots
 }
 
-// Claims returns who the identity is.
+// Claims returns the claims of the identity.
 func (id *Identity) Claims() Claims {
 	_, c, _ := id.Current()
 	return c
@@ -105,8 +105,8 @@ func (id *Identity) NotAfter() time.Time {
 	return cert.Leaf.NotAfter
 }
 
-// Check returns an error that says what to do where the certificate is not
-// valid at now.
+// Check returns an error that says what to do if the certificate is not valid at
+// now.
 func (id *Identity) Check(now time.Time) error {
 	cert, claims, _ := id.Current()
 	return checkTime(cert.Leaf, claims, now)
@@ -151,7 +151,7 @@ func load(f Files) (loaded, error) {
 		return l, wrap("pki.LoadIdentity", f.Cert, err)
 	}
 	l.cert = &cert
-	// An expired certificate still loads: it is enough that it once was good.
+	// An expired certificate still loads: it suffices that it once was valid.
 	for _, at := range append([]*x509.Certificate{cert.Leaf}, cas...) {
 		if l.claims, err = Verify(cert.Certificate, l.roots, at.NotBefore, x509.ExtKeyUsageClientAuth); err == nil {
 			break
@@ -160,7 +160,8 @@ func load(f Files) (loaded, error) {
 	return l, err
 }
 
-// CheckKeyMode refuses the file of a private key that others than its owner and group may read.
+// CheckKeyMode refuses the file of a private key that others than its owner and
+// group may read.
 func CheckKeyMode(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -168,19 +169,19 @@ func CheckKeyMode(path string) error {
 	}
 	if st.Mode().Perm()&0o037 != 0 {
 		return &moraine.Error{Op: "pki.CheckKeyMode", Ref: path, Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("a private key must be closed to others, but its mode is %v: chmod 600 it", fs.FileMode(st.Mode().Perm()))}
+			Err: fmt.Errorf("private key must not be readable by others, but its mode is %v: chmod 600 it", fs.FileMode(st.Mode().Perm()))}
 	}
 	return nil
 }
 
-// Verify checks the chain that the other end of a connection showed (its own
+// Verify verifies the chain that the other end of a connection presented (its own
 // certificate first) against roots at now, for the given use (client or server
-// authentication), and returns whom it names. Host names are not looked at: a
-// node is known by its role and id, wherever it runs. Errors have kind
+// authentication). It returns the claims of the certificate. Host names do not
+// count: a node is known by its role and id, wherever it runs. Errors have kind
 // Unauthenticated.
 func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUsage) (Claims, error) {
 	if len(raw) == 0 {
-		return Claims{}, unauthenticated("", errors.New("no certificate was shown"))
+		return Claims{}, unauthenticated("", errors.New("no certificate was presented"))
 	}
 	leaf, err := x509.ParseCertificate(raw[0])
 	if err != nil {
@@ -191,8 +192,8 @@ func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUs
 		return Claims{}, unauthenticated(leaf.Subject.CommonName, err)
 	}
 	if err := checkTime(leaf, claims, now); err != nil {
-		// Of a foreign certificate the time says nothing: a wrong authority is not to be
-		// taken for a wrong clock.
+		// For a foreign certificate the dates mean nothing: a wrong authority must
+		// not look like a wrong clock.
 		if foreign := checkIssuer(leaf, claims, roots, use); foreign != nil {
 			return Claims{}, foreign
 		}
@@ -207,10 +208,11 @@ func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUs
 			return claims, nil
 		}
 	}
-	return Claims{}, unauthenticated(claims.Node, fmt.Errorf("its authority is not that of cluster %v, which it names", claims.Cluster))
+	return Claims{}, unauthenticated(claims.Node, fmt.Errorf("certificate names cluster %v, but another cluster's authority issued it", claims.Cluster))
 }
 
-// checkIssuer returns an error where no authority in roots has issued leaf, whatever the time.
+// checkIssuer returns an error if no authority in roots has issued leaf, whatever
+// the time.
 func checkIssuer(leaf *x509.Certificate, c Claims, roots *x509.CertPool, use x509.ExtKeyUsage) error {
 	for _, at := range []time.Time{leaf.NotBefore, leaf.NotAfter} {
 		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{use}})
@@ -225,23 +227,23 @@ func checkIssuer(leaf *x509.Certificate, c Claims, roots *x509.CertPool, use x50
 func verifyText(err error, c Claims, now time.Time) error {
 	var unknown x509.UnknownAuthorityError
 	if errors.As(err, &unknown) {
-		return fmt.Errorf("the certificate of %s %s (cluster %v) was not issued by an authority that is trusted here", c.Role, c.Node, c.Cluster)
+		return fmt.Errorf("certificate of %s %s (cluster %v) was not issued by an authority that is trusted here", c.Role, c.Node, c.Cluster)
 	}
 	var invalid x509.CertificateInvalidError
 	if errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage {
-		return fmt.Errorf("the certificate of %s %s does not allow this use: a %s cannot be a server", c.Role, c.Node, c.Role)
+		return fmt.Errorf("certificate of %s %s does not allow this use: a %s cannot be a server", c.Role, c.Node, c.Role)
 	}
-	if errors.As(err, &invalid) && invalid.Reason == x509.Expired { // the leaf's own time is looked at before
+	if errors.As(err, &invalid) && invalid.Reason == x509.Expired { // the caller has checked the leaf's own dates
 		if ca := invalid.Cert; now.Before(ca.NotBefore) {
-			return fmt.Errorf("the authority of the certificate of %s %s is valid only from %s: check the clocks", c.Role, c.Node, ca.NotBefore.UTC().Format(day))
+			return fmt.Errorf("authority of the certificate of %s %s is valid only from %s: check the clocks", c.Role, c.Node, ca.NotBefore.UTC().Format(day))
 		}
-		return fmt.Errorf("the authority of the certificate of %s %s expired on %s: make another one, and issue all certificates with it",
+		return fmt.Errorf("authority of the certificate of %s %s expired on %s: make a new one, and issue all certificates with it",
 			c.Role, c.Node, invalid.Cert.NotAfter.UTC().Format(day))
 	}
 	return err
 }
 
-// day is how errors write a time.
+// day is the time format of errors.
 const day = "2006-01-02 15:04 MST"
 
 func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {

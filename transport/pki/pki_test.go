@@ -43,7 +43,7 @@ func pool(cas ...*pki.CA) *x509.CertPool {
 	return p
 }
 
-// The names in certificates are what they were from the first version on.
+// The names in certificates have not changed since the first version.
 func TestGoldenURIs(t *testing.T) {
 	for uri, want := range map[string]pki.Claims{
 		"moraine://c1010203-0405-0607-0809-0a0b0c0d0e0f/metadata/m1?ro=0&scope=%2F&squash=0":            {Cluster: cluster, Role: pki.RoleMetadata, Node: "m1", Scope: "/"},
@@ -142,7 +142,7 @@ func TestVerify(t *testing.T) {
 		"user as a server":                    {user, pool(ca), noon, x509.ExtKeyUsageServerAuth, "a client cannot be a server"},
 		"expired":                             {user, pool(ca), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "certificate of client c1 expired on 2027-11-20 12:00 UTC: renew it with `moraine cert renew DIR c1`"},
 		"not yet valid":                       {user, pool(ca), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "check the clocks"},
-		"an authority to come":                {outlived, pool(early), noon.Add(-time.Minute), x509.ExtKeyUsageClientAuth, "the authority of the certificate of client c1 is valid only from"},
+		"an authority to come":                {outlived, pool(early), noon.Add(-time.Minute), x509.ExtKeyUsageClientAuth, "authority of the certificate of client c1 is valid only from"},
 		"expired, of another authority":       {user, pool(imposter), noon.AddDate(2, 0, 0), x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
 		"not yet valid, of another authority": {user, pool(imposter), noon.AddDate(0, 0, -1), x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
 		"another authority":                   {user, pool(imposter), noon, x509.ExtKeyUsageClientAuth, "not issued by an authority that is trusted"},
@@ -156,10 +156,10 @@ func TestVerify(t *testing.T) {
 	require.NoError(t, err, "for its own cluster it is good")
 	_, err = pki.Verify(forge(t, other, got), pool(ca, other), noon, x509.ExtKeyUsageClientAuth)
 	require.ErrorIs(t, err, moraine.Unauthenticated)
-	require.ErrorContains(t, err, "its authority is not that of cluster")
+	require.ErrorContains(t, err, "another cluster's authority issued it")
 }
 
-// forge has an authority certify claims in a cluster that is not its own.
+// forge makes an authority certify claims in a cluster that is not its own.
 func forge(t *testing.T, ca *pki.CA, c pki.Claims) [][]byte {
 	dir := t.TempDir()
 	require.NoError(t, ca.Save(dir))
@@ -225,7 +225,7 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, err, "chmod 600")
 }
 
-// An identity follows its files; a half of a rotation changes nothing.
+// An identity follows its files; half a rotation changes nothing.
 func TestIdentityFollowsItsFiles(t *testing.T) {
 	dir := t.TempDir()
 	ca := newCA(t)
@@ -259,7 +259,7 @@ func TestIdentityFollowsItsFiles(t *testing.T) {
 	_, err = pki.Verify(chain(t, second), roots, noon, x509.ExtKeyUsageClientAuth)
 	require.NoError(t, err, "certificates of the old authority are still good")
 
-	// Another cluster's certificate in their place is not followed.
+	// The identity does not follow another cluster's certificate in their place.
 	other, err := pki.NewCA(moraine.UUID{9}, noon, time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, issue(other, 30*time.Minute).Save(dir, "c1"))
@@ -283,8 +283,8 @@ func TestIssueRefuses(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 }
 
-// A certificate that says it is confined, of a role that is not, is neither issued nor
-// taken: an administrator's scope would bind nobody.
+// A certificate that claims to be confined, of a role that is not, is neither
+// issued nor accepted: an administrator's scope would have no effect.
 func TestOnlyClientsAreConfined(t *testing.T) {
 	for _, role := range []pki.Role{pki.RoleMetadata, pki.RoleChunkserver, pki.RoleAdmin, pki.RoleGateway, pki.RoleClient} {
 		confined := role == pki.RoleGateway || role == pki.RoleClient

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A certificate of another authority is called that, whatever the time: not a wrong clock.
+// For a certificate of another authority the error says that at any time, and does
+// not blame the clock.
 func TestAWrongAuthorityIsNoWrongClock(t *testing.T) {
 	mine, other := newCA(t), newCA(t)
 	issued := noon.AddDate(1, 0, 0) // the authorities are older
@@ -35,7 +36,7 @@ func TestAWrongAuthorityIsNoWrongClock(t *testing.T) {
 	require.ErrorContains(t, err, "check the clocks", "its own authority: it is the clock")
 }
 
-// A certificate that has expired can be renewed: with the same claims, names and key.
+// An expired certificate can be renewed, with the same claims, names and key.
 func TestRenew(t *testing.T) {
 	ca, dir := newCA(t), t.TempDir()
 	r := pki.Request{Role: pki.RoleClient, Node: "c1", Scope: "/a", ReadOnly: true, NoSquash: true, Hosts: []string{"h1", "10.0.0.1"}, Now: noon, TTL: time.Hour}

@@ -4,12 +4,12 @@ package wire
 const MaxConcatRanges = 10_000
 
 const (
-	// MaxPackChunks bounds the chunks of all stripes that one CommitPack takes away: each is
-	// two records that it writes.
+	// MaxPackChunks limits the chunks of all stripes that one CommitPack removes:
+	// each costs it two records.
 	MaxPackChunks = 384
-	// LeastPacked is how many files are put into one stripe where they are too little for
-	// one that is coded.
+	// LeastPacked is how many files are put into one stripe if they are too small
+	// for a coded one.
 	LeastPacked = 8
-	// ReadClasses is how many kinds of reads, by their length, Device.read_micros tells of.
+	// ReadClasses is the number of length classes of reads in Device.read_micros.
 	ReadClasses = 4
 )

@@ -1,6 +1,7 @@
 // Package wire holds the protobuf messages that clients, metadata servers and
 // chunkservers exchange. The .proto files are the reference; fields are
-// append-only.
+// append-only. One path through it: MetaRequest carries an operation in its oneof
+// "op", which Op (op.go) finds.
 package wire
 
 //go:generate protoc --go_out=. --go_opt=paths=source_relative common.proto hello.proto chunk.proto checkpoint.proto object.proto metadata.proto

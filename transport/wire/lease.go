@@ -1,8 +1,9 @@
 package wire
 
-// LeaseOver returns the inode whose lease covers the attributes of another, 0 for
-// none: that of the directory of a file; of a directory, and of a file that ever had
-// two names, its own. The service grants and recalls by it, and clients cache by it.
+// LeaseOver returns the inode whose cache lease covers the attributes of another,
+// or 0 for none. For a file it is the directory; for a directory, and for a file
+// that ever had two names, the inode itself. The metadata service grants and
+// recalls by it, and clients cache by it.
 func LeaseOver(inode, parent uint64, directory, manyLinks bool) uint64 {
 	if directory || manyLinks {
 		return inode

@@ -5,9 +5,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Op returns the field of what a request, or a command of the log, is to do: the one
-// that is set of its oneof "op". It is nil where none is, as in a message of a later
-// build that does what this one does not know.
+// Op returns the field of a request's, or a log command's, operation: the one that
+// is set in its oneof "op". It is nil if none is set, as in a message of a later
+// build with an unknown operation.
 func Op(m proto.Message) protoreflect.FieldDescriptor {
 	r := m.ProtoReflect()
 	return r.WhichOneof(r.Descriptor().Oneofs().ByName("op"))

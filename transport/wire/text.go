@@ -5,10 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s as a string field of a message can carry it: valid UTF-8, of most bytes
-// and "..." at most. A message with any other string cannot be encoded, so that whatever
-// quotes a store, a file system or an operator passes through here: an error text must not
-// keep a heartbeat from being sent.
+// Text returns s as valid content of a string field: valid UTF-8, of at most `most`
+// bytes and "...". A message with any other string cannot be encoded. So every
+// quote of a store, a file system or an operator passes through here: an error text
+// must not prevent a heartbeat.
 func Text(s string, most int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= most {
@@ -20,5 +20,5 @@ func Text(s string, most int) string {
 	return s[:most] + "..."
 }
 
-// MaxText is how long the text of an error is at most that travels.
+// MaxText is the greatest length of an error text in a message.
 const MaxText = 4096

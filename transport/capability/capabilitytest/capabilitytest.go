@@ -1,5 +1,6 @@
-// Package capabilitytest mints capabilities for tests that speak with chunkservers
-// themselves: a fake metadata service hands out Key, and signs with it.
+// Package capabilitytest signs capabilities for tests that call chunkservers
+// themselves. A fake metadata service publishes Key, and the test calls Write or
+// Repair, which sign with it.
 package capabilitytest
 
 import (
@@ -16,21 +17,21 @@ const keyID = 77
 
 var private = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// Key is the public key that verifies what this package signs, as it comes with
-// heartbeats.
+// Key is the public key for the signatures of this package, in the form in which
+// heartbeats carry it.
 func Key() *wire.SigningKey {
 	return &wire.SigningKey{Id: keyID, PublicKey: private.Public().(ed25519.PublicKey)}
 }
 
-// Sign signs claims as a metadata service of the cluster would, for an hour, any
-// incarnation and any scheme where they do not say.
+// Sign signs claims as a metadata service of the cluster would, for an hour. Claims
+// without an incarnation or scheme match any.
 func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	if len(claims.Cluster) == 0 {
 		claims.Cluster = cluster[:]
 	}
 	claims.Key = keyID
 	if claims.Incarnation == 0 {
-		claims.Incarnation = 1 << 20 // of no metadata that is past
+		claims.Incarnation = 1 << 20 // no superseded metadata
 	}
 	if claims.Expires == 0 {
 		claims.Expires = time.Now().Add(time.Hour).Unix()
@@ -45,13 +46,13 @@ func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	return b
 }
 
-// Write is the capability to write stripes from first on.
+// Write is the capability to write count stripes from first on.
 func Write(cluster moraine.UUID, session, first, count uint64) []byte {
 	return Sign(cluster, &wire.CapabilityClaims{Session: session, Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE,
 		Stripes: []*wire.StripeRange{{First: first, Count: count}}})
 }
 
-// Repair is the capability of a node to fill intents.
+// Repair is the capability of a node to carry out intents.
 func Repair(cluster moraine.UUID, node string, intents ...*wire.Intent) []byte {
 	return Sign(cluster, &wire.CapabilityClaims{Node: node, Right: wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR, Intents: intents})
 }
