@@ -31,7 +31,7 @@ func (s *Server) capability(ctx context.Context, op string, b []byte) (*wire.Cap
 // mayPut checks that the caller may put a chunk: the first version of it under a
 // grant of its own or, as a repair, exactly what an intent says. Only a repair
 // replaces a stored chunk, and is accepted when the device is nearly full.
-func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk) error {
+func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk, length int) error {
 	if err := mayTouch(ctx, op, req.Tenant, true); err != nil {
 		return err
 	}
@@ -42,13 +42,13 @@ func (s *Server) mayPut(ctx context.Context, op string, req *wire.PutChunk) erro
 	ok := false
 	switch claims.Right {
 	case wire.CapabilityRight_CAPABILITY_RIGHT_WRITE:
-		ok = !req.Repair && req.Version == 1 && req.Index < claims.Chunks && capability.CoversStripe(claims, req.Stripe)
+		ok = !req.Repair && req.Version == 1 && req.Index < claims.Chunks && length <= int(claims.Length) && capability.CoversStripe(claims, req.Stripe)
 	case wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR:
 		ok = req.Repair && capability.CoversChunk(claims, req.Stripe, req.Index, req.Device, req.Version)
 	}
 	if !ok {
 		return &moraine.Error{Op: op, Ref: chunkID(req.Stripe, req.Index).String(), Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("capability does not cover version %d on device %d", req.Version, req.Device)}
+			Err: fmt.Errorf("capability does not cover version %d of %d bytes on device %d", req.Version, length, req.Device)}
 	}
 	return nil
 }

@@ -70,6 +70,7 @@ func TestAPutNeedsACapabilityThatCoversIt(t *testing.T) {
 		"as a repair":                {client, own(&wire.CapabilityClaims{}), 1, true},
 		"to read only":               {client, own(&wire.CapabilityClaims{Right: read}), 1, false},
 		"other stripes":              {client, own(&wire.CapabilityClaims{Stripes: []*wire.StripeRange{{First: 1 << 40, Count: 1}, {First: 1<<40 + 2, Count: 9}}}), 1, false},
+		"of shorter chunks":          {client, own(&wire.CapabilityClaims{Length: 999}), 1, false},
 		"of fewer chunks":            {client, own(&wire.CapabilityClaims{Chunks: 1}), 1, false},
 		"expired":                    {client, own(&wire.CapabilityClaims{Expires: time.Now().Add(-time.Second).Unix()}), 1, false},
 		"another cluster's":          {client, own(&wire.CapabilityClaims{Cluster: make([]byte, 16)}), 1, false},

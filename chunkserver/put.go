@@ -135,7 +135,7 @@ func (s *Server) admitPut(ctx context.Context, req *wire.PutChunk, length int) (
 	case req.Index >= moraine.MaxChunks || req.Stripe == 0 || req.Version == 0 || req.Version == math.MaxUint32: // no deletion covers a later version
 		return nil, nil, &moraine.Error{Op: op, Ref: ref, Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid chunk: stripe %x, index %d, version %d", req.Stripe, req.Index, req.Version)}
 	}
-	if err := s.mayPut(ctx, op, req); err != nil {
+	if err := s.mayPut(ctx, op, req, length); err != nil {
 		return nil, nil, err
 	}
 	if d, err = s.device(op, req.Device); err != nil {

@@ -34,18 +34,10 @@ func (s *signer) permit(c *call, now time.Time, claims *wire.CapabilityClaims) (
 	return b, claims.Expires, err
 }
 
-// permitWrites signs the capability to write the stripes of a grant, each with as many
-// chunks as the scheme has that was asked for: a placement has no more.
-func (l *leader) permitWrites(c *call, first uint64, count uint32, scheme moraine.Scheme) ([]byte, int64, error) {
-	return l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
-		Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, Chunks: uint32(scheme.Chunks()),
-		Stripes: []*wire.StripeRange{{First: first, Count: uint64(count)}},
-	})
-}
-
-// renewWrites signs the capability of the session's live grant that covers a
-// stripe once more.
-func (l *leader) renewWrites(c *call, stripe uint64, scheme moraine.Scheme) ([]byte, int64, error) {
+// permitWrites signs the capability of the session's live grant that covers a stripe: to
+// write the stripes of the grant, with as many chunks, and as long ones, as the record of
+// the grant says.
+func (l *leader) permitWrites(c *call, stripe uint64) ([]byte, int64, error) {
 	var g state.GrantInfo
 	var live bool
 	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
@@ -59,7 +51,10 @@ func (l *leader) renewWrites(c *call, stripe uint64, scheme moraine.Scheme) ([]b
 		return nil, 0, &moraine.Error{Ref: moraine.StripeID(stripe).String(), Kind: moraine.Stale,
 			Err: fmt.Errorf("no live grant of the session covers the stripe")}
 	}
-	return l.permitWrites(c, uint64(g.First), g.Count, scheme)
+	return l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
+		Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, Chunks: g.Chunks, Length: g.ChunkLength,
+		Stripes: []*wire.StripeRange{{First: uint64(g.First), Count: uint64(g.Count)}},
+	})
 }
 
 // permitRepairs signs the capability to repair the chunks of intents.

@@ -1,8 +1,11 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
@@ -39,7 +42,11 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 	if _, err := place.Place(v.place, want); err != nil {
 		return nil, err
 	}
-	resp, err := l.propose(ctx, c.caller, c.req)
+	// The record of the grant bounds what its capability allows.
+	req := proto.CloneOf(c.req)
+	req.GetGrant().Scheme = schemeToWire(want.Scheme)
+	req.GetGrant().ChunkLength = cmp.Or(asked.ChunkLength, moraine.MaxChunkSize)
+	resp, err := l.propose(ctx, c.caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
@@ -55,7 +62,7 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		}
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
-	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First, reply.Count, want.Scheme)
+	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First)
 	return resp, err
 }
 
@@ -109,7 +116,7 @@ func (l *leader) place(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		if err := l.store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
-		if reply.Capability, reply.CapabilityExpires, err = l.renewWrites(c, asked.Stripes[0], want.Scheme); err != nil {
+		if reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, asked.Stripes[0]); err != nil {
 			return nil, err
 		}
 	}

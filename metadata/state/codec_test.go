@@ -107,7 +107,7 @@ var codecs = append([]codec{
 		e, err := decodeExt(make([]byte, 8), b, 0)
 		return encodeExt(e), err
 	}},
-	{"grant", (&grant{first: 1<<40 | 1, count: 12, session: 1<<40 | 2, tenant: 3, used: []byte{0xff, 1}, endedAt: 10, endedSince: 20}).encode(), func(b []byte) ([]byte, error) {
+	{"grant", (&grant{first: 1<<40 | 1, count: 12, session: 1<<40 | 2, tenant: 3, chunks: 6, length: 4 << 20, used: []byte{0xff, 1}, endedAt: 10, endedSince: 20}).encode(), func(b []byte) ([]byte, error) {
 		g, err := decodeGrant(b)
 		return g.encode(), err
 	}},

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/morainefs/moraine"
@@ -12,6 +14,10 @@ const (
 	MaxGrant = 1024
 	// MaxSessionGrants is the most live grants of one session.
 	MaxSessionGrants = 256
+	// MaxSessionBytes is the most bytes of chunks that the live grants of one session
+	// allow on a device: nothing else bounds what a session puts and does not commit.
+	// Clients hold a grant of 4 GiB at most, so that they meet MaxSessionGrants first.
+	MaxSessionBytes = 1 << 40
 )
 
 // grant is a range of stripe numbers that one session may fill. Its key is its
@@ -22,6 +28,9 @@ type grant struct {
 	count   uint32
 	session moraine.SessionID
 	tenant  moraine.Tenant
+	// chunks is how many chunks a stripe may have, and length how many bytes a chunk: 0
+	// where the leader did not say, which allows what a stripe has at most.
+	chunks, length uint32
 	// used has a bit for each number that was committed once, so that it is
 	// never committed again after its stripe died.
 	used []byte
@@ -53,6 +62,7 @@ func (g *grant) encode() []byte {
 	b = putUvarint(b, uint64(g.count))
 	b = putFixed64(b, uint64(g.session))
 	b = putUvarint(b, uint64(g.tenant))
+	b = putUvarint(putUvarint(b, uint64(g.chunks)), uint64(g.length))
 	b = putBytes(b, g.used)
 	b = putUvarint(b, g.endedAt)
 	return putUvarint(b, g.endedSince)
@@ -64,6 +74,10 @@ func decodeGrant(b []byte) (*grant, error) {
 	g := &grant{first: moraine.StripeID(d.fixed64()), count: d.u32()}
 	g.session = moraine.SessionID(d.fixed64())
 	g.tenant = moraine.Tenant(d.u32())
+	g.chunks, g.length = d.u32(), d.u32()
+	if d.err == nil && (g.chunks != 0 || g.length != 0) && !validChunks(g.chunks, g.length) {
+		d.fail(fmt.Errorf("a grant of %d chunks of %d bytes", g.chunks, g.length))
+	}
 	g.used = d.bytes()
 	g.endedAt = d.uvarint()
 	g.endedSince = d.uvarint()
@@ -72,6 +86,24 @@ func decodeGrant(b []byte) (*grant, error) {
 		d.fail(errShort)
 	}
 	return g, d.end("grant")
+}
+
+func validChunks(chunks, length uint32) bool {
+	return chunks > 0 && chunks <= moraine.MaxChunks && length > 0 && length <= moraine.MaxChunkSize
+}
+
+// perStripe returns how many chunks of a stripe may be put, and how long they may be.
+func (g *grant) perStripe() (chunks, length uint32) {
+	if g.length == 0 {
+		return moraine.MaxChunks, moraine.MaxChunkSize
+	}
+	return g.chunks, g.length
+}
+
+// bytes returns how many bytes of chunks may be put under the grant on one device.
+func (g *grant) bytes() uint64 {
+	chunks, length := g.perStripe()
+	return uint64(g.count) * uint64(chunks) * uint64(length)
 }
 
 // grantIn returns the grant of one of the two tables that covers id, nil if
@@ -124,11 +156,22 @@ func (m *Machine) grant(t *tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	if len(live) == MaxSessionGrants {
 		return nil, fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", MaxSessionGrants)
 	}
+	g := &grant{count: op.GetCount(), session: t.session.id, tenant: i.tenant, used: make([]byte, (op.GetCount()+7)/8)}
+	if op.GetChunkLength() != 0 {
+		chunks := uint64(op.GetScheme().GetK()) + uint64(op.GetScheme().GetM())
+		g.chunks, g.length = uint32(min(chunks, math.MaxUint32)), uint32(min(op.GetChunkLength(), math.MaxUint32))
+		if !validChunks(g.chunks, g.length) {
+			return nil, fail(moraine.InvalidArgument, "grant", "", "stripes of %d chunks of %d bytes", chunks, op.GetChunkLength())
+		}
+	}
+	if err := t.boundGrants(live, g); err != nil {
+		return nil, err
+	}
 	first, err := t.nextIDs(cStripe, uint64(op.GetCount()))
 	if err != nil {
 		return nil, err
 	}
-	g := &grant{first: moraine.StripeID(first), count: op.GetCount(), session: t.session.id, tenant: i.tenant, used: make([]byte, (op.GetCount()+7)/8)}
+	g.first = moraine.StripeID(first)
 	t.insert(t.k.grant(g.last()), g.encode())
 	t.insert(t.k.sessionGrant(g.session, g.last()), []byte{grantVersion})
 	s, err := t.usageState()
@@ -138,6 +181,30 @@ func (m *Machine) grant(t *tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Grant{Grant: &wire.GrantReply{
 		First: uint64(g.first), Count: g.count, Tenant: uint32(g.tenant), Quotas: s.quotas > 0,
 	}}}, nil
+}
+
+// boundGrants refuses a grant that would allow the session more bytes than it may put. live
+// are the keys of its grants.
+func (t *tx) boundGrants(live [][]byte, g *grant) error {
+	all := g.bytes()
+	for _, key := range live {
+		b, ok, err := t.Get(t.k.grant(moraine.StripeID(lastU64(key))))
+		if err == nil && !ok {
+			err = &moraine.Error{Op: "grant", Ref: g.session.String(), Kind: moraine.Corrupt}
+		}
+		if err != nil {
+			return err
+		}
+		other, err := decodeGrant(b)
+		if err != nil {
+			return err
+		}
+		all += other.bytes()
+	}
+	if all > MaxSessionBytes {
+		return fail(moraine.TooLarge, "grant", "", "the grants of the session would allow %d bytes of chunks, %d at most: end one", all, int64(MaxSessionBytes))
+	}
+	return nil
 }
 
 // endGrant gives back what is left of a grant; one that is over already is

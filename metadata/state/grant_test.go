@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -200,7 +201,8 @@ func TestGrantBounds(t *testing.T) {
 	b := newCluster(t, 1)
 	c := b.open(nil)
 	grant := func(count uint32) string {
-		return kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: count}}}))
+		return kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: count,
+			Scheme: &wire.Scheme{K: 1}, ChunkLength: 4096}}})) // so that the bytes are not what bounds them
 	}
 	if got := grant(0) + ", " + grant(1025); got != "invalid argument, invalid argument" {
 		t.Error(got)
@@ -212,6 +214,59 @@ func TestGrantBounds(t *testing.T) {
 	}
 	if got := grant(1); got != "too large" {
 		t.Error(got)
+	}
+	b.check()
+}
+
+// TestGrantsBoundTheBytesOfASession: what a session puts and does not commit is in no quota.
+// The grants that it has allow no more than a bound, whatever scheme and length they name, and
+// the end of one makes room.
+func TestGrantsBoundTheBytesOfASession(t *testing.T) {
+	b := newCluster(t, 6)
+	c := b.open(nil)
+	ask := func(c *client, count uint32, k, m uint32, length uint64) *wire.MetaResponse {
+		return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: c.root, Count: count,
+			Scheme: &wire.Scheme{K: k, M: m}, ChunkLength: length}}})
+	}
+	var firsts []uint64
+	total := uint64(0)
+	for {
+		resp := ask(c, state.MaxGrant, 12, 4, moraine.MaxChunkSize)
+		if resp.GetError() != nil {
+			if k := kind(resp); k != "too large" {
+				t.Fatalf("with %d bytes granted: %s", total, k)
+			}
+			break
+		}
+		firsts = append(firsts, resp.GetGrant().GetFirst())
+		if total += state.MaxGrant * 16 * moraine.MaxChunkSize; total > state.MaxSessionBytes {
+			t.Fatalf("%d bytes are granted, more than %d", total, uint64(state.MaxSessionBytes))
+		}
+	}
+	if total != state.MaxSessionBytes {
+		t.Errorf("refused at %d bytes, want %d", total, uint64(state.MaxSessionBytes))
+	}
+	if k := kind(ask(c, 1, 1, 0, 1)); k != "too large" {
+		t.Errorf("one more byte: %s", k)
+	}
+	if k := kind(ask(b.open(nil), 1, 1, 0, 1)); k != "ok" {
+		t.Errorf("another session: %s", k)
+	}
+	g, live, err := b.m.LiveGrant(b.kv, moraine.StripeID(firsts[0]))
+	if err != nil || !live || g.Chunks != 16 || g.ChunkLength != moraine.MaxChunkSize {
+		t.Errorf("the grant is %+v, %t (%v)", g, live, err)
+	}
+	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_EndGrant{EndGrant: &wire.EndGrant{First: firsts[0]}}}))
+	for _, bad := range []struct {
+		k, m   uint32
+		length uint64
+	}{{0, 0, 1}, {moraine.MaxChunks, 1, 1}, {1<<32 - 1, 2, 1}, {4, 2, moraine.MaxChunkSize + 1}, {4, 2, 1 << 32}, {4, 2, 1<<64 - 1}} {
+		if k := kind(ask(c, 1, bad.k, bad.m, bad.length)); k != "invalid argument" {
+			t.Errorf("%+v: %s", bad, k)
+		}
+	}
+	if k := kind(ask(c, 1, 1, 0, 1)); k != "ok" {
+		t.Errorf("after a grant has ended: %s", k)
 	}
 	b.check()
 }

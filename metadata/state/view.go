@@ -97,6 +97,8 @@ type GrantInfo struct {
 	Count   uint32
 	Session moraine.SessionID
 	Tenant  moraine.Tenant
+	// Chunks is how many chunks a stripe may have, ChunkLength how many bytes a chunk.
+	Chunks, ChunkLength uint32
 }
 
 // LiveGrant returns the live grant that covers a stripe number; false if none
@@ -106,7 +108,8 @@ func (m *Machine) LiveGrant(r Reader, id moraine.StripeID) (GrantInfo, bool, err
 	if err != nil || g == nil {
 		return GrantInfo{}, false, err
 	}
-	return GrantInfo{g.first, g.count, g.session, g.tenant}, true, nil
+	chunks, length := g.perStripe()
+	return GrantInfo{g.first, g.count, g.session, g.tenant, chunks, length}, true, nil
 }
 
 // ClusterTime returns the cluster time in milliseconds.

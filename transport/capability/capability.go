@@ -110,9 +110,13 @@ func wellFormed(c *wire.CapabilityClaims) error {
 	case wire.CapabilityRight_CAPABILITY_RIGHT_READ:
 		ok = (stripes || objects || parts) && !intents && c.Chunks == 0
 	case wire.CapabilityRight_CAPABILITY_RIGHT_WRITE:
-		ok = stripes && !objects && !intents && !parts && c.Inode == 0 && c.Chunks > 0 && c.Chunks <= moraine.MaxChunks
+		ok = stripes && !objects && !intents && !parts && c.Inode == 0 && c.Chunks > 0 && c.Chunks <= moraine.MaxChunks &&
+			c.Length > 0 && c.Length <= moraine.MaxChunkSize
 	case wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR:
 		ok = intents && !stripes && !objects && !parts && c.Inode == 0 && c.Chunks == 0
+	}
+	if c.Right != wire.CapabilityRight_CAPABILITY_RIGHT_WRITE && c.Length != 0 {
+		ok = false
 	}
 	switch {
 	case !ok || len(c.Cluster) != len(moraine.UUID{}) || c.Session == 0 && c.Node == "":

@@ -145,7 +145,7 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 	const write, repair = wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR
 	writes := func(chunks uint32) func(c *wire.CapabilityClaims) {
 		return func(c *wire.CapabilityClaims) {
-			c.Right, c.Objects, c.Parts, c.Inode, c.Chunks = write, nil, nil, 0, chunks
+			c.Right, c.Objects, c.Parts, c.Inode, c.Chunks, c.Length = write, nil, nil, 0, chunks, 4<<20
 		}
 	}
 	intents := []*wire.Intent{{Stripe: 1, Index: 1, Device: 1, Version: 2}}
@@ -188,6 +188,9 @@ func TestMalformedCapabilitiesAreRefused(t *testing.T) {
 		"read with intents":       func(c *wire.CapabilityClaims) { c.Intents = intents },
 		"read with chunks":        func(c *wire.CapabilityClaims) { c.Chunks = 3 },
 		"write of no chunks":      writes(0),
+		"write of no bytes":       func(c *wire.CapabilityClaims) { writes(3)(c); c.Length = 0 },
+		"write of large chunks":   func(c *wire.CapabilityClaims) { writes(3)(c); c.Length = moraine.MaxChunkSize + 1 },
+		"read with a length":      func(c *wire.CapabilityClaims) { c.Length = 1 },
 		"write of many chunks":    writes(moraine.MaxChunks + 1),
 		"write with objects":      func(c *wire.CapabilityClaims) { objects := c.Objects; writes(3)(c); c.Objects = objects },
 		"repair of stripes": func(c *wire.CapabilityClaims) {

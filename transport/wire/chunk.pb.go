@@ -142,6 +142,7 @@ type CapabilityClaims struct {
 	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`   // READ: the file whose content it is
 	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`     // READ: by stripe, index and offset, none touching another, none empty
 	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`  // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
+	Length        uint32                 `protobuf:"varint,14,opt,name=length,proto3" json:"length,omitempty"`  // WRITE: the most bytes of a chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +264,13 @@ func (x *CapabilityClaims) GetParts() []*ChunkPart {
 func (x *CapabilityClaims) GetChunks() uint32 {
 	if x != nil {
 		return x.Chunks
+	}
+	return 0
+}
+
+func (x *CapabilityClaims) GetLength() uint32 {
+	if x != nil {
+		return x.Length
 	}
 	return 0
 }
@@ -1344,7 +1352,7 @@ const file_chunk_proto_rawDesc = "" +
 	"\n" +
 	"Capability\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xd4\x03\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xec\x03\n" +
 	"\x10CapabilityClaims\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -1359,7 +1367,8 @@ const file_chunk_proto_rawDesc = "" +
 	" \x03(\v2\x19.moraine.wire.ObjectRangeR\aobjects\x12\x14\n" +
 	"\x05inode\x18\v \x01(\x06R\x05inode\x12-\n" +
 	"\x05parts\x18\r \x03(\v2\x17.moraine.wire.ChunkPartR\x05parts\x12\x16\n" +
-	"\x06chunks\x18\f \x01(\rR\x06chunks\"U\n" +
+	"\x06chunks\x18\f \x01(\rR\x06chunks\x12\x16\n" +
+	"\x06length\x18\x0e \x01(\rR\x06length\"U\n" +
 	"\vObjectRange\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\x06R\x06object\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +

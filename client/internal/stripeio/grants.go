@@ -28,6 +28,9 @@ type GrantKey struct {
 const (
 	firstGrant   = 8
 	largestGrant = 256
+	// largestGrantBytes bounds the chunks that a grant allows: the service bounds those of
+	// all grants of a session to 256 times as much, and their number to 256.
+	largestGrantBytes = 4 << 30
 	// grantIdle is how long an unused grant is kept.
 	grantIdle = 30 * time.Second
 )
@@ -87,6 +90,7 @@ type grantPool struct {
 type grantQueue struct {
 	ready    []*grant      // with numbers left, in order of use
 	size     uint32        // of the next fetch
+	chunks   uint32        // of a stripe of the last grant; 0: there was none
 	fetching chan struct{} // closed when the fetch under way has ended; nil: none is
 	err      error         // of the last fetch, for errOf
 	errOf    moraine.InodeID
@@ -273,7 +277,7 @@ func (p *grantPool) fetch(q *grantQueue, key GrantKey, dir, inode moraine.InodeI
 	if q.fetching != nil {
 		return
 	}
-	size := q.size
+	size := min(q.size, p.c.mostStripes(q.chunks))
 	if !p.background(func(ctx context.Context) {
 		// Less than the patience of those who wait for it, so that they learn
 		// why there is none.
@@ -292,6 +296,14 @@ func (p *grantPool) fetch(q *grantQueue, key GrantKey, dir, inode moraine.InodeI
 	q.size = min(2*q.size, largestGrant)
 }
 
+// mostStripes returns how many stripes of so many chunks a grant may have at most.
+func (e *Engine) mostStripes(chunks uint32) uint32 {
+	if chunks == 0 {
+		chunks = moraine.MaxChunks
+	}
+	return uint32(min(largestGrant, max(1, largestGrantBytes/(int64(chunks)*e.cfg.ChunkBytes))))
+}
+
 // fetched takes the result of a fetch into the queue of what it is good for.
 func (p *grantPool) fetched(q *grantQueue, asked GrantKey, inode moraine.InodeID, g *grant, err error) {
 	p.mu.Lock()
@@ -300,6 +312,7 @@ func (p *grantPool) fetched(q *grantQueue, asked GrantKey, inode moraine.InodeID
 	if err == nil {
 		p.policies.learn(asked, inode, g, p.c.clock.Now())
 		of := p.queue(g.key)
+		of.chunks = uint32(g.asked.Chunks())
 		of.ready = append(of.ready, g)
 	}
 	close(q.fetching)
@@ -371,7 +384,7 @@ func (p *grantPool) steer(ctx context.Context, t *Ticket, avoid []moraine.Device
 	if known {
 		return
 	}
-	next, err := p.place(ctx, t, t.Grant.key.Scheme, avoid, nil)
+	next, err := p.place(ctx, t, t.Grant.asked, avoid, nil)
 	if err == nil {
 		t.placement = next
 		return

@@ -235,7 +235,7 @@ func (p *putter) move(ctx context.Context, index int, next placement) {
 // or says that there is no room. Where it cannot be asked, or too few servers are up,
 // that one device is full does not mean that all are.
 func (p *putter) answered(ctx context.Context) bool {
-	_, err := p.c.Grants.place(ctx, p.ticket, p.ticket.Grant.key.Scheme, nil, nil)
+	_, err := p.c.Grants.place(ctx, p.ticket, p.ticket.Grant.asked, nil, nil)
 	return err == nil || retry.IsKind(err, moraine.NoSpace)
 }
 
@@ -262,7 +262,7 @@ func (p *putter) replaceFailed(ctx context.Context, index int, cause error) erro
 	if retry.IsKind(err, moraine.SessionExpired) {
 		return err
 	}
-	if _, err := p.c.Grants.place(ctx, p.ticket, p.ticket.Grant.key.Scheme, avoid, nil); err == nil {
+	if _, err := p.c.Grants.place(ctx, p.ticket, p.ticket.Grant.asked, avoid, nil); err == nil {
 		return errResubmit
 	}
 	p.failed = nil

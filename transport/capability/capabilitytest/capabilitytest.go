@@ -4,6 +4,7 @@
 package capabilitytest
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"time"
 
@@ -23,8 +24,8 @@ func Key() *wire.SigningKey {
 	return &wire.SigningKey{Id: keyID, PublicKey: private.Public().(ed25519.PublicKey)}
 }
 
-// Sign signs claims as a metadata service of the cluster would, for an hour. Claims
-// without an incarnation or scheme match any.
+// Sign signs claims as a metadata service of the cluster would, for an hour, any
+// incarnation, scheme and length where they do not say.
 func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	if len(claims.Cluster) == 0 {
 		claims.Cluster = cluster[:]
@@ -36,8 +37,9 @@ func Sign(cluster moraine.UUID, claims *wire.CapabilityClaims) []byte {
 	if claims.Expires == 0 {
 		claims.Expires = time.Now().Add(time.Hour).Unix()
 	}
-	if claims.Right == wire.CapabilityRight_CAPABILITY_RIGHT_WRITE && claims.Chunks == 0 {
-		claims.Chunks = moraine.MaxChunks
+	if claims.Right == wire.CapabilityRight_CAPABILITY_RIGHT_WRITE {
+		claims.Chunks = cmp.Or(claims.Chunks, moraine.MaxChunks)
+		claims.Length = cmp.Or(claims.Length, moraine.MaxChunkSize)
 	}
 	b, err := capability.Sign(private, claims)
 	if err != nil {
