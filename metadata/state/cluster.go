@@ -138,7 +138,7 @@ func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaRes
 	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {
 		return nil, fail(moraine.InvalidArgument, "add signing key", "", "want an id, an Ed25519 key of 32 bytes, and its sealed half")
 	}
-	v := putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
+	v := encodeSigningKey(key)
 	old, ok, err := t.Get(t.k.signingKey(key.GetId()))
 	if err != nil {
 		return nil, err
@@ -150,16 +150,26 @@ func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaRes
 	return done(), nil
 }
 
+func encodeSigningKey(key *wire.SigningKey) []byte {
+	return putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
+}
+
+func decodeSigningKey(id uint64, b []byte) (*wire.SigningKey, error) {
+	d := dec{b: b}
+	d.version(signingKeyVersion)
+	key := &wire.SigningKey{Id: id, PublicKey: d.bytes(), Sealed: d.bytes()}
+	return key, d.end("signing key")
+}
+
 // signingKeys returns all keys, oldest id first.
 func (v *view) signingKeys() ([]*wire.SigningKey, error) {
 	var out []*wire.SigningKey
 	var bad error
 	prefix := v.k.table(tabSigningKey)
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		d := dec{b: value}
-		d.version(signingKeyVersion)
-		out = append(out, &wire.SigningKey{Id: lastU64(key), PublicKey: d.bytes(), Sealed: d.bytes()})
-		bad = d.end("signing key")
+		var k *wire.SigningKey
+		k, bad = decodeSigningKey(lastU64(key), value)
+		out = append(out, k)
 		return bad == nil
 	})
 	if err == nil {

@@ -119,7 +119,7 @@ var codecs = append([]codec{
 		}
 		return encodeStripe(s), nil
 	}},
-}, clusterCodecs...)
+}, append(clusterCodecs, rowCodecs...)...)
 
 func againInode(b []byte) ([]byte, error) {
 	var i inode

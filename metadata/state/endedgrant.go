@@ -110,6 +110,14 @@ func (v *view) endedCursor() (moraine.StripeID, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
+	return decodeEndedCursor(b)
+}
+
+func encodeEndedCursor(at moraine.StripeID) []byte {
+	return putFixed64([]byte{endedCursorVersion}, uint64(at))
+}
+
+func decodeEndedCursor(b []byte) (moraine.StripeID, error) {
 	d := dec{b: b}
 	d.version(endedCursorVersion)
 	at := moraine.StripeID(d.fixed64())
@@ -123,7 +131,7 @@ func (t *tx) setEndedCursor(at moraine.StripeID) {
 		t.del(t.k.meta(metaEndedCursor))
 		return
 	}
-	t.put(t.k.meta(metaEndedCursor), putFixed64([]byte{endedCursorVersion}, uint64(at)))
+	t.put(t.k.meta(metaEndedCursor), encodeEndedCursor(at))
 }
 
 // EndedGrants counts the ranges of ended grants that are kept, up to a limit.

@@ -198,7 +198,11 @@ func (t *tx) putHeight(dir moraine.InodeID, height uint32) {
 		t.del(t.k.height(dir))
 		return
 	}
-	t.put(t.k.height(dir), putUvarint([]byte{heightVersion}, uint64(height)))
+	t.put(t.k.height(dir), encodeHeight(height))
+}
+
+func encodeHeight(height uint32) []byte {
+	return putUvarint([]byte{heightVersion}, uint64(height))
 }
 
 // dropHeight forgets the height of a directory that dies.

@@ -34,6 +34,8 @@ func (v *view) owned(s moraine.SessionID) (uint64, error) {
 	return decodeOwned(b)
 }
 
+func encodeOwned(n uint64) []byte { return putUvarint([]byte{ownedVersion}, n) }
+
 func decodeOwned(b []byte) (uint64, error) {
 	d := dec{b: b}
 	d.version(ownedVersion)
@@ -62,6 +64,6 @@ func (t *tx) countOwned(j *job, by int) error {
 		t.del(key)
 		return nil
 	}
-	t.put(key, putUvarint([]byte{ownedVersion}, uint64(int64(n)+int64(by))))
+	t.put(key, encodeOwned(uint64(int64(n)+int64(by))))
 	return nil
 }

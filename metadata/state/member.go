@@ -30,7 +30,7 @@ func (m *Machine) setMember(t *tx, op *statepb.SetMember) (*wire.MetaResponse, e
 	if ok && have != dir {
 		return nil, fail(moraine.Conflict, "set member", id, "it has another --data")
 	}
-	t.put(t.k.member(id), append([]byte{memberVersion}, dir[:]...))
+	t.put(t.k.member(id), encodeMember(dir))
 	return done(), nil
 }
 
@@ -42,6 +42,8 @@ func (v *view) member(id string) (dir moraine.UUID, known bool, err error) {
 	}
 	return decodeMember(b)
 }
+
+func encodeMember(dir moraine.UUID) []byte { return append([]byte{memberVersion}, dir[:]...) }
 
 func decodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 	d := dec{b: b}

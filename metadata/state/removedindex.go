@@ -64,7 +64,19 @@ func (t *tx) markRemovedIndexIn(dir *inode) error {
 }
 
 func (t *tx) putRemovedIndex(at place) {
-	t.put(t.k.removedIndex(at.beside()), putString(newValue(removedIndexVersion, 2+len(at.key)), at.key))
+	t.put(t.k.removedIndex(at.beside()), encodeRemovedIndex(at.key))
+}
+
+// encodeRemovedIndex returns the row of a directory: the key of the index in it.
+func encodeRemovedIndex(key string) []byte {
+	return putString(newValue(removedIndexVersion, 2+len(key)), key)
+}
+
+func decodeRemovedIndex(b []byte) (key string, err error) {
+	d := dec{b: b}
+	d.version(removedIndexVersion)
+	key = d.string()
+	return key, d.end("removed index")
 }
 
 // removedIndexBeside returns the key of the removed index that is in the directory of another
@@ -74,10 +86,8 @@ func (v *view) removedIndexBeside(at place) (index place, ok bool, err error) {
 	if err != nil || !ok {
 		return place{}, false, err
 	}
-	d := dec{b: value}
-	d.version(removedIndexVersion)
-	index = place{at.bucket, d.string()}
-	return index, true, d.end("removed index")
+	key, err := decodeRemovedIndex(value)
+	return place{at.bucket, key}, true, err
 }
 
 // waitForIndex puts the deletion of an object off while the bucket has, or may get, the index

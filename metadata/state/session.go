@@ -258,7 +258,7 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	}
 	s.inside = s.inside && op.GetKeepsAnswer()
 	t.insert(t.k.session(s.id), s.encode())
-	t.put(t.k.sessionNonce(s.nonce), putFixed64([]byte{sessionVersion}, uint64(s.id)))
+	t.put(t.k.sessionNonce(s.nonce), encodeNonce(s.id))
 	t.count[cSessions]++
 	return t.sessionReply(s)
 }
@@ -312,11 +312,19 @@ func noSession(id moraine.SessionID) error {
 	return fail(moraine.SessionExpired, "session", id.String(), "open a new one")
 }
 
-func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
+// encodeNonce returns the row of a nonce: the session that it opened.
+func encodeNonce(id moraine.SessionID) []byte { return putFixed64([]byte{sessionVersion}, uint64(id)) }
+
+func decodeNonce(b []byte) (moraine.SessionID, error) {
 	d := dec{b: b}
 	d.version(sessionVersion)
 	id := moraine.SessionID(d.fixed64())
-	if err := d.end("session nonce"); err != nil {
+	return id, d.end("session nonce")
+}
+
+func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
+	id, err := decodeNonce(b)
+	if err != nil {
 		return nil, err
 	}
 	s, err := t.view.session(id)

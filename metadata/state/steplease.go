@@ -45,7 +45,7 @@ func (m *Machine) leaseStep(t *tx, op *wire.LeaseStep) (*wire.MetaResponse, erro
 		}
 		t.put(t.k.sessionLease(t.session.id, id), []byte{stepLeaseVersion})
 	}
-	t.put(t.k.stepLease(id, t.session.id), putUvarint([]byte{stepLeaseVersion}, times+1))
+	t.put(t.k.stepLease(id, t.session.id), encodeStepLease(times+1))
 	return stepReply(s), nil
 }
 
@@ -55,10 +55,16 @@ func (v *view) stepLease(id stepID, s moraine.SessionID) (uint64, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
+	return decodeStepLease(b)
+}
+
+func encodeStepLease(times uint64) []byte { return putUvarint([]byte{stepLeaseVersion}, times) }
+
+func decodeStepLease(b []byte) (times uint64, err error) {
 	d := dec{b: b}
 	d.version(stepLeaseVersion)
-	n := d.uvarint()
-	return n, d.end("lease of a step")
+	times = d.uvarint()
+	return times, d.end("lease of a step")
 }
 
 // releaseStep ends one lease of the session.
@@ -69,7 +75,7 @@ func (m *Machine) releaseStep(t *tx, op *wire.ReleaseStep) (*wire.MetaResponse, 
 	case err != nil:
 		return nil, err
 	case times > 1:
-		t.put(t.k.stepLease(id, t.session.id), putUvarint([]byte{stepLeaseVersion}, times-1))
+		t.put(t.k.stepLease(id, t.session.id), encodeStepLease(times-1))
 	case times == 1:
 		t.del(t.k.stepLease(id, t.session.id))
 		t.del(t.k.sessionLease(t.session.id, id))

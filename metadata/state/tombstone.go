@@ -40,6 +40,13 @@ func (s tombstone) place(since uint64) []byte {
 	return append(b, 0)
 }
 
+func decodeTombstonePlace(b []byte) (since uint64, kept bool, err error) {
+	d := dec{b: b}
+	d.version(tombstoneVersion)
+	since, kept = d.uvarint(), d.bool()
+	return since, kept, d.end("place of a tombstone")
+}
+
 // tombstoneOf returns the tombstone of a chunk on a device, and when it was
 // left; false where there is none.
 func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombstone, since uint64, ok bool, err error) {
@@ -47,11 +54,8 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 	if err != nil || !ok {
 		return s, 0, false, err
 	}
-	d := dec{b: b}
-	d.version(tombstoneVersion)
-	since = d.uvarint()
-	kept := d.bool()
-	if err := d.end("place of a tombstone"); err != nil {
+	since, kept, err := decodeTombstonePlace(b)
+	if err != nil {
 		return s, 0, false, err
 	}
 	b, ok, err = v.r.Get(v.k.tombstone(kept, id, since, chunk))

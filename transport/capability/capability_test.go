@@ -3,6 +3,7 @@ package capability_test
 import (
 	"crypto/ed25519"
 	"encoding/hex"
+	"flag"
 	"math"
 	"os"
 	"slices"
@@ -39,27 +40,53 @@ func claims() *wire.CapabilityClaims {
 
 // This build verifies a capability that an earlier build signed.
 func TestGoldenCapability(t *testing.T) {
-	text, err := os.ReadFile("testdata/capability.hex")
-	require.NoError(t, err)
-	golden, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	require.NoError(t, err)
-	got, err := capability.Verify(golden, keys)
-	require.NoError(t, err)
-	require.True(t, proto.Equal(claims(), got), "%v", got)
+	for name, want := range everyRight() {
+		file := "testdata/" + name + ".hex"
+		if *updateGolden {
+			b, err := capability.Sign(signer, want)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(file, []byte(hex.EncodeToString(b)+"\n"), 0o644))
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		golden, err := hex.DecodeString(strings.TrimSpace(string(text)))
+		require.NoError(t, err)
+		got, err := capability.Verify(golden, keys)
+		require.NoError(t, err, name)
+		require.True(t, proto.Equal(want, got), "%s: %v", name, got)
+		again, err := capability.Sign(signer, got)
+		require.NoError(t, err)
+		require.Equal(t, golden, again, "%s has another encoding now", name)
+	}
+}
+
+var updateGolden = flag.Bool("capability.update", false, "rewrite the golden files")
+
+// everyRight returns claims of each right, with all fields that the right uses.
+func everyRight() map[string]*wire.CapabilityClaims {
+	write, repair := claims(), claims()
+	write.Right = wire.CapabilityRight_CAPABILITY_RIGHT_WRITE
+	write.Objects, write.Parts, write.Inode, write.Chunks, write.Length = nil, nil, 0, 6, 4<<20
+	repair.Right, repair.Session, repair.Node = wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR, 0, "n1"
+	repair.Objects, repair.Parts, repair.Inode, repair.Stripes = nil, nil, 0, nil
+	repair.Intents = []*wire.Intent{{Stripe: 10, Index: 1, Device: 4, Version: 2}, {Stripe: 11, Index: 5, Device: 6, Version: 3}}
+	return map[string]*wire.CapabilityClaims{"capability": claims(), "capability-write": write, "capability-repair": repair}
 }
 
 // No single flipped bit of a capability passes.
 func TestFlippedBitsOfACapabilityAreRefused(t *testing.T) {
-	b, err := capability.Sign(signer, claims())
-	require.NoError(t, err)
-	for bit := range 8 * len(b) {
-		b[bit/8] ^= 1 << (bit % 8)
-		_, err := capability.Verify(b, keys)
-		require.Error(t, err, "bit %d", bit)
-		b[bit/8] ^= 1 << (bit % 8)
+	for name, c := range everyRight() {
+		b, err := capability.Sign(signer, c)
+		require.NoError(t, err)
+		for bit := range 8 * len(b) {
+			b[bit/8] ^= 1 << (bit % 8)
+			_, err := capability.Verify(b, keys)
+			require.Error(t, err, "%s: bit %d", name, bit)
+			b[bit/8] ^= 1 << (bit % 8)
+		}
+		_, err = capability.Verify(b, keys)
+		require.NoError(t, err)
 	}
-	_, err = capability.Verify(b, keys)
-	require.NoError(t, err)
 }
 
 // A capability is valid for one cluster, term, incarnation and holder.
@@ -291,13 +318,41 @@ func TestRangesOfObjects(t *testing.T) {
 // FuzzVerify: no bytes crash a chunkserver, and none pass that do not say what was
 // signed.
 func FuzzVerify(f *testing.F) {
-	b, err := capability.Sign(signer, claims())
-	require.NoError(f, err)
-	f.Add(b)
+	rights := everyRight()
+	for _, c := range rights {
+		b, err := capability.Sign(signer, c)
+		require.NoError(f, err)
+		f.Add(b)
+	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, err := capability.Verify(b, keys); err == nil {
-			require.True(t, proto.Equal(claims(), got), "%v", got)
+		got, err := capability.Verify(b, keys)
+		if err != nil {
+			return
 		}
+		for _, c := range rights {
+			if proto.Equal(c, got) {
+				return
+			}
+		}
+		t.Errorf("claims that nobody signed: %v", got)
+	})
+}
+
+// FuzzParse reads claims whose signature nobody checks: what it accepts has one encoding.
+func FuzzParse(f *testing.F) {
+	for _, c := range everyRight() {
+		b, err := capability.Sign(signer, c)
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := capability.Parse(b)
+		if err != nil {
+			return
+		}
+		again, err := capability.Sign(signer, got)
+		require.NoError(t, err, "%v is well formed, and cannot be signed", got)
+		require.Len(t, again, len(b))
 	})
 }

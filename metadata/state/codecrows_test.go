@@ -1,0 +1,109 @@
+package state
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strings"
+	"testing"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// encodes makes a codec's decoder of a function that reads a value and one that writes it.
+func encodes[V any](decode func([]byte) (V, error), encode func(V) []byte) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		v, err := decode(b)
+		if err != nil {
+			return nil, err
+		}
+		return encode(v), nil
+	}
+}
+
+// rowCodecs are values of small tables.
+var rowCodecs = []codec{
+	{"signing-key", encodeSigningKey(&wire.SigningKey{Id: 7, PublicKey: []byte("public"), Sealed: []byte("sealed")}), encodes(func(b []byte) (*wire.SigningKey, error) { return decodeSigningKey(7, b) }, encodeSigningKey)},
+	{"member", encodeMember(moraine.UUID{1, 15: 2}), encodes(func(b []byte) (moraine.UUID, error) {
+		dir, _, err := decodeMember(b)
+		return dir, err
+	}, encodeMember)},
+	{"session-nonce", encodeNonce(1<<40 | 2), encodes(decodeNonce, encodeNonce)},
+	{"hold", Hold{Session: 1<<40 | 2, Since: 99}.encode(), encodes(func(b []byte) (Hold, error) { return decodeHold(5, b) }, Hold.encode)},
+	{"range", (&numberRange{first: 1<<40 | 1, count: 12, used: []byte{0xff, 1}}).encode(), encodes(decodeRange, (*numberRange).encode)},
+	{"ended-cursor", encodeEndedCursor(1<<40 | 9), encodes(decodeEndedCursor, encodeEndedCursor)},
+	{"tombstone-place", tombstone{kept: true}.place(5000), encodes(func(b []byte) (tombstone, error) {
+		since, kept, err := decodeTombstonePlace(b)
+		return tombstone{bytes: int64(since), kept: kept}, err
+	}, func(s tombstone) []byte { return s.place(uint64(s.bytes)) })},
+	{"kept-on", keptOn{bytes: 1 << 33, chunks: 300, gone: 5000}.encode(), encodes(decodeKeptOn, keptOn.encode)},
+	{"owned-jobs", encodeOwned(1000), encodes(decodeOwned, encodeOwned)},
+	{"step-lease", encodeStepLease(300), encodes(decodeStepLease, encodeStepLease)},
+	{"bad-object", (&badObject{state: wire.ObjectState_OBJECT_STATE_CORRUPT, offset: 16 << 20, since: 5000, text: "other bytes"}).encode(), encodes(decodeBadObject, (*badObject).encode)},
+	{"removed-index", encodeRemovedIndex("p/run/step-1/.index"), encodes(decodeRemovedIndex, encodeRemovedIndex)},
+	{"height", encodeHeight(300), encodes(decodeHeight, encodeHeight)},
+	{"revocation", encodeRevocation(&wire.Revocation{Node: "c1", Role: "client", IssuedUntil: 1 << 40, At: 1<<40 + 1}), encodes(func(b []byte) (*wire.Revocation, error) {
+		return decodeRevocation(0, []byte{revokedNode}, b)
+	}, encodeRevocation)},
+}
+
+// tableCodecs has for each table the codecs of its values. A mark is a value of a version and
+// nothing else; a number is one of a version and a number, a text or a level.
+var tableCodecs = map[string]string{
+	"metaCluster": "cluster", "metaCounters": "counters counters-2", "metaSum": "sum", "metaFleet": "fleet", "metaUsage": "usage-state usage-recount",
+	"metaRouting": "routing", "metaRebalance": "rebalance", "metaEndedCursor": "ended-cursor", "metaMark": "sum-mark",
+	"tabMeta": "cluster", "tabSigningKey": "signing-key", "tabTenant": "number", "tabTenantName": "number", "tabMember": "member",
+	"tabSession": "session session-principal session-answer", "tabSessionNonce": "session-nonce", "tabAnswer": "response", "tabSessionGrant": "mark",
+	"tabSessionInode": "mark", "tabSessionStep": "mark", "tabEndedSession": "mark", "tabSessionHold": "mark",
+	"tabInode": "file unlinked directory symlink", "tabDentry": "dentry", "tabDetached": "mark", "tabName": "mark", "tabXattr": "xattr", "tabHold": "hold", "tabRange": "range",
+	"tabRef": "ref", "tabTable": "table table-with-objects", "tabExt": "extent extent-of-object", "tabDead": "mark",
+	"tabGrant": "grant", "tabEndedGrant": "grant", "tabStripe": "stripe", "tabMemory": "mark", "tabUnsafe": "file-below-nvme lost-file",
+	"tabHost": "host host-away host-with-bucket", "tabDevice": "device silent-device fitting-device", "tabDeviceUUID": "number", "tabDeviceChunk": "presence",
+	"tabTombstone": "tombstone", "tabKept": "tombstone", "tabTombstoneAt": "tombstone-place", "tabKeptOn": "kept-on", "tabRepair": "mark",
+	"tabRepairStripe": "repair-item repair-item-balance", "tabIntent": "intent", "tabEndedIntent": "ended-intent",
+	"tabJob": "job flush-job tree-job concat-job owned-job", "tabJobReady": "mark", "tabJobLease": "mark", "tabJobEnded": "mark", "tabSessJobs": "owned-jobs",
+	"tabRun": "run", "tabAttempt": "attempt", "tabLaunch": "number", "tabStep": "open-step aborted-step committed-step lost-step", "tabPart": "begun-part sealed-part",
+	"tabOpenStep": "mark", "tabRunAtt": "mark", "tabSessRun": "mark", "tabRunCommit": "number", "tabRunJob": "number", "tabStepLease": "step-lease", "tabSessLease": "mark", "tabStepBlock": "block",
+	"tabObject": "object", "tabObjectKey": "object-key", "tabObjectSums": "object-sums", "tabObjectIntent": "object-intent", "tabMove": "number", "tabUnsettled": "mark",
+	"tabTreeDir": "tree-dir", "tabPolicy": "policy", "tabRemovedIndex": "removed-index", "tabBadObject": "bad-object", "tabUsage": "usage usage-damaged", "tabQuota": "quota", "tabHeight": "height",
+	"tabRevoked": "revocation", "tabConcatRow": "ranges-of-concatenation", "tabCloneDir": "cloned-directory tree-clone",
+}
+
+// TestEveryTableHasACodec: a record without one has no golden value, and no decoder that is
+// fuzzed (FuzzValues).
+func TestEveryTableHasACodec(t *testing.T) {
+	known := map[string]bool{"mark": true, "number": true, "response": true}
+	for _, c := range codecs {
+		known[c.name] = true
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), "keys.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := 0
+	ast.Inspect(f, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		name := spec.Names[0].Name
+		if !strings.HasPrefix(name, "tab") && !strings.HasPrefix(name, "meta") || spec.Values == nil {
+			return true
+		}
+		tables++
+		row := strings.Fields(tableCodecs[name])
+		if len(row) == 0 {
+			t.Errorf("%s has no row in tableCodecs: give its values a codec", name)
+		}
+		for _, c := range row {
+			if !known[c] {
+				t.Errorf("%s: there is no codec %q", name, c)
+			}
+		}
+		return true
+	})
+	if tables != len(tableCodecs) {
+		t.Errorf("%d tables, and rows for %d", tables, len(tableCodecs))
+	}
+}
