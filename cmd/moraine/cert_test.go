@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/certcmd"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +32,7 @@ func TestCertShowOfAnExpiredCertificate(t *testing.T) {
 		require.Contains(t, out, "EXPIRED on "+now.Add(-70*time.Hour).UTC().Format(time.DateOnly), what)
 		out, errOut, code = invoke(t, "cert", "show", dir, "old", "good", "--json")
 		require.Zero(t, code, "%s: %s", what, errOut)
-		infos := make([]Certificate, 2)
+		infos := make([]certcmd.Certificate, 2)
 		lines := json.NewDecoder(strings.NewReader(out))
 		require.NoError(t, lines.Decode(&infos[0]))
 		require.NoError(t, lines.Decode(&infos[1]))
@@ -80,7 +81,7 @@ func TestCertRenewOfAnExpiredCertificate(t *testing.T) {
 		require.NoError(t, c.Save(dir, "old"))
 		return dir
 	}
-	show := func(dir string) (info Certificate) {
+	show := func(dir string) (info certcmd.Certificate) {
 		out, errOut, code := invoke(t, "cert", "show", dir, "old", "--json")
 		require.Zero(t, code, errOut)
 		require.NoError(t, json.Unmarshal([]byte(out), &info))

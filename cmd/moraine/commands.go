@@ -1,25 +1,26 @@
 package main
 
 import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/certcmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/ckptcmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/filecmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/s3cmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/simcmd"
 	"github.com/spf13/cobra"
 )
 
 // commands lists the commands of the binary.
 func commands(env *cli.Env) []*cobra.Command {
 	all := []*cobra.Command{
-		newMountCommand(env), newUmountCommand(env), newCkptCommand(env), newClusterCommand(env), newFsckCommand(env), newPolicyCommand(env), newQuotaCommand(env),
-		newCertCommand(env), newInspectCommand(env), newSimCommand(env), newVersionCommand(env), newS3Command(env), newDevClusterCommand(env), newDemoCommand(env), newBenchCommand(env),
+		newMountCommand(env), newUmountCommand(env), ckptcmd.NewCkptCommand(env), newClusterCommand(env), newFsckCommand(env), policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
+		certcmd.NewCertCommand(env), newInspectCommand(env), simcmd.NewSimCommand(env), newVersionCommand(env), s3cmd.NewS3Command(env), newDevClusterCommand(env), newDemoCommand(env), newBenchCommand(env),
 	}
-	for _, area := range [][]*cobra.Command{fileCommands(env), hostCommands(env), jobCommands(env), serverCommands(env)} {
+	for _, area := range [][]*cobra.Command{filecmd.FileCommands(env), hostCommands(env), jobCommands(env), serverCommands(env)} {
 		all = append(all, area...)
 	}
 	return all
-}
-
-// fileCommands are the commands for files and directories.
-func fileCommands(env *cli.Env) []*cobra.Command {
-	return []*cobra.Command{newLsCommand(env), newCpCommand(env), newCatCommand(env), newRmCommand(env), newMvCommand(env), newMkdirCommand(env), newDuCommand(env), newStatCommand(env), newWatchCommand(env)}
 }
 
 // hostCommands are the commands for hosts and devices.
@@ -35,12 +36,4 @@ func jobCommands(env *cli.Env) []*cobra.Command {
 // serverCommands run servers.
 func serverCommands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{newMetadataCommand(env), newChunkserverCommand(env), newObjectServerCommand(env), newStandaloneCommand(env)}
-}
-
-// metadataCommands are the commands below `moraine metadata`, which are for people.
-func metadataCommands(env *cli.Env) []*cobra.Command {
-	return []*cobra.Command{
-		newMetadataListCommand(env), newMetadataAddCommand(env), newMetadataRemoveCommand(env), newMetadataReplaceCommand(env), newMetadataStatusCommand(env),
-		newMetadataBackupCommand(env), newMetadataRestoreCommand(env), newMetadataForceCommand(env),
-	}
 }

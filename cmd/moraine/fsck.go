@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/fsck"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/policycmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -164,7 +165,7 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 		r.Dropped, err = checker.Drop(ctx, report.Findings)
 	}
 	if err == nil && f.repair && len(r.Metadata) > 0 {
-		_, err = recounted(ctx, c)
+		_, err = policycmd.Recounted(ctx, c)
 	}
 	r.Clean = err == nil && report.Clean() && len(r.NotChecked) == 0 && len(r.BadObjects) == 0 && len(r.LostFiles) == 0 && len(r.Metadata) == 0 && r.Waiting.Hurt() == 0
 	r.Seconds = time.Since(start).Seconds()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/metadatacmd"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
@@ -29,7 +30,7 @@ func checkState(ctx context.Context, env *cli.Env, c *cli.Connection) (problems 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := writeBackup(ctx, env, c, f); err != nil {
+	if _, err := metadatacmd.WriteBackup(ctx, env, c, f); err != nil {
 		return nil, err
 	}
 	size, err := f.Seek(0, io.SeekEnd)

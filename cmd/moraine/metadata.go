@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/metadatacmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
@@ -75,7 +76,7 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 			return runMetadata(cmd.Context(), env, o)
 		},
 	}
-	cmd.AddCommand(metadataCommands(env)...)
+	cmd.AddCommand(metadatacmd.MetadataCommands(env)...)
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")

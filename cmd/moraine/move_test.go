@@ -53,16 +53,3 @@ func TestATierOfTheirOwn(t *testing.T) {
 	require.NoError(t, devTier{none: true}.apply(&cfg))
 	require.False(t, cfg.ObjectServer)
 }
-
-func TestWhereAFileIsKeptIsSaidInWords(t *testing.T) {
-	for want, a := range map[string]*wire.Attr{
-		"nowhere: it is empty":                                        {},
-		"on the chunkservers":                                         {Size: 10, Stored: 10},
-		"on the chunkservers and in the object tier":                  {Size: 10, Stored: 10, Clean: true},
-		"in the object tier (evicted from the chunkservers)":          {Size: 10, Clean: true, Evicted: true},
-		"on the chunkservers, and some of it only in the object tier": {Size: 10, Stored: 10, Evicted: true},
-	} {
-		e := describeAttr("p", a)
-		require.Equal(t, want, e.kept())
-	}
-}

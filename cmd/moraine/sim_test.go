@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/simcmd"
 	"github.com/morainefs/moraine/sim"
 	"github.com/stretchr/testify/require"
 )
@@ -72,8 +73,8 @@ func TestSimDurabilityTakesTheMeasuredRebuild(t *testing.T) {
 	require.InDelta(t, slower, all*1e9, 1, "the slower run")
 	each, err := strconv.ParseInt(said[2], 10, 64)
 	require.NoError(t, err)
-	require.EqualValues(t, each<<20, measuredRebuild)
-	require.InDelta(t, all*1e9/6, measuredRebuild, 0.5*(1<<20), "one host of six, to a MiB/s")
+	require.EqualValues(t, each<<20, simcmd.MeasuredRebuild)
+	require.InDelta(t, all*1e9/6, simcmd.MeasuredRebuild, 0.5*(1<<20), "one host of six, to a MiB/s")
 
 	for rate, measured := range map[string]bool{"": true, "13MiB": true, "200MiB": false} {
 		args := []string{"sim", "durability", "--episodes", "500", "--seed", "4", "--scheme", "x3"}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/s3cmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/vfs"
@@ -59,8 +60,8 @@ loss of the data.`,
 	f.IntVar(&o.devices, "devices", 2, "devices, each a directory below --data")
 	f.StringVar(&o.objects, "object-listen", "127.0.0.1:"+defaultObjectPort, "address of the local bucket")
 	o.bucket.addFlags(f)
-	f.StringVar(&o.s3.Listen, "s3-listen", "127.0.0.1:"+defaultS3Port, "address of the S3 endpoint")
-	f.StringVar(&o.s3.Admin, "s3-admin-listen", "127.0.0.1:"+defaultS3AdminPort, "address of the S3 "+
+	f.StringVar(&o.s3.Listen, "s3-listen", "127.0.0.1:"+s3cmd.DefaultS3Port, "address of the S3 endpoint")
+	f.StringVar(&o.s3.Admin, "s3-admin-listen", "127.0.0.1:"+s3cmd.DefaultS3AdminPort, "address of the S3 "+
 		"endpoint's /metrics, /healthz and /debug/pprof")
 	f.StringVar(&o.s3.CertFile, "s3-cert", "", "TLS certificate of the S3 endpoint, PEM; without it the endpoint speaks plain HTTP")
 	f.StringVar(&o.s3.KeyFile, "s3-key", "", "private key of the TLS certificate, PEM")

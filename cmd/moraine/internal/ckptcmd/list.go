@@ -1,0 +1,130 @@
+package ckptcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// stepRow is what `ckpt ls` prints of a step.
+type stepRow struct {
+	Attempt   uint32    `json:"attempt"`
+	Step      uint64    `json:"step"`
+	State     string    `json:"state"`
+	Level     string    `json:"level"`
+	Ranks     string    `json:"ranks"`
+	Bytes     uint64    `json:"bytes"`
+	Committed time.Time `json:"committed,omitzero"`
+	Path      string    `json:"path,omitempty"`
+	Degraded  uint64    `json:"degraded_stripes"`
+	Protects  uint32    `json:"protects"`
+	Missing   []uint32  `json:"missing,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+}
+
+var stepStates = map[wire.StepState]string{
+	wire.StepState_STEP_STATE_OPEN: "open", wire.StepState_STEP_STATE_SEALED: "sealed",
+	wire.StepState_STEP_STATE_COMMITTED: "committed", wire.StepState_STEP_STATE_ABORTED: "aborted",
+	wire.StepState_STEP_STATE_DELETED: "deleted", wire.StepState_STEP_STATE_LOST: "lost",
+}
+
+func describeStep(s ckpt.StepInfo) stepRow {
+	row := stepRow{
+		Attempt: s.Attempt, Step: s.Step, State: stepStates[s.State], Level: s.Level.String(), Bytes: s.Bytes,
+		Ranks: fmt.Sprintf("%d of %d", s.Sealed, s.World), Path: s.Path, Degraded: s.Degraded, Protects: s.Protects,
+		Missing: s.Missing, Reason: s.Reason,
+	}
+	if s.State == wire.StepState_STEP_STATE_COMMITTED || s.State == wire.StepState_STEP_STATE_LOST {
+		row.Committed = s.CommittedAt
+	}
+	return row
+}
+
+func newCkptListCommand(env *cli.Env) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ls PATH",
+		Short: "List the steps of a run, or the runs in a directory",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := cli.ParseRemote(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			attr, err := c.Stat(cmd.Context(), l.Path)
+			if err != nil {
+				return err
+			}
+			if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+				return fmt.Errorf("%s is a file: name a run, or a directory of runs", l)
+			}
+			steps, err := ckpt.ListSteps(cmd.Context(), c.Client, moraine.InodeID(attr.Inode), all)
+			if errors.Is(err, moraine.NotFound) {
+				return listRuns(cmd.Context(), env, c, moraine.InodeID(attr.Inode))
+			}
+			if err != nil {
+				return err
+			}
+			rows := make([]stepRow, len(steps))
+			for i, s := range steps {
+				rows[i] = describeStep(s)
+			}
+			return cli.List(env, rows, table.Row{"step", "attempt", "state", "level", "ranks", "size", "committed", "path or reason"}, func(s stepRow) table.Row {
+				when := ""
+				if !s.Committed.IsZero() {
+					when = s.Committed.Format(time.DateTime)
+				}
+				return table.Row{s.Step, s.Attempt, s.State, s.Level, s.Ranks, cli.Size(s.Bytes), when, pathAndReason(s)}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "include steps that are open, aborted or deleted")
+	return cmd
+}
+
+func pathAndReason(s stepRow) string {
+	if s.Path != "" && s.Reason != "" {
+		return s.Path + ": " + s.Reason
+	}
+	return s.Path + s.Reason
+}
+
+// runRow is what `ckpt ls` prints of a run.
+type runRow struct {
+	Name      string `json:"name"`
+	Attempt   uint32 `json:"attempt"`
+	Launch    string `json:"launch"`
+	Committed uint64 `json:"committed_steps"`
+}
+
+func listRuns(ctx context.Context, env *cli.Env, c *cli.Connection, dir moraine.InodeID) error {
+	runs, err := ckpt.ListRuns(ctx, c.Client, dir)
+	if err != nil {
+		return err
+	}
+	if len(runs) == 0 {
+		env.Note("the directory contains no run")
+		return nil
+	}
+	rows := make([]runRow, len(runs))
+	for i, r := range runs {
+		rows[i] = runRow{r.Name, r.Attempt, r.Launch, r.Committed}
+	}
+	return cli.List(env, rows, table.Row{"run", "attempt", "launch", "committed steps"}, func(r runRow) table.Row {
+		return table.Row{r.Name, r.Attempt, r.Launch, r.Committed}
+	})
+}

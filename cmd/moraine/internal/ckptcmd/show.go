@@ -1,0 +1,102 @@
+package ckptcmd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/client/ckpt"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/view"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// shownStep is what `ckpt show` prints.
+type shownStep struct {
+	stepRow
+	Lost []view.LostRow `json:"lost_files"`
+}
+
+func newCkptShowCommand(env *cli.Env) *cobra.Command {
+	var step uint64
+	var attempt uint32
+	cmd := &cobra.Command{
+		Use:   "show RUN --step N [--attempt A]",
+		Short: "Show a checkpoint, and which of its bytes are lost",
+		Long: `Show a checkpoint in any state. Of a lost checkpoint it lists the files that have lost
+bytes, and where. The other bytes can be read by the checkpoint's path. The checkpoint
+is committed again when the lost bytes return.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("step") {
+				return cli.UsageError("no step is named: give --step N")
+			}
+			l, err := cli.ParseRemote(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			run, err := c.Stat(cmd.Context(), l.Path)
+			if err != nil {
+				return cli.Named(err, l)
+			}
+			if attempt == 0 {
+				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
+					return noStepHint(cli.Named(err, l, run.Inode), l)
+				}
+			}
+			return showStep(cmd.Context(), env, c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})
+		},
+	}
+	cmd.Flags().Uint64Var(&step, "step", 0, "step to show")
+	cmd.Flags().Uint32Var(&attempt, "attempt", 0, "its attempt (default: the one that RUN/step-N names)")
+	return cmd
+}
+
+func showStep(ctx context.Context, env *cli.Env, c *cli.Connection, key *wire.StepKey) error {
+	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{GetStep: &wire.GetStep{Key: key}}})
+	if err != nil {
+		return err
+	}
+	show := shownStep{stepRow: describeStep(ckpt.Describe(resp.GetStep().GetStep())), Lost: []view.LostRow{}}
+	if resp.GetStep().GetStep().GetState() == wire.StepState_STEP_STATE_LOST {
+		if show.Lost, err = stepLost(ctx, c, key); err != nil {
+			return err
+		}
+	}
+	if env.Global.JSON {
+		return cli.PrintJSON(env.Out, show)
+	}
+	env.Note("step %d, attempt %d: %s at level %s, ranks %s, %s", show.Step, show.Attempt, show.State, show.Level, show.Ranks, cli.Size(show.Bytes))
+	if why := pathAndReason(show.stepRow); why != "" {
+		env.Note("%s", why)
+	}
+	if len(show.Lost) == 0 {
+		return nil
+	}
+	return cli.List(env, show.Lost, table.Row{"file", "inode", "lost"}, func(r view.LostRow) table.Row { return table.Row{r.Path, r.Inode, r.What()} })
+}
+
+// stepLost lists the files of a checkpoint that have lost bytes.
+func stepLost(ctx context.Context, c *cli.Connection, key *wire.StepKey) ([]view.LostRow, error) {
+	rows := []view.LostRow{}
+	for after := ""; ; {
+		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{Step: key, AfterName: after}}})
+		if err != nil {
+			return nil, fmt.Errorf("lost files: %w", err)
+		}
+		for _, f := range resp.GetLost().GetFiles() {
+			rows = append(rows, view.LostRowOf(f, f.GetPath()))
+		}
+		if !resp.GetLost().GetMore() {
+			return rows, nil
+		}
+		after = resp.GetLost().GetLastName()
+	}
+}

@@ -1,0 +1,44 @@
+package ckptcmd
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+func newCkptVerifyCommand(env *cli.Env) *cobra.Command {
+	var choice stepChoice
+	cmd := &cobra.Command{
+		Use:   "verify RUN",
+		Short: "Read every byte of a checkpoint and compare it with all checksums",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := cli.ParseRemote(args[0])
+			if err != nil {
+				return err
+			}
+			k, c, err := openCheckpoint(cmd.Context(), env, l, choice)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			defer k.Close()
+			start := time.Now()
+			report, err := k.Verify(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if env.Global.JSON {
+				return cli.PrintJSON(env.Out, map[string]any{"step": k.Info.Step, "attempt": k.Info.Attempt, "files": report.Files,
+					"tensors": report.Tensors, "bytes": report.Bytes, "digest": fmt.Sprintf("%x", report.Digest)})
+			}
+			env.Note("step %d of %s is intact: %s in %s, %s read and checked in %v\ndigest %x",
+				k.Info.Step, l, cli.CountOf(int(report.Tensors), "tensor"), cli.CountOf(int(report.Files), "file"), cli.Size(uint64(report.Bytes)), time.Since(start).Round(time.Millisecond), report.Digest)
+			return nil
+		},
+	}
+	choice.flags(cmd)
+	return cmd
+}

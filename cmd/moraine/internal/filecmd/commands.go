@@ -1,0 +1,11 @@
+package filecmd
+
+import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// FileCommands are the commands for files and directories.
+func FileCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newLsCommand(env), newCpCommand(env), newCatCommand(env), newRmCommand(env), newMvCommand(env), newMkdirCommand(env), newDuCommand(env), newStatCommand(env), newWatchCommand(env)}
+}

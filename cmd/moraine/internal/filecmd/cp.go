@@ -1,0 +1,433 @@
+package filecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// copiesAtOnce bounds the files that `cp -r` copies at the same time. All share the
+// client's memory budget.
+const copiesAtOnce = 4
+
+// copyPiece is how much one read from the cluster returns.
+const copyPiece = 8 << 20
+
+type copyOptions struct {
+	recursive bool
+	scheme    string
+	ack       string
+}
+
+func newCpCommand(env *cli.Env) *cobra.Command {
+	var o copyOptions
+	cmd := &cobra.Command{
+		Use:     "cp FROM... TO",
+		GroupID: cli.GroupFiles,
+		Short:   "Copy files into, out of and within a cluster",
+		Long: `Copy files. A file appears in the cluster when all its bytes are durable (level nvme),
+and not before. It then replaces the file under its name. With --ack memory it appears
+when its bytes are verified in the memory of the chunkservers. They write them to their
+devices at once; "moraine stat" shows when the bytes are there. A file that is copied out
+appears under its name when it is complete.
+
+Within a cluster, -r clones a directory whose target does not exist yet. No byte moves,
+symbolic links stay links, and the clone appears when it is complete.`,
+		Example: `  moraine cp model.safetensors moraine:///models/
+  moraine cp -r moraine:///runs/llama/latest ./restored`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return copyAll(cmd.Context(), env, args, o) },
+	}
+	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all their "+
+		"contents")
+	cmd.Flags().StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
+	cmd.Flags().StringVar(&o.ack, "ack", "nvme", "level that a copy waits for: nvme, or memory, which "+
+		"is faster but is lost if more hosts fail at once than the scheme survives")
+	return cmd
+}
+
+// copier runs the copies of one command line.
+type copier struct {
+	env      *cli.Env
+	sessions *cli.Sessions
+	opts     copyOptions
+	umask    fs.FileMode
+	group    *errgroup.Group
+	bar      *cli.Bar
+
+	saying sync.Mutex // one line at a time
+}
+
+// copied is a copied file, as --json prints it.
+type copied struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Bytes int64  `json:"bytes"`
+	// For a file in a cluster: its stripes below full protection, and how many hosts may be
+	// lost (devices, on a single host).
+	Degraded uint64 `json:"degraded_stripes,omitempty"`
+	Protects *int   `json:"protects,omitempty"`
+	// For a file copied into a cluster: its level after the copy.
+	Level string `json:"level,omitempty"`
+}
+
+func copyAll(ctx context.Context, env *cli.Env, args []string, o copyOptions) (err error) {
+	locations := make([]cli.Location, len(args))
+	for i, arg := range args {
+		if locations[i], err = cli.ParseLocation(arg); err != nil {
+			return err
+		}
+	}
+	s := env.Sessions()
+	defer s.Close()
+	if s.Config, err = cli.SchemeConfig(o.scheme); err != nil {
+		return err
+	}
+	if s.Config.Level, err = cli.AckLevel(o.ack); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(copiesAtOnce)
+	c := &copier{env: env, sessions: s, opts: o, umask: readUmask(), group: group}
+	from, to := locations[:len(locations)-1], locations[len(locations)-1]
+	toDir, err := c.isDir(ctx, to)
+	if err != nil {
+		return err
+	}
+	if !toDir && (len(from) > 1 || to.Dir) {
+		return fmt.Errorf("%s is not a directory: make it first (`moraine mkdir`)", to)
+	}
+	c.bar = env.StartBar("copied", 0)
+	defer func() { c.bar.Finish(err) }()
+	for _, f := range from {
+		target := to
+		if toDir {
+			target = to.Join(path.Base(filepath.ToSlash(filepath.Clean(f.Path))))
+		}
+		if err := c.copy(groupCtx, f, target); err != nil {
+			return errors.Join(err, group.Wait())
+		}
+	}
+	return group.Wait()
+}
+
+func (c *copier) isDir(ctx context.Context, l cli.Location) (bool, error) {
+	if !l.Remote {
+		info, err := os.Stat(l.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil && info.IsDir(), err
+	}
+	conn, err := c.sessions.Of(ctx, l)
+	if err != nil {
+		return false, err
+	}
+	attr, err := conn.Stat(ctx, l.Path)
+	if errors.Is(err, moraine.NotFound) {
+		return false, nil
+	}
+	return err == nil && attr.Type == wire.FileType_FILE_TYPE_DIRECTORY, err
+}
+
+// copy copies a file, or starts the copies of a tree.
+func (c *copier) copy(ctx context.Context, from, to cli.Location) error {
+	dir, err := c.isDir(ctx, from)
+	if err != nil {
+		return err
+	}
+	if !dir {
+		c.group.Go(func() error { return c.copyFile(ctx, from, to) })
+		return nil
+	}
+	if !c.opts.recursive {
+		return cli.UsageError("cp: %s is a directory: give -r to copy it with all its contents", from)
+	}
+	if from.Remote == to.Remote && from.Hosts == to.Hosts && strings.HasPrefix(to.Path+"/", from.Path+"/") {
+		return cli.UsageError("cp: %s lies in %s: name a target outside it", to, from)
+	}
+	if from.Remote && to.Remote && from.Hosts == to.Hosts && c.opts.scheme == "" {
+		if done, err := c.cloneDir(ctx, from, to); done || err != nil {
+			return err
+		}
+	}
+	return c.copyDir(ctx, from, to)
+}
+
+// cloneDir clones a directory within a cluster. It returns false where the target exists,
+// or where the cluster cannot clone the directory there.
+func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, error) {
+	conn, err := c.sessions.Of(ctx, to)
+	if err != nil {
+		return false, err
+	}
+	j, err := conn.CloneTree(ctx, from.Path, to.Path)
+	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) || errors.Is(err, moraine.Unavailable) || errors.Is(err, moraine.Unimplemented) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	id := moraine.JobID(j.Id)
+	if j, err = conn.WaitJob(ctx, id, nil); err != nil {
+		return false, fmt.Errorf("%w; the clone continues (moraine job wait %s, moraine job cancel %s)", err, id, id)
+	}
+	if j.State != wire.JobState_JOB_STATE_DONE {
+		return false, fmt.Errorf("cannot clone %s to %s: %s", from, to, j.Error)
+	}
+	done := copied{From: from.String(), To: to.String()}
+	if attr, err := conn.Stat(ctx, to.Path); err == nil {
+		if u, err := conn.Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
+			done.Bytes = int64(u.Usage.GetBytes())
+		}
+	}
+	return true, c.say(done)
+}
+
+func (c *copier) copyDir(ctx context.Context, from, to cli.Location) error {
+	if to.Remote {
+		conn, err := c.sessions.Of(ctx, to)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.MkdirAll(ctx, to.Path, 0o755); err != nil {
+			return err
+		}
+	} else if err := os.MkdirAll(to.Path, 0o755); err != nil {
+		return err
+	}
+	names, err := c.names(ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := c.copy(ctx, from.Join(name), to.Join(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copier) names(ctx context.Context, l cli.Location) ([]string, error) {
+	var names []string
+	if !l.Remote {
+		entries, err := os.ReadDir(l.Path)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names, err
+	}
+	conn, err := c.sessions.Of(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	for e, err := range conn.ReadDir(ctx, l.Path) {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, e.Name)
+	}
+	return names, nil
+}
+
+// copyFile copies one file, following symbolic links.
+func (c *copier) copyFile(ctx context.Context, from, to cli.Location) error {
+	done := copied{From: from.String(), To: to.String()}
+	mode, err := c.mode(ctx, from)
+	if err != nil {
+		return err
+	}
+	if to.Remote {
+		if err := c.copyIn(ctx, from, to, mode, &done); err != nil {
+			return err
+		}
+		return c.say(done)
+	}
+	err = WriteWhole(to.Path, mode, func(f *os.File) error { return c.writeTo(ctx, from, measured{f, &done.Bytes}) })
+	if err != nil {
+		return err
+	}
+	return c.say(done)
+}
+
+// mode returns the permissions of the copy: those of the file, as far as the umask allows,
+// as with cp(1). A file that is not regular, such as a pipe, has none to copy.
+func (c *copier) mode(ctx context.Context, from cli.Location) (fs.FileMode, error) {
+	mode := fs.FileMode(0o666)
+	if from.Remote {
+		conn, err := c.sessions.Of(ctx, from)
+		if err != nil {
+			return 0, err
+		}
+		attr, err := conn.Stat(ctx, from.Path)
+		if err != nil {
+			return 0, cli.Named(err, from)
+		}
+		mode = fs.FileMode(attr.GetMode()) & fs.ModePerm
+	} else if st, err := os.Stat(from.Path); err != nil {
+		return 0, err
+	} else if st.Mode().IsRegular() {
+		mode = st.Mode().Perm()
+	}
+	if mode &^= c.umask; mode == 0 {
+		mode = 0o400 // to a cluster, 0 means the default permissions
+	}
+	return mode, nil
+}
+
+// readUmask returns the process's umask. The only way to read it is to set it, so this runs
+// before the process makes any file.
+func readUmask() fs.FileMode {
+	m := unix.Umask(0)
+	unix.Umask(m)
+	return fs.FileMode(m)
+}
+
+// say reports a copied file to scripts; people see the bar.
+func (c *copier) say(done copied) error {
+	if !c.env.Global.JSON {
+		return nil
+	}
+	c.saying.Lock()
+	defer c.saying.Unlock()
+	return cli.PrintJSON(c.env.Out, done)
+}
+
+// measured counts what is written.
+type measured struct {
+	w io.Writer
+	n *int64
+}
+
+func (m measured) Write(p []byte) (int, error) {
+	n, err := m.w.Write(p)
+	*m.n += int64(n)
+	return n, err
+}
+
+// WriteWhole makes a local file from what fill writes. The file appears under its name when
+// it is complete and durable. If writing stops early, the old file stays.
+func WriteWhole(name string, mode fs.FileMode, fill func(*os.File) error) error {
+	dir := filepath.Dir(name)
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return fmt.Errorf("%s: there is no directory %s: make it first", name, dir)
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(name)+".part-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // no longer there after the rename
+	defer tmp.Close()
+	if err := fill(tmp); err != nil {
+		return err
+	}
+	if err := errors.Join(tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// copyIn copies a file into a cluster.
+func (c *copier) copyIn(ctx context.Context, from, to cli.Location, mode fs.FileMode, done *copied) error {
+	conn, err := c.sessions.Of(ctx, to)
+	if err != nil {
+		return err
+	}
+	f, err := conn.Create(ctx, to.Path, client.CreateOptions{Replace: true, Mode: uint32(mode)})
+	if err != nil {
+		return err
+	}
+	if err := c.writeTo(ctx, from, measured{f, &done.Bytes}); err != nil {
+		f.Abort()
+		return err
+	}
+	result, err := f.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	what := "durable"
+	if done.Level = moraine.Level(result.Attr.GetLevel()).String(); result.Attr.GetLevel() == uint32(moraine.Memory) {
+		what = "in memory"
+	}
+	if done.Bytes > 0 {
+		done.Degraded, done.Protects = uint64(result.Degraded), &result.Protects
+	}
+	if result.Degraded > 0 {
+		fmt.Fprintf(c.env.Err, "moraine: %s is %s, but %d of its stripes are below full protection "+
+			"(survive the loss of %d). The cluster repairs them when enough hosts are up\n",
+			to, what, result.Degraded, result.Protects)
+	}
+	return nil
+}
+
+// writeTo writes the bytes of from to w.
+func (c *copier) writeTo(ctx context.Context, from cli.Location, w io.Writer) error {
+	if from.Remote {
+		conn, err := c.sessions.Of(ctx, from)
+		if err != nil {
+			return err
+		}
+		return CopyOut(ctx, conn.Client, from.Path, w, c.bar)
+	}
+	f, err := os.Open(from.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// A pipe whose other end is silent must not outlast a Ctrl-C.
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })()
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, counted{f, c.bar}, make([]byte, copyPiece))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// CopyOut writes the bytes of a file of the cluster to w.
+func CopyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *cli.Bar) error {
+	r, err := c.OpenFile(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	buf := make([]byte, copyPiece)
+	for off := int64(0); off < r.Size(); {
+		n := min(int64(len(buf)), r.Size()-off)
+		if _, err := r.ReadAt(ctx, buf[:n], off); err != nil {
+			return err
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		b.Add(n)
+		off += n
+	}
+	return nil
+}
+
+// counted counts what is read on a bar.
+type counted struct {
+	r io.Reader
+	b *cli.Bar
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.b.Add(int64(n))
+	return n, err
+}

@@ -1,0 +1,79 @@
+// Package filecmd has the commands for files and directories: ls, cp, cat, rm, mv, mkdir, du,
+// stat and watch.
+//
+// One path through it: `moraine cp f moraine:///f` -> copyAll reads the addresses -> a copier
+// opens a connection for each cluster -> copyFile writes a file that appears when it is
+// complete.
+package filecmd
+
+import (
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// entry is one file or directory, as `ls` and `stat` print it.
+type entry struct {
+	Path       string    `json:"path"`
+	Type       string    `json:"type"`
+	Size       uint64    `json:"size"`
+	Mode       string    `json:"mode"`
+	UID        uint32    `json:"uid"`
+	GID        uint32    `json:"gid"`
+	Modified   time.Time `json:"modified"`
+	Inode      string    `json:"inode,omitempty"`
+	Generation uint64    `json:"generation,omitempty"`
+	Level      string    `json:"level,omitempty"`
+	Degraded   uint64    `json:"degraded_stripes"`
+	Stored     uint64    `json:"stored_bytes"`
+	Clean      bool      `json:"clean"`   // an object has all of it
+	Evicted    bool      `json:"evicted"` // some of it is in an object only
+	Links      uint32    `json:"links,omitempty"`
+	Target     string    `json:"target,omitempty"`
+}
+
+func describeAttr(p string, a *wire.Attr) entry {
+	e := entry{
+		Path: p, Size: a.Size, UID: a.Uid, GID: a.Gid, Modified: time.Unix(0, a.Mtime),
+		Inode: moraine.InodeID(a.Inode).String(), Generation: a.Generation, Degraded: a.Degraded,
+		Stored: a.Stored, Links: a.Nlink, Target: a.Target, Clean: a.Clean, Evicted: a.Evicted,
+	}
+	mode := fs.FileMode(a.Mode & 0o777)
+	switch a.Type {
+	case wire.FileType_FILE_TYPE_DIRECTORY:
+		e.Type, mode = "directory", mode|fs.ModeDir
+	case wire.FileType_FILE_TYPE_SYMLINK:
+		e.Type, mode = "symlink", mode|fs.ModeSymlink
+	default:
+		e.Type, e.Level = "file", moraine.Level(a.Level).String()
+		if client.IsLost(a) {
+			e.Level = "lost"
+		}
+	}
+	e.Mode = modeString(mode)
+	return e
+}
+
+func describeLocal(p string, i fs.FileInfo) entry {
+	e := entry{Path: p, Type: "file", Size: uint64(i.Size()), Mode: modeString(i.Mode()), Modified: i.ModTime()}
+	switch {
+	case i.IsDir():
+		e.Type = "directory"
+	case i.Mode()&fs.ModeSymlink != 0:
+		e.Type = "symlink"
+		e.Target, _ = os.Readlink(p) // empty where it cannot be read
+	}
+	return e
+}
+
+// modeString writes a mode as ls does, where Go writes it in another way.
+func modeString(m fs.FileMode) string {
+	if m.Type() == fs.ModeSymlink {
+		return "l" + m.Perm().String()[1:]
+	}
+	return m.String()
+}

@@ -1,0 +1,190 @@
+// Package policycmd has the commands for policies and quotas of directories.
+//
+// One path through it: `moraine quota set` -> quotaBounds reads the bounds -> one request
+// sets them; `quota get` shows the quota and the room that is left.
+package policycmd
+
+import (
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// policyInfo is what `policy get` prints.
+type policyInfo struct {
+	Path   string `json:"path"`
+	Flush  string `json:"flush"`
+	Scheme string `json:"scheme"`
+	// Foreign is what a flush does where the key has an object that this cluster did not
+	// write.
+	Foreign string `json:"foreign"`
+	Own     bool   `json:"own"`
+}
+
+// NewPolicyCommand returns `moraine policy`.
+func NewPolicyCommand(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "policy",
+		GroupID: cli.GroupCluster,
+		Short:   "Show and set what the cluster does by itself with files below a directory",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPolicySetCommand(env), newPolicyGetCommand(env))
+	return cmd
+}
+
+func newPolicySetCommand(env *cli.Env) *cobra.Command {
+	var flush, scheme, foreign string
+	cmd := &cobra.Command{
+		Use:   "set PATH",
+		Short: "Set the policy of a directory: what the cluster does by itself with the files below it",
+		Long: `Set the given parts of a directory's own policy; the other parts stay. The policy applies to
+all that is below the directory, except below directories with their own policy. "inherit"
+removes a part.`,
+		Example: `  moraine policy set --flush on-commit moraine:///runs
+  moraine policy set --flush inherit --scheme inherit moraine:///runs`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, err := policyChange(cmd.Flags().Changed("flush"), flush, cmd.Flags().Changed("scheme"), scheme)
+			if cmd.Flags().Changed("foreign") {
+				if !cmd.Flags().Changed("flush") && !cmd.Flags().Changed("scheme") {
+					change, err = func(*wire.Policy) {}, nil
+				}
+				if _, known := foreignPolicies[foreign]; !known {
+					err = cli.UsageError("--foreign %q: write refuse, overwrite or inherit", foreign)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(cmd.Context(), l.Path)
+				if err != nil {
+					return err
+				}
+				if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+					return cli.UsageError("policy set: %s is not a directory: set the policy of its "+
+						"directory", l)
+				}
+				now, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				own := now.GetOwn()
+				if own == nil {
+					own = &wire.Policy{}
+				}
+				change(own)
+				if cmd.Flags().Changed("foreign") {
+					own.Foreign = foreignPolicies[foreign]
+				}
+				return cli.Named(c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&flush, "flush", "", "when the cluster flushes files to the object tier: "+
+		"never, on-commit, inherit")
+	cmd.Flags().StringVar(&scheme, "scheme", "", "scheme of new files: 4+2, 8+3, x3, inherit")
+	cmd.Flags().StringVar(&foreign, "foreign", "", "what a flush does where the key has an object that "+
+		"this cluster did not write: refuse, overwrite, inherit")
+	return cmd
+}
+
+// policyChange returns what flags change of a policy.
+func policyChange(flushGiven bool, flush string, schemeGiven bool, scheme string) (func(*wire.Policy), error) {
+	if !flushGiven && !schemeGiven {
+		return nil, cli.UsageError("policy set: no change is given: give --flush, --scheme or --foreign " +
+			"(\"inherit\" removes one)")
+	}
+	var when wire.FlushPolicy
+	var how *wire.Scheme
+	if flushGiven {
+		found := false
+		for value, name := range flushPolicies {
+			if name == flush {
+				when, found = value, true
+			}
+		}
+		if !found {
+			return nil, cli.UsageError("--flush %q: write never, on-commit or inherit", flush)
+		}
+	}
+	if schemeGiven && scheme != "inherit" {
+		cfg, err := cli.SchemeConfig(scheme)
+		if err == nil && !cfg.Scheme.Valid() {
+			err = cli.UsageError("--scheme %q: write 4+2, 8+3, x3 or inherit", scheme)
+		}
+		if err != nil {
+			return nil, err
+		}
+		how = &wire.Scheme{K: uint32(cfg.Scheme.K), M: uint32(cfg.Scheme.M)}
+	}
+	return func(p *wire.Policy) {
+		if flushGiven {
+			p.Flush = when
+		}
+		if schemeGiven {
+			p.Scheme = how
+		}
+	}, nil
+}
+
+func newPolicyGetCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PATH...",
+		Short: "Show the policy in effect for files and directories",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var infos []policyInfo
+			err := env.Each(cmd.Context(), args, cli.ParseRemote, func(c *cli.Connection, l cli.Location) error {
+				attr, err := c.Stat(cmd.Context(), l.Path)
+				if err != nil {
+					return err
+				}
+				p, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				if err != nil {
+					return err
+				}
+				infos = append(infos, describePolicy(l.String(), p))
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return cli.List(env, infos, table.Row{"path", "flush", "scheme", "foreign objects", "own"}, func(i policyInfo) table.Row {
+				return table.Row{i.Path, i.Flush, i.Scheme, i.Foreign, i.Own}
+			})
+		},
+	}
+}
+
+func describePolicy(path string, p *wire.PolicyReply) policyInfo {
+	e := p.GetEffective()
+	info := policyInfo{Path: path, Flush: "never", Scheme: "by the number of hosts", Foreign: "refuse",
+		Own: p.GetOwn().GetFlush() != 0 || p.GetOwn().GetScheme() != nil || p.GetOwn().GetForeign() != 0}
+	if e.GetForeign() == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		info.Foreign = "overwrite"
+	}
+	if e.GetFlush() != wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED {
+		info.Flush = flushPolicies[e.GetFlush()]
+	}
+	if s := e.GetScheme(); s != nil {
+		info.Scheme = moraine.Scheme{K: uint8(s.K), M: uint8(s.M)}.String()
+	}
+	return info
+}
+
+var foreignPolicies = map[string]wire.ForeignPolicy{
+	"inherit":   wire.ForeignPolicy_FOREIGN_POLICY_UNSPECIFIED,
+	"refuse":    wire.ForeignPolicy_FOREIGN_POLICY_REFUSE,
+	"overwrite": wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE,
+}
+
+var flushPolicies = map[wire.FlushPolicy]string{
+	wire.FlushPolicy_FLUSH_POLICY_UNSPECIFIED: "inherit",
+	wire.FlushPolicy_FLUSH_POLICY_NEVER:       "never",
+	wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT:   "on-commit",
+}
