@@ -1,0 +1,503 @@
+// Package benchcmd has the commands below `moraine bench`. Package internal/bench measures.
+//
+// One path through it: `moraine bench write` -> benchIn starts a cluster of processes for
+// each mode -> the benchmark runs over sessions of this process and of workers (the hidden
+// command worker) -> printLines shows the figures.
+package benchcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/mountcmd"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/internal/bench"
+	"github.com/morainefs/moraine/internal/bench/bareraft"
+	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/internal/netns"
+	"github.com/morainefs/moraine/tiers/object"
+	"github.com/morainefs/moraine/transport"
+	"github.com/spf13/cobra"
+)
+
+// benchOptions are the flags of `moraine bench`.
+type benchOptions struct {
+	dir, path, s3 string
+	modes         []string
+	bytes         cli.SizeFlag
+	workingSet    cli.SizeFlag
+	clients       int
+	inodes        uint64
+	sessions      int
+	leases        int
+	contentEvery  uint64
+	state         string
+	cache         cli.SizeFlag
+	down          time.Duration
+	rate          float64
+	seconds       float64
+	how           []string
+	scheme        string
+	noForeground  bool
+	profile       string
+}
+
+// benchmark is one benchmark of `moraine bench`; cluster is what its cluster has beside
+// metadata servers and chunkservers.
+type benchmark struct {
+	name, short string
+	clients     int
+	cluster     devcluster.Config
+	run         func(context.Context, *bench.Env) ([]bench.Line, error)
+}
+
+// alone: the benchmark starts by itself what it measures.
+func (b *benchmark) alone() bool {
+	return b.name == "load" || b.name == "scale" || b.name == "followers"
+}
+
+// inMemory: the benchmark also measures reads from the memory of chunkservers, and gives
+// them more of it.
+func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "read" }
+
+// benchmarks in the order of `bench all`.
+var benchmarks = []benchmark{
+	{"write", "sequential write: durable, compared with disk/1.5; to level memory, compared with " +
+		"loopback/1.5", 1, devcluster.Config{}, bench.Write},
+	{"read", "sequential read: cold, compared with the disk; from memory, compared with loopback; with " +
+		"a chunkserver that hangs and with two dead ones, compared with the cold one; random reads " +
+		"from memory", 1, devcluster.Config{}, bench.Read},
+	{"meta", "creates, stats, listings, commits, renames and removals; changes are compared with bare " +
+		"Raft", 64, devcluster.Config{}, bench.Meta},
+	{"failover", "elections under full load, then the time until the next mutation after a leader is " +
+		"killed, hangs, or loses its network (--how; 21 times each)", 64, devcluster.Config{Chunkservers: 1}, bench.Failover},
+	{"leases", "sessions that renew leases: CPU and memory of the metadata leader, compared with the " +
+		"same sessions without leases", 1, devcluster.Config{Chunkservers: 1}, bench.Leases},
+	{"load", "write a state of --inodes inodes to --state, for scale and followers", 64, devcluster.Config{}, bench.Load},
+	{"scale", "metadata servers on the state in --state (or one of --inodes): disk, memory, snapshot " +
+		"and restart; creates and stats compared with an empty state", 64, devcluster.Config{}, bench.Scale},
+	{"followers", "a follower that catches up from the log, and one that needs a snapshot, on the " +
+		"state in --state, while clients create files at --rate", 64, devcluster.Config{}, bench.Followers},
+	{"fuse", "a mount: write with fsync, compared with disk/1.5, and cold read, compared with the disk", 1, devcluster.Config{}, bench.Fuse},
+	{"s3", "the S3 endpoint: PUT, compared with disk/1.5, and cold GET, compared with the disk", 1, devcluster.Config{S3: true}, bench.S3},
+	{"flush", "flush files to the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Flush},
+	{"stage", "stage evicted files from the bucket, compared with a plain S3 client", 1, devcluster.Config{ObjectServer: true}, bench.Stage},
+	{"rebuild", "a chunkserver of --bytes is killed for good: time until full redundancy, compared " +
+		"with the disk; reads and writes of a foreground load meanwhile", 1,
+		devcluster.Config{MetadataArgs: []string{"--repair-grace", bench.RebuildGrace.String()}}, bench.Rebuild},
+}
+
+// rebuildBytes is what the killed chunkserver keeps, unless --bytes gives another size.
+const rebuildBytes = 10 << 30
+
+// of returns the options of one benchmark.
+func (o benchOptions) of(b benchmark, cmd *cobra.Command) benchOptions {
+	if b.name == "rebuild" && !cmd.Flags().Changed("bytes") {
+		o.bytes = rebuildBytes
+	}
+	return o
+}
+
+// NewBenchCommand returns `moraine bench`.
+func NewBenchCommand(env *cli.Env) *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:     "bench",
+		GroupID: cli.GroupServers,
+		Short:   "Measure: each figure with the physical limit of the same run beside it",
+		Long: `Each benchmark starts its own cluster unless --endpoint names one: 3 metadata servers
+and 6 chunkservers, each a process, with every sync. With --path it does the same work
+on any mounted file system.
+
+It prints a line for each figure (with --json an object): the value, the physical limit
+measured in the same run, their ratio, CPU seconds per GB (per million operations for
+ops/s), bytes of the device, and syncs. docs/BENCHMARKS.md explains the method.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&o.dir, "dir", "", "directory for the cluster and the limits (default: a temporary one)")
+	f.StringVar(&o.path, "path", "", "do the work on this mounted file system instead of a cluster")
+	f.StringVar(&o.s3, "s3-endpoint", "", "URL of the S3 endpoint that bench s3 measures, with "+
+		"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (default: it starts one)")
+	f.StringSliceVar(&o.modes, "modes", []string{"crc", "secure"}, "transport modes to measure, one "+
+		"after the other, each on its own cluster")
+	o.bytes = 4 << 30
+	f.Var(&o.bytes, "bytes", "bytes to move; a record needs 4GiB (rebuild: how much one chunkserver "+
+		"keeps, 10GiB)")
+	o.workingSet = 16 << 30
+	f.Var(&o.workingSet, "working-set", "how much write keeps on the disk at most, with parity; with "+
+		"more --bytes it overwrites files in turn")
+	f.IntVar(&o.clients, "clients", 0, "processes that read or write at the same time, or clients for "+
+		"meta (default 1, and 64 for meta)")
+	f.Uint64Var(&o.inodes, "inodes", 1_000_000, "inodes that load makes")
+	f.Uint64Var(&o.contentEvery, "content-every", 1, "one file in this many, of those that load makes, "+
+		"has a stripe of 4+2")
+	f.StringVar(&o.state, "state", "", "directory of a state that load writes, and that scale and "+
+		"followers use any number of times")
+	o.cache = 1 << 30
+	f.Var(&o.cache, "cache", "--cache of the metadata servers of scale and followers")
+	f.DurationVar(&o.down, "down", 5*time.Minute, "how long followers keeps a follower away")
+	f.Float64Var(&o.rate, "rate", 5000, "files a second that followers creates")
+	f.IntVar(&o.sessions, "sessions", 1000, "sessions that leases opens")
+	f.IntVar(&o.leases, "leases", 1000, "leases of each session")
+	f.Float64Var(&o.seconds, "seconds", 5, "how long small operations run")
+	f.StringSliceVar(&o.how, "how", []string{"kill", "stop"}, "what failover does to leaders, in this "+
+		"order: kill (the process ends), stop (it hangs, with its connections open), vanish (its host "+
+		"leaves the network; each metadata server then has its own network namespace, which needs root)")
+	f.StringVar(&o.scheme, "scheme", "4+2", "scheme of the data that rebuild repairs: K+M, or xN for "+
+		"copies; the cluster has one chunkserver more than the scheme has chunks")
+	f.BoolVar(&o.noForeground, "no-foreground", false, "rebuild without a foreground load")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of each worker to FILE.PID")
+	for _, b := range benchmarks {
+		cmd.AddCommand(&cobra.Command{Use: b.name, Short: b.short, Args: cobra.NoArgs, Example: "  moraine bench " + b.name + " --json",
+			RunE: func(cmd *cobra.Command, _ []string) error { return runBenchmark(cmd.Context(), env, o.of(b, cmd), b) }})
+	}
+	cmd.AddCommand(&cobra.Command{Use: "all", Short: "all of them, one after the other", Args: cobra.NoArgs, Example: "  moraine bench all --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, b := range benchmarks {
+				if b.name == "load" {
+					continue // scale and followers make their own, where --state names none
+				}
+				if err := runBenchmark(cmd.Context(), env, o.of(b, cmd), b); err != nil {
+					return fmt.Errorf("%s: %w", b.name, err)
+				}
+			}
+			return nil
+		}})
+	cmd.AddCommand(newBenchWorkerCommand(env, &o), newBenchRaftNodeCommand(env))
+	return cmd
+}
+
+// runBenchmark runs one benchmark, in each mode.
+func runBenchmark(ctx context.Context, env *cli.Env, o benchOptions, b benchmark) error {
+	if o.path != "" {
+		// A misspelt name would measure another disk.
+		if st, err := os.Stat(o.path); err != nil || !st.IsDir() {
+			return cli.UsageError("--path %s: name a directory of the file system to measure", o.path)
+		}
+	}
+	modes := o.modes
+	if o.path != "" || o.s3 != "" || env.Global.Endpoint != "" {
+		modes = []string{env.Global.Mode}
+	}
+	if b.alone() {
+		modes = modes[:1] // there is no network in it
+	}
+	for i, mode := range modes {
+		suffix := ""
+		if i > 0 {
+			suffix = "-" + mode
+		}
+		lines, err := benchIn(ctx, env, o, b, mode, suffix)
+		if err != nil {
+			return err
+		}
+		if err := printLines(env, lines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printLines(env *cli.Env, lines []bench.Line) error {
+	return cli.List(env, lines, table.Row{"name", "value", "unit", "limit", "of", "ratio", "cpu-s/GB (/Mop)", "device bytes", "syncs"}, func(l bench.Line) table.Row {
+		return table.Row{l.Name, fmt.Sprintf("%.4g", l.Value), l.Unit, fmt.Sprintf("%.4g", l.Limit), l.LimitName,
+			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.2f", l.CPU), cli.Size(l.DeviceBytes), l.Syncs}
+	})
+}
+
+func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mode, suffix string) ([]bench.Line, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	e := &bench.Env{Dir: o.dir, Bytes: int64(o.bytes), WorkingSet: int64(o.workingSet), Devices: 6, Clients: o.clients, Seconds: o.seconds, Inodes: o.inodes, How: o.how, ContentEvery: o.contentEvery, State: o.state, Sessions: o.sessions, Leases: o.leases, Suffix: suffix, NoForeground: o.noForeground,
+		Mode: mode, MetadataArgs: []string{"--cache", o.cache.String()}, Down: o.down, Rate: o.rate,
+		Worker:   []string{self, "bench", "worker", "--mode", mode},
+		Progress: func(format string, args ...any) { fmt.Fprintf(env.Err, "bench: "+format+suffix+" ...\n", args...) }}
+	if e.Clients == 0 {
+		e.Clients = b.clients
+	}
+	if e.Scheme, err = moraine.ParseScheme(o.scheme); err != nil {
+		return nil, cli.UsageError("--scheme: %v", err)
+	}
+	if b.name == "rebuild" && e.Scheme.M == 0 {
+		return nil, cli.UsageError("--scheme %s: a cluster without redundancy can rebuild nothing; name a "+
+			"scheme such as 4+2 or x3", o.scheme)
+	}
+	if e.Dir == "" {
+		if e.Dir, err = os.MkdirTemp("", "moraine-bench-"); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(e.Dir)
+	}
+	if o.profile != "" {
+		e.Worker = append(e.Worker, "--cpuprofile", o.profile)
+	}
+	bare := *e
+	e.On = func(c *devcluster.Cluster) *bench.Env {
+		on := bare
+		benchOn(onCluster(env, c, mode), &on, o.profile)
+		on.Cluster = c
+		return &on
+	}
+	switch {
+	case o.path != "":
+		e.Worker = append(e.Worker, "--path", o.path)
+		e.Open = func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }
+	case o.s3 != "":
+		e.S3 = &bench.S3Server{URL: o.s3}
+		e.Open = func(context.Context) (bench.Target, error) { return bench.S3Target(e.S3) }
+	case env.Global.Endpoint != "":
+		benchOn(env, e, o.profile)
+	case b.alone(): // it starts its own servers, or needs none
+	default:
+		cfg := b.cluster
+		cfg.Dir, cfg.Mode, cfg.LogStall = filepath.Join(e.Dir, "cluster"), mode, bench.ShippedLogStall
+		if b.inMemory() {
+			if e.MemoryBytes, err = bench.MemoryFor(e.Bytes); err != nil {
+				return nil, err
+			}
+			// The servers read it from the same environment, and refuse a value that is not
+			// a bool.
+			on, err := strconv.ParseBool(os.Getenv("MORAINE_CHUNKSERVER_SHORT_CIRCUIT"))
+			e.ShortCircuit = on || err != nil
+			bare.MemoryBytes, bare.ShortCircuit = e.MemoryBytes, e.ShortCircuit
+			cfg.ChunkserverArgs = append(cfg.ChunkserverArgs, "--memory", fmt.Sprint(e.MemoryBytes), "--dirty-memory", fmt.Sprint(e.MemoryBytes/4*3))
+		}
+		if b.name == "write" && bench.Rotates(e.Bytes, e.WorkingSet) {
+			cfg.MetadataArgs = append(cfg.MetadataArgs, "--grace", bench.RotateGrace.String(), "--backup-horizon", "-1s")
+		}
+		if b.name == "rebuild" {
+			cfg.Chunkservers = bench.RebuildHosts(e.Scheme)
+		}
+		cfg.OwnHosts = b.name == "failover" && slices.Contains(o.how, "vanish")
+		c, err := devcluster.Start(ctx, cfg)
+		if errors.Is(err, netns.ErrCannot) {
+			err = fmt.Errorf("--how vanish: %w", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(c.Dir())
+		defer c.Close() //nolint:errcheck // some were killed on purpose
+		e = e.On(c)
+		e.RaftNode = []string{self, "bench", "raft-node"}
+		if err := benchStores(e, c); err != nil {
+			return nil, err
+		}
+		lines, err := b.run(ctx, e)
+		return lines, errors.Join(err, bench.AllRun(c))
+	}
+	return b.run(ctx, e)
+}
+
+// onCluster is the command line of this program for a cluster of our own.
+func onCluster(env *cli.Env, c *devcluster.Cluster, mode string) *cli.Env {
+	return &cli.Env{Out: env.Out, Err: env.Err, Global: cli.GlobalFlags{Endpoint: c.Endpoint(), Certs: c.Certs(), Identity: "admin", Mode: mode, LogLevel: "error"}}
+}
+
+// benchOn measures the cluster that the flags name.
+func benchOn(env *cli.Env, e *bench.Env, profile string) {
+	e.Worker = append(e.Worker, connectionFlags(env)...)
+	e.Open = func(ctx context.Context) (bench.Target, error) { return benchTarget(ctx, env) }
+	e.Connect, e.ConnectCached = benchSession(env, 0), benchSession(env, cli.DefaultCache)
+	e.Mount = benchMount(env, e.Dir, profile)
+}
+
+// benchSession returns a function that opens a session with its own connections and a cache
+// of the given number of names; 0 is none.
+func benchSession(env *cli.Env, cache int) func(context.Context) (*client.Client, func() error, error) {
+	return func(ctx context.Context) (*client.Client, func() error, error) {
+		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
+		if err != nil {
+			return nil, nil, err
+		}
+		return c.Client, c.Close, nil
+	}
+}
+
+// benchStores returns the S3 endpoint and the bucket of a cluster of our own, where it has
+// them.
+func benchStores(e *bench.Env, c *devcluster.Cluster) error {
+	for _, n := range c.Nodes(devcluster.S3) {
+		key, err := serve.ReadCredentials(n.CredentialsFile())
+		if err != nil {
+			return err
+		}
+		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.Access, SecretKey: key.Secret}
+	}
+	for _, n := range c.Nodes(devcluster.ObjectServer) {
+		keys, err := object.LoadKeys(n.KeysFile())
+		if err != nil {
+			return err
+		}
+		e.Bucket = &bench.Bucket{Name: devcluster.LocalBucket, S3Server: bench.S3Server{URL: "http://" + n.Address, AccessKey: keys.Access, SecretKey: keys.Secret}}
+	}
+	return nil
+}
+
+// connectionFlags are the flags by which a child process reaches the cluster that the flags
+// of this process name.
+func connectionFlags(env *cli.Env) []string {
+	g := &env.Global
+	flags := []string{"--endpoint", g.Endpoint, "--log-level", "error"}
+	if g.Insecure {
+		return append(flags, "--insecure")
+	}
+	flags = append(flags, "--certs", g.Certs)
+	if g.Identity != "" {
+		flags = append(flags, "--identity", g.Identity)
+	}
+	return flags
+}
+
+// benchTarget opens a session as a target.
+func benchTarget(ctx context.Context, env *cli.Env) (bench.Target, error) {
+	c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
+	if err != nil {
+		return nil, err
+	}
+	return bench.ClusterTarget(c.Client, c.Close), nil
+}
+
+// benchMount mounts the cluster below dir. A background process serves the mount, and
+// writes a CPU profile where the flags name a file.
+func benchMount(env *cli.Env, dir, profile string) func(context.Context) (string, func() error, error) {
+	return func(ctx context.Context) (string, func() error, error) {
+		at, err := filepath.Abs(filepath.Join(dir, "mount"))
+		if err != nil {
+			return "", nil, err
+		}
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return "", nil, err
+		}
+		quiet := *env
+		quiet.Out = io.Discard
+		quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
+		if profile != "" {
+			quiet.Args = append(quiet.Args, "--cpuprofile", profile+".mount")
+		}
+		err = mountcmd.MountInBackground(ctx, &quiet, mountcmd.MountOptions{LogFile: filepath.Join(dir, "mount.log")}, cli.Location{Remote: true, Path: "/"}, at)
+		return at, func() error { return mountcmd.Unmount(context.WithoutCancel(ctx), env, at, false) }, err
+	}
+}
+
+// workerTargets returns what opens a worker's targets.
+func workerTargets(env *cli.Env, o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
+	switch {
+	case o.path != "":
+		return func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }, func() {}, nil
+	case o.s3 != "":
+		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
+	}
+	return sharedTargets(env)
+}
+
+// sharedTargets opens sessions that share the connections of this process, as
+// the users of one mount do: the function that it returns opens one more.
+func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, error), closePool func(), err error) {
+	sec, err := env.Security()
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := sec.Pool(transport.RoleAdmin, fmt.Sprintf("bench-%d", os.Getpid()), transport.PoolDeps{})
+	if err != nil {
+		return nil, nil, err
+	}
+	open = func(ctx context.Context) (bench.Target, error) {
+		c, err := client.Dial(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
+		if err != nil {
+			return nil, err
+		}
+		return bench.ClusterTarget(c, c.Close), nil
+	}
+	return open, func() { _ = pool.Close() }, nil
+}
+
+// keptOpen is a Dialer that several clients use: none of them closes it.
+type keptOpen struct{ transport.Dialer }
+
+func (keptOpen) Close() error { return nil }
+
+// newBenchWorkerCommand is one process of a benchmark.
+func newBenchWorkerCommand(env *cli.Env, o *benchOptions) *cobra.Command {
+	var spec string
+	cmd := &cobra.Command{
+		Use: "worker", Short: "One process of a benchmark", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var w bench.Work
+			if err := json.Unmarshal([]byte(spec), &w); err != nil {
+				return cli.UsageError("--work: %v", err)
+			}
+			open, end, err := workerTargets(env, o)
+			if err != nil {
+				return err
+			}
+			defer end()
+			if o.profile != "" {
+				f, err := os.Create(fmt.Sprintf("%s.%s.%d", o.profile, w.Op, os.Getpid()))
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				if err := pprof.StartCPUProfile(f); err != nil {
+					return err
+				}
+				defer pprof.StopCPUProfile()
+			}
+			return bench.RunWorker(cmd.Context(), open, w, os.Stdin, os.Stdout)
+		},
+	}
+	cmd.Flags().StringVar(&spec, "work", "", "what to do, as JSON")
+	return cmd
+}
+
+// newBenchRaftNodeCommand is one node of bare Raft.
+func newBenchRaftNodeCommand(env *cli.Env) *cobra.Command {
+	var (
+		cfg     bareraft.Config
+		peers   []string
+		seconds float64
+	)
+	cmd := &cobra.Command{
+		Use: "raft-node", Short: "One node of bare Raft, the reference of `bench meta`", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.Duration = time.Duration(seconds * float64(time.Second))
+			cfg.Peers = map[string]string{}
+			for _, p := range peers {
+				id, addr, ok := strings.Cut(p, "=")
+				if !ok {
+					return cli.UsageError("--peers %q: write ID=HOST:PORT,...", p)
+				}
+				cfg.Peers[id] = addr
+			}
+			// The same as in a metadata server, so that the two compare.
+			go serve.KeepHeapRoom(cmd.Context(), serve.MetadataHeapRoom)
+			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = cli.PrintJSON(env.Out, r) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.ID, "id", "", "this node")
+	f.StringVar(&cfg.Dir, "dir", "", "directory for log and state")
+	f.StringSliceVar(&peers, "peers", nil, "all nodes, ID=HOST:PORT,...")
+	f.IntVar(&cfg.Clients, "clients", 64, "proposals in flight")
+	f.IntVar(&cfg.EntryBytes, "entry-bytes", 128, "size of an entry")
+	f.Float64Var(&seconds, "seconds", 5, "how long the leader proposes")
+	return cmd
+}

@@ -1,0 +1,11 @@
+package hostcmd
+
+import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// HostCommands are the commands for hosts and devices.
+func HostCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newHostCommand(env), newDrainCommand(env), newMaintenanceCommand(env), newDeviceCommand(env)}
+}

@@ -1,0 +1,299 @@
+// Package mountcmd has the commands mount and umount.
+//
+// One path through it: `moraine mount` -> mountInBackground starts a process of its own that
+// serves the mount (background.go) -> that process leaves a record (record.go) -> `moraine
+// umount` finds the process by it, and waits until it has ended.
+package mountcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"runtime/pprof"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
+	"github.com/morainefs/moraine/fuse"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+	"github.com/spf13/cobra"
+)
+
+// MountOptions are the flags of `moraine mount`.
+type MountOptions struct {
+	foreground  bool
+	allowOther  bool
+	readOnly    bool
+	memory      cli.SizeFlag
+	cache       int
+	exclusive   bool
+	patience    time.Duration
+	scheme      string
+	ack         string // empty: nvme
+	level       moraine.Level
+	LogFile     string
+	adminListen string
+	profile     string
+	readyFD     int
+}
+
+// minMountMemory is the least memory for a mount: stripes of the widest scheme, and some
+// requests of the kernel.
+const minMountMemory = 64 << 20
+
+// NewMountCommand returns `moraine mount`.
+func NewMountCommand(env *cli.Env) *cobra.Command {
+	o := MountOptions{memory: 1 << 30}
+	cmd := &cobra.Command{
+		Use:     "mount ADDRESS DIR",
+		GroupID: cli.GroupFiles,
+		Short:   "Mount a directory of a cluster as a file system",
+		Long: `Mount the directory ADDRESS on the existing local directory DIR, by FUSE. ADDRESS is
+moraine://HOST,HOST/PATH, or moraine:///PATH where --endpoint names the hosts. The command
+returns when DIR can be used. A background process serves the mount until "moraine umount
+DIR". With --foreground the command serves the mount itself, and Ctrl-C unmounts it.
+
+close and fsync return when the written bytes are on the disks of the cluster, with the
+protection of its scheme. They fail if the bytes are not there. With --ack memory, close
+returns when the bytes are verified in the memory of the hosts that get their chunks. The
+hosts write them to their disks at once. fsync, and writes to a file that was opened with
+O_SYNC, still wait for the disks. A program that opens the file after that, on any mount,
+reads these bytes. The mount caches nothing that could be stale. Calls wait while the
+cluster elects a leader or restarts, up to --patience. Ctrl-C ends those that have waited
+for a second.
+
+The mount allows what its certificate allows. Its --scope is the root of the mount. Root's
+files belong to nobody, unless the certificate was issued with --no-squash. Within that,
+mode, owner and group decide, as on a local disk.`,
+		Example: `  moraine mount moraine://host1,host2,host3/ /mnt/moraine --certs ./alice
+  moraine mount moraine:///datasets /data --read-only --foreground
+  moraine umount /mnt/moraine`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return mount(cmd.Context(), env, o, args[0], args[1]) },
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.foreground, "foreground", "f", false, "stay in the foreground, and log to standard error")
+	f.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "let other users in, with the rights of "+
+		"modes and owners (users other than root need user_allow_other in /etc/fuse.conf)")
+	f.BoolVar(&o.readOnly, "read-only", false, "mount read-only")
+	f.Var(&o.memory, "memory", "bound of the memory for file data")
+	f.IntVar(&o.cache, "cache-entries", cli.DefaultCache, cli.CacheUsage)
+	f.BoolVar(&o.exclusive, "exclusive-leases", false, "request the exclusive lease on a directory in "+
+		"which programs make many files, and send them in batches")
+	f.DurationVar(&o.patience, "patience", 10*time.Minute, "how long a call waits for servers that do "+
+		"not answer before it fails")
+	f.StringVar(&o.scheme, "scheme", "", cli.SchemeUsage)
+	f.StringVar(&o.ack, "ack", "nvme", "level that close waits for: nvme, or memory, which is faster "+
+		"but is lost if more hosts fail at once than the scheme survives")
+	f.StringVar(&o.LogFile, "log-file", "", "log file of the background process (default: in "+
+		"/run/moraine or the user's runtime directory)")
+	f.StringVar(&o.adminListen, "admin-listen", "", "address of /metrics, /healthz and /debug/pprof (default: none)")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.IntVar(&o.readyFD, "ready-fd", 0, "of the background process: where it reports that it is ready")
+	for _, hidden := range []string{"ready-fd", "cpuprofile"} {
+		_ = f.MarkHidden(hidden) // it is defined above
+	}
+	return cmd
+}
+
+func mount(ctx context.Context, env *cli.Env, o MountOptions, address, dir string) error {
+	loc, err := cli.ParseRemote(address)
+	if err != nil {
+		return err
+	}
+	if o.memory < minMountMemory {
+		return cli.UsageError("--memory %s: a mount needs at least %s", o.memory.String(), cli.Size(minMountMemory))
+	}
+	if o.ack != "" {
+		if o.level, err = cli.AckLevel(o.ack); err != nil {
+			return err
+		}
+	}
+	// The background process needs no working directory.
+	if env.Global.Certs, err = absolute(env.Global.Certs); err != nil {
+		return err
+	}
+	if dir, err = absolute(dir); err != nil {
+		return err
+	}
+	if o.readyFD > 0 {
+		return mountForParent(ctx, env, o, loc, dir)
+	}
+	if _, err := env.Security(); err != nil {
+		return err
+	}
+	if err := checkMountPoint(env, dir); err != nil {
+		return err
+	}
+	if o.foreground {
+		return serveMount(ctx, env, o, loc, dir, func() { env.Note("%s is mounted on %s. Ctrl-C unmounts it.", loc, dir) })
+	}
+	return MountInBackground(ctx, env, o, loc, dir)
+}
+
+// absolute is filepath.Abs that does not change an empty path.
+func absolute(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	return filepath.Abs(path)
+}
+
+// checkMountPoint fails where dir is not a place to mount on. It first unmounts a mount
+// whose process has died, since nobody can use it.
+func checkMountPoint(env *cli.Env, dir string) error {
+	if fuse.IsDead(dir) {
+		env.Note("A mount on %s had lost its process; the command has unmounted it.", dir)
+		if err := fuse.Detach(dir); err != nil {
+			return err
+		}
+	}
+	st, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: make the directory to mount on first", err)
+	case !st.IsDir():
+		return cli.UsageError("%s is a file: name a directory to mount on", dir)
+	}
+	mounted, err := fuse.IsMounted(dir)
+	if err == nil && mounted {
+		err = fmt.Errorf("%s has a mount already: remove it first with `moraine umount %s`", dir, dir)
+	}
+	return err
+}
+
+// serveMount mounts and serves until the mount ends. It calls ready when the mount can be
+// used.
+func serveMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Location, dir string, ready func()) (err error) {
+	log, err := env.Log()
+	if err != nil {
+		return err
+	}
+	record, err := openMountRecord(dir, loc.String())
+	if err != nil {
+		return err
+	}
+	defer func() { record.end(err) }() // the last of all
+	stopProfile, err := startProfile(o.profile)
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
+	total := int64(o.memory)
+	debug.SetMemoryLimit(total + total/2) // the collector works harder near the bound
+	cfg, err := cli.SchemeConfig(o.scheme)
+	if err != nil {
+		return err
+	}
+	cfg.MemoryBytes, cfg.Patience, cfg.CacheEntries = total/4*3, o.patience, cli.CacheEntries(o.cache)
+	cfg.ExclusiveLeases = o.exclusive
+	c, err := dialForMount(ctx, env, o, loc, cfg, log)
+	if err != nil {
+		return err
+	}
+	// Committed data is safe, whatever happens to the session.
+	defer func() { err = errors.Join(err, c.close()) }()
+	root, err := c.Stat(ctx, loc.Path)
+	if err != nil {
+		return err
+	}
+	if root.Type != wire.FileType_FILE_TYPE_DIRECTORY {
+		return &moraine.Error{Op: "mount", Ref: loc.String(), Kind: moraine.NotDirectory}
+	}
+	m, err := fuse.New(fuse.Config{Dir: dir, Root: moraine.InodeID(root.Inode), Name: loc.String(), AllowOther: o.allowOther,
+		ReadOnly: o.readOnly, Level: o.level, RequestBytes: total / 8, ReadBytes: total / 8, Patience: o.patience},
+		fuse.Deps{Client: c.Client, Log: log, Metrics: c.metrics})
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, func(ctx context.Context) error {
+		return m.Run(ctx, func() {
+			log.Info("mounted", "source", loc.String(), "dir", dir, "pid", os.Getpid())
+			ready()
+		})
+	})
+}
+
+// mountClient is a mount's client, with the server of its metrics.
+type mountClient struct {
+	*cli.Connection
+	admin   *serve.Admin // nil: none
+	metrics *fuse.Metrics
+}
+
+// dialForMount connects, and opens the endpoint for metrics where a flag names one.
+func dialForMount(ctx context.Context, env *cli.Env, o MountOptions, loc cli.Location, cfg client.Config, log *slog.Logger) (*mountClient, error) {
+	hosts := loc.Hosts
+	if hosts == "" {
+		hosts = env.Global.Endpoint
+	}
+	if cfg.Metadata = cli.SplitEndpoint(hosts); len(cfg.Metadata) == 0 {
+		return nil, cli.UsageError("no cluster is named: name its metadata servers with --endpoint " +
+			"(MORAINE_ENDPOINT), or write moraine://HOST/PATH")
+	}
+	sec, err := env.Security()
+	if err != nil {
+		return nil, err
+	}
+	reg := serve.NewRegistry()
+	m := &mountClient{metrics: fuse.NewMetrics(reg)}
+	if o.adminListen != "" {
+		if m.admin, err = serve.ListenAdmin(o.adminListen, reg, func() error { return nil }); err != nil {
+			return nil, err
+		}
+	}
+	m.Connection, err = cli.Connect(ctx, sec, cfg, transport.PoolDeps{Log: log, Metrics: transport.NewMetrics(reg)},
+		client.Deps{Log: log, Metrics: client.NewMetrics(reg)})
+	if err != nil && m.admin != nil {
+		_ = m.admin.Close()
+	}
+	return m, err
+}
+
+// run runs serve, and the endpoint for metrics beside it for the same time.
+func (m *mountClient) run(ctx context.Context, serve func(context.Context) error) error {
+	if m.admin == nil {
+		return serve(ctx)
+	}
+	adminCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- m.admin.Run(adminCtx) }()
+	err := serve(ctx)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// close ends the session. If the service cannot be reached, the session expires there.
+func (m *mountClient) close() error {
+	if err := m.Connection.Close(); err != nil && moraine.KindOf(err) != moraine.Timeout {
+		return err
+	}
+	return nil
+}
+
+// startProfile profiles this process into file until the caller calls stop. An empty name
+// does nothing.
+func startProfile(file string) (stop func(), err error) {
+	if file == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
+}

@@ -1,0 +1,11 @@
+package servercmd
+
+import (
+	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// ServerCommands run servers.
+func ServerCommands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{newMetadataCommand(env), newChunkserverCommand(env), newObjectServerCommand(env), newStandaloneCommand(env)}
+}
