@@ -23,10 +23,12 @@ import (
 // commands lists the commands of the binary.
 func commands(env *cli.Env) []*cobra.Command {
 	all := []*cobra.Command{
-		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), ckptcmd.NewCkptCommand(env), clustercmd.NewClusterCommand(env), fsckcmd.NewFsckCommand(env), policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
-		certcmd.NewCertCommand(env), inspectcmd.NewInspectCommand(env), simcmd.NewSimCommand(env), newVersionCommand(env), s3cmd.NewS3Command(env), devcmd.NewDevClusterCommand(env), devcmd.NewDemoCommand(env), benchcmd.NewBenchCommand(env),
+		benchcmd.NewBenchCommand(env), certcmd.NewCertCommand(env), ckptcmd.NewCkptCommand(env), clustercmd.NewClusterCommand(env),
+		devcmd.NewDemoCommand(env), devcmd.NewDevClusterCommand(env), fsckcmd.NewFsckCommand(env), inspectcmd.NewInspectCommand(env),
+		mountcmd.NewMountCommand(env), mountcmd.NewUmountCommand(env), policycmd.NewPolicyCommand(env), policycmd.NewQuotaCommand(env),
+		s3cmd.NewS3Command(env), simcmd.NewSimCommand(env), newVersionCommand(env),
 	}
-	for _, area := range [][]*cobra.Command{filecmd.FileCommands(env), hostcmd.HostCommands(env), jobcmd.JobCommands(env), servercmd.ServerCommands(env)} {
+	for _, area := range [][]*cobra.Command{filecmd.Commands(env), hostcmd.Commands(env), jobcmd.Commands(env), servercmd.Commands(env)} {
 		all = append(all, area...)
 	}
 	return all

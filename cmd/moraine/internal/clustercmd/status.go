@@ -12,7 +12,6 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/cmd/moraine/internal/hostcmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -216,7 +215,7 @@ func (s *clusterStatus) stalled() bool {
 
 func (s *clusterStatus) judgeHosts(hosts []*wire.Host, clusterTime uint64) {
 	for _, h := range hosts {
-		row := hostcmd.DescribeHost(h, clusterTime)
+		row := view.DescribeHost(h, clusterTime)
 		hs := hostStatus{ID: h.Id, Rack: h.Rack, Status: row.Status, Alive: row.Alive, Reported: true, Devices: len(h.Devices), State: row.State}
 		away := h.MaintenanceUntil > clusterTime
 		var can hostRoom

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// FileCommands are the commands for files and directories.
-func FileCommands(env *cli.Env) []*cobra.Command {
+// Commands returns the commands for files and directories.
+func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{newLsCommand(env), newCpCommand(env), newCatCommand(env), newRmCommand(env), newMvCommand(env), newMkdirCommand(env), newDuCommand(env), newStatCommand(env), newWatchCommand(env)}
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// HostCommands are the commands for hosts and devices.
-func HostCommands(env *cli.Env) []*cobra.Command {
+// Commands returns the commands for hosts and devices.
+func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{newHostCommand(env), newDrainCommand(env), newMaintenanceCommand(env), newDeviceCommand(env)}
 }

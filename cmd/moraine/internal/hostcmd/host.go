@@ -43,68 +43,15 @@ func newHostListCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var rows []hostRow
+			var rows []view.HostRow
 			for _, h := range cluster.GetTopology().GetHosts() {
-				rows = append(rows, DescribeHost(h, cluster.ClusterTimeMillis))
+				rows = append(rows, view.DescribeHost(h, cluster.ClusterTimeMillis))
 			}
-			return cli.List(env, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r hostRow) table.Row {
+			return cli.List(env, rows, table.Row{"host", "", "rack", "devices", "state", "used", "capacity", "chunks"}, func(r view.HostRow) table.Row {
 				return table.Row{r.ID, view.Shout(r.Status), r.Rack, r.Devices, r.State, view.Known(r.Measured, cli.Size(r.Used)), cli.Size(r.Capacity), view.Known(r.Measured, r.Chunks)}
 			})
 		},
 	}
-}
-
-// hostRow is a host as `host ls` prints it.
-type hostRow struct {
-	ID       string `json:"id"`
-	Status   string `json:"status"` // up, down or unknown
-	Alive    bool   `json:"alive"`  // the leader knows that it is up
-	Rack     string `json:"rack,omitempty"`
-	Devices  int    `json:"devices"`    // not retired
-	State    string `json:"state"`      // in, or its other state
-	Used     uint64 `json:"used_bytes"` // of its devices in use, as the capacity and the chunks
-	Capacity uint64 `json:"capacity_bytes"`
-	Chunks   uint64 `json:"chunks"`
-	// Measured: all of its devices in use have reported how full they are; else used is an
-	// estimate.
-	Measured bool `json:"usage_known"`
-	// AwaySeconds is how long its maintenance still lasts.
-	AwaySeconds int64 `json:"maintenance_seconds,omitempty"`
-}
-
-func DescribeHost(h *wire.Host, clusterTime uint64) hostRow {
-	r := hostRow{ID: h.Id, Status: view.ServerStatus(h.Alive, h.Heard), Rack: h.Rack, State: "in", Measured: true}
-	r.Alive = r.Status == view.ServerUp
-	states := map[wire.DeviceState]int{}
-	for _, d := range h.Devices {
-		if d.State == wire.DeviceState_DEVICE_STATE_RETIRED {
-			continue
-		}
-		r.Devices++
-		states[d.State]++
-		if view.InService(d) {
-			r.Used, r.Capacity, r.Chunks = r.Used+d.Used, r.Capacity+d.Capacity, r.Chunks+d.Chunks
-			r.Measured = r.Measured && d.Measured
-		}
-	}
-	switch {
-	case r.Devices == 0:
-		r.State = "removed"
-	case h.CertRevoked:
-		r.State = "certificate revoked"
-	case h.MaintenanceUntil > clusterTime:
-		left := time.Duration(h.MaintenanceUntil-clusterTime) * time.Millisecond
-		r.AwaySeconds = int64(left.Round(time.Second).Seconds())
-		r.State = fmt.Sprintf("maintenance, %v left", left.Round(time.Second))
-	case states[wire.DeviceState_DEVICE_STATE_DRAINING] == r.Devices:
-		r.State = "draining"
-	case states[wire.DeviceState_DEVICE_STATE_OUT] == r.Devices:
-		r.State = "out"
-	case states[wire.DeviceState_DEVICE_STATE_IN] < r.Devices:
-		r.State = fmt.Sprintf("%d in, %d draining, %d out", states[wire.DeviceState_DEVICE_STATE_IN],
-			states[wire.DeviceState_DEVICE_STATE_DRAINING], states[wire.DeviceState_DEVICE_STATE_OUT])
-	}
-	return r
 }
 
 func newHostRemoveCommand(env *cli.Env) *cobra.Command {

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// JobCommands are the commands that make, show and steer background work.
-func JobCommands(env *cli.Env) []*cobra.Command {
+// Commands returns the commands that make, show and steer background work.
+func Commands(env *cli.Env) []*cobra.Command {
 	return append(moveCommands(env), newTierCommand(env), newJobCommand(env), newScrubCommand(env), newRebalanceCommand(env))
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// MetadataCommands are the commands below `moraine metadata`, which are for people.
-func MetadataCommands(env *cli.Env) []*cobra.Command {
+// Commands returns the commands below `moraine metadata`, which are for people.
+func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{
 		newMetadataListCommand(env), newMetadataAddCommand(env), newMetadataRemoveCommand(env), newMetadataReplaceCommand(env), newMetadataStatusCommand(env),
 		newMetadataBackupCommand(env), newMetadataRestoreCommand(env), newMetadataForceCommand(env),

@@ -33,6 +33,7 @@ unmounts a mount whose process has died ("Transport endpoint is not connected").
 	return cmd
 }
 
+// Unmount ends the mount at a directory, with lazy also where it is in use.
 func Unmount(ctx context.Context, env *cli.Env, arg string, lazy bool) error {
 	dir, err := filepath.Abs(arg)
 	if err != nil {

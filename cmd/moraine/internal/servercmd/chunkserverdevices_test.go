@@ -55,6 +55,7 @@ func TestHangupBeforeRegistrationIsNotForgotten(t *testing.T) {
 // TestDevicesAreReadAgain: on SIGHUP the chunkserver uses the current settings file, unless
 // the command line or the environment names the devices.
 func TestDevicesAreReadAgain(t *testing.T) {
+	t.Setenv("MORAINE_CHUNKSERVER_DEVICE", "") // of the user's shell
 	dir := t.TempDir()
 	file := filepath.Join(dir, "moraine.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }

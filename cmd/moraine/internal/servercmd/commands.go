@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ServerCommands run servers.
-func ServerCommands(env *cli.Env) []*cobra.Command {
+// Commands returns the commands that run servers.
+func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{newMetadataCommand(env), newChunkserverCommand(env), newObjectServerCommand(env), newStandaloneCommand(env)}
 }

@@ -82,7 +82,7 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 			return runMetadata(cmd.Context(), env, o)
 		},
 	}
-	cmd.AddCommand(metadatacmd.MetadataCommands(env)...)
+	cmd.AddCommand(metadatacmd.Commands(env)...)
 	f := cmd.Flags()
 	f.StringVar(&o.id, "id", "", "node id, as in the certificate")
 	f.StringVar(&o.data, "data", "", "directory for the log and the state")

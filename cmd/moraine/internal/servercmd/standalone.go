@@ -109,9 +109,9 @@ func standalone(ctx context.Context, env *cli.Env, o standaloneOptions) error {
 	if err := devcluster.MakeCertificates(certs, 1, 1); err != nil {
 		return err
 	}
-	metadataApp, chunkApp := *env, *env
-	metadataApp.Global.Certs, metadataApp.Global.Identity = certs, standaloneMetadata
-	chunkApp.Global.Certs, chunkApp.Global.Identity, chunkApp.Global.Endpoint = certs, standaloneChunkserver, o.listen
+	metadataEnv, chunkEnv := *env, *env
+	metadataEnv.Global.Certs, metadataEnv.Global.Identity = certs, standaloneMetadata
+	chunkEnv.Global.Certs, chunkEnv.Global.Identity, chunkEnv.Global.Endpoint = certs, standaloneChunkserver, o.listen
 	s3, err := endpoint(env, &o, certs)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func standalone(ctx context.Context, env *cli.Env, o standaloneOptions) error {
 	for i := range o.devices {
 		chunks.devices = append(chunks.devices, filepath.Join(o.data, fmt.Sprintf("device%d", i)))
 	}
-	if err := formatStandalone(&chunkApp, &o, chunks.devices); err != nil {
+	if err := formatStandalone(&chunkEnv, &o, chunks.devices); err != nil {
 		return err
 	}
 	serving := make(chan struct{})
@@ -141,10 +141,10 @@ func standalone(ctx context.Context, env *cli.Env, o standaloneOptions) error {
 				return nil
 			}
 		}, func(ctx context.Context) error {
-			return runMetadata(ctx, &metadataApp, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
+			return runMetadata(ctx, &metadataEnv, metadataOptions{id: standaloneMetadata, listen: []string{o.listen},
 				adminListen: o.adminListen, data: filepath.Join(o.data, "metadata"), bootstrap: true, backups: o.backups,
 				service: metadata.Config{SharesDisk: true}})
-		}, func(ctx context.Context) error { return runChunkserver(ctx, &chunkApp, chunks) })
+		}, func(ctx context.Context) error { return runChunkserver(ctx, &chunkEnv, chunks) })
 	})
 }
 
