@@ -22,7 +22,7 @@ type InodeRange struct {
 // the mode of src. CrossTenant means that the bytes must be copied instead.
 func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string, opts CreateOptions) (*wire.Attr, error) {
 	if opts.Mode == 0 {
-		a, err := c.StatInode(ctx, src)
+		a, err := c.Inodes().Stat(ctx, src)
 		if err != nil {
 			return nil, retry.Wrap("client.CloneFile", dst, err)
 		}
@@ -172,7 +172,7 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 // to the generation that is there now.
 func (f *File) halve(ctx context.Context, todo []*wire.CloneRange, cause error) ([]*wire.CloneRange, error) {
 	r := todo[0]
-	a, err := f.c.StatInode(ctx, moraine.InodeID(r.Inode))
+	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(r.Inode))
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func concatMany(t *testing.T, ranges int, steply bool) {
 			require.Zero(t, steps)
 			require.Len(t, jobs, 1, "one number, whatever was lost")
 			made := 0
-			for j, err := range cl.Jobs(c.ctx, true) {
+			for j, err := range cl.Jobs().List(c.ctx, true) {
 				require.NoError(t, err)
 				if j.Kind == wire.JobKind_JOB_KIND_CONCAT {
 					made++

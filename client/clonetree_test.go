@@ -33,24 +33,24 @@ func TestCloneTree(t *testing.T) {
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			return lost(req)
 		})
-		j, err := cl.CloneTree(c.ctx, "/src", "/dst")
+		j, err := cl.Jobs().CloneTree(c.ctx, "/src", "/dst")
 		require.NoError(t, err)
 		c.onMeta(nil)
 		c.elect("m2")
-		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id), nil)
+		j, err = cl.Jobs().Wait(c.ctx, moraine.JobID(j.Id), nil)
 		require.NoError(t, err)
 		require.Equal(t, wire.JobState_JOB_STATE_DONE, j.State, j.Error)
 		for name, data := range files {
 			require.True(t, bytes.Equal(data, read(t, c, cl, "/dst"+name)), name)
 		}
 		require.Equal(t, before, c.puts(), "no byte moves")
-		_, err = cl.CloneTree(c.ctx, "/src", "/dst")
+		_, err = cl.Jobs().CloneTree(c.ctx, "/src", "/dst")
 		require.ErrorIs(t, err, moraine.Exists)
 
-		j, err = cl.CloneTree(c.ctx, "/src", "/other")
+		j, err = cl.Jobs().CloneTree(c.ctx, "/src", "/other")
 		require.NoError(t, err)
-		require.NoError(t, admin.CancelJob(c.ctx, moraine.JobID(j.Id)))
-		j, err = cl.WaitJob(c.ctx, moraine.JobID(j.Id), nil)
+		require.NoError(t, admin.Jobs().Cancel(c.ctx, moraine.JobID(j.Id)))
+		j, err = cl.Jobs().Wait(c.ctx, moraine.JobID(j.Id), nil)
 		require.NoError(t, err)
 		if j.State == wire.JobState_JOB_STATE_CANCELED {
 			_, err = cl.Stat(c.ctx, "/other")

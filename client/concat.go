@@ -42,12 +42,12 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 	if len(resp.GetJobs().GetJobs()) != 1 {
 		return nil, retry.BadReply("concat")
 	}
-	j, err := f.c.WaitJob(ctx, moraine.JobID(resp.GetJobs().Jobs[0].Id), nil)
+	j, err := f.c.Jobs().Wait(ctx, moraine.JobID(resp.GetJobs().Jobs[0].Id), nil)
 	switch {
 	case retry.IsKind(err, moraine.NotFound):
 		// The service remembers so many jobs that ended, and this is none of them any
 		// more. What it made can be looked at; before it was whole it could not be.
-		if a, err := f.c.StatInode(ctx, f.Inode()); err == nil {
+		if a, err := f.c.Inodes().Stat(ctx, f.Inode()); err == nil {
 			return a, nil
 		}
 		return nil, err
@@ -65,14 +65,14 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 // would keep it to its end. Nothing depends on it.
 func (f *File) forget(ctx context.Context) {
 	if f.session == f.c.meta.Current() && ctx.Err() == nil {
-		_ = f.c.Release(ctx, f.Inode())
+		_ = f.c.Inodes().Release(ctx, f.Inode())
 	}
 }
 
 // made returns the file that a job made. Where it was removed or changed since,
 // its number and the generation that it had are what is left to tell.
 func (f *File) made(ctx context.Context, j *wire.Job) (*wire.Attr, error) {
-	a, err := f.c.StatInode(ctx, moraine.InodeID(j.Inode))
+	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(j.Inode))
 	switch {
 	case retry.IsKind(err, moraine.NotFound) || err == nil && a.Generation != j.Generation:
 		return &wire.Attr{Inode: j.Inode, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: j.Generation}, nil

@@ -209,7 +209,7 @@ func (ct *content) sawBase(a *wire.Attr) {
 
 // refresh asks the service what the newest content is.
 func (ct *content) refresh(ctx context.Context) error {
-	a, err := ct.c.StatInode(ctx, ct.sender.Inode)
+	a, err := ct.c.Inodes().Stat(ctx, ct.sender.Inode)
 	if err != nil {
 		return err
 	}

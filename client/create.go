@@ -121,9 +121,9 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	}
 	for name, value := range opts.Xattrs {
 		inode := moraine.InodeID(attr.Inode)
-		if err := c.SetXattr(ctx, inode, name, value, XattrAny); err != nil {
+		if err := c.Xattrs().Set(ctx, inode, name, value, XattrAny); err != nil {
 			// The session would keep the file to its end.
-			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Release(context.WithoutCancel(ctx), inode)))
+			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Inodes().Release(context.WithoutCancel(ctx), inode)))
 		}
 	}
 	f := &File{c: c, ref: ref, attr: attr, link: link, parents: opts.Parents, session: s,

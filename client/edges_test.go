@@ -45,7 +45,7 @@ func TestWritesPastTheLargestFile(t *testing.T) {
 
 func reopen(t *testing.T, c *cluster, cl *client.Client, h *client.Handle) *client.Handle {
 	t.Helper()
-	h, err := cl.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+	h, err := cl.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 	require.NoError(t, err)
 	return h
 }
@@ -74,7 +74,7 @@ func TestOpenWhileTheLastHandleCloses(t *testing.T) {
 		})
 		opened := make(chan *client.Handle)
 		go func() {
-			h, err := cl.OpenHandle(context.WithoutCancel(c.ctx), first.Inode(), client.HandleOptions{})
+			h, err := cl.Inodes().OpenHandle(context.WithoutCancel(c.ctx), first.Inode(), client.HandleOptions{})
 			require.NoError(t, err)
 			opened <- h
 		}()

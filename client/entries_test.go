@@ -18,42 +18,42 @@ func TestNamespaceByInode(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		dir, err := cl.MkdirAt(c.ctx, cl.Root(), "d", client.NodeOptions{Mode: 0o700, UID: 7, GID: 8, Exclusive: true})
+		dir, err := cl.Inodes().Mkdir(c.ctx, cl.Root(), "d", client.NodeOptions{Mode: 0o700, UID: 7, GID: 8, Exclusive: true})
 		require.NoError(t, err)
 		d := moraine.InodeID(dir.Inode)
 		require.Equal(t, []uint32{0o700, 7, 8}, []uint32{dir.Mode, dir.Uid, dir.Gid})
-		f, err := cl.CreateAt(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
+		f, err := cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
 		require.NoError(t, err)
 		require.Zero(t, f.Mode, "a mode of 0 is a mode")
-		again, err := cl.CreateAt(c.ctx, d, "f", client.NodeOptions{Mode: 0o644})
+		again, err := cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Mode: 0o644})
 		require.NoError(t, err)
 		require.Equal(t, f.Inode, again.Inode)
-		_, err = cl.CreateAt(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
+		_, err = cl.Inodes().Create(c.ctx, d, "f", client.NodeOptions{Exclusive: true})
 		require.ErrorIs(t, err, moraine.Exists)
-		l, err := cl.SymlinkAt(c.ctx, d, "l", "f", client.NodeOptions{UID: 7})
+		l, err := cl.Inodes().Symlink(c.ctx, d, "l", "f", client.NodeOptions{UID: 7})
 		require.NoError(t, err)
 		require.Equal(t, "f", l.Target)
 		require.EqualValues(t, 7, l.Uid)
 
-		a, err := cl.SetAttrInode(c.ctx, moraine.InodeID(f.Inode), &wire.SetAttr{Mode: 0o600, Size: 10,
+		a, err := cl.Inodes().SetAttr(c.ctx, moraine.InodeID(f.Inode), &wire.SetAttr{Mode: 0o600, Size: 10,
 			Valid: uint32(wire.SetAttrField_SET_ATTR_MODE | wire.SetAttrField_SET_ATTR_SIZE)})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, a.Size)
-		require.NoError(t, cl.RenameAt(c.ctx, client.Entry{Parent: d, Name: "f"},
+		require.NoError(t, cl.Inodes().Rename(c.ctx, client.Entry{Parent: d, Name: "f"},
 			client.Entry{Parent: cl.Root(), Name: "g"}, client.RenameOptions{NoReplace: true}))
-		_, err = cl.LookupAt(c.ctx, d, "f")
+		_, err = cl.Inodes().Lookup(c.ctx, d, "f")
 		require.ErrorIs(t, err, moraine.NotFound)
-		g, err := cl.LookupAt(c.ctx, cl.Root(), "g")
+		g, err := cl.Inodes().Lookup(c.ctx, cl.Root(), "g")
 		require.NoError(t, err)
 		require.Equal(t, f.Inode, g.Inode)
 
-		_, err = cl.RemoveAt(c.ctx, cl.Root(), "d", client.RemoveOptions{Directory: true})
+		_, err = cl.Inodes().Remove(c.ctx, cl.Root(), "d", client.RemoveOptions{Directory: true})
 		require.ErrorIs(t, err, moraine.NotEmpty)
-		_, err = cl.RemoveAt(c.ctx, d, "l", client.RemoveOptions{})
+		_, err = cl.Inodes().Remove(c.ctx, d, "l", client.RemoveOptions{})
 		require.NoError(t, err)
-		_, err = cl.RemoveAt(c.ctx, cl.Root(), "d", client.RemoveOptions{})
+		_, err = cl.Inodes().Remove(c.ctx, cl.Root(), "d", client.RemoveOptions{})
 		require.ErrorIs(t, err, moraine.IsDirectory)
-		gone, err := cl.RemoveAt(c.ctx, cl.Root(), "d", client.RemoveOptions{Directory: true})
+		gone, err := cl.Inodes().Remove(c.ctx, cl.Root(), "d", client.RemoveOptions{Directory: true})
 		require.NoError(t, err)
 		require.Equal(t, d, gone)
 	})
@@ -91,55 +91,55 @@ func TestRequestsOfWrappers(t *testing.T) {
 			mutation bool
 		}{
 			"link": {entry, func() error {
-				a, err := cl.Link(c.ctx, 5, 1, "n")
+				a, err := cl.Inodes().Link(c.ctx, 5, 1, "n")
 				require.EqualValues(t, 2, a.GetNlink())
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_Link{Link: &wire.Link{Inode: 5, Parent: 1, Name: "n"}}}}, true},
-			"release": {doneReply, func() error { return cl.Release(c.ctx, make([]moraine.InodeID, 300)...) },
+			"release": {doneReply, func() error { return cl.Inodes().Release(c.ctx, make([]moraine.InodeID, 300)...) },
 				[]*wire.MetaRequest{
 					{Op: &wire.MetaRequest_Release{Release: &wire.Release{Inodes: make([]uint64, 256)}}},
 					{Op: &wire.MetaRequest_Release{Release: &wire.Release{Inodes: make([]uint64, 44)}}}}, true},
-			"set xattr": {doneReply, func() error { return cl.SetXattr(c.ctx, 5, "user.a", []byte("v"), client.XattrCreate) },
+			"set xattr": {doneReply, func() error { return cl.Xattrs().Set(c.ctx, 5, "user.a", []byte("v"), client.XattrCreate) },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{
 					Inode: 5, Name: "user.a", Value: []byte("v"), Create: true}}}}, true},
-			"remove xattr": {doneReply, func() error { return cl.RemoveXattr(c.ctx, 5, "user.a") },
+			"remove xattr": {doneReply, func() error { return cl.Xattrs().Remove(c.ctx, 5, "user.a") },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_SetXattr{SetXattr: &wire.SetXattr{
 					Inode: 5, Name: "user.a", Remove: true}}}}, true},
 			"get xattr": {xattrs, func() error {
-				v, err := cl.GetXattr(c.ctx, 5, "user.a")
+				v, err := cl.Xattrs().Get(c.ctx, 5, "user.a")
 				require.Equal(t, "v", string(v))
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: 5, Name: "user.a"}}}}, false},
 			"list xattrs": {xattrs, func() error {
-				names, err := cl.ListXattr(c.ctx, 5)
+				names, err := cl.Xattrs().List(c.ctx, 5)
 				require.Equal(t, []string{"user.a"}, names)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetXattr{GetXattr: &wire.GetXattr{Inode: 5}}}}, false},
 			"queue move": {jobs, func() error {
-				js, err := cl.QueueMove(c.ctx, wire.JobKind_JOB_KIND_FLUSH, 5, 6)
+				js, err := cl.Jobs().Queue(c.ctx, wire.JobKind_JOB_KIND_FLUSH, 5, 6)
 				require.Len(t, js, 1)
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
 				Kind: wire.JobKind_JOB_KIND_FLUSH, Inodes: []uint64{5, 6}}}}}, true},
 			"job": {jobs, func() error {
-				j, err := cl.Job(c.ctx, 3)
+				j, err := cl.Jobs().Get(c.ctx, 3)
 				require.EqualValues(t, 3, j.GetId())
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Id: 3, Ended: true}}}}, false},
 			"jobs": {jobs, func() error {
-				for j, err := range cl.Jobs(c.ctx, true) {
+				for j, err := range cl.Jobs().List(c.ctx, true) {
 					require.NoError(t, err)
 					require.EqualValues(t, 3, j.Id)
 				}
 				return nil
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Limit: 500, Ended: true}}}}, false},
-			"cancel job": {doneReply, func() error { return cl.CancelJob(c.ctx, 3) },
+			"cancel job": {doneReply, func() error { return cl.Jobs().Cancel(c.ctx, 3) },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: 3}}}}, true},
-			"set policy": {doneReply, func() error { return cl.SetPolicy(c.ctx, 5, &wire.Policy{Flush: 2}) },
+			"set policy": {doneReply, func() error { return cl.Policies().Set(c.ctx, 5, &wire.Policy{Flush: 2}) },
 				[]*wire.MetaRequest{{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
 					Inode: 5, Policy: &wire.Policy{Flush: 2}}}}}, true},
 			"get policy": {policy, func() error {
-				p, err := cl.GetPolicy(c.ctx, 5)
+				p, err := cl.Policies().Get(c.ctx, 5)
 				require.Equal(t, wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT, p.GetEffective().GetFlush())
 				return err
 			}, []*wire.MetaRequest{{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: 5}}}}, false},

@@ -51,29 +51,29 @@ type Handle struct {
 // OpenHandle opens a regular file, linked or not, by its number. It asks the
 // service for the file as it is now. Close ends the Handle; until then the
 // client must not be closed.
-func (c *Client) OpenHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
-	h, err := c.openHandle(ctx, inode, opts)
+func (n Inodes) OpenHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+	h, err := n.openHandle(ctx, inode, opts)
 	return h, retry.Wrap("client.OpenHandle", inode.String(), err)
 }
 
-func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
 	if opts.Level == 0 {
-		opts.Level = c.cfg.Level
+		opts.Level = n.c.cfg.Level
 	}
 	if opts.Scheme.K == 0 {
-		opts.Scheme = c.cfg.Scheme
+		opts.Scheme = n.c.cfg.Scheme
 	}
 	if (opts.Scheme.K != 0 && !opts.Scheme.Valid()) || (opts.Level != moraine.NVMe && opts.Level != moraine.Memory) {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	if opts.Level == moraine.Memory && c.io.Topology.SingleHost(ctx) {
+	if opts.Level == moraine.Memory && n.c.io.Topology.SingleHost(ctx) {
 		opts.Level = moraine.NVMe
 	}
-	opened := c.contents.open(inode)
-	h, err := c.openNow(ctx, inode, opts)
+	opened := n.c.contents.open(inode)
+	h, err := n.openNow(ctx, inode, opts)
 	if opened() && err == nil {
 		if err = h.ct.refresh(ctx); err != nil {
-			c.contents.letGo(h.ct)
+			n.c.contents.letGo(h.ct)
 		}
 	}
 	if err != nil {
@@ -83,8 +83,8 @@ func (c *Client) openHandle(ctx context.Context, inode moraine.InodeID, opts Han
 }
 
 // openNow is openHandle with options that are whole.
-func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
-	a, unsent, err := c.statOpening(ctx, inode, opts.Later)
+func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
+	a, unsent, err := n.statOpening(ctx, inode, opts.Later)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +95,10 @@ func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts Handle
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	fresh := c.newContent(ctx, a, unsent, opts)
-	ct := c.contents.holdOr(inode, fresh)
+	fresh := n.c.newContent(ctx, a, unsent, opts)
+	ct := n.c.contents.holdOr(inode, fresh)
 	if ct == fresh {
-		c.io.Writes.Join(ct)
+		n.c.io.Writes.Join(ct)
 	} else {
 		fresh.end()
 	}
@@ -109,15 +109,15 @@ func (c *Client) openNow(ctx context.Context, inode moraine.InodeID, opts Handle
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
 }
 
-// statOpening is StatInode of a file that is to be opened, and the file as it was
+// statOpening is Stat of a file that is to be opened, and the file as it was
 // made here, if the service had not answered for it. That is looked for first: the
 // answer may come at any time, and what it says must be heard by whoever opens it.
-func (c *Client) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *session.Made, error) {
-	m := c.meta.Exclusive.OfLocked(uint64(inode))
+func (n Inodes) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *session.Made, error) {
+	m := n.c.meta.Exclusive.OfLocked(uint64(inode))
 	if m == nil && later != nil {
 		m = later.made
 	}
-	a, err := c.StatInode(ctx, inode)
+	a, err := n.Stat(ctx, inode)
 	if m != nil && retry.IsKind(err, moraine.NotFound) && m.Answered() && m.Err != nil {
 		err = m.Err // why it is not there
 	}

@@ -103,7 +103,7 @@ func (m *handleModel) reopen() {
 		m.handles = append(m.handles[:i], m.handles[i+1:]...)
 	}
 	if len(m.handles) < 3 {
-		h, err := m.cl.OpenHandle(m.c.ctx, m.handles[0].Inode(), client.HandleOptions{})
+		h, err := m.cl.Inodes().OpenHandle(m.c.ctx, m.handles[0].Inode(), client.HandleOptions{})
 		require.NoError(m.t, err)
 		m.handles = append(m.handles, h)
 	}
@@ -114,7 +114,7 @@ func (m *handleModel) reopen() {
 func (m *handleModel) clone() {
 	_, err := m.cl.CloneFile(m.c.ctx, m.handles[0].Inode(), "/copy", client.CreateOptions{Replace: true})
 	require.NoError(m.t, err)
-	h, err := m.cl.OpenHandle(m.c.ctx, m.c.inode(m.cl, "/copy"), client.HandleOptions{})
+	h, err := m.cl.Inodes().OpenHandle(m.c.ctx, m.c.inode(m.cl, "/copy"), client.HandleOptions{})
 	require.NoError(m.t, err)
 	if m.rng.IntN(2) == 0 {
 		require.NoError(m.t, h.Close(m.c.ctx))

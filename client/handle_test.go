@@ -18,9 +18,9 @@ import (
 // openNew makes an empty file and opens it.
 func openNew(t *testing.T, c *cluster, cl *client.Client, name string) *client.Handle {
 	t.Helper()
-	a, err := cl.CreateAt(c.ctx, cl.Root(), name, client.NodeOptions{Mode: 0o644, Exclusive: true})
+	a, err := cl.Inodes().Create(c.ctx, cl.Root(), name, client.NodeOptions{Mode: 0o644, Exclusive: true})
 	require.NoError(t, err)
-	h, err := cl.OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 	require.NoError(t, err)
 	return h
 }
@@ -106,7 +106,7 @@ func TestHandleAppends(t *testing.T) {
 		defer one.Close()
 		defer two.Close()
 		h := openNew(t, c, one, "log")
-		g, err := two.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		g, err := two.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		writeAt(t, c, h, []byte("head"), 0)
 		require.NoError(t, h.Flush(c.ctx))
@@ -149,17 +149,17 @@ func TestHandleCloseToOpen(t *testing.T) {
 		defer one.Close()
 		defer two.Close()
 		h := openNew(t, c, one, "f")
-		g, err := one.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		g, err := one.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		data := bytesOf(1, 700_000)
 		writeAt(t, c, h, data, 0)
 		requireContent(t, c, g, data)
 		require.EqualValues(t, len(data), g.Attr().Size)
-		far, err := two.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		far, err := two.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		require.Zero(t, far.Size())
 		require.NoError(t, h.Close(c.ctx))
-		again, err := two.OpenHandle(c.ctx, g.Inode(), client.HandleOptions{})
+		again, err := two.Inodes().OpenHandle(c.ctx, g.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		requireContent(t, c, again, data)
 		// A reader of what was there before goes on: never a mixture.
@@ -199,7 +199,7 @@ func TestHandleKeepsATimeThatIsSet(t *testing.T) {
 		defer cl.Close()
 		h := openNew(t, c, cl, "f")
 		writeAt(t, c, h, bytesOf(1, 1000), 0)
-		_, err := cl.SetAttrInode(c.ctx, h.Inode(), &wire.SetAttr{Mtime: 12345,
+		_, err := cl.Inodes().SetAttr(c.ctx, h.Inode(), &wire.SetAttr{Mtime: 12345,
 			Valid: uint32(wire.SetAttrField_SET_ATTR_MTIME)})
 		require.NoError(t, err)
 		require.NoError(t, h.Close(c.ctx))
@@ -217,7 +217,7 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
 		h := openNew(t, c, cl, "f")
-		g, err := cl.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		g, err := cl.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		old := bytesOf(1, 300_000)
 		writeAt(t, c, h, old, 0)

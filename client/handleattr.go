@@ -33,7 +33,7 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 	}
 	defer ct.publish.Unlock()
 	op.Inode = uint64(ct.sender.Inode)
-	resp, err := ct.c.changeAttr(ctx, op)
+	resp, err := ct.c.Inodes().changeAttr(ctx, op)
 	attr, err := entryOf(resp, err, "set attributes", ct.ref)
 	ct.mu.Lock()
 	defer ct.mu.Unlock()

@@ -80,7 +80,7 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 	open := func(c *cluster, cl *client.Client) *client.Handle {
 		a, err := cl.Stat(c.ctx, "/f")
 		require.NoError(c.t, err)
-		h, err := cl.OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+		h, err := cl.Inodes().OpenHandle(c.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 		require.NoError(c.t, err)
 		return h
 	}

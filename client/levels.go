@@ -38,18 +38,18 @@ func IsLost(a *wire.Attr) bool {
 // second or two after it is. It fails with Lost where bytes are gone that were in memory
 // alone, and, unless ctx ends before, with Timeout after Config.Patience: then bytes are
 // on devices that are away, or wait for their repair.
-func (c *Client) WaitNVMe(ctx context.Context, inode moraine.InodeID) error {
-	return retry.Wrap("client.WaitNVMe", inode.String(), c.waitNVMe(ctx, inode))
+func (n Inodes) WaitNVMe(ctx context.Context, inode moraine.InodeID) error {
+	return retry.Wrap("client.WaitNVMe", inode.String(), n.waitNVMe(ctx, inode))
 }
 
 // risePoll is the longest pause between two looks at the level of a file.
 const risePoll = 200 * time.Millisecond
 
-func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Patience)
+func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
+	ctx, cancel := context.WithTimeout(ctx, n.c.cfg.Patience)
 	defer cancel()
 	for try := 0; ; try++ {
-		a, err := c.StatInode(ctx, inode)
+		a, err := n.Stat(ctx, inode)
 		switch {
 		case err != nil:
 			return err
@@ -58,7 +58,7 @@ func (c *Client) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 		case IsLost(a):
 			return &moraine.Error{Kind: moraine.Lost, Err: errors.New("bytes of the file were in memory alone, and are gone")}
 		}
-		if !retry.PauseUpTo(ctx, c.clock, try, risePoll) {
+		if !retry.PauseUpTo(ctx, n.c.clock, try, risePoll) {
 			return retry.ContextErrorAfter(ctx, "wait for level nvme", fmt.Errorf("the file is at level %s", moraine.Level(a.Level)))
 		}
 	}
@@ -73,7 +73,7 @@ func (ct *content) awaitNVMe(ctx context.Context) error {
 	if safe {
 		return nil
 	}
-	return ct.c.waitNVMe(ctx, ct.sender.Inode)
+	return ct.c.Inodes().waitNVMe(ctx, ct.sender.Inode)
 }
 
 // awaitProtected returns when what was committed is protected from the loss of a

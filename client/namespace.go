@@ -58,16 +58,6 @@ func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
 	return a, retry.Wrap("client.Lstat", path, err)
 }
 
-// StatInode returns the attributes of an inode. Like all attributes that the client
-// returns they may be shared, and must not be changed.
-func (c *Client) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
-	a, err := c.meta.StatInode(ctx, inode)
-	if err != nil {
-		return nil, retry.Wrap("client.StatInode", inode.String(), err)
-	}
-	return a, nil
-}
-
 func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, error) {
 	if err == nil && resp.GetEntry().GetAttr() == nil {
 		err = retry.BadReply(op)
@@ -203,7 +193,7 @@ type RenameOptions struct {
 	NoReplace bool // fail with Exists where there is one
 	Exchange  bool // swap the two
 	// Keep leaves a file that is replaced to the session where that was its last
-	// name, as RemoveOptions.Keep does. RenameAt only.
+	// name, as RemoveOptions.Keep does. Inodes.Rename only.
 	Keep bool
 	// Checkpoints moves a directory that holds committed checkpoints too: a run,
 	// or what is above it. Rename only.
@@ -236,7 +226,7 @@ func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*
 	if err != nil {
 		return nil, retry.Wrap("client.SetAttr", path, err)
 	}
-	a, err = c.SetAttrInode(ctx, moraine.InodeID(a.Inode), set)
+	a, err = c.Inodes().SetAttr(ctx, moraine.InodeID(a.Inode), set)
 	return a, retry.Wrap("client.SetAttr", path, err)
 }
 
@@ -253,49 +243,10 @@ func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEn
 			yield(nil, retry.Wrap("client.ReadDir", path, err))
 			return
 		}
-		for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
+		for e, err := range c.Inodes().ReadDir(ctx, moraine.InodeID(a.Inode)) {
 			if !yield(e, retry.Wrap("client.ReadDir", path, err)) {
 				return
 			}
 		}
 	}
-}
-
-// ReadDirInode is ReadDir by inode.
-func (c *Client) ReadDirInode(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
-	return c.ReadDirAfter(ctx, dir, "")
-}
-
-// ReadDirAfter is ReadDirInode of the names that come after one, which need not
-// be there.
-func (c *Client) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
-	return func(yield func(*wire.DirEntry, error) bool) {
-		for more := true; more; {
-			page, err := c.ReadDirPage(ctx, dir, after, readDirPage)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, e := range page.Entries {
-				after = e.Name
-				if !yield(e, nil) {
-					return
-				}
-			}
-			more = page.More && len(page.Entries) > 0
-		}
-	}
-}
-
-// ReadDirPage returns up to limit entries (0: as many as the service gives at once)
-// whose names come after one, in order; More says that there are others. The reply
-// may come from the cache, and is shared: it must not be changed. NotFound,
-// NotDirectory: dir is no directory, PermissionDenied: the session may not see it.
-// May be called concurrently.
-func (c *Client) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
-	r, err := c.meta.ReadDirPage(ctx, dir, after, limit)
-	if err != nil {
-		return nil, retry.Wrap("client.ReadDir", dir.String(), err)
-	}
-	return r, nil
 }

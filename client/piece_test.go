@@ -90,7 +90,7 @@ func TestReadOfEvictedRanges(t *testing.T) {
 		require.EqualValues(t, c.inode(one, "/f"), c.pieceAsked().Inode)
 
 		// A handle writes over it, and reads both.
-		h, err := one.OpenHandle(c.ctx, c.inode(one, "/f"), client.HandleOptions{})
+		h, err := one.Inodes().OpenHandle(c.ctx, c.inode(one, "/f"), client.HandleOptions{})
 		require.NoError(t, err)
 		over := bytesOf(2, 1000)
 		writeAt(t, c, h, over, 1_000_000)

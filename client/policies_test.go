@@ -42,7 +42,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 		data := bytesOf(1, 3<<20)
 		write(t, c, cl, "/plain/before", data, 1<<20, false)
 		for dir, scheme := range map[string]*wire.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
-			require.NoError(t, admin.SetPolicy(c.ctx, c.inode(admin, dir), &wire.Policy{Scheme: scheme}))
+			require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, dir), &wire.Policy{Scheme: scheme}))
 		}
 		// The numbers that are left of before are of the default: with them what follows
 		// would be that, too, until they are used up.
@@ -65,7 +65,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 			}
 		}
 		// A policy that is changed is heeded soon, and none is one too.
-		require.NoError(t, admin.SetPolicy(c.ctx, c.inode(admin, "/two"), &wire.Policy{}))
+		require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, "/two"), &wire.Policy{}))
 		time.Sleep(time.Minute)
 		write(t, c, cl, "/two/later", data, 1<<20, false)
 		require.Contains(t, schemesOf(t, c, cl, "/two/later"), "4+2")

@@ -12,26 +12,32 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// Quotas bound, and tell, what is below directories.
+type Quotas struct{ c *Client }
+
+// Quotas returns the quotas of the cluster.
+func (c *Client) Quotas() Quotas { return Quotas{c} }
+
 // Usage returns what is below a directory, or below the one of a file, and what
 // the quotas above leave. It costs one request, whatever is there. Unavailable:
 // the cluster does not count, or not yet. NotFound: there is no such inode.
 // PermissionDenied: the session may not see it. May be called concurrently.
-func (c *Client) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
-	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
+func (q Quotas) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
+	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
 		err = retry.BadReply("usage")
 	}
 	return resp.GetUsage(), retry.Wrap("client.Usage", inode.String(), err)
 }
 
-// SetQuota bounds the bytes and inodes below a directory, in place of the bounds
+// Set bounds the bytes and inodes below a directory, in place of the bounds
 // that it has; 0 is no bound. What is there already may stay. PermissionDenied:
 // the caller is no administrator. NotFound, NotDirectory: dir is no directory.
 // TooLarge: a bound past 2^62, or too many directories have quotas. Busy: the
 // first count is under way, Unavailable: the cluster does not count. May be called
 // concurrently: the one that the service takes last holds.
-func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
-	_, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
+func (q Quotas) Set(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
+	_, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
 		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
 	return retry.Wrap("client.SetQuota", dir.String(), err)
 }
@@ -39,13 +45,13 @@ func (c *Client) SetQuota(ctx context.Context, dir moraine.InodeID, bytes, inode
 // quotasPage is how many quotas one request asks for.
 const quotasPage = 500
 
-// Quotas yields the directories with quotas that the session may see, in order
+// List yields the directories with quotas that the session may see, in order
 // of number, with their paths and what is below them. An error is the last thing
 // that it yields.
-func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
+func (q Quotas) List(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 	return func(yield func(*wire.Usage, error) bool) {
 		for after, more := uint64(0), true; more; {
-			resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
+			resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListQuotas{ListQuotas: &wire.ListQuotas{After: after, Limit: quotasPage}}})
 			if err == nil && resp.GetQuotas() == nil {
 				err = retry.BadReply("list quotas")
 			}
@@ -65,10 +71,10 @@ func (c *Client) Quotas(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 
 // Recount starts a job that counts what is below every directory anew, and puts
 // right what was wrong; where one is under way it returns that. It does not wait:
-// WaitJob does. PermissionDenied: the caller is no administrator. Unavailable: the
+// Jobs.Wait does. PermissionDenied: the caller is no administrator. Unavailable: the
 // cluster does not count. May be called concurrently.
-func (c *Client) Recount(ctx context.Context) (*wire.Job, error) {
-	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
+func (q Quotas) Recount(ctx context.Context) (*wire.Job, error) {
+	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
 		err = retry.BadReply("recount")
 	}
@@ -106,7 +112,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 	if !r.asked.IsZero() && now.Sub(r.asked) < roomAge && base == r.base && uint64(growth) <= r.left {
 		return nil
 	}
-	u, err := c.Usage(ctx, c.meta.Place(at))
+	u, err := c.Quotas().Usage(ctx, c.meta.Place(at))
 	if err != nil {
 		return nil // the commit will tell
 	}

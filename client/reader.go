@@ -31,13 +31,13 @@ func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
 	return c.open(path, a)
 }
 
-// OpenInode opens a regular file, linked or not, by its number.
-func (c *Client) OpenInode(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
-	a, err := c.StatInode(ctx, inode)
+// Open opens a regular file, linked or not, by its number.
+func (n Inodes) Open(ctx context.Context, inode moraine.InodeID) (*Reader, error) {
+	a, err := n.Stat(ctx, inode)
 	if err != nil {
 		return nil, retry.Wrap("client.Open", inode.String(), err)
 	}
-	r, err := c.open(inode.String(), a)
+	r, err := n.c.open(inode.String(), a)
 	if err == nil {
 		r.extents.Job = stripeio.JobOf(ctx)
 	}

@@ -113,9 +113,9 @@ func TestReadersBesideOneWriter(t *testing.T) {
 		defer cl.Close()
 		defer other.Close()
 		h := openNew(t, c, cl, "f")
-		second, err := cl.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		second, err := cl.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
-		foreign, err := other.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		foreign, err := other.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		refuseSome(c, rand.New(rand.NewPCG(seed, 8)))
 		const blocks = 120 // the first half is c1's
@@ -181,7 +181,7 @@ func TestReadersBesideOneWriter(t *testing.T) {
 		for _, h := range []*client.Handle{h, second, foreign} {
 			require.NoError(t, h.Close(c.ctx))
 		}
-		last, err := other.OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
+		last, err := other.Inodes().OpenHandle(c.ctx, h.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		for b := range blocks {
 			s.read(t, c, last, b, 1)

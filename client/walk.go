@@ -42,7 +42,7 @@ func (c *Client) walkTree(ctx context.Context, at string, a *wire.Attr, fn func(
 	if depth == maxDepth {
 		return &moraine.Error{Op: "client.Walk", Ref: at, Kind: moraine.TooLarge}
 	}
-	for e, err := range c.ReadDirInode(ctx, moraine.InodeID(a.Inode)) {
+	for e, err := range c.Inodes().ReadDir(ctx, moraine.InodeID(a.Inode)) {
 		if retry.IsKind(err, moraine.NotFound) {
 			return nil
 		}

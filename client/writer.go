@@ -123,7 +123,7 @@ func (f *File) mayGrow(n int64) error {
 	}
 	// What has the name goes in the entry that gives it to this file, so that its
 	// bytes are room then. That matters only here, where the rest does not do.
-	there, bad := f.c.LookupAt(f.life, dir, f.link.Name)
+	there, bad := f.c.Inodes().Lookup(f.life, dir, f.link.Name)
 	if bad != nil && moraine.KindOf(bad) != moraine.NotFound {
 		return nil // the commit will tell
 	}

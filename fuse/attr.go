@@ -68,7 +68,7 @@ func (m *Mount) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
 func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
 	f := m.files.of(inode)
 	if f == nil {
-		return m.client.StatInode(ctx, inode)
+		return m.client.Inodes().Stat(ctx, inode)
 	}
 	if err := f.handle.Refresh(ctx); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (m *Mount) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.S
 	if set.Valid == 0 {
 		return m.attr(ctx, inode)
 	}
-	attr, err := m.client.SetAttrInode(ctx, inode, set)
+	attr, err := m.client.Inodes().SetAttr(ctx, inode, set)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.Se
 	}
 	newOwner := in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0
 	if in.Valid&gofuse.FATTR_MODE == 0 && (newOwner || in.Valid&gofuse.FATTR_KILL_SUIDGID != 0) {
-		attr, err := m.client.StatInode(ctx, inode)
+		attr, err := m.client.Inodes().Stat(ctx, inode)
 		if err != nil {
 			return nil, err
 		}
@@ -184,7 +184,7 @@ func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.
 	*out = gofuse.StatfsOut{Bsize: blockSize, Frsize: moraine.BlockSize, NameLen: moraine.MaxNameLen,
 		Blocks: total / moraine.BlockSize, Bfree: free / moraine.BlockSize, Bavail: free / moraine.BlockSize,
 		Files: c.GetInodes() + maxFreeInodes, Ffree: maxFreeInodes}
-	if u, err := m.client.Usage(ctx, m.root); err == nil && u.Limited {
+	if u, err := m.client.Quotas().Usage(ctx, m.root); err == nil && u.Limited {
 		boundSpace(out, u)
 	}
 	return gofuse.OK

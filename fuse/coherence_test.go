@@ -178,7 +178,7 @@ func TestUnlinkWhileOpen(t *testing.T) {
 			require.NoError(t, again.Close())
 			// The last close is told to the mount after it has returned.
 			require.Eventually(t, func() bool {
-				_, err := m.client.StatInode(t.Context(), inode(after.Ino))
+				_, err := m.client.Inodes().Stat(t.Context(), inode(after.Ino))
 				return err != nil
 			}, time.Minute, 5*time.Millisecond, "it was not given back")
 		})

@@ -96,7 +96,7 @@ func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
 func (m *Mount) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
-	return status(m.client.SendMade(ctx, m.inode(in.NodeId)))
+	return status(m.client.Inodes().SendMade(ctx, m.inode(in.NodeId)))
 }
 
 // ReadDir implements gofuse.RawFileSystem.
@@ -147,7 +147,7 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 	first, at := after, offset
 	var names []string
 	for {
-		page, err := m.client.ReadDirPage(ctx, d.inode, after, int(limit))
+		page, err := m.client.Inodes().ReadDirPage(ctx, d.inode, after, int(limit))
 		if err != nil {
 			return nodeStatus(err)
 		}

@@ -33,7 +33,7 @@ func TestLargeDirectory(t *testing.T) {
 		name := fmt.Sprintf("a name that is not so short %06d", i)
 		want = append(want, name)
 		makers.Go(func() error {
-			_, err := m.client.CreateAt(t.Context(), parent, name, createOptions)
+			_, err := m.client.Inodes().Create(t.Context(), parent, name, createOptions)
 			return err
 		})
 	}

@@ -16,7 +16,7 @@ import (
 func (m *Mount) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := m.request(cancel, in)
 	defer done()
-	attr, err := m.client.LookupAt(ctx, m.inode(in.NodeId), name)
+	attr, err := m.client.Inodes().Lookup(ctx, m.inode(in.NodeId), name)
 	if err == nil {
 		attr, err = m.present(ctx, attr)
 	}
@@ -43,7 +43,7 @@ func (m *Mount) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, o
 	}
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := m.client.CreateAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
+	attr, err := m.client.Inodes().Create(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
 	return m.entry(attr, err, out)
 }
@@ -52,7 +52,7 @@ func (m *Mount) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, o
 func (m *Mount) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := m.client.MkdirAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
+	attr, err := m.client.Inodes().Mkdir(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true})
 	return m.entry(attr, err, out)
 }
@@ -61,7 +61,7 @@ func (m *Mount) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, o
 func (m *Mount) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, target, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := m.request(cancel, in)
 	defer done()
-	attr, err := m.client.SymlinkAt(ctx, m.inode(in.NodeId), name, target, client.NodeOptions{UID: in.Uid, GID: in.Gid})
+	attr, err := m.client.Inodes().Symlink(ctx, m.inode(in.NodeId), name, target, client.NodeOptions{UID: in.Uid, GID: in.Gid})
 	return m.entry(attr, err, out)
 }
 
@@ -69,7 +69,7 @@ func (m *Mount) Symlink(cancel <-chan struct{}, in *gofuse.InHeader, target, nam
 func (m *Mount) Readlink(cancel <-chan struct{}, in *gofuse.InHeader) ([]byte, gofuse.Status) {
 	ctx, done := m.request(cancel, in)
 	defer done()
-	attr, err := m.client.StatInode(ctx, m.inode(in.NodeId))
+	attr, err := m.client.Inodes().Stat(ctx, m.inode(in.NodeId))
 	if err != nil {
 		return nil, nodeStatus(err)
 	}
@@ -83,7 +83,7 @@ func (m *Mount) Readlink(cancel <-chan struct{}, in *gofuse.InHeader) ([]byte, g
 func (m *Mount) Link(cancel <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := m.client.Link(ctx, m.inode(in.Oldnodeid), m.inode(in.NodeId), name)
+	attr, err := m.client.Inodes().Link(ctx, m.inode(in.Oldnodeid), m.inode(in.NodeId), name)
 	if err == nil {
 		attr, err = m.present(ctx, attr)
 	}
@@ -97,7 +97,7 @@ func (m *Mount) Link(cancel <-chan struct{}, in *gofuse.LinkIn, name string, out
 func (m *Mount) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
 	ctx, done := m.request(cancel, in)
 	defer done()
-	_, err := m.client.RemoveAt(ctx, m.inode(in.NodeId), name, client.RemoveOptions{Directory: true})
+	_, err := m.client.Inodes().Remove(ctx, m.inode(in.NodeId), name, client.RemoveOptions{Directory: true})
 	return status(err)
 }
 
@@ -108,7 +108,7 @@ func (m *Mount) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name string)
 	defer done()
 	parent := m.inode(in.NodeId)
 	return status(m.losing(ctx, parent, name, func(keep bool) error {
-		_, err := m.client.RemoveAt(ctx, parent, name, client.RemoveOptions{Keep: keep})
+		_, err := m.client.Inodes().Remove(ctx, parent, name, client.RemoveOptions{Keep: keep})
 		return err
 	}))
 }
@@ -124,11 +124,11 @@ func (m *Mount) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, newNam
 	to := client.Entry{Parent: m.inode(in.Newdir), Name: newName}
 	opts := client.RenameOptions{NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0, Exchange: in.Flags&unix.RENAME_EXCHANGE != 0}
 	if opts.NoReplace || opts.Exchange {
-		return status(m.client.RenameAt(ctx, from, to, opts))
+		return status(m.client.Inodes().Rename(ctx, from, to, opts))
 	}
 	return status(m.losing(ctx, to.Parent, to.Name, func(keep bool) error {
 		opts.Keep = keep
-		return m.client.RenameAt(ctx, from, to, opts)
+		return m.client.Inodes().Rename(ctx, from, to, opts)
 	}))
 }
 
@@ -136,7 +136,7 @@ func (m *Mount) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, newNam
 // that name. What is open here is kept. Another client may put something else
 // there between the look and the deed: that is not open here.
 func (m *Mount) losing(ctx context.Context, parent moraine.InodeID, name string, do func(keep bool) error) error {
-	attr, err := m.client.LookupAt(ctx, parent, name)
+	attr, err := m.client.Inodes().Lookup(ctx, parent, name)
 	if err != nil || attr.Type != wire.FileType_FILE_TYPE_REGULAR {
 		return do(false) // there is nothing to lose, or do meets the same error
 	}

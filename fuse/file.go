@@ -42,7 +42,7 @@ func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, o
 	if flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
 		opts.Level = moraine.NVMe
 	}
-	h, err := m.client.OpenHandle(ctx, inode, opts)
+	h, err := m.client.Inodes().OpenHandle(ctx, inode, opts)
 	if err != nil {
 		m.release(s, m.files.unpin(s))
 		return 0, err
@@ -64,7 +64,7 @@ func (m *Mount) release(s *openInode, release bool) {
 		return
 	}
 	m.background.Go(func() {
-		if err := m.client.Release(m.life, s.inode); err != nil {
+		if err := m.client.Inodes().Release(m.life, s.inode); err != nil {
 			m.log.Warn("a file without a name was not given back; it goes with the session", "inode", s.inode, "err", err)
 		}
 		m.files.endLoss(s, false)
@@ -81,7 +81,7 @@ func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string,
 	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		later = &client.Later{} // whoever may write to it has it flushed when he closes it
 	}
-	attr, err := m.client.CreateAt(ctx, m.inode(in.NodeId), name, client.NodeOptions{
+	attr, err := m.client.Inodes().Create(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true, Later: later})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
@@ -254,12 +254,12 @@ func (s *openInode) notePrivileges(mode uint32) {
 // dropPrivileges takes the setuid and setgid bits from a file that is written to
 // by somebody who may not keep them.
 func (m *Mount) dropPrivileges(ctx context.Context, s *openInode) error {
-	attr, err := m.client.StatInode(ctx, s.inode)
+	attr, err := m.client.Inodes().Stat(ctx, s.inode)
 	if err != nil {
 		return err
 	}
 	if mode := withoutPrivileges(attr.Mode); mode != attr.Mode {
-		_, err = m.client.SetAttrInode(ctx, s.inode, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: mode})
+		_, err = m.client.Inodes().SetAttr(ctx, s.inode, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: mode})
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func TestQuota(t *testing.T) {
 	dir, err := admin.Mkdir(t.Context(), "/team", 0o777)
 	require.NoError(t, err)
 	inode := moraine.InodeID(dir.Inode)
-	require.NoError(t, admin.SetQuota(t.Context(), inode, 1<<20, 4))
+	require.NoError(t, admin.Quotas().Set(t.Context(), inode, 1<<20, 4))
 	m := mount(t, c, "c1", mountOptions{mount: fuse.Config{Root: inode}})
 
 	f, err := os.Create(m.at("f"))

@@ -25,7 +25,7 @@ func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name strin
 	}
 	ctx, done := m.request(cancel, in)
 	defer done()
-	value, err := m.client.GetXattr(ctx, m.inode(in.NodeId), name)
+	value, err := m.client.Xattrs().Get(ctx, m.inode(in.NodeId), name)
 	if err != nil {
 		return 0, nodeStatus(err)
 	}
@@ -36,7 +36,7 @@ func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name strin
 func (m *Mount) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
 	ctx, done := m.request(cancel, in)
 	defer done()
-	names, err := m.client.ListXattr(ctx, m.inode(in.NodeId))
+	names, err := m.client.Xattrs().List(ctx, m.inode(in.NodeId))
 	if err != nil {
 		return 0, nodeStatus(err)
 	}
@@ -71,7 +71,7 @@ func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name str
 	defer done()
 	// The value is the kernel's again when this returns, though an attempt that
 	// was given up may still be on its way.
-	err := m.client.SetXattr(ctx, m.inode(in.NodeId), name, append([]byte(nil), value...), mode)
+	err := m.client.Xattrs().Set(ctx, m.inode(in.NodeId), name, append([]byte(nil), value...), mode)
 	if errors.Is(err, moraine.TooLarge) {
 		return gofuse.Status(syscall.E2BIG)
 	}
@@ -85,5 +85,5 @@ func (m *Mount) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name st
 	}
 	ctx, done := m.request(cancel, in)
 	defer done()
-	return nodeStatus(m.client.RemoveXattr(ctx, m.inode(in.NodeId), name))
+	return nodeStatus(m.client.Xattrs().Remove(ctx, m.inode(in.NodeId), name))
 }

@@ -215,9 +215,9 @@ func TestCapabilitiesAreRenewed(t *testing.T) {
 		for path, cl := range clients {
 			parent, err := cl.Stat(ctx, path[:strings.LastIndex(path, "/")+1])
 			require.NoError(t, err)
-			a, err := cl.CreateEmpty(ctx, moraine.InodeID(parent.Inode), path[strings.LastIndex(path, "/")+1:], 0o644)
+			a, err := cl.Inodes().CreateEmpty(ctx, moraine.InodeID(parent.Inode), path[strings.LastIndex(path, "/")+1:], 0o644)
 			require.NoError(t, err)
-			h, err := cl.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+			h, err := cl.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 			require.NoError(t, err)
 			defer h.Close(ctx)
 			files[path] = h

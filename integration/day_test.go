@@ -61,10 +61,10 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 		u := &dayUser{d: d, name: fmt.Sprintf("u%d", i+1), rng: rand.New(rand.NewPCG(seed, uint64(10+i)))}
 		attr, err := admin.Mkdir(ctx, "/"+u.name, 0o755)
 		if err == nil {
-			err = admin.SetQuota(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
+			err = admin.Quotas().Set(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
 		}
 		if err == nil && i == 2 { // small files are worth to be packed where they are to be coded
-			err = admin.SetPolicy(ctx, moraine.InodeID(attr.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
+			err = admin.Policies().Set(ctx, moraine.InodeID(attr.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 		}
 		if err != nil {
 			return d, err
@@ -226,9 +226,9 @@ func (d *day) settle(ctx context.Context, admin *incluster.Client) error {
 			return err
 		}
 	}
-	j, err := admin.Recount(ctx)
+	j, err := admin.Quotas().Recount(ctx)
 	if err == nil {
-		j, err = admin.WaitJob(ctx, moraine.JobID(j.Id), nil)
+		j, err = admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
 	}
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func usageOf(ctx context.Context, c *client.Client, path string) (*wire.Usage, e
 	if err != nil {
 		return nil, err
 	}
-	u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
+	u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
 	return u.GetUsage(), err
 }
 
@@ -297,7 +297,7 @@ func walk(ctx context.Context, c *client.Client, path string, seen map[uint64]ui
 func (d *day) idle(ctx context.Context, c *client.Client) error {
 	for {
 		left := 0
-		for _, err := range c.Jobs(ctx, false) {
+		for _, err := range c.Jobs().List(ctx, false) {
 			if err != nil {
 				return err
 			}

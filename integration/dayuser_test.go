@@ -213,7 +213,7 @@ func (u *dayUser) overwrite(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	h, err := c.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := c.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 	if err != nil {
 		return err
 	}
@@ -244,14 +244,14 @@ func (u *dayUser) change(ctx context.Context, c *client.Client) error {
 	case 1:
 		to, err := c.Stat(ctx, u.dir())
 		if err == nil {
-			_, err = c.Link(ctx, inode, moraine.InodeID(to.Inode), u.fresh())
+			_, err = c.Inodes().Link(ctx, inode, moraine.InodeID(to.Inode), u.fresh())
 		}
 		return err
 	case 2:
 		_, err := c.SetAttr(ctx, dir+"/"+file.Name, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_SIZE), Size: u.rng.Uint64N(400_000)})
 		return err
 	}
-	h, err := c.OpenHandle(ctx, inode, client.HandleOptions{})
+	h, err := c.Inodes().OpenHandle(ctx, inode, client.HandleOptions{})
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func (u *dayUser) change(ctx context.Context, c *client.Client) error {
 func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	name := u.dirs[0] + "/" + u.fresh()
 	u.d.working()
-	j, err := c.CloneTree(ctx, u.dir(), name)
+	j, err := c.Jobs().CloneTree(ctx, u.dir(), name)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	if u.rng.IntN(3) == 0 {
 		return nil
 	}
-	_, err = c.WaitJob(ctx, moraine.JobID(j.Id), nil)
+	_, err = c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
 	return err
 }
 

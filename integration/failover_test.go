@@ -94,7 +94,7 @@ func loseLeaders(t *testing.T, c *devcluster.Cluster, lose, back func(*devcluste
 // createAndRename makes a file under one name and moves it to another.
 func createAndRename(ctx context.Context, c *client.Client, dir moraine.InodeID, n int) error {
 	before, after := fmt.Sprintf("new-%06d", n), fmt.Sprintf("file-%06d", n)
-	if _, err := c.CreateEmpty(ctx, dir, before, 0o644); err != nil {
+	if _, err := c.Inodes().CreateEmpty(ctx, dir, before, 0o644); err != nil {
 		return err
 	}
 	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{

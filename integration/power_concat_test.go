@@ -123,7 +123,7 @@ func (h *concatCut) round(dies bool) {
 func (h *concatCut) looks(ranges int) {
 	for first := true; ; first = false {
 		pending := false
-		for j, err := range h.looker.Jobs(h.t.Context(), false) {
+		for j, err := range h.looker.Jobs().List(h.t.Context(), false) {
 			require.NoError(h.t, err)
 			if j.Kind == wire.JobKind_JOB_KIND_CONCAT {
 				pending = true

@@ -159,13 +159,13 @@ func (h *evictHistory) write(ctx context.Context, c *client.Client) (inodes map[
 func (h *evictHistory) evict(ctx context.Context, c *client.Client, inodes map[string]moraine.InodeID) error {
 	ids := slices.Sorted(maps.Values(inodes))
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
-		jobs, err := c.QueueMove(ctx, kind, ids...)
+		jobs, err := c.Jobs().Queue(ctx, kind, ids...)
 		if err != nil {
 			return err
 		}
 		for _, j := range jobs {
 			last := j
-			done, err := c.WaitJob(ctx, moraine.JobID(j.Id), func(j *wire.Job) { last = j })
+			done, err := c.Jobs().Wait(ctx, moraine.JobID(j.Id), func(j *wire.Job) { last = j })
 			if err != nil {
 				return fmt.Errorf("wait for %v: %w", last, err)
 			}

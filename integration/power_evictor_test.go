@@ -37,20 +37,20 @@ func (e *evictor) step(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
-		jobs, err := c.QueueMove(ctx, kind, moraine.InodeID(attr.Inode))
+		jobs, err := c.Jobs().Queue(ctx, kind, moraine.InodeID(attr.Inode))
 		if errors.Is(err, moraine.NotFound) {
 			return nil
 		}
 		for _, j := range jobs {
 			if err == nil {
-				_, err = c.WaitJob(ctx, moraine.JobID(j.Id), nil)
+				_, err = c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
 			}
 		}
 		if err != nil && !errors.Is(err, moraine.NotFound) {
 			return err
 		}
 	}
-	if now, err := c.StatInode(ctx, moraine.InodeID(attr.Inode)); err == nil && now.Evicted {
+	if now, err := c.Inodes().Stat(ctx, moraine.InodeID(attr.Inode)); err == nil && now.Evicted {
 		e.evicted.Add(1)
 	}
 	return nil

@@ -115,7 +115,7 @@ type Deps struct {
 	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
 	// Bucket is the object tier; nil: none, and no job of it is leased.
 	Bucket Bucket
-	// Open opens a file's present content. Default: OpenInode of Client.
+	// Open opens a file's present content. Default: Inodes().Open of Client.
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
 	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
 	// job back to stripes; it asks pace before it moves so many bytes. Default:
@@ -185,7 +185,7 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 		deps.Rewrite = c.Stripes().RewriteStripes
 	}
 	if c, ok := deps.Client.(*client.Client); ok && deps.Open == nil {
-		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.OpenInode(ctx, inode) }
+		deps.Open = func(ctx context.Context, inode moraine.InodeID) (Content, error) { return c.Inodes().Open(ctx, inode) }
 	}
 	if deps.Bucket != nil && deps.Open == nil {
 		return nil, &moraine.Error{Op: "mover.New", Kind: moraine.InvalidArgument, Err: errors.New("nothing opens files")}

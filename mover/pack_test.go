@@ -64,7 +64,7 @@ func (s *smalls) write(name string, b []byte, opts client.CreateOptions) {
 // overwrite writes over a part of a file, durably.
 func (s *smalls) overwrite(name string, off int, b []byte) {
 	s.t.Helper()
-	h, err := s.cl.OpenHandle(s.t.Context(), moraine.InodeID(s.attr(name).Inode), client.HandleOptions{})
+	h, err := s.cl.Inodes().OpenHandle(s.t.Context(), moraine.InodeID(s.attr(name).Inode), client.HandleOptions{})
 	require.NoError(s.t, err)
 	_, err = h.WriteAt(s.t.Context(), b, int64(off))
 	require.NoError(s.t, err)
@@ -228,7 +228,7 @@ func TestPacksColdFilesOnly(t *testing.T) {
 			a, err := s.cl.Mkdir(t.Context(), dir, 0o755)
 			require.NoError(t, err)
 			scheme := map[string]*wire.Scheme{"/copies": {K: 1, M: 2}, "/wide": {K: 5, M: 3}}[dir]
-			require.NoError(t, s.cl.SetPolicy(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: scheme}))
+			require.NoError(t, s.cl.Policies().Set(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: scheme}))
 		}
 		s.make("/copies", 20)
 		s.make("/wide", 20)
@@ -280,7 +280,7 @@ func TestNoPackingWithoutHosts(t *testing.T) {
 		s := newSmalls(t, c)
 		a, err := s.cl.Mkdir(t.Context(), "/d", 0o755)
 		require.NoError(t, err)
-		require.NoError(t, s.cl.SetPolicy(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 4, M: 2}}))
+		require.NoError(t, s.cl.Policies().Set(t.Context(), moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 4, M: 2}}))
 		s.make("/d", 20)
 		startMover(t, c, "n1")
 		time.Sleep(5 * time.Minute)
@@ -334,7 +334,7 @@ func TestPackBesideOthers(t *testing.T) {
 func (s *smalls) cloneOf(from, to string) {
 	s.t.Helper()
 	a := s.attr(from)
-	made, err := s.cl.CreateEmpty(s.t.Context(), moraine.InodeID(a.Parent), to[len(to)-5:], 0o644)
+	made, err := s.cl.Inodes().CreateEmpty(s.t.Context(), moraine.InodeID(a.Parent), to[len(to)-5:], 0o644)
 	require.NoError(s.t, err)
 	_, err = s.cl.Meta(s.t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: &wire.Clone{Inode: made.Inode,
 		Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: a.Inode}}}}})

@@ -70,7 +70,7 @@ func random(seed uint64, n int) []byte {
 // write writes over a part of the file, durably.
 func (w *worn) write(off, n int, seed uint64) {
 	w.t.Helper()
-	h, err := w.cl.OpenHandle(w.t.Context(), w.id, client.HandleOptions{Scheme: w.scheme})
+	h, err := w.cl.Inodes().OpenHandle(w.t.Context(), w.id, client.HandleOptions{Scheme: w.scheme})
 	require.NoError(w.t, err)
 	b := random(seed, n)
 	_, err = h.WriteAt(w.t.Context(), b, int64(off))
@@ -103,7 +103,7 @@ func (w *worn) holds() {
 	w.t.Helper()
 	cl := w.c.Client("reader")
 	defer cl.Close()
-	r, err := cl.OpenInode(w.t.Context(), w.id)
+	r, err := cl.Inodes().Open(w.t.Context(), w.id)
 	require.NoError(w.t, err)
 	defer r.Close()
 	have := make([]byte, len(w.data)+1)
@@ -126,7 +126,7 @@ func TestRewritesMostlyDeadStripes(t *testing.T) {
 		w := newWorn(t, c)
 		require.Equal(t, 40, w.left())
 		before := w.extents()
-		r, err := w.cl.OpenInode(t.Context(), w.id)
+		r, err := w.cl.Inodes().Open(t.Context(), w.id)
 		require.NoError(t, err)
 		defer r.Close()
 		startMover(t, c, "n1")
@@ -231,7 +231,7 @@ func TestRewritesWhatFilesShare(t *testing.T) {
 		w := newWorn(t, c)
 		a := w.extents().Attr
 		part := func(name string, off, n uint64) *worn {
-			_, err := w.cl.CreateEmpty(t.Context(), moraine.InodeID(a.Parent), name, 0o644)
+			_, err := w.cl.Inodes().CreateEmpty(t.Context(), moraine.InodeID(a.Parent), name, 0o644)
 			require.NoError(t, err)
 			attr, err := w.cl.Stat(t.Context(), "/"+name)
 			require.NoError(t, err)

@@ -123,7 +123,7 @@ type chosen struct {
 func (b *backend) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
 	var c chosen
 	there := map[string]*wire.Attr{}
-	for e, err := range b.cl.ReadDirInode(ctx, u.dir) {
+	for e, err := range b.cl.Inodes().ReadDir(ctx, u.dir) {
 		if err != nil {
 			return c, goneUpload(err, u)
 		}

@@ -114,7 +114,7 @@ func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (d
 func (b *backend) removeFile(ctx context.Context, k objectKey, expect *client.Expect) error {
 	parent, err := b.cl.Stat(ctx, path.Dir(b.path(k)))
 	if err == nil {
-		_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{Expect: expect})
+		_, err = b.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(k.key), client.RemoveOptions{Expect: expect})
 	}
 	if err == nil {
 		return nil

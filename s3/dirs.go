@@ -59,7 +59,7 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 	if err != nil {
 		return nil, err
 	}
-	attr, err = b.cl.MkdirAt(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
+	attr, err = b.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), path.Base(dir),
 		client.NodeOptions{Mode: dirMode, Exclusive: true, Xattrs: map[string][]byte{recordXattr: mark}})
 	if errors.Is(err, moraine.Exists) {
 		return b.madeBefore(ctx, path.Join(b.bucketPath(bucket), dir))
@@ -108,7 +108,7 @@ func (b *backend) removeImplied(ctx context.Context, p string) bool {
 	if err != nil {
 		return false
 	}
-	_, err = b.cl.RemoveAt(ctx, moraine.InodeID(parent.Inode), path.Base(p),
+	_, err = b.cl.Inodes().Remove(ctx, moraine.InodeID(parent.Inode), path.Base(p),
 		client.RemoveOptions{Directory: true, Expect: &client.Expect{Inode: inode, Ctime: attr.Ctime}})
 	return err == nil
 }
@@ -117,7 +117,7 @@ func (b *backend) removeImplied(ctx context.Context, p string) bool {
 // directories that were made for keys, without any key. It reports whether the
 // directory is empty then, but for the parts of uploads.
 func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, error) {
-	for e, err := range b.cl.ReadDirInode(ctx, dir) {
+	for e, err := range b.cl.Inodes().ReadDir(ctx, dir) {
 		if err != nil {
 			return false, err
 		}
@@ -138,7 +138,7 @@ func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (boo
 
 // emptyDir reports whether a directory has no entry.
 func (b *backend) emptyDir(ctx context.Context, dir moraine.InodeID) (bool, error) {
-	for _, err := range b.cl.ReadDirInode(ctx, dir) {
+	for _, err := range b.cl.Inodes().ReadDir(ctx, dir) {
 		return false, err
 	}
 	return true, nil

@@ -52,7 +52,7 @@ func (b *backend) reach(ctx context.Context, attr *wire.Attr, level moraine.Leve
 	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
 		return nil
 	}
-	err := b.cl.WaitNVMe(ctx, moraine.InodeID(attr.Inode))
+	err := b.cl.Inodes().WaitNVMe(ctx, moraine.InodeID(attr.Inode))
 	if errors.Is(err, moraine.NotFound) {
 		return nil // it was visible, and was replaced or deleted since
 	}

@@ -82,7 +82,7 @@ func TestCompletingAtOnce(t *testing.T) {
 	a, err := shared.client.Stat(ctx, "/"+b+"/k")
 	require.NoError(t, err)
 	require.EqualValues(t, int64(parts)*minPart, a.Size)
-	r, err := shared.client.OpenInode(ctx, moraine.InodeID(a.Inode))
+	r, err := shared.client.Inodes().Open(ctx, moraine.InodeID(a.Inode))
 	require.NoError(t, err)
 	defer r.Close()
 	for i := 0; i < parts; i += max(parts/40, 1) { // over the end of a part, into the next

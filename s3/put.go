@@ -230,7 +230,7 @@ func (b *backend) describe(ctx context.Context, f *client.File, r *record) error
 		if err := f.Flush(ctx); err != nil {
 			return err
 		}
-		attr, err := b.cl.StatInode(ctx, f.Inode())
+		attr, err := b.cl.Inodes().Stat(ctx, f.Inode())
 		if err != nil {
 			return err
 		}

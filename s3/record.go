@@ -87,7 +87,7 @@ func decodeRecord(data []byte) (record, error) {
 
 // readRecord returns the record of an inode, an empty one where it has none.
 func (b *backend) readRecord(ctx context.Context, inode moraine.InodeID) (record, error) {
-	data, err := b.cl.GetXattr(ctx, inode, recordXattr)
+	data, err := b.cl.Xattrs().Get(ctx, inode, recordXattr)
 	if errors.Is(err, moraine.NoAttribute) {
 		return record{}, nil
 	}
@@ -103,7 +103,7 @@ func (b *backend) writeRecord(ctx context.Context, inode moraine.InodeID, r *rec
 	if err != nil {
 		return err
 	}
-	return b.cl.SetXattr(ctx, inode, recordXattr, data, 0)
+	return b.cl.Xattrs().Set(ctx, inode, recordXattr, data, 0)
 }
 
 // defaultType is the type of an object that was given none.

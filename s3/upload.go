@@ -83,7 +83,7 @@ func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipar
 		return out, err
 	}
 	id := hex.EncodeToString(random[:])
-	attr, err := b.cl.MkdirAt(ctx, hidden, id, client.NodeOptions{Mode: hiddenMode, Exclusive: true})
+	attr, err := b.cl.Inodes().Mkdir(ctx, hidden, id, client.NodeOptions{Mode: hiddenMode, Exclusive: true})
 	if err != nil {
 		return out, err
 	}
@@ -106,19 +106,19 @@ func (b *backend) makeUploadsDir(ctx context.Context, bucket string) (moraine.In
 	if err != nil {
 		return 0, err
 	}
-	attr, err := b.cl.LookupAt(ctx, moraine.InodeID(parent.Inode), uploadsDir)
+	attr, err := b.cl.Inodes().Lookup(ctx, moraine.InodeID(parent.Inode), uploadsDir)
 	if err == nil {
 		return moraine.InodeID(attr.Inode), nil
 	}
 	if !errors.Is(err, moraine.NotFound) {
 		return 0, err
 	}
-	attr, err = b.cl.MkdirAt(ctx, moraine.InodeID(parent.Inode), uploadsDir, client.NodeOptions{Mode: hiddenMode})
+	attr, err = b.cl.Inodes().Mkdir(ctx, moraine.InodeID(parent.Inode), uploadsDir, client.NodeOptions{Mode: hiddenMode})
 	if err != nil {
 		return 0, err
 	}
 	inode := moraine.InodeID(attr.Inode)
-	err = b.cl.SetPolicy(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+	err = b.cl.Policies().Set(ctx, inode, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 	if errors.Is(err, moraine.Unimplemented) {
 		err = nil // a cluster without policies flushes nothing by itself
 	}
@@ -247,7 +247,7 @@ func (b *backend) listParts(ctx context.Context, in *s3.ListPartsInput) (out s3r
 	if c := u.record.Checksum; c != nil {
 		out.ChecksumAlgorithm, out.ChecksumType = c.Algorithm, c.Type
 	}
-	for e, err := range b.cl.ReadDirAfter(ctx, u.dir, partName(after)) {
+	for e, err := range b.cl.Inodes().ReadDirAfter(ctx, u.dir, partName(after)) {
 		if err != nil {
 			return out, goneUpload(err, u)
 		}

@@ -128,7 +128,7 @@ func (d *dirWalk) run() error {
 	if err != nil {
 		return err
 	}
-	for e, err := range d.w.b.cl.ReadDirAfter(d.w.ctx, d.inode, start) {
+	for e, err := range d.w.b.cl.Inodes().ReadDirAfter(d.w.ctx, d.inode, start) {
 		if errors.Is(err, moraine.NotFound) {
 			return nil // it was removed meanwhile
 		}
@@ -174,7 +174,7 @@ func (d *dirWalk) lookup(name string) error {
 	if !strings.HasPrefix(name, d.partial) || len(name) > maxName || name == "." || name == ".." {
 		return nil
 	}
-	attr, err := d.w.b.cl.LookupAt(d.w.ctx, d.inode, name)
+	attr, err := d.w.b.cl.Inodes().Lookup(d.w.ctx, d.inode, name)
 	if errors.Is(err, moraine.NotFound) {
 		return nil
 	}

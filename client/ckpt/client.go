@@ -37,7 +37,7 @@ func (o overClient) create(ctx context.Context, near moraine.InodeID) (fileWrite
 }
 
 func (o overClient) open(ctx context.Context, inode moraine.InodeID) (fileReader, error) {
-	return o.OpenInode(ctx, inode)
+	return o.Inodes().Open(ctx, inode)
 }
 
 func (o overClient) mkdirAll(ctx context.Context, path string) (moraine.InodeID, error) {

@@ -99,7 +99,7 @@ func flipHandle(w *world, rng *rand.Rand) {
 	require.NoError(w.t, err)
 	attr, err := w.user.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
-	h, err := w.user.OpenHandle(w.ctx, moraine.InodeID(attr.Inode), client.HandleOptions{})
+	h, err := w.user.Inodes().OpenHandle(w.ctx, moraine.InodeID(attr.Inode), client.HandleOptions{})
 	require.NoError(w.t, err)
 	flipped := flipPuts(w.net, rng, true)
 	_, err = h.WriteAt(w.ctx, bytes.Clone(w.data), 0)

@@ -96,10 +96,10 @@ func (w *world) evict() {
 	attr, err := w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
-		jobs, err := w.admin.QueueMove(w.ctx, kind, moraine.InodeID(attr.Inode))
+		jobs, err := w.admin.Jobs().Queue(w.ctx, kind, moraine.InodeID(attr.Inode))
 		require.NoError(w.t, err)
 		for _, j := range jobs {
-			j, err = w.admin.WaitJob(w.ctx, moraine.JobID(j.Id), nil)
+			j, err = w.admin.Jobs().Wait(w.ctx, moraine.JobID(j.Id), nil)
 			require.NoError(w.t, err)
 			require.Equal(w.t, wire.JobState_JOB_STATE_DONE, j.State, "%v", j)
 		}

@@ -123,7 +123,7 @@ func (w *world) settle(t *testing.T) {
 	t.Helper()
 	eventually(t, 3*time.Minute, "the object tier to settle", func() (bool, string) {
 		var live []string
-		for j, err := range w.admin.Jobs(t.Context(), false) {
+		for j, err := range w.admin.Jobs().List(t.Context(), false) {
 			require.NoError(t, err)
 			if j.Kind != wire.JobKind_JOB_KIND_REPAIR && !residue(j) {
 				live = append(live, j.String())
@@ -144,7 +144,7 @@ func (w *world) move(t *testing.T, kind wire.JobKind, paths ...string) []*wire.J
 		require.NoError(t, err)
 		inodes = append(inodes, moraine.InodeID(a.Inode))
 	}
-	jobs, err := w.admin.QueueMove(t.Context(), kind, inodes...)
+	jobs, err := w.admin.Jobs().Queue(t.Context(), kind, inodes...)
 	require.NoError(t, err)
 	return jobs
 }
@@ -156,7 +156,7 @@ func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 		return j, nil // there was nothing to do
 	}
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		now, err := w.admin.Job(ctx, moraine.JobID(j.Id))
+		now, err := w.admin.Jobs().Get(ctx, moraine.JobID(j.Id))
 		switch {
 		case errors.Is(err, moraine.NotFound):
 			return nil, nil
@@ -172,7 +172,7 @@ func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 
 // jobsOf lists what was done to a file lately, a line for each job.
 func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
-	for j, err := range w.admin.Jobs(t.Context(), true) {
+	for j, err := range w.admin.Jobs().List(t.Context(), true) {
 		require.NoError(t, err)
 		if j.Inode == inode {
 			lines += fmt.Sprintf("%v\n", j)

@@ -167,7 +167,7 @@ func (d *clientDoor) handle(ctx context.Context, path string, fn func(h *client.
 	if err != nil {
 		return err
 	}
-	h, err := d.c.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	h, err := d.c.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 	if err != nil {
 		return err
 	}

@@ -222,13 +222,13 @@ func (r *run) makeDirs(rng *rand.Rand) {
 		a, err := r.w.admin.MkdirAll(r.t.Context(), r.path(d, ""), 0o755)
 		require.NoError(r.t, err)
 		if rng.IntN(3) == 0 {
-			require.NoError(r.t, r.w.admin.SetPolicy(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+			require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
 		}
 	}
 	if rng.IntN(3) == 0 {
 		a, err := r.w.admin.Stat(r.t.Context(), r.root)
 		require.NoError(r.t, err)
-		require.NoError(r.t, r.w.admin.SetPolicy(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
+		require.NoError(r.t, r.w.admin.Policies().Set(r.t.Context(), moraine.InodeID(a.Inode), onCommit))
 	}
 }
 

@@ -118,7 +118,7 @@ func (w *world) stat(t *testing.T, at string) *wire.Attr {
 func (w *world) holder(t *testing.T, j *wire.Job) (node string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "the job to be leased", func() (bool, string) {
-		now, err := w.admin.Job(t.Context(), moraine.JobID(j.Id))
+		now, err := w.admin.Jobs().Get(t.Context(), moraine.JobID(j.Id))
 		require.NoError(t, err)
 		node = now.Holder
 		return node != "", now.String()
@@ -199,7 +199,7 @@ func TestCanceledFlushOfARunningMover(t *testing.T) {
 	h := hold(t, p, "put_part")
 	job := w.move(t, flush, "/file")[0]
 	h.wait(t)
-	require.NoError(t, w.admin.CancelJob(t.Context(), moraine.JobID(job.Id)))
+	require.NoError(t, w.admin.Jobs().Cancel(t.Context(), moraine.JobID(job.Id)))
 	h.let()
 	ended, err := w.waitJob(t.Context(), job)
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	dir, err := w.admin.MkdirAll(ctx, "/auto/below", 0o755)
 	require.NoError(t, err)
 	auto := w.stat(t, "/auto")
-	require.NoError(t, w.admin.SetPolicy(ctx, moraine.InodeID(auto.Inode), onCommit))
+	require.NoError(t, w.admin.Policies().Set(ctx, moraine.InodeID(auto.Inode), onCommit))
 	by := &clientDoor{w.admin.Client}
 	data := content(4, 100_000)
 	w.put(t, "/outside", data)
@@ -262,7 +262,7 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	require.NoError(t, by.clone(ctx, "/outside", "/auto/cloned"))
 	w.put(t, "/renamed", data)
 	require.NoError(t, by.rename(ctx, "/renamed", "/auto/renamed"))
-	_, err = w.admin.CreateEmpty(ctx, moraine.InodeID(dir.Inode), "written", 0o644)
+	_, err = w.admin.Inodes().CreateEmpty(ctx, moraine.InodeID(dir.Inode), "written", 0o644)
 	require.NoError(t, err)
 	require.NoError(t, by.append(ctx, "/auto/below/written", data))
 	w.put(t, "/auto/twice", content(5, 7))
@@ -300,7 +300,7 @@ func TestEvictionAsksTheBucket(t *testing.T) {
 		require.NoError(t, change(path.Join(w.config.Prefix, at)))
 		job := w.move(t, evict, at)[0]
 		eventually(t, 2*time.Minute, "the eviction to be refused", func() (bool, string) {
-			now, err := w.admin.Job(t.Context(), moraine.JobID(job.Id))
+			now, err := w.admin.Jobs().Get(t.Context(), moraine.JobID(job.Id))
 			require.NoError(t, err)
 			require.NotEqual(t, wire.JobState_JOB_STATE_DONE, now.State)
 			return now.Error != "", now.String()

@@ -305,7 +305,7 @@ func (w *worker) queueMove(ctx context.Context, kind wire.JobKind, at string) (*
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := w.w.admin.QueueMove(ctx, kind, moraine.InodeID(a.Inode))
+	jobs, err := w.w.admin.Jobs().Queue(ctx, kind, moraine.InodeID(a.Inode))
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +334,7 @@ func (w *worker) cycle(ctx context.Context) {
 
 // cancel cancels a job that moves something, whichever is first.
 func (w *worker) cancel(ctx context.Context) {
-	for j, err := range w.w.admin.Jobs(ctx, false) {
+	for j, err := range w.w.admin.Jobs().List(ctx, false) {
 		if err != nil {
 			w.fail(nil, "the jobs cannot be listed: %v", err)
 			return
@@ -342,7 +342,7 @@ func (w *worker) cancel(ctx context.Context) {
 		if j.Kind != flush && j.Kind != evict && j.Kind != stage && j.Kind != wire.JobKind_JOB_KIND_MOVE_TREE {
 			continue
 		}
-		if err := w.w.admin.CancelJob(ctx, moraine.JobID(j.Id)); !retried(err) {
+		if err := w.w.admin.Jobs().Cancel(ctx, moraine.JobID(j.Id)); !retried(err) {
 			w.fail(nil, "%v cannot be canceled: %v", j, err)
 		}
 		w.count("tier cancel", 0, 0)

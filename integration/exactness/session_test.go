@@ -47,7 +47,7 @@ func TestSessionFaults(t *testing.T) {
 			before := r.background(other)
 			r.arm()
 			cl := r.open()
-			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			_, err := cl.Inodes().Mkdir(r.ctx, cl.Root(), "d", exclusive)
 			require.NoError(r.t, err)
 			time.Sleep(2 * sessionTimeout)
 			require.Equal(r.t, before+1, r.sessions(other), "sessions")
@@ -62,7 +62,7 @@ func TestSessionFaults(t *testing.T) {
 			first := cl.Session()
 			r.arm()
 			time.Sleep(3 * sessionTimeout)
-			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			_, err := cl.Inodes().Mkdir(r.ctx, cl.Root(), "d", exclusive)
 			require.NoError(r.t, err)
 			require.Equal(r.t, !r.fault.sleeps, first == cl.Session(), "the client has the session it had")
 			require.Equal(r.t, before+1, r.sessions(other), "sessions")
@@ -73,7 +73,7 @@ func TestSessionFaults(t *testing.T) {
 			defer cl.Close()
 			first := cl.Session()
 			r.arm()
-			_, err := cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			_, err := cl.Inodes().Mkdir(r.ctx, cl.Root(), "d", exclusive)
 			if r.fault.sleeps && r.fault.sent {
 				require.ErrorIs(r.t, err, moraine.SessionExpired, "nobody can say what became of it")
 			} else {
@@ -83,7 +83,7 @@ func TestSessionFaults(t *testing.T) {
 			other := r.other()
 			defer other.Close()
 			require.Equal(r.t, []string{"d"}, r.names(other))
-			_, err = cl.MkdirAt(r.ctx, cl.Root(), "d", exclusive)
+			_, err = cl.Inodes().Mkdir(r.ctx, cl.Root(), "d", exclusive)
 			require.ErrorIs(r.t, err, moraine.Exists, "a new number is a new request")
 		})
 		one("closing", f, is[*wire.MetaRequest_CloseSession], func(r *row) {

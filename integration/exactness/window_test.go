@@ -205,7 +205,7 @@ func TestAClientKeepsToItsWindow(t *testing.T) {
 				var wg sync.WaitGroup
 				for i := range many {
 					wg.Go(func() {
-						if _, err := cl.MkdirAt(r.ctx, cl.Root(), nameOf(i), exclusive); err != nil {
+						if _, err := cl.Inodes().Mkdir(r.ctx, cl.Root(), nameOf(i), exclusive); err != nil {
 							r.t.Errorf("%d: %v", i, err)
 						}
 						done.Add(1)

@@ -206,7 +206,7 @@ func (w *world) holdLost(name string) {
 		require.NoError(w.t, r.Close())
 	}
 	require.NotZero(w.t, failed)
-	require.ErrorIs(w.t, w.admin.WaitNVMe(w.ctx, w.inode(name)), moraine.Lost)
+	require.ErrorIs(w.t, w.admin.Inodes().WaitNVMe(w.ctx, w.inode(name)), moraine.Lost)
 }
 
 func (w *world) inode(name string) moraine.InodeID {
@@ -250,7 +250,7 @@ func TestMemoryLevelRepliesLost(t *testing.T) {
 				require.NoError(t, err)
 				_, err = f.Commit(w.ctx)
 				require.NoError(t, err)
-				require.NoError(t, w.admin.WaitNVMe(w.ctx, w.inode("/f")))
+				require.NoError(t, w.admin.Inodes().WaitNVMe(w.ctx, w.inode("/f")))
 				require.Equal(t, moraine.NVMe, w.level("/f"))
 				w.readAll()
 			})
@@ -265,9 +265,9 @@ func TestSyncWaitsForTheDevices(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 6, Rule: s.rule}, func(w *world) {
 		defer s.end()
 		w.save("/f", noise(4, 10_000))
-		require.NoError(t, w.admin.WaitNVMe(w.ctx, w.inode("/f")))
+		require.NoError(t, w.admin.Inodes().WaitNVMe(w.ctx, w.inode("/f")))
 		s.begin("n1", "n2", "n3", "n4", "n5", "n6")
-		h, err := w.admin.OpenHandle(w.ctx, w.inode("/f"), client.HandleOptions{Level: moraine.Memory})
+		h, err := w.admin.Inodes().OpenHandle(w.ctx, w.inode("/f"), client.HandleOptions{Level: moraine.Memory})
 		require.NoError(t, err)
 		_, err = h.WriteAt(w.ctx, []byte("more"), 10_000)
 		require.NoError(t, err)

@@ -32,17 +32,17 @@ func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.Meta
 		if in.byPath && in.in == 0 {
 			return entry(w.cache.Lstat(ctx, p.paths[in.slot/namesOfDir]+"/"+name))
 		}
-		return entry(w.cache.LookupAt(ctx, moraine.InodeID(dir), name))
+		return entry(w.cache.Inodes().Lookup(ctx, moraine.InodeID(dir), name))
 	case stat:
-		return entry(w.cache.StatInode(ctx, moraine.InodeID(in.id)))
+		return entry(w.cache.Inodes().Stat(ctx, moraine.InodeID(in.id)))
 	case readdir:
 		return listing(ctx, w.cache, moraine.InodeID(p.listed(in)))
 	case getxattr:
-		v, err := w.cache.GetXattr(ctx, moraine.InodeID(in.id), "user.x")
+		v, err := w.cache.Xattrs().Get(ctx, moraine.InodeID(in.id), "user.x")
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: &wire.XattrReply{Value: v}}}, err
 	}
 	if w.alone && in.verb == create {
-		return entry(w.cache.CreateAt(ctx, moraine.InodeID(p.dirs[in.slot/namesOfDir]), names[in.slot%namesOfDir],
+		return entry(w.cache.Inodes().Create(ctx, moraine.InodeID(p.dirs[in.slot/namesOfDir]), names[in.slot%namesOfDir],
 			client.NodeOptions{Mode: in.mode, Exclusive: true, Later: &client.Later{}}))
 	}
 	return w.cache.Meta(ctx, request(p, in, w.devices))
@@ -55,7 +55,7 @@ func entry(a *wire.Attr, err error) (*wire.MetaResponse, error) {
 // listing reads a directory of an arena, which fits a page.
 func listing(ctx context.Context, c *client.Client, dir moraine.InodeID) (*wire.MetaResponse, error) {
 	r := &wire.ReadDirReply{}
-	for e, err := range c.ReadDirInode(ctx, dir) {
+	for e, err := range c.Inodes().ReadDir(ctx, dir) {
 		if err != nil {
 			return nil, err
 		}

@@ -63,7 +63,7 @@ func (w *worker) cloned(ctx context.Context, resp *wire.MetaResponse) error {
 	if len(jobs) != 1 {
 		return errors.New("no job")
 	}
-	j, err := w.jobs.WaitJob(ctx, moraine.JobID(jobs[0].GetId()), nil)
+	j, err := w.jobs.Jobs().Wait(ctx, moraine.JobID(jobs[0].GetId()), nil)
 	switch {
 	case err != nil:
 		return fmt.Errorf("waiting: %v", err) // whatever it is, it is not the clone's

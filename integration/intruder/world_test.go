@@ -112,7 +112,7 @@ func (w *world) fill(top, tag string, size int) refs {
 	attr, err := w.owner.Stat(ctx, path)
 	require.NoError(t, err)
 	r.file = attr.Inode
-	require.NoError(t, w.owner.SetXattr(ctx, moraine.InodeID(r.file), "user."+tag, []byte(tag+"-value"), 0))
+	require.NoError(t, w.owner.Xattrs().Set(ctx, moraine.InodeID(r.file), "user."+tag, []byte(tag+"-value"), 0))
 	extents := w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: r.file, Limit: 100}}}).GetExtents()
 	r.stripe, r.device = extents.Stripes[0].Id, extents.Stripes[0].Chunks[0].Device
 	r.host = w.hosts[r.device]

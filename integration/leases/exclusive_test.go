@@ -67,7 +67,7 @@ func (m *maker) count(ctx context.Context, to transport.Metadata, req *wire.Meta
 }
 
 func (m *maker) make(ctx context.Context, name string) (*wire.Attr, error) {
-	return m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: &client.Later{}})
+	return m.Inodes().Create(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: &client.Later{}})
 }
 
 // hold makes files until one was made without a request.
@@ -103,7 +103,7 @@ func TestFilesAreMadeWithoutARequestAndSeenByAll(t *testing.T) {
 			a, err := m.make(ctx, name)
 			require.NoError(t, err)
 			want, numbers[name] = append(want, name), a.Inode
-			got, err := m.LookupAt(ctx, m.dir, name)
+			got, err := m.Inodes().Lookup(ctx, m.dir, name)
 			require.NoError(t, err)
 			require.Equal(t, a, got)
 			if i == 0 {
@@ -133,11 +133,11 @@ func TestFilesAreMadeWithoutARequestAndSeenByAll(t *testing.T) {
 func TestNobodyMissesWhatWasMade(t *testing.T) {
 	for what, do := range map[string]func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error{
 		"create": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			_, err := r.CreateAt(ctx, dir, "x", client.NodeOptions{Exclusive: true})
+			_, err := r.Inodes().Create(ctx, dir, "x", client.NodeOptions{Exclusive: true})
 			return wantKind(err, moraine.Exists)
 		},
 		"look-up": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			_, err := r.LookupAt(ctx, dir, "x")
+			_, err := r.Inodes().Lookup(ctx, dir, "x")
 			return err
 		},
 		"walk": func(ctx context.Context, r *incluster.Client, _ moraine.InodeID) error {
@@ -145,39 +145,39 @@ func TestNobodyMissesWhatWasMade(t *testing.T) {
 			return err
 		},
 		"remove": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			_, err := r.RemoveAt(ctx, dir, "x", client.RemoveOptions{})
+			_, err := r.Inodes().Remove(ctx, dir, "x", client.RemoveOptions{})
 			return err
 		},
 		"removal of the directory": func(ctx context.Context, r *incluster.Client, _ moraine.InodeID) error {
-			_, err := r.RemoveAt(ctx, r.Root(), "d", client.RemoveOptions{Directory: true})
+			_, err := r.Inodes().Remove(ctx, r.Root(), "d", client.RemoveOptions{Directory: true})
 			return wantKind(err, moraine.NotEmpty)
 		},
 		"rename over it": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			return wantKind(r.RenameAt(ctx, client.Entry{Parent: r.Root(), Name: "f"}, client.Entry{Parent: dir, Name: "x"},
+			return wantKind(r.Inodes().Rename(ctx, client.Entry{Parent: r.Root(), Name: "f"}, client.Entry{Parent: dir, Name: "x"},
 				client.RenameOptions{NoReplace: true}), moraine.Exists)
 		},
 		"rename of it": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			return r.RenameAt(ctx, client.Entry{Parent: dir, Name: "x"}, client.Entry{Parent: r.Root(), Name: "y"}, client.RenameOptions{})
+			return r.Inodes().Rename(ctx, client.Entry{Parent: dir, Name: "x"}, client.Entry{Parent: r.Root(), Name: "y"}, client.RenameOptions{})
 		},
 		"rename of a directory over the directory": func(ctx context.Context, r *incluster.Client, _ moraine.InodeID) error {
-			return wantKind(r.RenameAt(ctx, client.Entry{Parent: r.Root(), Name: "e"}, client.Entry{Parent: r.Root(), Name: "d"},
+			return wantKind(r.Inodes().Rename(ctx, client.Entry{Parent: r.Root(), Name: "e"}, client.Entry{Parent: r.Root(), Name: "d"},
 				client.RenameOptions{}), moraine.NotEmpty)
 		},
 		"hard link": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			f, err := r.LookupAt(ctx, r.Root(), "f")
+			f, err := r.Inodes().Lookup(ctx, r.Root(), "f")
 			if err == nil {
-				_, err = r.Link(ctx, moraine.InodeID(f.Inode), dir, "x")
+				_, err = r.Inodes().Link(ctx, moraine.InodeID(f.Inode), dir, "x")
 			}
 			return wantKind(err, moraine.Exists)
 		},
 		"the directory's time": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
-			a, err := r.StatInode(ctx, dir)
+			a, err := r.Inodes().Stat(ctx, dir)
 			if err == nil {
-				_, err = r.LookupAt(ctx, dir, "x")
+				_, err = r.Inodes().Lookup(ctx, dir, "x")
 			}
 			if err == nil {
 				var b *wire.Attr
-				if b, err = r.StatInode(ctx, dir); err == nil && b.Mtime != a.Mtime {
+				if b, err = r.Inodes().Stat(ctx, dir); err == nil && b.Mtime != a.Mtime {
 					err = fmt.Errorf("the time of the directory was that of before")
 				}
 			}
@@ -192,7 +192,7 @@ func TestNobodyMissesWhatWasMade(t *testing.T) {
 				defer r.Close()
 				_, err := r.Mkdir(ctx, "e", 0)
 				require.NoError(t, err)
-				_, err = r.CreateAt(ctx, r.Root(), "f", client.NodeOptions{})
+				_, err = r.Inodes().Create(ctx, r.Root(), "f", client.NodeOptions{})
 				require.NoError(t, err)
 				m.hold(t, ctx, "a")
 				_, err = m.make(ctx, "x")
@@ -318,22 +318,22 @@ func TestASleeperLosesTheDirectory(t *testing.T) {
 		require.NoError(t, err)
 		y, err := m.make(ctx, "y")
 		require.NoError(t, err)
-		hx, err := m.OpenHandle(ctx, moraine.InodeID(x.Inode), client.HandleOptions{})
+		hx, err := m.Inodes().OpenHandle(ctx, moraine.InodeID(x.Inode), client.HandleOptions{})
 		require.NoError(t, err)
-		hy, err := m.OpenHandle(ctx, moraine.InodeID(y.Inode), client.HandleOptions{})
+		hy, err := m.Inodes().OpenHandle(ctx, moraine.InodeID(y.Inode), client.HandleOptions{})
 		require.NoError(t, err)
 		nap.Begin()
 		began := time.Now()
 		require.Equal(t, want, list(t, ctx, r, "d"))
 		require.Less(t, time.Since(began), 10*time.Second)
-		other, err := r.CreateAt(ctx, m.dir, "x", client.NodeOptions{Exclusive: true})
+		other, err := r.Inodes().Create(ctx, m.dir, "x", client.NodeOptions{Exclusive: true})
 		require.NoError(t, err)
 		nap.End()
 		require.NoError(t, hy.Close(ctx))
 		require.ErrorIs(t, hx.Flush(ctx), moraine.IOError)
 		require.ErrorIs(t, hx.Close(ctx), moraine.IOError)
 		require.Equal(t, append(want, "x", "y"), list(t, ctx, r, "d"))
-		a, err := m.LookupAt(ctx, m.dir, "x")
+		a, err := m.Inodes().Lookup(ctx, m.dir, "x")
 		require.NoError(t, err)
 		require.Equal(t, other.Inode, a.Inode)
 	})
@@ -349,7 +349,7 @@ func TestWhatWasMadeGoesWithTheSession(t *testing.T) {
 		want := list(t, ctx, m.Client, "d")
 		a, err := m.make(ctx, "x")
 		require.NoError(t, err)
-		h, err := m.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+		h, err := m.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 		require.NoError(t, err)
 		nap.Begin()
 		time.Sleep(20 * time.Second)
@@ -370,14 +370,14 @@ func TestAQuotaIsMetByTheFlush(t *testing.T) {
 		defer admin.Close()
 		made := m.hold(t, ctx, "a")
 		// The root is nobody's exclusive lease.
-		u, err := admin.Usage(ctx, m.Root())
+		u, err := admin.Quotas().Usage(ctx, m.Root())
 		require.NoError(t, err)
-		require.NoError(t, admin.SetQuota(ctx, m.Root(), 0, u.Usage.Inodes+uint64(len(made))+1))
+		require.NoError(t, admin.Quotas().Set(ctx, m.Root(), 0, u.Usage.Inodes+uint64(len(made))+1))
 		var handles []*client.Handle
 		for i := range 12 {
 			a, err := m.make(ctx, fmt.Sprintf("q%02d", i))
 			require.NoError(t, err)
-			h, err := m.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+			h, err := m.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 			require.NoError(t, err)
 			handles = append(handles, h)
 		}
@@ -406,9 +406,9 @@ func TestTwoContend(t *testing.T) {
 		for i := range 200 {
 			name := fmt.Sprintf("f%03d", i)
 			one, two := both[i/7%2], both[(i/7+1)%2]
-			_, err := one.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
+			_, err := one.Inodes().Create(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
 			require.NoError(t, err)
-			_, err = two.CreateAt(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
+			_, err = two.Inodes().Create(ctx, m.dir, name, client.NodeOptions{Exclusive: true, Later: &client.Later{}})
 			require.ErrorIs(t, err, moraine.Exists)
 			time.Sleep(time.Duration(i%5) * 50 * time.Millisecond)
 		}

@@ -17,7 +17,7 @@ import (
 // jobOn returns the newest job of that subject, nil where there is none yet.
 func jobOn(t *testing.T, ctx context.Context, cl *incluster.Client, subject string) (found *wire.Job) {
 	t.Helper()
-	for j, err := range cl.Jobs(ctx, true) {
+	for j, err := range cl.Jobs().List(ctx, true) {
 		require.NoError(t, err)
 		if j.Subject == subject {
 			found = j

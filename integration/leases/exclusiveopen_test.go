@@ -20,20 +20,20 @@ func quotaOf(t *testing.T, ctx context.Context, c *incluster.Cluster, files uint
 	admin, err := c.Admin(ctx, "admin")
 	require.NoError(t, err)
 	defer admin.Close()
-	u, err := admin.Usage(ctx, admin.Root())
+	u, err := admin.Quotas().Usage(ctx, admin.Root())
 	require.NoError(t, err)
-	require.NoError(t, admin.SetQuota(ctx, admin.Root(), 0, u.Usage.Inodes+files))
+	require.NoError(t, admin.Quotas().Set(ctx, admin.Root(), 0, u.Usage.Inodes+files))
 }
 
 // makeAndOpen does what a mount does with a file that is created.
 func (m *maker) makeAndOpen(ctx context.Context, name string, between func()) error {
 	later := &client.Later{}
-	a, err := m.CreateAt(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: later})
+	a, err := m.Inodes().Create(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: later})
 	if err != nil {
 		return err
 	}
 	between()
-	h, err := m.OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{Later: later})
+	h, err := m.Inodes().OpenHandle(ctx, moraine.InodeID(a.Inode), client.HandleOptions{Later: later})
 	if err != nil {
 		return err
 	}
@@ -47,10 +47,10 @@ func TestAFileThatIsRefusedBeforeItIsOpened(t *testing.T) {
 		m := newMaker(t, ctx, c, nil)
 		defer m.Close()
 		m.hold(t, ctx, "a")
-		require.NoError(t, m.SendMade(ctx, m.dir))
+		require.NoError(t, m.Inodes().SendMade(ctx, m.dir))
 		quotaOf(t, ctx, c, 0)
 		require.ErrorIs(t, m.makeAndOpen(ctx, "x", func() {
-			require.ErrorIs(t, m.SendMade(ctx, m.dir), moraine.QuotaExceeded)
+			require.ErrorIs(t, m.Inodes().SendMade(ctx, m.dir), moraine.QuotaExceeded)
 		}), moraine.QuotaExceeded)
 	})
 }
@@ -62,7 +62,7 @@ func TestNoFileIsLostWithoutAnError(t *testing.T) {
 		m := newMaker(t, ctx, c, nil)
 		defer m.Close()
 		want := m.hold(t, ctx, "a")
-		require.NoError(t, m.SendMade(ctx, m.dir))
+		require.NoError(t, m.Inodes().SendMade(ctx, m.dir))
 		quotaOf(t, ctx, c, 50)
 		var mu sync.Mutex
 		var wg sync.WaitGroup

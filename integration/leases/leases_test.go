@@ -69,7 +69,7 @@ func open(t *testing.T, ctx context.Context, c *incluster.Cluster, node string, 
 func warm(t *testing.T, ctx context.Context, cl *incluster.Client) {
 	t.Helper()
 	for range 1000 {
-		_, err := cl.StatInode(ctx, cl.Root())
+		_, err := cl.Inodes().Stat(ctx, cl.Root())
 		require.NoError(t, err)
 		if cl.Stats().CacheHits > 0 {
 			return
@@ -102,7 +102,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 		b, err := w.Stat(ctx, "a/b")
 		require.NoError(t, err)
 		for i := range 1200 { // more than a page
-			_, err := w.CreateAt(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i), client.NodeOptions{Mode: 0o644})
+			_, err := w.Inodes().Create(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i), client.NodeOptions{Mode: 0o644})
 			require.NoError(t, err)
 		}
 		_, err = w.Symlink(ctx, "b/f0001", "a/link")
@@ -113,11 +113,11 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 			for i := range 1200 {
 				a, err := r.Stat(ctx, fmt.Sprintf("a/b/f%04d", i))
 				require.NoError(t, err)
-				_, err = r.StatInode(ctx, moraine.InodeID(a.Inode))
+				_, err = r.Inodes().Stat(ctx, moraine.InodeID(a.Inode))
 				require.NoError(t, err)
-				_, err = r.LookupAt(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i))
+				_, err = r.Inodes().Lookup(ctx, moraine.InodeID(b.Inode), fmt.Sprintf("f%04d", i))
 				require.NoError(t, err)
-				names, err := r.ListXattr(ctx, moraine.InodeID(a.Inode))
+				names, err := r.Xattrs().List(ctx, moraine.InodeID(a.Inode))
 				require.NoError(t, err)
 				require.Empty(t, names)
 			}
@@ -125,7 +125,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 			require.NoError(t, err)
 			_, err = r.Stat(ctx, "a/b/none")
 			require.ErrorIs(t, err, moraine.NotFound)
-			_, err = r.LookupAt(ctx, moraine.InodeID(b.Inode), "none either")
+			_, err = r.Inodes().Lookup(ctx, moraine.InodeID(b.Inode), "none either")
 			require.ErrorIs(t, err, moraine.NotFound)
 			_, err = r.Stat(ctx, "a/none")
 			require.ErrorIs(t, err, moraine.NotFound)
@@ -145,7 +145,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 		require.Equal(t, before.CacheMisses, after.CacheMisses)
 
 		// What another changes is seen at once, and only that is asked for anew.
-		_, err = w.CreateAt(ctx, moraine.InodeID(b.Inode), "none", client.NodeOptions{Mode: 0o600})
+		_, err = w.Inodes().Create(ctx, moraine.InodeID(b.Inode), "none", client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
 		first = n.reads.Load()
 		a, err := r.Stat(ctx, "a/b/none")
@@ -248,7 +248,7 @@ func reclaimed(t *testing.T, lose func(c *incluster.Cluster, leader string) (bac
 		require.Less(t, took, 3*time.Second, "who holds leases came to the next leader before they ended")
 		for range 300 { // until the standing is there again
 			if before := r.Stats().MetaRequests; true {
-				_, err := r.StatInode(ctx, r.Root())
+				_, err := r.Inodes().Stat(ctx, r.Root())
 				require.NoError(t, err)
 				if r.Stats().MetaRequests == before {
 					break
@@ -325,8 +325,8 @@ func TestARemovedDirectoryIsNotListedFromTheCache(t *testing.T) {
 			dir := moraine.InodeID(attr.Inode)
 			look := func() (hits uint64, listing, entry error) {
 				before := r.Stats().CacheHits
-				_, listing = r.ReadDirPage(ctx, dir, "", 0)
-				_, entry = r.LookupAt(ctx, dir, "x")
+				_, listing = r.Inodes().ReadDirPage(ctx, dir, "", 0)
+				_, entry = r.Inodes().Lookup(ctx, dir, "x")
 				return r.Stats().CacheHits - before, listing, entry
 			}
 			_, err, _ = look()

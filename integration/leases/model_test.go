@@ -146,7 +146,7 @@ func (u *user) step(ctx context.Context) {
 		u.link(ctx, file)
 	case n < 40:
 		e := u.begin(fmt.Sprint("file", file))
-		a, err := u.cl.StatInode(ctx, u.files[file])
+		a, err := u.cl.Inodes().Stat(ctx, u.files[file])
 		u.saw(e, a, err)
 	case n < 55:
 		e := u.begin(fmt.Sprint("file", file))
@@ -154,7 +154,7 @@ func (u *user) step(ctx context.Context) {
 		u.saw(e, a, err)
 	case n < 70:
 		e := u.begin(fmt.Sprint(dir, slot))
-		a, err := u.cl.LookupAt(ctx, u.dirs[dir], slot)
+		a, err := u.cl.Inodes().Lookup(ctx, u.dirs[dir], slot)
 		u.saw(e, a, err)
 	case n < 80:
 		e := u.begin(fmt.Sprint(dir, slot))
@@ -162,7 +162,7 @@ func (u *user) step(ctx context.Context) {
 		u.saw(e, a, err)
 	case n < 88:
 		e := u.begin(fmt.Sprint("dir", dir))
-		a, err := u.cl.StatInode(ctx, u.dirs[dir])
+		a, err := u.cl.Inodes().Stat(ctx, u.dirs[dir])
 		u.saw(e, a, err)
 	default:
 		u.list(ctx, dir)
@@ -186,7 +186,7 @@ func (u *user) saw(e event, a *wire.Attr, err error) {
 func (u *user) write(ctx context.Context, file int) {
 	e := u.begin(fmt.Sprint("file", file))
 	e.put = true
-	a, err := u.cl.SetAttrInode(ctx, u.files[file], &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: u.rng.Uint32() & 0o777})
+	a, err := u.cl.Inodes().SetAttr(ctx, u.files[file], &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: u.rng.Uint32() & 0o777})
 	e.version, e.unknown = a.GetCtime(), err != nil
 	u.h.add(e)
 }
@@ -196,19 +196,19 @@ func (u *user) write(ctx context.Context, file int) {
 func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 	u.made++
 	from := client.Entry{Parent: u.cl.Root(), Name: fmt.Sprint(u.name, u.made)}
-	made, err := u.cl.CreateAt(ctx, from.Parent, from.Name, client.NodeOptions{Mode: 0o600, Exclusive: true})
+	made, err := u.cl.Inodes().Create(ctx, from.Parent, from.Name, client.NodeOptions{Mode: 0o600, Exclusive: true})
 	if err != nil {
 		return
 	}
 	e, d := u.begin(fmt.Sprint(dir, slot)), u.begin(fmt.Sprint("dir", dir))
 	e.put = true
-	err = u.cl.RenameAt(ctx, from, client.Entry{Parent: u.dirs[dir], Name: slot}, client.RenameOptions{})
+	err = u.cl.Inodes().Rename(ctx, from, client.Entry{Parent: u.dirs[dir], Name: slot}, client.RenameOptions{})
 	if err != nil {
 		return // whoever sees it is no witness of when: versions only rise
 	}
 	// Its version is what the service stamped it with; it changes no more while it
 	// is there.
-	a, err := u.cl.StatInode(ctx, moraine.InodeID(made.Inode))
+	a, err := u.cl.Inodes().Stat(ctx, moraine.InodeID(made.Inode))
 	if err != nil || a.Parent != uint64(u.dirs[dir]) {
 		return
 	}
@@ -221,11 +221,11 @@ func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 func (u *user) emptySlot(ctx context.Context, dir int, slot string) {
 	e := u.begin(fmt.Sprint(dir, slot))
 	e.put, e.absent = true, true
-	a, err := u.cl.LookupAt(ctx, u.dirs[dir], slot)
+	a, err := u.cl.Inodes().Lookup(ctx, u.dirs[dir], slot)
 	if err != nil {
 		return
 	}
-	inode, err := u.cl.RemoveAt(ctx, u.dirs[dir], slot, client.RemoveOptions{})
+	inode, err := u.cl.Inodes().Remove(ctx, u.dirs[dir], slot, client.RemoveOptions{})
 	switch {
 	case moraine.KindOf(err) == moraine.NotFound:
 		return
@@ -242,10 +242,10 @@ func (u *user) link(ctx context.Context, file int) {
 	e := u.begin(fmt.Sprint("file", file))
 	e.put = true
 	name := fmt.Sprint("link", file)
-	a, err := u.cl.Link(ctx, u.files[file], u.dirs[1], name)
+	a, err := u.cl.Inodes().Link(ctx, u.files[file], u.dirs[1], name)
 	switch moraine.KindOf(err) {
 	case moraine.Exists:
-		_, err = u.cl.RemoveAt(ctx, u.dirs[1], name, client.RemoveOptions{})
+		_, err = u.cl.Inodes().Remove(ctx, u.dirs[1], name, client.RemoveOptions{})
 		if err == nil || moraine.KindOf(err) == moraine.NotFound {
 			return
 		}
@@ -263,7 +263,7 @@ func (u *user) link(ctx context.Context, file int) {
 func (u *user) list(ctx context.Context, dir int) {
 	start := u.h.seq.Add(1)
 	found := map[string]*wire.Attr{}
-	for e, err := range u.cl.ReadDirInode(ctx, u.dirs[dir]) {
+	for e, err := range u.cl.Inodes().ReadDir(ctx, u.dirs[dir]) {
 		if err != nil {
 			return
 		}
@@ -344,7 +344,7 @@ func modelTree(t *testing.T, ctx context.Context, c *incluster.Cluster) (dirs, f
 		dirs = append(dirs, moraine.InodeID(a.Inode))
 	}
 	for i := range modelFiles {
-		a, err := cl.CreateAt(ctx, dirs[0], fmt.Sprint("file", i), client.NodeOptions{Mode: 0o600})
+		a, err := cl.Inodes().Create(ctx, dirs[0], fmt.Sprint("file", i), client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
 		files = append(files, moraine.InodeID(a.Inode))
 	}

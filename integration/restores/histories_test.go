@@ -304,7 +304,7 @@ func (h *historian) overwrite() {
 	}
 	a, err := h.admin.Stat(h.ctx, name)
 	require.NoError(h.t, err)
-	f, err := h.admin.OpenHandle(h.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	f, err := h.admin.Inodes().OpenHandle(h.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 	require.NoError(h.t, err)
 	data := slices.Clone(h.files[name])
 	off := h.rng.IntN(len(data)/4 + 1)
@@ -343,11 +343,11 @@ func (h *historian) tier() {
 		kinds = append(kinds, wire.JobKind_JOB_KIND_EVICT)
 	}
 	for _, kind := range kinds {
-		jobs, err := h.admin.QueueMove(h.ctx, kind, moraine.InodeID(a.Inode))
+		jobs, err := h.admin.Jobs().Queue(h.ctx, kind, moraine.InodeID(a.Inode))
 		require.NoError(h.t, err)
 		for _, j := range jobs {
 			ctx, cancel := context.WithTimeout(h.ctx, 2*time.Minute)
-			_, _ = h.admin.WaitJob(ctx, moraine.JobID(j.Id), nil) // a host may be away
+			_, _ = h.admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil) // a host may be away
 			cancel()
 		}
 	}

@@ -64,10 +64,10 @@ func (w *world) move(name string, kind wire.JobKind) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	jobs, err := w.admin.QueueMove(w.ctx, kind, moraine.InodeID(a.Inode))
+	jobs, err := w.admin.Jobs().Queue(w.ctx, kind, moraine.InodeID(a.Inode))
 	require.NoError(w.t, err)
 	for _, j := range jobs {
-		_, err := w.admin.WaitJob(w.ctx, moraine.JobID(j.Id), nil)
+		_, err := w.admin.Jobs().Wait(w.ctx, moraine.JobID(j.Id), nil)
 		require.NoError(w.t, err)
 	}
 }
@@ -87,7 +87,7 @@ func (w *world) rewrite(name string, data []byte) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
 	require.NoError(w.t, err)
-	f, err := w.admin.OpenHandle(w.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
+	f, err := w.admin.Inodes().OpenHandle(w.ctx, moraine.InodeID(a.Inode), client.HandleOptions{})
 	require.NoError(w.t, err)
 	_, err = f.WriteAt(w.ctx, data, 0)
 	require.NoError(w.t, err)

@@ -237,7 +237,7 @@ func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (
 	if err != nil {
 		return nil, err
 	}
-	if h, err = w.c.OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Level: level}); err != nil {
+	if h, err = w.c.Inodes().OpenHandle(ctx, moraine.InodeID(attr.GetInode()), client.HandleOptions{Level: level}); err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
@@ -254,11 +254,11 @@ func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a 
 		return a, err
 	}
 	for _, kind := range kinds {
-		jobs, err := w.c.QueueMove(ctx, kind, moraine.InodeID(attr.GetInode()))
+		jobs, err := w.c.Jobs().Queue(ctx, kind, moraine.InodeID(attr.GetInode()))
 		if err != nil {
 			return a, err
 		}
-		j, err := w.c.WaitJob(ctx, moraine.JobID(jobs[0].Id), nil)
+		j, err := w.c.Jobs().Wait(ctx, moraine.JobID(jobs[0].Id), nil)
 		if err != nil {
 			return a, err
 		}
@@ -266,7 +266,7 @@ func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a 
 			return a, errors.New(j.Error)
 		}
 	}
-	if attr, err = w.c.StatInode(ctx, moraine.InodeID(attr.GetInode())); err == nil && attr.GetEvicted() {
+	if attr, err = w.c.Inodes().Stat(ctx, moraine.InodeID(attr.GetInode())); err == nil && attr.GetEvicted() {
 		a.Size = 1
 	}
 	return a, err

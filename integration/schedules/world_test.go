@@ -80,7 +80,7 @@ func (w *world) makeSmallDir(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return w.admin.SetPolicy(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
+	return w.admin.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 }
 
 // errMount says that nothing can be mounted here.

@@ -97,7 +97,7 @@ func listAll(ctx context.Context, c *client.Client, dir string) error {
 // work makes files until ctx ends.
 func (h *hands) work(ctx context.Context, c *client.Client, dir moraine.InodeID) error {
 	for n := 0; ctx.Err() == nil; n++ {
-		if _, err := c.CreateEmpty(ctx, dir, fmt.Sprintf("file-%07d", n), 0o644); err != nil {
+		if _, err := c.Inodes().CreateEmpty(ctx, dir, fmt.Sprintf("file-%07d", n), 0o644); err != nil {
 			return err
 		}
 		h.acked.Add(1)

@@ -49,7 +49,7 @@ func Leases(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	e.Progress("%d leases each", e.Leases)
 	if err := eachSession(ctx, sessions, func(ctx context.Context, c *client.Client) error {
-		for _, err := range c.ReadDirInode(ctx, dir) {
+		for _, err := range c.Inodes().ReadDir(ctx, dir) {
 			if err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ func (e *Env) leaseDir(ctx context.Context) (moraine.InodeID, error) {
 	g.SetLimit(leaseDialers)
 	for i := range e.Leases {
 		g.Go(func() error {
-			_, err := c.MkdirAt(ctx, dir, fmt.Sprintf("dir-%07d", i), client.NodeOptions{Mode: 0o755})
+			_, err := c.Inodes().Mkdir(ctx, dir, fmt.Sprintf("dir-%07d", i), client.NodeOptions{Mode: 0o755})
 			return err
 		})
 	}

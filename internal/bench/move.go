@@ -120,7 +120,7 @@ const movePoll = 10 * time.Millisecond
 
 // move moves all files, and returns when they are moved.
 func (m *mover) move(ctx context.Context, kind wire.JobKind) error {
-	jobs, err := m.c.QueueMove(ctx, kind, m.files...)
+	jobs, err := m.c.Jobs().Queue(ctx, kind, m.files...)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (m *mover) move(ctx context.Context, kind wire.JobKind) error {
 				return ctx.Err()
 			case <-time.After(movePoll):
 			}
-			if j, err = m.c.Job(ctx, moraine.JobID(j.Id)); err != nil {
+			if j, err = m.c.Jobs().Get(ctx, moraine.JobID(j.Id)); err != nil {
 				return err
 			}
 		}

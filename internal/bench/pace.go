@@ -65,7 +65,7 @@ func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate flo
 			return nil, err
 		}
 		return func(ctx context.Context, n int) error {
-			_, err := c.CreateEmpty(ctx, moraine.InodeID(attr.Inode), fmt.Sprintf("file-%09d", n), 0o644)
+			_, err := c.Inodes().CreateEmpty(ctx, moraine.InodeID(attr.Inode), fmt.Sprintf("file-%09d", n), 0o644)
 			return err
 		}, nil
 	})

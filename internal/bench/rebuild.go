@@ -101,7 +101,7 @@ func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err er
 	if err != nil {
 		return err
 	}
-	return c.SetPolicy(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
+	return c.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
 }
 
 // rebuildDisk measures the disk with a quarter of what one host holds: all of them lie on it

@@ -28,19 +28,19 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 	}
 	switch op {
 	case OpCreate:
-		_, err = t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
+		_, err = t.c.Inodes().CreateEmpty(ctx, dir, path.Base(name), 0o644)
 	case OpStat:
-		_, err = t.c.LookupAt(ctx, dir, path.Base(name))
+		_, err = t.c.Inodes().Lookup(ctx, dir, path.Base(name))
 	case OpReadDir:
-		for _, err = range t.c.ReadDirInode(ctx, dir) {
+		for _, err = range t.c.Inodes().ReadDir(ctx, dir) {
 			if err != nil {
 				break
 			}
 		}
 	case OpRename:
-		err = t.c.RenameAt(ctx, client.Entry{Parent: dir, Name: path.Base(name)}, client.Entry{Parent: dir, Name: path.Base(to)}, client.RenameOptions{})
+		err = t.c.Inodes().Rename(ctx, client.Entry{Parent: dir, Name: path.Base(name)}, client.Entry{Parent: dir, Name: path.Base(to)}, client.RenameOptions{})
 	case OpUnlink:
-		_, err = t.c.RemoveAt(ctx, dir, path.Base(name), client.RemoveOptions{})
+		_, err = t.c.Inodes().Remove(ctx, dir, path.Base(name), client.RemoveOptions{})
 	default:
 		err = fmt.Errorf("bench: a cluster has no %s", op)
 	}
@@ -96,7 +96,7 @@ func (t *clusterTarget) file(ctx context.Context, name string) (moraine.InodeID,
 	if err != nil {
 		return 0, err
 	}
-	attr, err := t.c.CreateEmpty(ctx, dir, path.Base(name), 0o644)
+	attr, err := t.c.Inodes().CreateEmpty(ctx, dir, path.Base(name), 0o644)
 	if err == nil {
 		t.appended = moraine.InodeID(attr.GetInode())
 	}

@@ -62,7 +62,7 @@ func (d *demo) moveRun(ctx context.Context, kind wire.JobKind) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.client.QueueMove(ctx, kind, moraine.InodeID(run.Inode))
+	_, err = d.client.Jobs().Queue(ctx, kind, moraine.InodeID(run.Inode))
 	return err
 }
 
@@ -121,7 +121,7 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 		return err
 	}
 	wall := time.Since(start)
-	ended, err := d.client.Job(ctx, moraine.JobID(job.Id))
+	ended, err := d.client.Jobs().Get(ctx, moraine.JobID(job.Id))
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 func (d *demo) killMover(ctx context.Context) (*wire.Job, error) {
 	var job *wire.Job
 	err := until(ctx, "a flush in its middle", poll, func(ctx context.Context) (bool, error) {
-		for j, err := range d.client.Jobs(ctx, false) {
+		for j, err := range d.client.Jobs().List(ctx, false) {
 			if err != nil {
 				return false, err
 			}

@@ -168,7 +168,7 @@ func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
 	return inode, known || l.listed || l.complete
 }
 
-// attr answers StatInode.
+// attr answers Conn.StatInode.
 func (c *cache) attr(inode moraine.InodeID) *wire.Attr {
 	if c == nil {
 		return nil
@@ -189,7 +189,7 @@ func (c *cache) hasNoXattrs(inode moraine.InodeID) bool {
 	return a != nil && !a.Xattrs
 }
 
-// lookup answers LookupAt: nil and true where there is no such entry.
+// lookup answers Conn.LookupAt: nil and true where there is no such entry.
 func (c *cache) lookup(dir moraine.InodeID, name string) (*wire.Attr, bool) {
 	if c == nil {
 		return nil, false

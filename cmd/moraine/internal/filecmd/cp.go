@@ -176,7 +176,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 	if err != nil {
 		return false, err
 	}
-	j, err := conn.CloneTree(ctx, from.Path, to.Path)
+	j, err := conn.Jobs().CloneTree(ctx, from.Path, to.Path)
 	if errors.Is(err, moraine.Exists) || errors.Is(err, moraine.CrossTenant) || errors.Is(err, moraine.Unavailable) || errors.Is(err, moraine.Unimplemented) {
 		return false, nil
 	}
@@ -184,7 +184,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 		return false, err
 	}
 	id := moraine.JobID(j.Id)
-	if j, err = conn.WaitJob(ctx, id, nil); err != nil {
+	if j, err = conn.Jobs().Wait(ctx, id, nil); err != nil {
 		return false, fmt.Errorf("%w; the clone continues (moraine job wait %s, moraine job cancel %s)", err, id, id)
 	}
 	if j.State != wire.JobState_JOB_STATE_DONE {
@@ -192,7 +192,7 @@ func (c *copier) cloneDir(ctx context.Context, from, to cli.Location) (bool, err
 	}
 	done := copied{From: from.String(), To: to.String()}
 	if attr, err := conn.Stat(ctx, to.Path); err == nil {
-		if u, err := conn.Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
+		if u, err := conn.Quotas().Usage(ctx, moraine.InodeID(attr.Inode)); err == nil {
 			done.Bytes = int64(u.Usage.GetBytes())
 		}
 	}

@@ -131,7 +131,7 @@ func newJobCancelCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			return c.CancelJob(cmd.Context(), id)
+			return c.Jobs().Cancel(cmd.Context(), id)
 		},
 	}
 }

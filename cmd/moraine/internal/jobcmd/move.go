@@ -68,7 +68,7 @@ func moveAll(ctx context.Context, env *cli.Env, m move, args []string, wait bool
 		if err != nil {
 			return err
 		}
-		jobs, err := c.QueueMove(ctx, m.kind, moraine.InodeID(attr.Inode))
+		jobs, err := c.Jobs().Queue(ctx, m.kind, moraine.InodeID(attr.Inode))
 		if err != nil {
 			return cli.Named(err, l, attr.Inode)
 		}
@@ -137,7 +137,7 @@ func newJobWaitCommand(env *cli.Env) *cobra.Command {
 			for i, arg := range args {
 				id := ids[i]
 				bar := env.StartBar("job "+arg, 0)
-				j, err := c.WaitJob(cmd.Context(), id, func(j *wire.Job) { bar.SetTotal(int64(j.Total)); bar.SetDone(int64(j.Done)) })
+				j, err := c.Jobs().Wait(cmd.Context(), id, func(j *wire.Job) { bar.SetTotal(int64(j.Total)); bar.SetDone(int64(j.Done)) })
 				bar.Finish(err)
 				if err != nil {
 					return err

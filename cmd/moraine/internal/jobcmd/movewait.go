@@ -104,7 +104,7 @@ func (w *waiting) settle(ctx context.Context, title string) (p moveProgress, err
 // done since then.
 func (w *waiting) look(ctx context.Context, bar *cli.Bar) (p moveProgress, err error) {
 	live := map[uint64]*wire.Job{} // by inode
-	for j, err := range w.c.Jobs(ctx, false) {
+	for j, err := range w.c.Jobs().List(ctx, false) {
 		if err != nil {
 			return p, err
 		}
@@ -149,7 +149,7 @@ func (w *waiting) failures(ctx context.Context) (failed []error) {
 	for _, j := range w.jobs {
 		ended, err := j, error(nil)
 		if j.Id != 0 { // a job without a number ended at once
-			ended, err = w.c.Job(ctx, moraine.JobID(j.Id))
+			ended, err = w.c.Jobs().Get(ctx, moraine.JobID(j.Id))
 		}
 		switch {
 		case errors.Is(err, moraine.NotFound): // ended long ago

@@ -69,7 +69,7 @@ removes a part.`,
 					return cli.UsageError("policy set: %s is not a directory: set the policy of its "+
 						"directory", l)
 				}
-				now, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				now, err := c.Policies().Get(cmd.Context(), moraine.InodeID(attr.Inode))
 				if err != nil {
 					return err
 				}
@@ -81,7 +81,7 @@ removes a part.`,
 				if cmd.Flags().Changed("foreign") {
 					own.Foreign = foreignPolicies[foreign]
 				}
-				return cli.Named(c.SetPolicy(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
+				return cli.Named(c.Policies().Set(cmd.Context(), moraine.InodeID(attr.Inode), own), l, attr.Inode)
 			})
 		},
 	}
@@ -144,7 +144,7 @@ func newPolicyGetCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				p, err := c.GetPolicy(cmd.Context(), moraine.InodeID(attr.Inode))
+				p, err := c.Policies().Get(cmd.Context(), moraine.InodeID(attr.Inode))
 				if err != nil {
 					return err
 				}

@@ -5,10 +5,11 @@ import (
 	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/transport/wire"
-	"github.com/spf13/cobra"
 )
 
 // quotaInfo is what `quota ls` prints of a directory.
@@ -87,7 +88,7 @@ quota below the current use nothing can grow until enough is removed.`,
 				if files == nil {
 					files = &own.QuotaInodes
 				}
-				return cli.Named(c.SetQuota(ctx, dir, *bytes, *files), l, uint64(dir))
+				return cli.Named(c.Quotas().Set(ctx, dir, *bytes, *files), l, uint64(dir))
 			})
 		},
 	}
@@ -134,7 +135,7 @@ func ownQuota(ctx context.Context, c *cli.Connection, l cli.Location) (moraine.I
 	if attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		return 0, nil, cli.UsageError("quota: %s is not a directory: name a directory above it", l)
 	}
-	u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
+	u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
 	return moraine.InodeID(attr.Inode), u.GetUsage(), err
 }
 
@@ -150,7 +151,7 @@ func newQuotaGetCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				u, err := c.Usage(cmd.Context(), moraine.InodeID(attr.Inode))
+				u, err := c.Quotas().Usage(cmd.Context(), moraine.InodeID(attr.Inode))
 				if err != nil {
 					return err
 				}
@@ -210,7 +211,7 @@ func newQuotaListCommand(env *cli.Env) *cobra.Command {
 			}
 			defer c.Close()
 			var infos []quotaInfo
-			for q, err := range c.Quotas(cmd.Context()) {
+			for q, err := range c.Quotas().List(cmd.Context()) {
 				if err != nil {
 					return err
 				}
@@ -250,7 +251,7 @@ wrong by themselves. PATH selects only what is shown.`,
 				if err != nil {
 					return err
 				}
-				u, err := c.Usage(ctx, moraine.InodeID(attr.Inode))
+				u, err := c.Quotas().Usage(ctx, moraine.InodeID(attr.Inode))
 				if err != nil {
 					return err
 				}
@@ -262,11 +263,11 @@ wrong by themselves. PATH selects only what is shown.`,
 
 // Recounted starts a new count in the cluster and waits for its end.
 func Recounted(ctx context.Context, c *cli.Connection) (*wire.Job, error) {
-	j, err := c.Recount(ctx)
+	j, err := c.Quotas().Recount(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return c.WaitJob(ctx, moraine.JobID(j.Id), nil)
+	return c.Jobs().Wait(ctx, moraine.JobID(j.Id), nil)
 }
 
 func printCheck(env *cli.Env, i checkInfo) error {

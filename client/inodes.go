@@ -1,0 +1,267 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Inodes is the namespace by inode, which a mount needs: a directory is named by its
+// number and an entry by its directory and its name, so that nothing is resolved
+// twice and nothing moves underfoot. Paths are for people (namespace.go). Its methods may be
+// called concurrently.
+type Inodes struct{ c *Client }
+
+// Inodes returns the namespace by inode.
+func (c *Client) Inodes() Inodes { return Inodes{c} }
+
+// Entry names an entry of a directory.
+type Entry struct {
+	Parent moraine.InodeID
+	Name   string
+}
+
+// NodeOptions says what a new file or directory is like.
+type NodeOptions struct {
+	// Mode holds the permission bits, taken as they are: 0 is 0.
+	Mode     uint32
+	UID, GID uint32
+	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
+	// it is answered where it is of the kind to be made.
+	Exclusive bool
+	// Xattrs are extended attributes that what is made has from the beginning; what is
+	// there already keeps its own. They exclude Later.
+	Xattrs map[string][]byte
+	// Later, unless it is nil, lets the service hear of a new file only when it is
+	// flushed (Handle.Flush), or others want to see the directory, or a second later:
+	// for a file that the caller opens at once, with this in HandleOptions. It asks
+	// for Exclusive, and does nothing but where Config.ExclusiveLeases is set. What
+	// the service finds wrong with the file then, such as a quota, is the open's or
+	// the flush's error, and the file was never there.
+	Later *Later
+}
+
+// Later goes with a file from Create to OpenHandle, so that what became of it in
+// between is known. The zero value is ready; one is for one file.
+type Later struct{ made *session.Made }
+
+// Lookup returns the attributes of an entry.
+func (n Inodes) Lookup(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	a, err := n.c.meta.LookupAt(ctx, parent, name)
+	if err != nil {
+		return nil, retry.Wrap("client.LookupAt", name, err)
+	}
+	if a == nil {
+		return nil, &moraine.Error{Op: "client.LookupAt", Ref: name, Kind: moraine.NotFound}
+	}
+	return a, nil
+}
+
+// Create makes an empty file, visible at once.
+func (n Inodes) Create(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+	return n.create(ctx, "client.CreateAt", parent, name, wire.FileType_FILE_TYPE_REGULAR, "", opts)
+}
+
+// Mkdir makes a directory.
+func (n Inodes) Mkdir(ctx context.Context, parent moraine.InodeID, name string, opts NodeOptions) (*wire.Attr, error) {
+	return n.create(ctx, "client.MkdirAt", parent, name, wire.FileType_FILE_TYPE_DIRECTORY, "", opts)
+}
+
+// Symlink makes a symbolic link to target. opts.Mode and opts.Exclusive are
+// ignored: every mode is 0777, and the name must be free.
+func (n Inodes) Symlink(ctx context.Context, parent moraine.InodeID, name, target string, opts NodeOptions) (*wire.Attr, error) {
+	opts.Mode, opts.Exclusive = 0o777, true
+	return n.create(ctx, "client.SymlinkAt", parent, name, wire.FileType_FILE_TYPE_SYMLINK, target, opts)
+}
+
+func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, name string, typ wire.FileType,
+	target string, opts NodeOptions) (*wire.Attr, error) {
+	if typ == wire.FileType_FILE_TYPE_REGULAR && opts.Exclusive && len(opts.Xattrs) == 0 && opts.Later != nil {
+		if m := n.c.meta.CreateLocally(ctx, parent, name, session.NewFile{Mode: opts.Mode, UID: opts.UID, GID: opts.GID}); m != nil {
+			opts.Later.made = m
+			return m.Attr, nil
+		}
+	}
+	create := &wire.Create{Parent: uint64(parent), Name: name, Type: typ, Mode: opts.Mode, Uid: opts.UID, Gid: opts.GID,
+		Target: target, Exclusive: opts.Exclusive}
+	for name, value := range opts.Xattrs {
+		create.Xattrs = append(create.Xattrs, &wire.Xattr{Name: name, Value: value})
+	}
+	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: create}})
+	return entryOf(resp, err, op, name)
+}
+
+// RemoveOptions says what Inodes.Remove removes.
+type RemoveOptions struct {
+	// Directory removes an empty directory; otherwise anything else is removed.
+	Directory bool
+	// Keep leaves a file whose last name this is to the session, without a name,
+	// until Release: for a file that is open.
+	Keep bool
+	// Expect is what must have the name (Conflict where that is not so). nil: anything.
+	Expect *Expect
+}
+
+// Remove removes an entry and returns the inode that it named.
+func (n Inodes) Remove(ctx context.Context, parent moraine.InodeID, name string, opts RemoveOptions) (moraine.InodeID, error) {
+	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{
+		Parent: uint64(parent), Name: name, Directory: opts.Directory, Keep: opts.Keep, Expect: opts.Expect.wire()}}})
+	if err == nil && resp.GetRemove() == nil {
+		err = retry.BadReply("remove")
+	}
+	if err != nil {
+		return 0, retry.Wrap("client.RemoveAt", name, err)
+	}
+	return moraine.InodeID(resp.GetRemove().Inode), nil
+}
+
+// releaseBatch is how many inodes one Release names.
+const releaseBatch = 256
+
+// Release ends the session's hold on files without a name (RemoveOptions.Keep):
+// their content is given back. Those that the session does not hold, such as
+// those of a session that has expired, are passed over.
+func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
+	for batch := range slices.Chunk(inodes, releaseBatch) {
+		_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
+			Inodes: wireInodes(batch)}}})
+		if err != nil {
+			return retry.Wrap("client.Release", batch[0].String(), err)
+		}
+	}
+	return nil
+}
+
+// Rename moves an entry.
+func (n Inodes) Rename(ctx context.Context, from, to Entry, opts RenameOptions) error {
+	_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{
+		Parent: uint64(from.Parent), Name: from.Name, NewParent: uint64(to.Parent), NewName: to.Name,
+		NoReplace: opts.NoReplace, Exchange: opts.Exchange, Keep: opts.Keep}}})
+	return retry.Wrap("client.RenameAt", from.Name, err)
+}
+
+// Link gives a file one more name, in a directory of its tenant.
+func (n Inodes) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (*wire.Attr, error) {
+	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
+		Inode: uint64(inode), Parent: uint64(parent), Name: name}}})
+	return entryOf(resp, err, "client.Link", name)
+}
+
+// SetAttr is SetAttr by inode. Where this client has the file open with
+// bytes not committed yet, a size cuts those too, and a time is set after them.
+func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set *wire.SetAttr) (*wire.Attr, error) {
+	op := &wire.SetAttr{Inode: uint64(inode), Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
+		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
+	if ct := n.c.contents.hold(inode); ct != nil {
+		defer n.c.contents.letGo(ct)
+		a, err := ct.setAttr(ctx, op)
+		return a, retry.Wrap("client.SetAttr", inode.String(), err)
+	}
+	resp, err := n.changeAttr(ctx, op)
+	return entryOf(resp, err, "client.SetAttr", inode.String())
+}
+
+// SendMade returns once the service has heard of the files that this client made in
+// a directory under an exclusive lease (NodeOptions.Later), or with what went wrong
+// with the last of them. Without one it does nothing. May be called concurrently.
+func (n Inodes) SendMade(ctx context.Context, dir moraine.InodeID) error {
+	return retry.Wrap("client.SendMade", dir.String(), n.c.meta.SendMade(ctx, dir))
+}
+
+// Stat returns the attributes of an inode. Like all attributes that the client
+// returns they may be shared, and must not be changed.
+func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	a, err := n.c.meta.StatInode(ctx, inode)
+	if err != nil {
+		return nil, retry.Wrap("client.StatInode", inode.String(), err)
+	}
+	return a, nil
+}
+
+// ReadDir is ReadDir by inode.
+func (n Inodes) ReadDir(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
+	return n.ReadDirAfter(ctx, dir, "")
+}
+
+// ReadDirAfter is ReadDir of the names that come after one, which need not
+// be there.
+func (n Inodes) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
+	return func(yield func(*wire.DirEntry, error) bool) {
+		for more := true; more; {
+			page, err := n.ReadDirPage(ctx, dir, after, readDirPage)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, e := range page.Entries {
+				after = e.Name
+				if !yield(e, nil) {
+					return
+				}
+			}
+			more = page.More && len(page.Entries) > 0
+		}
+	}
+}
+
+// ReadDirPage returns up to limit entries (0: as many as the service gives at once)
+// whose names come after one, in order; More says that there are others. The reply
+// may come from the cache, and is shared: it must not be changed. NotFound,
+// NotDirectory: dir is no directory, PermissionDenied: the session may not see it.
+// May be called concurrently.
+func (n Inodes) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
+	r, err := n.c.meta.ReadDirPage(ctx, dir, after, limit)
+	if err != nil {
+		return nil, retry.Wrap("client.ReadDir", dir.String(), err)
+	}
+	return r, nil
+}
+
+// CreateEmpty makes an empty file, visible at once, in a directory named by its
+// number. It fails with Exists where the name is taken.
+func (n Inodes) CreateEmpty(ctx context.Context, parent moraine.InodeID, name string, mode uint32) (*wire.Attr, error) {
+	resp, err := n.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
+		Parent: uint64(parent), Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: mode, Exclusive: true}}})
+	return entryOf(resp, err, "client.CreateEmpty", name)
+}
+
+// changeAttr is a SetAttr. One of a size that cuts off too much at once is made in steps
+// from the end of the file: others may see sizes between the two, and where it fails in
+// the middle some of what was to be cut off is.
+func (n Inodes) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaResponse, error) {
+	set := func(op *wire.SetAttr) (*wire.MetaResponse, error) {
+		return n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})
+	}
+	resp, err := set(op)
+	const size = uint32(wire.SetAttrField_SET_ATTR_SIZE)
+	if !retry.IsKind(err, moraine.TooLarge) || op.Valid&size == 0 {
+		return resp, err
+	}
+	a, serr := n.Stat(ctx, moraine.InodeID(op.Inode))
+	if serr != nil {
+		return nil, serr
+	}
+	for end := a.Size; end > op.Size; {
+		step := (end - op.Size) / 2
+		for ; step > 0; step /= 2 {
+			if _, serr := set(&wire.SetAttr{Inode: op.Inode, Size: end - step, Valid: size}); serr == nil {
+				break
+			} else if !retry.IsKind(serr, moraine.TooLarge) {
+				return nil, serr
+			}
+		}
+		if step == 0 {
+			return nil, err
+		}
+		end -= step
+		if resp, err = set(op); !retry.IsKind(err, moraine.TooLarge) {
+			return resp, err
+		}
+	}
+	return nil, err
+}

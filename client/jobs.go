@@ -1,0 +1,153 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"path"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Jobs are the jobs of the cluster. Its methods may be called concurrently.
+type Jobs struct{ c *Client }
+
+// Jobs returns the jobs of the cluster.
+func (c *Client) Jobs() Jobs { return Jobs{c} }
+
+// moveBatch is how many inodes one request names.
+const moveBatch = 256
+
+// Queue makes a job of kind FLUSH, STAGE or EVICT for each file, and for a
+// directory one that does so for every file below it. What is queued already is
+// answered as it is. The jobs are in the order of the inodes.
+func (j Jobs) Queue(ctx context.Context, kind wire.JobKind, inodes ...moraine.InodeID) ([]*wire.Job, error) {
+	var jobs []*wire.Job
+	for batch := range slices.Chunk(inodes, moveBatch) {
+		resp, err := j.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{
+			Kind: kind, Inodes: wireInodes(batch)}}})
+		if err == nil && resp.GetJobs() == nil {
+			err = retry.BadReply("queue move")
+		}
+		if err != nil {
+			return jobs, retry.Wrap("client.QueueMove", batch[0].String(), err)
+		}
+		jobs = append(jobs, resp.GetJobs().Jobs...)
+	}
+	return jobs, nil
+}
+
+// jobsPage is how many jobs one request asks for.
+const jobsPage = 500
+
+// List yields the cluster's jobs in order of number, with those that ended
+// lately if ended is true. An error is the last thing that it yields.
+func (j Jobs) List(ctx context.Context, ended bool) iter.Seq2[*wire.Job, error] {
+	return func(yield func(*wire.Job, error) bool) {
+		for after, more := uint64(0), true; more; {
+			r, err := j.list(ctx, &wire.ListJobs{After: after, Limit: jobsPage, Ended: ended})
+			if err != nil {
+				yield(nil, retry.Wrap("client.Jobs", "", err))
+				return
+			}
+			for _, j := range r.Jobs {
+				after = j.Id
+				if !yield(j, nil) {
+					return
+				}
+			}
+			more = r.More && len(r.Jobs) > 0
+		}
+	}
+}
+
+// Get returns one job, also one that has ended; NotFound where there is none, or
+// no longer.
+func (j Jobs) Get(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
+	r, err := j.list(ctx, &wire.ListJobs{Id: uint64(id), Ended: true})
+	if err == nil && len(r.Jobs) == 0 {
+		err = &moraine.Error{Kind: moraine.NotFound}
+	}
+	if err != nil {
+		return nil, retry.Wrap("client.Job", id.String(), err)
+	}
+	return r.Jobs[0], nil
+}
+
+func (j Jobs) list(ctx context.Context, op *wire.ListJobs) (*wire.JobsReply, error) {
+	resp, err := j.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: op}})
+	if err == nil && resp.GetJobs() == nil {
+		err = retry.BadReply("list jobs")
+	}
+	return resp.GetJobs(), err
+}
+
+// Cancel ends a job that has not ended.
+func (j Jobs) Cancel(ctx context.Context, id moraine.JobID) error {
+	_, err := j.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CancelJob{CancelJob: &wire.CancelJob{Id: uint64(id)}}})
+	return retry.Wrap("client.CancelJob", id.String(), err)
+}
+
+func wireInodes(ids []moraine.InodeID) []uint64 {
+	out := make([]uint64, len(ids))
+	for i, id := range ids {
+		out[i] = uint64(id)
+	}
+	return out
+}
+
+// CloneTree starts a job that makes dst, which must not exist, a clone of the
+// directory src and all that is below it; no byte moves. It appears when it is
+// whole; until then Cancel stops it, and what was built goes. The job goes on
+// whatever becomes of this client. Unavailable: the cluster's feature level does
+// not have it.
+func (j Jobs) CloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
+	job, err := j.cloneTree(ctx, src, dst)
+	return job, retry.Wrap("client.CloneTree", dst, err)
+}
+
+func (j Jobs) cloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
+	from, err := j.c.Stat(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	dst = path.Clean("/" + dst)
+	parent, err := j.c.Stat(ctx, path.Dir(dst))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := j.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{
+		Inode: from.Inode, Parent: parent.Inode, Name: path.Base(dst)}}})
+	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
+		err = retry.BadReply("clone tree")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetJobs().Jobs[0], nil
+}
+
+// Wait asks for a job several times a second until it has ended, and returns
+// it; whether it succeeded its State says. progress, unless nil, is told what each
+// answer says, also the last. ctx ends the waiting, not the job: Canceled or
+// Timeout then. NotFound: there is no such job, or it ended long ago. May be called
+// concurrently; progress is called by the caller's goroutine.
+func (j Jobs) Wait(ctx context.Context, id moraine.JobID, progress func(*wire.Job)) (*wire.Job, error) {
+	for try := 0; ; try++ {
+		job, err := j.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if progress != nil {
+			progress(job)
+		}
+		if job.State != wire.JobState_JOB_STATE_PENDING && job.State != wire.JobState_JOB_STATE_RUNNING {
+			return job, nil
+		}
+		if !retry.Pause(ctx, j.c.clock, min(try, 5)) { // up to 320 ms
+			return nil, retry.Wrap("client.WaitJob", id.String(), retry.ContextError(ctx, "wait for a job"))
+		}
+	}
+}
