@@ -45,6 +45,7 @@ type Client struct {
 
 	meta     *session.Conn
 	io       *stripeio.Engine
+	paths    paths
 	contents contents // of the files open for reading and writing
 
 	stop       context.CancelFunc
@@ -78,6 +79,9 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	}
 	c.io.Start(life, &c.running)
 	c.endSession = func() error {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+		c.io.Report(last) // what reads found and nobody has reported yet
+		cancel()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
 		return c.meta.Close(ctx)
@@ -87,7 +91,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 		defer cancel()
 		c.meta.SendAllMade(ctx)
 	}
-	c.running.Go(func() { c.flushOld(life) })
+	c.running.Go(func() { c.contents.flushOld(life, c.clock) })
 	return c, nil
 }
 
@@ -99,7 +103,7 @@ func newClient(cfg Config, deps Deps) *Client {
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
 		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
 		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics})
-	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io}
+	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io, paths: paths{meta}}
 }
 
 // Close ends the session, and with it the grants and unlinked files that the
@@ -113,7 +117,6 @@ func (c *Client) Close() error {
 		c.running.Wait()
 		c.io.Wait()
 		c.meta.Forget() // nobody recalls anything from here on
-		c.lastReport()
 		err = c.endSession()
 		c.io.Pool.Close()
 		if c.connections != nil {
@@ -121,13 +124,6 @@ func (c *Client) Close() error {
 		}
 	})
 	return retry.Wrap("client.Close", "", err)
-}
-
-// lastReport delivers what reads found and nobody has reported yet.
-func (c *Client) lastReport() {
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
-	defer cancel()
-	c.io.Report(ctx)
 }
 
 // closePatience bounds how long Close tries to tell the service.

@@ -28,7 +28,7 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 		}
 		opts.Mode = a.Mode
 	}
-	a, _, err := c.concat(ctx, dst, []InodeRange{{Inode: src}}, 0, opts)
+	a, _, err := concat(ctx, c, dst, []InodeRange{{Inode: src}}, 0, opts)
 	return a, retry.Wrap("client.CloneFile", dst, err)
 }
 
@@ -40,7 +40,7 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 // Many ranges, up to 10,000, are a job of the service, which goes on whatever
 // becomes of this client: after Timeout or Canceled dst may appear yet.
 func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
-	a, _, err := c.concat(ctx, dst, srcs, 0, opts)
+	a, _, err := concat(ctx, c, dst, srcs, 0, opts)
 	return a, retry.Wrap("client.Concat", dst, err)
 }
 
@@ -49,21 +49,21 @@ func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts
 // fails with NotFound. consumed is false where the cluster's feature level does not
 // have that, so that parts is the caller's to remove.
 func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
-	a, consumed, err = c.concat(ctx, dst, srcs, parts, opts)
+	a, consumed, err = concat(ctx, c, dst, srcs, parts, opts)
 	return a, consumed, retry.Wrap("client.ConcatParts", dst, err)
 }
 
 // concat fills a file without a name with the ranges, and links it.
-func (c *Client) concat(ctx context.Context, dst string, srcs []InodeRange, consume moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
+func concat(ctx context.Context, c *Client, dst string, srcs []InodeRange, consume moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
 	todo, err := cloneRanges(srcs)
 	if err != nil {
 		return nil, false, err
 	}
-	link, err := c.linkTarget(ctx, dst, opts)
+	link, err := c.paths.linkTarget(ctx, dst, opts)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := c.flushOpen(ctx, srcs); err != nil {
+	if err := c.contents.flushOpen(ctx, srcs); err != nil {
 		return nil, false, err
 	}
 	f, err := c.create(ctx, dst, moraine.InodeID(link.Parent), link, opts)
@@ -95,19 +95,19 @@ func cloneRanges(srcs []InodeRange) ([]*wire.CloneRange, error) {
 }
 
 // flushOpen commits what this client wrote to the files and did not commit yet.
-func (c *Client) flushOpen(ctx context.Context, srcs []InodeRange) error {
+func (s *contents) flushOpen(ctx context.Context, srcs []InodeRange) error {
 	seen := map[moraine.InodeID]bool{}
 	for _, r := range srcs {
 		if seen[r.Inode] {
 			continue
 		}
 		seen[r.Inode] = true
-		ct := c.contents.hold(r.Inode)
+		ct := s.hold(r.Inode)
 		if ct == nil {
 			continue
 		}
 		err := ct.flush(ctx)
-		c.contents.letGo(ct)
+		s.letGo(ct)
 		if err != nil {
 			return err
 		}

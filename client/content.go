@@ -155,7 +155,7 @@ func (s *contents) all() []*content {
 	return out
 }
 
-func (c *Client) newContent(ctx context.Context, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
+func newContent(ctx context.Context, c *Client, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
 	ct := &content{c: c, ref: inode.String(), gate: stripeio.NewTurn(&c.io.Limits.File), publish: stripeio.NewTurn(&c.io.Limits.File),
 		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,

@@ -53,7 +53,7 @@ func (e *Expect) wire() *wire.Expect {
 // Create begins a file that Commit will give the name path. Its directory must
 // exist. ctx bounds the whole life of the File: when it ends, the File fails.
 func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
-	link, err := c.linkTarget(ctx, path, opts)
+	link, err := c.paths.linkTarget(ctx, path, opts)
 	if err != nil {
 		return nil, retry.Wrap("client.Create", path, err)
 	}
@@ -61,8 +61,8 @@ func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*
 }
 
 // linkTarget returns where a file of that path is to be linked, if it may be.
-func (c *Client) linkTarget(ctx context.Context, path string, opts CreateOptions) (*wire.LinkTarget, error) {
-	w, err := c.walk(ctx, path, false)
+func (r paths) linkTarget(ctx context.Context, path string, opts CreateOptions) (*wire.LinkTarget, error) {
+	w, err := r.walk(ctx, path, false)
 	switch {
 	case err != nil:
 		return nil, err

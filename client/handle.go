@@ -95,7 +95,7 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument}
 	}
-	fresh := n.c.newContent(ctx, a, unsent, opts)
+	fresh := newContent(ctx, n.c, a, unsent, opts)
 	ct := n.c.contents.holdOr(inode, fresh)
 	if ct == fresh {
 		n.c.io.Writes.Join(ct)

@@ -158,7 +158,7 @@ func (h *Handle) readerOf(base *wire.Attr, ext *stripeio.ExtentMap) *baseReader 
 	h.mu.Lock()
 	r, old := h.reader, (*baseReader)(nil)
 	if r == nil || r.attr.Generation != base.Generation {
-		r, old = &baseReader{Reader: h.ct.c.newReader(h.ct.ref, base, ext)}, r
+		r, old = &baseReader{Reader: newReader(h.ct.c, h.ct.ref, base, ext)}, r
 		h.reader = r
 	}
 	r.mu.Lock()

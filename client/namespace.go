@@ -8,23 +8,27 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // Paths are slash separated and start at the client's root, with or without a
 // leading slash. "." and ".." are resolved before the service sees them.
 
+// paths resolves paths from the root of the session.
+type paths struct{ meta *session.Conn }
+
 // walk resolves a path as far as its last component.
-func (c *Client) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
-	return c.meta.Walk(ctx, clean(p), follow)
+func (r paths) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
+	return r.meta.Walk(ctx, clean(p), follow)
 }
 
 // clean returns the path without a leading slash, "" for the root.
 func clean(p string) string { return strings.TrimPrefix(path.Clean("/"+p), "/") }
 
 // find is walk for a path that must exist.
-func (c *Client) find(ctx context.Context, p string, follow bool) (*wire.Attr, error) {
-	w, err := c.walk(ctx, p, follow)
+func (r paths) find(ctx context.Context, p string, follow bool) (*wire.Attr, error) {
+	w, err := r.walk(ctx, p, follow)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +39,8 @@ func (c *Client) find(ctx context.Context, p string, follow bool) (*wire.Attr, e
 }
 
 // entry is walk for a name that is to be made, moved or removed: not the root.
-func (c *Client) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
-	w, err := c.walk(ctx, p, false)
+func (r paths) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
+	w, err := r.walk(ctx, p, false)
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +52,13 @@ func (c *Client) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
 
 // Stat returns the attributes of what path names, through symbolic links.
 func (c *Client) Stat(ctx context.Context, path string) (*wire.Attr, error) {
-	a, err := c.find(ctx, path, true)
+	a, err := c.paths.find(ctx, path, true)
 	return a, retry.Wrap("client.Stat", path, err)
 }
 
 // Lstat is Stat that does not follow a symbolic link in the last component.
 func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
-	a, err := c.find(ctx, path, false)
+	a, err := c.paths.find(ctx, path, false)
 	return a, retry.Wrap("client.Lstat", path, err)
 }
 
@@ -70,28 +74,28 @@ func entryOf(resp *wire.MetaResponse, err error, op, ref string) (*wire.Attr, er
 
 // Mkdir makes a directory. mode 0 means 0755.
 func (c *Client) Mkdir(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
-	w, err := c.entry(ctx, path)
+	w, err := c.paths.entry(ctx, path)
 	if err != nil {
 		return nil, retry.Wrap("client.Mkdir", path, err)
 	}
 	if w.Found {
 		return nil, &moraine.Error{Op: "client.Mkdir", Ref: path, Kind: moraine.Exists}
 	}
-	return c.mkdir(ctx, path, w, mode, true)
+	return mkdir(ctx, c.meta, path, w, mode, true)
 }
 
-func (c *Client) mkdir(ctx context.Context, path string, w *wire.WalkReply, mode uint32, exclusive bool) (*wire.Attr, error) {
+func mkdir(ctx context.Context, meta *session.Conn, path string, w *wire.WalkReply, mode uint32, exclusive bool) (*wire.Attr, error) {
 	if mode == 0 {
 		mode = 0o755
 	}
-	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
+	resp, err := meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: w.Parent,
 		Name: w.Name, Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: mode, Exclusive: exclusive}}})
 	return entryOf(resp, err, "client.Mkdir", path)
 }
 
 // MkdirAll makes a directory and those above it, as far as they are missing.
 func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
-	w, err := c.walk(ctx, path, true)
+	w, err := c.paths.walk(ctx, path, true)
 	if err == nil && w.Found {
 		if w.Attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 			return nil, &moraine.Error{Op: "client.MkdirAll", Ref: path, Kind: moraine.NotDirectory}
@@ -112,7 +116,7 @@ func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.
 	if err != nil {
 		return nil, retry.Wrap("client.MkdirAll", path, err)
 	}
-	a, err := c.mkdir(ctx, path, w, mode, false)
+	a, err := mkdir(ctx, c.meta, path, w, mode, false)
 	if err == nil && a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		err = &moraine.Error{Op: "client.MkdirAll", Ref: path, Kind: moraine.NotDirectory}
 	}
@@ -130,7 +134,7 @@ func parentOf(p string) (up, last string) {
 
 // Symlink makes a symbolic link to target.
 func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, error) {
-	w, err := c.entry(ctx, path)
+	w, err := c.paths.entry(ctx, path)
 	if err != nil {
 		return nil, retry.Wrap("client.Symlink", path, err)
 	}
@@ -141,7 +145,7 @@ func (c *Client) Symlink(ctx context.Context, target, path string) (*wire.Attr, 
 
 // Remove removes a file, a symbolic link or an empty directory.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	w, err := c.entry(ctx, path)
+	w, err := c.paths.entry(ctx, path)
 	if err == nil && !w.Found {
 		err = &moraine.Error{Kind: moraine.NotFound}
 	}
@@ -170,7 +174,7 @@ type RemoveAllOptions struct {
 
 // RemoveAllWith is RemoveAll with options.
 func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllOptions) error {
-	w, err := c.entry(ctx, path)
+	w, err := c.paths.entry(ctx, path)
 	if retry.IsKind(err, moraine.NotFound) || (err == nil && !w.Found) {
 		return nil
 	}
@@ -202,14 +206,14 @@ type RenameOptions struct {
 
 // Rename moves an entry.
 func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions) error {
-	src, err := c.entry(ctx, from)
+	src, err := c.paths.entry(ctx, from)
 	if err == nil && !src.Found {
 		err = &moraine.Error{Kind: moraine.NotFound}
 	}
 	if err != nil {
 		return retry.Wrap("client.Rename", from, err)
 	}
-	dst, err := c.entry(ctx, to)
+	dst, err := c.paths.entry(ctx, to)
 	if err != nil {
 		return retry.Wrap("client.Rename", to, err)
 	}
@@ -222,7 +226,7 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 // SetAttr changes the attributes that set.Valid names (bits of
 // wire.SetAttrField). set.Inode is filled in.
 func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*wire.Attr, error) {
-	a, err := c.find(ctx, path, true)
+	a, err := c.paths.find(ctx, path, true)
 	if err != nil {
 		return nil, retry.Wrap("client.SetAttr", path, err)
 	}
@@ -238,7 +242,7 @@ const readDirPage = 500
 // is the last thing that it yields.
 func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEntry, error] {
 	return func(yield func(*wire.DirEntry, error) bool) {
-		a, err := c.find(ctx, path, true)
+		a, err := c.paths.find(ctx, path, true)
 		if err != nil {
 			yield(nil, retry.Wrap("client.ReadDir", path, err))
 			return

@@ -24,11 +24,11 @@ type Reader struct {
 
 // OpenFile opens a regular file for reading, through symbolic links.
 func (c *Client) OpenFile(ctx context.Context, path string) (*Reader, error) {
-	a, err := c.find(ctx, path, true)
+	a, err := c.paths.find(ctx, path, true)
 	if err != nil {
 		return nil, retry.Wrap("client.Open", path, err)
 	}
-	return c.open(path, a)
+	return openAttr(c, path, a)
 }
 
 // Open opens a regular file, linked or not, by its number.
@@ -37,14 +37,15 @@ func (n Inodes) Open(ctx context.Context, inode moraine.InodeID) (*Reader, error
 	if err != nil {
 		return nil, retry.Wrap("client.Open", inode.String(), err)
 	}
-	r, err := n.c.open(inode.String(), a)
+	r, err := openAttr(n.c, inode.String(), a)
 	if err == nil {
 		r.extents.Job = stripeio.JobOf(ctx)
 	}
 	return r, err
 }
 
-func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {
+// openAttr returns a reader of the file that a describes, if it is a regular one.
+func openAttr(c *Client, ref string, a *wire.Attr) (*Reader, error) {
 	switch a.Type {
 	case wire.FileType_FILE_TYPE_REGULAR:
 	case wire.FileType_FILE_TYPE_DIRECTORY:
@@ -52,11 +53,11 @@ func (c *Client) open(ref string, a *wire.Attr) (*Reader, error) {
 	default:
 		return nil, &moraine.Error{Op: "client.Open", Ref: ref, Kind: moraine.InvalidArgument}
 	}
-	return c.newReader(ref, a, stripeio.NewExtentMap(c.io, a.Inode, a.Generation)), nil
+	return newReader(c, ref, a, stripeio.NewExtentMap(c.io, a.Inode, a.Generation)), nil
 }
 
 // newReader returns a reader of the generation that extents is of.
-func (c *Client) newReader(ref string, a *wire.Attr, extents *stripeio.ExtentMap) *Reader {
+func newReader(c *Client, ref string, a *wire.Attr, extents *stripeio.ExtentMap) *Reader {
 	r := &Reader{c: c, ref: ref, attr: a, extents: extents}
 	r.ahead = newReadahead(r)
 	return r

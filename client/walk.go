@@ -24,18 +24,18 @@ const maxDepth = 4096
 // error of fn ends the walk and is returned as it is. What is removed during
 // the walk is passed over.
 func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error {
-	a, err := c.find(ctx, root, false)
+	a, err := c.paths.find(ctx, root, false)
 	if err != nil {
 		return retry.Wrap("client.Walk", root, err)
 	}
-	err = c.walkTree(ctx, path.Clean("/"+root), a, fn, 0)
+	err = walkTree(ctx, c, path.Clean("/"+root), a, fn, 0)
 	if errors.Is(err, SkipDir) {
 		return nil
 	}
 	return err
 }
 
-func (c *Client) walkTree(ctx context.Context, at string, a *wire.Attr, fn func(string, *wire.Attr) error, depth int) error {
+func walkTree(ctx context.Context, c *Client, at string, a *wire.Attr, fn func(string, *wire.Attr) error, depth int) error {
 	if err := fn(at, a); err != nil || a.Type != wire.FileType_FILE_TYPE_DIRECTORY {
 		return err
 	}
@@ -49,7 +49,7 @@ func (c *Client) walkTree(ctx context.Context, at string, a *wire.Attr, fn func(
 		if err != nil {
 			return retry.Wrap("client.Walk", at, err)
 		}
-		err = c.walkTree(ctx, path.Join(at, e.Name), e.Attr, fn, depth+1)
+		err = walkTree(ctx, c, path.Join(at, e.Name), e.Attr, fn, depth+1)
 		if err != nil && !errors.Is(err, SkipDir) {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
+	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -57,14 +58,14 @@ var eventKinds = map[wire.WatchKind]EventKind{
 // it yields: the directory is gone, or may not be seen.
 func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		a, err := c.find(ctx, path, true)
+		a, err := c.paths.find(ctx, path, true)
 		if err != nil {
 			yield(Event{}, retry.Wrap("client.Watch", path, err))
 			return
 		}
 		after, incarnation := uint64(0), uint64(0)
 		for try := 0; ; try++ {
-			r, err := c.watchOnce(ctx, &wire.Watch{Directory: a.Inode, After: after, Incarnation: incarnation})
+			r, err := watchOnce(ctx, c.meta, &wire.Watch{Directory: a.Inode, After: after, Incarnation: incarnation})
 			switch {
 			case err == nil:
 				try = -1
@@ -88,9 +89,9 @@ func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error]
 	}
 }
 
-func (c *Client) watchOnce(ctx context.Context, op *wire.Watch) (*wire.WatchReply, error) {
+func watchOnce(ctx context.Context, meta *session.Conn, op *wire.Watch) (*wire.WatchReply, error) {
 	op.WaitMillis = uint32(watchWait.Milliseconds())
-	resp, err := c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
+	resp, err := meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Watch{Watch: op}})
 	if err == nil && resp.GetWatch() == nil {
 		err = retry.BadReply("watch")
 	}

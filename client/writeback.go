@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
+	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -400,16 +401,16 @@ const commitAge = 3 * time.Second
 
 // flushOld has all that was written some time ago sent and committed, until ctx
 // ends.
-func (c *Client) flushOld(ctx context.Context) {
+func (s *contents) flushOld(ctx context.Context, clk clock.Clock) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.clock.After(time.Second):
+		case <-clk.After(time.Second):
 		}
-		for _, ct := range c.contents.all() {
+		for _, ct := range s.all() {
 			ct.flushIfOld()
-			c.contents.letGo(ct)
+			s.letGo(ct)
 		}
 	}
 }
