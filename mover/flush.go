@@ -80,7 +80,7 @@ func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded 
 	}
 	if in.GetCompleting() {
 		info, err := f.deps.Bucket.Head(ctx, object.Ref{Key: in.GetKey()})
-		if err != nil && !errors.Is(err, moraine.NotFound) {
+		if err != nil && !errors.Is(err, moraine.NotFound) && !errors.Is(err, moraine.Corrupt) {
 			return false, err
 		}
 		if err == nil && f.isOurs(info, in) {
@@ -113,7 +113,10 @@ func (f *flushing) wasKept(ctx context.Context) (bool, error) {
 	if old == nil || old.GetKept() || old.GetEtag() == "" {
 		return false, nil
 	}
-	if _, err := f.deps.Bucket.Head(ctx, refOf(old)); !isGone(err) {
+	switch _, err := f.deps.Bucket.Head(ctx, refOf(old)); {
+	case errors.Is(err, moraine.Corrupt):
+		return false, nil // it is there, and damaged
+	case !isGone(err):
 		return false, err
 	}
 	f.task.KeepKey = f.keptKey(old)
@@ -142,6 +145,9 @@ func (f *flushing) keep(ctx context.Context) error {
 		if there, headErr := f.deps.Bucket.Head(ctx, object.Ref{Key: dst}); headErr == nil {
 			info, err = there, nil
 		}
+	}
+	if errors.Is(err, moraine.Corrupt) {
+		return errors.Join(f.fault(moraine.Corrupt, "the object at %s is damaged in the bucket, and files still have bytes in it alone (`moraine cluster lost`): %w", old.GetKey(), err), f.end(ctx))
 	}
 	var verified wire.Verified
 	if err == nil && info.Size == int64(old.GetSize()) {

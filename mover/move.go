@@ -246,6 +246,13 @@ func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (the
 	switch {
 	case isGone(err):
 		return false, nil // what is there is not ours
+	case errors.Is(err, moraine.Corrupt):
+		// Whose it is the store cannot say. The record of this cluster has it at that key, and
+		// left there it would be in the way of the next file. The local bucket, which is
+		// what answers so, moves such a file aside.
+		w.deps.Log.Warn("an object that is damaged in the bucket is deleted", "bucket", w.deps.Bucket.Name(), "key", at.Key, "err", err)
+		err := w.deps.Bucket.Delete(ctx, object.Ref{Key: at.Key})
+		return err == nil, err
 	case err != nil:
 		return false, object.MakeError(moraine.KindOf(err), true, err) // a HEAD changes nothing
 	case version != "" && info.Version != version || !w.isClusters(info):

@@ -67,10 +67,20 @@ func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
 	if errors.Is(err, moraine.NotFound) {
 		return object.Condition{Free: true}, nil
 	}
+	recorded := f.task.GetObject()
+	if errors.Is(err, moraine.Corrupt) {
+		// The store cannot tell whose it is. Where the record says that the key is ours, an
+		// upload that replaces it is what heals it: nothing has bytes in it alone, else it
+		// would have been moved first.
+		if recorded != nil && !recorded.GetKept() && recorded.GetKey() == f.key || f.task.GetOverwrite() {
+			return object.Condition{}, nil
+		}
+		return object.Condition{}, f.fault(moraine.Exists, "an object that is damaged is at s3://%s/%s, and this cluster has no record of it, so that it is not overwritten: delete it, or let flushes of that directory replace such objects by `moraine policy set --foreign overwrite` (%w)",
+			f.deps.Bucket.Name(), f.key, err)
+	}
 	if err != nil {
 		return object.Condition{}, err
 	}
-	recorded := f.task.GetObject()
 	ours := recorded != nil && (recorded.GetEtag() == "" || recorded.GetEtag() == info.ETag) ||
 		strings.HasPrefix(info.Meta[uploadTag], f.mark()+"-")
 	if !(ours && f.isClusters(info)) && !f.task.GetOverwrite() {

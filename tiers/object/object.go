@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 
 	"github.com/minio/minio-go/v7"
@@ -48,7 +49,7 @@ func (i *Info) Is(size uint64, crc uint32) error {
 }
 
 // Head describes the object at a key, or its version if r has one. It returns
-// NotFound if there is none.
+// NotFound if there is none, and Corrupt if the store says that it is damaged (BadDigest).
 func (b *Bucket) Head(ctx context.Context, r Ref) (Info, error) {
 	var info Info
 	err := b.do(ctx, "head", r.Key, func(ctx context.Context) error {
@@ -60,9 +61,28 @@ func (b *Bucket) Head(ctx context.Context, r Ref) (Info, error) {
 		if err == nil {
 			info = infoOf(r.Key, o)
 		}
-		return err
+		return b.explain(ctx, r, err)
 	})
 	return info, err
+}
+
+// explain returns the error of a HEAD that the store refused as a bad request. The answer to
+// a HEAD has no body that says why, such as that the object is damaged: that to a GET has.
+func (b *Bucket) explain(ctx context.Context, r Ref, err error) error {
+	var said minio.ErrorResponse
+	if !errors.As(err, &said) || said.StatusCode != http.StatusBadRequest {
+		return err
+	}
+	opts := minio.GetObjectOptions{VersionID: r.Version}
+	if err := errors.Join(opts.SetRange(0, 0), match(&opts, r)); err != nil {
+		return err
+	}
+	body, _, _, why := b.core.GetObject(ctx, b.cfg.Bucket, r.Key, opts)
+	if why == nil {
+		_ = body.Close() // of an object that is there: the HEAD said what it said
+		return err
+	}
+	return why
 }
 
 func match(opts *minio.GetObjectOptions, r Ref) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -100,6 +101,15 @@ func answer(err error) error {
 		return s3err.GetAPIError(s3err.ErrEntityTooLarge)
 	}
 	return s3err.APIError{Code: "InternalError", Description: err.Error(), HTTPStatusCode: 500}
+}
+
+// damaged is answer for a read of an object whose record may be damaged.
+func damaged(err error) error {
+	if moraine.KindOf(err) == moraine.Corrupt {
+		return s3err.APIError{Code: "BadDigest", HTTPStatusCode: http.StatusBadRequest,
+			Description: "the object is damaged: put it again, or delete it (" + err.Error() + ")"}
+	}
+	return answer(err)
 }
 
 // upload is answer for a missing upload.
@@ -204,7 +214,7 @@ func (b *backend) HeadObject(_ context.Context, in *s3.HeadObjectInput) (*s3.Hea
 	}
 	r, err := b.store.Head(str(in.Key))
 	if err != nil {
-		return nil, answer(err)
+		return nil, damaged(err)
 	}
 	if v := str(in.VersionId); v != "" && v != "null" {
 		return nil, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, v)
@@ -241,7 +251,7 @@ func (b *backend) GetObject(rc context.Context, in *s3.GetObjectInput) (*s3.GetO
 	}
 	r, f, err := b.store.Get(str(in.Key))
 	if err != nil {
-		return nil, answer(err)
+		return nil, damaged(err)
 	}
 	err = check(r, in.IfMatch, in.IfNoneMatch, in.IfModifiedSince, in.IfUnmodifiedSince)
 	var off, n int64
@@ -304,7 +314,7 @@ func (b *backend) source(header string, ifMatch, ifNoneMatch *string, modified, 
 	}
 	r, f, err := b.store.Get(key)
 	if err != nil {
-		return r, nil, answer(err)
+		return r, nil, damaged(err)
 	}
 	if err := check(r, ifMatch, ifNoneMatch, modified, unmodified); err != nil {
 		if errors.Is(err, s3err.GetAPIError(s3err.ErrNotModified)) {

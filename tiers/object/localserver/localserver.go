@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -71,8 +72,8 @@ const (
 )
 
 // Run serves until ctx ends, and returns after the running requests. Only one Run
-// may be active in a process.
-func Run(ctx context.Context, cfg Config) error {
+// may be active in a process. It logs the objects that are damaged.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return &moraine.Error{Op: "object-server", Kind: moraine.InvalidArgument, Err: err}
@@ -93,6 +94,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer store.Close()
+	for _, f := range store.Damaged() {
+		log.Error("the record of an object is damaged: its key answers BadDigest until it is put again or deleted", "file", f.Path, "err", f.Damage)
+	}
 	places := versity.NewPlaces(maxConnections)
 	return embedgw.RunVersityGW(ctx, &backend{store: store, bucket: cfg.Bucket, made: time.Now(), places: places}, &embedgw.Config{
 		RootUserAccess: keys.Access, RootUserSecret: keys.Secret, Ports: []string{cfg.Listen},

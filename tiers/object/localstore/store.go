@@ -50,6 +50,7 @@ const (
 const (
 	objectsDir = "objects"
 	uploadsDir = "uploads"
+	damagedDir = "damaged"
 	tempSuffix = ".new"
 )
 
@@ -93,7 +94,7 @@ type Options struct {
 
 // Open opens the store in a directory, which it makes if it is missing. A damaged
 // record affects only its own object: Head and Get return Corrupt, List omits it,
-// and a put or Delete of its key replaces it.
+// and a put or Delete of its key moves the file to the directory damaged.
 func Open(files vfs.FS, dir string, opts Options) (*Store, error) { return open(files, dir, opts, -1) }
 
 func open(files vfs.FS, dir string, opts Options, skip syncPoint) (*Store, error) {
@@ -120,7 +121,7 @@ func (s *Store) Close() error { return s.lock.Close() }
 
 // layout makes the directories of a store.
 func (s *Store) layout() error {
-	for _, d := range []string{objectsDir, uploadsDir} {
+	for _, d := range []string{objectsDir, uploadsDir, damagedDir} {
 		if err := s.fs.MkdirAll(path.Join(s.dir, d)); err != nil {
 			return err
 		}
@@ -242,6 +243,9 @@ func (s *Store) publish(f *written, cond Condition) error {
 		return f.drop(s, err)
 	}
 	defer s.begin(key)()
+	if err := s.moveAside(key); err != nil {
+		return f.drop(s, err)
+	}
 	if err := s.fs.Rename(f.path, s.objectFile(key)); err != nil {
 		return f.drop(s, s.failed("put", key, err))
 	}
@@ -251,6 +255,27 @@ func (s *Store) publish(f *written, cond Condition) error {
 	delete(s.damaged, s.objectFile(key))
 	s.mu.Unlock()
 	return s.failed("put", key, s.syncChange(syncName, key))
+}
+
+// moveAside gives the file of a key a name below damaged, where its record is damaged: its bytes
+// may be whole, and a person may want them. The caller holds changes, and has the key marked
+// as changing. If we stop after it, the key is free, as it was for all who read it.
+func (s *Store) moveAside(key string) error {
+	file := s.objectFile(key)
+	s.mu.Lock()
+	damage := s.damaged[file]
+	s.mu.Unlock()
+	if damage == nil {
+		return nil
+	}
+	aside := path.Join(s.dir, damagedDir, fmt.Sprintf("%s-%d", path.Base(file), s.now().UnixNano()))
+	if err := s.fs.Rename(file, aside); err != nil {
+		return s.failed("move aside", key, err)
+	}
+	s.mu.Lock()
+	delete(s.damaged, file)
+	s.mu.Unlock()
+	return s.failed("move aside", key, s.broken(s.fs.SyncDir(path.Join(s.dir, damagedDir))))
 }
 
 // allows evaluates a condition.
@@ -269,6 +294,17 @@ func (s *Store) allows(key string, cond Condition) error {
 		return &moraine.Error{Op: "localstore.put", Ref: key, Kind: moraine.Conflict, Err: errors.New("object at the key is damaged")}
 	}
 	return nil
+}
+
+// Damaged returns the files of objects with damaged records and the reasons, in order.
+func (s *Store) Damaged() []FileInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []FileInfo
+	for _, file := range slices.Sorted(maps.Keys(s.damaged)) {
+		out = append(out, FileInfo{Path: file, Damage: s.damaged[file]})
+	}
+	return out
 }
 
 // Head returns the record of an object. It returns Corrupt if the file is damaged,
@@ -327,7 +363,11 @@ func (s *Store) Delete(key, etag string) error {
 		return &moraine.Error{Op: "localstore.delete", Ref: key, Kind: moraine.Conflict, Err: errors.New("object at the key has another ETag")}
 	}
 	defer s.begin(key)()
-	if err := s.fs.Remove(s.objectFile(key)); err != nil {
+	if damaged != nil {
+		if err := s.moveAside(key); err != nil {
+			return err
+		}
+	} else if err := s.fs.Remove(s.objectFile(key)); err != nil {
 		return s.failed("delete", key, err)
 	}
 	s.mu.Lock()

@@ -58,6 +58,7 @@ type stored struct {
 	meta    map[string]string
 	version string // of a versioned bucket
 	marker  bool   // a delete marker
+	damaged bool   // the store cannot read its record
 }
 
 // versions are the current and earlier objects of a key; the last is current. A
@@ -211,6 +212,14 @@ func (m *Memory) Spoil(key string) {
 	o.data[len(o.data)/2] ^= 1
 }
 
+// Damage damages the record of the object at a key, so that the store cannot read it.
+func (m *Memory) Damage(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.objects[key]
+	v[len(v)-1].damaged = true
+}
+
 // Put writes a key, as a foreign program does.
 func (m *Memory) Put(key string, data []byte) {
 	m.mu.Lock()
@@ -273,6 +282,8 @@ func (m *Memory) find(r object.Ref) (stored, error) {
 	switch {
 	case !ok:
 		return o, missing("key")
+	case o.damaged:
+		return o, object.MakeError(moraine.Corrupt, true, errors.New("the record is damaged"))
 	case r.ETag != "" && r.ETag != o.etag:
 		return o, object.MakeError(moraine.Conflict, true, fmt.Errorf("key has ETag %s", o.etag))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -39,7 +40,7 @@ func childOf() func() int {
 	switch os.Getenv(roleVariable) {
 	case roleServer:
 		return func() int {
-			err := localserver.Run(context.Background(), localserver.Config{Dir: os.Getenv(dirVariable), Listen: os.Getenv(addrVariable), Bucket: bucketName})
+			err := localserver.Run(context.Background(), localserver.Config{Dir: os.Getenv(dirVariable), Listen: os.Getenv(addrVariable), Bucket: bucketName}, slog.New(slog.DiscardHandler))
 			fmt.Fprintln(os.Stderr, "object server:", err)
 			return 1
 		}

@@ -99,7 +99,11 @@ to DATA/keys: the access key, and below it the secret key.`,
 			if cfg.Dir == "" {
 				return cli.UsageError("no directory for the objects: give --data DIR")
 			}
-			return serve.IgnoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg))
+			log, err := env.Log()
+			if err != nil {
+				return err
+			}
+			return serve.IgnoreEnd(cmd.Context(), localserver.Run(cmd.Context(), cfg, log))
 		},
 	}
 	f := cmd.Flags()
