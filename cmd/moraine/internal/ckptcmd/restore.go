@@ -61,7 +61,7 @@ func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, 
 	var k *ckpt.Checkpoint
 	if fallback {
 		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
-			fmt.Fprintf(env.Err, "skipped step %d of %s: %v\n", s.Step, l, err)
+			fmt.Fprintf(env.Err, "skipped step %d of %s: %v\n", s.Step, l, cli.Visible(err.Error()))
 		})
 	} else if k, err = run.Resolve(ctx, ckpt.ResolveOptions{Step: choice.step, Exact: choice.given}); err == nil {
 		err = restore(k)
@@ -90,7 +90,7 @@ func warnOfLost(ctx context.Context, env *cli.Env, c *cli.Connection, run *ckpt.
 	for _, s := range steps {
 		newer := s.Attempt > latest.Attempt || s.Attempt == latest.Attempt && s.Step > latest.Step
 		if newer && s.State == wire.StepState_STEP_STATE_LOST {
-			fmt.Fprintf(env.Err, "step %d of %s is newer and lost: %s\n", s.Step, l, s.Reason)
+			fmt.Fprintf(env.Err, "step %d of %s is newer and lost: %s\n", s.Step, l, cli.Visible(s.Reason))
 		}
 	}
 	return err

@@ -27,7 +27,7 @@ func ErrorLines(err error) []string {
 	if hint := hintOf(err); hint != "" && !strings.Contains(text, hint) {
 		text += "; " + hint
 	}
-	return []string{text}
+	return []string{Visible(text)}
 }
 
 // split returns the errors that errors.Join combined, nil for any other error.

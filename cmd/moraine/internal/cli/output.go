@@ -30,7 +30,7 @@ func PrintTable(w io.Writer, header table.Row, rows []table.Row) {
 	style.Box.PaddingRight = "  "
 	t.SetStyle(style)
 	t.AppendHeader(header)
-	t.AppendRows(rows)
+	t.AppendRows(visibleRows(rows))
 	t.Render()
 }
 
@@ -149,7 +149,7 @@ func (b *Bar) Finish(err error) {
 // Note prints a line for people, but not with --json.
 func (env *Env) Note(format string, args ...any) {
 	if !env.Global.JSON {
-		fmt.Fprintf(env.Out, format+"\n", args...)
+		fmt.Fprintf(env.Out, format+"\n", visibleArgs(args)...)
 	}
 }
 
@@ -162,6 +162,7 @@ func (b *Bar) SetDone(n int64) {
 
 // Log prints a line, above the bar where there is one.
 func (b *Bar) Log(w io.Writer, line string) {
+	line = Visible(line)
 	if b == nil {
 		fmt.Fprintln(w, line)
 		return
