@@ -90,6 +90,9 @@ func (v *view) confine(sc scope, resp *wire.MetaResponse) error {
 			if err := v.confineObject(sc, o.Object); err != nil {
 				return err
 			}
+			if o.Object.GetKey() == "" {
+				o.Error = "" // of the store, which may name the key
+			}
 		}
 	}
 	return nil
@@ -148,7 +151,9 @@ func (v *view) confineJob(sc scope, j *wire.Job) error {
 	if ofFile(j.Kind) {
 		path = path[strings.LastIndexByte(path, '/')+1:]
 	}
-	j.Subject = clip(path, moraine.MaxNameLen)
+	if path = clip(path, moraine.MaxNameLen); j.Subject != path {
+		j.Subject, j.Error = path, "" // it may name the file as it was called
+	}
 	return err
 }
 

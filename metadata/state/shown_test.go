@@ -52,7 +52,7 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 		reads[fmt.Sprint("usage ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: f}}}
 		reads[fmt.Sprint("policy ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: f}}}
 		o := y.objectOf(f)
-		y.report(o, &wire.ObjectCheck{State: missingState})
+		y.report(o, &wire.ObjectCheck{State: missingState, Error: "no such key: sekrit"})
 		reads[fmt.Sprint("object ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: o.Id}}}
 	}
 	for _, j := range jobs {
