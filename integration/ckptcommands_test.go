@@ -11,6 +11,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // tensorOf makes a safetensors file of one tensor of random bytes.
@@ -84,11 +85,18 @@ func TestCheckpointCommands(t *testing.T) {
 		require.True(t, bytes.Contains(got, want), "the tensor of step 1")
 	}
 	dir := t.TempDir()
+	umask := unix.Umask(0o077) // as a user has it whose files are nobody else's business
 	o := invoke(t, env, "ckpt", "restore", run, dir, "--fallback")
+	unix.Umask(umask)
 	require.Zero(t, o.code, o.stderr)
 	require.Contains(t, o.stderr, "step 2 of", "the command names the step that it skips")
 	require.Contains(t, o.stderr, "skipped step 2")
 	restored(dir)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	info, err := entries[0].Info()
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode(), "the umask bounds who may read what is restored")
 
 	// Readers have reported it: it is lost, and is latest no more.
 	var step2 map[string]any

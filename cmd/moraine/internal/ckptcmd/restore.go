@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+
+	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
@@ -14,7 +17,6 @@ import (
 	"github.com/morainefs/moraine/cmd/moraine/internal/filecmd"
 	"github.com/morainefs/moraine/internal/crc"
 	"github.com/morainefs/moraine/transport/wire"
-	"github.com/spf13/cobra"
 )
 
 func newCkptRestoreCommand(env *cli.Env) *cobra.Command {
@@ -49,6 +51,7 @@ never one that the cluster knows to be lost; a warning names lost checkpoints th
 }
 
 func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, choice stepChoice, fallback bool) error {
+	mode := 0o644 &^ filecmd.ReadUmask()
 	run, c, err := openReader(ctx, env, l)
 	if err != nil {
 		return err
@@ -57,7 +60,7 @@ func ckptRestore(ctx context.Context, env *cli.Env, l cli.Location, dir string, 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	restore := func(k *ckpt.Checkpoint) error { return restoreFiles(ctx, env, c, l, dir, k) }
+	restore := func(k *ckpt.Checkpoint) error { return restoreFiles(ctx, env, c, l, dir, mode, k) }
 	var k *ckpt.Checkpoint
 	if fallback {
 		k, err = run.Restorable(ctx, ckpt.ResolveOptions{}, restore, func(s ckpt.StepInfo, err error) {
@@ -98,11 +101,11 @@ func warnOfLost(ctx context.Context, env *cli.Env, c *cli.Connection, run *ckpt.
 
 // restoreFiles copies all files of a checkpoint. It uses the step's own path, which no
 // later step takes.
-func restoreFiles(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Location, dir string, k *ckpt.Checkpoint) (err error) {
+func restoreFiles(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Location, dir string, mode fs.FileMode, k *ckpt.Checkpoint) (err error) {
 	b := env.StartBar("restored", bytesOf(k))
 	defer func() { b.Finish(err) }()
 	for n, f := range k.Files() {
-		if err := restoreFile(ctx, c, path.Join(l.Path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), f, b); err != nil {
+		if err := restoreFile(ctx, c, path.Join(l.Path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), mode, f, b); err != nil {
 			for _, before := range k.Files()[:n] {
 				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is of no use
 			}
@@ -122,8 +125,8 @@ func bytesOf(k *ckpt.Checkpoint) (total int64) {
 
 // restoreFile copies one file of a step to a local path. The file appears when it is
 // complete and its CRC is right.
-func restoreFile(ctx context.Context, c *cli.Connection, from, to string, f ckpt.FileInfo, b *cli.Bar) error {
-	return filecmd.WriteWhole(to, 0o644, func(tmp *os.File) error {
+func restoreFile(ctx context.Context, c *cli.Connection, from, to string, mode fs.FileMode, f ckpt.FileInfo, b *cli.Bar) error {
+	return filecmd.WriteWhole(to, mode, func(tmp *os.File) error {
 		sum := &crcWriter{}
 		if err := filecmd.CopyOut(ctx, c.Client, from, writers{tmp, sum}, b); err != nil {
 			return err

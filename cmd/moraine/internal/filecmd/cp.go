@@ -103,7 +103,7 @@ func copyAll(ctx context.Context, env *cli.Env, args []string, o copyOptions) (e
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(copiesAtOnce)
-	c := &copier{env: env, sessions: s, opts: o, umask: readUmask(), group: group}
+	c := &copier{env: env, sessions: s, opts: o, umask: ReadUmask(), group: group}
 	from, to := locations[:len(locations)-1], locations[len(locations)-1]
 	toDir, err := c.isDir(ctx, to)
 	if err != nil {
@@ -290,9 +290,9 @@ func (c *copier) mode(ctx context.Context, from cli.Location) (fs.FileMode, erro
 	return mode, nil
 }
 
-// readUmask returns the process's umask. The only way to read it is to set it, so this runs
+// ReadUmask returns the process's umask. The only way to read it is to set it, so this runs
 // before the process makes any file.
-func readUmask() fs.FileMode {
+func ReadUmask() fs.FileMode {
 	m := unix.Umask(0)
 	unix.Umask(m)
 	return fs.FileMode(m)
