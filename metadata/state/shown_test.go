@@ -31,10 +31,17 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 	tree := y.c.mkdir(foreign, "sekrit-tree")
 	jobs = append(jobs, y.queue(flushJob, tree)...)
 	y.rename(foreign, "sekrit-tree", a, "tree")
+	in := y.open(func(op *wire.OpenSession) { op.Scope = "/team/a" })
+	for _, f := range []uint64{linked, moved} {
+		y.report(y.objectOf(f), &wire.ObjectCheck{State: missingState, Error: "no such key: sekrit"})
+	}
+	bad := in.ok(in.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{}}}))
+	if s := bad.String(); len(bad.GetBadObjects().GetObjects()) != 2 || strings.Contains(s, "sekrit") {
+		t.Errorf("bad objects are %s", s)
+	}
 	y.write(linked, 90)
 	y.write(moved, 90)
 
-	in := y.open(func(op *wire.OpenSession) { op.Scope = "/team/a" })
 	reads := map[string]*wire.MetaRequest{
 		"walk the root": {Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Steps: true}}},
 		"walk up":       {Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: "tree/../../..", Steps: true}}},
@@ -44,7 +51,6 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 		"lookup":        {Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: a, Name: "linked"}}},
 		"list":          {Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: a}}},
 		"list lost":     {Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}},
-		"list bad":      {Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{}}},
 	}
 	for _, f := range []uint64{linked, moved} {
 		reads[fmt.Sprint("stat ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: f}}}
@@ -52,7 +58,6 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 		reads[fmt.Sprint("usage ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: f}}}
 		reads[fmt.Sprint("policy ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: f}}}
 		o := y.objectOf(f)
-		y.report(o, &wire.ObjectCheck{State: missingState, Error: "no such key: sekrit"})
 		reads[fmt.Sprint("object ", f)] = &wire.MetaRequest{Op: &wire.MetaRequest_GetObject{GetObject: &wire.GetObject{Object: o.Id}}}
 	}
 	for _, j := range jobs {
