@@ -6,10 +6,11 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Buffer is memory lent by a Pool, or by an arena. It has one owner at a time;
-// ownership moves by return, or by a call that says that it takes it.
+// Buffer is memory lent by a Pool, or by an arena. It has one owner at a time.
+// Ownership moves by return, or by a call whose comment says that it takes the
+// buffer.
 type Buffer struct {
-	pool     *Pool // nil: release gives it back
+	pool     *Pool // nil: release frees it
 	class    int
 	mem      []byte
 	bytes    []byte
@@ -17,16 +18,16 @@ type Buffer struct {
 	released atomic.Bool
 }
 
-// Foreign makes a Buffer of memory that no Pool has lent; release, which is called
-// once, gives it back. bytes must be as Buffer.Bytes says.
+// Foreign makes a Buffer from memory that no Pool has lent. release is called once
+// and frees the memory. bytes must be as Buffer.Bytes says.
 func Foreign(bytes []byte, release func()) *Buffer { return &Buffer{bytes: bytes, release: release} }
 
-// Bytes returns the memory: as long as was asked for, with capacity up to the
-// next multiple of moraine.BlockSize, at an address that is a multiple of it.
-// Its content is undefined at first. It must not be used after Release.
+// Bytes returns the memory: of the requested length, with capacity up to the next
+// multiple of moraine.BlockSize, at an address that is a multiple of it. Its
+// contents are undefined at first. It must not be used after Release.
 func (b *Buffer) Bytes() []byte { return b.bytes }
 
-// Held is how much of its Pool's memory the buffer takes; 0 for a Foreign one.
+// Held is how much of its Pool's memory the buffer uses; 0 for a Foreign one.
 func (b *Buffer) Held() int64 {
 	if b.pool == nil {
 		return 0
@@ -34,8 +35,8 @@ func (b *Buffer) Held() int64 {
 	return classSize(b.class)
 }
 
-// Release gives the buffer back. A second Release panics: two owners would
-// write over each other's bytes.
+// Release returns the buffer. A second Release panics: two owners would overwrite
+// each other's bytes.
 func (b *Buffer) Release() {
 	if b.released.Swap(true) {
 		panic("bufpool: buffer released twice")

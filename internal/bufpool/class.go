@@ -7,9 +7,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Size classes are 1, 2, 3 and 4 blocks, and then four steps to each doubling
-// (5, 6, 7, 8, 10, 12, 14, 16, 20 ... blocks): no buffer wastes more than a
-// fifth of itself.
+// Size classes are 1, 2, 3 and 4 blocks, and then four steps to each doubling (5,
+// 6, 7, 8, 10, 12, 14, 16, 20 ... blocks). So no buffer wastes more than a fifth of
+// itself.
 const classes = 46
 
 // classSize returns the bytes of a class.
@@ -21,11 +21,11 @@ func classSize(class int) int64 {
 	return int64(5+step) << doubling * moraine.BlockSize
 }
 
-// classOf returns the least class that holds n bytes.
+// classOf returns the smallest class that holds n bytes.
 func classOf(n int) (int, error) {
 	if n < 1 || n > MaxSize {
 		return 0, &moraine.Error{Op: "bufpool.Get", Kind: moraine.TooLarge,
-			Err: fmt.Errorf("a buffer of %d bytes: 1 to %d are lent", n, MaxSize)}
+			Err: fmt.Errorf("buffer of %d bytes is out of range: 1 to %d", n, MaxSize)}
 	}
 	blocks := (n + moraine.BlockSize - 1) / moraine.BlockSize
 	if blocks <= 4 {

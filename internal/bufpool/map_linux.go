@@ -9,8 +9,8 @@ func mapMemory(n int) ([]byte, error) {
 		return nil, err
 	}
 	if n >= 1<<20 {
-		// Huge pages make for fewer faults and fewer segments in a direct write.
-		// Where the kernel has none the advice is refused, and nothing is lost.
+		// With huge pages there are fewer faults, and fewer segments in a direct
+		// write. If the kernel has none, it refuses the advice without harm.
 		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	}
 	return mem, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// mapMemory returns n aligned bytes of the heap: enough for clients on systems
-// where no chunkserver runs.
+// mapMemory returns n aligned bytes of the heap. This suffices for clients on
+// systems on which no chunkserver runs.
 func mapMemory(n int) ([]byte, error) {
 	mem := make([]byte, n+moraine.BlockSize)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & (moraine.BlockSize - 1)

@@ -1,14 +1,15 @@
-// Package bufpool lends the buffers that chunks travel in: page-aligned, so
-// that they can go to a device with O_DIRECT, outside of the garbage-collected
-// heap, kept mapped between uses, and bounded in all, so that whoever asks for
-// one more than the budget waits. That wait is the backpressure of the data path.
+// Package bufpool lends the buffers in which chunks travel. They are page-aligned,
+// so that they can go to a device with O_DIRECT, and outside of the
+// garbage-collected heap. They stay mapped between uses. Their total is limited: a
+// caller that would exceed the limit waits. That wait is the backpressure of the
+// data path.
 //
-// It knows nothing of what the buffers hold: they come with whatever bytes they
-// had before, never cleared.
+// The package does not know the contents of the buffers: they are never cleared,
+// and hold their previous bytes.
 //
-// One path through it: Get waits for its bytes of the budget (in order of
-// arrival), takes a free buffer of the size class or maps one, and returns it;
-// Buffer.Release puts it back and wakes who waits.
+// One path through it: Get waits for its bytes of the limit (in order of arrival).
+// It takes a free buffer of the size class or maps one, and returns it.
+// Buffer.Release puts it back and wakes a waiting caller.
 package bufpool
 
 import (
@@ -21,17 +22,17 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// MaxSize is the largest buffer that a Pool lends, in bytes: a chunk of the
-// greatest size with its header fits.
+// MaxSize is the largest buffer that a Pool lends, in bytes: a chunk of the largest
+// size with its header fits.
 const MaxSize = moraine.MaxChunkSize + moraine.MaxChunkSize/4
 
-// Config bounds a Pool.
+// Config sets the limits of a Pool.
 type Config struct {
-	// LimitBytes bounds the bytes lent at any time, counted by size class, and
-	// the bytes kept mapped. Default 256 MiB; at least MaxSize.
+	// LimitBytes limits the bytes lent at any time, counted by size class, and the
+	// bytes kept mapped. Default 256 MiB; at least MaxSize.
 	LimitBytes int64
-	// Wait bounds and reports how long Get waits beside its context. The zero value
-	// bounds and reports nothing.
+	// Wait limits and reports how long Get waits, in addition to its context. The
+	// zero value neither limits nor reports.
 	Wait limit.Resource
 }
 
@@ -53,7 +54,7 @@ type Pool struct {
 	inUse, mapped, waiting atomic.Int64
 	waits                  atomic.Uint64
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	free   [classes][][]byte
 	closed bool
 }
@@ -64,9 +65,10 @@ func New(cfg Config) *Pool {
 	return &Pool{limit: cfg.LimitBytes, budget: limit.NewSemaphore(cfg.LimitBytes, cfg.Wait)}
 }
 
-// Get lends a buffer of n bytes, 1 to MaxSize, and waits while the pool's limit
-// is reached, as Config.Wait says. The caller owns it until Release. Errors: TooLarge,
-// Canceled (by ctx), Timeout (by ctx or Config.Wait), NoSpace (the machine has no memory to map).
+// Get lends a buffer of n bytes, 1 to MaxSize. While the pool's limit is reached,
+// it waits as Config.Wait says. The caller owns the buffer until Release. Errors:
+// TooLarge, Canceled (by ctx), Timeout (by ctx or Config.Wait), NoSpace (the
+// machine has no memory to map).
 func (p *Pool) Get(ctx context.Context, n int) (*Buffer, error) {
 	class, err := classOf(n)
 	if err != nil {
@@ -85,8 +87,8 @@ func (p *Pool) Get(ctx context.Context, n int) (*Buffer, error) {
 	return p.lend(class, n)
 }
 
-// TryGet is Get without the wait: nil where the limit is reached, where n is
-// out of range, and where the machine has no memory.
+// TryGet is Get without the wait. It returns nil if the limit is reached, if n is
+// out of range, and if the machine has no memory.
 func (p *Pool) TryGet(n int) *Buffer {
 	class, err := classOf(n)
 	if err != nil || !p.budget.TryAcquire(classSize(class)) {
@@ -99,7 +101,7 @@ func (p *Pool) TryGet(n int) *Buffer {
 	return b
 }
 
-// lend finds or maps memory for a buffer whose bytes of the budget are taken.
+// lend finds or maps memory for a buffer whose bytes of the limit are taken.
 func (p *Pool) lend(class, n int) (*Buffer, error) {
 	size := classSize(class)
 	mem := p.takeFree(class)
@@ -131,7 +133,7 @@ func (p *Pool) takeFree(class int) []byte {
 }
 
 // shrinkFor counts size more bytes as mapped, and unmaps free buffers of other
-// classes until all that is mapped is within the limit: what is lent always is.
+// classes until the mapped bytes are within the limit. The lent bytes always are.
 func (p *Pool) shrinkFor(size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +147,7 @@ func (p *Pool) shrinkFor(size int64) {
 	}
 }
 
-// unmap gives memory back to the system.
+// unmap returns memory to the system.
 func (p *Pool) unmap(mem []byte) {
 	if err := unmapMemory(mem); err != nil {
 		panic(fmt.Sprintf("bufpool: unmap %d bytes: %v", len(mem), err))
@@ -153,8 +155,8 @@ func (p *Pool) unmap(mem []byte) {
 	p.mapped.Add(-int64(len(mem)))
 }
 
-// Close unmaps what is free; buffers still lent stay good and are unmapped when
-// released. A closed pool may still lend; it then keeps nothing.
+// Close unmaps free buffers. Buffers still lent stay valid and are unmapped when
+// released. A closed pool may still lend; it then keeps no buffers.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,7 @@
-// Package claim lets one caller at a time have a thing of a name: of all who want
-// the same, one does its work, and the others wait. Names that nobody has cost
-// nothing.
+// Package claim gives one caller at a time exclusive use of a name; other callers
+// that want the same name wait. A name without a claim costs nothing. One path
+// through it: Set.Take waits for the name, the caller does its work, and Set.Drop
+// lets the next caller continue.
 package claim
 
 import (
@@ -8,14 +9,14 @@ import (
 	"sync"
 )
 
-// Set is what is claimed. The zero Set is ready; its methods may be called
+// Set is the claimed names. The zero Set is ready; its methods may be called
 // concurrently.
 type Set[K comparable] struct {
 	mu   sync.Mutex
 	held map[K]chan struct{} // closed when the claim ends
 }
 
-// Take waits until nobody else holds the name. The only error is ctx's.
+// Take waits until no other caller holds the name. The only error is ctx's.
 func (c *Set[K]) Take(ctx context.Context, name K) error {
 	for {
 		c.mu.Lock()

@@ -1,16 +1,18 @@
-// Package clock is the seam for time: components take a Clock from their Deps,
-// so that tests can run hours in milliseconds. Only monotonic differences of
-// Now matter to correctness; wall time is for people and for mtime.
+// Package clock is the seam for time: components take a Clock from their Deps, so
+// that tests can run hours in milliseconds. Correctness depends only on monotonic
+// differences of Now; wall time is for people and for mtime. One path through it: a
+// component calls Now of its Clock, later Since of that time, and After or
+// NewTicker to wait.
 package clock
 
 import "time"
 
 // Clock tells the time and makes timers. All methods may be called concurrently.
 type Clock interface {
-	// Now returns the present time, with a monotonic reading.
+	// Now returns the current time, with a monotonic reading.
 	Now() time.Time
-	// Since returns the time that has passed since t, which Now returned. It
-	// costs half of what Now does, which reads the wall clock, too.
+	// Since returns the time since t, which Now returned. It costs half of Now,
+	// which also reads the wall clock.
 	Since(t time.Time) time.Duration
 	// After returns a channel that gets the time once, d from now.
 	After(d time.Duration) <-chan time.Time
@@ -19,7 +21,7 @@ type Clock interface {
 }
 
 // System is the machine's clock. Inside a testing/synctest bubble it is the
-// bubble's.
+// bubble's clock.
 type System struct{}
 
 // Now implements Clock.
@@ -34,8 +36,8 @@ func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
 // NewTicker implements Clock.
 func (System) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }
 
-// Timed is a Clock that calls functions. It is optional: what uses it does without where
-// a Clock is none.
+// Timed is a Clock that calls functions. It is optional: its users work without it
+// if a Clock does not have it.
 type Timed interface {
 	// AfterFunc calls fn, in a goroutine of its own, d from now, unless the timer
 	// is stopped before.

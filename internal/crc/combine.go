@@ -7,13 +7,13 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A CRC is the remainder of a polynomial over GF(2), kept with its coefficients
-// reflected: bit 31 is x^0, bit 0 is x^31. Appending n bytes to what was summed
-// multiplies the remainder by x^(8n) modulo the Castagnoli polynomial; since the
-// pre- and post-inversions cancel, crc(a||b) = crc(a)·x^(8·len(b)) xor crc(b).
+// A CRC is the remainder of a polynomial over GF(2), stored with reflected
+// coefficients: bit 31 is x^0, bit 0 is x^31. Appending n bytes multiplies the
+// remainder by x^(8n) modulo the Castagnoli polynomial. Since the pre- and
+// post-inversions cancel, crc(a||b) = crc(a)·x^(8·len(b)) xor crc(b).
 
-// Combine returns the sum of a||b, where a and b are the sums of the two parts
-// and lenB, which must not be negative, is the length of the second in bytes.
+// Combine returns the checksum of a||b, where a and b are the checksums of the two
+// parts. lenB, which must not be negative, is the length of the second in bytes.
 func Combine(a, b uint32, lenB int64) uint32 {
 	if lenB < 0 {
 		panic("crc: negative length")
@@ -56,8 +56,8 @@ func powerOfX(n uint64) uint32 {
 	return power
 }
 
-// shift is the operator "followed by n bytes" for one n: four look-ups instead
-// of a multiplication.
+// shift is the operator "followed by n bytes" for one n: four look-ups instead of a
+// multiplication.
 type shift [4][256]uint32
 
 // shiftBlock is the shift by one block.

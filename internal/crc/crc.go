@@ -1,12 +1,11 @@
-// Package crc computes the CRC32C (Castagnoli) sums that Moraine keeps beside
-// all stored bytes, and combines sums of pieces into the sum of the whole, so
-// that no byte is summed twice.
+// Package crc computes the CRC32C (Castagnoli) checksums that Moraine stores with
+// all bytes. It combines checksums of pieces into the checksum of the whole, so
+// that no byte is checksummed twice. It does no I/O and has no state. All functions
+// may be called concurrently.
 //
-// It does no I/O and keeps no state. All functions may be called concurrently.
-//
-// One path through it: a receiver calls Blocks on each piece of a chunk while
-// the piece is in cache, and CombineBlocks at the end gives the chunk's sum
-// without another look at the bytes.
+// One path through it: a receiver calls Blocks on each piece of a chunk while the
+// piece is in the processor's cache. At the end CombineBlocks computes the chunk's
+// checksum without reading the bytes again.
 package crc
 
 import (
@@ -18,14 +17,14 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Sum returns the CRC32C of p. The sum of no bytes is 0.
+// Sum returns the CRC32C of p. The checksum of no bytes is 0.
 func Sum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
-// Update returns the sum of a||p, where crc is the sum of a.
+// Update returns the checksum of a||p, where crc is the checksum of a.
 func Update(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
 
-// Blocks appends to dst the sum of each moraine.BlockSize bytes of p, the last
-// of which may be fewer, and returns it. No bytes have no blocks.
+// Blocks appends to dst the checksum of each moraine.BlockSize bytes of p, of which
+// the last block may be shorter, and returns it. No bytes have no blocks.
 func Blocks(dst []uint32, p []byte) []uint32 {
 	for len(p) > moraine.BlockSize {
 		dst = append(dst, Sum(p[:moraine.BlockSize]))
@@ -37,13 +36,13 @@ func Blocks(dst []uint32, p []byte) []uint32 {
 	return dst
 }
 
-// BlockCount returns how many sums Blocks makes of total bytes.
+// BlockCount returns how many checksums Blocks makes of total bytes.
 func BlockCount(total int64) int {
 	return int((total + moraine.BlockSize - 1) / moraine.BlockSize)
 }
 
-// CombineBlocks returns the sum of total bytes whose blocks have the sums
-// given. It panics unless len(blocks) is BlockCount(total).
+// CombineBlocks returns the checksum of total bytes with the given block checksums.
+// It panics unless len(blocks) is BlockCount(total).
 func CombineBlocks(blocks []uint32, total int64) uint32 {
 	if len(blocks) != BlockCount(total) {
 		panic(fmt.Sprintf("crc: %d block sums for %d bytes", len(blocks), total))
@@ -62,8 +61,8 @@ func CombineBlocks(blocks []uint32, total int64) uint32 {
 	return Combine(sum, blocks[last], total-int64(last)*moraine.BlockSize)
 }
 
-// Range returns the sum of rng, which was verified and lies at off of total bytes
-// whose blocks have the sums given: from those as far as it covers whole blocks.
+// Range returns the checksum of rng, a verified range at off of total bytes with
+// the given block checksums. Whole blocks contribute these checksums.
 func Range(rng []byte, blocks []uint32, off, total int64) uint32 {
 	sum := uint32(0)
 	for len(rng) > 0 {

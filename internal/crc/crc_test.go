@@ -40,7 +40,7 @@ func TestCombineBlocksEqualsSum(t *testing.T) {
 		require.Len(t, blocks, crc.BlockCount(int64(n)))
 		require.Equal(t, crc.Sum(p[:n]), crc.CombineBlocks(blocks, int64(n)), "%d bytes", n)
 	}
-	// Sums made piece by piece, as a receiver makes them, are the same.
+	// Checksums made piece by piece, as a receiver makes them, are the same.
 	var pieces []uint32
 	for off := 0; off < len(p); off += 256 << 10 {
 		pieces = crc.Blocks(pieces, p[off:min(off+256<<10, len(p))])

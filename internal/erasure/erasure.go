@@ -1,18 +1,17 @@
-// Package erasure computes the parity chunks of a stripe and rebuilds lost
-// chunks from what is left. It is the only importer of the Reed-Solomon
-// library.
+// Package erasure computes the parity chunks of a stripe and rebuilds lost chunks
+// from the remaining ones. Only this package imports the Reed-Solomon library.
 //
 // It does not checksum, allocate large buffers, start goroutines or know where
-// chunks are. All calls work on slices that the caller gives, so that a caller
-// can go through a stripe in columns of PieceSize bytes of each chunk and copy,
-// sum and encode each column while it is in cache:
+// chunks are. All calls work on slices of the caller. A caller can therefore
+// process a stripe in columns of PieceSize bytes of each chunk. It copies,
+// checksums and encodes each column while it is in the processor's cache:
 //
 //	for off := 0; off < chunkLen; off += erasure.PieceSize {
 //		coder.Encode(pieces of data at off, pieces of parity at off)
 //	}
 //
-// Parity is a format: docs/formats/stripe.md describes the code, and a golden
-// test holds this package to it.
+// Parity is a format: docs/formats/stripe.md describes the code, and a golden test
+// checks this package against it.
 package erasure
 
 import (
@@ -23,20 +22,20 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// PieceSize is the width of a column, in bytes of each chunk, that keeps k+m
-// pieces of the common schemes in a second-level cache.
+// PieceSize is the width of a column, in bytes of each chunk. With it, k+m pieces
+// of the common schemes fit in a second-level cache.
 const PieceSize = 64 << 10
 
-// Coder encodes and rebuilds stripes of one scheme. It is immutable and may be
-// used concurrently.
+// Coder encodes and rebuilds stripes of one scheme. It is immutable and may be used
+// concurrently.
 type Coder struct {
 	scheme moraine.Scheme
-	// rs is nil where every chunk holds the same bytes, or there is no parity.
+	// rs is nil if every chunk holds the same bytes, or if there is no parity.
 	rs reedsolomon.Encoder
 }
 
-// New returns the coder of scheme. It costs a matrix inversion: keep coders in
-// a Cache.
+// New returns the coder of scheme. It costs a matrix inversion: keep coders in a
+// Cache.
 func New(scheme moraine.Scheme) (*Coder, error) {
 	if !scheme.Valid() {
 		return nil, &moraine.Error{Op: "erasure.New", Ref: scheme.String(), Kind: moraine.InvalidArgument}
@@ -46,7 +45,7 @@ func New(scheme moraine.Scheme) (*Coder, error) {
 		return c, nil
 	}
 	rs, err := reedsolomon.New(int(scheme.K), int(scheme.M),
-		reedsolomon.WithMaxGoroutines(1)) // fan-out inside halves the speed on pieces of 64 KiB
+		reedsolomon.WithMaxGoroutines(1)) // concurrency inside halves the speed on pieces of 64 KiB
 	if err != nil {
 		return nil, &moraine.Error{Op: "erasure.New", Ref: scheme.String(), Kind: moraine.Internal, Err: err}
 	}
@@ -54,11 +53,11 @@ func New(scheme moraine.Scheme) (*Coder, error) {
 	return c, nil
 }
 
-// Scheme returns what the coder was made for.
+// Scheme returns the scheme of the coder.
 func (c *Coder) Scheme() moraine.Scheme { return c.scheme }
 
 // Encode computes parity from data: K slices of one length in, M slices of that
-// length out. It changes nothing but parity.
+// length out. It changes only parity.
 func (c *Coder) Encode(data, parity [][]byte) error {
 	if err := c.checkEncode(data, parity); err != nil {
 		return err
@@ -99,12 +98,11 @@ func (c *Coder) checkEncode(data, parity [][]byte) error {
 	return nil
 }
 
-// Reconstruct fills the slices of want from those of have. Both have K+M
-// elements, by index of chunk: have[i] is nil where chunk i is not at hand, and
-// want[i] is nil where it is not asked for. At least K of have, and all that
-// are not nil, must have one length above 0. A chunk that is at hand and asked
-// for is copied. On error the slices of want are undefined; have is never
-// changed.
+// Reconstruct fills the slices of want from those of have. Both have K+M elements,
+// by index of chunk: have[i] is nil if chunk i is missing, and want[i] is nil if it
+// is not wanted. At least K of have must be present. All slices that are not nil
+// must have one length above 0. A chunk that is present and wanted is copied. On
+// error the slices of want are undefined; have never changes.
 func (c *Coder) Reconstruct(have, want [][]byte) error {
 	size, err := c.checkReconstruct(have, want)
 	if err != nil {
@@ -138,7 +136,7 @@ func (c *Coder) Reconstruct(have, want [][]byte) error {
 	return nil
 }
 
-// copyChunks serves the schemes without Reed-Solomon: copies, and k+0.
+// copyChunks handles the schemes without Reed-Solomon: copies, and k+0.
 func (c *Coder) copyChunks(have, want [][]byte) error {
 	for i, w := range want {
 		if w == nil {
@@ -150,7 +148,7 @@ func (c *Coder) copyChunks(have, want [][]byte) error {
 		}
 		if from == nil {
 			return &moraine.Error{Op: "erasure.Reconstruct", Ref: c.scheme.String(), Kind: moraine.Lost,
-				Err: fmt.Errorf("chunk %d has no parity", i)}
+				Err: fmt.Errorf("chunk %d has no parity to rebuild it from", i)}
 		}
 		copy(w, from)
 	}
@@ -191,8 +189,8 @@ func (c *Coder) checkReconstruct(have, want [][]byte) (int, error) {
 	return size, nil
 }
 
-// Cache keeps one Coder for each scheme. The zero value is ready; it may be
-// used concurrently. It is bounded by the number of schemes there can be.
+// Cache keeps one Coder for each scheme. The zero value is ready; it may be used
+// concurrently. The number of possible schemes limits its size.
 type Cache struct {
 	coders sync.Map // moraine.Scheme -> *Coder
 }

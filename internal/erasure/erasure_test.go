@@ -43,7 +43,8 @@ func encoded(t require.TestingT, scheme moraine.Scheme, size int, seed uint64) (
 	return c, all
 }
 
-// Any K chunks give back every other one, for every scheme, length and loss.
+// Any K chunks suffice to rebuild every other one, for every scheme, length and
+// loss.
 func TestReconstructFromAnyK(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 12).Draw(t, "k")
@@ -83,8 +84,8 @@ func indexes(n int) []int {
 	return s
 }
 
-// Encoding column by column, of whatever widths, yields the same parity as
-// encoding whole chunks.
+// Encoding column by column, of any widths, yields the same parity as encoding
+// whole chunks.
 func TestEncodeByColumns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 8).Draw(t, "k")
@@ -145,7 +146,7 @@ func TestWrongArguments(t *testing.T) {
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 }
 
-// Parity on disk must mean the same for ever.
+// Parity on disk must keep its meaning for ever.
 func TestGoldenParity(t *testing.T) {
 	var out strings.Builder
 	for _, s := range []string{"x2", "2+1", "4+2", "8+3", "10+4"} {

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// The code is the one that docs/formats/stripe.md describes, computed here from
-// that description alone.
+// The code is the one in docs/formats/stripe.md, computed here from that
+// description alone.
 func TestCodeIsAsDescribed(t *testing.T) {
 	for _, scheme := range []moraine.Scheme{{K: 2, M: 1}, {K: 4, M: 2}, {K: 5, M: 1}, {K: 8, M: 3}, {K: 10, M: 4}} {
 		_, all := encoded(t, scheme, 64, 9)

@@ -1,9 +1,9 @@
-// Package leakcheck tells a test what this process keeps: goroutines by what they do, and
+// Package leakcheck reports what this process keeps: goroutines by their stack, and
 // descriptors. No server uses it.
 //
-// One path through it: before := leakcheck.Now() -> the test makes its calls -> now :=
-// leakcheck.Now() -> now.Count() is compared with before.Count() -> where it has grown the
-// test fails with now.Grown(before).
+// One path through it: a test calls leakcheck.Now, makes its calls, and calls
+// leakcheck.Now again. It compares the counts of both. If the count has grown, the
+// test fails with Grown.
 package leakcheck
 
 import (
@@ -16,19 +16,20 @@ import (
 	"strings"
 )
 
-// Kept is what a process has at one moment.
+// Kept is what a process holds at one moment.
 type Kept struct {
-	// Goroutines are counts by stack, a function a line, innermost first.
+	// Goroutines are counts by stack: one function a line, innermost first.
 	Goroutines map[string]int
-	// Descriptors is how many files are open; 0 where the system does not say.
+	// Descriptors is how many files are open; 0 if the system does not report it.
 	Descriptors int
 }
 
-// Now looks at this process. Goroutines whose stack has all functions of one of idle and
-// none of those after "!" are left out: libraries keep some for the next call.
+// Now inspects this process. It leaves out idle goroutines, since libraries keep
+// some for the next call. Those have, for one element of idle, all of its functions
+// on their stack and none of those after "!".
 func Now(idle ...[]string) Kept {
 	var profile bytes.Buffer
-	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1) // a buffer takes everything
+	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1) // a buffer accepts every write
 	k := Kept{Goroutines: map[string]int{}}
 	for record := range strings.SplitSeq(profile.String(), "\n\n") {
 		count, stack := parse(record)
@@ -68,7 +69,7 @@ func matches(stack string, functions []string) bool {
 	return true
 }
 
-// Count is how many goroutines there are.
+// Count is the number of goroutines.
 func (k Kept) Count() (n int) {
 	for _, count := range k.Goroutines {
 		n += count

@@ -14,8 +14,8 @@ func wait(began *sync.WaitGroup, end <-chan struct{}) {
 	<-end
 }
 
-// Goroutines and descriptors that a test keeps are counted and named; those that it says
-// are idle are not.
+// Goroutines and descriptors that a test keeps are counted and named; those
+// declared idle are not.
 func TestWhatIsKeptIsCounted(t *testing.T) {
 	before := leakcheck.Now()
 	end := make(chan struct{})

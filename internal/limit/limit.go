@@ -1,10 +1,10 @@
-// Package limit bounds how long a caller waits for a bounded resource: memory,
-// slots of a connection, buffers. A resource that does not come free within the
-// caller's patience is an error, a log line and a count, never a hang.
+// Package limit limits how long a caller waits for a limited resource: memory,
+// slots of a connection, buffers. If the resource does not become free within the
+// caller's patience, the result is an error, a log line and a count, never a hang.
 //
-// One path through it: Semaphore.Acquire finds no room -> Resource.Wait waits, no
-// longer than ctx and Resource.Patience -> Reporter counts the failure and logs
-// `resource wait exceeded`, at most once per resource and logInterval -> the caller
+// One path through it: Semaphore.Acquire finds no free unit. Resource.Wait waits,
+// at most for ctx and Resource.Patience. Reporter counts the failure and logs
+// `resource wait exceeded`, at most once per resource and logInterval. The caller
 // gets a *moraine.Error of kind Timeout that names the resource.
 package limit
 
@@ -35,18 +35,18 @@ type Reporter struct {
 	quiet map[string]*quiet
 }
 
-// quiet is what was not logged about one resource since the last line about it.
+// quiet is the suppressed log lines about one resource since the last one.
 type quiet struct {
 	since      time.Time
 	suppressed int
 }
 
 // NewMetrics makes the counter of waits that exceeded their patience, by resource,
-// named moraine_<part>_resource_waits_exceeded_total, and registers it with reg,
-// which may be nil.
+// named moraine_<part>_resource_waits_exceeded_total. It registers the counter with
+// reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer, part string) *prometheus.CounterVec {
 	exceeded := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_" + part + "_resource_waits_exceeded_total",
-		Help: "Calls that failed because a bounded resource did not come free in time, by resource."}, []string{"resource"})
+		Help: "Calls that failed because a limited resource did not become free in time, by resource."}, []string{"resource"})
 	if reg != nil {
 		reg.MustRegister(exceeded)
 	}
@@ -58,8 +58,8 @@ func NewReporter(log *slog.Logger, exceeded *prometheus.CounterVec) *Reporter {
 	return &Reporter{log: log, exceeded: exceeded, quiet: map[string]*quiet{}}
 }
 
-// Exceeded counts a wait for the named resource that failed after waited, and logs it.
-// resource is a constant: it is a label of the metric.
+// Exceeded counts a failed wait for the named resource, which took waited, and logs
+// it. resource is a constant: it is a label of the metric.
 func (r *Reporter) Exceeded(resource string, waited time.Duration) {
 	if r == nil {
 		return
@@ -75,8 +75,8 @@ func (r *Reporter) Exceeded(resource string, waited time.Duration) {
 	}
 }
 
-// mayLog reports whether a line about the resource is due, and how many were left out
-// since the last.
+// mayLog reports whether a log line about the resource is due, and how many were
+// suppressed since the last.
 func (r *Reporter) mayLog(resource string, now time.Time) (suppressed int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,23 +94,24 @@ func (r *Reporter) mayLog(resource string, now time.Time) (suppressed int, ok bo
 	return suppressed, true
 }
 
-// Resource is something bounded that callers wait for.
+// Resource is a limited resource that callers wait for.
 type Resource struct {
-	// Name is a constant of a few words: it is in the error, the log line and the metric.
+	// Name is a constant of a few words for the error, the log line and the metric.
 	Name string
-	// Patience bounds each wait, beside the caller's context. 0: the context alone.
+	// Patience limits each wait, in addition to the caller's context. 0: only the
+	// context.
 	Patience time.Duration
-	// Advice says what an operator can do about it; it ends the error. May be empty.
+	// Advice says what an operator can do; it ends the error. May be empty.
 	Advice string
-	// Reports takes the waits that exceeded their patience. May be nil.
+	// Reports receives the waits that exceeded their patience. May be nil.
 	Reports *Reporter
 }
 
-// Wait calls wait with a context that ends with ctx or with the patience, and returns
-// nil where wait does. wait returns an error only when its context has ended. Errors:
-// Timeout where the patience or the deadline of ctx has passed, which is reported;
-// Canceled where the caller gave up, which is not; the cause of ctx where that is a
-// *moraine.Error.
+// Wait calls wait with a context that ends with ctx or with the patience, and
+// returns nil if wait does. wait returns an error only if its context has ended.
+// Errors: Timeout if the patience or the deadline of ctx has passed, which is
+// reported; Canceled if the caller cancelled, which is not; the cause of ctx if
+// that is a *moraine.Error.
 func (r *Resource) Wait(ctx context.Context, wait func(context.Context) error) error {
 	began := time.Now()
 	bounded := ctx
@@ -125,8 +126,8 @@ func (r *Resource) Wait(ctx context.Context, wait func(context.Context) error) e
 	return r.GaveUp(ctx, time.Since(began))
 }
 
-// GaveUp returns the error of a wait that ended without the resource, as Wait does, and
-// reports it. It is for waits that Wait does not fit.
+// GaveUp returns the error of a wait that ended without the resource, as Wait does,
+// and reports it. It is for waits that cannot use Wait.
 func (r *Resource) GaveUp(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
 		var m *moraine.Error
@@ -138,15 +139,15 @@ func (r *Resource) GaveUp(ctx context.Context, waited time.Duration) error {
 		}
 	}
 	r.Reports.Exceeded(r.Name, waited)
-	text := fmt.Sprintf("none came free within %v", waited.Round(time.Millisecond))
+	text := fmt.Sprintf("none became free within %v", waited.Round(time.Millisecond))
 	if r.Advice != "" {
 		text += ": " + r.Advice
 	}
 	return &moraine.Error{Op: "wait", Ref: r.Name, Kind: moraine.Timeout, Err: errors.New(text)}
 }
 
-// Semaphore bounds the units of a resource that are in use. Those who wait are served
-// in order of arrival. Its methods may be called concurrently.
+// Semaphore limits the units of a resource that are in use. It serves waiting
+// callers in order of arrival. Its methods may be called concurrently.
 type Semaphore struct {
 	Resource
 	size  int64
@@ -159,14 +160,15 @@ func NewSemaphore(size int64, r Resource) *Semaphore {
 	return &Semaphore{Resource: r, size: size, sem: semaphore.NewWeighted(size)}
 }
 
-// Acquire takes n units, and waits for them as Resource.Wait does. The caller gives them
-// back by Release. More units than there are fail at once, with TooLarge.
+// Acquire takes n units, and waits for them as Resource.Wait does. The caller
+// returns them with Release. A request for more units than exist fails at once with
+// TooLarge.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	if s.TryAcquire(n) {
 		return nil
 	}
 	if n > s.size {
-		return &moraine.Error{Op: "wait", Ref: s.Name, Kind: moraine.TooLarge, Err: fmt.Errorf("%d of %d wanted", n, s.size)}
+		return &moraine.Error{Op: "wait", Ref: s.Name, Kind: moraine.TooLarge, Err: fmt.Errorf("request for %d of %d units", n, s.size)}
 	}
 	if err := s.Wait(ctx, func(ctx context.Context) error { return s.sem.Acquire(ctx, n) }); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	return nil
 }
 
-// TryAcquire takes n units where they are free and nobody waits for any.
+// TryAcquire takes n units if they are free and no caller waits.
 func (s *Semaphore) TryAcquire(n int64) bool {
 	if !s.sem.TryAcquire(n) {
 		return false
@@ -184,14 +186,14 @@ func (s *Semaphore) TryAcquire(n int64) bool {
 	return true
 }
 
-// Release gives n units back.
+// Release returns n units.
 func (s *Semaphore) Release(n int64) {
 	s.inUse.Add(-n)
 	s.sem.Release(n)
 }
 
-// InUse returns how many units are taken now.
+// InUse returns how many units are taken.
 func (s *Semaphore) InUse() int64 { return s.inUse.Load() }
 
-// Size returns how many units there are.
+// Size returns the number of units.
 func (s *Semaphore) Size() int64 { return s.size }

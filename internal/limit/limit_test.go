@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A wait ends with the patience: Timeout, one count, and one log line in ten seconds.
+// A wait ends with the patience: Timeout, one count, and one log line in ten
+// seconds.
 func TestWaitBeyondThePatienceIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -36,7 +37,7 @@ func TestWaitBeyondThePatienceIsAnError(t *testing.T) {
 		require.Contains(t, log.String(), "resource=buffers")
 		err := s.Acquire(t.Context(), 3)
 		require.Equal(t, 63*time.Second, time.Since(began))
-		require.EqualError(t, err, "wait: buffers: timed out: none came free within 1m0s: raise --memory")
+		require.EqualError(t, err, "wait: buffers: timed out: none became free within 1m0s: raise --memory")
 		require.Contains(t, log.String(), "suppressed=2")
 		require.Equal(t, 4.0, count(t, metric, "buffers"))
 		require.EqualValues(t, 8, s.InUse())
@@ -45,7 +46,7 @@ func TestWaitBeyondThePatienceIsAnError(t *testing.T) {
 	})
 }
 
-// A caller that gives up is not reported, and gets the cause that was given.
+// A cancelled wait is not reported, and returns the caller's cause.
 func TestACallerThatGivesUpIsNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		metric := limit.NewMetrics(nil, "test")
@@ -66,7 +67,7 @@ func TestACallerThatGivesUpIsNotReported(t *testing.T) {
 	})
 }
 
-// A waiter gets what is released before its patience ends.
+// A waiting caller gets units that are released before its patience ends.
 func TestWaitersAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limit.NewSemaphore(4, limit.Resource{Name: "slots", Patience: time.Second})

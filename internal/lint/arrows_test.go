@@ -1,5 +1,6 @@
-// Package lint holds the shape of the source tree: which package may import
-// which. It has no code, only tests.
+// Package lint checks the shape of the source tree, such as which package may
+// import which. It has no code, only tests. One path through it: TestArrows reads
+// the imports of each file and looks them up in the table arrows.
 package lint
 
 import (
@@ -13,17 +14,17 @@ import (
 
 const module = "github.com/morainefs/moraine"
 
-// arrow allows what matches From to import what matches any of To. Both are
-// folders below the module; a folder stands for all below it, "." for the root
-// package alone, "*" for all but integration, which is for tests alone.
+// arrow allows folders that match From to import those that match any of To. Both
+// are folders below the module. A folder stands for everything below it, "." for
+// the root package alone.
 type arrow struct {
 	From string
 	To   []string
 }
 
-// arrows is the whole table. Imports point down; a folder may always import
-// itself and what is below it, the root package, and internal/. The most
-// specific From decides.
+// arrows is the whole table. Imports point down. A folder may always import itself
+// and everything below it, the root package, and internal/. The most specific From
+// decides.
 var arrows = []arrow{
 	{"cmd", []string{"*"}},
 	{"examples", []string{"client"}},
@@ -69,9 +70,9 @@ var only = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"cmd"},
 }
 
-// exempt lists the imports that break the table on purpose, with the reason.
-// The benchmark of bare Raft is the limit that the metadata service is held
-// against, so it needs the bare libraries.
+// exempt lists the imports that break the table on purpose, with the reason. The
+// benchmark of bare Raft is the limit with which the metadata service is compared,
+// so it needs the bare libraries.
 var exempt = map[string]string{
 	"internal/bench/bareraft": "measures hashicorp/raft, raft-wal and pebble alone",
 }
@@ -79,7 +80,7 @@ var exempt = map[string]string{
 type pkg struct {
 	ImportPath string
 	Imports    []string
-	// TestImports are left out: a test may look up.
+	// Imports of tests are not checked: a test may import upwards.
 }
 
 // TestArrows fails on an import that points up or sideways.
@@ -105,8 +106,8 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestStateIsPure fails when the state machine imports what a pure function has
-// no use for.
+// TestStateIsPure fails when the state machine imports a package that a pure
+// function does not need.
 func TestStateIsPure(t *testing.T) {
 	for _, p := range packages(t) {
 		if f := folder(p.ImportPath); f != "metadata/state" && f != "metadata/place" {

@@ -13,14 +13,17 @@ import (
 	"testing"
 )
 
-// bounds lists every channel of empty structs with a buffer, every other channel whose buffer
-// is not of one place, every condition variable, every errgroup with a limit, whose Go waits,
-// and every weighted semaphore of the shipped code: they are what a bounded resource can be
-// built of beside internal/limit. A channel with a place for one value is an answer, or the
-// newest of something, but for numbers and truth values, which could be a turn. The value says what bounds the wait. A new one needs a line here, and a
-// wait that ends with the caller's patience: by limit.Resource.Wait, or by the caller's ctx.
+// bounds lists all code from which a limited resource can be built, other than
+// internal/limit, in the shipped code. That is every channel of empty structs with
+// a buffer, and every other channel whose buffer does not have exactly one place.
+// It is also every condition variable, every errgroup with a limit, whose Go waits,
+// and every weighted semaphore. A channel with a place for one value is an answer,
+// or the newest of something, except for numbers and truth values, which could be a
+// turn. The value of an entry says what limits the wait. A new one needs a line
+// here, and a wait that ends with the caller's patience: by limit.Resource.Wait, or
+// by the caller's ctx.
 var bounds = map[string]string{
-	// Slots of a bounded resource.
+	// Slots of a limited resource.
 	"metadata/propose.go ended":            "the one proposer waits, by its ctx; entries in flight end by the propose timeout",
 	"metadata/raftstore/store.go inFlight": "limit.Resource",
 	"transport/connect.go slots":           "limit.Resource",
@@ -31,18 +34,18 @@ var bounds = map[string]string{
 	"client/create.go slots":               "limit.Resource",
 	"mover/lease.go slots":                 "ctx of the mover: it is the loop that asks for jobs, nobody waits for it",
 	"metadata/propose.go queue":            "limit.Resource, in enqueue",
-	"chunkserver/piececache.go asks":       "nobody waits: what finds no place is asked for when the file is read again",
+	"chunkserver/piececache.go asks":       "no wait: a file that finds no place is requested at its next read",
 	"chunkserver/objectcheck.go todo":      "nobody waits: an object that finds no place is handed out again",
 	"chunkserver/objectcheck.go found":     "ctx of the server: only its own goroutines that compare objects wait, and reads do not",
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
-	// Answers: as many places as senders, who never wait.
-	"transport/server.go failed":                     "one place for each listener",
-	"client/internal/stripeio/gather.go results":     "one place for each chunk that is asked for",
-	"client/internal/stripeio/put.go results":        "one place for each chunk that is put",
-	"client/internal/stripeio/striperead.go results": "one place for each chunk that is wanted",
-	"metadata/raftstore/store.go notify":             "raft's changes of leadership: the follower of them takes each at once",
-	"metadata/metadatatest/group.go changes":         "a group for tests: changes of leadership",
+	// Answers: as many places as senders, which never wait.
+	"transport/server.go failed":             "one place for each listener",
+	"client/gather.go results":               "one place for each requested chunk",
+	"client/put.go results":                  "one place for each chunk that is put",
+	"client/striperead.go results":           "one place for each chunk that is wanted",
+	"metadata/raftstore/store.go notify":     "raft's changes of leadership: the follower of them takes each at once",
+	"metadata/metadatatest/group.go changes": "a group for tests: changes of leadership",
 	// Groups: Go waits for a task to end, and each task ends with the caller's ctx.
 	"fuse/table.go g.SetLimit":                           "the end of the mount, which waits for each flush: its patience is the client's",
 	"chunkserver/probe.go g.SetLimit":                    "each probe has a timeout",
@@ -59,17 +62,17 @@ var bounds = map[string]string{
 	"tiers/mem/map_linux.go g.SetLimit":                  "page faults of the start: nothing to wait for",
 	"s3/delete.go g.SetLimit":                            "ctx of the request; each delete by the client's patience",
 	// Turns: one at a time.
-	"metadata/absence.go turn":                        "the announcement's own time",
-	"chunkserver/floor.go turn":                       "limit.Resource, in admit; ctx of what nobody asked for",
-	"chunkserver/share.go turn":                       "limit.Resource, in admit, and the most that the caller allows",
-	"chunkserver/neighbour.go turn":                   "limit.Resource, in admit; ctx of what nobody asked for",
-	"client/internal/stripeio/turn.go Slot":           "limit.Resource; close of a file waits for those who have it, whose calls end by the patience",
-	"client/internal/stripeio/extents.go loading":     "ctx",
-	"client/internal/stripeio/grants.go renewing":     "ctx",
-	"client/internal/session/conn.go opening":         "ctx",
-	"client/internal/stripeio/topology.go refreshing": "ctx",
-	"mover/mover.go m.turns[i]":                       "ctx of the job",
-	"tiers/disk/sync.go token":                        "one sync of the device: as long as the device takes, whose silence takes it out of service",
+	"metadata/absence.go turn":        "the announcement's own time",
+	"chunkserver/floor.go turn":       "limit.Resource, in admit; ctx of work without a request",
+	"chunkserver/share.go turn":       "limit.Resource, in admit, and the most that the caller allows",
+	"chunkserver/neighbour.go turn":   "limit.Resource, in admit; ctx of work without a request",
+	"client/content.go turn":          "limit.Resource; close of a file waits for its users, whose calls end by the patience",
+	"client/extents.go loading":       "ctx",
+	"client/grants.go renewing":       "ctx",
+	"client/meta.go opening":          "ctx",
+	"client/topology.go refreshing":   "ctx",
+	"tiers/mover/mover.go m.turns[i]": "ctx of the job",
+	"tiers/disk/sync.go token":        "one sync of the device: as long as the device takes, whose silence takes it out of service",
 	// Signals: the sender never waits.
 	"metadata/server.go diverged":                    "signal",
 	"metadata/raftstore/readbarrier.go wake":         "signal",
@@ -130,7 +133,8 @@ func TestBoundedResourcesAreWaitedForWithPatience(t *testing.T) {
 	}
 }
 
-// waits returns the names that what a bounded resource can be built of gets in a file.
+// waits returns the names in a file of everything from which a limited resource can
+// be built.
 func waits(set *token.FileSet, f *ast.File) (names []string) {
 	named := func(name ast.Expr, value ast.Expr) {
 		if call, ok := value.(*ast.CallExpr); ok && isWait(set, call) {
@@ -180,10 +184,10 @@ func isWait(set *token.FileSet, call *ast.CallExpr) bool {
 	return isChannel && (text(set, call.Args[1]) != "1" || slices.Contains(turns, element))
 }
 
-// turns are the elements of channels of one place that may be a turn.
+// turns are the element types of channels of one place that may be a turn.
 var turns = []string{"struct{}", "bool", "int", "byte", "any"}
 
-// isLimit reports whether a call bounds the tasks of an errgroup.
+// isLimit reports whether a call limits the tasks of an errgroup.
 func isLimit(call *ast.CallExpr) bool {
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && sel.Sel.Name == "SetLimit" && len(call.Args) == 1
@@ -191,7 +195,7 @@ func isLimit(call *ast.CallExpr) bool {
 
 func text(set *token.FileSet, n ast.Node) string {
 	var b bytes.Buffer
-	_ = printer.Fprint(&b, set, n) // a buffer takes everything
+	_ = printer.Fprint(&b, set, n) // a buffer accepts every write
 	return b.String()
 }
 

@@ -21,8 +21,8 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
 )
 
-// TestLinksLeadSomewhere follows every relative link of every page, to the
-// heading where it names one.
+// TestLinksLeadSomewhere follows every relative link of every page, up to the
+// heading if it names one.
 func TestLinksLeadSomewhere(t *testing.T) {
 	pages := files(t, ".md")
 	if len(pages) < 10 {
@@ -45,7 +45,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
 				t.Errorf("%s links to %s, which is not there", page, m[1])
 			} else if u.Fragment != "" && !anchors(read(t, target))[u.Fragment] {
-				t.Errorf("%s links to %s: there is no such heading", page, m[1])
+				t.Errorf("%s links to %s: the page has no such heading", page, m[1])
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func anchors(page string) map[string]bool {
 	return names
 }
 
-// TestFormatsAreIndexed holds docs/formats/README.md against the pages beside it.
+// TestFormatsAreIndexed compares docs/formats/README.md with the pages beside it.
 func TestFormatsAreIndexed(t *testing.T) {
 	index := read(t, "docs/formats/README.md")
 	pages, err := filepath.Glob(filepath.Join(root, "docs/formats/*.md"))
@@ -83,8 +83,8 @@ func TestFormatsAreIndexed(t *testing.T) {
 	}
 }
 
-// TestDependenciesAreExplained holds docs/DEPENDENCIES.md against what go.mod
-// requires directly, with the versions.
+// TestDependenciesAreExplained compares docs/DEPENDENCIES.md with the direct
+// requirements of go.mod and their versions.
 func TestDependenciesAreExplained(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = root
@@ -130,8 +130,8 @@ func versioned(page, name, version string) bool {
 	return regexp.MustCompile(regexp.QuoteMeta(name) + `\]?(\([^)]*\))? ` + regexp.QuoteMeta(version) + `[\s,|]`).MatchString(page)
 }
 
-// files returns the paths below the root that end with suffix, hidden folders
-// and build outputs left out.
+// files returns the paths below the root that end with suffix, except hidden
+// folders and build outputs.
 func files(t *testing.T, suffix string) []string {
 	t.Helper()
 	var found []string

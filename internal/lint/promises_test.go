@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// notPromised is the page of what a reader may not rely on. Its items need no tests.
+// notPromised is the page of properties that a reader may not rely on. Its items
+// need no tests.
 const notPromised = "docs/semantics/not-promised.md"
 
 var (
@@ -20,7 +21,7 @@ var (
 )
 
 // TestPromisesHaveTests fails when a promise of docs/semantics names no test, or
-// one that is not in the tree.
+// one that does not exist.
 func TestPromisesHaveTests(t *testing.T) {
 	tests, promises := testsInTree(t), 0
 	for _, page := range append(promisePages(t), notPromised) {
@@ -61,7 +62,7 @@ func TestSemanticsAreIndexed(t *testing.T) {
 	}
 }
 
-// maxSentence bounds a sentence of the promises, in words.
+// maxSentence limits a sentence of the promises, in words.
 const maxSentence = 40
 
 // TestPromisesArePlain fails on a long sentence in docs/semantics, and on a word
@@ -98,7 +99,7 @@ var (
 	codeSpan = regexp.MustCompile("`[^`]*`")
 	// testList is the list of names at the end of a promise.
 	testList = regexp.MustCompile("Tests?:\\s+(`[^`]*`,?\\s*)+\\.")
-	// target is where a link leads.
+	// target is the target of a link.
 	target = regexp.MustCompile(`\]\([^)]*\)`)
 	// block is the beginning of a paragraph or list item.
 	block = regexp.MustCompile(`\n\s*\n|\n\s*- `)
@@ -130,8 +131,8 @@ func sentences(page string) []string {
 // row is a row of the glossary's last table, with its left column.
 var row = regexp.MustCompile(`(?m)^\| ([^|]+) \|`)
 
-// replacedWords matches the words that the glossary replaces wherever they stand.
-// Those that it replaces in one meaning only, in parentheses, are not among them.
+// replacedWords matches the words that the glossary replaces everywhere. It leaves
+// out those that the glossary replaces in one meaning only, in parentheses.
 func replacedWords(t *testing.T) *regexp.Regexp {
 	t.Helper()
 	_, table, found := strings.Cut(read(t, "docs/GLOSSARY.md"), "\n## Words that the tree used before")
@@ -141,7 +142,7 @@ func replacedWords(t *testing.T) *regexp.Regexp {
 	var words []string
 	for _, m := range row.FindAllStringSubmatch(table, -1) {
 		if m[1] == "not" || m[1] == "hold" || strings.ContainsAny(m[1], "(-") {
-			continue // the heading; "hold" of a promise, which holds; one meaning only
+			continue // the heading; "hold", which a promise may use; one meaning only
 		}
 		for _, w := range strings.Split(m[1], ",") {
 			words = append(words, regexp.QuoteMeta(strings.TrimSpace(w)))
@@ -153,7 +154,7 @@ func replacedWords(t *testing.T) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(words, "|") + `)\b`)
 }
 
-// promisePages returns the pages of docs/semantics that promise something.
+// promisePages returns the pages of docs/semantics that contain promises.
 func promisePages(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs/semantics/*.md"))

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// maxFile bounds what is kept in the tree, in bytes: past it it is something that
-// was built.
+// maxFile limits the size of files in the tree, in bytes: a larger one is a build
+// output.
 const maxFile = 1 << 20
 
-// TestNothingBuiltIsTracked fails on a file that is too large to have been written
-// by hand.
+// TestNothingBuiltIsTracked fails on a file that is too large to be written by
+// hand.
 func TestNothingBuiltIsTracked(t *testing.T) {
 	out, err := exec.Command("git", "-C", root, "ls-files", "-z").Output()
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package objectkey names objects after files: the key of an object in a bucket
-// is the path of its file, so that any S3 client finds it, and what cannot be
-// written in a key is escaped. The format is docs/formats/object-keys.md.
+// Package objectkey names objects after files. The key of an object in a bucket is
+// the path of its file, so that any S3 client finds it; characters that a key
+// cannot have are escaped. docs/formats/object-keys.md describes the format.
 //
-// Everything here is pure: the metadata service, movers and commands must come
-// to the same key for the same path, for ever.
+// All functions are pure: the metadata service, movers and commands must compute
+// the same key for the same path, for ever. One path through the package: a mover
+// calls Of for the key of a file, and Path turns the key back into the file's path.
 package objectkey
 
 import (
@@ -18,22 +19,21 @@ import (
 const (
 	// MaxKey is the length of the longest key, in bytes: that of S3.
 	MaxKey = 1024
-	// MaxName is the length of the longest name between slashes, in bytes:
-	// stores that keep objects as files take no longer one.
+	// MaxName is the length of the longest name between slashes, in bytes: stores
+	// that keep objects as files accept no longer one.
 	MaxName = 255
-	// MaxPrefix is the length of the longest prefix, in bytes, that a tier may
-	// have.
+	// MaxPrefix is the length of the longest prefix of a tier, in bytes.
 	MaxPrefix = 512
 
-	// own is the directory below the prefix that Moraine keeps for itself.
+	// own is Moraine's own directory below the prefix.
 	own = ".moraine"
-	// temporary is what versitygw, the local bucket's server, keeps for itself.
+	// temporary is the own directory of versitygw, the local bucket's server.
 	temporary = ".sgwtmp"
 )
 
-// Of returns the key of the file at path, below prefix (empty for none, else
-// without slashes at its ends). Slashes at the ends of path, and empty names in
-// it, do not count. Two different paths never have the same key.
+// Of returns the key of the file at path, below prefix (empty for none, otherwise
+// without slashes at its ends). It ignores slashes at the ends of path, and empty
+// names in it. Two different paths never have the same key.
 func Of(prefix, path string) string {
 	names := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	long := false
@@ -50,16 +50,17 @@ func Of(prefix, path string) string {
 	return key
 }
 
-// Kept returns the key at which an object of a cluster, by its UUID, stays whose path is
-// needed for another. Clusters that share a bucket number their objects alike.
+// Kept returns the key to which an object moves when another object needs the key
+// of its path. It contains the cluster's UUID, since clusters that share a bucket
+// number their objects alike.
 func Kept(prefix string, cluster []byte, object uint64) string {
 	return join(prefix, fmt.Sprintf("%s/kept/%x/%016x", own, cluster, object))
 }
 
-// Path returns the path of the file that key is named after, without a slash
-// before it. ok is false where key is below another prefix, is one of Moraine's
-// own (kept objects, and those whose path is too long to be a key), or is no key
-// that Of gives: an object that somebody else has put there.
+// Path returns the path of the file that key is named after, without a leading
+// slash. ok is false if key is below another prefix, is one of Moraine's own (kept
+// objects, and those whose path is too long to be a key), or is no key that Of
+// returns: a foreign object.
 func Path(prefix, key string) (path string, ok bool) {
 	rest := key
 	if prefix != "" {
@@ -84,8 +85,8 @@ func Path(prefix, key string) (path string, ok bool) {
 		i += 2
 	}
 	path = b.String()
-	// What Of would write otherwise (lower-case digits, needless escapes, empty
-	// names) is somebody else's.
+	// A key that Of would write differently (lower-case digits, needless escapes,
+	// empty names) is foreign.
 	return path, path != "" && Of(prefix, path) == key
 }
 
@@ -96,7 +97,8 @@ func join(prefix, rest string) string {
 	return prefix + "/" + rest
 }
 
-// escape writes one name. first is that of the name right below the prefix.
+// escape escapes one name. first says whether it is the name directly below the
+// prefix.
 func escape(name string, first bool) string {
 	switch {
 	case name == "." || name == "..":
@@ -107,7 +109,7 @@ func escape(name string, first bool) string {
 	return plain(name)
 }
 
-// plain escapes byte by byte what XML, or a store, does not take.
+// plain escapes byte by byte what XML, or a store, does not accept.
 func plain(name string) string {
 	if !needsEscape(name) {
 		return name

@@ -79,7 +79,7 @@ func FuzzPath(f *testing.F) {
 		if len(prefix) > objectkey.MaxPrefix {
 			return
 		}
-		// As a path: the key is fit to be one, and leads back.
+		// As a path: the result is a valid key, and leads back.
 		path := strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '/' }), "/")
 		key := objectkey.Of(prefix, path)
 		rest := key
@@ -99,7 +99,7 @@ func FuzzPath(f *testing.F) {
 		if ok {
 			require.Equal(t, path, back)
 		}
-		// As a key: what it leads to leads back to it.
+		// As a key: its path leads back to it.
 		if path, ok := objectkey.Path(prefix, text); ok {
 			require.Equal(t, text, objectkey.Of(prefix, path))
 		}

@@ -1,9 +1,9 @@
-// Package testseed is how random tests are repeated and made long, in one form
-// for all of them: the environment says which seed a test begins with, how many
-// runs it makes, and whether they are the long ones. No server uses it.
+// Package testseed repeats random tests and makes them long, in one form for all of
+// them. The environment says with which seed a test begins, how many runs it makes,
+// and whether it runs the long form. No server uses it.
 //
-// One path through it: First(t) -> run the test with that seed, and the ones
-// after it as Runs says -> it fails and has printed the seed ->
+// One path through it: a test calls First(t), and runs with that seed and the ones
+// after it, as Runs says. It fails and has printed the seed.
 // MORAINE_TEST_SEED=<seed> MORAINE_TEST_RUNS=1 repeats its choices.
 package testseed
 
@@ -20,17 +20,17 @@ const (
 	longVariable = "MORAINE_TEST_LONG"
 )
 
-// Long reports whether the long form is wanted (MORAINE_TEST_LONG).
+// Long reports whether MORAINE_TEST_LONG requests the long form.
 func Long() bool { return os.Getenv(longVariable) != "" }
 
-// First returns the seed that a random test begins with, and prints it:
-// MORAINE_TEST_SEED, or one that is drawn.
+// First returns and prints the first seed of a random test: MORAINE_TEST_SEED, or a
+// random one.
 func First(t testing.TB) uint64 {
 	t.Helper()
 	return From(t, rand.Uint64N(1e9))
 }
 
-// From is First with the seed to begin with where none is given.
+// From is First with a default seed.
 func From(t testing.TB, seed uint64) uint64 {
 	t.Helper()
 	if v := os.Getenv(seedVariable); v != "" {
@@ -40,8 +40,8 @@ func From(t testing.TB, seed uint64) uint64 {
 	return seed
 }
 
-// Runs returns how many runs a test makes: MORAINE_TEST_RUNS, or else short, or
-// long in the long form.
+// Runs returns how many runs a test makes: MORAINE_TEST_RUNS if set, otherwise long
+// in the long form and short in the short one.
 func Runs(t testing.TB, short, long int) int {
 	t.Helper()
 	if v := os.Getenv(runsVariable); v != "" {
@@ -58,9 +58,9 @@ func Of[T any](short, long T) T {
 	return short
 }
 
-// Seeds returns the seeds of a table of long ones, 0 and up: all of them in the long
-// form, and otherwise short of them in a row, from one on that MORAINE_TEST_SEED or
-// chance names. MORAINE_TEST_RUNS says how many.
+// Seeds returns the seeds of a table of long ones, 0 and up. The long form gets all
+// of them. The short form gets short consecutive ones, from a seed on that
+// MORAINE_TEST_SEED or chance selects. MORAINE_TEST_RUNS changes the number.
 func Seeds(t testing.TB, short, long uint64) []uint64 {
 	t.Helper()
 	var first uint64
@@ -75,9 +75,9 @@ func Seeds(t testing.TB, short, long uint64) []uint64 {
 	return seeds
 }
 
-// Sample returns what says of each row of a long table, in order, whether it is
-// run: all in the long form, and otherwise one in so many, from one on that
-// MORAINE_TEST_SEED or chance names.
+// Sample returns a function that decides, for each row of a long table in order,
+// whether it runs. The long form runs all rows. The short form runs one row in
+// `one`, from a row on that MORAINE_TEST_SEED or chance selects.
 func Sample(t testing.TB, one uint64) func() bool {
 	if Long() {
 		return func() bool { return true }

@@ -7,15 +7,15 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// settings sets the variables of a run; "" is one that is not given.
+// settings sets the variables of a run; "" leaves one unset.
 func settings(t *testing.T, long, seed, runs string) {
 	t.Setenv("MORAINE_TEST_LONG", long)
 	t.Setenv("MORAINE_TEST_SEED", seed)
 	t.Setenv("MORAINE_TEST_RUNS", runs)
 }
 
-// The long form runs every seed of a table, the short one some in a row that the long
-// one runs too, and a run that is to be repeated the one that is named.
+// The long form runs every seed of a table. The short one runs consecutive ones of
+// them. A repeated run uses the given seed.
 func TestSeeds(t *testing.T) {
 	settings(t, "1", "", "")
 	if s := testseed.Seeds(t, 3, 7); !slices.Equal(s, []uint64{0, 1, 2, 3, 4, 5, 6}) {
@@ -37,7 +37,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// A sample has one row in so many, each in its turn, and the long form all.
+// A sample has one row in so many, in turn, and the long form all.
 func TestSample(t *testing.T) {
 	rows := func() (n int) {
 		run := testseed.Sample(t, 5)

@@ -7,8 +7,8 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// Account is the one account, as the library asks for accounts. (Its own service
-// for a single account answers an unknown key with an error of its
+// Account is the one account, in the form that the library requires. (Its own
+// service for a single account answers an unknown key with an error of its
 // administration interface, which S3 clients do not know.)
 type Account struct {
 	root auth.Account
@@ -28,7 +28,7 @@ func (a Account) GetUserAccount(access string) (auth.Account, error) {
 	return auth.Account{}, auth.ErrNoSuchUser
 }
 
-// ResolveAccounts returns the keys that nobody has.
+// ResolveAccounts returns the keys that do not exist.
 func (a Account) ResolveAccounts(keys []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == a.root.Access }), nil
 }

@@ -1,6 +1,8 @@
-// Package versity is what both S3 servers of Moraine add to the versitygw library: bounds
-// of time on its connections, answers to requests whose body it does not read, and the one
-// account.
+// Package versity is what both S3 servers of Moraine add to the versitygw library:
+// time limits of its connections, answers to requests whose body it does not read,
+// and the one account. One path through it: a server calls Check, and passes the
+// option of Bound to the library. Its backend calls Places.Proved for a long signed
+// request.
 package versity
 
 import (
@@ -13,20 +15,20 @@ import (
 	"github.com/versity/versitygw/s3api"
 )
 
-// The library bounds connections and sets no time on them, so that a stranger without any
-// key could hold all of them by saying nothing. Its HTTP server has the settings for that
-// and is out of reach but for this: Bound sets them right before the server serves.
+// The library limits the number of connections but not their time, so a silent
+// client without a key could hold all of them. Its HTTP server has the settings but
+// does not expose them. Bound sets them right before the server serves.
 
 // idleTimeout is how long a connection may wait for its next request.
 const idleTimeout = 2 * time.Minute
 
-// appField is where the library's server keeps what serves it.
+// appField is the field in which the library's server keeps its application.
 const appField = "app"
 
-// errNoApp is a library that keeps it elsewhere.
-var errNoApp = errors.New("s3api.S3ApiServer has no field " + appField + " of *fiber.App: connections that say nothing could not be ended")
+// errNoApp means that this version of the library keeps it elsewhere.
+var errNoApp = errors.New("s3api.S3ApiServer has no field " + appField + " of *fiber.App: silent connections could not be ended")
 
-// Check fails where Bound could do nothing.
+// Check fails if Bound would have no effect.
 func Check() error {
 	if f, ok := reflect.TypeFor[s3api.S3ApiServer]().FieldByName(appField); !ok || f.Type != reflect.TypeFor[*fiber.App]() {
 		return errNoApp
@@ -34,11 +36,11 @@ func Check() error {
 	return nil
 }
 
-// Bound returns the option that has the server end connections whose headers take longer
-// than header to come, and those on which a body or an answer takes longer than stall: what
-// moves the content of objects may move the deadlines of its connection as it gets on. It
-// also has the server keep places (places.go), and read the bodies of requests that it refuses
-// (drain.go).
+// Bound returns the option that makes the server end connections whose headers take
+// longer than header to arrive, and those on which a body or an answer takes longer
+// than stall. Code that moves the content of objects may extend the deadlines of
+// its connection as it makes progress. The server also keeps places free
+// (places.go), and reads the bodies of requests that it refuses (drain.go).
 func Bound(header, stall time.Duration, places *Places) s3api.Option {
 	return func(s *s3api.S3ApiServer) {
 		s3api.WithOnListen(func() {

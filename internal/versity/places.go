@@ -9,23 +9,23 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Places are the connections of a server. The library answers those past the bound with 503,
-// whoever has the others: a stranger without a key could hold them all, by saying nothing and
-// coming again whenever a connection is ended. So a few places are kept free: where they would
-// be taken, the connection that came first of those that have not shown a key is ended. Safe
-// for concurrent use.
+// Places are the connections of a server. The library answers those past its limit
+// with 503, whoever holds the others. A client without a key could hold them all,
+// by staying silent and reconnecting. So a few places stay free: when they would be
+// used, the oldest connection without a proven key is ended. Safe for concurrent
+// use.
 type Places struct {
 	most int // connections, before one is ended for the next
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	open  map[net.Conn]*list.Element
-	order list.List // of those that have not shown a key, in the order in which they came
+	order list.List // connections without a proven key, in order of arrival
 }
 
-// spareShare is of all places that are kept free.
+// spareShare is the divisor of all places that stay free.
 const spareShare = 16
 
-// NewPlaces returns the places of a server that takes so many connections.
+// NewPlaces returns the places of a server with so many connections.
 func NewPlaces(connections int) *Places {
 	return &Places{most: connections - max(connections/spareShare, 1), open: make(map[net.Conn]*list.Element)}
 }
@@ -45,7 +45,7 @@ func (p *Places) state(nc net.Conn, s fasthttp.ConnState) {
 	}
 }
 
-// add takes in a connection, and returns the one that is to be ended for it.
+// add adds a connection, and returns the one to end for it.
 func (p *Places) add(nc net.Conn) net.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *Places) add(nc net.Conn) net.Conn {
 	return nil
 }
 
-// forget takes a connection out of those that may be ended. The mutex is held.
+// forget removes a connection from those that may be ended. The mutex is held.
 func (p *Places) forget(nc net.Conn) {
 	if e := p.open[nc]; e != nil {
 		p.order.Remove(e)
@@ -67,9 +67,10 @@ func (p *Places) forget(nc net.Conn) {
 	}
 }
 
-// Proved notes that a request was signed with the key: its connection is not ended for another.
-// rc is what the library calls the backend with. Backends say it of requests that may take
-// long; the others are over before their connection is the first.
+// Proved notes that a request was signed with the key: its connection is not ended
+// for another. rc is the context of the library's call. Backends call it for
+// requests that may take long; the others are over before their connection becomes
+// the oldest.
 func (p *Places) Proved(rc context.Context) {
 	if r, ok := rc.(*fasthttp.RequestCtx); ok {
 		p.proved(r.Conn())

@@ -14,8 +14,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// TestStrangersHoldNoPlaces has strangers take every connection of a server, say nothing or
-// half of a request, and come again: who has the key is served, and keeps its connection.
+// TestStrangersHoldNoPlaces has clients without a key take every connection of a
+// server, stay silent or send half of a request, and reconnect. A client with the
+// key is served, and keeps its connection.
 func TestStrangersHoldNoPlaces(t *testing.T) {
 	const connections = 32
 	places := NewPlaces(connections)

@@ -2,9 +2,9 @@ package vfs
 
 import "slices"
 
-// Clone returns a copy of m as it is, with what is not durable still not so: what
-// the end of every process at this instant leaves. The copy holds no locks; m
-// itself goes on undisturbed.
+// Clone returns a copy of m in its current state; what is not durable stays so.
+// This is what remains when every process ends at this moment. The copy holds no
+// locks; m itself continues.
 func (m *Mem) Clone() *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()

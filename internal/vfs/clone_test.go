@@ -31,8 +31,8 @@ func textOf(t *testing.T, fs vfs.FS, name string) string {
 	return string(p)
 }
 
-// A clone has everything, parts from what it was taken of, and has only that
-// durable which was.
+// A clone has everything, separates from its original, and has durable only what
+// was durable.
 func TestClone(t *testing.T) {
 	m := vfs.NewMem(1)
 	require.NoError(t, m.MkdirAll("/d"))

@@ -2,11 +2,11 @@ package vfs
 
 import "math/rand/v2"
 
-// Crash returns what a power cut at this instant would leave, as a new file
-// system; m itself goes on undisturbed. What was synced is there. Of the rest
-// any subset survives: blocks of 4 KiB and sizes one by one, changes of names
-// one by one except that a change of a name needs the earlier changes of that
-// same name. rng makes the choices (nil: the Mem's own).
+// Crash returns what a power cut at this moment would leave, as a new file system;
+// m itself continues. Synced state survives. Any subset of the rest survives:
+// blocks of 4 KiB and sizes one by one. Changes of names survive one by one too,
+// except that a change of a name needs the earlier changes of that name. rng makes
+// the choices (nil: the Mem's own).
 func (m *Mem) Crash(rng *rand.Rand) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -32,7 +32,7 @@ func (m *Mem) Crash(rng *rand.Rand) *Mem {
 	return out
 }
 
-// survival draws the chance with which each unsynced thing survives a cut: the
+// survival draws the probability with which each unsynced item survives a cut. The
 // extremes are as likely as the mixtures, since bugs hide in both.
 func survival(rng *rand.Rand) float64 {
 	switch rng.IntN(4) {
@@ -45,8 +45,8 @@ func survival(rng *rand.Rand) float64 {
 	}
 }
 
-// survivingNames decides which pending changes of names survive, and returns
-// the entries of the directories that they change.
+// survivingNames decides which pending changes of names survive, and returns the
+// entries of the directories that they change.
 func (m *Mem) survivingNames(rng *rand.Rand) map[*node]map[string]*node {
 	keep := make([]bool, len(m.pending))
 	if rng.IntN(4) == 0 {
@@ -55,7 +55,7 @@ func (m *Mem) survivingNames(rng *rand.Rand) map[*node]map[string]*node {
 			keep[i] = rng.Float64() < chance
 		}
 	} else {
-		// Three runs, each whole: as an ordered journal would, or the reverse.
+		// Three runs, each whole: as with an ordered journal, or in reverse.
 		a, b := rng.IntN(len(keep)+1), rng.IntN(len(keep)+1)
 		a, b = min(a, b), max(a, b)
 		for _, run := range [][]bool{keep[:a], keep[a:b], keep[b:]} {
@@ -90,7 +90,7 @@ type entry struct {
 	name string
 }
 
-// addForerunners extends keep by the ops that the kept ones build on.
+// addForerunners extends keep by the ops on which the kept ones depend.
 func addForerunners(ops []*nameOp, keep []bool) {
 	need := map[entry]bool{}
 	for i := len(ops) - 1; i >= 0; i-- {
@@ -105,7 +105,7 @@ func addForerunners(ops []*nameOp, keep []bool) {
 	}
 }
 
-// dropFollowers takes out of keep the ops that build on one that is not kept.
+// dropFollowers removes from keep the ops that depend on one that is not kept.
 func dropFollowers(ops []*nameOp, keep []bool) {
 	lost := map[entry]bool{}
 	for i, op := range ops {
@@ -123,7 +123,7 @@ func dropFollowers(ops []*nameOp, keep []bool) {
 // crasher copies the surviving part of a tree.
 type crasher struct {
 	rng    *rand.Rand
-	bytes  float64 // chance that an unsynced block survives
+	bytes  float64 // probability that an unsynced block survives
 	names  map[*node]map[string]*node
 	copies map[*node]*node
 }
@@ -165,7 +165,7 @@ func (c *crasher) copyFile(n *node) *node {
 			out.live[i] = copyPage(n.live[i])
 		}
 	}
-	// What lies past the size is not there: a later growth uncovers zeros.
+	// Bytes past the size are lost: a later growth uncovers zeros.
 	blocks := int((out.size + blockSize - 1) / blockSize)
 	if len(out.live) > blocks {
 		out.live = out.live[:blocks]
@@ -180,7 +180,7 @@ func (c *crasher) copyFile(n *node) *node {
 	return out
 }
 
-// copyPage copies a page that its file may yet write in place.
+// copyPage copies a page that its file may still write in place.
 func copyPage(p *page) *page {
 	if p == nil || p == reserved {
 		return p

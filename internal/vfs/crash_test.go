@@ -143,8 +143,8 @@ func TestCrashTruncateAndPunch(t *testing.T) {
 	require.Equal(t, []string{"100"}, keys(outcomes(mem, look)))
 }
 
-// TestCrashLeavesTheOriginalAlone holds that the clone and the original share
-// no byte that either may still write.
+// TestCrashLeavesTheOriginalAlone checks that the clone and the original share no
+// byte that either may still write.
 func TestCrashLeavesTheOriginalAlone(t *testing.T) {
 	mem := vfs.NewMem(1)
 	write(t, mem, "/f", "durable.")

@@ -47,30 +47,30 @@ func (k OpKind) String() string {
 // Op is one call, as a Rule sees it.
 type Op struct {
 	Kind OpKind
-	// Path is the file or directory; of Rename and Link the old name.
+	// Path is the file or directory; for Rename and Link the old name.
 	Path string
 	// NewPath is the new name of Rename and Link.
 	NewPath string
 	// Flag is Open's.
 	Flag OpenFlag
-	// Off and Len are the range of Read, Write, Allocate and PunchHole; Truncate's
-	// size is in Off.
+	// Off and Len are the range of Read, Write, Allocate and PunchHole; for
+	// Truncate the size is in Off.
 	Off, Len int64
 }
 
-// Rule is asked before each call, by the goroutine that makes it; it may block
-// to delay the call, or look at the file system below. nil lets the call run.
-// Drop skips it and reports success. An error wrapped by Afterwards is returned
-// after the call has run. Any other error is returned instead of running it.
+// Rule is called before each call, by its goroutine. It may block to delay the
+// call, or inspect the file system below. nil lets the call run. Drop skips it and
+// reports success. An error wrapped by Afterwards is returned after the call has
+// run. Any other error is returned instead of running it.
 type Rule func(op Op) error
 
-// Drop, returned by a Rule, makes a Sync, SyncDir, Write, Truncate, Rename,
-// Link, Remove or RemoveAll report success without doing anything. On another
-// kind it panics: there is no result to make up.
+// Drop, returned by a Rule, makes a Sync, SyncDir, Write, Truncate, Rename, Link,
+// Remove or RemoveAll report success without doing anything. For another kind it
+// panics, since there is no result to return.
 var Drop = errors.New("vfs: dropped")
 
-// Afterwards wraps an error that a Rule wants reported although the call took
-// effect: the step succeeded but its reply was lost.
+// Afterwards wraps an error that a Rule returns for a call that takes effect: the
+// step succeeds but its reply is lost.
 func Afterwards(err error) error { return &afterwards{err} }
 
 type afterwards struct{ err error }
@@ -78,7 +78,7 @@ type afterwards struct{ err error }
 func (a *afterwards) Error() string { return a.err.Error() }
 func (a *afterwards) Unwrap() error { return a.err }
 
-// Fault is a wrapper that asks a Rule about each call.
+// Fault is a wrapper that calls a Rule for each call.
 type Fault struct {
 	fs   FS
 	rule Rule
@@ -87,7 +87,7 @@ type Fault struct {
 // NewFault wraps fs. rule may be called concurrently.
 func NewFault(fs FS, rule Rule) *Fault { return &Fault{fs: fs, rule: rule} }
 
-// do asks the rule, and runs the call as it says.
+// do calls the rule, and runs the call as it says.
 func (f *Fault) do(op Op, run func() error) error {
 	err := f.rule(op)
 	if err == nil {
@@ -217,7 +217,7 @@ func (f *faultFile) ReadAt(p []byte, off int64) (n int, err error) {
 }
 
 func (f *faultFile) WriteAt(p []byte, off int64) (n int, err error) {
-	n = len(p) // what a dropped write reports
+	n = len(p) // the result of a dropped write
 	err = f.do(OpWrite, off, int64(len(p)), func() error {
 		n, err = f.File.WriteAt(p, off)
 		return err

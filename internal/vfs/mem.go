@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// Mem is a file system in memory that knows which of its bytes and names a
-// power cut would leave (crash.go). It keeps the rules of the package comment
-// and no kinder ones: syncing a file does not keep its name, syncing a
-// directory does not keep its files' bytes.
+// Mem is a file system in memory that knows which of its bytes and names a power
+// cut would leave (crash.go). It follows the rules of the package comment exactly:
+// syncing a file does not keep its name, and syncing a directory does not keep its
+// files' bytes.
 //
-// All methods may be called concurrently. One lock guards the whole tree, so
-// that Crash is a single instant.
+// All methods may be called concurrently. One lock guards the whole tree, so that
+// Crash is a single moment.
 type Mem struct {
 	mu       sync.RWMutex
 	root     *node
@@ -41,8 +41,7 @@ func NewMem(seed uint64) *Mem {
 	}
 }
 
-// SetCapacity sets the size of the disk in bytes: what would take more fails
-// with ENOSPC.
+// SetCapacity sets the size of the disk in bytes; exceeding it fails with ENOSPC.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,15 +51,15 @@ func (m *Mem) SetCapacity(bytes int64) {
 // node is a file or a directory. A file may have several names.
 type node struct {
 	dir      bool
-	children map[string]*node // directory: the names as they are
+	children map[string]*node // directory: the current names
 	kept     map[string]*node // directory: the names that are durable
 
-	links    int     // names, as they are
-	size     int64   // file: as it is
+	links    int     // current names
+	size     int64   // file: current
 	keptSize int64   // file: durable
-	live     []*page // file: blocks as they are; nil is a hole
+	live     []*page // file: current blocks; nil is a hole
 	durable  []*page // file: durable blocks
-	dirty    []int   // file: indexes of blocks where live and durable parted
+	dirty    []int   // file: indexes of blocks where live and durable differ
 }
 
 func newDir() *node {
@@ -119,7 +118,7 @@ func (m *Mem) parent(name string) (*node, string, error) {
 	return dir, parts[len(parts)-1], err
 }
 
-// change carries out an op now, and leaves its durability open.
+// change makes an op take effect now; it is not durable yet.
 func (m *Mem) change(changes ...nameChange) {
 	for _, c := range changes {
 		if old := c.dir.children[c.name]; old != nil {
@@ -135,7 +134,7 @@ func (m *Mem) change(changes ...nameChange) {
 	m.pending = append(m.pending, &nameOp{changes: changes})
 }
 
-// release gives back the space of a file that has lost its last name.
+// release frees the space of a file that has lost its last name.
 func (m *Mem) release(n *node) {
 	if n.links > 0 || n.dir {
 		return
@@ -204,7 +203,7 @@ func (m *Mem) Rename(oldName, newName string) error {
 	case target != nil && len(target.children) > 0:
 		return fail(syscall.ENOTEMPTY)
 	}
-	n.links++ // so that taking the old name away does not free it
+	n.links++ // so that removing the old name does not free it
 	m.change(nameChange{from, oldBase, nil}, nameChange{to, newBase, n})
 	n.links--
 	return nil
@@ -335,8 +334,8 @@ func (m *Mem) Stat(name string) (Info, error) {
 	return info, nil
 }
 
-// SyncDir implements FS. It keeps every pending change that touches dir, and
-// those that they build on.
+// SyncDir implements FS. It keeps every pending change of dir, and those on which
+// they depend.
 func (m *Mem) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 
 const blockSize = 4096
 
-// page is the content of one block of a Mem file. A page that is both live and
+// page is the contents of one block of a Mem file. A page that is both live and
 // durable, or reserved, is shared and never written: writers copy it.
 type page [blockSize]byte
 
-// reserved is the content of a block that Allocate reserved. Read-only.
+// reserved is the contents of a block that Allocate reserved. Read-only.
 var reserved = new(page)
 
-// memFile is an open file of a Mem. It stays usable after its name is gone.
+// memFile is an open file of a Mem. It stays usable after its name is removed.
 type memFile struct {
 	mem    *Mem
 	node   *node
@@ -29,8 +29,8 @@ type memFile struct {
 
 func (f *memFile) fail(op string, err error) error { return pathError(op, f.name, err) }
 
-// check refuses what the kernel would: a closed file, a negative offset, a
-// direct transfer off the block boundaries.
+// check refuses what the kernel would: a closed file, a negative offset, a direct
+// transfer that is not aligned to blocks.
 func (f *memFile) check(op string, p []byte, off int64) error {
 	switch {
 	case f.closed.Load():
@@ -98,7 +98,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	return total, nil
 }
 
-// block returns block i as it is, nil for a hole.
+// block returns the current block i, nil for a hole.
 func (n *node) block(i int) *page {
 	if i < len(n.live) {
 		return n.live[i]
@@ -150,7 +150,7 @@ func (m *Mem) drop(n *node, from, to int) {
 	}
 }
 
-// truncate sets n's size; what a later growth uncovers reads as zeros.
+// truncate sets n's size; bytes that a later growth uncovers read as zeros.
 func (m *Mem) truncate(n *node, size int64) error {
 	if size < n.size {
 		m.drop(n, int((size+blockSize-1)/blockSize), len(n.live))

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// TestWhatIsMadeIsClosedToOthers has every call of the machine's file system that makes
-// something make it: other users of the machine may not even read it.
+// TestWhatIsMadeIsClosedToOthers calls everything in the machine's file system that
+// makes a file or directory: other users of the machine may not even read it.
 func TestWhatIsMadeIsClosedToOthers(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

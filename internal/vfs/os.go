@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is the machine's file system. The zero value is ready to use. What it makes is closed
-// to other users of the machine: it holds what certificates confine over the network.
+// OS is the machine's file system. The zero value is ready to use. Its files and
+// directories are closed to other users of the machine: they hold data that
+// certificates confine over the network.
 type OS struct{}
 
-// The modes of what is made.
+// The modes of new files and directories.
 const (
 	fileMode = 0o600
 	dirMode  = 0o700
@@ -35,7 +36,7 @@ func (OS) Open(name string, flag OpenFlag) (File, error) {
 			return nil, err
 		}
 		// The file system has no O_DIRECT. It may have made the file before it
-		// said so: Exclusive must not then fail on our own file.
+		// returned the error: Exclusive must not then fail on our own file.
 		if flag&Exclusive != 0 {
 			mode &^= os.O_EXCL
 		}
@@ -114,8 +115,8 @@ func (OS) SyncDir(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Lock implements FS with flock(2), which also excludes a second lock within
-// this process and is released by the kernel however the process ends.
+// Lock implements FS with flock(2). This also excludes a second lock within this
+// process, and the kernel releases it however the process ends.
 func (OS) Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
@@ -142,8 +143,8 @@ func (OS) Usage(path string) (Usage, error) {
 	return Usage{Total: st.Blocks * size, Free: st.Bavail * size}, nil
 }
 
-// osFile is a File of OS. os.File keeps the descriptor open while a call uses
-// it, so that Close may run beside other calls.
+// osFile is a File of OS. os.File keeps the descriptor open while a call uses it,
+// so that Close may run concurrently with other calls.
 type osFile struct {
 	f      *os.File
 	direct bool
@@ -152,8 +153,8 @@ type osFile struct {
 func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	n, err := o.f.ReadAt(p, off)
 	if o.direct && n > 0 && n < len(p) && errors.Is(err, syscall.EINVAL) {
-		// The read ended at the end of the file, off any block boundary; the
-		// next read, from there, is what O_DIRECT refused.
+		// The read ended at the end of the file, not at a block boundary; O_DIRECT
+		// refused the next read from there.
 		err = io.EOF
 	}
 	return n, err
@@ -172,7 +173,7 @@ func (o *osFile) Allocate(off, n int64) error {
 	if !errors.Is(err, syscall.EOPNOTSUPP) {
 		return o.path("fallocate", err)
 	}
-	// No reservation on this file system: only the size can be kept.
+	// No reservation on this file system: only the size can be set.
 	size, err := o.Size()
 	if err != nil || size >= off+n {
 		return err
@@ -205,7 +206,7 @@ func (o *osFile) path(op string, err error) error {
 	return &fs.PathError{Op: op, Path: o.f.Name(), Err: err}
 }
 
-// control runs fn with f's descriptor, again while it is interrupted.
+// control runs fn with f's descriptor, and repeats it while it is interrupted.
 func control(f *os.File, fn func(fd int) error) error {
 	c, err := f.SyscallConn()
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VectorWriter is an optional speed of a File: one write from several buffers.
+// VectorWriter is an optional interface of a File: one write from several buffers.
 type VectorWriter interface {
 	// WriteVAt writes the buffers one after the other from off, and returns how
-	// many bytes in all. On a Direct file each buffer must be aligned, in
-	// address and length. It returns an error where it wrote fewer than all.
+	// many bytes in all. On a Direct file each buffer must be aligned, in address
+	// and length. It returns an error if it wrote fewer than all.
 	WriteVAt(bufs [][]byte, off int64) (int, error)
 }
 
-// WriteAll writes the buffers one after the other from off: in one call where f
-// is a VectorWriter, else one by one.
+// WriteAll writes the buffers one after the other from off: in one call if f is a
+// VectorWriter, otherwise one by one.
 func WriteAll(f File, bufs [][]byte, off int64) (int, error) {
 	if v, ok := f.(VectorWriter); ok {
 		return v.WriteVAt(bufs, off)

@@ -1,13 +1,15 @@
-// Package vfs is the file-system seam: everything that Moraine keeps on disk is
-// written through FS, so that a test can fail any call, and can cut the power
-// at any instant and see what a real disk would have kept.
+// Package vfs is the file-system seam: Moraine writes everything on disk through
+// FS. So a test can fail any call, or cut the power at any moment and see what a
+// real disk would have kept.
 //
-// The rules are those of POSIX with a volatile cache: what File.Sync has not
-// returned for may be lost, in any subset of its blocks; a created, renamed,
-// linked or removed name is durable only after SyncDir of its directory.
+// The rules are those of POSIX with a volatile cache. Bytes whose File.Sync has not
+// returned may be lost, in any subset of their blocks. A created, renamed, linked
+// or removed name is durable only after SyncDir of its directory.
 //
-// OS is the real one, Mem the one that tests cut (mem.go), Fault a wrapper that
-// injects errors and delays (fault.go).
+// One path through it: Open makes a file, WriteAt writes it, Sync makes its bytes
+// durable, and SyncDir its name. OS is the real file system, Mem the one whose
+// power tests cut (mem.go), and Fault a wrapper that injects errors and delays
+// (fault.go).
 package vfs
 
 import (
@@ -15,13 +17,12 @@ import (
 	"io"
 )
 
-// ErrLocked is the error of a lock that is held elsewhere.
-var ErrLocked = errors.New("another process uses this directory: end that one first")
+// ErrLocked is the error of a lock that another process or caller holds.
+var ErrLocked = errors.New("another process uses this directory: stop that one first")
 
-// FS is a file system. Paths are cleaned absolute or relative paths with
-// slashes. Methods return errors that satisfy errors.Is with fs.ErrNotExist and
-// fs.ErrExist, and syscall.ENOSPC where the disk is full. All methods may be
-// called concurrently.
+// FS is a file system. Paths are cleaned absolute or relative paths with slashes.
+// Methods return errors that satisfy errors.Is with fs.ErrNotExist and fs.ErrExist,
+// and syscall.ENOSPC if the disk is full. All methods may be called concurrently.
 type FS interface {
 	// Open opens name. See OpenFlag.
 	Open(name string, flag OpenFlag) (File, error)
@@ -31,7 +32,7 @@ type FS interface {
 	Link(oldName, newName string) error
 	// Remove removes a file or an empty directory.
 	Remove(name string) error
-	// RemoveAll removes name and what is below it; a missing name is no error.
+	// RemoveAll removes name and everything below it; a missing name is no error.
 	RemoveAll(name string) error
 	// MkdirAll makes a directory and its missing parents.
 	MkdirAll(name string) error
@@ -42,8 +43,8 @@ type FS interface {
 	// SyncDir makes the names in a directory durable.
 	SyncDir(dir string) error
 	// Lock takes an exclusive advisory lock on name, creating it, until the
-	// returned Closer is closed or the process ends. It does not wait: a lock
-	// held elsewhere is ErrLocked.
+	// returned Closer is closed or the process ends. It does not wait: a lock that
+	// is held is ErrLocked.
 	Lock(name string) (io.Closer, error)
 	// Usage reports the space of the file system that holds path.
 	Usage(path string) (Usage, error)
@@ -63,9 +64,9 @@ const (
 	Exclusive
 	// Truncate empties the file. Implies Write.
 	Truncate
-	// Direct asks for O_DIRECT: buffers, offsets and lengths must then be
-	// multiples of 4 KiB. Where the file system does not have it the file is
-	// opened without, and File.Direct reports false.
+	// Direct requests O_DIRECT: buffers, offsets and lengths must then be multiples
+	// of 4 KiB. If the file system does not have it, the file is opened without,
+	// and File.Direct reports false.
 	Direct
 )
 
@@ -73,23 +74,23 @@ const (
 type File interface {
 	io.ReaderAt
 	io.WriterAt
-	// Sync makes the file's bytes and size durable (fdatasync). After an error
-	// nothing may be assumed of the bytes written since the last success, and
-	// the file must not be synced again (errors are reported once).
+	// Sync makes the file's bytes and size durable (fdatasync). After an error, the
+	// bytes written since the last success are in an unknown state. The file must
+	// not be synced again, since the kernel reports such errors once.
 	Sync() error
 	// Truncate sets the size.
 	Truncate(size int64) error
-	// Allocate reserves space for [off, off+n), growing the size to cover it.
-	// The range reads as zeros where nothing was written.
+	// Allocate reserves space for [off, off+n), and grows the size to cover it.
+	// Unwritten parts of the range read as zeros.
 	Allocate(off, n int64) error
-	// PunchHole gives the space of [off, off+n) back; the range then reads as
-	// zeros and the size stays. off and n are multiples of 4 KiB.
+	// PunchHole frees the space of [off, off+n). The range then reads as zeros and
+	// the size stays. off and n are multiples of 4 KiB.
 	PunchHole(off, n int64) error
-	// Size returns the present size.
+	// Size returns the current size.
 	Size() (int64, error)
 	// Direct reports whether the file bypasses the page cache.
 	Direct() bool
-	// Name returns the path that it was opened by.
+	// Name returns the path with which it was opened.
 	Name() string
 	Close() error
 }
@@ -98,7 +99,7 @@ type File interface {
 type Info struct {
 	Size int64
 	Dir  bool
-	// Bytes is the space allocated, in bytes (less than Size where there are holes).
+	// Bytes is the allocated space, in bytes (less than Size if there are holes).
 	Bytes int64
 }
 

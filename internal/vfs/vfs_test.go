@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// TestConformance holds every file system to the contract of vfs.FS.
+// TestConformance checks every file system against the contract of vfs.FS.
 func TestConformance(t *testing.T) {
 	systems := map[string]func(t *testing.T) (vfs.FS, string){
 		"os":  func(t *testing.T) (vfs.FS, string) { return vfs.OS{}, t.TempDir() },
@@ -124,7 +124,7 @@ func conformBytes(t *testing.T, fsys vfs.FS, dir string) {
 	_, err = f.ReadAt(p, -1)
 	require.Error(t, err)
 
-	// What a truncate took away does not come back with the size.
+	// Truncated bytes do not come back when the file grows.
 	require.NoError(t, f.Truncate(10_002))
 	require.NoError(t, f.Truncate(10_010))
 	n, err = f.ReadAt(p, 10_000)
@@ -231,7 +231,7 @@ func conformLock(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, again.Close())
 }
 
-// aligned returns n bytes that O_DIRECT takes.
+// aligned returns n bytes that O_DIRECT accepts.
 func aligned(n int) []byte {
 	p := make([]byte, n+4096)
 	skip := -int(uintptr(unsafe.Pointer(&p[0]))) & 4095

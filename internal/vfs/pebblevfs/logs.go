@@ -7,10 +7,10 @@ import (
 	pvfs "github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// WatchLogs returns fsys, with a look at the write-ahead logs that pebble keeps in it:
-// closed is called when one is closed, before pebble has the result, with what went
-// wrong with the file until then, nil for nothing. It is called in the goroutine that
-// closes the log, and need not return.
+// WatchLogs returns fsys, and watches the write-ahead logs that pebble keeps in it.
+// It calls closed when a log is closed, before pebble gets the result, with the
+// first error of the file until then, or nil. It calls closed in the goroutine that
+// closes the log; closed need not return.
 func WatchLogs(fsys pvfs.FS, closed func(error)) pvfs.FS {
 	return logFS{FS: fsys, closed: closed}
 }
@@ -42,12 +42,12 @@ func (l logFS) watched(name string, f pvfs.File, err error) (pvfs.File, error) {
 	return &logFile{File: f, closed: l.closed}, nil
 }
 
-// logFile is a log. pebble writes and syncs it in one goroutine, and closes it after
-// that one has ended.
+// logFile is a log. pebble writes and syncs it in one goroutine, and closes it
+// after that goroutine has ended.
 type logFile struct {
 	pvfs.File
 	closed func(error)
-	failed error // the first that went wrong
+	failed error // the first error
 }
 
 func (f *logFile) note(err error) error {

@@ -1,10 +1,11 @@
 // Package pebblevfs lets pebble keep its files on a vfs.FS, so that a test that
 // fails a call or cuts the power covers pebble too.
 //
-// What is durable, and when, is decided below. On vfs.OS the adapter steps aside
-// for pebble's own file system, which makes the same calls and knows more about
-// descriptors (sync_file_range, readahead). One thing is added on both: see
-// ordered. What pebble's own makes is closed to other users, as vfs.OS has it: see private.
+// The file system below decides what is durable, and when. On vfs.OS the adapter
+// uses pebble's own file system, which makes the same calls and handles descriptors
+// better (sync_file_range, readahead). It adds two things: see ordered for both,
+// and private for the files that pebble's own file system makes. One path through
+// it: New wraps a vfs.FS, and pebble opens its database with the result.
 package pebblevfs
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// New returns fsys as pebble sees file systems.
+// New returns fsys in pebble's file-system interface.
 func New(fsys vfs.FS) pvfs.FS {
 	if _, ok := fsys.(vfs.OS); ok {
 		return ordered{private{pvfs.Default}}
@@ -30,12 +31,12 @@ func New(fsys vfs.FS) pvfs.FS {
 	return ordered{adapter{fs: fsys}}
 }
 
-// ordered makes the names in a directory durable before a marker file is made
-// in it. A marker is an empty file whose name says which manifest is in force,
-// or which format; pebble v2.1.7 makes a manifest and then its marker, and syncs
-// the directory once, after both. A file system that keeps the second name and
-// loses the first would leave a database that does not open. Journals keep the
-// order; POSIX does not ask it of them. It costs one sync a manifest.
+// ordered makes the names in a directory durable before a marker file is made in
+// it. A marker is an empty file whose name says which manifest, or which format, is
+// current. pebble v2.1.7 makes a manifest and then its marker, and syncs the
+// directory once, after both. A file system that keeps the second name and loses
+// the first would leave a database that does not open. Journals keep the order;
+// POSIX does not require it. This costs one sync a manifest.
 type ordered struct{ pvfs.FS }
 
 // Create implements pvfs.FS.
@@ -61,7 +62,7 @@ func (o ordered) Unwrap() pvfs.FS { return o.FS }
 
 type adapter struct{ fs vfs.FS }
 
-// Create makes a new file under name, also where one is open under it: files
+// Create makes a new file under name, even if a file of that name is open. Files
 // may be hard links into a checkpoint, and must not be emptied in place.
 func (a adapter) Create(name string, _ pvfs.DiskWriteCategory) (pvfs.File, error) {
 	for {
@@ -109,7 +110,7 @@ func (a adapter) OpenDir(name string) (pvfs.File, error) {
 	return &dir{fs: a.fs, name: name, info: info}, nil
 }
 
-// ReuseForWrite keeps the old content under the new name: pebble overwrites a
+// ReuseForWrite keeps the old contents under the new name: pebble overwrites a
 // recycled log, whose records carry their log's number.
 func (a adapter) ReuseForWrite(oldName, newName string, _ pvfs.DiskWriteCategory) (pvfs.File, error) {
 	if err := a.fs.Rename(oldName, newName); err != nil {
@@ -159,7 +160,7 @@ func (f *file) Read(p []byte) (int, error) {
 	n, err := f.f.ReadAt(p, f.pos)
 	f.pos += int64(n)
 	if n > 0 && err == io.EOF {
-		err = nil // the next call says it
+		err = nil // the next call reports it
 	}
 	return n, err
 }
@@ -181,8 +182,8 @@ func (f *file) SyncData() error                          { return f.f.Sync() }
 // SyncTo promises nothing, and does nothing.
 func (f *file) SyncTo(int64) (bool, error) { return false, nil }
 
-// Preallocate does nothing: it may not change the size, and reservations are
-// not what tests look at.
+// Preallocate does nothing: it must not change the size, and tests do not check
+// reservations.
 func (f *file) Preallocate(int64, int64) error { return nil }
 func (f *file) Prefetch(int64, int64) error    { return nil }
 func (f *file) Fd() uintptr                    { return pvfs.InvalidFd }
@@ -195,7 +196,7 @@ func (f *file) Stat() (pvfs.FileInfo, error) {
 	return fileInfo{name: filepath.Base(f.f.Name()), info: vfs.Info{Size: size}}, nil
 }
 
-// dir is an open directory: it can be synced, and nothing else.
+// dir is an open directory: it can only be synced.
 type dir struct {
 	fs   vfs.FS
 	name string

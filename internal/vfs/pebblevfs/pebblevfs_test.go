@@ -34,8 +34,8 @@ func TestOnOSItIsPebblesOwn(t *testing.T) {
 	require.Equal(t, pvfs.Default, pvfs.Root(pebblevfs.New(vfs.OS{})))
 }
 
-// TestOpenIsCrashSafe cuts the power at every operation of opening a database
-// for the first and for the second time, in many ways.
+// TestOpenIsCrashSafe cuts the power at every operation of the first and the second
+// open of a database, in many ways.
 func TestOpenIsCrashSafe(t *testing.T) {
 	mem := vfs.NewMem(1)
 	var mu sync.Mutex
@@ -59,8 +59,8 @@ func TestOpenIsCrashSafe(t *testing.T) {
 	}
 }
 
-// TestPowerCut holds pebble over a Mem to its promise: of the writes, a prefix
-// that covers every synced one survives.
+// TestPowerCut checks pebble over a Mem: of the writes, a prefix that covers every
+// synced one survives.
 func TestPowerCut(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// private closes what pebble's own file system makes to other users of the machine.
+// private closes the files of pebble's own file system to other users of the
+// machine.
 type private struct{ pvfs.FS }
 
 const (

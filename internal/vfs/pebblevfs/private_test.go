@@ -12,8 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
 )
 
-// TestADatabaseIsClosedToOthers has pebble make each kind of file that it has, and a
-// checkpoint, on the machine's file system: other users of the machine read none.
+// TestADatabaseIsClosedToOthers has pebble make each of its kinds of files, and a
+// checkpoint, on the machine's file system: other users of the machine can read
+// none.
 func TestADatabaseIsClosedToOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "db")
 	db, err := pebble.Open(dir, &pebble.Options{FS: pebblevfs.New(vfs.OS{})})
