@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBackupToAFullDisk takes backups of the metadata onto a file system that has no
-// room, and onto one that has room for half: each ends with one line that says so, and
-// leaves no file. With room the same command works.
+// TestBackupToAFullDisk takes backups of the metadata onto a full file system, and
+// onto one with space for half. Each ends with one line that says so, and leaves no
+// file. With enough space the same command works.
 func TestBackupToAFullDisk(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "backups")
 	smallDisk(t, disk, 64<<20)
@@ -43,7 +43,7 @@ func TestBackupToAFullDisk(t *testing.T) {
 	require.Empty(t, parts)
 }
 
-// fillUp writes name until its file system is full, and then gives back so many bytes.
+// fillUp writes name until its file system is full, and then frees the given bytes.
 func fillUp(t *testing.T, name string, free int64) {
 	t.Helper()
 	f, err := os.Create(name)

@@ -19,13 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// outcome is how a command ended.
+// outcome is the result of a command.
 type outcome struct {
 	stdout, stderr string
 	code           int
 }
 
-// command prepares the binary under args, with no settings but those in env.
+// command prepares the binary with args, without settings other than those in env.
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := binary()
@@ -64,7 +64,7 @@ func settingsFor(c *devcluster.Cluster) []string {
 	return []string{"MORAINE_ENDPOINT=" + c.Endpoint(), "MORAINE_CERTS=" + c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE=" + c.Mode()}
 }
 
-// works runs a command that must succeed, and returns what it printed.
+// works runs a command that must succeed, and returns its output.
 func works(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	o := invoke(t, env, args...)
@@ -72,8 +72,8 @@ func works(t *testing.T, env []string, args ...string) string {
 	return o.stdout
 }
 
-// requireRefused holds o against the form of every refusal: nothing but one line
-// on standard error, which says each of the words, and the exit code.
+// requireRefused checks o against the form of every refusal: one line on standard
+// error, which has each of the words, nothing else, and the exit code.
 func requireRefused(t *testing.T, o outcome, code int, words ...string) {
 	t.Helper()
 	require.Equal(t, code, o.code, "%s%s", o.stdout, o.stderr)
@@ -85,8 +85,8 @@ func requireRefused(t *testing.T, o outcome, code int, words ...string) {
 	t.Logf("exit %d: %s", o.code, strings.TrimSpace(o.stderr))
 }
 
-// contents reads a whole tree, to see whether anything in it was changed. A lock
-// file, which is empty, may come and go.
+// contents reads a whole tree, to detect changes in it. A lock file, which is
+// empty, may come and go.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	tree := map[string]string{}
@@ -95,7 +95,7 @@ func contents(t *testing.T, dir string) map[string]string {
 			return err
 		}
 		info, err := d.Info()
-		if err != nil || info.Size() > 1<<20 { // a ballast, whose bytes mean nothing
+		if err != nil || info.Size() > 1<<20 { // a ballast, whose bytes have no meaning
 			return err
 		}
 		data, err := os.ReadFile(path)
@@ -115,7 +115,7 @@ type badServer struct {
 	args  []string // after --listen, --admin-listen, --certs and --identity, which they may repeat
 	code  int
 	words []string
-	dir   string // is left as it was
+	dir   string // must not change
 }
 
 func runBadServers(t *testing.T, env []string, role string, certs, identity string, servers []badServer) {
@@ -151,8 +151,8 @@ func certificates(t *testing.T, c *devcluster.Cluster, role pki.Role, node strin
 	return foreign, expired, open
 }
 
-// bump makes the file of the newer format: version 2 at byte 8, under a right
-// checksum, which is at sumAt and covers what is before it.
+// bump turns the file into one of the newer format: version 2 at byte 8, under a
+// correct checksum, which is at sumAt and covers the bytes before it.
 func bump(t *testing.T, name string, sumAt func(size int) int) {
 	t.Helper()
 	data, err := os.ReadFile(name)
@@ -163,7 +163,7 @@ func bump(t *testing.T, name string, sumAt func(size int) int) {
 	require.NoError(t, os.WriteFile(name, data, 0o644))
 }
 
-// foreignDir is a directory that holds something else.
+// foreignDir is a directory with foreign files.
 func foreignDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -171,8 +171,8 @@ func foreignDir(t *testing.T) string {
 	return dir
 }
 
-// TestServersRefuseBadInput starts servers wrongly in every way; then those
-// whose directories were used start again, and nothing is lost.
+// TestServersRefuseBadInput starts servers with every kind of mistake. Then the
+// servers whose directories were used start again, and nothing is lost.
 func TestServersRefuseBadInput(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2})
 	env := settingsFor(c)
@@ -211,7 +211,7 @@ func TestServersRefuseBadInput(t *testing.T) {
 		chunks("device of a newer format", newer, 1, []string{"newer format", "release"}),
 		chunks("no directory", "/proc/version", 2, []string{"--device /proc/version", "name a directory"}),
 		chunks("directory of something else", foreignDir(t), 1, []string{"thesis.txt", "name an empty directory"}),
-		chunks("mistyped directory", fresh(), 1, []string{"there is no device in it", "moraine device format"}),
+		chunks("mistyped directory", fresh(), 1, []string{"directory holds no device", "moraine device format"}),
 	})
 	require.NoError(t, n2.Start())
 	require.NoError(t, n2.Ready(t.Context()))
@@ -255,7 +255,8 @@ func TestServersRefuseBadInput(t *testing.T) {
 	require.Contains(t, works(t, env, "cat", "moraine:///kept"), "Name:")
 }
 
-// TestCommandsRefuseBadInput uses a cluster wrongly, from the command line.
+// TestCommandsRefuseBadInput uses a cluster with every kind of mistake, from the
+// command line.
 func TestCommandsRefuseBadInput(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)

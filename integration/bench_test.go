@@ -13,8 +13,8 @@ import (
 )
 
 // Every benchmark runs to its end on a cluster of its own, and prints its lines
-// with a value, a limit of the same run and their ratio. How large they are is
-// not a test's business.
+// with a value, a limit of the same run and their ratio. The test does not judge
+// how large they are.
 func TestBenchmarksRun(t *testing.T) {
 	want := map[string]string{
 		"write":    "write write-metadata-commands write-rss loopback-put write-memory write-memory-acknowledged write-memory-durable",
@@ -42,7 +42,8 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 }
 
-// A rebuild of another scheme than the usual one, with as many chunkservers as that takes.
+// A rebuild with another scheme than the usual one, with the chunkservers that it
+// needs.
 func TestBenchmarkOfARebuildByScheme(t *testing.T) {
 	if !long() {
 		t.Skip("the long tests run the benchmarks")
@@ -57,14 +58,15 @@ func TestBenchmarkOfARebuildByScheme(t *testing.T) {
 	}
 }
 
-// noneOf are lines that say of what there should be nothing.
+// noneOf are lines whose expected value is zero.
 var noneOf = map[string]bool{"elections-under-load": true, "silences-under-load": true, "ended-under-load": true}
 
-// runBenchmark runs a benchmark with small numbers, checks what it prints, and
-// returns the names of its lines.
+// runBenchmark runs a benchmark with small numbers, checks its output, and returns
+// the names of its lines.
 func runBenchmark(t *testing.T, bin, name string, args ...string) (names []string) {
 	cmd := exec.Command(bin, append([]string{"bench", name, "--json", "--modes", "crc", "--seconds", "0.5", "--dir", t.TempDir()}, args...)...)
-	// Here the disk is one that other tests write to: a stall is no failure of a benchmark.
+	// Other tests write to the same disk here: a stall is no failure of a
+	// benchmark.
 	cmd.Env = append(os.Environ(), "MORAINE_METADATA_LOG_STALL=15s")
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -85,17 +87,17 @@ func runBenchmark(t *testing.T, bin, name string, args ...string) (names []strin
 	return names
 }
 
-// A state that was loaded serves one benchmark after the other, and stays as it is:
-// creates and stats on it, a follower that comes back from the log, and one from a
-// snapshot. Each of them fails by itself where a file of the load is not found, or a
-// follower comes back in another way.
+// A loaded state serves several benchmarks, and does not change: creates and stats
+// on it, a follower that returns from the log, and one that returns from a
+// snapshot. Each fails by itself if a file of the load is missing, or a follower
+// returns in another way.
 func TestBenchmarksOfALargeState(t *testing.T) {
 	bin, err := binary()
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "state")
 	require.Equal(t, []string{"load"}, runBenchmark(t, bin, "load", "--state", dir, "--inodes", "3500", "--content-every", "2"))
 	_, err = exec.Command(bin, "bench", "load", "--state", dir).Output()
-	require.Error(t, err, "what is there is not written over")
+	require.Error(t, err, "existing files are not overwritten")
 	require.Equal(t, strings.Fields("scale-create scale-stat scale-inodes scale-disk scale-memory scale-memory-inode scale-snapshot scale-snapshot-bytes scale-restart"),
 		runBenchmark(t, bin, "scale", "--state", dir, "--cache", "64MiB"))
 	require.Equal(t, strings.Fields(`followers-calm-create followers-calm-p50 followers-calm-p99 followers-calm-worst

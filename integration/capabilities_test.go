@@ -20,7 +20,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// intruder speaks with the servers itself, under a certificate.
+// intruder calls the servers itself, under a certificate.
 type intruder struct {
 	t       *testing.T
 	ctx     context.Context
@@ -66,7 +66,8 @@ func (i *intruder) chunks(device uint32) transport.Chunks {
 	return i.dialer.Chunks(i.devices[device], []string{memnet.Address(i.devices[device])})
 }
 
-// extents returns what the service says of a file, the error as it is.
+// extents returns the metadata service's answer for a file, with the error
+// unchanged.
 func extents(ctx context.Context, c *client.Client, path string) (*wire.ExtentsReply, error) {
 	a, err := c.Stat(ctx, path)
 	if err != nil {
@@ -76,9 +77,9 @@ func extents(ctx context.Context, c *client.Client, path string) (*wire.ExtentsR
 	return resp.GetExtents(), err
 }
 
-// TestAConfinedClientTouchesNoForeignChunk: a client that is confined to /a asks chunkservers
-// itself for chunks of /b, and puts others in their place, in every manner: all is refused,
-// and the owner reads what was written.
+// TestAConfinedClientTouchesNoForeignChunk: a client that is confined to /a
+// requests chunks of /b from chunkservers itself, and tries to replace them, in
+// every way. All requests are refused, and the owner reads the bytes it wrote.
 func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -158,7 +159,7 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 				}
 			}
 		}
-		// It has nobody look at the chunks either, or rebuild them.
+		// It cannot request a scrub or a rebuild of the chunks either.
 		for what, capability := range shown {
 			s := theirs.Stripes[0]
 			_, err := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{Chunks: []*wire.BadChunk{
@@ -171,7 +172,8 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 		check(owner.Client, "/b/secret")
 		check(owner.Client, "/a/mine")
 
-		// With its own it reads what is its own, and puts the first version only.
+		// With its own capability it reads its own chunks, and puts only a first
+		// version.
 		ch := mine.Stripes[0].Chunks[0]
 		get := &wire.GetChunk{Stripe: mine.Stripes[0].Id, Device: ch.Device, Tenant: mine.Stripes[0].Tenant, Length: 1000, Capability: mine.Capabilities[0]}
 		_, _, err = i.chunks(ch.Device).Get(ctx, get, make([]byte, 1000), nil)
@@ -179,7 +181,7 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 		put := &wire.PutChunk{Stripe: grant.First, Device: ch.Device, Tenant: grant.Tenant, Version: 1, Crc: crc.Sum(lies), Level: uint32(moraine.NVMe), Capability: grant.Capability}
 		_, err = i.chunks(ch.Device).Put(ctx, put, lies)
 		require.NoError(t, err)
-		// Of the next session nothing is good that was the last one's.
+		// No capability of the last session is valid for the next one.
 		next := intrude(t, c, transport.Peer{Role: transport.RoleClient, Node: "mallory2", Scope: "/a"})
 		_, err = next.chunks(ch.Device).Put(ctx, put, lies)
 		require.ErrorIs(t, err, moraine.PermissionDenied)
@@ -188,9 +190,9 @@ func TestAConfinedClientTouchesNoForeignChunk(t *testing.T) {
 	})
 }
 
-// TestCapabilitiesAreRenewed: files that are written and read for longer than a capability, and
-// the key that signs them, live: through restarts of the leader and of the session's servers
-// nothing is refused.
+// TestCapabilitiesAreRenewed: files are written and read for longer than a
+// capability, and the key that signs it, live. Through restarts of the leader and
+// of the servers no request is refused.
 func TestCapabilitiesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

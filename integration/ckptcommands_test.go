@@ -59,8 +59,9 @@ func rot(t *testing.T, c *devcluster.Cluster, data []byte) {
 	}
 }
 
-// TestCheckpointCommands: what `ckpt restore --fallback`, `ckpt ls`, `ckpt show` and `ckpt rm
-// --force` do when the latest checkpoint has rotted on its disks.
+// TestCheckpointCommands: the behaviour of `ckpt restore --fallback`, `ckpt ls`,
+// `ckpt show` and `ckpt rm --force` when the latest checkpoint is damaged on its
+// disks.
 func TestCheckpointCommands(t *testing.T) {
 	rng := random(seed(t))
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
@@ -98,7 +99,7 @@ func TestCheckpointCommands(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode(), "the umask bounds who may read what is restored")
 
-	// Readers have reported it: it is lost, and is latest no more.
+	// Readers have reported it: it is lost, and no longer latest.
 	var step2 map[string]any
 	require.Eventually(t, func() bool {
 		steps := objects(t, works(t, env, "ckpt", "ls", run, "--json"))

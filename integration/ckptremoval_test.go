@@ -23,8 +23,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// removalDoors are the ways to remove a checkpoint: `ckpt rm`, `rm -r` of its directory on a
-// command line, and file by file, as `rm -r` on a mount and the deletion of a prefix through S3.
+// removalDoors are the ways to remove a checkpoint: `ckpt rm`, `rm -r` of its
+// directory on a command line, and file by file, as `rm -r` on a mount and the
+// deletion of a prefix through S3 do it.
 var removalDoors = map[string]func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error{
 	"ckpt rm": func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error {
 		_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
@@ -45,7 +46,8 @@ var removalDoors = map[string]func(ctx context.Context, c *incluster.Client, run
 	},
 }
 
-// stepFiles is how many files such a checkpoint has: the index, and two of each rank.
+// stepFiles is the number of files of such a checkpoint: the index, and two of each
+// rank.
 const stepFiles = 1 + 2*stepWorld
 
 func stepDir(step uint64) string { return fmt.Sprintf("%s/attempt-1/step-%d", stepRun, step) }
@@ -63,10 +65,11 @@ func entries(ctx context.Context, c *incluster.Client, dir string) (names []stri
 	return names, err
 }
 
-// TestARemovalThatIsCutShort kills whoever removes a checkpoint (a gateway, a mount, a command)
-// or the metadata leader in the middle of it, by every door: in the end the checkpoint is whole
-// or gone; the list, `latest`, the verification and the directories are of one mind, and no
-// chunk of what is gone stays on a device.
+// TestARemovalThatIsCutShort kills the process that removes a checkpoint (a
+// gateway, a mount, a command) or the metadata leader in the middle of it, for
+// every way to remove. In the end the checkpoint is whole or gone. The list,
+// `latest`, the verification and the directories agree, and no chunk of a removed
+// checkpoint stays on a device.
 func TestARemovalThatIsCutShort(t *testing.T) {
 	seed := testseed.First(t)
 	row := seed
@@ -74,7 +77,7 @@ func TestARemovalThatIsCutShort(t *testing.T) {
 		remove := removalDoors[door]
 		for _, victim := range []string{"client", "leader"} {
 			if row++; row%3 != 0 && !testseed.Long() {
-				continue // the short form has two of the six, by the seed
+				continue // the short form runs two of the six, by the seed
 			}
 			t.Run(door+"/"+victim, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -99,7 +102,7 @@ type removals struct {
 	run   uint64
 	saved map[uint64]savedStep
 	gone  map[uint64]bool // by the answer of a removal
-	made  int             // clients
+	made  int             // number of clients
 }
 
 func newRemovals(t *testing.T, seed uint64) *removals {
@@ -140,7 +143,8 @@ func (r *removals) client() *incluster.Client {
 	return c
 }
 
-// cutShort removes a checkpoint, and kills a victim some milliseconds after it began.
+// cutShort removes a checkpoint, and kills a victim some milliseconds after the
+// start.
 func (r *removals) cutShort(step uint64, victim string, remove func(ctx context.Context, c *incluster.Client, run, step uint64) error) {
 	r.t.Helper()
 	c := r.client()
@@ -164,7 +168,7 @@ func (r *removals) cutShort(step uint64, victim string, remove func(ctx context.
 	time.Sleep(3 * time.Minute)
 }
 
-// agree holds what is said of the checkpoints against each other.
+// agree compares everything that is reported about the checkpoints.
 func (r *removals) agree() {
 	r.t.Helper()
 	c := r.client()
@@ -214,7 +218,7 @@ func (r *removals) agree() {
 	require.NoError(r.t, k.Close())
 }
 
-// end removes what is left, and finds no chunk on any device.
+// end removes the rest, and checks that no chunk stays on any device.
 func (r *removals) end() {
 	r.t.Helper()
 	c := r.client()

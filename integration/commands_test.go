@@ -15,20 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listing is a command that prints objects for scripts: the keys that each of
-// them has, and those that it may have. Scripts are written against these: a key
-// may be added, and none may go or change its name.
+// listing is a command that prints objects for scripts: the keys that each of them
+// has, and those that it may have. Scripts depend on these: keys may be added, but
+// not removed or renamed.
 type listing struct {
 	args     string
 	keys     string
 	optional string
-	inner    map[string]string // the keys of what is inside, by the keys that lead there; those that may be missing after a bar
+	inner    map[string]string // keys of inner objects, by the keys that lead there; optional ones after a bar
 	empty    bool              // it may print nothing
 }
 
 const waitsKeys = "counted more lost lost_device corrupt degraded drain no_room no_host unreadable"
 
-// bucketKeys are those of how a bucket answers.
+// bucketKeys are the keys of a bucket's health.
 const bucketKeys = "bucket status hosts hosts_answered hosts_failed error error_host failing_seconds answered_seconds_ago"
 
 var listings = []listing{
@@ -92,7 +92,7 @@ const (
 		"devices_outside left_bytes moved_chunks moved_bytes bytes_per_second eta_seconds elapsed_seconds"
 )
 
-// objects reads what a command printed for scripts: one object a line.
+// objects reads a command's output for scripts: one object a line.
 func objects(t *testing.T, out string) []map[string]any {
 	t.Helper()
 	var all []map[string]any
@@ -104,7 +104,7 @@ func objects(t *testing.T, out string) []map[string]any {
 	return all
 }
 
-// hold holds what a listing printed against its keys. A value is never null: an
+// hold checks the output of a listing against its keys. A value is never null: an
 // empty list is [].
 func (l listing) hold(t *testing.T, out string) {
 	t.Helper()
@@ -117,8 +117,8 @@ func (l listing) hold(t *testing.T, out string) {
 	}
 }
 
-// holdObject holds an object against its keys, and what is in it against those of its
-// place.
+// holdObject checks an object against its keys, and its inner objects against those
+// of their place.
 func (l listing) holdObject(t *testing.T, place string, o map[string]any, keys, optional string) {
 	t.Helper()
 	required, known := strings.Fields(keys), strings.Fields(keys+" "+optional)
@@ -139,7 +139,7 @@ func (l listing) holdObject(t *testing.T, place string, o map[string]any, keys, 
 	}
 }
 
-// objectsIn returns the objects that a value is, or lists.
+// objectsIn returns the objects in a value: the value itself, or its elements.
 func objectsIn(value any) (inner []map[string]any) {
 	list, isList := value.([]any)
 	if !isList {
@@ -165,15 +165,15 @@ func tensorFile(t *testing.T) string {
 	return path
 }
 
-// permissionsAreCopied copies a program and a file that nobody may write in, across, over
-// one another and out again.
+// permissionsAreCopied copies a program and a read-only file into the cluster,
+// within it, over each other and out again.
 func permissionsAreCopied(t *testing.T, env []string) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"run.sh": 0o755, "fixed": 0o444, "private": 0o600} {
 		local, back := filepath.Join(dir, name), filepath.Join(dir, "back-"+name)
 		require.NoError(t, os.WriteFile(local, []byte("#!/bin/true\n"), 0o644))
 		require.NoError(t, os.Chmod(local, mode))
-		for range 2 { // the second time over what is there
+		for range 2 { // the second time over existing files
 			works(t, env, "cp", local, "moraine:///"+name)
 		}
 		works(t, env, "cp", "moraine:///"+name, "moraine:///copy-of-"+name)
@@ -188,8 +188,8 @@ func permissionsAreCopied(t *testing.T, env []string) {
 	}
 }
 
-// What scripts see of a cluster: exit codes, and JSON with stable keys, while it
-// is whole, while it is degraded, and when it does not answer.
+// The interface for scripts: exit codes, and JSON with stable keys, while the
+// cluster is whole, while it is degraded, and when it does not answer.
 func TestWhatScriptsSee(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3, ObjectServer: true})
 	env := settingsFor(c)
@@ -238,7 +238,7 @@ func TestWhatScriptsSee(t *testing.T) {
 	require.Len(t, found["not_checked"], 1)
 	requireRefused(t, invoke(t, env, "fsck"), 1, "not checked")
 	if !long() {
-		return // the command gives a cluster that does not answer 15 s
+		return // the command waits 15 s for a cluster that does not answer
 	}
 	requireRefused(t, invoke(t, append(env, "MORAINE_ENDPOINT=127.0.0.1:1"), "cluster", "status", "--json"), 1, "127.0.0.1:1")
 }

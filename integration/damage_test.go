@@ -32,8 +32,8 @@ func randomFile(t *testing.T, rng *rand.Rand, n int) (path string, content []byt
 	return path, content
 }
 
-// TestCorruptSegment flips bits all over the segments of a device: it starts
-// again, nothing of it is served, reads rebuild what was there, and it is
+// TestCorruptSegment flips bits all over the segments of a device. The device
+// restarts and serves no damaged byte, reads rebuild the chunks, and the chunks are
 // repaired.
 func TestCorruptSegment(t *testing.T) {
 	s := seed(t)
@@ -51,7 +51,7 @@ func TestCorruptSegment(t *testing.T) {
 	for _, name := range segments {
 		data, err := os.ReadFile(name)
 		require.NoError(t, err)
-		for at := 64 << 10; at < len(data); at += 64 << 10 { // in what chunks hold, not in the head of the file
+		for at := 64 << 10; at < len(data); at += 64 << 10 { // in the contents of chunks, not in the head of the file
 			data[at+rng.IntN(4<<10)-4<<10] ^= 1 << rng.IntN(8)
 			flipped++
 		}
@@ -67,8 +67,8 @@ func TestCorruptSegment(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(content, got))
 
-	// What readers reported is rebuilt elsewhere: then a reader has nothing to
-	// rebuild any more.
+	// Reported chunks are rebuilt elsewhere: a reader then has nothing left to
+	// rebuild.
 	cl := connect(t, c, client.Config{})
 	require.Eventually(t, func() bool {
 		before := cl.Stats().StripesRebuilt
@@ -105,9 +105,9 @@ func smallDisk(t *testing.T, dir string, n int64) {
 	})
 }
 
-// TestFullDevice fills the file system of the only device: writes end with one
-// line before it is full, what was acknowledged is there, files can be removed, and what
-// they took is given back to the file system.
+// TestFullDevice fills the file system of the only device. Writes end with one line
+// before it is full, acknowledged data is there, files can be removed, and their
+// space returns to the file system.
 func TestFullDevice(t *testing.T) {
 	if !long() {
 		t.Skip("waits out the patience of a write: MORAINE_TEST_LONG=1 runs it")
@@ -141,9 +141,9 @@ func TestFullDevice(t *testing.T) {
 	for i := range kept {
 		works(t, env, "rm", fmt.Sprintf("moraine:///file%d", i))
 	}
-	// What was removed is given back to the file system, hole by hole, when the grace is
-	// over: df shows it, but for the ballast that the device takes back, and so does the
-	// cluster.
+	// The space of removed files returns to the file system, hole by hole, after
+	// the grace. df shows it, except for the ballast that the device takes again,
+	// and so does the cluster.
 	removed := uint64(kept) * uint64(len(content))
 	const ballast = 64 << 20
 	free := uint64(0)
@@ -163,7 +163,7 @@ func TestFullDevice(t *testing.T) {
 	require.True(t, c.Node("n1").Running())
 }
 
-// freeBytes is what df shows of the file system that dir is on.
+// freeBytes is the free space that df shows for the file system of dir.
 func freeBytes(t *testing.T, dir string) uint64 {
 	t.Helper()
 	usage, err := vfs.OS{}.Usage(dir)
@@ -171,9 +171,9 @@ func freeBytes(t *testing.T, dir string) uint64 {
 	return usage.Free
 }
 
-// TestFullMetadataDisk fills the file system of the metadata server: what would
-// grow the namespace is refused, what shrinks it is not, and all works again
-// when there is room.
+// TestFullMetadataDisk fills the file system of the metadata server. It refuses
+// requests that would grow the namespace, but not those that shrink it. With free
+// space, all requests work again.
 func TestFullMetadataDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	smallDisk(t, filepath.Join(dir, "m1"), 512<<20)
@@ -205,9 +205,9 @@ func TestFullMetadataDisk(t *testing.T) {
 }
 
 // TestAllMetadataDisksFull fills the file systems of all metadata servers past
-// their ballast, and kills them all: they come back, refuse what would grow, remove
-// what they are told to, and say whose disks it is. With room they are as before.
-// Without a byte and without a ballast they end, and say what to do.
+// their ballast, and kills all servers. They restart, refuse growth, carry out
+// removals, and report whose disks are full. With free space they work as before.
+// Without a free byte and without a ballast they end, and say what to do.
 func TestAllMetadataDisksFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	for _, m := range []string{"m1", "m2", "m3"} {
@@ -237,7 +237,7 @@ func TestAllMetadataDisksFull(t *testing.T) {
 	}
 	works(t, env, "rm", "-r", "moraine:///a")
 	requireRefused(t, invoke(t, env, "mkdir", "moraine:///c"), 1, "no space", "metadata")
-	require.Eventually(t, func() bool { // each says of itself every second
+	require.Eventually(t, func() bool { // each reports itself every second
 		status := invoke(t, env, "cluster", "status")
 		for _, m := range c.Nodes(devcluster.Metadata) {
 			if !strings.Contains(status.stdout+status.stderr, "metadata server "+m.Name+" is nearly full") {
@@ -278,7 +278,7 @@ func TestAllMetadataDisksFull(t *testing.T) {
 	works(t, env, "mkdir", "moraine:///c")
 }
 
-// leaveFree makes a file that leaves so many bytes of its file system.
+// leaveFree makes a file that leaves the given bytes of its file system free.
 func leaveFree(t *testing.T, name string, free int64) {
 	t.Helper()
 	usage, err := vfs.OS{}.Usage(filepath.Dir(name))

@@ -21,25 +21,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// This file has users create, overwrite, clone, move and remove trees for a day of
-// cluster time, on synctest's clock, while servers and clients are killed and lose
-// their power, and stripes that are mostly dead are rewritten. At the end the counts
-// of usage are what a recount finds; and once everything is removed nothing is left:
-// no inode, no stripe, no tombstone, no chunk that nothing explains.
+// In this file, users create, overwrite, clone, move and remove trees for a day of
+// cluster time, on synctest's clock. Meanwhile servers and clients are killed and
+// lose their power, and stripes that are mostly dead are rewritten. At the end a
+// recount agrees with the counts of usage. After everything is removed nothing is
+// left: no inode, no stripe, no tombstone, no unexplained chunk.
 
 // day is a cluster with its users.
 type day struct {
 	c     *incluster.Cluster
-	rng   *rand.Rand // of who is killed when
+	rng   *rand.Rand // decides which node is killed when
 	users []*dayUser
 	kills map[string]int
 	// busy gets a value as a tree is cloned or removed.
 	busy chan struct{}
 
 	mu        sync.Mutex
-	counts    map[string]int    // of what the users did
-	rewritten map[string]uint64 // stripes that were chosen to be rewritten, by leader and look
-	packed    map[string]uint64 // and files to be packed
+	counts    map[string]int    // operations of the users
+	rewritten map[string]uint64 // stripes chosen for a rewrite, by leader and pass
+	packed    map[string]uint64 // and files to pack
 }
 
 func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err error) {
@@ -88,9 +88,9 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 	return d, d.settle(ctx, admin)
 }
 
-// killUntil kills servers, and brings them back, until the day is over. What is
-// down at once leaves a majority, and the bytes, nearly always: a chunkserver may
-// lose what a majority has not. pause is the longest that nothing happens.
+// killUntil kills servers and restarts them until the day is over. The nodes down
+// at the same time nearly always leave a majority, and the bytes: a chunkserver may
+// lose what a majority does not have. pause is the longest quiet period.
 func (d *day) killUntil(ctx context.Context, end time.Time, pause time.Duration) error {
 	for time.Now().Before(end) {
 		time.Sleep(10*time.Second + time.Duration(d.rng.Int64N(int64(pause))))
@@ -134,11 +134,11 @@ func (d *day) killUntil(ctx context.Context, end time.Time, pause time.Duration)
 	return nil
 }
 
-// cutBusy takes the power of nodes some file operations after a job began, which
-// is in the middle of it.
+// cutBusy cuts the power of nodes some file operations after a job began, which is
+// in the middle of it.
 func (d *day) cutBusy(ids []string) {
 	select {
-	case <-d.busy: // of a job that is over
+	case <-d.busy: // of a finished job
 	default:
 	}
 	select {
@@ -154,8 +154,8 @@ func (d *day) cutBusy(ids []string) {
 	}
 }
 
-// noteRewritten notes what looks for stripes that are mostly dead chose, until ctx ends:
-// a new leader counts anew.
+// noteRewritten records what the passes over mostly dead stripes chose, until ctx
+// ends. A new leader counts from zero.
 func (d *day) noteRewritten(ctx context.Context) {
 	for ctx.Err() == nil {
 		admin, err := d.c.Admin(ctx, "watch")
@@ -183,7 +183,7 @@ func (d *day) noteLook(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// chosen adds up what was chosen in looks that have ended: what there was at least.
+// chosen adds up the choices of finished passes: a lower limit of all choices.
 func chosen(looks map[string]uint64) (n uint64) {
 	for look, chosen := range looks {
 		if strings.HasSuffix(look, "false") {
@@ -193,7 +193,7 @@ func chosen(looks map[string]uint64) (n uint64) {
 	return n
 }
 
-// working tells that a job begins.
+// working signals that a job begins.
 func (d *day) working() {
 	select {
 	case d.busy <- struct{}{}:
@@ -201,8 +201,8 @@ func (d *day) working() {
 	}
 }
 
-// settle waits until nothing goes on, has everything counted anew, removes it,
-// and waits until nothing is left.
+// settle waits until all work has ended, recounts everything, removes it, and waits
+// until nothing is left.
 func (d *day) settle(ctx context.Context, admin *incluster.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 12*time.Hour)
 	defer cancel()
@@ -314,7 +314,7 @@ func (d *day) idle(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// empty waits until nothing is left of what was removed.
+// empty waits until nothing is left of the removed trees.
 func (d *day) empty(ctx context.Context, c *client.Client) error {
 	for {
 		resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
@@ -336,8 +336,8 @@ func (d *day) empty(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// TestADayOfTrees runs minutes of cluster time, in the long form a day, or as many hours
-// as MORAINE_TEST_RUNS says.
+// TestADayOfTrees runs minutes of cluster time; in the long form it runs a day, or
+// as many hours as MORAINE_TEST_RUNS says.
 func TestADayOfTrees(t *testing.T) {
 	seed, length, hours := powerSeed(t), 3*time.Minute, testseed.Runs(t, 0, 24)
 	if hours > 0 {
@@ -355,8 +355,9 @@ func TestADayOfTrees(t *testing.T) {
 	})
 }
 
-// requireWork holds that a day was one of work: all verbs succeeded, and more often than
-// they were refused, or nobody knows; all was killed; and stripes were rewritten.
+// requireWork checks that the day had enough work. All kinds of operations
+// succeeded, more often than they were refused or had an unknown result. All kinds
+// of nodes were killed, and stripes were rewritten.
 func (d *day) requireWork(t *testing.T, hours int) {
 	t.Helper()
 	done, not := 0, 0

@@ -19,16 +19,16 @@ type dayUser struct {
 	d    *day
 	name string
 	rng  *rand.Rand
-	dirs []string // that it made, and did not remove
+	dirs []string // that it made and did not remove
 	n    int
-	full bool // its quota has refused something since it last made room
+	full bool // its quota has refused an operation since it last freed space
 }
 
-// work goes on until ctx ends, with one client after the other: what fails is
-// not known to have been done, and never asked about.
+// work runs until ctx ends, with one client after the other. The result of a failed
+// operation is unknown, and never checked.
 func (u *dayUser) work(ctx context.Context) {
 	for ctx.Err() == nil {
-		// A file that is written over is of one stripe: else its stripes die one by one.
+		// An overwritten file has one stripe: otherwise its stripes die one by one.
 		c, err := u.d.c.ClientWith(ctx, u.name, client.Config{ChunkBytes: 256 << 10})
 		if err != nil {
 			time.Sleep(time.Second)
@@ -63,7 +63,7 @@ func (u *dayUser) fresh() string {
 
 func (u *dayUser) dir() string { return u.dirs[u.rng.IntN(len(u.dirs))] }
 
-// step does one thing.
+// step performs one operation.
 func (u *dayUser) step(ctx context.Context, c *client.Client) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -76,14 +76,15 @@ func (u *dayUser) step(ctx context.Context, c *client.Client) (err error) {
 	case u.full:
 		u.did("over quota")
 	case errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Exists):
-		u.did("moved meanwhile") // by what was not known to have been done
+		u.did("moved meanwhile") // because of an operation with an unknown result
 	default:
 		u.did("unknown")
 	}
 	return err
 }
 
-// choose draws what to do. Whose quota is full makes room first, by removing.
+// choose draws the next operation. A user whose quota is full first removes
+// something.
 func (u *dayUser) choose() (what string, do func(context.Context, *client.Client) error) {
 	n := u.rng.IntN(100)
 	switch {
@@ -126,7 +127,7 @@ func below(dir, top string) bool { return dir == top || strings.HasPrefix(dir, t
 // other draws a directory that is not the user's first one.
 func (u *dayUser) other() string { return u.dirs[1+u.rng.IntN(len(u.dirs)-1)] }
 
-// forget takes a directory, and what is below it, for removed.
+// forget treats a directory, and everything below it, as removed.
 func (u *dayUser) forget(dir string) {
 	u.dirs = slices.DeleteFunc(u.dirs, func(d string) bool { return below(d, dir) })
 }
@@ -138,8 +139,8 @@ func (u *dayUser) remove(ctx context.Context, c *client.Client) error {
 	return c.RemoveAll(ctx, name)
 }
 
-// tidy removes half the files, and the trees that it does not know of, in its first
-// directory: where all concatenations are, and clones of which it was told nothing.
+// tidy removes half the files, and the unknown trees, in its first directory. All
+// concatenations are there, and clones whose answer was lost.
 func (u *dayUser) tidy(ctx context.Context, c *client.Client) error {
 	for e, err := range c.ReadDir(ctx, u.dirs[0]) {
 		if err != nil {
@@ -179,7 +180,7 @@ func (u *dayUser) abandon(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// create makes a file: three of four are small ones.
+// create makes a file; three of four are small.
 func (u *dayUser) create(ctx context.Context, c *client.Client) error {
 	most := 40_000
 	if u.rng.IntN(4) == 0 {
@@ -202,8 +203,8 @@ func (u *dayUser) write(ctx context.Context, c *client.Client, name string, size
 	return err
 }
 
-// overwrite makes a file and writes over most of it, so that its first stripe is mostly
-// dead.
+// overwrite makes a file and overwrites most of it, so that its first stripe is
+// mostly dead.
 func (u *dayUser) overwrite(ctx context.Context, c *client.Client) error {
 	name, size := u.dir()+"/"+u.fresh(), 100_000+u.rng.IntN(150_000)
 	if err := u.write(ctx, c, name, size); err != nil {
@@ -221,8 +222,8 @@ func (u *dayUser) overwrite(ctx context.Context, c *client.Client) error {
 	return errors.Join(err, h.Close(ctx))
 }
 
-// change changes a file that is there, in place: it gets longer or shorter, or
-// another name in another directory, loses its name, or is written over.
+// change changes an existing file in place. It makes it longer or shorter, moves it
+// to another name in another directory, removes its name, or overwrites it.
 func (u *dayUser) change(ctx context.Context, c *client.Client) error {
 	dir := u.dir()
 	var file *wire.DirEntry
@@ -259,8 +260,8 @@ func (u *dayUser) change(ctx context.Context, c *client.Client) error {
 	return errors.Join(err, h.Close(ctx))
 }
 
-// clone clones one of the directories to another one, and waits for it, cancels
-// it (only administrators may) or leaves it alone.
+// clone clones one of the directories to another one. It then waits for the clone,
+// cancels it (only administrators may) or leaves it alone.
 func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	name := u.dirs[0] + "/" + u.fresh()
 	u.d.working()
@@ -276,8 +277,8 @@ func (u *dayUser) clone(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// concat makes a file of many ranges of others of a directory, and sometimes lets
-// the directory go with it.
+// concat makes a file of many ranges of others in a directory, and sometimes
+// consumes the directory.
 func (u *dayUser) concat(ctx context.Context, c *client.Client) error {
 	at := u.rng.IntN(len(u.dirs))
 	dir, name := u.dirs[at], u.dirs[0]+"/"+u.fresh()

@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// reloading is a chunkserver of a cluster that goes by a settings file.
+// reloading is a chunkserver of a cluster that reads a settings file.
 type reloading struct {
 	t    *testing.T
 	c    *devcluster.Cluster
@@ -59,14 +59,14 @@ func (r *reloading) name(devices ...string) {
 	require.NoError(r.t, os.WriteFile(r.file, []byte(text), 0o644))
 }
 
-// reload writes the devices into the file, and tells the process.
+// reload writes the devices into the file, and signals the process.
 func (r *reloading) reload(devices ...string) {
 	r.t.Helper()
 	r.name(devices...)
 	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGHUP))
 }
 
-// opens counts the files below a directory that the process has open.
+// opens counts the open files of the process below a directory.
 func (r *reloading) opens(dir string) (n int) {
 	r.t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
@@ -79,10 +79,10 @@ func (r *reloading) opens(dir string) (n int) {
 	return n
 }
 
-// TestDisksOfRunningProcesses adds a disk to a chunkserver that runs, drains and lets go
-// the one that it had, and carries the new one to another host that runs, by the settings
-// file and SIGHUP. Nothing is restarted, what was let go has no file open any more, and
-// the bytes are there at each step.
+// TestDisksOfRunningProcesses adds a disk to a running chunkserver, drains and
+// drops the one that it had, and moves the new one to another running host, by the
+// settings file and SIGHUP. Nothing is restarted, a dropped device has no open
+// file, and the bytes are readable at each step.
 func TestDisksOfRunningProcesses(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
@@ -106,7 +106,7 @@ func TestDisksOfRunningProcesses(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(data, have))
 	}
-	// devices are the ids of the devices of a host that are not retired.
+	// devices are the ids of a host's devices that are not retired.
 	devices := func(host string) (ids []string) {
 		t.Helper()
 		for _, d := range objects(t, works(t, env, "device", "ls", "--json")) {
@@ -120,7 +120,7 @@ func TestDisksOfRunningProcesses(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, holds, 2*time.Minute, 100*time.Millisecond, what)
 	}
-	// added makes a device and has a process take it.
+	// added makes a device and waits until a process uses it.
 	added := func(r *reloading, name string, all ...string) string {
 		t.Helper()
 		before := devices(r.node.Name)
@@ -134,7 +134,7 @@ func TestDisksOfRunningProcesses(t *testing.T) {
 
 	old := devices("n2")[0]
 	disk := added(first, "new", dir("n2", "device0"))
-	first.reload(dir("n2", "new")) // too early: it is left as it is
+	first.reload(dir("n2", "new")) // too early: nothing changes
 	works(t, env, "device", "set", old, "draining")
 	eventually("it is drained", func() bool { return invoke(t, env, "device", "set", old, "retired").code == 0 })
 	require.NotZero(t, first.opens(dir("n2", "device0")))

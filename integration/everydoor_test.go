@@ -25,12 +25,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// door is a socket that a process listens at.
+// door is a socket at which a process listens.
 type door struct {
-	network, address string // unix addresses begin with @ where they are abstract
+	network, address string // abstract unix addresses begin with @
 }
 
-// doorsOf finds every socket that a process listens at, in /proc.
+// doorsOf finds every socket at which a process listens, in /proc.
 func doorsOf(t *testing.T, pid int) (doors []door) {
 	inodes := map[string]bool{}
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -69,12 +69,13 @@ func doorsOf(t *testing.T, pid int) (doors []door) {
 	return doors
 }
 
-// unseen is in each name that a stranger must not see.
+// unseen is in each name that an unauthenticated caller must not see.
 const unseen = "sekrit"
 
-// TestIntruderAtEveryDoor: of every socket that a process of a cluster listens at (found in
-// /proc, so that none can be forgotten) a row says what it is, and a caller without a
-// certificate or key gets nothing there but what the row allows.
+// TestIntruderAtEveryDoor finds every socket at which a process of a cluster
+// listens, in /proc, so that none is missed. A row says what each socket is. A
+// caller without a certificate or key gets nothing there except what the row
+// allows.
 func TestIntruderAtEveryDoor(t *testing.T) {
 	for _, mode := range []string{"crc", "secure"}[:rounds(1, 2)] {
 		c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, S3: true, ObjectServer: true, Mode: mode})
@@ -89,7 +90,7 @@ func TestIntruderAtEveryDoor(t *testing.T) {
 				require.NotEmpty(t, row, "say what a stranger may do at %s %s of %s", d.network, d.address, n.Name)
 				met[row] = true
 				t.Run(mode+" "+n.Name+" "+row, func(t *testing.T) {
-					t.Parallel() // they wait for servers that hang up
+					t.Parallel() // they wait for servers that close the connection
 					check(t, d, n)
 				})
 			}
@@ -113,7 +114,7 @@ func rowOf(d door, n *devcluster.Node) (string, func(*testing.T, door, *devclust
 	return "", nil
 }
 
-// page asks for one by HTTP.
+// page requests one page by HTTP.
 func page(t *testing.T, d door, method, path string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+d.address+path, nil)
@@ -127,7 +128,7 @@ func page(t *testing.T, d door, method, path string) (int, string) {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	if !strings.Contains(path, unseen) { // what was asked may come back
+	if !strings.Contains(path, unseen) { // the answer may repeat the request
 		require.NotContains(t, string(text), unseen, "%s %s", d.address, path)
 	}
 	return resp.StatusCode, string(text)
@@ -154,7 +155,7 @@ func refusesS3(t *testing.T, d door, n *devcluster.Node) {
 			}
 			status, text := page(t, d, method, "/"+unseen+"-dir"+key)
 			none, missing := page(t, d, method, "/nothing-dir"+key)
-			require.Equal(t, none, status, "%s: what is there is answered as what is not: %s, %s", method, text, missing)
+			require.Equal(t, none, status, "%s: an existing name is answered differently from a missing one: %s, %s", method, text, missing)
 			require.Equal(t, hostless(missing), hostless(text), method)
 		}
 	}
@@ -172,7 +173,7 @@ func refusesS3(t *testing.T, d door, n *devcluster.Node) {
 	}
 }
 
-// hostless is an answer of S3 without what no two have in common.
+// hostless is an S3 answer without the parts that always differ.
 func hostless(text string) string {
 	return regexp.MustCompile(`<(RequestId|HostId|BucketName|Resource)>[^<]*`).ReplaceAllString(text, "")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// TestExamplesRun builds the programs in examples/ and runs each against a cluster, as its
-// reader would.
+// TestExamplesRun builds the programs in examples/ and runs each against a cluster,
+// as a reader would.
 func TestExamplesRun(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	for name, says := range map[string][]string{

@@ -16,17 +16,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFailoverLosesNothing kills the metadata leader under load, again and
-// again. Every operation that was acknowledged is there afterwards, and none
-// took effect twice: creates are exclusive and renames move a name that exists
-// once, so that a repetition would fail with Exists or NotFound.
+// TestFailoverLosesNothing kills the metadata leader repeatedly under load. Every
+// acknowledged operation is there afterwards, and none took effect twice. Creates
+// are exclusive and renames move a name that exists once, so a second execution
+// would fail with Exists or NotFound.
 func TestFailoverLosesNothing(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	loseLeaders(t, c, (*devcluster.Node).Kill, (*devcluster.Node).Start)
 }
 
-// TestFailoverOfAHostThatVanishes is the same where the leader runs on, on a host
-// that is on the network no more: no connection breaks, and nobody is refused.
+// TestFailoverOfAHostThatVanishes is the same for a leader that runs on while its
+// host is cut off the network: no connection breaks, and no caller is refused.
 func TestFailoverOfAHostThatVanishes(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: -1, OwnHosts: true})
 	loseLeaders(t, c, (*devcluster.Node).Vanish, (*devcluster.Node).Appear)
@@ -124,7 +124,7 @@ func waitFor(t *testing.T, counter *atomic.Int64, n int64) {
 	}
 }
 
-// leaderOf asks who leads.
+// leaderOf returns the leader.
 func leaderOf(t *testing.T, c *client.Client) string {
 	t.Helper()
 	resp, err := c.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})

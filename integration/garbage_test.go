@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// usedBytes is what all devices hold, as they last said.
+// usedBytes is the space used on all devices, by their last report.
 func usedBytes(ctx context.Context, cl *client.Client) (used uint64, err error) {
 	resp, err := cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
@@ -28,7 +28,7 @@ func usedBytes(ctx context.Context, cl *client.Client) (used uint64, err error) 
 	return used, nil
 }
 
-// waitUsed returns when what the devices hold is as it should be.
+// waitUsed returns when the used space is as it should be.
 func waitUsed(ctx context.Context, cl *client.Client, why string, right func(used uint64) bool) error {
 	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(time.Second) {
 		used, err := usedBytes(ctx, cl)
@@ -41,9 +41,9 @@ func waitUsed(ctx context.Context, cl *client.Client, why string, right func(use
 	}
 }
 
-// TestSpaceOfAbandonedWritesComesBack writes files that never get a name, one
-// that is given up and one whose writer dies: minutes later the devices hold only
-// what was committed.
+// TestSpaceOfAbandonedWritesComesBack writes files that never get a name: one is
+// abandoned, and the writer of the other dies. Minutes later the devices hold only
+// the committed data.
 func TestSpaceOfAbandonedWritesComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -71,7 +71,7 @@ func TestSpaceOfAbandonedWritesComesBack(t *testing.T) {
 			kept = used
 			return used >= file
 		}))
-		abandoned := func(used uint64) bool { return used >= kept+file/2 } // what is in memory yet may never go
+		abandoned := func(used uint64) bool { return used >= kept+file/2 } // bytes still in memory may never reach a device
 
 		f = begin(watcher, "/aborted")
 		require.NoError(t, waitUsed(ctx, watcher.Client, "before the abort", abandoned))

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestNoQuorum: with two of three metadata servers dead every command ends, and
-// says what is the matter; when they are back all is there.
+// TestNoQuorum: while two of three metadata servers are dead every command ends
+// with a clear error. When they are back everything works.
 func TestNoQuorum(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
@@ -84,7 +84,7 @@ func lookWithoutLeader(t *testing.T, c *devcluster.Cluster, env []string) {
 	require.NotZero(t, rows[2]["term"])
 }
 
-// TestInterruptedCopies sends Ctrl-C to copies that cannot go on, in and out.
+// TestInterruptedCopies sends Ctrl-C to copies that cannot continue, in and out.
 func TestInterruptedCopies(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
@@ -96,7 +96,7 @@ func TestInterruptedCopies(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		require.Eventually(t, began, time.Minute, 10*time.Millisecond)
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		_ = cmd.Wait() // its code is looked at
+		_ = cmd.Wait() // its exit code is checked
 		return outcome{"", errOut.String(), cmd.ProcessState.ExitCode()}
 	}
 
@@ -106,7 +106,7 @@ func TestInterruptedCopies(t *testing.T) {
 	o := interrupt(cmd, func() bool {
 		w, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
-			return false // nobody reads yet
+			return false // no reader yet
 		}
 		t.Cleanup(func() { w.Close() })
 		_, err = w.Write(make([]byte, 1000))
@@ -133,8 +133,8 @@ func TestInterruptedCopies(t *testing.T) {
 	works(t, env, "cp", "moraine:///whole", out)
 }
 
-// TestDevClusterLeavesNobodyBehind ends a dev-cluster by Ctrl-C and by SIGKILL;
-// a second one on its directory is refused meanwhile.
+// TestDevClusterLeavesNobodyBehind ends a dev-cluster by Ctrl-C and by SIGKILL. A
+// second one on its directory is refused meanwhile.
 func TestDevClusterLeavesNobodyBehind(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	args := []string{"dev-cluster", "--json", "--mode", "crc", "--dir", dir, "--metadata", "1", "--chunkservers", "1"}
@@ -154,12 +154,12 @@ func TestDevClusterLeavesNobodyBehind(t *testing.T) {
 			require.NoError(t, lines.Decode(&n))
 			pids[n.Name] = n.Pid
 		}
-		requireRefused(t, invoke(t, nil, args...), 1, dir, "runs already")
+		requireRefused(t, invoke(t, nil, args...), 1, dir, "already running")
 		for name, pid := range pids {
 			require.NoError(t, syscall.Kill(pid, 0), "%s is as it was", name)
 		}
 		require.NoError(t, cmd.Process.Signal(sig))
-		_ = cmd.Wait() // its code is looked at
+		_ = cmd.Wait() // its exit code is checked
 		if sig == os.Interrupt {
 			require.Zero(t, cmd.ProcessState.ExitCode())
 		}
@@ -169,8 +169,8 @@ func TestDevClusterLeavesNobodyBehind(t *testing.T) {
 	}
 }
 
-// gone reports whether no process runs under pid: it has ended, whether or not
-// whoever inherited it has looked.
+// gone reports whether no process runs under pid: it has ended, whether or not its
+// parent has collected it.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

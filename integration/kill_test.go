@@ -19,10 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKillAnyProcessWhileWriting kills one process, with SIGKILL and at any
-// moment, while a file is being written as `bench write` does: a metadata
-// server, a chunkserver, or the writer. What was acknowledged is there, byte for
-// byte; what was not is there whole or not at all.
+// TestKillAnyProcessWhileWriting kills one process with SIGKILL at any moment while
+// a file is written as by `bench write`: a metadata server, a chunkserver, or the
+// writer. Acknowledged files are there, byte for byte. Unacknowledged ones are
+// there whole or not at all.
 func TestKillAnyProcessWhileWriting(t *testing.T) {
 	s := seed(t)
 	rng := random(s)
@@ -43,8 +43,8 @@ func TestKillAnyProcessWhileWriting(t *testing.T) {
 	}
 	t.Logf("seed %d: %d rounds, killed %v; %d writes acknowledged, %d files there", s, n, kills, acked, len(there))
 	require.LessOrEqual(t, acked, len(there))
-	// Once more, all of them: a later round must not have harmed an earlier one.
-	// A writer that was killed may have committed after it was looked at.
+	// Check all of them again: a later round must not have damaged an earlier one.
+	// A killed writer may have committed after the check.
 	for e, err := range cl.ReadDir(t.Context(), "/") {
 		require.NoError(t, err)
 		w, ok := written["/"+e.Name]
@@ -92,8 +92,8 @@ func requireThere(t *testing.T, c *devcluster.Cluster, w bench.Work) {
 	require.NoError(t, err, "%s was acknowledged", w.Path)
 }
 
-// checkFile reads a file whole and compares it with what was written; false
-// means that it is not there.
+// checkFile reads a whole file and compares it with the written bytes; false means
+// that it is missing.
 func checkFile(t *testing.T, cl *client.Client, w bench.Work) bool {
 	t.Helper()
 	r, err := cl.OpenFile(t.Context(), w.Path)
@@ -149,11 +149,10 @@ func (w *writer) begin(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// result returns what the writer said at its end; false where it was killed
-// before.
+// result returns the writer's result at its end; false if it was killed before.
 func (w *writer) result() (bench.Result, bool) {
 	var r bench.Result
 	err := json.NewDecoder(w.out).Decode(&r)
-	_ = w.cmd.Wait() // what it had to say is in the result
+	_ = w.cmd.Wait() // the result has its output
 	return r, err == nil
 }

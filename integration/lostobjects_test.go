@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// evictedObject is a file that is evicted, and its object, as it was.
+// evictedObject is an evicted file, and its original object.
 type evictedObject struct {
 	t    *testing.T
 	b    *object.Bucket
@@ -62,10 +62,11 @@ func pattern(n, seed int) []byte {
 	return out
 }
 
-// The object of an evicted file is deleted, or replaced, behind the cluster's back: whoever
-// meets it has it recorded, `cluster status` is critical, `cluster lost` and `fsck` name the
-// file, and all say good again when the object is back, or the file is removed. fsck finds it
-// by itself, and says of a bucket that does not answer that nothing is known.
+// The object of an evicted file is deleted, or replaced, by another program. The
+// first reader has it recorded, `cluster status` is critical, and `cluster lost`
+// and `fsck` name the file. All are good again when the object is back, or the file
+// is removed. fsck finds it by itself, and reports a bucket that does not answer as
+// unknown.
 func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
@@ -77,7 +78,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	require.Equal(t, true, good["clean"])
 	require.EqualValues(t, 2, good["objects"])
 
-	// A read meets it.
+	// A read detects it.
 	read.delete()
 	failed := invoke(t, env, "cat", "moraine:///read")
 	require.NotZero(t, failed.code)
@@ -90,7 +91,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	require.EqualValues(t, 3<<20, objectsIn(rows[0]["ranges"])[0]["bytes"])
 	require.Contains(t, works(t, env, "cluster", "lost"), "s3://moraine/read is missing")
 
-	// fsck finds one that nobody has met: another object at the key.
+	// fsck finds one that no read has detected: another object at the key.
 	found.delete()
 	found.put(pattern(3<<20, 99))
 	o := invoke(t, env, "fsck", "--json")
@@ -105,7 +106,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	require.Len(t, r["lost_files"], 2)
 	require.EqualValues(t, 2, waitStatus(t, env, "both", func(map[string]any) bool { return true })["lost_objects"])
 
-	// A bucket that does not answer is unknown, and neither good nor bad.
+	// A bucket that does not answer is unknown, neither good nor bad.
 	require.NoError(t, store.Signal(syscall.SIGSTOP))
 	o = invoke(t, env, "fsck", "--json")
 	require.NoError(t, store.Signal(syscall.SIGCONT))
@@ -115,7 +116,7 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	require.Contains(t, missed[0]["why"], "unknown")
 	require.EqualValues(t, 0, objects(t, o.stdout)[0]["objects"])
 
-	// One is put back as it was, the file of the other is removed.
+	// One is restored, the file of the other is removed.
 	back := read.put(read.data)
 	require.Equal(t, read.info.ETag, back.ETag)
 	works(t, env, "rm", "moraine:///found")
@@ -127,8 +128,8 @@ func TestAnObjectThatIsGoneIsReported(t *testing.T) {
 	require.Empty(t, again["bad_objects"])
 }
 
-// The copy of a file that is whole without it: the status is degraded, no file is lost, and
-// another flush uploads it again.
+// The lost object is only a copy of a file with stripes: the status is degraded, no
+// file is lost, and another flush uploads it again.
 func TestACopyThatIsGoneIsFlushedAgain(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)

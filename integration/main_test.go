@@ -1,8 +1,10 @@
 // Package integration_test holds the tests of whole clusters: as real processes
 // that are killed, and in one process whose power is cut.
 //
-// Long forms run with MORAINE_TEST_LONG=1 (`make test-long`). Every random test
-// prints its seed; MORAINE_TEST_SEED repeats one.
+// One path through it: startProcs starts a cluster of processes from the binary of
+// the tree, connect opens a client of it, and the cluster ends with the test. Long
+// forms run with MORAINE_TEST_LONG=1 (`make test-long`). Every random test prints
+// its seed; MORAINE_TEST_SEED repeats one.
 package integration_test
 
 import (
@@ -26,7 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// long reports whether the full number of rounds is wanted.
+// long reports whether the long form is requested.
 func long() bool { return testseed.Long() }
 
 // rounds returns n in the long form, and short otherwise.
@@ -51,12 +53,12 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, devcluster.Build(context.Background(), path, "")
 })
 
-// built is the directory of the executable, nil where no test has asked for it.
+// built is the directory of the executable, nil if no test has needed it.
 var built atomic.Pointer[string]
 
-// TestMain runs the tests without the settings of whoever runs them: a shell may
-// name a cluster, as the README says, and no test may work on that one. What tests
-// tell their own processes begins with MORAINE_TEST_.
+// TestMain runs the tests without the settings of the caller: a shell may name a
+// cluster, as the README says, and no test may use that one. Variables that tests
+// set for their own processes begin with MORAINE_TEST_.
 func TestMain(m *testing.M) {
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "MORAINE_") && !strings.HasPrefix(name, "MORAINE_TEST_") {

@@ -60,10 +60,10 @@ func connectVia(t *testing.T, c *devcluster.Cluster, address string) *client.Cli
 	return cl
 }
 
-// All three metadata servers of a cluster give their places to others, one after
-// the other, while it is used; a client that was told of one server at its start,
-// and the chunkservers that were told of the first three, follow. A server that
-// lost its disk does not come back under its old id.
+// All three metadata servers of a cluster are replaced one after the other, while
+// it is used. A client that got the address of one server at its start, and the
+// chunkservers that got those of the first three, follow. A server that lost its
+// disk does not return under its old id.
 func TestAllMetadataServersAreReplaced(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	cl := connectVia(t, c, c.Node("m2").Address)
@@ -123,7 +123,7 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 	}
 	require.Equal(t, made, names)
 	_, err = adminRun(t, c, endpoint, "cluster", "status", "--wait", "30s")
-	require.NoError(t, err, "the chunkserver, which was told of the first three, found the others")
+	require.NoError(t, err, "the chunkserver, which started with the first three, found the others")
 	addAndRemove(t, c, endpoint)
 }
 
@@ -133,7 +133,7 @@ func awaitMembers(t *testing.T, c *devcluster.Cluster, endpoint string, wanted f
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		rows := map[string]map[string]any{}
 		out, err := adminRun(t, c, endpoint, "metadata", "ls", "--json")
-		if err == nil { // else nobody leads at the moment
+		if err == nil { // otherwise there is no leader at the moment
 			for _, row := range objects(t, out) {
 				rows[row["id"].(string)] = row
 			}
@@ -163,7 +163,7 @@ func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 	require.NoError(t, err)
 	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return rows["m7"]["role"] == "waiting" })
 	add := []string{"metadata", "add", "m7=" + n.Address}
-	for range 2 { // the second as after an answer that was lost
+	for range 2 { // the second run is like one after a lost answer
 		out, err := adminRun(t, c, endpoint, add...)
 		require.NoError(t, err)
 		require.Contains(t, out, "m7 votes")

@@ -15,10 +15,11 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// TestMemoryLevelOverProcesses copies files in with --ack memory and, at any moment after
-// the answer, kills m chunkservers, kills all of them, or tells all of them to end. With up
-// to m killed, and where they were told to end, every file is there byte for byte; with all
-// killed each is that, or is lost, by name and range, and fails to be read.
+// TestMemoryLevelOverProcesses copies files in with --ack memory. At any moment
+// after the answer it kills m chunkservers, kills all of them, or sends all of them
+// SIGTERM. With up to m killed, and after SIGTERM, every file is there byte for
+// byte. With all killed each file is either complete or lost, by name and range,
+// and its reads fail.
 func TestMemoryLevelOverProcesses(t *testing.T) {
 	s := seed(t)
 	rng := random(s)
@@ -41,7 +42,7 @@ func TestMemoryLevelOverProcesses(t *testing.T) {
 			nodes = nodes[:2]
 		}
 		for _, n := range nodes {
-			if how == "all told to end" {
+			if how == "all terminated" {
 				require.NoError(t, n.Stop(time.Minute))
 			} else {
 				require.NoError(t, n.Kill())

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// heldCluster is a cluster of processes whose chunkservers' disks can be held back.
+// heldCluster is a cluster of processes whose chunkservers' disks can be blocked.
 type heldCluster struct {
 	*devcluster.Cluster
 	t     *testing.T
@@ -55,7 +55,7 @@ func (h *heldCluster) release() {
 	}
 }
 
-// local makes a file to copy in, and returns its name and what it holds.
+// local makes a file to copy in, and returns its name and contents.
 func (h *heldCluster) local(seed byte) (path string, content []byte) {
 	h.t.Helper()
 	content = make([]byte, 3<<20+int(seed))
@@ -65,7 +65,7 @@ func (h *heldCluster) local(seed byte) (path string, content []byte) {
 	return path, content
 }
 
-// save copies a file in, and returns what it holds.
+// save copies a file in, and returns its contents.
 func (h *heldCluster) save(name string, seed byte) []byte {
 	h.t.Helper()
 	path, content := h.local(seed)
@@ -73,8 +73,8 @@ func (h *heldCluster) save(name string, seed byte) []byte {
 	return content
 }
 
-// saveHeld copies a file in at level memory while no device is written to: when it
-// returns each chunk is in the memory of its chunkserver alone.
+// saveHeld copies a file in at level memory while no device accepts writes: when it
+// returns each chunk is only in the memory of its chunkserver.
 func (h *heldCluster) saveHeld(name string, seed byte) []byte {
 	h.t.Helper()
 	path, content := h.local(seed)
@@ -97,8 +97,9 @@ func (h *heldCluster) saveHeld(name string, seed byte) []byte {
 			}
 			return content
 		case <-time.After(5 * time.Second):
-			// A chunkserver that has not been told yet that it may answers at nvme, or
-			// a device wrote something else; then the disks are needed.
+			// A chunkserver that does not know yet that level memory is enabled
+			// answers at nvme, or a device wrote something else. Then the disks are
+			// needed.
 			h.release()
 			require.NoError(h.t, <-ended, "%s", &said)
 		}
@@ -149,11 +150,12 @@ func (h *heldCluster) kill(count int) []*devcluster.Node {
 	return nodes
 }
 
-// TestWhatWasInMemoryAloneOverProcesses saves files at level memory while no disk is
-// written to. With SIGKILL of m chunkservers the file is healed, with SIGTERM of all of
-// them it is written first. With SIGKILL of m+1 it is lost: said so by name and range,
-// and no byte of what is gone is served, by the command or by a mount; what was durable
-// beside it is whole, and so is the file once it is written again.
+// TestWhatWasInMemoryAloneOverProcesses saves files at level memory while no disk
+// accepts writes. After SIGKILL of m chunkservers the file is repaired; after
+// SIGTERM of all of them it is written first. After SIGKILL of m+1 it is lost: it
+// is reported by name and range, and neither the command nor a mount serves a byte
+// of the lost ranges. Durable files beside it are whole, and so is the file once it
+// is written again.
 func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
 	h := startHeld(t)
 	m := mountCluster(t, h.Cluster)
@@ -169,7 +171,7 @@ func TestWhatWasInMemoryAloneOverProcesses(t *testing.T) {
 	for _, n := range nodes {
 		require.NoError(t, n.Signal(syscall.SIGTERM))
 	}
-	time.Sleep(500 * time.Millisecond) // for who would not wait for the disk
+	time.Sleep(500 * time.Millisecond) // catches a return that does not wait for the disk
 	for _, n := range nodes {
 		require.True(t, n.Running(), "%s ended before it had written what is dirty", n.Name)
 	}

@@ -35,11 +35,11 @@ func slowDisks(t *testing.T, dir string, names ...string) map[string]*slowdisk.D
 	return disks
 }
 
-// TestMetadataDiskThatHangs has the disk of the leader stop to answer while files are made.
-// The leader, whose followers hear it all the while, gives up its place by itself, and
-// another leads while the disk still hangs; what was acknowledged before and since is there,
-// once each. When the disk answers again the server is started, and takes part: without it
-// the last of the others makes no majority.
+// TestMetadataDiskThatHangs makes the leader's disk hang while files are made. The
+// leader, whose followers still receive its heartbeats, steps down by itself, and
+// another leads while the disk still hangs. Operations acknowledged before and
+// since are there, once each. When the disk answers again the server is restarted
+// and takes part: without it the last of the others has no majority.
 func TestMetadataDiskThatHangs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	disks := slowDisks(t, dir, "m1", "m2", "m3")
@@ -94,7 +94,7 @@ func TestMetadataDiskThatHangs(t *testing.T) {
 
 	disk.Answer()
 	select {
-	case <-victim.Exited(): // of its own; a process that waits for a disk could not end
+	case <-victim.Exited(): // by itself; a process that waits for a disk could not end
 	case <-time.After(time.Minute):
 		t.Fatalf("%s did not end", ill)
 	}

@@ -36,8 +36,8 @@ type described struct {
 	Help   string
 }
 
-// parts are all components that have metrics; the name is the word after
-// moraine_ in theirs.
+// parts are all components that have metrics; the name is the word after moraine_
+// in theirs.
 var parts = map[string]func(prometheus.Registerer){
 	"metadata":    func(r prometheus.Registerer) { metadata.NewMetrics(r) },
 	"raft":        func(r prometheus.Registerer) { raftstore.NewMetrics(r) },
@@ -58,8 +58,8 @@ var served = map[devcluster.Role][]string{
 	devcluster.Chunkserver: {"chunkserver", "disk", "mover", "object", "client", "transport"},
 }
 
-// TestMetricsAreDocumented holds docs/METRICS.md against the code: each metric
-// is there with its type, labels and help, and nothing else is.
+// TestMetricsAreDocumented compares docs/METRICS.md with the code: each metric is
+// there with its type, labels and help, and nothing else is.
 func TestMetricsAreDocumented(t *testing.T) {
 	inDocs := documentedMetrics(t)
 	inCode := map[string]described{}
@@ -90,8 +90,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestServersServeTheirMetrics scrapes real servers that have done some work:
-// all they serve is documented as it is, and nothing of their parts is missing.
+// TestServersServeTheirMetrics scrapes real servers that have done some work. All
+// served metrics are documented correctly, and none of their parts is missing.
 func TestServersServeTheirMetrics(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	cl := connect(t, c, client.Config{})
@@ -116,7 +116,7 @@ func TestServersServeTheirMetrics(t *testing.T) {
 		}
 		for name, d := range inDocs {
 			part := strings.Split(name, "_")[1]
-			// One with labels is served from when it was first used.
+			// A metric with labels is served from its first use on.
 			if _, ok := found[name]; !ok && d.Labels == "" && slices.Contains(served[n.Role], part) {
 				t.Errorf("%s does not serve %s", n.Name, name)
 			}
@@ -124,7 +124,7 @@ func TestServersServeTheirMetrics(t *testing.T) {
 	}
 }
 
-// checkName holds a name against moraine_<part>_<what>_<unit>[_total].
+// checkName checks a name against moraine_<part>_<what>_<unit>[_total].
 func checkName(t *testing.T, name string, d described) {
 	t.Helper()
 	if !regexp.MustCompile(`^moraine_[a-z][a-z0-9]*(_[a-z]+)+$`).MatchString(name) {
@@ -165,8 +165,8 @@ func documentedMetrics(t *testing.T) map[string]described {
 	return found
 }
 
-// recorder is a registry that remembers what is registered, with or without
-// values: a vector that was never used is not in a scrape.
+// recorder is a registry that remembers what is registered, with or without values:
+// a vector that was never used is not in a scrape.
 type recorder struct {
 	metrics map[string]described
 }
@@ -191,7 +191,7 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	return nil
 }
 
-// descText is how a Desc writes itself; it has no getters.
+// descText is the text form of a Desc; it has no getters.
 var descText = regexp.MustCompile(`fqName: "([^"]*)", help: "([^"]*)",.* constLabels: \{\}, variableLabels: \{([^}]*)\}`)
 
 func typeOf(c prometheus.Collector) (string, error) {
@@ -203,8 +203,8 @@ func typeOf(c prometheus.Collector) (string, error) {
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram", nil
 	}
-	// Counters and gauges are told apart by what they say of themselves: every
-	// Gauge has the methods of a Counter.
+	// The descriptions distinguish counters and gauges: every Gauge has the methods
+	// of a Counter.
 	m, ok := c.(prometheus.Metric)
 	if !ok {
 		return "", fmt.Errorf("a collector of type %T", c)

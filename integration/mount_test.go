@@ -29,7 +29,7 @@ type mountProc struct {
 	fd  int // of the process
 	env []string
 	bin string
-	// more arguments of the command
+	// args are further arguments of the command
 	args []string
 }
 
@@ -54,7 +54,7 @@ func mountCluster(t *testing.T, c *devcluster.Cluster, args ...string) *mountPro
 	m := &mountProc{dir: t.TempDir(), bin: bin, args: args, env: append(os.Environ(), "MORAINE_ENDPOINT="+c.Endpoint(),
 		"MORAINE_CERTS="+c.Certs(), "MORAINE_IDENTITY=admin", "MORAINE_MODE="+c.Mode())}
 	m.mount(t)
-	t.Cleanup(func() { _ = unix.Unmount(m.dir, unix.MNT_DETACH) }) // where the test failed
+	t.Cleanup(func() { _ = unix.Unmount(m.dir, unix.MNT_DETACH) }) // if the test failed
 	return m
 }
 
@@ -84,7 +84,7 @@ func (m *mountProc) gone(t *testing.T) {
 
 func (m *mountProc) log() string { return m.dir + ".log" }
 
-// umount takes the mount away in good order.
+// umount unmounts cleanly.
 func (m *mountProc) umount(t *testing.T) {
 	t.Helper()
 	out, err := m.moraine("umount", m.dir)
@@ -99,8 +99,8 @@ func (m *mountProc) kill(t *testing.T) {
 	m.gone(t)
 }
 
-// The metadata leader is killed, again and again, while tar unpacks onto a mount:
-// tar ends well, and what it unpacked is what was packed.
+// The metadata leader is killed repeatedly while tar unpacks onto a mount. tar
+// succeeds, and the unpacked files equal the packed ones.
 func TestMountSurvivesLeaderKill(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 3})
 	m := mountCluster(t, c)
@@ -128,7 +128,7 @@ func TestMountSurvivesLeaderKill(t *testing.T) {
 		defer close(ended)
 		tarErr = tar.Wait()
 	}()
-	// unpacked waits until more files are there, or tar has ended.
+	// unpacked waits until there are more files, or tar has ended.
 	unpacked := func(more int) (over bool) {
 		for before := countFiles(t, session); ; time.Sleep(time.Millisecond) {
 			select {
@@ -157,7 +157,7 @@ func TestMountSurvivesLeaderKill(t *testing.T) {
 	m.umount(t)
 }
 
-// countFiles counts what is below /out.
+// countFiles counts the files below /out.
 func countFiles(t *testing.T, c *client.Client) (n int) {
 	t.Helper()
 	err := c.Walk(t.Context(), "/out", func(string, *wire.Attr) error {
@@ -170,8 +170,8 @@ func countFiles(t *testing.T, c *client.Client) (n int) {
 	return n
 }
 
-// A mount that is killed loses nothing that was synced or closed; every call on
-// what is left of it says so, and both commands take that away.
+// A killed mount loses nothing that was synced or closed. Every call on the dead
+// mount returns an error that says so, and both commands remove it.
 func TestKilledMountLosesNothingSynced(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
@@ -187,7 +187,7 @@ func TestKilledMountLosesNothingSynced(t *testing.T) {
 	_, err = f.Write(data)
 	require.NoError(t, err)
 	require.NoError(t, f.Sync())
-	_, err = f.Write(data) // nobody promised anything about this
+	_, err = f.Write(data) // no promise covers this
 	require.NoError(t, err)
 	m.kill(t)
 	_, err = os.Stat(m.dir)
@@ -210,8 +210,8 @@ func TestKilledMountLosesNothingSynced(t *testing.T) {
 	require.Empty(t, entries)
 }
 
-// The commands say what is wrong, and what to do; the end of the process, asked
-// for by a signal, commits what was written.
+// The commands say what is wrong, and what to do. A process that a signal ends
+// commits the written bytes.
 func TestMountCommands(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	m := mountCluster(t, c)
@@ -242,7 +242,7 @@ func TestMountCommands(t *testing.T) {
 	m.gone(t)
 	entries, err := os.ReadDir(m.dir)
 	require.NoError(t, err)
-	require.Empty(t, entries, "it is not mounted any more")
+	require.Empty(t, entries, "it is unmounted")
 
 	m.mount(t)
 	for _, n := range c.All() {
@@ -251,9 +251,9 @@ func TestMountCommands(t *testing.T) {
 	m.umount(t) // a cluster that does not answer keeps no mount
 }
 
-// However much is written and read at once, the process of a mount stays within
-// a few times of what --memory gives it: beside file data there are the runtime,
-// the binary, and what a collection has not freed yet.
+// However much is written and read concurrently, the memory of a mount's process
+// stays within a few times --memory. Besides file data there are the runtime, the
+// binary, and memory that the collector has not freed yet.
 func TestMountKeepsToItsMemory(t *testing.T) {
 	const memory, files, each = 96 << 20, 24, 32 << 20
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
@@ -286,7 +286,7 @@ func TestMountKeepsToItsMemory(t *testing.T) {
 	m.umount(t)
 }
 
-// peakMemory is the most memory, in bytes, that a process has had so far.
+// peakMemory is the peak memory of a process, in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -30,10 +30,10 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 		require.NoError(t, err)
 		ticks += n
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond // of which the kernel tells 100 a second
+	return time.Duration(ticks) * 10 * time.Millisecond // the kernel reports 100 per second
 }
 
-// mostResident is the most memory that a process has had.
+// mostResident is the peak memory of a process.
 func mostResident(t *testing.T, pid int) uint64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -45,7 +45,7 @@ func mostResident(t *testing.T, pid int) uint64 {
 			return n << 10
 		}
 	}
-	t.Fatal("the kernel does not tell")
+	t.Fatal("the kernel does not report it")
 	return 0
 }
 
@@ -64,14 +64,14 @@ func heldBack(t *testing.T, n *devcluster.Node, by string) float64 {
 func requireHeldBack(t *testing.T, n *devcluster.Node, by string, full bool) {
 	t.Helper()
 	held := heldBack(t, n, by)
-	t.Logf("%v requests were held back for %s", held, by)
+	t.Logf("%v requests were delayed by %s", held, by)
 	if full {
-		require.Positive(t, held, "nothing was held back, though it did all that it may")
+		require.Positive(t, held, "no request was delayed, although it did all that it may")
 	}
 }
 
-// readers read pieces of so many bytes, n at a time, all over a file while fn runs, which
-// may look at how many bytes have come so far.
+// readers read pieces of the given length, n concurrently, all over a file while fn
+// runs. fn may read how many bytes have arrived so far.
 func readers(t *testing.T, cl *client.Client, path string, n int, length int64, fn func(got *atomic.Int64)) {
 	t.Helper()
 	r, err := cl.OpenFile(t.Context(), path)
@@ -106,11 +106,11 @@ func readers(t *testing.T, cl *client.Client, path string, n int, length int64, 
 	}
 }
 
-// TestChunkserverKeepsToItsLimits runs a chunkserver as beside trainers, with a bound of
-// each kind, and asks more of it than that: the bytes that it sends in a while, the
-// processor time that it uses in one, and all the memory that it ever has are within them.
-// They are bounds, and no figures: on a machine that is busy it does less, and is asked for
-// no more than that, perhaps. Where as much was done as is allowed, something was held back.
+// TestChunkserverKeepsToItsLimits runs a chunkserver as beside trainers, with a
+// limit of each kind, and requests more than that. The bytes that it sends in a
+// period, the processor time that it uses in one, and its peak memory stay within
+// the limits. They are limits, not expected figures: on a busy machine it does
+// less. If it did as much as allowed, some requests were delayed.
 func TestChunkserverKeepsToItsLimits(t *testing.T) {
 	const (
 		cpus      = 0.1
@@ -118,8 +118,9 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		memory    = 64 << 20
 		window    = 8 * time.Second
 		burst     = 16 << 20 // what may be saved up
-		// beside is what the process needs beside --memory: docs/operations/capacity.md
-		// says a tenth of a GiB for each device, and there is the program.
+		// beside is what the process needs in addition to --memory.
+		// docs/operations/capacity.md says a tenth of a GiB for each device; the
+		// program itself adds to that.
 		beside = 160 << 20
 	)
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1,
@@ -144,7 +145,7 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		time.Sleep(window)
 		sent := got.Load() - before
 		took := time.Since(began)
-		bound := int64(took.Seconds()*bandwidth) + burst + many<<20 // those that were let in before
+		bound := int64(took.Seconds()*bandwidth) + burst + many<<20 // requests admitted before
 		t.Logf("sent %d MiB in %v, where %d may be", sent>>20, took.Round(time.Millisecond), bound>>20)
 		require.LessOrEqual(t, sent, bound)
 		require.Positive(t, sent)
@@ -158,7 +159,7 @@ func TestChunkserverKeepsToItsLimits(t *testing.T) {
 		time.Sleep(window)
 		used := cpuTime(t, n.Pid()) - before
 		took := time.Since(began)
-		// Past what requests use there is what nobody asks for: heartbeats, and the door.
+		// Besides requests the process has heartbeats, and the limits themselves.
 		const unasked = 300 * time.Millisecond
 		bound := time.Duration(float64(took)*cpus*5/4) + unasked
 		t.Logf("used %v of a processor in %v, where %v may be; %d requests", used, took.Round(time.Millisecond), bound.Round(time.Millisecond), got.Load()>>12)
@@ -194,16 +195,18 @@ func moved(t *testing.T, n *devcluster.Node) (bytes float64) {
 	return bytes
 }
 
-// TestFlushKeepsToTheLimits flushes more than the limits of a chunkserver allow in a while:
-// what its mover gets from it, and sends to the bucket, is within them as well.
+// TestFlushKeepsToTheLimits flushes more than the limits of a chunkserver allow in
+// a period: the bytes that its mover reads from it, and sends to the bucket, stay
+// within them too.
 func TestFlushKeepsToTheLimits(t *testing.T) {
 	const (
 		cpus      = 0.1
 		bandwidth = 12 << 20
 		size      = 160 << 20
 		window    = 8 * time.Second
-		// saved is what may be saved up, and begun what was allowed before and is moved in
-		// the window: the mover asks for a piece at a time, once to get and once to send it.
+		// saved is what may be saved up. begun is what was allowed before and is
+		// moved within the period: the mover requests a piece at a time, once to
+		// get and once to send it.
 		saved, begun = 16 << 20, 2 * 16 << 20
 	)
 	for name, args := range map[string][]string{

@@ -18,10 +18,11 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// TestIntruderAtTheLocalBucket: without the keys of the local bucket nothing in it is read,
-// listed, written or deleted: not with none, not with others (the root key of the cluster's S3
-// endpoint is one), not by what was signed for another host, method or key. With its keys nobody
-// reads what lies beside its objects.
+// TestIntruderAtTheLocalBucket: without the keys of the local bucket a caller
+// cannot read, list, write or delete anything in it. No keys do not help, nor other
+// keys (such as the root key of the cluster's S3 endpoint), nor a request signed
+// for another host, method or key. Even with its keys no caller reads what lies
+// beside its objects.
 func TestIntruderAtTheLocalBucket(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, S3: true})
 	b, node := bucketOf(t, c)
@@ -41,7 +42,7 @@ func TestIntruderAtTheLocalBucket(t *testing.T) {
 		r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
 		return signer.SignV4(*r, access, secret, "", region)
 	}
-	// as signs with the right keys what another request would be.
+	// as signs, with the right keys, a changed copy of the request.
 	as := func(change func(*http.Request), sign func(*http.Request) *http.Request) func(*http.Request) *http.Request {
 		return func(r *http.Request) *http.Request {
 			method, target, host := r.Method, *r.URL, r.Host

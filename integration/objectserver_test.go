@@ -30,9 +30,8 @@ func bucketOf(t *testing.T, c *devcluster.Cluster) (*object.Bucket, *devcluster.
 	return b, nodes[0]
 }
 
-// TestLocalBucketKeepsItsObjects stops the object server gracefully, kills it,
-// and finds what was acknowledged each time, at the same address with the same
-// keys.
+// TestLocalBucketKeepsItsObjects stops the object server gracefully, and kills it.
+// Acknowledged objects are there each time, at the same address with the same keys.
 func TestLocalBucketKeepsItsObjects(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	b, node := bucketOf(t, c)
@@ -68,8 +67,8 @@ func TestLocalBucketKeepsItsObjects(t *testing.T) {
 	}
 }
 
-// TestClusterWorksWithoutItsBucket: a bucket that does not answer holds up
-// nothing but the object tier.
+// TestClusterWorksWithoutItsBucket: a bucket that does not answer affects only the
+// object tier.
 func TestClusterWorksWithoutItsBucket(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	_, node := bucketOf(t, c)
@@ -86,8 +85,8 @@ func TestClusterWorksWithoutItsBucket(t *testing.T) {
 	_, err = f.Commit(t.Context())
 	require.NoError(t, err)
 
-	// Who waits for a flush is told what holds it up, and it goes on when the
-	// bucket is back.
+	// A command that waits for a flush shows the cause of the delay, and continues
+	// when the bucket is back.
 	var said bytes.Buffer
 	flush := command(t, settingsFor(c), "flush", "--wait", "moraine:///")
 	stderr, err := flush.StderrPipe()

@@ -20,19 +20,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// concatCut is a cluster on which a file is made of many ranges, as the completion of
-// an S3 upload of many parts makes it, while its metadata servers lose their power.
+// concatCut is a cluster whose metadata servers lose their power while a file is
+// made of many ranges, as the completion of an S3 upload of many parts does.
 type concatCut struct {
 	t      *testing.T
 	rng    *rand.Rand
 	c      *incluster.Cluster
-	looker *incluster.Client // who looks afterwards
+	looker *incluster.Client // the client that checks afterwards
 
-	within int // of the cuts: how many found the job begun and not done
+	within int // cuts that found the job begun and not done
 }
 
-// parts makes a directory of parts, and returns ranges of them, one after the other,
-// and what they hold together.
+// parts makes a directory of parts. It returns ranges of them, one after the other,
+// and their combined bytes.
 func (h *concatCut) parts() (dir moraine.InodeID, ranges []client.InodeRange, want []byte) {
 	ctx := h.t.Context()
 	a, err := h.looker.Mkdir(ctx, "/parts", 0o755)
@@ -61,14 +61,15 @@ func (h *concatCut) parts() (dir moraine.InodeID, ranges []client.InodeRange, wa
 	return moraine.InodeID(a.Inode), ranges, want
 }
 
-// round makes one file, and cuts the power once the service has taken the request,
-// before a random operation of a disk from then on. The client lives and is answered,
-// or it goes with the servers.
+// round makes one file, and cuts the power once the metadata service has accepted
+// the request, before a random later disk operation. The client lives and gets an
+// answer, or it dies with the servers.
 func (h *concatCut) round(dies bool) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	defer cancel()
 	dir, ranges, want := h.parts()
-	// A job takes so many operations, and some: most cuts fall into it.
+	// A job takes about this many operations, and some more: most cuts fall into
+	// it.
 	after, armed := 1+h.rng.IntN(len(ranges)/6), make(chan (<-chan struct{}), 1)
 	cl, err := h.c.ClientOver(ctx, "c", client.Config{}, func(d transport.Dialer) transport.Dialer {
 		return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -76,7 +77,7 @@ func (h *concatCut) round(dies bool) {
 			if len(resp.GetJobs().GetJobs()) == 1 && req.GetConcat() != nil {
 				select {
 				case armed <- h.c.PowerCutAfter(after, "m1", "m2", "m3"):
-				default: // it was asked again
+				default: // it was requested again
 				}
 			}
 			return resp, err
@@ -139,8 +140,8 @@ func (h *concatCut) looks(ranges int) {
 	}
 }
 
-// holds demands the file, whole, and no parts: the service had taken the request, so
-// that it is carried out whoever lives; and takes it away.
+// holds requires the file, whole, and no parts, and removes the file. The service
+// had accepted the request, so it is carried out even if the client died.
 func (h *concatCut) holds(want []byte) {
 	ctx := h.t.Context()
 	r, err := h.looker.OpenFile(ctx, "/whole")
@@ -155,10 +156,10 @@ func (h *concatCut) holds(want []byte) {
 	require.NoError(h.t, h.looker.Remove(ctx, "/whole"))
 }
 
-// TestPowerCutsDuringAConcatenation cuts the power of all metadata servers while a job
-// lays many ranges end to end: when they are back it goes on where it was, and the
-// file is there, whole and once, its parts gone, whether the client that asked for it
-// lived or not.
+// TestPowerCutsDuringAConcatenation cuts the power of all metadata servers while a
+// job concatenates many ranges. When they are back the job continues from its
+// position. The file is there, whole and once, and its parts are gone, whether or
+// not the client survived.
 func TestPowerCutsDuringAConcatenation(t *testing.T) {
 	s, rounds := seed(t), testseed.Runs(t, 2, 100)
 	synctest.Test(t, func(t *testing.T) {

@@ -38,29 +38,29 @@ type evictHistory struct {
 	rng    *rand.Rand
 	c      *incluster.Cluster
 	bucket *localbucket.Bucket
-	lie    vfs.Rule // asked before each call of the bucket's disk; nil: none is
+	lie    vfs.Rule // called before each call of the bucket's disk; nil: never
 
 	off   atomic.Bool  // the bucket has no power
-	after atomic.Int64 // calls of the bucket's disk until all power goes; 0: no cut is planned
+	after atomic.Int64 // calls of the bucket's disk until the power cut; 0: none is planned
 	gone  chan struct{}
 
-	// put is the model: what each file holds as far as its writer was answered.
+	// put is the model: the acknowledged contents of each file.
 	put     map[string]content
-	away    map[string]bool // files of this round whose eviction was answered
+	away    map[string]bool // files of this round whose eviction was acknowledged
 	cuts    int
-	amid    int // of the cuts: those that fell into a flush or an eviction
+	amid    int // cuts that fell into a flush or an eviction
 	written int
-	evicted int // evictions that were answered with success
+	evicted int // evictions that were acknowledged
 }
 
-// runEvictHistory makes so many rounds and returns the first promise that was broken.
+// runEvictHistory runs so many rounds and returns the first broken promise.
 func runEvictHistory(ctx context.Context, seed uint64, rounds int, lie vfs.Rule) (h *evictHistory, err error) {
 	h = &evictHistory{rng: rand.New(rand.NewPCG(seed, 300)), lie: lie, put: map[string]content{}, away: map[string]bool{}}
 	if h.bucket, err = localbucket.New(seed, h.call); err != nil {
 		return h, err
 	}
 	h.c, err = incluster.Start(ctx, incluster.Options{Seed: seed, Grace: 3 * time.Second, SessionTimeout: 20 * time.Second,
-		SettleTime: time.Second, // a key whose upload was cut short is flushed to again after that
+		SettleTime: time.Second, // a key with an interrupted upload is flushed to again after that
 		Bucket:     func(string) (mover.Bucket, error) { return h.bucket, nil }})
 	if err != nil {
 		return h, err
@@ -74,7 +74,7 @@ func runEvictHistory(ctx context.Context, seed uint64, rounds int, lie vfs.Rule)
 	return h, h.c.Check()
 }
 
-// call is asked before each call of the bucket's disk.
+// call is called before each call of the bucket's disk.
 func (h *evictHistory) call(op vfs.Op) error {
 	if h.off.Load() {
 		return errPowerOff
@@ -90,14 +90,15 @@ func (h *evictHistory) call(op vfs.Op) error {
 	return nil
 }
 
-// powerOff takes the power of all machines.
+// powerOff cuts the power of all machines.
 func (h *evictHistory) powerOff() {
 	h.off.Store(true)
 	h.c.PowerCut()
 }
 
-// round is one cut. Three in four come as soon as the last eviction is answered, the
-// others at a random call of a disk while files are flushed and evicted.
+// round is one cut. Three in four come as soon as the last eviction is
+// acknowledged, the others at a random call of a disk while files are flushed and
+// evicted.
 func (h *evictHistory) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
@@ -121,7 +122,7 @@ func (h *evictHistory) round(ctx context.Context) error {
 		return err
 	}
 	h.after.Store(0)
-	if err := h.c.Restart(); err != nil { // when this returns, what ran before has ended
+	if err := h.c.Restart(); err != nil { // when this returns, the previous processes have ended
 		return err
 	}
 	h.off.Store(false)
@@ -131,7 +132,7 @@ func (h *evictHistory) round(ctx context.Context) error {
 	return h.check(ctx)
 }
 
-// write writes some files, of which some were there before, and commits them.
+// write writes some new and some existing files, and commits them.
 func (h *evictHistory) write(ctx context.Context, c *client.Client) (inodes map[string]moraine.InodeID, err error) {
 	inodes, h.away = map[string]moraine.InodeID{}, map[string]bool{}
 	sizes := []int{1, 4096, 64 << 10, 200 << 10}
@@ -154,8 +155,9 @@ func (h *evictHistory) write(ctx context.Context, c *client.Client) (inodes map[
 	return inodes, nil
 }
 
-// evict flushes files and then evicts them, each by a request of a client, as `moraine
-// flush` and `moraine evict` do. It returns as soon as the last one is answered.
+// evict flushes files and then evicts them, each by a request of a client, as
+// `moraine flush` and `moraine evict` do. It returns as soon as the last one is
+// acknowledged.
 func (h *evictHistory) evict(ctx context.Context, c *client.Client, inodes map[string]moraine.InodeID) error {
 	ids := slices.Sorted(maps.Values(inodes))
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
@@ -189,8 +191,9 @@ func (h *evictHistory) noteEvicted(inodes map[string]moraine.InodeID, inode uint
 	}
 }
 
-// cutAmid cuts the power while files are flushed and evicted: before a random call of the
-// bucket's disk, or of any other. What is not answered by then may or may not be evicted.
+// cutAmid cuts the power while files are flushed and evicted: before a random call
+// of the bucket's disk, or of any other. A file whose eviction is not acknowledged
+// by then may or may not be evicted.
 func (h *evictHistory) cutAmid(ctx context.Context, c *client.Client, inodes map[string]moraine.InodeID) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -204,7 +207,7 @@ func (h *evictHistory) cutAmid(ctx context.Context, c *client.Client, inodes map
 	}
 	go func() {
 		defer close(ended)
-		_ = h.evict(ctx, c, inodes) // it fails as the power goes
+		_ = h.evict(ctx, c, inodes) // it fails at the power cut
 	}()
 	select {
 	case <-cut:
@@ -216,15 +219,15 @@ func (h *evictHistory) cutAmid(ctx context.Context, c *client.Client, inodes map
 	<-ended
 }
 
-// check reads all files and compares them with the model. What an answer called evicted
-// must be so: its bytes come from the bucket.
+// check reads all files and compares them with the model. A file whose eviction was
+// acknowledged must be evicted: its bytes come from the bucket.
 func (h *evictHistory) check(ctx context.Context) error {
 	c, err := h.c.Client(ctx, "checker")
 	if err != nil {
 		return err
 	}
 	defer c.Close()            //nolint:errcheck // it only reads
-	for name := range h.away { // before anything is read, which may stage it
+	for name := range h.away { // before any read, which may stage it
 		if attr, err := c.Stat(ctx, name); err != nil || !attr.Evicted {
 			return fmt.Errorf("%s was evicted by an acknowledged request, and is not now: %v, %w", name, attr, err)
 		}
@@ -241,10 +244,10 @@ func (h *evictHistory) check(ctx context.Context) error {
 	return nil
 }
 
-// TestPowerCutsWithEvictionsLoseNothing evicts files to the local bucket and cuts the power
-// of it and of the cluster, most often as soon as the last eviction is answered. Every
-// file is then read back: 100 cuts in the long form. TestPowerCutsOfTheBucketHaveTeeth
-// leaves out the bucket's syncs.
+// TestPowerCutsWithEvictionsLoseNothing evicts files to the local bucket and cuts
+// the power of it and of the cluster, most often as soon as the last eviction is
+// acknowledged. It then reads every file back: 100 cuts in the long form.
+// TestPowerCutsOfTheBucketHaveTeeth leaves out the bucket's syncs.
 func TestPowerCutsWithEvictionsLoseNothing(t *testing.T) {
 	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 1, 10), testseed.Of(6, 10)
 	var met bucketSyncs

@@ -20,14 +20,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// evictor flushes and evicts the files of the others.
+// evictor flushes and evicts the files of the other users.
 type evictor struct {
 	rng     *rand.Rand
 	evicted atomic.Int64
 }
 
-// step flushes a file and drops its local bytes. What others do to the file meanwhile
-// may leave it as it is.
+// step flushes a file and drops its local bytes. Concurrent changes to the file may
+// prevent that.
 func (e *evictor) step(ctx context.Context, c *client.Client) error {
 	attr, err := c.Stat(ctx, fmt.Sprintf("/user%d/f%d", e.rng.IntN(3), e.rng.IntN(6)))
 	if errors.Is(err, moraine.NotFound) {
@@ -56,7 +56,8 @@ func (e *evictor) step(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// await returns when a file more than before is evicted, or nothing more can be expected.
+// await returns when one more file is evicted, or no further eviction can be
+// expected.
 func (e *evictor) await() {
 	before := e.evicted.Load()
 	for end := time.Now().Add(30 * time.Second); e.evicted.Load() == before && time.Now().Before(end); {
@@ -64,9 +65,9 @@ func (e *evictor) await() {
 	}
 }
 
-// TestRandomPowerCutsWithEvictionsLoseNothing has the users of TestPowerCutsLoseNothing
-// work on files while another client evicts them to a local bucket, and cuts the power of
-// it and of the cluster at random.
+// TestRandomPowerCutsWithEvictionsLoseNothing runs the users of
+// TestPowerCutsLoseNothing while another client evicts their files to a local
+// bucket. It cuts the power of the bucket and of the cluster at random.
 func TestRandomPowerCutsWithEvictionsLoseNothing(t *testing.T) {
 	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 1, 10), testseed.Of(3, 10)
 	var mu sync.Mutex

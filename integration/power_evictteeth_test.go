@@ -16,10 +16,11 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// This file leaves out the syncs of the local bucket, one kind at a time, and demands that
-// the histories of power_evict_test.go then lose what was evicted.
+// This file leaves out the syncs of the local bucket, one kind at a time, and
+// requires that the histories of power_evict_test.go then lose evicted bytes.
 
-// bucketSite says what a sync of the bucket's disk makes durable; "" for every other call.
+// bucketSite returns what a sync of the bucket's disk makes durable, or "" for
+// every other call.
 func bucketSite(op vfs.Op) string {
 	if op.Kind != vfs.OpSync && op.Kind != vfs.OpSyncDir {
 		return ""
@@ -27,8 +28,8 @@ func bucketSite(op vfs.Op) string {
 	return op.Kind.String() + " " + bucketNames.ReplaceAllString(op.Path, "N")
 }
 
-// bucketNames are what differs from file to file: the number of a temporary file, and the
-// name of an upload.
+// bucketNames are the parts of names that differ from file to file: the number of a
+// temporary file, and the name of an upload.
 var bucketNames = regexp.MustCompile(`[0-9a-f]{32}|[0-9]+`)
 
 // bucketSyncs counts the syncs of each site.
@@ -49,7 +50,7 @@ func (s *bucketSyncs) rule(op vfs.Op) error {
 	return nil
 }
 
-// unlisted returns the sites that bucketTeeth has not.
+// unlisted returns the sites that bucketTeeth does not list.
 func (s *bucketSyncs) unlisted() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,12 +68,12 @@ const passing = "a completion reads the parts and compares their sums, and a flu
 
 // bucketSync is a kind of sync of the bucket.
 type bucketSync struct {
-	why  string // why the loss of power of the whole path need not show that it is left out; "": it must
-	long bool   // it shows in the long form alone
+	why  string // why power cuts of the whole path need not show that it is left out; "": they must
+	long bool   // only the long form shows it
 }
 
-// bucketTeeth are all syncs of the bucket, by site. Those of the store's own directories
-// show at the first cut alone, and in few histories.
+// bucketTeeth are all syncs of the bucket, by site. Those of the store's own
+// directories show only at the first cut, and in few histories.
 var bucketTeeth = map[string]bucketSync{
 	"sync bucket/store/objects/N.new":   {},
 	"sync bucket/store/uploads/N/N.new": {why: passing},
@@ -87,8 +88,9 @@ var bucketTeeth = map[string]bucketSync{
 // bucketBites is how many histories may miss a sync that is left out.
 const bucketBites = 30
 
-// TestPowerCutsOfTheBucketHaveTeeth leaves out the syncs of the local bucket: all of them,
-// and one kind at a time. Power cuts after evictions must then lose acknowledged bytes.
+// TestPowerCutsOfTheBucketHaveTeeth leaves out the syncs of the local bucket: all
+// of them, and one kind at a time. Power cuts after evictions must then lose
+// acknowledged bytes.
 func TestPowerCutsOfTheBucketHaveTeeth(t *testing.T) {
 	lies := map[string]func(site string) bool{"all": func(site string) bool { return site != "" }}
 	for site, tooth := range bucketTeeth {

@@ -15,18 +15,17 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// content is what the model says of a file: the digest of its bytes.
+// content is the model of a file: the digest of its bytes.
 type content [sha256.Size]byte
 
-// fileUser works on a directory of its own, one operation at a time, and knows
-// what may be there: what was acknowledged, or that with the one operation that
-// was not answered.
+// fileUser works on a directory of its own, one operation at a time. It knows the
+// allowed states: the acknowledged one, and that with the one unanswered operation.
 type fileUser struct {
 	dir      string
 	rng      *rand.Rand
 	made     bool               // its directory was acknowledged
 	files    map[string]content // acknowledged
-	pending  map[string]content // files after the operation under way; nil: none
+	pending  map[string]content // files after the running operation; nil: none
 	acks     int
 	unknowns int
 }
@@ -35,13 +34,13 @@ func newFileUser(i int, seed uint64) *fileUser {
 	return &fileUser{dir: fmt.Sprintf("/user%d", i), rng: rand.New(rand.NewPCG(seed, 100+uint64(i))), files: map[string]content{}}
 }
 
-// schemes are those that files are written with; the first is the service's
+// schemes are those with which files are written; the first is the service's
 // choice.
 var schemes = []moraine.Scheme{{}, {K: 4, M: 2}, {K: 2, M: 1}, {K: 1, M: 2}, {K: 3, M: 2}}
 
 func (u *fileUser) name() string { return fmt.Sprintf("f%d", u.rng.IntN(6)) }
 
-// step does one random thing.
+// step performs one random operation.
 func (u *fileUser) step(ctx context.Context, c *client.Client) error {
 	if !u.made {
 		if _, err := c.MkdirAll(ctx, u.dir, 0); err != nil {
@@ -72,7 +71,7 @@ func (u *fileUser) step(ctx context.Context, c *client.Client) error {
 
 func (u *fileUser) path(name string) string { return u.dir + "/" + name }
 
-// try carries an operation out, and notes whether it was answered.
+// try performs an operation, and records whether it was answered.
 func (u *fileUser) try(next map[string]content, do func() error) error {
 	u.pending = next
 	if err := do(); err != nil {
@@ -84,8 +83,8 @@ func (u *fileUser) try(next map[string]content, do func() error) error {
 	return nil
 }
 
-// bytes makes a file of a length that is often small, or just about that of a
-// block, a chunk or a stripe.
+// bytes makes a file of a length that is often small, or close to that of a block,
+// a chunk or a stripe.
 func (u *fileUser) bytes() []byte {
 	sizes := []int{0, 1 + u.rng.IntN(200), 4096, 64 << 10, 256 << 10, 1 + u.rng.IntN(600<<10)}
 	data := make([]byte, max(0, sizes[u.rng.IntN(len(sizes))]+u.rng.IntN(3)-1))
@@ -93,7 +92,7 @@ func (u *fileUser) bytes() []byte {
 	return data
 }
 
-// fill writes bytes that seed decides.
+// fill writes bytes that depend on seed.
 func fill(p []byte, seed uint64) {
 	var key [32]byte
 	for i := range 8 {
@@ -119,8 +118,8 @@ func (u *fileUser) write(ctx context.Context, c *client.Client, name string, dat
 	return err
 }
 
-// read reads a file and holds it against the model. That a read fails while
-// nodes are down breaks no promise; a file that is not there does.
+// read reads a file and compares it with the model. A read that fails while nodes
+// are down breaks no promise; a missing file does.
 func (u *fileUser) read(ctx context.Context, c *client.Client, name string) error {
 	want, there := u.files[name]
 	got, err := readDigest(ctx, c, u.path(name))
@@ -133,7 +132,7 @@ func (u *fileUser) read(ctx context.Context, c *client.Client, name string) erro
 	return err
 }
 
-// broken notes a broken promise that is seen while users work.
+// broken records a broken promise that users see while they work.
 func (u *fileUser) broken(err error) error {
 	u.pending = map[string]content{"wrong: " + err.Error(): {}}
 	u.files = u.pending
@@ -155,7 +154,7 @@ func readDigest(ctx context.Context, c *client.Client, path string) (sum content
 	return content(h.Sum(nil)), err
 }
 
-// check holds the directory against the model, and takes what is there as the
+// check compares the directory with the model, and takes the state found as the
 // truth from then on.
 func (u *fileUser) check(ctx context.Context, c *client.Client) error {
 	is := map[string]content{}
@@ -184,7 +183,7 @@ func (u *fileUser) check(ctx context.Context, c *client.Client) error {
 func (u *fileUser) describe(name string) string {
 	_, acked := u.files[name]
 	_, asked := u.pending[name]
-	return fmt.Sprintf("acknowledged %v, asked for %v", acked, asked)
+	return fmt.Sprintf("acknowledged %v, requested %v", acked, asked)
 }
 
 func (u *fileUser) difference(is map[string]content) string {
@@ -196,5 +195,5 @@ func (u *fileUser) difference(is map[string]content) string {
 		}
 		out.WriteString("| ")
 	}
-	return "acknowledged | with what was asked for | is: " + out.String()
+	return "acknowledged | with the requested change | is: " + out.String()
 }

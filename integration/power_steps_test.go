@@ -18,7 +18,7 @@ import (
 )
 
 // stepUser is a training run of two ranks that saves one checkpoint after the
-// other, and is started again after each cut from the latest one.
+// other. After each cut it restarts from the latest one.
 type stepUser struct {
 	rng       *rand.Rand
 	launches  int
@@ -27,7 +27,7 @@ type stepUser struct {
 	acks      int
 }
 
-// savedStep is what the model knows of a checkpoint.
+// savedStep is the model of a checkpoint.
 type savedStep struct {
 	step, seed uint64
 	size       int64 // bytes of each rank
@@ -47,8 +47,8 @@ func (u *stepUser) latest() uint64 {
 	return u.committed[len(u.committed)-1].step
 }
 
-// work is one start of the run: it saves until stop is closed, ctx ends, or a
-// save fails.
+// work is one start of the run: it saves until stop is closed, ctx ends, or a save
+// fails.
 func (u *stepUser) work(ctx context.Context, cluster *incluster.Cluster, stop <-chan struct{}) {
 	u.launches++
 	var clients []*incluster.Client
@@ -131,14 +131,14 @@ func (s savedStep) saveRank(ctx context.Context, r *ckpt.Run, rank int) error {
 	return err
 }
 
-// bytes are what a rank saves.
+// bytes are those that a rank saves.
 func (s savedStep) bytes(rank int, n int64) []byte {
 	p := make([]byte, n)
 	fill(p, s.seed+uint64(rank))
 	return p
 }
 
-// check holds the run against the model: the latest checkpoint is the last
+// check compares the run with the model. The latest checkpoint is the last
 // acknowledged, or the one begun after it, and every one is there, whole.
 func (u *stepUser) check(ctx context.Context, c *client.Client) error {
 	r, err := ckpt.OpenRun(ctx, c, stepRun, ckpt.RunOptions{ReadOnly: true})
@@ -161,7 +161,7 @@ func (u *stepUser) check(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// checkLatest finds out whether what was pending took effect.
+// checkLatest determines whether the pending save took effect.
 func (u *stepUser) checkLatest(ctx context.Context, c *client.Client, r *ckpt.Run) error {
 	k, err := r.Resolve(ctx, ckpt.ResolveOptions{})
 	if errors.Is(err, moraine.NotFound) && len(u.committed) == 0 {

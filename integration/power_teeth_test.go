@@ -18,8 +18,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// syncSite says what a sync keeps: of which part, and of which kind of file. ""
-// for every other call.
+// syncSite returns what a sync keeps: of which part, and of which kind of file. It
+// returns "" for every other call.
 func syncSite(node string, op vfs.Op) string {
 	if op.Kind != vfs.OpSync && op.Kind != vfs.OpSyncDir {
 		return ""
@@ -63,8 +63,8 @@ func (s *siteCounts) unlisted() (out []string) {
 	return out
 }
 
-// TestPowerCutsHaveTeeth leaves out the syncs of one kind of file at a time, on
-// all nodes, and demands that power cuts then break a promise.
+// TestPowerCutsHaveTeeth leaves out the syncs of one kind of file at a time, on all
+// nodes, and requires that power cuts then break a promise.
 func TestPowerCutsHaveTeeth(t *testing.T) {
 	if site := os.Getenv(lieVariable); site != "" {
 		biteOrEnd(t, site)
@@ -88,7 +88,7 @@ func TestPowerCutsHaveTeeth(t *testing.T) {
 			}
 			t.Parallel()
 			// In a process of its own: a broken promise may show as a panic.
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute) // a bound for a hang, not for a slow machine
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute) // limits a hang, not a slow machine
 			defer cancel()
 			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPowerCutsHaveTeeth$", "-test.timeout=30m")
 			cmd.Env = append(os.Environ(), lieVariable+"="+site)
@@ -100,11 +100,11 @@ func TestPowerCutsHaveTeeth(t *testing.T) {
 	}
 }
 
-// lieVariable names the site whose syncs the process of a test leaves out.
+// lieVariable names the site whose syncs a test's process leaves out.
 const lieVariable = "MORAINE_TEST_LIE"
 
-// biteOrEnd runs histories without the syncs of a site, and ends the process
-// with an error as soon as one of them breaks a promise.
+// biteOrEnd runs histories without the syncs of a site, and ends the process with
+// an error as soon as one of them breaks a promise.
 func biteOrEnd(t *testing.T, site string) {
 	lie := func(node string, op vfs.Op) error {
 		if syncSite(node, op) == site {
@@ -113,7 +113,7 @@ func biteOrEnd(t *testing.T, site string) {
 		return nil
 	}
 	for seed := range uint64(biteSeeds) {
-		cuts := 2 + int(seed%3)*4 // what is done once, at first, is lost at the first cuts
+		cuts := 2 + int(seed%3)*4 // one-time writes at the beginning are lost at the first cuts
 		synctest.Test(t, func(t *testing.T) {
 			if _, err := runHistory(t.Context(), seed, cuts, lie); err != nil {
 				fmt.Printf("without %q, seed %d: %v\n", site, seed, err)
@@ -123,14 +123,14 @@ func biteOrEnd(t *testing.T, site string) {
 	}
 }
 
-// biteSeeds is how many histories have a chance to miss a sync.
+// biteSeeds is how many histories may miss a sync.
 const biteSeeds = 30
 
 // Why a site need not show here.
 const (
 	remade = "the index of a device is made again from its segments wherever it is damaged; only those must be synced"
-	// What TestEverySyncMatters of metadata/raftstore holds, statement by
-	// statement, on nodes by themselves, whose histories are made for it.
+	// The promise of TestEverySyncMatters of metadata/raftstore. It shows each
+	// statement, on single nodes, whose histories are made for it.
 	spare = "what a node keeps of a snapshot is read only where its state is lost, which no cut does; " +
 		"metadata/raftstore.TestEverySyncMatters takes the state away"
 	arrives = "it shows only where a cut follows the taking or the arrival of a snapshot at once, in few histories of a whole " +
@@ -138,9 +138,9 @@ const (
 	nameOnly = "the file is empty: its name is what counts, and the sync of its directory has teeth"
 )
 
-// syncs are all syncs of a cluster, by site: "" where power cuts of the whole
-// must show that they are left out, else why they need not. One that is not
-// listed fails TestPowerCutsLoseNothing and TestPowerCutsHaveTeeth.
+// syncs are all syncs of a cluster, by site. The value is "" if power cuts of the
+// whole must show that they are left out, otherwise why they need not. An unlisted
+// one fails TestPowerCutsLoseNothing and TestPowerCutsHaveTeeth.
 var syncs = map[string]string{
 	"m sync /metadata/IDENTITY.new":                                    "",
 	"m sync /metadata/PROBE":                                           "nothing reads it: the sync is there to take its time before raft may start",

@@ -20,11 +20,11 @@ import (
 	"github.com/morainefs/moraine/mover"
 )
 
-// This file cuts the power of a whole cluster, again and again, at random file
-// operations, while clients write, rename, remove and save checkpoints, and
-// holds what is left against what was acknowledged (power_model_test.go).
-// It runs on synctest's clock: the elections and time-outs of a history of
-// minutes cost no time.
+// This file cuts the power of a whole cluster repeatedly, at random file
+// operations, while clients write, rename, remove and save checkpoints. It compares
+// the result with the acknowledged operations (power_model_test.go). It runs on
+// synctest's clock: the elections and timeouts of a history of minutes cost no
+// time.
 
 // powerHistory is a cluster with its users, from its first start on.
 type powerHistory struct {
@@ -32,24 +32,23 @@ type powerHistory struct {
 	c     *incluster.Cluster
 	files []*fileUser
 	steps *stepUser
-	// bucket and evictor are nil where there is no object tier.
+	// bucket and evictor are nil without an object tier.
 	bucket  *localbucket.Bucket
 	evictor *evictor
 	// stats
 	cuts, partial, acked, unknown int
 }
 
-// historyPatience bounds each wait of a history, on synctest's clock.
+// historyPatience limits each wait of a history, on synctest's clock.
 const historyPatience = 5 * time.Minute
 
-// runHistory cuts the power cuts times and returns the first promise that was
-// broken.
+// runHistory cuts the power cuts times and returns the first broken promise.
 func runHistory(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error) (h *powerHistory, err error) {
 	return runHistoryOn(ctx, seed, cuts, rule, nil)
 }
 
-// runHistoryOn is runHistory with a local bucket, if there is one, that files are
-// evicted to.
+// runHistoryOn is runHistory with a local bucket, unless nil, to which files are
+// evicted.
 func runHistoryOn(ctx context.Context, seed uint64, cuts int, rule func(string, vfs.Op) error, bucket *localbucket.Bucket) (h *powerHistory, err error) {
 	h = &powerHistory{bucket: bucket, rng: rand.New(rand.NewPCG(seed, 1)), steps: newStepUser(seed)}
 	for i := range 3 {
@@ -102,7 +101,7 @@ func (h *powerHistory) settle(ctx context.Context) error {
 	return h.c.Check()
 }
 
-// life is from a start of all nodes, which is under way, to the next one.
+// life lasts from a start of all nodes, which is running, to the next one.
 func (h *powerHistory) life(ctx context.Context) error {
 	if h.rng.IntN(5) == 0 {
 		return h.cutRecovery(ctx)
@@ -112,7 +111,7 @@ func (h *powerHistory) life(ctx context.Context) error {
 	}
 	w := h.work(ctx)
 	if h.evictor != nil {
-		h.evictor.await() // so that each cut finds files that are nowhere but in the bucket
+		h.evictor.await() // so that each cut finds files that are only in the bucket
 	}
 	if h.rng.IntN(3) == 0 {
 		if err := h.cutSome(ctx); err != nil {
@@ -135,7 +134,7 @@ func (h *powerHistory) life(ctx context.Context) error {
 	return err
 }
 
-// restart brings all nodes back from a cut, and the bucket, which lost its power too.
+// restart restarts all nodes after a cut, and the bucket, which lost its power too.
 func (h *powerHistory) restart() error {
 	if h.bucket != nil {
 		if err := h.bucket.Cut(h.rng); err != nil {
@@ -145,8 +144,8 @@ func (h *powerHistory) restart() error {
 	return h.c.Restart()
 }
 
-// await returns when a planned cut has happened, which it makes happen where
-// nothing goes on any more.
+// await returns when a planned cut has happened. It triggers the cut if no
+// operation runs any more.
 func (h *powerHistory) await(cut <-chan struct{}, nodes ...string) {
 	select {
 	case <-cut:
@@ -156,15 +155,15 @@ func (h *powerHistory) await(cut <-chan struct{}, nodes ...string) {
 	}
 }
 
-// cutRecovery cuts the power while the nodes come back from the last cut.
+// cutRecovery cuts the power while the nodes recover from the last cut.
 func (h *powerHistory) cutRecovery(ctx context.Context) error {
 	h.await(h.c.PowerCutAfter(1 + h.rng.IntN(1<<(4+h.rng.IntN(8)))))
 	h.cuts++
 	return h.restart()
 }
 
-// cutSome cuts or kills one or two nodes, which a majority and any stripe can do
-// without, and brings them back or leaves that to the cut of all.
+// cutSome cuts or kills one or two nodes, without which a majority and any stripe
+// survive. It restarts them or leaves that to the cut of all.
 func (h *powerHistory) cutSome(ctx context.Context) error {
 	var some []string
 	if h.rng.IntN(2) == 0 {
@@ -187,7 +186,7 @@ func (h *powerHistory) cutSome(ctx context.Context) error {
 	return nil
 }
 
-// note counts what the users were told in the life that ended.
+// note counts the users' answers in the life that ended.
 func (h *powerHistory) note() {
 	h.acked, h.unknown = h.steps.acks, 0
 	for _, u := range h.files {
@@ -203,7 +202,7 @@ type crew struct {
 	working sync.WaitGroup
 }
 
-// work has all users work until finish or kill.
+// work runs all users until finish or kill.
 func (h *powerHistory) work(ctx context.Context) *crew {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &crew{cancel: cancel, stop: make(chan struct{})}
@@ -217,8 +216,8 @@ func (h *powerHistory) work(ctx context.Context) *crew {
 	return w
 }
 
-// user has a client do one thing after another, until told to stop or the first
-// failure, after which it is unknown what took effect.
+// user makes a client perform operations until it is told to stop or an operation
+// fails; after that it is unknown what took effect.
 func (w *crew) user(ctx context.Context, cluster *incluster.Cluster, name string, step func(*incluster.Client) error) {
 	w.working.Go(func() {
 		c, err := cluster.Client(ctx, name)
@@ -242,27 +241,27 @@ func (w *crew) user(ctx context.Context, cluster *incluster.Cluster, name string
 	})
 }
 
-// finish has everybody end what it is at.
+// finish makes all users end after their current operation.
 func (w *crew) finish() {
 	close(w.stop)
 	w.working.Wait()
 	w.cancel()
 }
 
-// kill ends everybody at once.
+// kill ends all users at once.
 func (w *crew) kill() {
 	w.cancel()
 	w.working.Wait()
 }
 
-// powerSeed is the first of the seeds, 1 where none is given.
+// powerSeed is the first of the seeds, 1 by default.
 func powerSeed(t testing.TB) uint64 {
 	t.Helper()
 	return testseed.From(t, 1)
 }
 
-// TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form
-// 30 histories of 10 cuts each.
+// TestPowerCutsLoseNothing cuts the power of a whole cluster: in the long form 30
+// histories of 10 cuts each.
 func TestPowerCutsLoseNothing(t *testing.T) {
 	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 2, 30), testseed.Of(4, 10)
 	var met siteCounts

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// quotasHold gives a directory a quota from the command line, and holds what the
-// commands say of it against what was put there: up to the quota, and not past it.
+// quotasHold gives a directory a quota from the command line. It checks that the
+// cluster accepts writes up to the quota, and none past it, and that the commands
+// report it correctly.
 func quotasHold(t *testing.T, env []string) {
 	t.Helper()
 	const top, capacity = "moraine:///team", 1 << 20
@@ -38,7 +39,7 @@ func quotasHold(t *testing.T, env []string) {
 	requireRefused(t, invoke(t, env, "stat", top+"/large"), 1, "not found")
 	requireRefused(t, invoke(t, env, "cp", fileOf(t, 1_100_000), top+"/small"), 1, "quota exceeded", "/team")
 	requireRoom(300_000, 1)
-	works(t, env, "cp", large, top+"/small") // in the place of what is there
+	works(t, env, "cp", large, top+"/small") // in place of the existing file
 	requireRoom(800_000, 1)
 	works(t, env, "cp", small, top+"/small")
 
@@ -52,7 +53,7 @@ func quotasHold(t *testing.T, env []string) {
 
 	works(t, env, "quota", "set", "--capacity", "none", top)
 	requireListed(800_000, 3, 0, 3)
-	works(t, env, "quota", "set", "--capacity", "1KiB", "--inodes", "none", top) // below what is there
+	works(t, env, "quota", "set", "--capacity", "1KiB", "--inodes", "none", top) // below the current use
 	requireListed(800_000, 3, 1<<10, 0)
 	requireRefused(t, invoke(t, env, "cp", small, top+"/more"), 1, "quota exceeded", "/team")
 	checked := objects(t, works(t, env, "quota", "check", top, "--json"))[0]

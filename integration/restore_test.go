@@ -14,8 +14,8 @@ import (
 )
 
 // The metadata of a cluster comes back after the disks of two of its servers are
-// lost (force-quorum), and after all are (from a backup), with the bytes of the
-// files that the chunkservers hold.
+// lost (force-quorum), and after all are lost (from a backup), with the bytes of
+// the files that the chunkservers hold.
 func TestMetadataComesBack(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)
@@ -47,7 +47,7 @@ func TestMetadataComesBack(t *testing.T) {
 	}
 	lose := func(n *devcluster.Node) { require.NoError(t, os.RemoveAll(filepath.Join(n.Dir, "data"))) }
 	data := filepath.Join(m[0].Dir, "data")
-	stopAll() // what they applied lies in their logs alone
+	stopAll() // only their logs have what they applied
 	look := invoke(t, nil, "metadata", "force-quorum", "--id", "m1", "--data", data, "--address", m[0].Address)
 	require.Equal(t, 2, look.code)
 	require.Contains(t, look.stdout, "WARNING: what the others acknowledged after that entry is lost")
@@ -56,7 +56,7 @@ func TestMetadataComesBack(t *testing.T) {
 	require.Equal(t, false, report[0]["forced"])
 	require.Contains(t, report[0]["warning"], "acknowledged after that entry is lost")
 	deaf := invoke(t, nil, "metadata", "force-quorum", "--id", "m1", "--data", data, "--address", m[0].Address, "--i-accept-the-loss")
-	require.Equal(t, 2, deaf.code, "without certificates the chunkservers cannot be asked")
+	require.Equal(t, 2, deaf.code, "without certificates the command cannot query the chunkservers")
 	require.Contains(t, deaf.stderr, "--after-incarnation")
 	done := invoke(t, env, "metadata", "force-quorum", "--id", "m1", "--data", data, "--address", m[0].Address, "--i-accept-the-loss", "--json")
 	require.Zero(t, done.code, done.stderr)
@@ -120,8 +120,8 @@ func TestMetadataComesBack(t *testing.T) {
 	require.EqualValues(t, 3, rows[0]["incarnation"])
 }
 
-// inspectSnapshot looks at the snapshots of a server that is stopped, one of which is of
-// the entry that a backup said.
+// inspectSnapshot inspects the snapshots of a stopped server, one of which is at
+// the log index of a backup.
 func inspectSnapshot(t *testing.T, data, member string, applied float64) {
 	t.Helper()
 	out := works(t, nil, "inspect", "snapshot", data, "--json")
@@ -139,8 +139,8 @@ func inspectSnapshot(t *testing.T, data, member string, applied float64) {
 	require.Contains(t, works(t, nil, "inspect", "snapshot", data), fmt.Sprintf("up to entry %.0f", newest["index"]))
 }
 
-// inspectState looks into the state of a server that is stopped: at what is in the tables,
-// and at the pairs of the one of directory entries, which has these names.
+// inspectState inspects the state of a stopped server: the contents of the tables,
+// and the pairs of the table of directory entries, which must have these names.
 func inspectState(t *testing.T, data string, names ...string) {
 	t.Helper()
 	const entries, signingKeys = "000011", "000002"

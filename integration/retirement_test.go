@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// TestRetirementOnCommandLines: what stripes have a chunk on is not retired, and the command
-// says what to do; what is left is given up by a flag. --undo of a drain takes in what the
-// drain had, and names what stays as it is.
+// TestRetirementOnCommandLines: a device with chunks of stripes is not retired, and
+// the command says what to do. A flag abandons the rest. --undo of a drain restores
+// what the drain had, and names what stays unchanged.
 func TestRetirementOnCommandLines(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
@@ -55,7 +55,7 @@ func TestRetirementOnCommandLines(t *testing.T) {
 	wants("n2", "in")
 	works(t, env, "device", "set", n1, "in")
 
-	// With three hosts there is nowhere to rebuild a chunk of the third.
+	// With three hosts a chunk of the third cannot be rebuilt anywhere.
 	n3, _ := device("n3")
 	requireRefused(t, invoke(t, env, "device", "set", n3, "retired", "--accept-loss"), 1, "drain it first")
 	works(t, env, "device", "set", n3, "out")

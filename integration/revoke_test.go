@@ -15,9 +15,10 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// TestRevokedCertificates revokes, by commands, the certificate of a client that has
-// connections open and that of a chunkserver. The client is refused, by the next leader
-// too; the chunkserver is shown so; and both are back once they are taken off the list.
+// TestRevokedCertificates revokes, by commands, the certificate of a connected
+// client and that of a chunkserver. The client is refused, by the next leader too.
+// The chunkserver is shown as revoked. Both return once they are removed from the
+// list.
 func TestRevokedCertificates(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 3, Chunkservers: 3})
 	env := settingsFor(c)

@@ -22,10 +22,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pythonEnv is where `make setup` puts the S3 clients of Python.
+// pythonEnv is where `make setup` installs the S3 clients of Python.
 const pythonEnv = "../.cache/python/bin"
 
-// s3Proc is an S3 endpoint, and what a client needs to use it.
+// s3Proc is an S3 endpoint, with the settings for its clients.
 type s3Proc struct {
 	*devcluster.Node
 	env []string // of clients of AWS
@@ -65,7 +65,7 @@ func startS3With(t *testing.T, c *devcluster.Cluster, cfg devcluster.S3Config) *
 		"AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=", "PYTHONDONTWRITEBYTECODE=1")}
 }
 
-// minio returns a client of minio-go; with a transport it speaks TLS.
+// minio returns a client of minio-go; with a transport it uses TLS.
 func (s *s3Proc) minio(t *testing.T, tls http.RoundTripper) *minio.Client {
 	t.Helper()
 	c, err := minio.New(s.Address, &minio.Options{Creds: credentials.NewFileAWSCredentials(s.CredentialsFile(), ""), Region: "us-east-1",
@@ -74,7 +74,7 @@ func (s *s3Proc) minio(t *testing.T, tls http.RoundTripper) *minio.Client {
 	return c
 }
 
-// run has a client of AWS do something, and returns what it says.
+// run runs a client of AWS, and returns its output.
 func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(pythonEnv, name))
@@ -87,8 +87,8 @@ func (s *s3Proc) run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// What aws-cli, boto3 and minio-go put, alone and in parts, they list and get,
-// and a mount shows the same bytes; what the mount wrote, they get.
+// aws-cli, boto3 and minio-go list and get what they put, whole and in parts. A
+// mount shows the same bytes, and they get what the mount wrote.
 func TestS3Clients(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	m := mountCluster(t, c)
@@ -102,7 +102,7 @@ func TestS3Clients(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(source, data, 0o644))
 	digest := sha256.Sum256(data)
-	// same holds what the mount shows against the source.
+	// same compares the mount's files with the source.
 	same := func(t *testing.T, names ...string) {
 		t.Helper()
 		for _, name := range names {
@@ -178,8 +178,8 @@ func TestS3Clients(t *testing.T) {
 	m.umount(t)
 }
 
-// With a certificate the endpoint speaks TLS only: clients that trust it get what
-// they put, others and those of plain HTTP nothing.
+// With a certificate the endpoint accepts only TLS. Clients that trust it get what
+// they put; others, and those with plain HTTP, get nothing.
 func TestS3OverTLS(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	web := httptest.NewTLSServer(nil) // has a certificate of 127.0.0.1, and clients that trust it
@@ -211,7 +211,7 @@ func TestS3OverTLS(t *testing.T) {
 	require.ErrorContains(t, err, "certificate", "of a client that does not trust it")
 }
 
-// diff holds two trees against each other.
+// diff compares two trees.
 func diff(t *testing.T, a, b string) {
 	t.Helper()
 	out, err := exec.Command("diff", "-r", a, b).CombinedOutput()

@@ -14,11 +14,11 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// TestAnS3EndpointStaysInItsDirectory: an endpoint that serves a directory follows no link
-// out of it, though its certificate reaches further. Somebody who may write to a bucket
-// through a mount, and may not read what is beside it, could make such a link. Links within
-// the directory are followed. Endpoints that are read-only, by their flag or by their
-// certificate, change nothing.
+// TestAnS3EndpointStaysInItsDirectory: an endpoint that serves a directory follows
+// no link out of it, even if its certificate covers more. Otherwise a user with
+// write access to a bucket through a mount, but none beside it, could make such a
+// link. It follows links within the directory. Endpoints that are read-only, by
+// their flag or by their certificate, change nothing.
 func TestAnS3EndpointStaysInItsDirectory(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	works(t, settingsFor(c), "cluster", "status", "--wait", "1m")

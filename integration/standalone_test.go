@@ -32,7 +32,7 @@ type standalone struct {
 	stderr bytes.Buffer
 }
 
-// Write takes what the process complains about.
+// Write receives the error output of the process.
 func (s *standalone) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func standaloneArgs(data string, addrs []string) []string {
 
 const standalonePorts = 7
 
-// startStandalone returns when it has said how to use everything.
+// startStandalone returns when the process has printed how to use everything.
 func startStandalone(t *testing.T, data string, addrs []string) *standalone {
 	t.Helper()
 	s := &standalone{addrs: addrs, data: data, cmd: command(t, nil, standaloneArgs(data, addrs)...),
@@ -74,7 +74,7 @@ func startStandalone(t *testing.T, data string, addrs []string) *standalone {
 
 func (s *standalone) credentials() string { return filepath.Join(s.data, "s3", "credentials") }
 
-// bucket is a directory at the top, as an S3 client sees it.
+// bucket is a top-level directory, as an S3 client sees it.
 func (s *standalone) bucket(t *testing.T, name string) *object.Bucket {
 	t.Helper()
 	text, err := os.ReadFile(s.credentials())
@@ -90,7 +90,7 @@ func (s *standalone) bucket(t *testing.T, name string) *object.Bucket {
 	return b
 }
 
-// children returns the pids of the processes beside it, by what they are.
+// children returns the pids of its child processes, by kind.
 func (s *standalone) children(t *testing.T) map[string]int {
 	t.Helper()
 	lists, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(s.cmd.Process.Pid), "task", "*", "children"))
@@ -113,8 +113,8 @@ func (s *standalone) children(t *testing.T) map[string]int {
 	return pids
 }
 
-// TestStandalone uses everything that `moraine standalone` starts, kills what
-// runs beside it, ends it by Ctrl-C and by SIGKILL, and finds all again.
+// TestStandalone uses everything that `moraine standalone` starts. It kills the
+// child processes, ends it by Ctrl-C and by SIGKILL, and finds everything again.
 func TestStandalone(t *testing.T) {
 	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestStandalone(t *testing.T) {
 		children := s.children(t)
 		require.Len(t, children, 2)
 		require.NoError(t, s.cmd.Process.Signal(sig))
-		_ = s.cmd.Wait() // its code is looked at
+		_ = s.cmd.Wait() // its exit code is checked
 		if sig == os.Interrupt {
 			require.Zero(t, s.cmd.ProcessState.ExitCode(), s.said())
 		}
@@ -181,14 +181,14 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// requireClosedToOthers looks at every file below the data of a cluster: the log, the state,
-// backups, segments of chunks, objects, keys. Users of the machine read none of it; only
-// certificates are public.
+// requireClosedToOthers checks every file below the data of a cluster: the log, the
+// state, backups, segments of chunks, objects, keys. Other users of the machine can
+// read none of it; only certificates are public.
 func requireClosedToOthers(t *testing.T, data string) {
 	t.Helper()
 	seen := 0
 	require.NoError(t, filepath.WalkDir(data, func(name string, d os.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // it goes on working meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // the cluster continues to run meanwhile
 			return nil
 		}
 		if err != nil || !d.Type().IsRegular() || filepath.Ext(name) == ".crt" {
@@ -233,8 +233,7 @@ func toTheBucketAndBack(t *testing.T, s *standalone) {
 	}
 }
 
-// TestStandaloneWithoutDoors has no processes beside it where they are turned
-// off.
+// TestStandaloneWithoutDoors has no child processes when they are turned off.
 func TestStandaloneWithoutDoors(t *testing.T) {
 	addrs, err := devcluster.FreeAddresses(standalonePorts)
 	require.NoError(t, err)
@@ -243,11 +242,11 @@ func TestStandaloneWithoutDoors(t *testing.T) {
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	first, err := bufio.NewReader(stdout).ReadString('\n') // it speaks when it serves
+	first, err := bufio.NewReader(stdout).ReadString('\n') // it prints when it serves
 	require.NoError(t, err)
 	require.Contains(t, first, "another shell")
 	require.Empty(t, (&standalone{cmd: cmd}).children(t))
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	_ = cmd.Wait() // its code is looked at
+	_ = cmd.Wait() // its exit code is checked
 	require.Zero(t, cmd.ProcessState.ExitCode())
 }

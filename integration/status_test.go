@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// A host that ends, and one that starts again, is not green before that is noticed: the
-// status goes by what it says after it was asked for.
+// After a host stops, or restarts, the status is not green before the cluster
+// notices. The status uses reports that arrive after the command started.
 func TestStatusAfterARestart(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})
 	env := settingsFor(c)
@@ -18,7 +18,7 @@ func TestStatusAfterARestart(t *testing.T) {
 	n := c.Nodes(devcluster.Chunkserver)[0]
 	require.NoError(t, n.Kill())
 	o := invoke(t, env, "cluster", "status", "--json")
-	require.Equal(t, 3, o.code, "asked at once: %s", o.stdout)
+	require.Equal(t, 3, o.code, "queried at once: %s", o.stdout)
 	require.NoError(t, n.Start())
 	works(t, env, "cluster", "status", "--wait", "1m")
 	status := objects(t, works(t, env, "cluster", "status", "--json"))[0]

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// waitStatus asks for the status until it is as wanted, and returns it.
+// waitStatus queries the status until it is as wanted, and returns it.
 func waitStatus(t *testing.T, env []string, what string, is func(status map[string]any) bool) map[string]any {
 	t.Helper()
 	var last map[string]any
@@ -31,9 +31,9 @@ func waitStatus(t *testing.T, env []string, what string, is func(status map[stri
 	return last
 }
 
-// A cluster is not green while its bucket hangs, nor with a certificate that expires within 7
-// days, and it is green again when the bucket answers and the certificate is renewed. An expired
-// certificate can be shown, and renewed.
+// A cluster is not green while its bucket hangs, nor with a certificate that
+// expires within 7 days. It is green again when the bucket answers and the
+// certificate is renewed. An expired certificate can be shown, and renewed.
 func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 2, ObjectServer: true})
 	env := settingsFor(c)
@@ -69,7 +69,7 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 
 	old := filepath.Join(t.TempDir(), "old")
 	require.NoError(t, os.CopyFS(old, os.DirFS(c.Certs())))
-	require.NoError(t, os.Chmod(filepath.Join(old, "ca.key"), 0o600)) // which CopyFS leaves open to others
+	require.NoError(t, os.Chmod(filepath.Join(old, "ca.key"), 0o600)) // CopyFS leaves it readable by others
 	ca, err := pki.LoadCA(old)
 	require.NoError(t, err)
 	cert, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "gone", Now: time.Now().Add(-time.Minute), TTL: time.Second})
@@ -77,7 +77,7 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 	require.NoError(t, cert.Save(old, "gone"))
 	require.Contains(t, works(t, env, "cert", "show", old, "gone"), "EXPIRED on")
 
-	// What it may do it may do again once it is renewed, and not before.
+	// Its permissions return once it is renewed, and not before.
 	as := append(slices.Clone(env), "MORAINE_CERTS="+old, "MORAINE_IDENTITY=gone")
 	refused := invoke(t, as, "ls", "moraine:///")
 	require.NotZero(t, refused.code)
@@ -87,14 +87,15 @@ func TestStatusOfTheBucketAndOfCertificates(t *testing.T) {
 	works(t, as, "ls", "moraine:///")
 }
 
-// tierProbed is what `tier status` says of the only bucket.
+// tierProbed is what `tier status` reports about the only bucket.
 func tierProbed(t *testing.T, env []string) []map[string]any {
 	t.Helper()
 	return objectsIn(objects(t, works(t, env, "tier", "status", "--json"))[0]["probed"])
 }
 
-// `tier status` says of a bucket what movers have probed, and what they have not is unknown,
-// also after another metadata leader has taken over, until they have said it again.
+// `tier status` shows the traits of a bucket that movers have probed; unprobed ones
+// are unknown. After a change of the metadata leader they are unknown until the
+// movers have reported again.
 func TestTierStatusSaysWhatWasProbed(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true})
 	env := settingsFor(c)
@@ -125,7 +126,8 @@ func TestTierStatusSaysWhatWasProbed(t *testing.T) {
 	require.NotContains(t, text, "is unknown")
 	require.Contains(t, text, "If-None-Match yes, If-Match yes")
 
-	// The next leader knows nothing, says so, and hears it within seconds.
+	// The next leader knows nothing, shows that, and gets the report within
+	// seconds.
 	m1 := c.Node("m1")
 	require.NoError(t, m1.Kill())
 	require.NoError(t, m1.Start())
@@ -136,8 +138,8 @@ func TestTierStatusSaysWhatWasProbed(t *testing.T) {
 	require.Eventually(t, probed, time.Minute, 200*time.Millisecond)
 }
 
-// `cluster status --wait` waits for a cluster that does not answer yet, ends when its time is over,
-// and at once when it is interrupted.
+// `cluster status --wait` waits for a cluster that does not answer yet, ends when
+// its time is over, and ends at once when it is interrupted.
 func TestStatusWaitsForAClusterThatIsAway(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)
@@ -155,7 +157,7 @@ func TestStatusWaitsForAClusterThatIsAway(t *testing.T) {
 
 	waiting = command(t, env, "cluster", "status", "--wait", "2m")
 	require.NoError(t, waiting.Start())
-	time.Sleep(16 * time.Second) // longer than one question is tried
+	time.Sleep(16 * time.Second) // longer than the timeout of one query
 	require.NoError(t, m1.Start())
 	require.NoError(t, waiting.Wait(), "it waits for the server, and for the cluster to be green")
 }

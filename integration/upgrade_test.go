@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRollingUpgrade takes a cluster from one build to the next, which knows
-// commands that the first does not, server by server, while files are made. The
-// level is not raised before all metadata servers speak it, and none of those commands
-// is proposed before: the servers of the old build, which vote, would stop. After it they
-// are used, and a server of the old build stops, and says so.
+// TestRollingUpgrade upgrades a cluster to the next build, which has commands that
+// the first does not know, server by server, while files are made. The level is not
+// raised before all metadata servers support it, and no new command is proposed
+// before that, since the voting servers of the old build would stop. After it the
+// new commands are used, and a server of the old build stops and logs why.
 func TestRollingUpgrade(t *testing.T) {
 	old, next := builtWith(t, "moraine_level2"), builtWith(t, "")
 	c := startOf(t, old, devcluster.Config{Chunkservers: 1})
@@ -53,8 +53,8 @@ func TestRollingUpgrade(t *testing.T) {
 		return objects(t, works(t, settingsFor(c), append([]string{"cluster", "upgrade", "--json"}, args...)...))[0]
 	}
 	require.EqualValues(t, 2, upgrade()["feature_level"])
-	// finish asks for the new level until it is answered so: a leader of late does
-	// not know yet what the others speak, and says that.
+	// finish requests the new level until the answer is as wanted: a new leader
+	// does not know yet what the others support, and says that.
 	finish := func(so func(outcome) bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
@@ -84,8 +84,8 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	for _, n := range append(order, c.Node(lead)) {
 		if n == order[0] {
-			invoke(t, settingsFor(c), "cluster", "upgrade", "--finish") // there is nothing to raise it to
-		} else { // some speak the new level, and not all
+			invoke(t, settingsFor(c), "cluster", "upgrade", "--finish") // there is no higher level
+		} else { // some support the new level, but not all
 			finish(func(o outcome) bool {
 				require.NotZero(t, o.code)
 				return strings.Contains(o.stderr, lead+" speaks 2")
@@ -118,7 +118,7 @@ func TestRollingUpgrade(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("a build of level 2 runs in a cluster of a newer one")
 	}
-	require.Contains(t, n.LogTail(1), "feature level", "the leader, or its own state, tells it")
+	require.Contains(t, n.LogTail(1), "feature level", "the leader, or its own state, reports it")
 	waitFor(t, &made, made.Load()+5)
 	n.Use(next)
 	require.NoError(t, n.Start())
@@ -158,10 +158,10 @@ func startOf(t *testing.T, path string, cfg devcluster.Config) *devcluster.Clust
 	return c
 }
 
-// TestOldBuildStopsAtAnUnknownCommand has a leader make the mistake that no build makes: it
-// proposes a command before the upgrade is finished. The servers of the old build, which
-// do not know it, stop, name it, and stop again when they are started, rather than go on
-// without it; the new build takes their places over their own --data, and all agree.
+// TestOldBuildStopsAtAnUnknownCommand makes a leader do what no build does: it
+// proposes a new command before the upgrade is finished. The servers of the old
+// build stop and name it, and stop again after a restart, rather than continue
+// without it. The new build replaces them with their --data, and all agree.
 func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	old, next, eager := builtWith(t, "moraine_level2"), builtWith(t, ""), builtWith(t, "moraine_eager")
 	c := startOf(t, old, devcluster.Config{Chunkservers: -1})
@@ -222,8 +222,8 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	}
 }
 
-// awaitLevels waits until every metadata server has said what it speaks, and all
-// speak level least.
+// awaitLevels waits until every metadata server has reported its level, and all
+// support level least.
 func awaitLevels(t *testing.T, upgrade func(...string) map[string]any, least float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 )
 
-// moraine watch tells what other processes do, one object a line, and ends well at
-// a signal.
+// moraine watch prints the changes by other processes, one object a line, and ends
+// without an error at a signal.
 func TestWatchCommand(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1})
 	env := settingsFor(c)

@@ -44,7 +44,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// wiretap stands before every server and records what passes.
+// wiretap is a proxy in front of every server that records all traffic.
 type wiretap struct {
 	t   *testing.T
 	dir string // of the servers' own sockets
@@ -105,7 +105,7 @@ func (w *wiretap) pass(from, to net.Conn) {
 	}
 }
 
-// recorded is all that passed.
+// recorded is all recorded traffic.
 func (w *wiretap) recorded() (streams [][]byte, total int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,8 +116,9 @@ func (w *wiretap) recorded() (streams [][]byte, total int) {
 	return streams, total
 }
 
-// forms returns how a secret may be written: as it is, in hexadecimal, in base64 and at any
-// place within something that is in base64, in an URL, in JSON, and as Go prints bytes.
+// forms returns the possible encodings of a secret: raw, in hexadecimal, in base64
+// also at any offset within other base64 data, in a URL, in JSON, and as Go prints
+// bytes.
 func forms(secret []byte) [][]byte {
 	all := [][]byte{secret, []byte(hex.EncodeToString(secret)), []byte(strings.ToUpper(hex.EncodeToString(secret))),
 		[]byte(url.QueryEscape(string(secret))), []byte(strings.Trim(fmt.Sprint(secret), "[]"))}
@@ -127,7 +128,8 @@ func forms(secret []byte) [][]byte {
 	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
 		for before := range 3 {
 			s := enc.EncodeToString(append(make([]byte, before), secret...))
-			// Without what the bytes before it, and behind it, have a part in.
+			// Without the characters that also depend on the bytes before and after
+			// it.
 			all = append(all, []byte(s[(before*8+5)/6:(before+len(secret))*8/6]))
 		}
 	}
@@ -152,14 +154,18 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 	return keys
 }
 
-// TestNoSecretOnTheWire records all that a cluster in mode crc and its clients send each
-// other, and what goes to its S3 endpoint and its bucket: first start, writing and reading,
-// S3 requests with keys and with presigned URLs, a flush, an eviction and reading back, a
-// mount, the save of a checkpoint, a repair, a token on a bulk connection, a backup, revoking, a
-// server that joins, and a failover. No private key of a certificate, no key that signs tokens,
-// no session token, cluster secret, key of S3 and none of the bucket is in it, in any form; the
-// bytes of a file are, as that mode says. Nor is one in the backup, in a log, in what commands print
-// as JSON, in a command line, or in anything that the admin ports show.
+// TestNoSecretOnTheWire records all traffic between the servers and clients of a
+// cluster in mode crc, and to its S3 endpoint and its bucket. The traffic covers a
+// first start, writes and reads, S3 requests with keys and with presigned URLs, a
+// flush, an eviction and a read back. It also covers a mount, a saved checkpoint, a
+// repair, a token on a bulk connection, a backup, a revocation, a joining server,
+// and a failover.
+//
+// The traffic contains, in no form, a private key of a certificate, a key that
+// signs tokens, a session token, the cluster secret, or a key of S3 or of the
+// bucket. The bytes of a file are in it, as expected in that mode. Neither are
+// secrets in the backup, a log, the JSON output of commands, a command line, or the
+// pages of the admin ports.
 func TestNoSecretOnTheWire(t *testing.T) {
 	dir, err := os.MkdirTemp("", "tap")
 	require.NoError(t, err)
@@ -288,7 +294,8 @@ func onBulk(t *testing.T, c *devcluster.Cluster, token []byte) {
 	require.NotErrorIs(t, err, moraine.Unauthenticated)
 }
 
-// repairsOne takes a device out, and returns once a repair has put its chunks elsewhere.
+// repairsOne takes a device out, and returns once a repair has rebuilt its chunks
+// elsewhere.
 func repairsOne(t *testing.T, cl *client.Client, env []string) {
 	works(t, env, "device", "set", "1", "out")
 	require.Eventually(t, func() bool {
@@ -299,8 +306,8 @@ func repairsOne(t *testing.T, cl *client.Client, env []string) {
 	}, time.Minute, 100*time.Millisecond)
 }
 
-// signingKeys returns the seeds of the keys that sign tokens and capabilities, which a backup
-// holds sealed under the secret of the cluster.
+// signingKeys returns the seeds of the keys that sign tokens and capabilities. A
+// backup holds them sealed under the secret of the cluster.
 func signingKeys(t *testing.T, backup string, secret []byte) map[string][]byte {
 	f, err := os.Open(backup)
 	require.NoError(t, err)

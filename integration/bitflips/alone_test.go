@@ -45,7 +45,8 @@ func flipEntry(t *testing.T, rng *rand.Rand) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
-// flipFileAt flips a bit of a file of the machine's, and returns what the file was.
+// flipFileAt flips a bit of a file of the machine, and returns its earlier
+// contents.
 func flipFileAt(t *testing.T, name string, bit int) (was []byte) {
 	was, err := os.ReadFile(name)
 	require.NoError(t, err)
@@ -60,15 +61,15 @@ func flipSecret(t *testing.T, rng *rand.Rand) {
 	require.NoError(t, secrets.Store(raw))
 	flipFileAt(t, filepath.Join(secrets.Dir, metadata.SecretFile), int(rng.Uint32()>>1))
 	got, err := secrets.Load()
-	if err == nil { // a digit in upper case says the same
+	if err == nil { // a digit in upper case means the same
 		require.Equal(t, raw, got)
 		return
 	}
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
-// flipCertificate: what loads is what was issued: it is who it was, by the authority that it was
-// of, and its key signs for it.
+// flipCertificate: a certificate that loads is the issued one: it has the same
+// holder and authority, and its key signs for it.
 func flipCertificate(t *testing.T, rng *rand.Rand) {
 	dir, now := t.TempDir(), time.Now()
 	ca, err := pki.NewCA(moraine.UUID{1}, now, 24*time.Hour)
@@ -96,7 +97,7 @@ func flipCertificate(t *testing.T, rng *rand.Rand) {
 		return
 	}
 	if _, err = pki.Verify(shown.Certificate, roots, now, x509.ExtKeyUsageClientAuth); err != nil {
-		return // the other end finds it
+		return // the other end detects it
 	}
 	require.Equal(t, right.Certificate, shown.Certificate)
 	sum := sha256.Sum256([]byte("proof"))
@@ -128,7 +129,7 @@ func flipToken(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// flipIndex: a device whose index is damaged has all that it had.
+// flipIndex: a device whose index is damaged still has all its chunks.
 func flipIndex(t *testing.T, rng *rand.Rand) {
 	mem := vfs.NewMem(rng.Uint64())
 	_, err := disk.Format(mem, "/d", tiertest.Cluster, crand.Reader)
@@ -152,7 +153,7 @@ func flipIndex(t *testing.T, rng *rand.Rand) {
 	if info, err := mem.Stat(name); err == nil && info.Size > 0 {
 		require.NoError(t, flipFile(mem, name, rng.Int64N(info.Size), rng.IntN(8)))
 	}
-	for range 2 { // an index that is found damaged as it is used is made again by the next open
+	for range 2 { // an index that is found damaged during use is rebuilt by the next open
 		d = open()
 		whole := true
 		for _, c := range chunks {
@@ -163,7 +164,7 @@ func flipIndex(t *testing.T, rng *rand.Rand) {
 			}
 			whole = whole && err == nil
 		}
-		_ = d.Close() // of an index that was found damaged it may fail
+		_ = d.Close() // Close may fail on an index that was found damaged
 		if whole {
 			return
 		}

@@ -14,23 +14,24 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// place is a row: where bytes stand, and what becomes of one bit that flips there.
+// place is a row: where bytes are, and the effect of one bit that flips there.
 type place struct {
 	where string
 	flip  string // how it is flipped
-	seen  string // what is seen of it
-	heals string // how it is healed; "": it is not
+	seen  string // how it is detected
+	heals string // how it is repaired; "": it is not
 	pages string // pages of docs/formats that describe these bytes
 
-	// What try must show, each time: a counter that grows and, where it is not "", a line of the
-	// log. fails says that there is nothing but the error of the operation, which try requires.
+	// What try must show, each time: a counter that grows and, unless it is "", a
+	// log line. fails says that only the operation returns an error, which try
+	// requires.
 	counted func(w *world) float64
 	logs    string
 	fails   bool
 
-	// One of these. try flips one random bit in a cluster that rows share, and requires that it
-	// is found, reported and healed; alone needs no cluster; test is where only a package
-	// reaches the place: package.TestName.
+	// One of these. try flips one random bit in a cluster that rows share, and
+	// requires that it is detected, reported and repaired. alone needs no cluster.
+	// test names a test, package.TestName, if only its package reaches the place.
 	try   func(w *world, rng *rand.Rand)
 	alone func(t *testing.T, rng *rand.Rand)
 	test  string
@@ -47,7 +48,7 @@ func tries(short, long int) int {
 	return short
 }
 
-// rngOf is the choice of the position of one try. MORAINE_TEST_SEED repeats it.
+// rngOf chooses the position of one try. MORAINE_TEST_SEED repeats it.
 func rngOf(try int) (rng *rand.Rand, seed uint64) {
 	seed = uint64(try)
 	if n, err := strconv.ParseUint(os.Getenv("MORAINE_TEST_SEED"), 10, 64); err == nil {
@@ -56,9 +57,9 @@ func rngOf(try int) (rng *rand.Rand, seed uint64) {
 	return rand.New(rand.NewPCG(seed, 0x666c6970)), seed
 }
 
-// TestBitFlips flips one bit in each place where the bytes of a file stand between its writer and
-// its reader: it is found, reported, and healed where redundancy allows, and no wrong byte is
-// served. The table is in places_test.go.
+// TestBitFlips flips one bit in each place where the bytes of a file are between
+// its writer and its reader. The flip is detected, reported, and repaired if
+// redundancy allows, and no wrong byte is served. places_test.go has the table.
 func TestBitFlips(t *testing.T) {
 	inBucketWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
 		for _, p := range places {
@@ -76,7 +77,7 @@ func TestBitFlips(t *testing.T) {
 	})
 }
 
-// shows requires that what fn does to a place is seen as its row says.
+// shows requires that the effect of fn on a place is detected as its row says.
 func (w *world) shows(p place, fn func()) {
 	w.t.Helper()
 	if p.fails {
@@ -107,7 +108,7 @@ func TestBitFlipsAlone(t *testing.T) {
 	}
 }
 
-// during names what was under way if it fails.
+// during names the current step if it fails.
 func (w *world) during(what string, fn func()) {
 	done := false
 	defer func() {
@@ -126,8 +127,8 @@ func orNot(s string) string {
 	return s
 }
 
-// TestEveryPlaceHasARow: each format of docs/formats has a row, each row says all, and the tests
-// that it names exist. A new format without a row fails.
+// TestEveryPlaceHasARow: each format of docs/formats has a row, each row is
+// complete, and the tests that it names exist. A new format without a row fails.
 func TestEveryPlaceHasARow(t *testing.T) {
 	covered := map[string]bool{}
 	for _, p := range places {
@@ -142,7 +143,7 @@ func TestEveryPlaceHasARow(t *testing.T) {
 		require.Equal(t, 1, ways, "%s: one way to be tested", p.where)
 		require.Equal(t, p.try != nil, p.fails != (p.counted != nil), "%s: what is seen in a cluster must be required", p.where)
 		if p.test != "" {
-			require.True(t, testExists(t, p.test), "%s: there is no test %s", p.where, p.test)
+			require.True(t, testExists(t, p.test), "%s: test %s does not exist", p.where, p.test)
 		}
 		for page := range strings.FieldsSeq(p.pages) {
 			require.FileExists(t, filepath.Join("../../docs/formats", page+".md"), p.where)

@@ -21,7 +21,7 @@ func flipBit(p []byte, bit int) {
 	p[bit/8] ^= 1 << (bit % 8)
 }
 
-// newFile makes the file at hand another one, with other bytes.
+// newFile replaces the current file by another one, with other bytes.
 func (w *world) newFile(rng *rand.Rand, path string) {
 	w.path = path
 	for i := range w.data {
@@ -29,8 +29,8 @@ func (w *world) newFile(rng *rand.Rand, path string) {
 	}
 }
 
-// flipPuts flips a random bit of a random chunk as it is first put over n: in the memory of its
-// writer, or on the way alone. flipped says whether it did.
+// flipPuts flips a random bit of a random chunk as it is first put over n: in the
+// memory of its writer, or only in transit. flipped reports whether it did.
 func flipPuts(n *network, rng *rand.Rand, inMemory bool) (flipped func() bool) {
 	done, index, bit := false, rng.Uint32N(6), int(rng.Uint32()>>1)
 	n.set(func() {
@@ -52,7 +52,8 @@ func flipPuts(n *network, rng *rand.Rand, inMemory bool) (flipped func() bool) {
 	}
 }
 
-// healed requires that all of the file is read, is all right, and may lose as many hosts as before.
+// healed requires that all of the file is readable and right, and may lose as many
+// hosts as before.
 func (w *world) healed() {
 	w.t.Helper()
 	require.NoError(w.t, w.read(0, fileBytes))
@@ -69,7 +70,7 @@ func (w *world) healed() {
 	w.back(lost...)
 }
 
-// back starts hosts again that were killed.
+// back restarts killed hosts.
 func (w *world) back(hosts ...string) {
 	w.t.Helper()
 	require.NoError(w.t, w.Restart(hosts...))
@@ -106,7 +107,7 @@ func flipHandle(w *world, rng *rand.Rand) {
 	require.NoError(w.t, err)
 	require.Error(w.t, h.Flush(w.ctx), "it is lost, and said so")
 	require.True(w.t, flipped())
-	_ = h.Close(w.ctx) // it may say so once more
+	_ = h.Close(w.ctx) // it may return the error once more
 	attr, err = w.admin.Stat(w.ctx, w.path)
 	require.NoError(w.t, err)
 	require.Zero(w.t, attr.Size, "the bytes that were there before are there")
@@ -119,7 +120,7 @@ func flipPut(w *world, rng *rand.Rand) {
 	w.healed()
 }
 
-// flipGets flips a bit of the first payload that is got over n.
+// flipGets flips a bit of the first payload read over n.
 func flipGets(n *network, rng *rand.Rand) (flipped func() bool) {
 	done, bit := false, int(rng.Uint32()>>1)
 	n.set(func() {
@@ -144,7 +145,7 @@ func flipGet(w *world, rng *rand.Rand) {
 	w.healed()
 }
 
-// repairs has a chunk rebuilt on another host, and then calls found.
+// repairs makes a chunk be rebuilt on another host, and then calls found.
 func (w *world) repairs(rng *rand.Rand, found func()) {
 	w.t.Helper()
 	require.NoError(w.t, w.write())
@@ -178,8 +179,8 @@ func flipRepairPut(w *world, rng *rand.Rand) {
 	w.healed()
 }
 
-// flipChunk flips a bit that where names of a random chunk on disk. What its server has of it in
-// memory is gone: it was started again.
+// flipChunk flips the bit of a random chunk on disk that where selects. The
+// server's memory does not have the chunk: the server was restarted.
 func flipChunk(w *world, rng *rand.Rand, where func(r disk.RecordInfo) (at int64, bit int)) {
 	require.NoError(w.t, w.write())
 	time.Sleep(2 * time.Second)

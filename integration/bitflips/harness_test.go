@@ -1,6 +1,8 @@
-// Package bitflips_test flips one bit in each place where bytes stand, one place a row of
-// its table: each is found, reported, and healed where redundancy allows, and no wrong byte is
-// served.
+// Package bitflips_test flips one bit in each place where bytes are stored or sent,
+// one place a row of its table. Each flip is detected, reported, and repaired if
+// redundancy allows, and no wrong byte is served. One path through it: inWorld
+// starts a cluster, a row's try writes a file and flips a bit, and shows checks the
+// counter and the log line.
 package bitflips_test
 
 import (
@@ -35,17 +37,17 @@ import (
 
 const fileBytes = 240 << 10 // one stripe
 
-// world is a cluster whose writer and reader go over a network that a test may damage.
+// world is a cluster whose writer and reader use a network that a test may damage.
 type world struct {
 	*incluster.Cluster
 	t     *testing.T
 	ctx   context.Context
 	net   *network
-	admin *incluster.Client // by a network without hooks
+	admin *incluster.Client // over a network without hooks
 	user  *incluster.Client
-	path  string // of the file at hand
+	path  string // of the current file
 	data  []byte // of that file
-	// peers is what lies between chunkservers, where the world's options have it so.
+	// peers is the network between chunkservers, if the world's options have it.
 	peers *network
 	// bucket is the object tier of a bucket world, and rot the memory of chunkservers.
 	bucket *localbucket.Bucket
@@ -104,7 +106,7 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 	})
 }
 
-// client opens a client that goes over the network of the world.
+// client opens a client that uses the network of the world.
 func (w *world) client(name string) *incluster.Client {
 	w.t.Helper()
 	cl, err := w.ClientOver(w.ctx, name, client.Config{}, func(d transport.Dialer) transport.Dialer {
@@ -114,7 +116,7 @@ func (w *world) client(name string) *incluster.Client {
 	return cl
 }
 
-// write writes the file at hand.
+// write writes the current file.
 func (w *world) write() error {
 	f, err := w.user.Create(w.ctx, w.path, client.CreateOptions{Scheme: moraine.Scheme{K: 4, M: 2}})
 	if err != nil {
@@ -127,7 +129,8 @@ func (w *world) write() error {
 	return err
 }
 
-// read reads a range of the file by a client of its own. Bytes that it gets are the right ones.
+// read reads a range of the file with a client of its own, and requires that the
+// returned bytes are right.
 func (w *world) read(off, n int) error {
 	w.t.Helper()
 	return w.readBy(w.client("reader"), off, n)
@@ -148,7 +151,7 @@ func (w *world) readBy(cl *incluster.Client, off, n int) error {
 	return err
 }
 
-// stripe is the record of the one stripe of the file.
+// stripe is the record of the file's only stripe.
 func (w *world) stripe() *wire.Stripe {
 	w.t.Helper()
 	attr, err := w.admin.Stat(w.ctx, w.path)
@@ -182,7 +185,7 @@ func (w *world) topology() *wire.ClusterReply {
 	return resp.GetCluster()
 }
 
-// until waits, by the bubble's clock, for what must come to hold.
+// until waits, by the bubble's clock, until holds is true.
 func (w *world) until(what string, holds func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(10 * time.Minute); !holds(); time.Sleep(time.Second) {
@@ -235,7 +238,8 @@ func (w *world) rotOnDisk(node string, id moraine.ChunkID) {
 	w.flipRecord(node, id, func(r disk.RecordInfo) (at int64, bit int) { return r.Offset + r.Size - moraine.BlockSize/2, 2 })
 }
 
-// flipRecord flips the bit that where names of the record of a chunk on the disk of its host.
+// flipRecord flips the bit, selected by where, of the record of a chunk on the disk
+// of its host.
 func (w *world) flipRecord(node string, id moraine.ChunkID, where func(r disk.RecordInfo) (at int64, bit int)) {
 	w.t.Helper()
 	fs, found := w.Disk(node), false
@@ -274,10 +278,11 @@ func flipFile(fs vfs.FS, name string, at int64, bit int) error {
 	return err
 }
 
-// network is what lies between clients and servers. Its hooks are set while nothing is asked.
+// network is the network between clients and servers. Its hooks are set while no
+// request runs.
 type network struct {
 	mu sync.Mutex
-	// put sees a chunk that is put, which it may change; get sees what was got.
+	// put sees a chunk that is put, and may change it; get sees the returned bytes.
 	put func(req *wire.PutChunk, data [][]byte)
 	get func(req *wire.GetChunk, dst []byte)
 	// commit sees a commit before it is sent.
@@ -333,8 +338,9 @@ func (c chunks) Get(ctx context.Context, req *wire.GetChunk, dst []byte, each fu
 	})
 }
 
-// encodeWrong has one bit of parity chunks flip as they are made: their sums, and so their
-// records, are those of the wrong parity. It must be set before the file is written.
+// encodeWrong makes one bit of parity chunks flip as they are made: their
+// checksums, and so their records, are those of the wrong parity. It must be set
+// before the file is written.
 func (n *network) encodeWrong(indexes ...uint32) { n.encodeWrongAt(8*77+2, indexes...) }
 
 func (n *network) encodeWrongAt(bit int, indexes ...uint32) {

@@ -16,20 +16,20 @@ import (
 	"github.com/morainefs/moraine/metadata/state"
 )
 
-// flippedStore flips one bit of a value in the memory of a metadata server: what its Reader
-// returns is the memory in which the server keeps the value.
+// flippedStore flips one bit of a value in the memory of a metadata server: its
+// Reader returns the memory in which the server keeps the value.
 type flippedStore struct {
 	metadata.Store
 	node string
 	f    *memoryFlip
 }
 
-// memoryFlip says which value it is, and which bit.
+// memoryFlip selects the value and the bit.
 type memoryFlip struct {
 	mu   sync.Mutex
-	in   []byte // the value has these bytes; nil: none is
+	in   []byte // the value contains these bytes; nil: none
 	bit  int
-	node string // whose memory it was
+	node string // the server whose memory it was
 }
 
 // View implements metadata.Store.
@@ -39,7 +39,7 @@ func (s flippedStore) View(fn func(r state.Reader, applied uint64) error) error 
 		err := fn(seen, applied)
 		s.f.mu.Lock()
 		defer s.f.mu.Unlock()
-		for _, value := range seen.values { // after the answer was made of them
+		for _, value := range seen.values { // after the answer was made from them
 			if s.f.in != nil && bytes.Contains(value, s.f.in) {
 				flipBit(value, s.f.bit)
 				s.f.in, s.f.node = nil, s.node
@@ -61,9 +61,10 @@ func (s *seenReader) Get(key []byte) ([]byte, bool, error) {
 	return value, ok, err
 }
 
-// TestAValueThatChangesInTheLeadersMemoryIsNotServed: a bit of an inode flips in the memory of
-// the server that leads. The client that asks for it again gets the right one, by another server;
-// the one that met it has ended, and has it right when it is started again.
+// TestAValueThatChangesInTheLeadersMemoryIsNotServed: a bit of an inode flips in
+// the leader's memory. The client that requests it again gets the right one from
+// another server. The leader that detected it has ended, and has the right one
+// after a restart.
 func TestAValueThatChangesInTheLeadersMemoryIsNotServed(t *testing.T) {
 	target := strings.Repeat("where it was ", 20)
 	for try := range tries(1, 30) {
@@ -104,7 +105,7 @@ func TestAValueThatChangesInTheLeadersMemoryIsNotServed(t *testing.T) {
 			require.ErrorContains(t, c.Err(), "value of key")
 			c.Kill(leader) // its process has ended
 			require.NoError(t, c.Restart(leader))
-			time.Sleep(10 * time.Second) // WaitReady says that it had ended
+			time.Sleep(10 * time.Second) // WaitReady reports that it had ended
 			require.Equal(t, target, look())
 			require.NoError(t, c.Check())
 		})

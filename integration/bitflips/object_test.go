@@ -16,8 +16,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// rot flips one bit of the memory of a chunkserver: what the service answers with is the memory
-// in which it keeps a chunk, or a piece of an object. It does so when the answer was sent.
+// rot flips one bit in the memory of a chunkserver: answers of the service share
+// the memory in which it keeps a chunk, or a piece of an object. It does so after
+// the answer was sent.
 type rot struct {
 	mu    sync.Mutex
 	armed bool
@@ -25,7 +26,7 @@ type rot struct {
 	done  bool // it has flipped
 }
 
-// begin has a bit of the next answer flip once it was sent.
+// begin makes a bit of the next answer flip after it was sent.
 func (r *rot) begin(rng *rand.Rand) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +57,7 @@ func (r *rot) answered(payload [][]byte, release func()) func() {
 	}
 }
 
-// rotting is the service of a chunkserver whose memory rots.
+// rotting is the service of a chunkserver with damaged memory.
 type rotting struct {
 	transport.ChunkService
 	rot *rot
@@ -80,7 +81,7 @@ func (s rotting) GetPiece(ctx context.Context, req *wire.GetPiece) (*wire.GetPie
 	return reply, payload, release, err
 }
 
-// flipArena: a chunk rots in the memory of its chunkserver.
+// flipArena: a chunk is damaged in the memory of its chunkserver.
 func flipArena(w *world, rng *rand.Rand) {
 	require.NoError(w.t, w.write())
 	w.rot.begin(rng)
@@ -90,7 +91,7 @@ func flipArena(w *world, rng *rand.Rand) {
 	w.healed()
 }
 
-// evict flushes the file at hand, and takes its local bytes away.
+// evict flushes the current file, and drops its local bytes.
 func (w *world) evict() {
 	w.t.Helper()
 	attr, err := w.admin.Stat(w.ctx, w.path)
@@ -109,7 +110,8 @@ func (w *world) evict() {
 	require.True(w.t, attr.Evicted)
 }
 
-// flipPiece: a piece of an object rots in the memory of a chunkserver that has it at hand.
+// flipPiece: a piece of an object is damaged in the memory of a chunkserver that
+// caches it.
 func flipPiece(w *world, rng *rand.Rand) {
 	require.NoError(w.t, w.write())
 	w.evict()
@@ -120,7 +122,7 @@ func flipPiece(w *world, rng *rand.Rand) {
 	require.NoError(w.t, w.admin.Remove(w.ctx, w.path))
 }
 
-// flipObject: a file that is nowhere but in the bucket rots there.
+// flipObject: a file that is only in the bucket is damaged there.
 func flipObject(w *world, rng *rand.Rand) {
 	require.NoError(w.t, w.write())
 	w.evict()

@@ -14,9 +14,10 @@ const (
 	firstParity = 4
 )
 
-// TestRebuiltBytesHaveTheRecordedSum: a parity chunk was encoded wrong, and a data chunk is gone.
-// Reads of all of it, and the first read of a part of it, give the right bytes, by the other
-// parity; the wrong one is reported, and encoded again.
+// TestRebuiltBytesHaveTheRecordedSum: a parity chunk was encoded wrong, and a data
+// chunk is missing. Reads of the whole file, and the first read of a part of it,
+// return the right bytes, by the other parity. The wrong parity is reported, and
+// encoded again.
 func TestRebuiltBytesHaveTheRecordedSum(t *testing.T) {
 	for name, r := range map[string][2]int{"all": {0, fileBytes}, "a chunk": {chunkBytes, chunkBytes}, "a part": {chunkBytes + 8192, 4096}} {
 		for _, wrong := range []uint32{firstParity, firstParity + 1} {
@@ -40,8 +41,8 @@ func TestRebuiltBytesHaveTheRecordedSum(t *testing.T) {
 	}
 }
 
-// TestScrubComparesParity: parity that has its recorded sum and is not that of the data is found
-// by a scrub, encoded again, and its record corrected.
+// TestScrubComparesParity: a scrub detects parity that matches its recorded
+// checksum but not the data. The parity is encoded again, and its record corrected.
 func TestScrubComparesParity(t *testing.T) {
 	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
 		w.net.encodeWrong(firstParity + 1)
@@ -58,8 +59,9 @@ func TestScrubComparesParity(t *testing.T) {
 	})
 }
 
-// TestWrongParityThatIsGoneIsEncodedAgain: the device of parity that was encoded wrong is lost.
-// No rebuilt bytes have its recorded sum; it is encoded again all the same.
+// TestWrongParityThatIsGoneIsEncodedAgain: the device of a wrongly encoded parity
+// chunk is lost. No rebuilt bytes match its recorded checksum; it is encoded again
+// nevertheless.
 func TestWrongParityThatIsGoneIsEncodedAgain(t *testing.T) {
 	inWorld(t, incluster.Options{ScrubParity: -1}, func(w *world) {
 		w.net.encodeWrong(firstParity)
@@ -73,9 +75,10 @@ func TestWrongParityThatIsGoneIsEncodedAgain(t *testing.T) {
 	})
 }
 
-// TestTwoWrongParities: both parity chunks of a stripe were encoded wrong. While a data chunk is
-// gone nothing can be rebuilt, and reads fail and serve no wrong byte; with the data there again
-// they give the right bytes, and a scrub has both encoded again.
+// TestTwoWrongParities: both parity chunks of a stripe were encoded wrong. While a
+// data chunk is missing nothing can be rebuilt, and reads fail and serve no wrong
+// byte. With the data back they return the right bytes, and a scrub has both
+// encoded again.
 func TestTwoWrongParities(t *testing.T) {
 	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
 		w.net.encodeWrong(firstParity, firstParity+1)
@@ -103,8 +106,9 @@ func TestTwoWrongParities(t *testing.T) {
 	})
 }
 
-// TestTwoWrongParitiesAndADeviceThatIsOut: the data chunk's device went out, so that its repair
-// was tried with wrong parity. Nothing wrong is ever recorded as data.
+// TestTwoWrongParitiesAndADeviceThatIsOut: the data chunk's device went out, so
+// that its repair was tried with wrong parity. Nothing wrong is ever recorded as
+// data.
 func TestTwoWrongParitiesAndADeviceThatIsOut(t *testing.T) {
 	inWorld(t, incluster.Options{ScrubParity: 10_000}, func(w *world) {
 		w.net.encodeWrong(firstParity, firstParity+1)

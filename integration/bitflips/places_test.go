@@ -1,9 +1,10 @@
 package bitflips_test
 
-// askedAgain is the line of a client that got other bytes than their sum says.
+// askedAgain is the log line of a client that received bytes that do not match
+// their checksum.
 const askedAgain = "bytes of a chunk came as others than their sum says; asking for them again, verified"
 
-// places is where bytes stand between a writer and a reader.
+// places lists where bytes are between a writer and a reader.
 var places = []place{
 	// The bytes of a file.
 	{where: "a writer's buffer after the sum", flip: "in that memory, as one chunk is put", seen: "the server refuses the put (puts, corrupt); the client logs it, the write fails", counted: (*world).refused, logs: "bytes changed in memory after they were summed", try: flipWriter},
@@ -21,7 +22,7 @@ var places = []place{
 	{where: "the head of a frame", flip: "each bit", seen: "the connection ends", pages: "frame", test: "transport.TestHeaderBitFlips"},
 	{where: "a chunk in a chunkserver's memory", flip: "in the arena of a running server", seen: "the reader asks again (chunk_errors, get, corrupt) and logs it, the server drops it", heals: "from the device", counted: (*world).gotWrong, logs: askedAgain, try: flipArena},
 	{where: "such a chunk, and ranges of it, written or not", flip: "in the arena", seen: "the reader asks again, the server drops it", heals: "from the device", test: "chunkserver.TestMemoryThatRotsShows"},
-	{where: "a chunk on its way from memory to the device", flip: "in the arena, before it is written", seen: "the sums of its arrival are written with it: who reads it finds it", heals: "repair", test: "tiers/mem.TestDirtyMemoryThatRotsIsNotServed"},
+	{where: "a chunk on its way from memory to the device", flip: "in the arena, before it is written", seen: "the checksums of its arrival are written with it: a reader detects it", heals: "repair", test: "tiers/mem.TestDirtyMemoryThatRotsIsNotServed"},
 	{where: "the index of a device", flip: "a random bit of a random file of it", seen: "the index is made again", heals: "from the segments", pages: "device", alone: flipIndex},
 	{where: "a segment, with the index and without", flip: "up to three bits anywhere", seen: "Corrupt", heals: "repair", pages: "segment", test: "tiers/disk.TestFlippedBitsAreNeverServed"},
 	{where: "the identity of a device", flip: "a bit on disk", seen: "the device does not open (Corrupt)", pages: "device", test: "tiers/disk.TestOpenRefusesDamagedAndNewerIdentities"},

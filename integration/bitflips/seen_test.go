@@ -10,7 +10,8 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// This file is what a flipped bit shows in: counters of all processes so far, and log lines.
+// This file has the indicators of a flipped bit: counters of all processes so far,
+// and log lines.
 
 // servers adds up a counter of all chunkservers.
 func (w *world) servers(of func(m *chunkserver.Metrics) float64) (sum float64) {
@@ -34,17 +35,18 @@ func (w *world) refused() float64 {
 	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.Puts.WithLabelValues(corrupt)) })
 }
 
-// gotWrong counts the chunks whose bytes came to a client as others than their sum says.
+// gotWrong counts the chunks whose bytes, as received by a client, do not match
+// their checksum.
 func (w *world) gotWrong() float64 {
 	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
 }
 
-// peersGotWrong counts those that came so to chunkservers, which repair and move.
+// peersGotWrong counts the same for chunkservers, which repair and move.
 func (w *world) peersGotWrong() float64 {
 	return clients(w.PeerMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
 }
 
-// rotten counts the chunks that a scrub, or a server that was asked for them, found corrupt.
+// rotten counts the chunks that a scrub, or a server at a read, found corrupt.
 func (w *world) rotten() float64 {
 	return w.servers(func(m *chunkserver.Metrics) float64 {
 		return counted(w.t, m.ScrubBad.WithLabelValues("corrupt")) + counted(w.t, m.Gets.WithLabelValues(corrupt))
@@ -56,7 +58,8 @@ func (w *world) wrongParity() float64 {
 	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.ScrubBad.WithLabelValues("parity")) })
 }
 
-// rottenPieces counts the pieces of objects that changed in the memory of a chunkserver.
+// rottenPieces counts the pieces of objects that were damaged in the memory of a
+// chunkserver.
 func (w *world) rottenPieces() float64 {
 	return w.servers(func(m *chunkserver.Metrics) float64 { return counted(w.t, m.PiecesRotten) })
 }
@@ -66,9 +69,9 @@ func (w *world) failedPieces() float64 {
 	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.PieceErrors) })
 }
 
-// logged counts the lines of a level of Warn or Error, by their message.
+// logged counts the log lines of level Warn or Error, by their message.
 type logged struct {
-	slog.Handler // what prints them; nil: nothing does
+	slog.Handler // prints them; nil: none
 	lines        *lines
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestAStepThatRotsIsNotLatest: too many chunks of a committed checkpoint rot on their disks. When a
-// scrub has found them, the checkpoint is lost and the links name the one before; the first
-// of them goes on being read.
+// TestAStepThatRotsIsNotLatest: too many chunks of a committed checkpoint are
+// damaged on their disks. After a scrub has found them, the checkpoint is lost and
+// the links name the one before. Reads of the earlier one continue.
 func TestAStepThatRotsIsNotLatest(t *testing.T) {
 	t.Run("one leader", func(t *testing.T) { stepRots(t, 1) })
 	t.Run("the leader is killed before it has looked", func(t *testing.T) { stepRots(t, 3) })
@@ -39,7 +39,7 @@ func stepRots(t *testing.T, servers int) {
 		for n := range s.GetScheme().GetM() + 1 {
 			w.rotOnDisk(hosts[s.Chunks[n].Device], moraine.ChunkID{Stripe: moraine.StripeID(s.Id), Index: uint8(n)})
 		}
-		// What they have in memory is not rotten, and would be what a repair reads.
+		// Chunks in memory are intact, and a repair would read those.
 		w.Kill(slices.Collect(maps.Values(hosts))...)
 		require.NoError(t, w.Restart())
 		w.until("the chunkservers are there again", func() bool {

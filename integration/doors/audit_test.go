@@ -16,10 +16,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The bucket is listed by a client of its own, past everything of ours, and held
-// against the records of the service.
+// A client of its own lists the bucket, independent of all our code, and the test
+// compares it with the records of the metadata service.
 
-// audit is what the bucket has and what the records say.
+// audit is the contents of the bucket and of the records.
 type audit struct {
 	objects map[string]minio.ObjectInfo // by key
 	uploads []string                    // unfinished
@@ -50,8 +50,9 @@ func (w *world) look(t *testing.T) *audit {
 	}
 }
 
-// records returns every object record of the service. Their numbers come from a
-// counter, so it asks for one after the other until it has as many as there are.
+// records returns every object record of the metadata service. Their numbers come
+// from a counter, so it requests one after the other until it has as many as there
+// are.
 func (w *world) records(t *testing.T) (found []*wire.Object) {
 	t.Helper()
 	tier, err := w.admin.Tier(t.Context())
@@ -72,15 +73,15 @@ func (w *world) records(t *testing.T) (found []*wire.Object) {
 	return found
 }
 
-// probes is in the keys of what tries out what the bucket supports.
+// probes is in the keys of probes of the bucket's features.
 const probes = "/.moraine/probe/"
 
-// wrong returns what does not fit: objects and uploads that nothing explains,
-// and records of what is needed and not there.
+// wrong returns the mismatches: unexplained objects and uploads, and records of
+// needed objects that are missing.
 func (a *audit) wrong() (problems []string) {
 	for _, u := range a.uploads {
 		if strings.Contains(u, probes) {
-			continue // of a probe whose requests were lost
+			continue // left by a probe whose requests were lost
 		}
 		problems = append(problems, "orphan upload: "+u)
 	}
@@ -92,7 +93,7 @@ func (a *audit) wrong() (problems []string) {
 		known[r.Key] = r
 		o, there := a.objects[r.Key]
 		switch {
-		case r.RefCount == 0: // it is to be deleted, or is already
+		case r.RefCount == 0: // it will be deleted, or already is
 		case !there:
 			problems = append(problems, fmt.Sprintf("lost object: %v", r))
 		case strings.Trim(o.ETag, `"`) != r.Etag || o.Size != int64(r.Size):
@@ -108,8 +109,8 @@ func (a *audit) wrong() (problems []string) {
 	return problems
 }
 
-// residueDelay is about how long the service lets bytes lie that a moved object
-// left at its old key, before a job deletes them.
+// residueDelay is about how long the metadata service keeps bytes that a moved
+// object left at its old key, before a job deletes them.
 const residueDelay = 10 * time.Minute
 
 // residue reports whether a job waits to delete what a moved object left.
@@ -118,7 +119,7 @@ func residue(j *wire.Job) bool {
 		time.Duration(j.NotBefore-j.Created)*time.Millisecond > residueDelay/2
 }
 
-// settle waits until nothing of the object tier is under way any more.
+// settle waits until no work of the object tier is left.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
 	eventually(t, 3*time.Minute, "the object tier to settle", func() (bool, string) {
@@ -149,8 +150,8 @@ func (w *world) move(t *testing.T, kind wire.JobKind, paths ...string) []*wire.J
 	return jobs
 }
 
-// waitJob waits until a job has ended, and returns it as it ended; nil where that
-// is long ago.
+// waitJob waits until a job has ended, and returns its final state; nil if that is
+// long ago.
 func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 	if j.Id == 0 {
 		return j, nil // there was nothing to do
@@ -170,7 +171,7 @@ func (w *world) waitJob(ctx context.Context, j *wire.Job) (*wire.Job, error) {
 	}
 }
 
-// jobsOf lists what was done to a file lately, a line for each job.
+// jobsOf lists the recent jobs of a file, a line for each.
 func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
 	for j, err := range w.admin.Jobs().List(t.Context(), true) {
 		require.NoError(t, err)
@@ -181,7 +182,7 @@ func (w *world) jobsOf(t *testing.T, inode uint64) (lines string) {
 	return lines
 }
 
-// moved has paths moved, and fails the test where that fails.
+// moved moves paths, and fails the test if that fails.
 func (w *world) moved(t *testing.T, kind wire.JobKind, paths ...string) {
 	t.Helper()
 	for _, j := range w.move(t, kind, paths...) {

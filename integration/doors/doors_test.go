@@ -16,10 +16,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// door is one way to the files. Paths are those of the namespace.
+// door is one interface to the files. Paths are those of the namespace.
 type door interface {
 	name() string
-	// put makes a file of data, or gives one that is there this content.
+	// put makes a file of data, or replaces the contents of an existing one.
 	put(ctx context.Context, path string, data []byte) error
 	read(ctx context.Context, path string) ([]byte, error)
 	readRange(ctx context.Context, path string, off, n int) ([]byte, error)
@@ -60,7 +60,7 @@ func (m *mountDoor) put(_ context.Context, path string, data []byte) error {
 	})
 }
 
-// open runs fn with a file, and returns what went wrong, to its close.
+// open runs fn with a file, and returns any error up to its close.
 func (m *mountDoor) open(path string, flags int, fn func(f *os.File) error) error {
 	f, err := os.OpenFile(m.at(path), flags, 0o644)
 	if err != nil {
@@ -211,16 +211,16 @@ type s3Door struct{ core *minio.Core }
 
 func (d *s3Door) name() string { return "s3" }
 
-// split parts a path into bucket and key.
+// split splits a path into bucket and key.
 func split(path string) (bucket, key string) {
 	bucket, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return bucket, key
 }
 
-// s3Part is the length of the parts of uploads: the least that S3 lets be.
+// s3Part is the length of the parts of uploads: the least that S3 permits.
 const s3Part = 5 << 20
 
-// put is one request, or, for a third of all lengths, an upload in parts.
+// put is one request or, for a third of all lengths, an upload in parts.
 func (d *s3Door) put(ctx context.Context, path string, data []byte) error {
 	if len(data)%3 == 0 {
 		return d.putParts(ctx, path, data)

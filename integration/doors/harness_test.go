@@ -1,11 +1,13 @@
-// Package doors_test holds a whole cluster with all its doors at once: two
-// mounts, the S3 endpoint, a Go client, and below them the object tier over a
-// real S3 server, which is a process of its own and can be killed.
+// Package doors_test runs a whole cluster with all its interfaces at once: two
+// mounts, the S3 endpoint, a Go client, and below them the object tier over a real
+// S3 server, which is a process of its own and can be killed.
 //
-// The cluster is package incluster's: every part is the shipped one. The mounts
-// are real, served by this process; so nothing here may map a file of theirs
+// The cluster is that of package incluster: every part is the shipped one. This
+// process serves the mounts, which are real. So the tests must not map their files
 // into memory, or start a process.
 //
+// One path through it: startWorld runs the cluster, mount and endpoint open its
+// interfaces, and a worker (worker_test.go) takes random steps against the model.
 // MORAINE_TEST_LONG=1 runs the long form. A random test prints its seed;
 // MORAINE_TEST_SEED repeats one.
 package doors_test
@@ -36,7 +38,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The tests of the object tier wait for leases to end most of their time.
+	// The tests of the object tier mostly wait for leases to end.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
@@ -55,12 +57,12 @@ func firstSeed(t *testing.T) uint64 {
 type world struct {
 	*incluster.Cluster
 	store  *s3test.Server
-	config object.Config // of the bucket, without a proxy between
+	config object.Config // of the bucket, without a proxy in between
 	direct *minio.Core   // the bucket, as any S3 client sees it
 	admin  *incluster.Client
 }
 
-// worldOptions are those of a world; a zero takes the default beside it.
+// worldOptions are those of a world; a zero means the default in the comment.
 type worldOptions struct {
 	incluster.Options                // 1 metadata server, 3 chunkservers
 	store             *s3test.Server // of the bucket (one that tests share)
@@ -92,7 +94,7 @@ func startWorld(t *testing.T, o worldOptions) *world {
 	o.SegmentBytes, o.SettleTime, o.Grace = 8<<20, time.Second, 5*time.Second
 	o.Bucket = func(string) (mover.Bucket, error) {
 		b, err := object.New(cfg, object.Deps{})
-		if err == nil { // so that what a test has go wrong is not a request of the probe
+		if err == nil { // so that a fault of the test does not hit a request of the probe
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			_, _ = b.Traits(ctx)
@@ -107,7 +109,7 @@ func startWorld(t *testing.T, o worldOptions) *world {
 		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Region: "us-east-1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
-	o.SnapshotEntries, o.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+	o.SnapshotEntries, o.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
 	w.Cluster, err = incluster.Start(ctx, o.Options)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -131,8 +133,8 @@ func (w *world) client(t *testing.T, node string) *incluster.Client {
 	return c
 }
 
-// endWith closes a client with the test. That it cannot tell the service within
-// its patience, on a busy machine, is nobody's fault.
+// endWith closes a client with the test. It ignores the error if a busy machine
+// lets the close exceed its patience.
 func endWith(t *testing.T, c *incluster.Client) {
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -141,8 +143,8 @@ func endWith(t *testing.T, c *incluster.Client) {
 	})
 }
 
-// mount mounts the root until the test ends. Where nothing can be mounted the
-// test is skipped.
+// mount mounts the root until the test ends. It skips the test if nothing can be
+// mounted.
 func (w *world) mount(t *testing.T, node string) *mountDoor {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
@@ -176,7 +178,7 @@ func (w *world) endpoint(t *testing.T) *s3Door {
 	return &s3Door{core: core}
 }
 
-// runUntilEnd runs something until the test ends, and returns when it is ready.
+// runUntilEnd runs a function until the test ends, and returns when it is ready.
 func runUntilEnd(t *testing.T, run func(ctx context.Context, ready func()) error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -194,7 +196,7 @@ func runUntilEnd(t *testing.T, run func(ctx context.Context, ready func()) error
 	})
 }
 
-// eventually polls until what is awaited has come about.
+// eventually polls until done returns true.
 func eventually(t *testing.T, within time.Duration, what string, done func() (bool, string)) {
 	t.Helper()
 	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {

@@ -22,17 +22,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The random test: workers go through all doors at once, on different
-// directories at a time, each of them in turn on the same files; and files are
-// flushed, evicted and staged, alone and as trees, while the bucket fails
-// requests, loses answers, and is killed and started again; in the long form
-// chunkservers are killed too, with their movers. The model is what
-// docs/semantics promises: what one door has closed, every door reads.
+// The random test: workers use all interfaces at once, on different directories at
+// a time, each of them in turn on the same files. Files are flushed, evicted and
+// staged, alone and as trees. Meanwhile the bucket fails requests, loses answers,
+// and is killed and restarted; in the long form chunkservers are killed too, with
+// their movers. The model is the promise of docs/semantics: after one interface has
+// closed a file, every interface reads it.
 
-// modelFile is a file as it must be.
+// modelFile is the expected state of a file.
 type modelFile struct {
 	data []byte
-	past []string // what was done to it
+	past []string // its earlier operations
 }
 
 func (f *modelFile) did(format string, args ...any) {
@@ -40,7 +40,7 @@ func (f *modelFile) did(format string, args ...any) {
 	f.past = f.past[max(0, len(f.past)-40):]
 }
 
-// modelDir is a directory. Whoever holds mu is alone with what is in it.
+// modelDir is a directory. The holder of mu has exclusive use of its contents.
 type modelDir struct {
 	mu    sync.Mutex
 	names [2]string // it has one of them
@@ -57,17 +57,16 @@ type run struct {
 	doors []door
 	dirs  []*modelDir
 
-	outage sync.Mutex // held while the bucket is away
-	down   sync.Mutex // held while a chunkserver is
-	mu     sync.Mutex // guards what follows
+	outage sync.Mutex // held while the bucket is down
+	down   sync.Mutex // held while a chunkserver is down
+	mu     sync.Mutex // guards the fields below
 	tally  tally
 	failed bool
-	// asked is what the bucket was asked for, by key, where it was asked through
-	// the proxy.
+	// asked is the requests to the bucket through the proxy, by key.
 	asked map[string][]string
 }
 
-// tally counts what was done.
+// tally counts the operations.
 type tally struct {
 	runs, kills, crashes, faults, objects int
 	read, written                         int64
@@ -82,7 +81,7 @@ func (a *tally) add(b tally) {
 	}
 }
 
-// String lists it, one line a door.
+// String lists it, one line an interface.
 func (a *tally) String() string {
 	out := fmt.Sprintf("%d runs, %.1f MB written, %.1f MB read and compared, the bucket killed %d times, a chunkserver with its mover %d times, %d requests to the bucket failed, %d objects audited",
 		a.runs, float64(a.written)/1e6, float64(a.read)/1e6, a.kills, a.crashes, a.faults, a.objects)
@@ -98,16 +97,16 @@ func (a *tally) String() string {
 }
 
 // TestEveryDoorAtOnce runs the model. At the end of each run every file is read
-// through every door, flushed, evicted, and read again; the bucket is held
-// against the records; everything is removed, and the bucket is empty but for
-// what the records say is still to be deleted.
+// through every interface, flushed, evicted, and read again. The bucket is compared
+// with the records. Then everything is removed, and the bucket is empty except for
+// what the records still have to delete.
 func TestEveryDoorAtOnce(t *testing.T) {
 	runs := testseed.Runs(t, 1, 120)
 	seed := firstSeed(t)
 	total := tally{ops: map[string]int{}}
 	t.Parallel()
-	// No process may be started once something is mounted; the others' store
-	// neither.
+	// No process may be started once a file system is mounted, including the other
+	// tests' store.
 	s3test.Start(t)
 	store := s3test.New(t)
 	for n := range runs {
@@ -125,7 +124,7 @@ func TestEveryDoorAtOnce(t *testing.T) {
 	}
 }
 
-// workers go at once, and each takes steps.
+// workers run concurrently, and each takes steps.
 const workers = 4
 
 func steps() int {
@@ -156,9 +155,9 @@ func runModel(t *testing.T, store *s3test.Server, seed uint64) tally {
 	return r.tally
 }
 
-// between returns where chunkservers find the bucket: in a faulty run a proxy
-// that fails requests, of any kind but lost ones that keep a key unsettled until
-// their lease has ended, in most.
+// between returns the address of the bucket for chunkservers. In a faulty run it is
+// a proxy that fails requests of any kind. In most it loses none that would keep a
+// key unsettled until the lease has ended.
 func (r *run) between(store *s3test.Server, faulty bool, rng *rand.Rand) string {
 	p := s3test.NewProxy(r.t, store.Endpoint)
 	faults := []s3test.Fault{s3test.Fail, s3test.FailAfter, s3test.Lose, s3test.Drop, s3test.CutRequest, s3test.CutReply}
@@ -186,7 +185,7 @@ func (r *run) between(store *s3test.Server, faulty bool, rng *rand.Rand) string 
 	return p.URL
 }
 
-// note keeps what the bucket is asked for.
+// note records the requests to the bucket.
 func (r *run) note(req *http.Request, op string, f s3test.Fault) {
 	_, key, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
 	if key == "" {
@@ -197,8 +196,8 @@ func (r *run) note(req *http.Request, op string, f s3test.Fault) {
 	r.asked[key] = append(r.asked[key], fmt.Sprintf("%s %s %s fault %d from %s", time.Now().Format("05.000"), op, req.URL.RawQuery, f, req.RemoteAddr))
 }
 
-// tidy fails the test where the bucket does not fit the records, with what it
-// was asked for at the keys concerned.
+// tidy fails the test if the bucket does not match the records, and shows the
+// requests for the keys concerned.
 func (r *run) tidy(a *audit) {
 	r.t.Helper()
 	wrong := a.wrong()
@@ -213,7 +212,7 @@ func (r *run) tidy(a *audit) {
 	require.Empty(r.t, wrong, "MORAINE_TEST_SEED=%d\n%s", r.seed, history)
 }
 
-// makeDirs makes the directories, some of which are flushed by themselves.
+// makeDirs makes the directories, some of which are flushed automatically.
 func (r *run) makeDirs(rng *rand.Rand) {
 	for n := range 5 {
 		d := &modelDir{names: [2]string{fmt.Sprintf("d%d", n), fmt.Sprintf("other %d", n)}, files: map[string]*modelFile{}}
@@ -236,7 +235,7 @@ var onCommit = &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT}
 
 func (r *run) path(d *modelDir, name string) string { return path.Join(r.root, d.name, name) }
 
-// count notes an operation of a door that moved some bytes.
+// count records an operation of an interface that moved some bytes.
 func (r *run) count(what string, read, written int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +250,7 @@ func (r *run) over() bool {
 	return r.failed
 }
 
-// fail notes that something is not as it must be; f may be nil.
+// fail records a mismatch; f may be nil.
 func (r *run) fail(f *modelFile, format string, args ...any) {
 	r.mu.Lock()
 	r.failed = true
@@ -265,7 +264,7 @@ func (r *run) fail(f *modelFile, format string, args ...any) {
 	r.t.Errorf("MORAINE_TEST_SEED=%d: %s%s", r.seed, fmt.Sprintf(format, args...), past)
 }
 
-// compare holds what a door gave against what must be there.
+// compare compares an interface's result with the expected one.
 func (r *run) compare(f *modelFile, d door, at string, off int, got, want []byte, err error) bool {
 	switch {
 	case err != nil:
@@ -285,7 +284,7 @@ func (r *run) compare(f *modelFile, d door, at string, off int, got, want []byte
 	return false
 }
 
-// verifyAll reads all files through a door, and lists them.
+// verifyAll reads all files through an interface, and lists them.
 func (r *run) verifyAll(door func(n int) door) {
 	n := 0
 	for _, d := range r.dirs {
@@ -302,7 +301,7 @@ func (r *run) verifyAll(door func(n int) door) {
 	}
 }
 
-// checkList holds a listing against the model.
+// checkList compares a listing with the model.
 func (r *run) checkList(ctx context.Context, d *modelDir, by door) {
 	want := []string{}
 	for name := range d.files {
@@ -318,7 +317,7 @@ func (r *run) checkList(ctx context.Context, d *modelDir, by door) {
 	r.count(by.name()+" list", 0, 0)
 }
 
-// verifyEnd is what must be so when all workers have ended.
+// verifyEnd checks the state after all workers have ended.
 func (r *run) verifyEnd() {
 	t, w := r.t, r.w
 	for _, d := range r.doors {
@@ -347,7 +346,7 @@ func (r *run) verifyEnd() {
 	require.NoError(t, w.Check())
 }
 
-// eachFile calls fn with each file as the service has it.
+// eachFile calls fn with each file of the metadata service.
 func (r *run) eachFile(fn func(at string, a *wire.Attr, f *modelFile)) {
 	for _, d := range r.dirs {
 		for name, f := range d.files {
@@ -358,7 +357,7 @@ func (r *run) eachFile(fn func(at string, a *wire.Attr, f *modelFile)) {
 	}
 }
 
-// checkObjects holds every file's object, read straight from the bucket, against
+// checkObjects compares every file's object, read directly from the bucket, with
 // the model.
 func (r *run) checkObjects() {
 	a := r.w.look(r.t)
@@ -383,8 +382,8 @@ func (r *run) checkObjects() {
 	}
 }
 
-// retried reports whether a job could not be queued or canceled because of what
-// others did to its file meanwhile.
+// retried reports whether a job could not be queued or cancelled because of
+// concurrent operations on its file.
 func retried(err error) bool {
 	return err == nil || errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Stale)
 }

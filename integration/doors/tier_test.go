@@ -18,14 +18,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// held is a request to the bucket that waits before it.
+// held is a request to the bucket that waits at the proxy.
 type held struct {
 	arrived chan struct{} // closed when there is one
 	let     func()
 }
 
-// hold has the first request of an op wait at a proxy until let is called, or
-// the test ends.
+// hold makes the first request of an op wait at a proxy until let is called, or the
+// test ends.
 func hold(t *testing.T, p *s3test.Proxy, op string) *held {
 	h := &held{arrived: make(chan struct{})}
 	gone := make(chan struct{})
@@ -51,11 +51,11 @@ func (h *held) wait(t *testing.T) {
 	select {
 	case <-h.arrived:
 	case <-time.After(2 * time.Minute):
-		require.FailNow(t, "the request to be held does not come")
+		require.FailNow(t, "the request to block does not arrive")
 	}
 }
 
-// startProxied is startWorld with a proxy before the bucket.
+// startProxied is startWorld with a proxy in front of the bucket.
 func startProxied(t *testing.T, o worldOptions) (*world, *s3test.Proxy) {
 	t.Helper()
 	p := s3test.NewProxy(t, s3test.Start(t).Endpoint)
@@ -69,7 +69,7 @@ const twoParts = 17 << 20
 // oneStripe is the length of a small one.
 const oneStripe = 150_000
 
-// content returns n bytes that no two seeds have in common.
+// content returns n bytes that differ for every seed.
 func content(seed byte, n int) []byte {
 	data := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(data)
@@ -90,7 +90,7 @@ func (w *world) requireContent(t *testing.T, at string, want []byte) {
 	require.Equal(t, sha256.Sum256(want), sha256.Sum256(got), at)
 }
 
-// requireObject reads what the bucket has at the key of a path.
+// requireObject reads the object at the key of a path.
 func (w *world) requireObject(t *testing.T, at string, want []byte) {
 	t.Helper()
 	got, err := (&s3Door{core: w.direct}).read(t.Context(), "/"+path.Join(w.config.Bucket, w.config.Prefix, at))
@@ -98,7 +98,7 @@ func (w *world) requireObject(t *testing.T, at string, want []byte) {
 	require.Equal(t, sha256.Sum256(want), sha256.Sum256(got), at)
 }
 
-// requireTidy fails unless the bucket has just what the records say.
+// requireTidy fails unless the bucket holds exactly what the records say.
 func (w *world) requireTidy(t *testing.T, objects int) {
 	t.Helper()
 	w.settle(t)
@@ -114,7 +114,7 @@ func (w *world) stat(t *testing.T, at string) *wire.Attr {
 	return a
 }
 
-// holder waits until a job is leased, and returns to whom.
+// holder waits until a job is leased, and returns its holder.
 func (w *world) holder(t *testing.T, j *wire.Job) (node string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "the job to be leased", func() (bool, string) {
@@ -126,8 +126,8 @@ func (w *world) holder(t *testing.T, j *wire.Job) (node string) {
 	return node
 }
 
-// A mover that is killed in the middle of a flush, wherever it is, leaves
-// nothing behind: the next one ends what it began, and one object is there.
+// A mover that is killed at any point of a flush leaves nothing behind: the next
+// one ends what it began, and there is one object.
 func TestMoverKilledInTheMiddleOfAFlush(t *testing.T) {
 	t.Parallel()
 	points := []string{"put_part", "complete"}
@@ -162,8 +162,8 @@ func TestMoverKilledInTheMiddleOfAFlush(t *testing.T) {
 	}
 }
 
-// The leader of the metadata service is killed while a flush is under way: the
-// flush goes on with the next one.
+// The leader of the metadata service is killed during a flush: the flush continues
+// under the next leader.
 func TestLeaderKilledInTheMiddleOfAFlush(t *testing.T) {
 	t.Parallel()
 	var o worldOptions
@@ -189,7 +189,7 @@ func TestLeaderKilledInTheMiddleOfAFlush(t *testing.T) {
 	require.NoError(t, w.Check())
 }
 
-// A flush that is canceled while it uploads leaves neither an object nor an
+// A flush that is cancelled while it uploads leaves neither an object nor an
 // upload.
 func TestCanceledFlushOfARunningMover(t *testing.T) {
 	t.Parallel()
@@ -206,13 +206,13 @@ func TestCanceledFlushOfARunningMover(t *testing.T) {
 	require.Equal(t, wire.JobState_JOB_STATE_CANCELED, ended.GetState(), "%v", ended)
 	w.requireTidy(t, 0)
 	require.False(t, w.stat(t, "/file").Clean)
-	w.moved(t, flush, "/file") // asked for again it is done
+	w.moved(t, flush, "/file") // requested again it succeeds
 	w.requireTidy(t, 1)
 	w.requireObject(t, "/file", data)
 }
 
-// A directory is flushed, evicted, read and staged with all that is below it;
-// what is not flushed is not evicted, and the job says so.
+// A directory is flushed, evicted, read and staged with everything below it. A file
+// that is not flushed is not evicted, and the job says so.
 func TestMoveOfADirectory(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, worldOptions{})
@@ -245,8 +245,8 @@ func TestMoveOfADirectory(t *testing.T) {
 	w.requireTidy(t, 24)
 }
 
-// Below a directory whose policy says so, files are flushed without being asked
-// for, however they came there.
+// Below a directory with such a policy, files are flushed automatically, however
+// they were made.
 func TestFilesAreFlushedOnCommit(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, worldOptions{})
@@ -280,8 +280,8 @@ func TestFilesAreFlushedOnCommit(t *testing.T) {
 	require.False(t, w.stat(t, "/outside").Clean)
 }
 
-// A file is not evicted whose object somebody removed, or put something else in
-// the place of; its bytes are still read.
+// A file is not evicted if its object was removed, or replaced by another program;
+// its bytes stay readable.
 func TestEvictionAsksTheBucket(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, worldOptions{})
@@ -310,8 +310,8 @@ func TestEvictionAsksTheBucket(t *testing.T) {
 	}
 }
 
-// A file is renamed while it is flushed, and another one takes its name: each has
-// an object of its own in the end, the second one under the path.
+// A file is renamed during its flush, and another one takes its name: each has an
+// object of its own in the end, the second one under the path.
 func TestRenameDuringAFlush(t *testing.T) {
 	t.Parallel()
 	w, p := startProxied(t, worldOptions{})
@@ -344,7 +344,7 @@ func TestRenameDuringAFlush(t *testing.T) {
 	w.requireContent(t, "/other", first)
 }
 
-// An object that an evicted clone is read from is moved away before its key is
+// An object from which an evicted clone is read is moved away before its key is
 // used for new content.
 func TestKeptObjectServesItsClone(t *testing.T) {
 	t.Parallel()

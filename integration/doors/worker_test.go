@@ -15,12 +15,12 @@ import (
 type worker struct {
 	*run
 	rng *rand.Rand
-	// away is set while this worker holds the bucket away: then it waits for
-	// nobody who may wait for the bucket.
+	// away is set while this worker keeps the bucket down: it then waits for no
+	// other worker that may wait for the bucket.
 	away bool
 }
 
-// step is a kind of what a worker does.
+// step is a kind of operation of a worker.
 type step struct {
 	weight int
 	do     func(w *worker, ctx context.Context)
@@ -60,7 +60,7 @@ func (w *worker) pick(from []step) func(*worker, context.Context) {
 	panic("the weights do not add up")
 }
 
-// alone calls fn with n different directories, which nobody else is in.
+// alone calls fn with n different directories, which no other worker uses.
 func (w *worker) alone(n int, fn func(d []*modelDir)) {
 	order := w.rng.Perm(len(w.dirs))[:n]
 	for _, i := range slices.Sorted(slices.Values(order)) {
@@ -68,7 +68,7 @@ func (w *worker) alone(n int, fn func(d []*modelDir)) {
 		if !w.away {
 			d.mu.Lock()
 		} else if !d.mu.TryLock() {
-			return // who is in it may wait for the bucket
+			return // its user may wait for the bucket
 		}
 		defer d.mu.Unlock()
 	}
@@ -79,12 +79,12 @@ func (w *worker) alone(n int, fn func(d []*modelDir)) {
 	fn(dirs)
 }
 
-// name is any name that a file may have.
+// name is any valid file name.
 func (w *worker) name() string {
 	return []string{"f0", "f1", "f2", "f3", "ä +%?=&.bin"}[w.rng.IntN(5)]
 }
 
-// file calls fn with a file that is there, if there is one.
+// file calls fn with an existing file, if there is one.
 func (w *worker) file(fn func(d *modelDir, name string, f *modelFile)) {
 	w.alone(1, func(dirs []*modelDir) {
 		if name, f := w.anyFile(dirs[0]); f != nil {
@@ -140,7 +140,7 @@ func (w *worker) bytes() []byte {
 	return data
 }
 
-// done notes a change, or that it failed.
+// done records a change, or its failure.
 func (w *worker) done(f *modelFile, d door, what, at string, n int, err error) bool {
 	f.did("%s %s %s (%d bytes)", d.name(), what, at, n)
 	if err != nil {
@@ -265,7 +265,7 @@ func (w *worker) read(ctx context.Context) {
 	w.file(func(d *modelDir, name string, f *modelFile) { w.readFile(ctx, d, name, f) })
 }
 
-// readFile reads a file, whole or a range of it, through any door.
+// readFile reads a file, whole or a range of it, through any interface.
 func (w *worker) readFile(ctx context.Context, d *modelDir, name string, f *modelFile) bool {
 	by, at := doorOf[door](w), w.path(d, name)
 	if len(f.data) == 0 || w.rng.IntN(2) == 0 {
@@ -282,7 +282,7 @@ func (w *worker) list(ctx context.Context) {
 	w.alone(1, func(dirs []*modelDir) { w.checkList(ctx, dirs[0], doorOf[door](w)) })
 }
 
-// queue has a file, a directory, or everything moved, and does not wait.
+// queue queues a move of a file, a directory, or everything, and does not wait.
 func (w *worker) queue(ctx context.Context) {
 	kind := []wire.JobKind{flush, flush, flush, evict, evict, stage}[w.rng.IntN(6)]
 	w.alone(1, func(dirs []*modelDir) {
@@ -313,8 +313,8 @@ func (w *worker) queueMove(ctx context.Context, kind wire.JobKind, at string) (*
 	return jobs[0], nil
 }
 
-// cycle flushes and evicts a file, and then reads it, or changes it in place: it
-// is in the bucket only.
+// cycle flushes and evicts a file, and then reads it, or changes it in place: it is
+// only in the bucket.
 func (w *worker) cycle(ctx context.Context) {
 	w.file(func(d *modelDir, name string, f *modelFile) {
 		for _, kind := range []wire.JobKind{flush, evict} {
@@ -332,7 +332,7 @@ func (w *worker) cycle(ctx context.Context) {
 	})
 }
 
-// cancel cancels a job that moves something, whichever is first.
+// cancel cancels the first job that moves something.
 func (w *worker) cancel(ctx context.Context) {
 	for j, err := range w.w.admin.Jobs().List(ctx, false) {
 		if err != nil {
@@ -350,8 +350,7 @@ func (w *worker) cancel(ctx context.Context) {
 	}
 }
 
-// kill kills the bucket's server, changes files while it is away, and starts it
-// again.
+// kill kills the bucket's server, changes files while it is down, and restarts it.
 func (w *worker) kill(ctx context.Context) {
 	if !w.outage.TryLock() {
 		return
@@ -374,9 +373,8 @@ func (w *worker) kill(ctx context.Context) {
 	w.mu.Unlock()
 }
 
-// crash kills a chunkserver with its mover, changes files while it is away, and
-// starts it again. Only in the long form: the jobs that it held wait for the end
-// of their leases.
+// crash kills a chunkserver with its mover, changes files while it is down, and
+// restarts it. Only in the long form: its jobs wait for the end of their leases.
 func (w *worker) crash(ctx context.Context) {
 	if !long() || !w.down.TryLock() {
 		return

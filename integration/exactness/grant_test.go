@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// leaked is how many bytes the devices hold that nothing explains.
+// leaked is how many unexplained bytes the devices hold.
 func (r *row) leaked(by *incluster.Client) uint64 {
 	r.t.Helper()
 	resp, err := by.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
@@ -32,13 +32,13 @@ var grantSteps = []struct {
 	{"the grant's end", is[*wire.MetaRequest_EndGrant]},
 }
 
-// idle is after how long a client gives back a grant that it does not use.
+// idle is after how long a client returns an unused grant.
 const idle = 50 * time.Second
 
-// TestGrantFaults has each request about a grant go wrong in each way, under a
-// handle on a file that has a name. Bytes that the client still holds are put again
-// under a new grant; what was put and not committed when the session ended is lost,
-// and said so once, with what was there before still there; and the handle goes on.
+// TestGrantFaults makes each request about a grant fail in each way, under a handle
+// on a named file. The client resubmits the bytes that it still holds under a new
+// grant. Bytes that were put and not committed when the session ended are lost. The
+// client reports that once, the earlier contents stay, and the handle continues.
 func TestGrantFaults(t *testing.T) {
 	runs := testseed.Sample(t, 5)
 	for _, f := range faults {
@@ -95,8 +95,8 @@ func TestGrantFaults(t *testing.T) {
 	}
 }
 
-// TestGrantFaultsOfANewFile is the same of a file that has no name before its
-// commit: it is there, whole, or it is not, and the error says so. It goes with the
+// TestGrantFaultsOfANewFile is the same for a file without a name before its
+// commit. It is there, whole, or it is not, and the error says so. It ends with the
 // session.
 func TestGrantFaultsOfANewFile(t *testing.T) {
 	runs := testseed.Sample(t, 5)

@@ -1,13 +1,13 @@
-// Package exactness_test has each step of what a client and the metadata service
-// agree on go wrong in each way: the window of answers, sessions, and grants. Each
-// test is a table of steps and faults, of which every row says what must come of it,
-// over a cluster of incluster: real servers, logs and disks, on a clock that costs no
+// Package exactness_test makes each step of the protocols between a client and the
+// metadata service fail in each way: the window of answers, sessions, and grants.
+// Each test is a table of steps and faults. Each row says the expected result, over
+// a cluster of incluster: real servers, logs and disks, on a clock that costs no
 // time.
 //
-// One path through it: a row -> inRow starts a cluster -> the client's requests go
-// through a strike, which lets the first request of the row's step be struck by its
-// fault -> the row's script runs and holds what came of it -> the state of every
-// server is held against itself.
+// One path through it: inRow starts a cluster for a row. The client's requests pass
+// a strike, which applies the row's fault to the first request of its step. The
+// row's script runs and checks the result. At the end the state of every server is
+// checked for consistency.
 package exactness_test
 
 import (
@@ -32,20 +32,21 @@ import (
 // sessionTimeout is that of the clusters.
 const sessionTimeout = 6 * time.Second
 
-// fault is what happens to one request, whose answer is lost in any case.
+// fault is what happens to one request, whose answer is always lost.
 type fault struct {
 	name string
-	sent bool // it arrives, and is done
-	// how goes wrong before it is sent, or, where it is, after it was answered.
+	sent bool // it arrives and takes effect
+	// how is the fault: before the request is sent or, if sent is set, after it was
+	// answered.
 	how func(r *row)
-	// sleeps: the client sleeps past its session. What it had not sent before it
-	// sends when it is awake.
+	// sleeps: the client sleeps past its session. It sends an unsent request when
+	// it is awake.
 	sleeps bool
 }
 
 func powerCut(r *row) { r.down(r.c.PowerCut, "m1", "m2", "m3") }
 
-// leaderDies kills the leader; it stays away until the row is over.
+// leaderDies kills the leader; it stays down until the row ends.
 func leaderDies(r *row) { r.c.Kill(r.leader()) }
 
 var faults = []fault{
@@ -59,7 +60,7 @@ var faults = []fault{
 	{name: "it is done and the client sleeps past its session", sent: true, sleeps: true},
 }
 
-// row is one run of a script: a cluster, and a client whose requests a fault strikes.
+// row is one run of a script: a cluster, and a client whose requests a fault hits.
 type row struct {
 	t      *testing.T
 	ctx    context.Context
@@ -74,7 +75,8 @@ type row struct {
 	hit   bool
 }
 
-// inRow runs script with a cluster, armed with a fault at a step once arm is called.
+// inRow runs script with a cluster. Once arm is called, the fault hits a request of
+// the step.
 func inRow(t *testing.T, name string, f fault, step func(*wire.MetaRequest) bool, script func(*row)) {
 	t.Helper()
 	t.Run(name+", "+f.name, func(t *testing.T) {
@@ -90,13 +92,13 @@ func inRow(t *testing.T, name string, f fault, step func(*wire.MetaRequest) bool
 			require.True(t, r.hit, "nothing was struck")
 			require.NoError(t, c.Restart())
 			require.NoError(t, c.WaitReady(ctx))
-			time.Sleep(5 * time.Second) // for what comes late, and for who lags behind
+			time.Sleep(5 * time.Second) // for late messages, and for servers that lag behind
 			require.NoError(t, c.Check())
 		})
 	})
 }
 
-// open dials the row's client.
+// open connects the row's client.
 func (r *row) open() *incluster.Client {
 	r.t.Helper()
 	cfg := client.Config{AttemptTimeout: time.Second, Patience: 40 * time.Second}
@@ -107,7 +109,7 @@ func (r *row) open() *incluster.Client {
 	return cl
 }
 
-// other dials a client that nothing happens to.
+// other connects a client without faults.
 func (r *row) other() *incluster.Client {
 	r.t.Helper()
 	cl, err := r.c.Admin(r.ctx, "other")
@@ -121,7 +123,7 @@ func (r *row) arm() {
 	r.armed = true
 }
 
-// strike is what the client's requests go through.
+// strike is the layer that all of the client's requests pass.
 func (r *row) strike(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	r.mu.Lock()
 	struck := r.armed && !r.hit && r.step(req)
@@ -132,7 +134,7 @@ func (r *row) strike(ctx context.Context, m transport.Metadata, req *wire.MetaRe
 	}
 	if r.fault.sent {
 		resp, err := m.Do(ctx, req)
-		if errors.Is(err, moraine.NotLeader) { // it is asked again
+		if errors.Is(err, moraine.NotLeader) { // it is retried
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.hit = false
@@ -149,7 +151,7 @@ func (r *row) strike(ctx context.Context, m transport.Metadata, req *wire.MetaRe
 		r.nap.Begin()
 		time.Sleep(sessionTimeout + 3*time.Second)
 		r.nap.End()
-		if !r.fault.sent { // it was on its way for long
+		if !r.fault.sent { // it was in transit for long
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			return m.Do(late, req)
@@ -160,7 +162,7 @@ func (r *row) strike(ctx context.Context, m transport.Metadata, req *wire.MetaRe
 
 var errLost = &moraine.Error{Op: "test", Kind: moraine.Unavailable, Err: errors.New("lost")}
 
-// down takes servers down and starts them again.
+// down stops servers and starts them again.
 func (r *row) down(how func(...string), ids ...string) {
 	how(ids...)
 	if err := r.c.Restart(ids...); err != nil {
@@ -177,7 +179,7 @@ func (r *row) leader() string {
 	}
 }
 
-// is is a step: requests of one kind, as a value of it says.
+// is is a step: requests of one kind, given by a value's type.
 func is[Op any](req *wire.MetaRequest) bool {
 	_, ok := req.GetOp().(Op)
 	return ok

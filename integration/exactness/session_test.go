@@ -15,7 +15,7 @@ import (
 
 var exclusive = client.NodeOptions{Mode: 0o755, Exclusive: true}
 
-// sessions is how many sessions there are, that of by left out.
+// sessions is the number of sessions, without that of by.
 func (r *row) sessions(by *incluster.Client) uint64 {
 	r.t.Helper()
 	resp, err := by.Meta(r.ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
@@ -23,16 +23,16 @@ func (r *row) sessions(by *incluster.Client) uint64 {
 	return resp.GetCluster().GetSessions() - 1
 }
 
-// background is how many sessions the cluster has of its own.
+// background is the number of the cluster's own sessions.
 func (r *row) background(by *incluster.Client) uint64 {
 	time.Sleep(2 * time.Second)
 	return r.sessions(by)
 }
 
-// TestSessionFaults has each request about a session go wrong in each way: the
-// client works on, under the same session or another, no session is left behind, and
-// what was asked for under one that has ended is carried out once, or not, as the
-// error says.
+// TestSessionFaults makes each request about a session fail in each way. The client
+// works on, under the same session or another, and no session is left behind. A
+// request under an ended session takes effect once, or not at all, as the error
+// says.
 func TestSessionFaults(t *testing.T) {
 	sample := testseed.Sample(t, 5)
 	one := func(name string, f fault, step func(*wire.MetaRequest) bool, script func(*row)) {
@@ -92,7 +92,7 @@ func TestSessionFaults(t *testing.T) {
 			before := r.background(other)
 			cl := r.open()
 			r.arm()
-			_ = cl.Close() // it tries for a while only: what is not closed expires
+			_ = cl.Close() // it tries only for a while: an unclosed session expires
 			time.Sleep(2 * sessionTimeout)
 			require.Equal(r.t, before, r.sessions(other), "sessions")
 		})

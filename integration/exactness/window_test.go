@@ -31,7 +31,7 @@ type bySession struct {
 	root   uint64
 }
 
-// ask makes a request of whoever leads, until it is answered.
+// ask sends a request to the current leader until it is answered.
 func (s *bySession) ask(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	for {
 		ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
@@ -82,11 +82,11 @@ func (s *bySession) there(name string) bool {
 	return err == nil
 }
 
-// between is what happens after the first answers and before what a row asks for.
+// between is what happens between the first answers and the request of a row.
 var between = []struct {
 	name string
 	do   func(c *incluster.Cluster)
-	over bool // the session is
+	over bool // the session is over
 }{
 	{"nothing happened", func(*incluster.Cluster) {}, false},
 	{"the leader died", func(c *incluster.Cluster) { c.Kill(c.Leader()) }, false},
@@ -113,8 +113,8 @@ var asked = []struct {
 	name    string
 	number  uint64
 	req     func(s *bySession) *wire.MetaRequest
-	want    moraine.Kind // 0: it succeeds
-	makes   string       // a name that is there if it is carried out
+	want    moraine.Kind // 0: success
+	makes   string       // a name that exists if it took effect
 	applied bool
 }{
 	{"a repeat of what succeeded", 3, func(s *bySession) *wire.MetaRequest { return s.rmdir("first") }, 0, "", false},
@@ -126,10 +126,10 @@ var asked = []struct {
 	{"the first past the window", 2 + state.AnswerWindow, func(s *bySession) *wire.MetaRequest { return s.mkdir("past") }, moraine.Busy, "past", false},
 }
 
-// TestAnswerWindowFaults asks under every kind of number after everything that may
-// happen in between, twice: what was answered is answered again, what is old or too
-// far ahead is refused, nothing is carried out twice, and a session that is over
-// carries nothing out.
+// TestAnswerWindowFaults sends a request under every kind of number after
+// everything that may happen in between, twice. Answered requests get the same
+// answer, old ones and those too far ahead are refused, none takes effect twice,
+// and a session that is over has no effect.
 func TestAnswerWindowFaults(t *testing.T) {
 	runs := testseed.Sample(t, 6)
 	for _, happens := range between {
@@ -164,7 +164,7 @@ func TestAnswerWindowFaults(t *testing.T) {
 					again, err := s.numbered(a.number, 2, a.req(s))
 					require.Equal(t, want, moraine.KindOf(err), "the second time: %v", err)
 					require.True(t, proto.Equal(first.GetEntry(), again.GetEntry()), "answered %v, and then %v", first, again)
-					s.id = 0 // who looks needs no session
+					s.id = 0 // a read needs no session
 					if a.makes != "" {
 						require.Equal(t, applied, s.there(a.makes), a.makes)
 					}
@@ -180,14 +180,14 @@ func TestAnswerWindowFaults(t *testing.T) {
 	}
 }
 
-// TestAClientKeepsToItsWindow has the answer to one mutation not come, while the
-// client makes more of them than a window holds: those past it wait, none is
-// refused, and each is carried out once when the answer is there; or, where it is
-// lost with everything else, when it was asked for again.
+// TestAClientKeepsToItsWindow delays the answer to one mutation while the client
+// makes more of them than a window holds. Those past it wait, and none is refused.
+// Each takes effect once when the answer arrives or, if it is lost with everything
+// else, after a retry.
 func TestAClientKeepsToItsWindow(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(map[bool]string{false: "the answer is late", true: "the answer is lost, with all servers"}[lost], func(t *testing.T) {
-			f := fault{name: "its answer is held", sent: true}
+			f := fault{name: "its answer is delayed", sent: true}
 			inRow(t, "the first of many", f, is[*wire.MetaRequest_Create], func(r *row) {
 				const many = 1500
 				var done atomic.Int64

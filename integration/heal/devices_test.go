@@ -11,7 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// device is what the service says of a host's device, by its place in the list.
+// device is a host's device as the metadata service knows it, by its place in the
+// list.
 func (w *world) device(host string, n int) *wire.Device {
 	w.t.Helper()
 	return w.host(host).Devices[n]
@@ -22,10 +23,10 @@ func (w *world) setDevice(id uint32, to wire.DeviceState) {
 	w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: id, State: to}}})
 }
 
-// TestDisksComeAndGoWhileTheServerRuns is the replacement of a disk that works: a second
-// one comes into a running chunkserver and gets its share, the first is drained, retired
-// and let go, and the server is never started anew. Every byte reads right at each step,
-// and as many hosts may be lost as before.
+// TestDisksComeAndGoWhileTheServerRuns replaces a disk that works. A second one is
+// added to a running chunkserver and gets its share. The first is drained, retired
+// and dropped, and the server is never restarted. Every byte reads right at each
+// step, and as many hosts may be lost as before.
 func TestDisksComeAndGoWhileTheServerRuns(t *testing.T) {
 	inWorld(t, incluster.Options{CapacityBytes: 32 << 20}, func(w *world) {
 		w.write(40)
@@ -59,9 +60,10 @@ func TestDisksComeAndGoWhileTheServerRuns(t *testing.T) {
 	})
 }
 
-// TestDeviceThatIsOutIsKeptUntilItIsRebuilt: a disk that is out is retired once nothing is on
-// it that counts, and not before: where three of six hosts are out none of them is, and all is
-// whole again when they come back. What a person gives up is rebuilt from the others.
+// TestDeviceThatIsOutIsKeptUntilItIsRebuilt: a disk that is out is retired only
+// once it holds nothing that counts. If three of six hosts are out none is retired,
+// and all is whole again when they come back. Chunks that a person abandons are
+// rebuilt from the others.
 func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Minute}, func(w *world) {
 		out := func(host string) {
@@ -79,7 +81,7 @@ func TestDeviceThatIsOutIsKeptUntilItIsRebuilt(t *testing.T) {
 		w.write(16)
 		w.setDevice(w.device("n2", 0).Id, wire.DeviceState_DEVICE_STATE_OUT)
 		out("n2")
-		w.until("what it held is rebuilt", func() bool { return w.device("n2", 0).Claimed == 0 })
+		w.until("its chunks are rebuilt", func() bool { return w.device("n2", 0).Claimed == 0 })
 		w.setDevice(w.device("n2", 0).Id, retired)
 		w.sound()
 

@@ -23,8 +23,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// mistaken tells a chunkserver to delete chunks that are alive, as a service with a
-// fault would.
+// mistaken makes a chunkserver delete live chunks, as a faulty metadata service
+// would.
 type mistaken struct {
 	transport.Metadata
 	mu        sync.Mutex
@@ -42,7 +42,7 @@ func (m *mistaken) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	return resp, err
 }
 
-// delete has chunks deleted, and waits until they are.
+// delete deletes chunks, and waits until they are gone.
 func (m *mistaken) delete(device uint32, chunks ...moraine.ChunkID) {
 	m.mu.Lock()
 	for _, c := range chunks {
@@ -52,7 +52,7 @@ func (m *mistaken) delete(device uint32, chunks ...moraine.ChunkID) {
 	time.Sleep(3 * time.Second) // by the bubble's clock: heartbeats are a second apart
 }
 
-// checkable is a cluster whose chunkservers can be misled, by their names.
+// checkable is a cluster whose chunkservers, by name, can get wrong requests.
 func checkable(t *testing.T, opts incluster.Options, fn func(w *world, by map[string]*mistaken, check *fsck.Checker)) {
 	by := map[string]*mistaken{}
 	var mu sync.Mutex
@@ -76,7 +76,7 @@ func (w *world) check(c *fsck.Checker) *fsck.Report {
 	return r
 }
 
-// repair checks, and has what is wrong repaired.
+// repair runs fsck, and repairs what it finds.
 func (w *world) repair() *fsck.Report {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "repairer")
@@ -84,7 +84,7 @@ func (w *world) repair() *fsck.Report {
 	return w.check(fsck.New(fsck.Config{Repair: true}, fsck.Deps{Meta: w.admin.Meta, Chunks: d.Chunks, Walk: w.admin.Walk}))
 }
 
-// listed is what the first device of a node says that it has.
+// listed is what the first device of a node reports.
 func (w *world) listed(node string) (device uint32, chunks []moraine.ChunkID) {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "lister")
@@ -98,8 +98,8 @@ func (w *world) listed(node string) (device uint32, chunks []moraine.ChunkID) {
 	return h.Devices[0].Id, chunks
 }
 
-// TestFsckFindsWhatIsMissing: chunks that a device has lost, and no report has told of
-// yet, are found by name, and healed by a repair.
+// TestFsckFindsWhatIsMissing: fsck finds chunks that a device has lost, before any
+// report, names them, and repairs them.
 func TestFsckFindsWhatIsMissing(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 7}, func(w *world, by map[string]*mistaken, check *fsck.Checker) {
 		w.write(6)
@@ -136,8 +136,8 @@ func TestFsckFindsWhatIsMissing(t *testing.T) {
 	})
 }
 
-// TestFsckDoesNotRepairTwice: what was rebuilt in its place between the look that found it
-// missing and the word to repair it is not called bad.
+// TestFsckDoesNotRepairTwice: fsck finds a chunk missing, and it is rebuilt in its
+// place before the repair. The new chunk does not count as bad.
 func TestFsckDoesNotRepairTwice(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, _ *fsck.Checker) {
 		w.write(1)
@@ -164,8 +164,8 @@ func TestFsckDoesNotRepairTwice(t *testing.T) {
 	})
 }
 
-// TestFsckSaysWhatItFoundBeforeItFailed: what was found is told although the files that it
-// is of cannot be named, and nothing is changed where what is to follow would be refused.
+// TestFsckSaysWhatItFoundBeforeItFailed: fsck reports its findings even if it
+// cannot name their files. It changes nothing if the next step would be refused.
 func TestFsckSaysWhatItFoundBeforeItFailed(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, _ *fsck.Checker) {
 		w.write(1)
@@ -197,7 +197,7 @@ func TestFsckSaysWhatItFoundBeforeItFailed(t *testing.T) {
 	})
 }
 
-// TestFsckOfAPath: only the stripes of the files below it are looked at.
+// TestFsckOfAPath: fsck checks only the stripes of the files below it.
 func TestFsckOfAPath(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, _ *fsck.Checker) {
 		w.write(3)
@@ -247,8 +247,8 @@ func TestFsckOfAPath(t *testing.T) {
 	})
 }
 
-// TestFsckOfAPathSaysWhatMoved: chunks that went to another device after the files were
-// gone through were looked at on neither, and are not called right.
+// TestFsckOfAPathSaysWhatMoved: chunks that moved to another device during the walk
+// over the files were checked on neither, and do not count as right.
 func TestFsckOfAPathSaysWhatMoved(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 7}, func(w *world, _ map[string]*mistaken, _ *fsck.Checker) {
 		w.write(3)
@@ -274,8 +274,8 @@ func TestFsckOfAPathSaysWhatMoved(t *testing.T) {
 	})
 }
 
-// TestFsckFindsLostStripes: a stripe with fewer chunks than its scheme needs is named,
-// and so are the file and the range that it is of.
+// TestFsckFindsLostStripes: fsck names a stripe with fewer chunks than its scheme
+// needs, with its file and range.
 func TestFsckFindsLostStripes(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, by map[string]*mistaken, check *fsck.Checker) {
 		w.write(1)
@@ -296,7 +296,7 @@ func TestFsckFindsLostStripes(t *testing.T) {
 	})
 }
 
-// unexplained puts a chunk on the first device of a node that no grant covers.
+// unexplained puts a chunk that no grant covers on the first device of a node.
 func (w *world) unexplained(node string, stripe moraine.StripeID) {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleChunkserver, "stray")
@@ -310,7 +310,7 @@ func (w *world) unexplained(node string, stripe moraine.StripeID) {
 	require.NoError(w.t, err)
 }
 
-// forgotten returns a stripe that was, and that nothing in the metadata remembers.
+// forgotten returns an earlier stripe that the metadata no longer knows.
 func (w *world) forgotten() moraine.StripeID {
 	w.t.Helper()
 	cl, err := w.Client(w.ctx, "c1")
@@ -330,8 +330,8 @@ func (w *world) forgotten() moraine.StripeID {
 	return moraine.StripeID(stripe)
 }
 
-// TestFsckKeepsWhatNothingExplains: a chunk that no record, grant or tombstone is of is
-// found, and neither a repair nor time takes it away, but a person's word.
+// TestFsckKeepsWhatNothingExplains: fsck finds a chunk without a record, grant or
+// tombstone. Neither a repair nor time removes it; only a person does.
 func TestFsckKeepsWhatNothingExplains(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6, Grace: 20 * time.Second}, func(w *world, _ map[string]*mistaken, check *fsck.Checker) {
 		stray := w.forgotten()
@@ -349,7 +349,7 @@ func TestFsckKeepsWhatNothingExplains(t *testing.T) {
 			time.Sleep(90 * time.Second) // the device reports meanwhile
 			require.EqualValues(t, moraine.BlockSize, w.cluster().LeakedBytes)
 		}
-		// By a person's word it goes.
+		// A person's request removes it.
 		r := w.check(check)
 		dropped, err := check.Drop(w.ctx, r.Findings)
 		require.NoError(t, err)
@@ -373,7 +373,7 @@ func TestFsckSaysWhatItCouldNotCheck(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, _ map[string]*mistaken, check *fsck.Checker) {
 		w.write(3)
 		w.Kill("n4")
-		for _, known := range []bool{false, true} { // before the leader knows, and when it does
+		for _, known := range []bool{false, true} { // before the leader knows, and after
 			r := w.check(check)
 			require.Empty(t, r.Findings)
 			require.False(t, r.Clean())
@@ -389,7 +389,8 @@ func TestFsckSaysWhatItCouldNotCheck(t *testing.T) {
 	})
 }
 
-// TestFsckAsksForAnAdministrator: what a device holds is told to nobody else.
+// TestFsckAsksForAnAdministrator: only an administrator may list the contents of a
+// device.
 func TestFsckAsksForAnAdministrator(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6}, func(w *world, _ map[string]*mistaken, _ *fsck.Checker) {
 		h := w.host("n1")
@@ -407,10 +408,12 @@ func TestFsckAsksForAnAdministrator(t *testing.T) {
 	})
 }
 
-// TestFsckIsQuietUnderLoad: while files are written, overwritten, left half-way, removed,
-// and a host is given up, healed and comes back, nothing is found wrong.
+// TestFsckIsQuietUnderLoad: while files are written, overwritten, abandoned and
+// removed, and a host is declared dead, repaired and comes back, fsck finds nothing
+// wrong.
 func TestFsckIsQuietUnderLoad(t *testing.T) {
-	// Dead chunks are deleted within a second or so, so that they are all the time.
+	// Dead chunks are deleted within about a second, so that deletions happen all
+	// the time.
 	checkable(t, incluster.Options{Chunkservers: 7, Grace: time.Second, RepairGrace: 5 * time.Second}, func(w *world, _ map[string]*mistaken, check *fsck.Checker) {
 		ctx, stop := context.WithCancel(w.ctx)
 		defer stop()
@@ -421,7 +424,7 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 			defer cl.Close()
 			g.Go(func() error { return churn(ctx, cl, n) })
 		}
-		g.Go(func() error { // a host goes, is given up, and comes back with what it had
+		g.Go(func() error { // a host goes down, is declared dead, and comes back with its chunks
 			for ctx.Err() == nil {
 				sleep(ctx, 20*time.Second)
 				w.StopNode("n5")
@@ -432,8 +435,8 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 			}
 			return nil
 		})
-		// A service that is slow to answer, so that much happens between a list and
-		// its judgement.
+		// A slow metadata service, so that much happens between a list and its
+		// check.
 		d := w.Dialer(transport.RoleAdmin, "slow")
 		defer d.Close()
 		check = fsck.New(fsck.Config{}, fsck.Deps{Chunks: d.Chunks, Meta: func(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
@@ -458,8 +461,8 @@ func TestFsckIsQuietUnderLoad(t *testing.T) {
 	})
 }
 
-// TestFsckLooksTwice: what is deleted between the list of a device and its judgement is
-// explained by nothing at that moment. It is not called wrong.
+// TestFsckLooksTwice: a chunk deleted between the list of a device and its check is
+// unexplained at that moment. fsck does not report it as wrong.
 func TestFsckLooksTwice(t *testing.T) {
 	checkable(t, incluster.Options{Chunkservers: 6, Grace: time.Second}, func(w *world, _ map[string]*mistaken, _ *fsck.Checker) {
 		cl, err := w.Client(w.ctx, "c1")
@@ -525,7 +528,7 @@ func churnOnce(ctx context.Context, cl *incluster.Client, rng *rand.Rand, name s
 		return err
 	}
 	if rng.IntN(5) == 0 {
-		f.Abort() // what was put is dead
+		f.Abort() // the chunks put so far are dead
 		return nil
 	}
 	_, err = f.Commit(ctx)

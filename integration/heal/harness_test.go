@@ -1,6 +1,9 @@
-// Package heal_test holds what a cluster does by itself about disks that rot, lie
-// or go away, over a cluster of incluster: its devices are the shipped segment logs,
-// on disks in memory that a test can damage.
+// Package heal_test tests what a cluster does by itself about disks that return
+// damaged data, ignore writes or disappear. It runs over a cluster of incluster:
+// its devices are the shipped segment logs, on disks in memory that a test can
+// damage. One path through it: inWorld starts a cluster, write makes files, rot
+// damages a chunk, scrubAll finds it, sound waits for the repair, and readAll
+// compares all files.
 package heal_test
 
 import (
@@ -23,7 +26,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// world is a cluster with files whose content is known.
+// world is a cluster with files of known content.
 type world struct {
 	*incluster.Cluster
 	t     *testing.T
@@ -40,7 +43,7 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 		defer cancel()
 		opts.Seed = 7
 		if opts.SnapshotEntries == 0 {
-			opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+			opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
 		}
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
@@ -72,7 +75,7 @@ func (w *world) write(n int) {
 	}
 }
 
-// readAll holds every file against what was written.
+// readAll compares every file with the written bytes.
 func (w *world) readAll() {
 	w.t.Helper()
 	for name, want := range w.files {
@@ -109,7 +112,7 @@ func (w *world) host(id string) *wire.Host {
 	return nil
 }
 
-// until waits, by the bubble's clock, for what must come to hold.
+// until waits, by the bubble's clock, until holds is true.
 func (w *world) until(what string, holds func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(10 * time.Minute); !holds(); time.Sleep(time.Second) {
@@ -126,8 +129,7 @@ func (w *world) sound() {
 	})
 }
 
-// scrubAll has every device scrubbed now, and returns how many chunks were found
-// bad.
+// scrubAll scrubs every device now, and returns how many chunks were bad.
 func (w *world) scrubAll() (bad uint64) {
 	w.t.Helper()
 	before := map[uint32]int64{}
@@ -138,7 +140,7 @@ func (w *world) scrubAll() (bad uint64) {
 			}
 		}
 	}
-	time.Sleep(2 * time.Second) // a pass that ends within the second of another is not told from it
+	time.Sleep(2 * time.Second) // passes that end within the same second cannot be distinguished
 	each(func(d *wire.Device) { before[d.Id] = d.Scrub.GetLastDone() })
 	w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{}}})
 	w.until("scrub", func() bool {
@@ -180,7 +182,7 @@ func (w *world) records(node string) []record {
 	return out
 }
 
-// peek and poke read and change bytes on the disk of a node behind its back.
+// peek and poke read and change bytes on the disk of a node directly.
 func (w *world) peek(node string, r record) []byte {
 	w.t.Helper()
 	f, err := w.Disk(node).Open(r.file, vfs.Read)

@@ -21,9 +21,9 @@ func (w *world) rot(node string, r record) {
 	w.poke(node, r, int64(at), []byte{b[at] ^ 0x10})
 }
 
-// TestScrubHealsRot: bits that turned, and a record that lies where another
-// belongs, are found by a scrub though nobody reads them, rebuilt from the others,
-// and reported; afterwards as many hosts may be lost as before.
+// TestScrubHealsRot: a scrub finds flipped bits, and a record that lies where
+// another belongs, without any read. They are rebuilt from the others, and
+// reported. Afterwards as many hosts may be lost as before.
 func TestScrubHealsRot(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
 		w.write(6)
@@ -48,15 +48,15 @@ func TestScrubHealsRot(t *testing.T) {
 		require.Equal(t, damaged, w.scrubAll())
 		require.EqualValues(t, 1, w.host("n1").Devices[0].CorruptChunks)
 		w.sound()
-		time.Sleep(2 * time.Minute) // what was replaced is deleted after its grace
+		time.Sleep(2 * time.Minute) // replaced chunks are deleted after their grace
 		require.Zero(t, w.scrubAll(), "all is healed")
 		w.Kill("n6", "n7")
 		w.readAll()
 	})
 }
 
-// TestScrubGoesByItsSchedule: devices are read without anybody asking, and when they
-// were is remembered over a restart.
+// TestScrubGoesByItsSchedule: devices are scrubbed without a request, and the time
+// of the last scrub survives a restart.
 func TestScrubGoesByItsSchedule(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 6, ScrubInterval: time.Minute}, func(w *world) {
 		w.write(3)
@@ -77,8 +77,8 @@ func TestScrubGoesByItsSchedule(t *testing.T) {
 	})
 }
 
-// TestDeviceThatLiesIsGivenUp: one whose chunks are corrupt again and again is taken
-// out, what it held is rebuilt, and its server's next start does not bring it back.
+// TestDeviceThatLiesIsGivenUp: a device with repeatedly corrupt chunks goes out,
+// its chunks are rebuilt, and a restart of its server does not bring it back.
 func TestDeviceThatLiesIsGivenUp(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
 		w.write(20)
@@ -102,8 +102,9 @@ func TestDeviceThatLiesIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestDeviceThatIsSlowToReadIsTakenOut: one whose reads alone take long is drained, so
-// that what it holds is moved elsewhere while it serves. Before, while nothing is done, and after a start, none is.
+// TestDeviceThatIsSlowToReadIsTakenOut: a device whose reads alone are slow is
+// drained, so that its chunks move elsewhere while it serves. Before that, while it
+// is idle, and after a restart, no device is drained.
 func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 	var slow atomic.Bool
 	rule := func(node string, op vfs.Op) error {

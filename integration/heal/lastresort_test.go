@@ -35,7 +35,7 @@ func (w *world) writeOne(name string, scheme moraine.Scheme) {
 	w.files[name] = data
 }
 
-// stripe is the record of the one stripe of a file.
+// stripe is the record of a file's only stripe.
 func (w *world) stripe(name string) *wire.Stripe {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
@@ -59,7 +59,7 @@ func (w *world) hostOf(device uint32) string {
 	return ""
 }
 
-// rotChunk flips a bit of a chunk, of which its server has nothing in memory afterwards.
+// rotChunk flips a bit of a chunk that its server then does not have in memory.
 func (w *world) rotChunk(s *wire.Stripe, index int) {
 	w.t.Helper()
 	node := w.hostOf(s.Chunks[index].Device)
@@ -89,9 +89,9 @@ func (w *world) scrub(host string) {
 	w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_StartScrub{StartScrub: &wire.StartScrub{Host: host}}})
 }
 
-// TestLastCopyIsOnADeviceThatIsOut: of two copies one is on a device that a person took out
-// while its server runs, and the other one turns out to be rotten. What the device that is
-// out still has is what both are made from.
+// TestLastCopyIsOnADeviceThatIsOut: of two copies one is on a device that a person
+// took out while its server runs, and the other one is damaged. Both are rebuilt
+// from the copy on the device that is out.
 func TestLastCopyIsOnADeviceThatIsOut(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 2}, func(w *world) { // so that nothing is copied before
 		w.writeOne("/f", moraine.Copies(2))
@@ -108,13 +108,13 @@ func TestLastCopyIsOnADeviceThatIsOut(t *testing.T) {
 		now := w.stripe("/f")
 		require.NotEqual(t, out, now.Chunks[0].Device)
 		w.readAll()
-		time.Sleep(2 * time.Minute) // what was replaced is deleted after its grace
+		time.Sleep(2 * time.Minute) // replaced chunks are deleted after their grace
 		w.Kill(w.hostOf(now.Chunks[0].Device))
 		w.readAll()
 	})
 }
 
-// readsUntil reads a file over and over, until ctx ends or it cannot be read.
+// readsUntil reads a file repeatedly, until ctx ends or a read fails.
 func (w *world) readsUntil(ctx context.Context, name string) error {
 	reader, err := w.Client(w.ctx, "reader")
 	if err != nil {
@@ -138,8 +138,9 @@ func (w *world) readsUntil(ctx context.Context, name string) error {
 	return nil
 }
 
-// TestWrongWordOfChunksIsNotForEver: somebody says of every chunk of a stripe that it is
-// not there. All are there: they are written anew, and what is lost later is rebuilt.
+// TestWrongWordOfChunksIsNotForEver: a client falsely reports every chunk of a
+// stripe as missing. All exist: they are written again, and chunks lost later are
+// rebuilt.
 func TestWrongWordOfChunksIsNotForEver(t *testing.T) {
 	var slow atomic.Bool
 	rule := func(_ string, op vfs.Op) error {
@@ -167,7 +168,7 @@ func TestWrongWordOfChunksIsNotForEver(t *testing.T) {
 		go func() { read <- w.readsUntil(ctx, "/f") }()
 		w.sound()
 		stop()
-		require.NoError(t, <-read, "it was readable, and is not while it is written anew")
+		require.NoError(t, <-read, "it was readable, and is not while it is rewritten")
 		w.readAll()
 
 		now := w.stripe("/f")
@@ -183,9 +184,10 @@ func TestWrongWordOfChunksIsNotForEver(t *testing.T) {
 	})
 }
 
-// TestLostStripeWaits: where no chunk that may be readable is, the stripe stays as it is,
-// and is called lost. It is tried less and less often, nothing is said to be repaired, and
-// all else goes on. A host that comes back with what it takes is not waited for.
+// TestLostStripeWaits: if no readable chunk may exist, the stripe stays as it is,
+// and is reported as lost. Repairs are tried less and less often, nothing is
+// reported as repaired, and all other work continues. The repair does not wait for
+// a host that comes back with the needed chunks.
 func TestLostStripeWaits(t *testing.T) {
 	for _, byHand := range []bool{false, true} {
 		name := map[bool]string{false: "its host was silent", true: "a person took it out"}[byHand]

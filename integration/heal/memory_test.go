@@ -21,10 +21,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stall holds back what chunkservers write to their segments.
+// stall blocks writes of chunkservers to their segments.
 type stall struct {
 	mu    sync.Mutex
-	nodes map[string]chan struct{} // closed when the node's writes go on
+	nodes map[string]chan struct{} // closed when the node's writes continue
 }
 
 func (s *stall) rule(node string, op vfs.Op) error {
@@ -77,7 +77,7 @@ func (w *world) level(name string) moraine.Level {
 	return moraine.Level(a.Level)
 }
 
-// lost names what is lost: path: [offset length]...
+// lost names the lost ranges: path: [offset length]...
 func (w *world) lost() (out []string) {
 	w.t.Helper()
 	for _, f := range w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ListLost{ListLost: &wire.ListLost{}}}).GetLost().GetFiles() {
@@ -97,17 +97,18 @@ func noise(seed byte, n int) []byte {
 	return b
 }
 
-// TestMemoryLevelFaults: what was acknowledged at level memory survives that as many
-// hosts are killed before they had written anything as the scheme survives the loss of,
-// and is healed; with one more it is lost, said so by name, and no byte of it is served.
+// TestMemoryLevelFaults: data acknowledged at level memory survives the kill of as
+// many hosts, before they have written anything, as the scheme permits, and is
+// repaired. With one more it is lost, reported by name, and no byte of it is
+// served.
 func TestMemoryLevelFaults(t *testing.T) {
 	all := []string{"n1", "n2", "n3", "n4", "n5", "n6"}
 	for _, row := range []struct {
 		name  string
-		end   func(w *world, nodes []string) // of those whose devices had nothing yet
+		end   func(w *world, nodes []string) // hosts whose devices had nothing yet
 		nodes []string
 		lost  bool
-		spare int // more hosts
+		spare int // additional hosts
 	}{
 		{"nobody fails", func(*world, []string) {}, nil, false, 0},
 		{"one is killed", killed, all[:1], false, 0},
@@ -116,7 +117,7 @@ func TestMemoryLevelFaults(t *testing.T) {
 		{"m+1 are killed", killed, all[:3], true, 0},
 		{"all are killed", killed, all, true, 0},
 		{"m+1 lose their power", cut, all[:3], true, 0},
-		{"all are told to end", stopped, all, false, 0},
+		{"all are terminated", stopped, all, false, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := &stall{nodes: map[string]chan struct{}{}}
@@ -132,10 +133,11 @@ func TestMemoryLevelFaults(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					require.Equal(t, moraine.Memory, w.level("/saved"), "a file is at nvme that devices do not have")
 				}
-				if row.name == "all are told to end" {
-					s.end() // an end waits for what is dirty
+				if row.name == "all are terminated" {
+					s.end() // a shutdown waits for dirty chunks
 				}
-				// Who is killed leaves the disk as it is then, and what waits goes nowhere.
+				// A killed server leaves the disk as it is then, and blocked writes
+				// go nowhere.
 				time.AfterFunc(time.Second, s.end)
 				row.end(w, row.nodes)
 				s.end()
@@ -187,8 +189,8 @@ func (w *world) again(nodes []string) {
 	require.NoError(w.t, w.WaitReady(w.ctx))
 }
 
-// holdLost reads a lost file piece by piece: right bytes, or an error, and of what is
-// named lost never any.
+// holdLost reads a lost file piece by piece: each read returns right bytes or an
+// error, and always an error in the ranges reported as lost.
 func (w *world) holdLost(name string) {
 	w.t.Helper()
 	want := w.files[name]
@@ -216,8 +218,9 @@ func (w *world) inode(name string) moraine.InodeID {
 	return moraine.InodeID(a.Inode)
 }
 
-// TestMemoryLevelRepliesLost: each request by which a file comes from memory to nvme is
-// carried out and its answer lost, or never arrives, and it comes there all the same.
+// TestMemoryLevelRepliesLost: each request that takes a file from memory to nvme
+// takes effect and its answer is lost, or it never arrives. The file reaches nvme
+// nevertheless.
 func TestMemoryLevelRepliesLost(t *testing.T) {
 	for _, arrives := range []bool{false, true} {
 		t.Run(fmt.Sprint("arrives=", arrives), func(t *testing.T) {
@@ -258,8 +261,8 @@ func TestMemoryLevelRepliesLost(t *testing.T) {
 	}
 }
 
-// TestSyncWaitsForTheDevices: what a handle flushed at level memory is on the devices
-// when its Sync returns.
+// TestSyncWaitsForTheDevices: when a handle's Sync returns, its bytes flushed at
+// level memory are on the devices.
 func TestSyncWaitsForTheDevices(t *testing.T) {
 	s := &stall{nodes: map[string]chan struct{}{}}
 	inWorld(t, incluster.Options{Chunkservers: 6, Rule: s.rule}, func(w *world) {

@@ -17,8 +17,7 @@ const (
 	paused = wire.RebalanceState_REBALANCE_STATE_PAUSED
 )
 
-// moves counts the chunks of the moves that there were, and of those those that were not
-// wholly done.
+// moves counts the chunks of all moves, and those of moves that did not complete.
 func (w *world) moves() (chunks, failed uint64) {
 	w.t.Helper()
 	for after := uint64(0); ; {
@@ -38,7 +37,7 @@ func (w *world) moves() (chunks, failed uint64) {
 	}
 }
 
-// held is what all devices hold, and each.
+// held is what all devices hold together, and each.
 func (w *world) held() (chunks uint64, each map[string]*wire.Device) {
 	w.t.Helper()
 	each = map[string]*wire.Device{}
@@ -51,22 +50,22 @@ func (w *world) held() (chunks uint64, each map[string]*wire.Device) {
 
 func (w *world) rebalanced() *wire.Rebalance { return w.cluster().GetRebalance() }
 
-// settled waits until devices are filled evenly and what was moved is deleted where it
-// was.
+// settled waits until devices are filled evenly and moved chunks are deleted at
+// their old place.
 func (w *world) settled() {
 	w.t.Helper()
 	w.until("devices are filled evenly, and what was moved is deleted", func() bool {
 		c := w.cluster()
 		return c.GetRebalance().GetState() == even && c.PendingBytes == 0
 	})
-	time.Sleep(10 * time.Second) // heartbeats tell of it
+	time.Sleep(10 * time.Second) // heartbeats report it
 }
 
-// TestAddedChunkserverIsFilled: a chunkserver that joins a cluster with files gets its
-// share of their chunks, by itself, while the leader, a mover and a server that gives
-// chunks are killed. In the end each device is within the band of the mean, every byte
-// reads right, as many hosts may be lost as before, nothing is leaked, and no chunk was
-// moved to and fro.
+// TestAddedChunkserverIsFilled: a chunkserver that joins a cluster with files gets
+// its share of their chunks automatically, while the leader, a mover and a server
+// that loses chunks are killed. In the end each device is within the band of the
+// mean, every byte reads right, as many hosts may be lost as before, nothing is
+// leaked, and no chunk was moved to and fro.
 func TestAddedChunkserverIsFilled(t *testing.T) {
 	inWorld(t, incluster.Options{CapacityBytes: 32 << 20}, func(w *world) {
 		w.write(60)

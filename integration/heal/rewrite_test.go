@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// overwrite writes over a part of a file, durably.
+// overwrite overwrites a part of a file, durably.
 func (w *world) overwrite(name string, off, n int) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
@@ -36,10 +36,10 @@ func (w *world) used() (bytes uint64) {
 	return bytes
 }
 
-// TestMostlyDeadStripesGiveTheirSpaceBack: files are written over but for their edges, so
-// that nothing dies wholly, and the space of what was written over comes back by itself,
-// while the leader and a mover are killed. Every byte reads right, nothing is leaked, as
-// many hosts may be lost as before, and then nothing is rewritten any more.
+// TestMostlyDeadStripesGiveTheirSpaceBack: files are overwritten except for their
+// edges, so that no stripe dies wholly. The space of the overwritten bytes returns
+// automatically, while the leader and a mover are killed. Every byte reads right,
+// nothing is leaked, as many hosts may be lost as before, and the rewrites end.
 func TestMostlyDeadStripesGiveTheirSpaceBack(t *testing.T) {
 	inWorld(t, incluster.Options{RewriteEvery: 30 * time.Second}, func(w *world) {
 		w.write(24)
@@ -48,7 +48,7 @@ func TestMostlyDeadStripesGiveTheirSpaceBack(t *testing.T) {
 		for name, data := range w.files {
 			w.overwrite(name, 20_000, len(data)-40_000)
 		}
-		time.Sleep(10 * time.Second) // heartbeats tell of it
+		time.Sleep(10 * time.Second) // heartbeats report it
 		worn := w.used()
 		require.Greater(t, worn, fresh+fresh/2, "what was written over is there still")
 		chosen := func() uint64 { return w.cluster().GetRewriting().GetChosenStripes() }

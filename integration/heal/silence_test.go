@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestHostThatDiesWhileDrained: what it held is rebuilt, though there is no host to spare.
-// Where too few chunks are left for that, those on it are what others are made from as
-// soon as it is back, and it is emptied to the end.
+// TestHostThatDiesWhileDrained: its chunks are rebuilt, though there is no spare
+// host. If too few chunks are left for that, its own chunks are the source as soon
+// as it is back, and it is emptied to the end.
 func TestHostThatDiesWhileDrained(t *testing.T) {
 	const outState, drainingState = wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_DRAINING
 	inWorld(t, incluster.Options{Chunkservers: 6, RepairGrace: time.Minute}, func(w *world) {
@@ -27,7 +27,7 @@ func TestHostThatDiesWhileDrained(t *testing.T) {
 		set("n3", drainingState)
 		w.Kill("n3")
 		until("n3", outState)
-		w.until("what it held is rebuilt", empty)
+		w.until("its chunks are rebuilt", empty)
 		w.Kill("n5") // none has more than two chunks of a stripe
 		w.readAll()
 		require.NoError(t, w.Restart("n3", "n5"))
@@ -35,7 +35,7 @@ func TestHostThatDiesWhileDrained(t *testing.T) {
 		set("n3", wire.DeviceState_DEVICE_STATE_IN)
 		w.sound()
 
-		// Three of six die: nothing can be rebuilt of the others.
+		// Three of six die: nothing can be rebuilt from the others.
 		set("n3", drainingState)
 		w.Kill("n3", "n4", "n5")
 		for _, dead := range []string{"n3", "n4", "n5"} {
@@ -47,7 +47,7 @@ func TestHostThatDiesWhileDrained(t *testing.T) {
 		})
 		require.NoError(t, w.Restart("n3"))
 		until("n3", drainingState)
-		w.until("what was on the others is made anew", func() bool { return w.cluster().Waits.GetLostDevice() == 0 && w.cluster().Waits.GetLost() == 0 })
+		w.until("the chunks of the others are rebuilt", func() bool { return w.cluster().Waits.GetLostDevice() == 0 && w.cluster().Waits.GetLost() == 0 })
 		w.readAll()
 		_, err := w.AddChunkserver()
 		require.NoError(t, err)

@@ -15,7 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// background adds up what movers got of all chunkservers but one, by the bound they passed.
+// background adds up what movers got from all chunkservers but one, by the limit
+// they passed.
 func (w *world) background(but, bound string) (bytes float64) {
 	w.t.Helper()
 	for _, id := range []string{"n1", "n2", "n3", "n4", "n5"} {
@@ -33,8 +34,8 @@ func counted(t *testing.T, c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// TestUrgentRepairsPassNoShare: while clients read, the repair of stripes that have no
-// redundancy left passes no bound of its share, and the repair of others does.
+// TestUrgentRepairsPassNoShare: while clients read, the repair of stripes without
+// redundancy left passes no limit of its share, and the repair of others does.
 func TestUrgentRepairsPassNoShare(t *testing.T) {
 	for scheme, urgent := range map[moraine.Scheme]bool{{K: 2, M: 1}: true, {K: 2, M: 2}: false} {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestUrgentRepairsPassNoShare(t *testing.T) {
 				defer stop()
 				reading.Go(func() { w.readOften(ctx) })
 				w.Kill("n5")
-				w.until("the host is given up", func() bool {
+				w.until("the host is declared dead", func() bool {
 					return w.host("n5").Devices[0].State == wire.DeviceState_DEVICE_STATE_OUT
 				})
 				w.sound()

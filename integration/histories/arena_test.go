@@ -12,18 +12,18 @@ import (
 )
 
 // An arena is two directories of three names each, whose operations touch nothing
-// else: a history is checked one arena at a time. Its state is what each of the six
-// names (slots) stands for, and, of a directory that is there, each of its two names
-// (children, which are no directories); names of one file share a node. Nodes are never
-// changed.
+// else: a history is checked one arena at a time. Its state is the node of each of
+// the six names (slots) and, for an existing directory, the node of each of its two
+// names (children, which are no directories). Names of one file share a node. Nodes
+// are immutable.
 type arena struct {
-	at     [places]*node // the slots, and then the children of what each slot has
-	doomed []uint64      // directories that were removed with what was in them, in order
+	at     [places]*node // the slots, and then the children of each slot
+	doomed []uint64      // directories that were removed with their contents, in order
 	kept   []keep        // by inode number
 }
 
-// keep is a file that has no name any more, and that a client's session keeps. It dies
-// with the session, of which the model knows only that none ends in peace.
+// keep is a file without a name that a client's session keeps. It dies with the
+// session; the model knows only that no session ends while nothing fails.
 type keep struct {
 	n  *node
 	by int
@@ -44,7 +44,7 @@ var (
 
 // node is a file, a symbolic link, or a directory.
 type node struct {
-	id     uint64 // 0: made by an operation whose answer nobody saw, and not seen since
+	id     uint64 // 0: made by an operation with an unknown answer, and not seen since
 	dir    bool
 	mode   uint32
 	owner  owner
@@ -54,16 +54,16 @@ type node struct {
 	marked bool   // it has user.x
 }
 
-// owner is whose an inode is: root's, at first.
+// owner is the owner of an inode: root at first.
 type owner struct{ uid, gid uint32 }
 
-// cell is what a byte of a file is made of; the zero cell is a hole.
+// cell is the contents of a unit of a file; the zero cell is a hole.
 type cell struct {
 	stripe uint64
 	at     uint64
 }
 
-// verb is what an operation does.
+// verb is the kind of an operation.
 type verb int
 
 const (
@@ -99,10 +99,10 @@ var verbNames = [verbs]string{"create", "mkdir", "lookup", "stat", "readdir", "r
 type input struct {
 	verb       verb
 	slot, to   int    // of a name
-	in, toIn   uint64 // the directory that it is in, of which it is a child; 0: of the arena
-	id, source uint64 // of an inode; of save: the file without a name, and what it is a clone of, if anything
+	in, toIn   uint64 // the directory whose child it is; 0: one of the arena
+	id, source uint64 // of an inode; of save: the file without a name, and its clone source, if any
 	second     uint64 // of concat: the other source
-	consume    uint64 // of concat: a directory that goes; 0: none
+	consume    uint64 // of concat: a directory that is consumed; 0: none
 	dir        int
 	byPath     bool // of lookup
 	exclusive  bool
@@ -110,9 +110,9 @@ type input struct {
 	exchange   bool
 	mode       uint32
 	owner      owner
-	owns       wire.SetAttrField // of chown: which of the owner is set
+	owns       wire.SetAttrField // of chown: which part of the owner is set
 	size       int
-	value      string // of setxattr; of symlink what it stands for
+	value      string // of setxattr; of symlink its target
 	create     bool   // of setxattr
 	replace    bool   // of setxattr, and of save
 	remove     bool
@@ -120,14 +120,14 @@ type input struct {
 	offset     int
 	stripe     uint64
 	length     int
-	keep       bool // of unlink, rename and save: a file whose last name goes is kept
+	keep       bool // of unlink, rename and save: a file that loses its last name is kept
 	by         int  // the client
 	calm       bool // no session ends
 }
 
-// output is what an operation was answered.
+// output is the answer to an operation.
 type output struct {
-	unknown bool   // no answer, or one that says nothing
+	unknown bool   // no answer, or an uninformative one
 	err     string // "" for success
 	id      uint64
 	dir     bool
@@ -142,7 +142,7 @@ type output struct {
 	name    string   // of an entry
 }
 
-// The errors that an answer may have; any other says nothing.
+// The informative errors of an answer.
 const (
 	notFound   = "not found"
 	exists     = "already exists"
@@ -211,7 +211,7 @@ func (a arena) find(id uint64) *node {
 	return nil
 }
 
-// swap has every name of one node stand for another.
+// swap makes every name of one node mean another.
 func (a arena) swap(old, new *node) arena {
 	for i := range a.at {
 		if a.at[i] == old {
@@ -236,7 +236,7 @@ func (a arena) links(n *node) (count uint32) {
 	return count
 }
 
-// children are the places of those of what a slot has.
+// children are the places of a slot's children.
 func (a *arena) children(slot int) []*node {
 	first := slots + slot*kidsOfDir
 	return a.at[first : first+kidsOfDir]
@@ -247,8 +247,8 @@ func (a arena) full(i int) bool {
 	return i < slots && slices.ContainsFunc(a.children(i), func(n *node) bool { return n != nil })
 }
 
-// place returns where a name is: slot of the arena, or a child of a directory; -1 where
-// that is not there.
+// place returns the place of a name: a slot of the arena, or a child of a
+// directory; -1 if that does not exist.
 func (a arena) place(dir uint64, slot int) int {
 	if dir == 0 {
 		return slot
@@ -261,8 +261,8 @@ func (a arena) place(dir uint64, slot int) int {
 	return -1
 }
 
-// without is the state in which a place has nothing. A directory goes with what is in
-// it; the service goes on to know it, for a while, by its number.
+// without is the state with a place emptied. A directory takes its contents with
+// it; the service still knows it by its number for a while.
 func (a arena) without(i int) arena {
 	if id := a.at[i].id; a.full(i) && id != 0 {
 		n, _ := slices.BinarySearch(a.doomed, id)
@@ -275,8 +275,8 @@ func (a arena) without(i int) arena {
 	return a
 }
 
-// keeping is the state in which a client keeps what is at place i, if this is its last
-// name. What is in a directory of the arena nobody asks for by its number.
+// keeping is the state in which a client keeps the node at place i, if this is its
+// last name. No operation uses the children of an arena's directory by number.
 func (a arena) keeping(i, by int) arena {
 	n := a.at[i]
 	if i >= slots || n.dir || n.id == 0 || a.links(n) > 1 {
@@ -287,7 +287,7 @@ func (a arena) keeping(i, by int) arena {
 	return a
 }
 
-// held returns a file that is kept, and by whom; nil if there is none.
+// held returns a file that is kept, and its holder; nil if there is none.
 func (a arena) held(id uint64) (n *node, by int) {
 	for _, k := range a.kept {
 		if k.n.id == id {
@@ -297,15 +297,15 @@ func (a arena) held(id uint64) (n *node, by int) {
 	return nil, 0
 }
 
-// let is the state in which a file is not kept any more.
+// let is the state in which a file is no longer kept.
 func (a arena) let(n *node) arena {
 	a.kept = slices.DeleteFunc(slices.Clone(a.kept), func(k keep) bool { return k.n == n })
 	return a
 }
 
-// isDoomed reports whether a directory was removed with what was in it. Nothing can be
-// made in it, or given its name; of what the service answers of it and of what was in
-// it, until all of it is gone, the model knows nothing.
+// isDoomed reports whether a directory was removed with its contents. Nothing can
+// be made in it, or get its name. Until all of it is gone, the model makes no claim
+// about the service's answers for it and its contents.
 func (a arena) isDoomed(dir uint64) bool { return slices.Contains(a.doomed, dir) }
 
 // is reports whether n may be the inode id, and returns the state in which it is.

@@ -15,9 +15,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// counts is how often each verb succeeded, in some histories; how often on a child of a
-// directory; and how often a directory was not removed, or replaced, because it had any, and how often a file was
-// described that had no name.
+// counts is how often, in some histories, each verb succeeded, how often on a child
+// of a directory, how often a directory was not removed or replaced because it had
+// children, and how often a file without a name was described.
 type counts struct {
 	all, inside [verbs]int
 	full, kept  int
@@ -44,8 +44,8 @@ func (c *counts) add(h *history) {
 	}
 }
 
-// leastOfVerb says that one operation of so many, or more, is one of each verb that
-// succeeded: else the histories show nothing of it.
+// leastOfVerb: at least one operation in so many must be a success of each verb.
+// Otherwise the histories do not test it.
 const leastOfVerb = 20_000
 
 func (c *counts) require(t *testing.T, ops int) {
@@ -91,7 +91,7 @@ func (s namesFirst) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	return s.service.Meta(ctx, rest)
 }
 
-// replacesAll is the mutant of saves that replaces what was not to be replaced.
+// replacesAll is the mutant of saves that replaces what must not be replaced.
 type replacesAll struct{ service }
 
 // Meta implements service.
@@ -104,8 +104,8 @@ func (s replacesAll) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Met
 	return s.service.Meta(ctx, req)
 }
 
-// oldTargets is the mutant of symbolic links: a look-up answers what the first link of
-// that name, in whichever directory, stood for.
+// oldTargets is the mutant of symbolic links: a look-up returns the target of the
+// first link of that name, in any directory.
 type oldTargets struct {
 	service
 	seen map[string]string
@@ -126,8 +126,8 @@ func (s oldTargets) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	return resp, nil
 }
 
-// partsStay is the mutant of concatenations: the directory that goes with one goes
-// after it.
+// partsStay is the mutant of concatenations: the consumed directory is removed
+// after the concatenation.
 type partsStay struct{ service }
 
 // Meta implements service.
@@ -160,7 +160,8 @@ func (s partsStay) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	return resp, nil
 }
 
-// fileByFile is the mutant of removed trees: what is in one goes before it.
+// fileByFile is the mutant of removed trees: the contents of a tree are removed
+// before it.
 type fileByFile struct{ service }
 
 // Meta implements service.
@@ -179,7 +180,7 @@ func (s fileByFile) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	return s.service.Meta(ctx, req)
 }
 
-// removesFull is the mutant of removals that takes a directory with what is in it.
+// removesFull is the mutant of removals that removes a directory with its contents.
 type removesFull struct{ service }
 
 // Meta implements service.
@@ -191,7 +192,7 @@ func (s removesFull) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Met
 	return resp, err
 }
 
-// keepsNothing is the mutant of removals that lets a file die that is to be kept.
+// keepsNothing is the mutant of removals that lets a file die that must be kept.
 type keepsNothing struct{ service }
 
 // Meta implements service.
@@ -202,7 +203,8 @@ func (s keepsNothing) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.Me
 	return s.service.Meta(ctx, req)
 }
 
-// halfOwned is the mutant of changes of owners: one of a user and a group is set in two steps.
+// halfOwned is the mutant of changes of owners: it sets user and group in two
+// steps.
 type halfOwned struct{ service }
 
 // Meta implements service.
@@ -221,9 +223,9 @@ func (s halfOwned) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	return s.service.Meta(ctx, req)
 }
 
-// TestBrokenServicesAreCaught holds the checker against a service that does one
-// operation otherwise than it promises: it finds each out in one of a few histories
-// in which nothing else goes wrong.
+// TestBrokenServicesAreCaught runs the checker on a service that breaks the promise
+// of one operation. It detects each in one of a few histories in which nothing else
+// fails.
 func TestBrokenServicesAreCaught(t *testing.T) {
 	runs, first := testseed.Sample(t, 3), testseed.From(t, 1)
 	for name, mutant := range map[string]func(service) service{

@@ -17,11 +17,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cacheEntries bounds the caches of those clients that have one.
+// cacheEntries limits the caches of the clients that have one.
 const cacheEntries = 1000
 
-// serve carries an operation out: with a cache those that it may answer through
-// what asks it, all others as requests.
+// serve performs an operation. With a cache, operations that the cache may answer
+// use the client's methods; all others are requests.
 func (w *worker) serve(ctx context.Context, p *playground, in input) (*wire.MetaResponse, error) {
 	if w.cache == nil {
 		return w.meta.Meta(ctx, request(p, in, w.devices))
@@ -64,14 +64,14 @@ func listing(ctx context.Context, c *client.Client, dir moraine.InodeID) (*wire.
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: r}}, nil
 }
 
-// tooLong is the mutant that only clients which nobody reaches give away.
+// tooLong is the mutant that only disconnected clients reveal.
 const tooLong = "a client that trusts its leases for too long"
 
-// Mutants of leases. In each a holder of leases lets a change be known that it goes
-// on to contradict, as it would under a broken server or client.
+// Mutants of leases. In each a holder of leases acknowledges a change that it
+// continues to contradict, as under a broken server or client.
 var leaseMutants = map[string]incluster.Requests{
-	// A leader that does not wait until a recall has been carried out: the recall is
-	// acknowledged before the client hears of it.
+	// A leader that does not wait until a recall is carried out: the recall is
+	// acknowledged before the client receives it.
 	"a leader that does not wait for recalls": func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		resp, err := m.Do(ctx, req)
 		if l := resp.GetLeases(); err == nil && len(l.GetRecalls()) > 0 {
@@ -92,8 +92,8 @@ var leaseMutants = map[string]incluster.Requests{
 		}
 		return resp, err
 	},
-	// A client that says that it has begun anew, and trusts what it held before as
-	// well: of what it is to drop it drops nothing.
+	// A client that reports a fresh start, and still trusts its earlier leases: it
+	// drops nothing of what it must drop.
 	"a client that keeps what it was to drop": func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		resp, err := m.Do(ctx, req)
 		if l := resp.GetLeases(); err == nil && req.GetLeases().GetBegin() {
@@ -105,9 +105,9 @@ var leaseMutants = map[string]incluster.Requests{
 	},
 }
 
-// TestBrokenLeasesAreCaught holds the checker against leases that are broken in one
-// place: it finds each out in one of a few histories. What the shipped servers and
-// clients do with the same choices is held by TestEverythingIsLinearizable.
+// TestBrokenLeasesAreCaught runs the checker on leases that are broken in one
+// place. It detects each in one of a few histories. TestEverythingIsLinearizable
+// runs the shipped servers and clients with the same choices.
 func TestBrokenLeasesAreCaught(t *testing.T) {
 	runs, first, most := testseed.Sample(t, 3), testseed.From(t, 1), uint64(testseed.Of(40, 200))
 	for name, mutant := range leaseMutants {
@@ -127,7 +127,8 @@ func TestBrokenLeasesAreCaught(t *testing.T) {
 	}
 }
 
-// TestCachesAnswerInHistories holds that the histories do have answers from caches.
+// TestCachesAnswerInHistories checks that the histories do have answers from
+// caches.
 func TestCachesAnswerInHistories(t *testing.T) {
 	seed := testseed.First(t)
 	out := playOne(t, options{seed: seed, clients: 8, cached: 8, arenas: 4, lasts: 5 * time.Second, calm: true})
@@ -137,7 +138,7 @@ func TestCachesAnswerInHistories(t *testing.T) {
 	t.Logf("%d operations, %d answers from caches", out.ops, out.hits)
 }
 
-// sleepClient stops the process of a client: time goes on without it.
+// sleepClient stops the process of a client: time continues without it.
 func (n *nemesis) sleepClient(string) error {
 	c := n.rng.IntN(len(n.clients))
 	n.note("%s sleeps", n.clients[c])
@@ -145,7 +146,7 @@ func (n *nemesis) sleepClient(string) error {
 	return nil
 }
 
-// suspend stops the machine of a client: its monotonic clock stands still, too.
+// suspend suspends the machine of a client: its monotonic clock stands still, too.
 func (n *nemesis) suspend(string) error {
 	c := n.rng.IntN(len(n.clients))
 	n.note("%s is suspended", n.clients[c])
@@ -158,10 +159,10 @@ func (n *nemesis) suspend(string) error {
 	return nil
 }
 
-// cutClient takes a client off the network, in both directions or in one.
+// cutClient disconnects a client, in both directions or in one.
 func (n *nemesis) cutClient(string) error {
 	c := n.clients[n.rng.IntN(len(n.clients))]
-	if n.cuts { // one that only looks: of what it asks no outcome is unknown
+	if n.cuts { // a read-only one: none of its requests has an unknown outcome
 		c = n.clients[2*n.rng.IntN(2)]
 	}
 	how := n.rng.IntN(3)
@@ -188,5 +189,5 @@ func (n *nemesis) wake() {
 	}
 }
 
-// clientName is what the i-th client is called.
+// clientName is the name of the i-th client.
 func clientName(i int) string { return fmt.Sprint("c", i+1) }

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// TestNothingIsUnknownInPeace holds the model against a cluster on which nothing
-// goes wrong: every operation is answered, as the model says.
+// TestNothingIsUnknownInPeace compares the model with a cluster without faults:
+// every operation is answered, as the model says.
 func TestNothingIsUnknownInPeace(t *testing.T) {
 	seed := testseed.First(t)
 	out := playOne(t, options{seed: seed, clients: 8, cached: 4, arenas: 4, lasts: 3 * time.Second, calm: true})

@@ -17,18 +17,18 @@ import (
 )
 
 // Histories with clients that have exclusive leases, and answer creates before the
-// service has heard of them. What such a client had made and not sent is not there
-// for others once it could not be reached for the term of its leases: that is its
-// promise (docs/semantics/leases.md), and no order explains it. So nothing happens to the
-// clients of these, and what happens to servers is over before the term is.
+// service knows of them. If such a client is disconnected for the term of its
+// leases, its unsent files do not exist for others. That is its promise
+// (docs/semantics/leases.md), and no order explains it. So these histories have no
+// faults of clients, and faults of servers are shorter than the term.
 
 // exclusively is a history of that kind.
 func exclusively(seed uint64, calm bool) options {
 	return options{seed: seed, clients: 6, cached: 6, alone: 6, arenas: 6, lasts: 15 * time.Second, calm: calm, servers: !calm}
 }
 
-// leastMade says that one operation of so many, or more, is a file that was made
-// under an exclusive lease: else the histories show nothing of them.
+// leastMade: at least one operation in so many must make a file under an exclusive
+// lease. Otherwise the histories do not test them.
 const leastMade = 40
 
 func TestExclusiveLeasesAreLinearizable(t *testing.T) {
@@ -48,8 +48,8 @@ func TestExclusiveLeasesAreLinearizable(t *testing.T) {
 	t.Logf("%d operations, %d files made under exclusive leases", ops, made)
 }
 
-// holdsUnseen is the mutant of exclusive leases: a server whose reads do not see that
-// somebody has one, and so do not wait for him.
+// holdsUnseen is the mutant of exclusive leases: a server whose reads do not see a
+// lease, and so do not wait for its holder.
 type holdsUnseen struct{ metadata.Store }
 
 // View implements metadata.Store.
@@ -59,7 +59,7 @@ func (s holdsUnseen) View(fn func(r state.Reader, applied uint64) error) error {
 
 type withoutHolds struct{ state.Reader }
 
-// tabHold is the table of exclusive leases, as docs/formats/metadata-keys.md has it.
+// tabHold is the table of exclusive leases of docs/formats/metadata-keys.md.
 const tabHold = 0x15
 
 func (r withoutHolds) Get(key []byte) ([]byte, bool, error) {
@@ -69,8 +69,8 @@ func (r withoutHolds) Get(key []byte) ([]byte, bool, error) {
 	return r.Reader.Get(key)
 }
 
-// givesBackFirst is the mutant of a holder: it gives a directory back, and goes on to
-// tell of files that it had made there.
+// givesBackFirst is the mutant of a holder: it returns a directory, and then still
+// sends files that it had made there.
 func givesBackFirst(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	all := req.GetBatch().GetRequests()
 	if len(all) < 2 || all[len(all)-1].GetEndHold() == nil {
@@ -91,8 +91,8 @@ func givesBackFirst(ctx context.Context, m transport.Metadata, req *wire.MetaReq
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: &wire.BatchReply{Responses: append(made, end...)}}}, err
 }
 
-// answersEarly is the mutant of the service's batches: they are answered before they
-// are applied.
+// answersEarly is the mutant of the service's batches: they are answered before
+// they are applied.
 func answersEarly(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	all := req.GetBatch().GetRequests()
 	if len(all) == 0 || all[len(all)-1].GetEndHold() != nil {
@@ -109,8 +109,8 @@ func answersEarly(ctx context.Context, m transport.Metadata, req *wire.MetaReque
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: &wire.BatchReply{Responses: early}}}, nil
 }
 
-// TestBrokenExclusiveLeasesAreCaught holds the checker against exclusive leases that
-// are broken in one place: it finds each out in one of a few histories.
+// TestBrokenExclusiveLeasesAreCaught runs the checker on exclusive leases that are
+// broken in one place. It detects each in one of a few histories.
 func TestBrokenExclusiveLeasesAreCaught(t *testing.T) {
 	runs, first, most := testseed.Sample(t, 3), testseed.From(t, 1), uint64(testseed.Of(40, 200))
 	for name, mutant := range map[string]func(o *options){

@@ -17,20 +17,20 @@ import (
 	"github.com/morainefs/moraine/transport/memnet"
 )
 
-// nemesis makes everything go wrong that a cluster must stand, one thing after the
-// other, and puts it right again.
+// nemesis injects every fault that a cluster must survive, one after the other, and
+// ends it again.
 type nemesis struct {
 	rng     *rand.Rand
 	c       *incluster.Cluster
 	clients []string
-	hangs   bool // disks do
-	deposes bool // nothing goes wrong but leaders that do not notice that they are none
-	cuts    bool // nothing goes wrong but that clients are cut off
-	servers bool // nothing goes wrong but that servers die, one at a time
+	hangs   bool // disks hang
+	deposes bool // only leaders that do not notice that they are deposed
+	cuts    bool // only disconnected clients
+	servers bool // only servers that die, one at a time
 	disks   stall
 	clocks  clocks
 	naps    []*incluster.Nap // of the clients
-	wakes   []func()         // end what sleeps
+	wakes   []func()         // end the sleeps
 	cached  bool             // some clients have caches
 	did     []string
 }
@@ -38,7 +38,7 @@ type nemesis struct {
 // servers of a history.
 var servers = []string{"m1", "m2", "m3"}
 
-// run goes on until ctx ends, and leaves everything whole.
+// run continues until ctx ends, and leaves everything whole.
 func (n *nemesis) run(ctx context.Context) error {
 	faults := []func(victim string) error{n.isolate, n.split, n.oneWay, n.kill, n.powerCut, n.setClocks, n.loseMessages, n.handOver}
 	if n.hangs {
@@ -85,7 +85,7 @@ func (n *nemesis) note(format string, args ...any) {
 	n.did = append(n.did, fmt.Sprintf(format, args...))
 }
 
-// heal ends every fault; servers that are down are started.
+// heal ends every fault, and restarts servers that are down.
 func (n *nemesis) heal() error {
 	n.wake()
 	n.disks.release()
@@ -94,15 +94,15 @@ func (n *nemesis) heal() error {
 	return n.c.Restart()
 }
 
-// isolate takes a server off the network.
+// isolate disconnects a server.
 func (n *nemesis) isolate(victim string) error {
 	n.note("isolate %s", victim)
 	n.c.Net.Isolate(victim)
 	return nil
 }
 
-// split cuts a server off from the others; some clients reach only it, some all
-// but it.
+// split disconnects a server from the others; some clients reach only it, some all
+// others.
 func (n *nemesis) split(victim string) error {
 	n.note("split %s", victim)
 	for _, s := range servers {
@@ -125,9 +125,9 @@ func (n *nemesis) split(victim string) error {
 	return nil
 }
 
-// splitHung is a split whose victim, if it leads, cannot step down: what steps
-// down waits for its disk, as a process waits that is stopped. The rest of it goes
-// on, and answers whoever reaches it.
+// splitHung is a split whose victim, if it leads, cannot step down: stepping down
+// waits for its disk, as in a stopped process. The rest of the server continues,
+// and answers its callers.
 func (n *nemesis) splitHung(victim string) error {
 	n.note("hang, then")
 	n.disks.hold(victim)
@@ -135,7 +135,7 @@ func (n *nemesis) splitHung(victim string) error {
 	return n.split(victim)
 }
 
-// oneWay lets a server be heard by nobody, or hear nobody.
+// oneWay makes a server unable to send, or unable to receive.
 func (n *nemesis) oneWay(victim string) error {
 	deaf := n.rng.IntN(2) == 0
 	n.note("one way %s, deaf %v", victim, deaf)
@@ -186,16 +186,16 @@ func (n *nemesis) loseMessages(string) error {
 	return nil
 }
 
-// handOver has a server end as a signal ends it, so that it hands over.
+// handOver ends a server with a signal, so that it hands over.
 func (n *nemesis) handOver(victim string) error {
 	n.note("restart %s", victim)
 	n.c.StopNode(victim)
 	return nil
 }
 
-// stall holds the appends to the logs of servers whose disks hang. Nothing else is
-// held: what waits for a mutex meanwhile would stop the clock of the bubble. For
-// the same reason no snapshot is taken, and no log cut off, in such a history.
+// stall blocks the appends to the logs of servers whose disks hang. Nothing else is
+// blocked: a wait for a mutex would stop the clock of the bubble. For the same
+// reason such a history takes no snapshot and truncates no log.
 type stall struct {
 	mu   sync.Mutex
 	held map[string]chan struct{}
@@ -232,15 +232,15 @@ func (s *stall) release() {
 	}
 }
 
-// clocks are those of machines, whose hands can be moved.
+// clocks are those of machines, whose wall clocks can be set.
 type clocks struct {
 	worse map[string]*wallClock
 	own   map[string]*clocktest.Hands
 }
 
-// newClocks makes the clocks of a history. Where some clients have caches they are
-// those of real machines, by whose monotonic readings leases run out. Else the
-// servers' are worse.
+// newClocks makes the clocks of a history. If some clients have caches they are
+// like those of real machines, by whose monotonic readings leases expire. Otherwise
+// the servers' clocks are worse.
 func newClocks(cached bool) clocks {
 	c := clocks{worse: map[string]*wallClock{}, own: map[string]*clocktest.Hands{}}
 	for _, s := range servers {
@@ -281,8 +281,8 @@ func (c clocks) set(node string, ahead time.Duration) {
 	}
 }
 
-// wallClock is a clock that is ahead. What it says of the past moves with it,
-// which a machine's monotonic clock would not: that is the worse case.
+// wallClock is a clock that is ahead. Its past times move with it, unlike those of
+// a machine's monotonic clock: that is the worse case.
 type wallClock struct {
 	clock.System
 	ahead atomic.Int64

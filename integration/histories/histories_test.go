@@ -1,13 +1,13 @@
-// Package histories_test has many clients use the metadata service while
-// everything goes wrong that may, writes down what they asked for and were
-// answered, and has a linearizability checker (porcupine) say whether one service
-// that does one thing after the other could have answered so.
+// Package histories_test runs many clients of the metadata service under all kinds
+// of faults, and records their requests and answers. A linearizability checker
+// (porcupine) decides whether one service that does one thing after the other could
+// have given these answers.
 //
 // One path through it: a history runs on a cluster of package incluster, under
-// testing/synctest (or on real processes in network namespaces, processes_test.go)
-// -> worker asks for random operations -> nemesis makes things go wrong -> model
-// says what each operation does to an arena of two directories -> porcupine looks
-// for an order.
+// testing/synctest (or on real processes in network namespaces, processes_test.go).
+// worker sends random operations, and nemesis injects faults. model says what each
+// operation does to an arena of two directories, and porcupine searches for an
+// order.
 package histories_test
 
 import (
@@ -46,17 +46,17 @@ func clientConfig(cached bool) client.Config {
 type options struct {
 	seed    uint64
 	clients int
-	cached  int // of them have a cache, under leases
-	alone   int // of those, every second one asks for exclusive leases, up to this one
+	cached  int // clients with a cache, under leases
+	alone   int // of those, every second one requests exclusive leases, up to this one
 	arenas  int
 	lasts   time.Duration
 	store   func(node string, s metadata.Store) metadata.Store
-	client  incluster.Requests    // what the requests of clients with caches go through; nil: nothing
-	service func(service) service // what clients without caches ask; nil: the service
-	calm    bool                  // nothing goes wrong
-	deposes bool                  // nothing but that leaders do not notice that they are deposed
-	cuts    bool                  // nothing but that clients are cut off
-	servers bool                  // nothing but to servers, one at a time
+	client  incluster.Requests    // the layer for the requests of clients with caches; nil: none
+	service func(service) service // wraps the service for clients without caches; nil: none
+	calm    bool                  // no faults
+	deposes bool                  // only leaders that do not notice that they are deposed
+	cuts    bool                  // only disconnected clients
+	servers bool                  // only faults of servers, one at a time
 }
 
 // outcome of a history.
@@ -67,10 +67,10 @@ type outcome struct {
 	unknown int
 	hits    uint64 // answers from caches
 	made    uint64 // files made under exclusive leases
-	lost    uint64 // and that the service did not take
+	lost    uint64 // of those, files that the service refused
 }
 
-// play has a history happen on a cluster in this process; it runs in a bubble.
+// play runs a history on a cluster in this process, inside a bubble.
 func play(ctx context.Context, o options) (out outcome, err error) {
 	n := &nemesis{rng: rand.New(rand.NewPCG(o.seed, 1)), clocks: newClocks(o.cached > 0), cached: o.cached > 0, hangs: o.seed%2 == 0 || o.deposes, deposes: o.deposes, cuts: o.cuts, servers: o.servers}
 	snapshots := uint64(200)
@@ -117,7 +117,7 @@ func play(ctx context.Context, o options) (out outcome, err error) {
 }
 
 // worker opens the i-th client. The first ones have caches, every second of which
-// only looks: what a client changes itself it does not answer from its cache.
+// is read-only: a client does not answer its own changes from its cache.
 func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error) {
 	node, cached := clientName(i), i < o.cached
 	w := &worker{id: i, rng: rand.New(rand.NewPCG(o.seed, uint64(100+i))), nap: &incluster.Nap{}, calm: o.calm, looks: cached && i%2 == 0, pause: 60 * time.Millisecond}
@@ -133,7 +133,7 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 		cfg.ExclusiveLeases = true
 	}
 	if o.alone > 0 && w.looks {
-		w.pause = 2 * time.Second // each look costs somebody an exclusive lease, for a while
+		w.pause = 2 * time.Second // each read takes an exclusive lease from its holder, for a while
 	}
 	c, err := n.c.ClientOver(ctx, node, cfg, func(d transport.Dialer) transport.Dialer { return incluster.Through(d, w.nap.Over(do)) })
 	if err != nil {
@@ -150,8 +150,8 @@ func (n *nemesis) worker(ctx context.Context, o options, i int) (*worker, error)
 	return w, nil
 }
 
-// run has the workers work while the nemesis does, and then everybody look at what
-// there is.
+// run has the workers work while the nemesis does, and then all clients read
+// everything.
 func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*worker) error {
 	out.h = workers[0].h
 	working, stop := context.WithTimeout(ctx, o.lasts)
@@ -180,7 +180,7 @@ func (out *outcome) run(ctx context.Context, o options, n *nemesis, workers []*w
 	return err
 }
 
-// lookAround reads an arena, when nothing goes wrong any more.
+// lookAround reads an arena after all faults have ended.
 func (w *worker) lookAround(p *playground) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -221,7 +221,7 @@ func makeArenas(ctx context.Context, h *history, c service, count int) error {
 	return nil
 }
 
-// registerDevices tells of three hosts of one device each, for commits to name.
+// registerDevices registers three hosts of one device each, which commits name.
 func registerDevices(ctx context.Context, c *incluster.Cluster) ([]uint32, error) {
 	var devices []uint32
 	for i := range 3 {
@@ -253,7 +253,7 @@ func (h *history) verdict() (porcupine.CheckResult, int) {
 	return worst, at
 }
 
-// checkPatience bounds the search for an order, of one arena.
+// checkPatience limits the search for an order, of one arena.
 const checkPatience = time.Minute
 
 // playOne plays a history in a bubble of its own.
@@ -267,8 +267,8 @@ func playOne(t *testing.T, o options) (out outcome) {
 	return out
 }
 
-// TestEverythingIsLinearizable plays histories of everything that may go wrong;
-// porcupine finds an order for each.
+// TestEverythingIsLinearizable runs histories with all kinds of faults; porcupine
+// finds an order for each.
 func TestEverythingIsLinearizable(t *testing.T) {
 	count, lasts := testseed.Runs(t, 6, 500), testseed.Of(6*time.Second, 14*time.Second)
 	first := testseed.First(t)
@@ -298,9 +298,9 @@ func TestEverythingIsLinearizable(t *testing.T) {
 	require.Zero(t, undecided, "arenas for which no order was found or refuted within %v", checkPatience)
 }
 
-// cachedOf is how many of eight clients have a cache. With some seeds none has: a
-// new leader that waits for those who may hold leases hides that the last one still
-// answers, which a history is to find out, too.
+// cachedOf is how many of eight clients have a cache. With some seeds none has. A
+// new leader that waits for clients that may hold leases would hide that the old
+// one still answers, which a history must detect too.
 func cachedOf(seed uint64) int { return []int{0, 4, 6}[seed%3] }
 
 // show writes a picture of an arena's history.
@@ -313,19 +313,19 @@ func (h *history) show(t *testing.T, at int) string {
 	return f.Name()
 }
 
-// blindReads is the mutant of reads: it does not ask a majority whether it still
-// leads.
+// blindReads is the mutant of reads: it does not confirm with a majority that it
+// still leads.
 type blindReads struct{ metadata.Store }
 
 // ReadBarrier implements metadata.Store.
 func (blindReads) ReadBarrier(context.Context) error { return nil }
 
-// TestReadsWithoutTheReadIndexAreCaught holds the checker against servers that
-// answer reads without asking anybody, and are deposed without noticing: it finds
-// out, in one of a few histories. The shipped servers pass the same ones.
+// TestReadsWithoutTheReadIndexAreCaught runs the checker on servers that answer
+// reads without a majority, and are deposed without noticing. It detects them in
+// one of a few histories. The shipped servers pass the same ones.
 func TestReadsWithoutTheReadIndexAreCaught(t *testing.T) {
-	// The first seed is one with which the choices lead to a wrong answer. That it
-	// comes about is up to the scheduler too, so that more seeds follow.
+	// With the first seed the choices lead to a wrong answer. That also depends on
+	// the scheduler, so more seeds follow.
 	first := testseed.From(t, 1)
 	for seed := first; seed < first+40; seed++ {
 		o := options{seed: seed, clients: 8, arenas: 2, lasts: 5 * time.Second, deposes: true}

@@ -26,8 +26,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// spaces is three metadata servers, each a process on a host of its own in a network
-// that this process is joined to. What is made is taken away with the test.
+// spaces is three metadata servers, each a process on a host of its own in a
+// network that this process is joined to. Everything is removed with the test.
 type spaces struct {
 	t      *testing.T
 	net    *netns.Net
@@ -36,7 +36,7 @@ type spaces struct {
 	procs  map[string]*exec.Cmd
 }
 
-// newSpaces makes the network; the test is skipped where that is not allowed.
+// newSpaces makes the network; it skips the test if that is not permitted.
 func newSpaces(t *testing.T) *spaces {
 	t.Helper()
 	s := &spaces{t: t, dir: t.TempDir(), procs: map[string]*exec.Cmd{}}
@@ -91,13 +91,14 @@ func (s *spaces) end(m string, sig syscall.Signal) {
 	}
 }
 
-// fault makes one thing go wrong with a server, and returns which and what puts it right.
+// fault injects one fault into a server. It returns a description and a function
+// that ends it.
 func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error, err error) {
 	switch rng.IntN(5) {
-	case 0: // nobody reaches it
+	case 0: // unreachable for all
 		return "veth down", func() error { return s.net.Up(m) }, s.net.Down(m)
-	case 1: // it is not heard by the other servers, and hears them; this process hears it
-		return "not heard by the others", func() error { return s.net.Unmute(m) }, s.net.Mute(m)
+	case 1: // the other servers do not receive its messages, but it receives theirs; this process does too
+		return "not received by the others", func() error { return s.net.Unmute(m) }, s.net.Mute(m)
 	case 2:
 		return "stopped", func() error { return s.procs[m].Process.Signal(syscall.SIGCONT) }, s.procs[m].Process.Signal(syscall.SIGSTOP)
 	case 3:
@@ -108,8 +109,8 @@ func (s *spaces) fault(rng *rand.Rand, m string) (what string, mend func() error
 	return "ended", func() error { return s.start(m) }, nil
 }
 
-// victim is the present leader half the time, and otherwise any server. It says
-// whether that one led when it was asked last.
+// victim is the current leader half the time, and otherwise any server. It reports
+// whether that one led at the last check.
 func (s *spaces) victim(ctx context.Context, rng *rand.Rand, pool *transport.Pool) (m string, led bool) {
 	leader, m := s.leader(ctx, pool), servers[rng.IntN(len(servers))]
 	if leader != "" && rng.IntN(2) == 0 {
@@ -118,8 +119,8 @@ func (s *spaces) victim(ctx context.Context, rng *rand.Rand, pool *transport.Poo
 	return m, m == leader
 }
 
-// leader returns the server that says that it leads and serves, of the latest term;
-// "" where none does.
+// leader returns the server that reports that it leads and serves, of the latest
+// term; "" if none does.
 func (s *spaces) leader(ctx context.Context, pool *transport.Pool) (leader string) {
 	var term uint64
 	for _, m := range servers {
@@ -133,7 +134,7 @@ func (s *spaces) leader(ctx context.Context, pool *transport.Pool) (leader strin
 	return leader
 }
 
-// faultCount is how often a fault was made, and how often its victim led.
+// faultCount is how often a fault was injected, and how often its victim led.
 type faultCount struct{ all, led int }
 
 // connect opens a client, as an identity of the cluster.
@@ -156,7 +157,7 @@ func (s *spaces) connect(identity string, cached bool) (*client.Client, *transpo
 	return c, pool
 }
 
-// register tells of three devices, as their chunkservers would.
+// register registers three devices, as their chunkservers would.
 func (s *spaces) register() (devices []uint32) {
 	for i := range 3 {
 		node := fmt.Sprint("n", i+1)
@@ -169,8 +170,8 @@ func (s *spaces) register() (devices []uint32) {
 	return devices
 }
 
-// TestProcessesAreLinearizable plays a history on real processes, on which real
-// signals and a real network fall.
+// TestProcessesAreLinearizable runs a history on real processes, with real signals
+// and a real network.
 func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
 	lasts := testseed.Of(8*time.Second, 5*time.Minute)

@@ -5,7 +5,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// place is a name as the service has it.
+// place is a name as the service knows it.
 func (p *playground) place(dir uint64, slot int) (parent uint64, name string) {
 	if dir != 0 {
 		return dir, kids[slot%kidsOfDir]
@@ -13,7 +13,7 @@ func (p *playground) place(dir uint64, slot int) (parent uint64, name string) {
 	return p.dirs[slot/namesOfDir], names[slot%namesOfDir]
 }
 
-// listed is the directory that a readdir is of.
+// listed is the directory of a readdir.
 func (p *playground) listed(in input) uint64 {
 	if in.in != 0 {
 		return in.in
@@ -21,7 +21,7 @@ func (p *playground) listed(in input) uint64 {
 	return p.dirs[in.dir]
 }
 
-// request is the operation as the service is asked for it.
+// request is the request for an operation.
 func request(p *playground, in input, devices []uint32) *wire.MetaRequest {
 	dir, name := p.place(in.in, in.slot)
 	switch in.verb {
@@ -95,11 +95,11 @@ func commitRequest(in input, devices []uint32, link *wire.LinkTarget) *wire.Meta
 		Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Offset: uint64(in.offset), Length: uint64(in.length), Stripe: in.stripe}}}}}
 }
 
-// definite are the errors that say what became of an operation.
+// definite are the errors that determine the outcome of an operation.
 var definite = map[moraine.Kind]string{moraine.NotFound: notFound, moraine.Exists: exists, moraine.IsDirectory: isDir,
 	moraine.NotDirectory: notDir, moraine.NoAttribute: noAttr, moraine.NotEmpty: notEmpty, moraine.PermissionDenied: denied}
 
-// answer is what a client was told.
+// answer is a client's answer.
 func answer(in input, resp *wire.MetaResponse, err error) output {
 	if err != nil {
 		text, ok := definite[moraine.KindOf(err)]
@@ -119,7 +119,7 @@ func answer(in input, resp *wire.MetaResponse, err error) output {
 		out.value = string(resp.GetXattr().GetValue())
 	case commit, clone, save, concat:
 		if resp.GetCommit() == nil {
-			return output{unknown: true} // it is a job, which goes on
+			return output{unknown: true} // it is a job, which continues
 		}
 		out = attributes(resp.GetCommit().GetAttr())
 	case extents:

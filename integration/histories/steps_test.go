@@ -6,9 +6,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// step says whether the operation may have been answered so, and what it leaves.
-// One of an unknown answer is carried out whatever it would have been answered;
-// that it never took effect is the same as that it did after everything else.
+// step reports whether the operation may have this answer, and returns the next
+// state. An operation with an unknown answer takes effect whatever its answer would
+// be; that it never took effect equals taking effect after everything else.
 func (a arena) step(in input, out output) (bool, arena) {
 	err, next, answer := a.apply(in, out)
 	if out.unknown {
@@ -23,13 +23,13 @@ func (a arena) step(in input, out output) (bool, arena) {
 	return answer(next)
 }
 
-// describes is the answer that tells of n.
+// describes accepts an answer that describes n.
 func describes(n *node, out output) func(arena) (bool, arena) {
 	return func(a arena) (bool, arena) { return a.described(n, out) }
 }
 
-// apply carries an operation out: with which error, what it leaves, and what holds
-// the answer against that.
+// apply performs an operation. It returns the error, the next state, and a function
+// that compares the answer.
 func (a arena) apply(in input, out output) (err string, next arena, answer func(arena) (bool, arena)) {
 	switch in.verb {
 	case create, mkdir, symlink:
@@ -57,13 +57,13 @@ func (a arena) apply(in input, out output) (err string, next arena, answer func(
 	return notFound, a, nil
 }
 
-// applyToKept is apply, of a file that is kept: all may read it, and who keeps it may
-// change it, or give it a name again.
+// applyToKept is apply for a kept file: all may read it, and its holder may change
+// it, or give it a name again.
 func (a arena) applyToKept(n *node, by int, in input, out output) (string, arena, func(arena) (bool, arena)) {
 	reads := in.verb == stat || in.verb == getxattr || in.verb == extents
 	switch {
 	case out.err == notFound && !in.calm && in.verb == clone:
-		return notFound, a, nil // or what it is to be a clone of
+		return notFound, a, nil // or its clone source
 	case out.err == notFound && !in.calm:
 		return notFound, a.let(n), nil
 	case !reads && (by != in.by || out.err == denied && !in.calm):
@@ -72,7 +72,7 @@ func (a arena) applyToKept(n *node, by int, in input, out output) (string, arena
 	return a.applyTo(n, in, out)
 }
 
-// source returns a file that is to be cloned.
+// source returns a file to be cloned.
 func (a arena) source(id uint64, in input, out output) (n *node, err string) {
 	if n := a.find(id); n != nil {
 		return n, ""
@@ -87,7 +87,7 @@ func (a arena) source(id uint64, in input, out output) (n *node, err string) {
 	return n, ""
 }
 
-// applyTo is apply, of an operation on an inode by its number.
+// applyTo is apply for an operation on an inode by its number.
 func (a arena) applyTo(n *node, in input, out output) (string, arena, func(arena) (bool, arena)) {
 	switch in.verb {
 	case stat:
@@ -137,7 +137,7 @@ func (a arena) applyTo(n *node, in input, out output) (string, arena, func(arena
 	})
 }
 
-// changed is the state with n as change leaves it.
+// changed is the state with n changed by change.
 func (a arena) changed(n *node, out output, change func(*node)) (string, arena, func(arena) (bool, arena)) {
 	other := *n
 	change(&other)
@@ -150,7 +150,7 @@ func (n *node) resize(size int) {
 	n.cells = cells
 }
 
-// lay lays one extent over a file.
+// lay puts one extent over a file.
 func (n *node) lay(in input) {
 	at := in.offset
 	switch in.commit {
@@ -189,10 +189,10 @@ func (a arena) applyCreate(in input, out output) (string, arena, func(arena) (bo
 	return "", a, describes(have, out)
 }
 
-// applySave gives a file that has no name yet its content and its name. Such a file
-// dies with its session, of which the model knows nothing: that it is not there, or
-// another session's, is always a possible answer where sessions end, and nothing is
-// changed then.
+// applySave gives a file without a name its content and its name. Such a file dies
+// with its session, about which the model knows nothing. So, where sessions end, a
+// possible answer is always that it does not exist or belongs to another session.
+// Nothing changes then.
 func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool, arena)) {
 	if (out.err == notFound || out.err == denied) && !in.calm {
 		return out.err, a, nil
@@ -232,7 +232,7 @@ func (a arena) applySave(in input, out output) (string, arena, func(arena) (bool
 	return "", a, describes(n, out)
 }
 
-// mayName says why a save may not give its name, "" if it may.
+// mayName says why a save may not give its name; "" if it may.
 func (a arena) mayName(i int, in input) string {
 	if i < 0 {
 		return notFound
@@ -279,8 +279,8 @@ func (a arena) applyRename(in input) (string, arena, func(arena) (bool, arena)) 
 	return "", a.exchanged(i, j), nil
 }
 
-// exchanged is the state in which two places have what the other had, directories with
-// what is in them: which only slots have.
+// exchanged is the state with two places exchanged, directories with their
+// contents, which only slots have.
 func (a arena) exchanged(i, j int) arena {
 	a.at[i], a.at[j] = a.at[j], a.at[i]
 	if i < slots && j < slots {
@@ -313,7 +313,7 @@ func (a arena) applyRemove(in input, out output) (string, arena, func(arena) (bo
 	return "", a.removed(i, in), nil
 }
 
-// removed is without, of an operation that may keep what it removes.
+// removed is without, for an operation that may keep the removed file.
 func (a arena) removed(i int, in input) arena {
 	if in.keep {
 		a = a.keeping(i, in.by)
@@ -356,8 +356,8 @@ func (a arena) applyLook(in input, out output) (string, arena, func(arena) (bool
 	return "", a, func(a arena) (bool, arena) { return a.listed(in.dir*namesOfDir, names, out.entries) }
 }
 
-// listed reports whether entries are those of a directory, whose names are in a row
-// from first on.
+// listed reports whether entries are those of a directory, whose names are
+// consecutive from first on.
 func (a arena) listed(first int, names []string, entries []output) (bool, arena) {
 	n := 0
 	for k, name := range names {

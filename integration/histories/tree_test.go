@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Clones of trees are of one that nobody changes meanwhile, so that it is known what
-// they are: a directory with a file and a symbolic link. A clone appears at once, and
-// whole, before who asked for it is told that its job is done.
+// Clones of trees copy a tree that nothing changes, so that their contents are
+// known: a directory with a file and a symbolic link. A clone appears at once and
+// whole, before its client gets the end of the job.
 const (
 	treeMode   = 0o750
 	fileOfTree = 0o640
@@ -56,8 +56,8 @@ func (a arena) applyCloneTree(in input) (string, arena, func(arena) (bool, arena
 	return "", a, nil
 }
 
-// cloned waits for the job of a clone. One that failed did because something else had
-// the name by then: nothing else can be in its way.
+// cloned waits for the job of a clone. A job fails only because another entry had
+// the name by then.
 func (w *worker) cloned(ctx context.Context, resp *wire.MetaResponse) error {
 	jobs := resp.GetJobs().GetJobs()
 	if len(jobs) != 1 {
@@ -66,7 +66,7 @@ func (w *worker) cloned(ctx context.Context, resp *wire.MetaResponse) error {
 	j, err := w.jobs.Jobs().Wait(ctx, moraine.JobID(jobs[0].GetId()), nil)
 	switch {
 	case err != nil:
-		return fmt.Errorf("waiting: %v", err) // whatever it is, it is not the clone's
+		return fmt.Errorf("waiting: %v", err) // whatever it is, it is not from the clone
 	case j.GetState() == wire.JobState_JOB_STATE_FAILED:
 		return &moraine.Error{Kind: moraine.Exists}
 	case j.GetState() != wire.JobState_JOB_STATE_DONE:

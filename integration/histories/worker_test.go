@@ -21,36 +21,36 @@ type service interface {
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
-// history is what clients asked for and were answered, arena by arena. Its clock
-// counts events: what was answered before something was asked has the lower number.
+// history is the requests and answers of clients, arena by arena. Its clock counts
+// events: an answer before a request has the lower number.
 type history struct {
 	clock  atomic.Int64
 	arenas []*playground
 
 	mu     sync.Mutex
-	grants map[uint64]int // stripe numbers, by who was given them
-	twice  []uint64       // numbers given to two
+	grants map[uint64]int // stripe numbers, by the client that got them
+	twice  []uint64       // numbers given to two clients
 }
 
 // playground is an arena of the history.
 type playground struct {
 	dirs  [dirsOfArena]uint64
 	paths [dirsOfArena]string
-	tree  uint64 // what clones of trees are of
+	tree  uint64 // the source of clones of trees
 
 	mu  sync.Mutex
 	ops []porcupine.Operation
 	ids []known
 }
 
-// known is an inode that somebody has been told of.
+// known is an inode whose number a client has received.
 type known struct {
 	id   uint64
 	file bool // a regular one
 	dir  bool
 }
 
-// never is the time of an answer that did not come.
+// never is the time of an answer that did not arrive.
 const never = int64(1) << 60
 
 func (p *playground) record(client int, in input, out output, call, end int64) {
@@ -65,8 +65,9 @@ func (p *playground) record(client int, in input, out output, call, end int64) {
 	defer p.mu.Unlock()
 	p.ops = append(p.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 	for _, o := range append(out.entries, out) {
-		// Operations by number are on what is in the arena's own directories: what is in
-		// one that is removed with it dies a while later.
+		// Operations by number use only the children of the arena's own
+		// directories: the contents of a directory that is removed with it die a
+		// while later.
 		if o.id != 0 && in.in == 0 && in.verb != unlink && in.verb != rmdir {
 			p.know(known{o.id, !o.dir && o.target == "", o.dir})
 		}
@@ -88,12 +89,12 @@ func (p *playground) know(k known) {
 	}
 }
 
-// inode picks one that is known; of a file only, where file says so.
+// inode picks a known one; only of a file, if file is set.
 func (p *playground) inode(rng *rand.Rand, file bool) (uint64, bool) {
 	return p.pick(rng, func(k known) bool { return k.file || !file })
 }
 
-// directory picks one that is known.
+// directory picks a known one.
 func (p *playground) directory(rng *rand.Rand) (uint64, bool) {
 	return p.pick(rng, func(k known) bool { return k.dir })
 }
@@ -118,14 +119,14 @@ type worker struct {
 	id      int
 	rng     *rand.Rand
 	meta    service
-	cache   *client.Client // meta, where it has a cache
-	jobs    *client.Client // what waits for jobs
+	cache   *client.Client // meta, if it has a cache
+	jobs    *client.Client // waits for jobs
 	close   func() error
 	nap     *incluster.Nap // of its process; nil: it never sleeps
-	looks   bool           // it changes nothing
-	calm    bool           // nothing goes wrong: no session ends
-	alone   bool           // it asks for exclusive leases, and works in bursts
-	pause   time.Duration  // the longest between two operations
+	looks   bool           // read-only
+	calm    bool           // no faults: no session ends
+	alone   bool           // it requests exclusive leases, and works in bursts
+	pause   time.Duration  // the longest pause between two operations
 	in      burst
 	devices []uint32
 	stripes []uint64 // granted and not used
@@ -145,7 +146,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// burst is some operations in one directory: what an exclusive lease is for.
+// burst is some operations in one directory: the purpose of an exclusive lease.
 type burst struct {
 	p    *playground
 	dir  int
@@ -176,13 +177,13 @@ func (w *worker) burst(in *input) {
 	in.dir, in.slot = w.in.dir, w.in.dir*namesOfDir+in.slot%namesOfDir
 }
 
-// do has one random operation carried out.
+// do performs one random operation.
 func (w *worker) do(p *playground) {
 	in, ok := w.choose(p)
 	if !ok {
 		return
 	}
-	// Some give up early, and leave behind that nobody knows what became of it.
+	// Some time out early, which leaves an unknown outcome.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+w.rng.IntN(2500))*time.Millisecond)
 	defer cancel()
 	if (in.verb == save || in.verb == concat) && !w.draft(ctx, p, &in) {
@@ -193,11 +194,11 @@ func (w *worker) do(p *playground) {
 	}
 	out := w.ask(ctx, p, in)
 	if (in.verb == save || in.verb == concat) && (out.err == exists || out.err == isDir) {
-		w.drafts = append(w.drafts, draft{in.id, in.mode}) // as it was
+		w.drafts = append(w.drafts, draft{in.id, in.mode}) // unchanged
 	}
 }
 
-// ask carries an operation out and records it.
+// ask performs an operation and records it.
 func (w *worker) ask(ctx context.Context, p *playground, in input) output {
 	if w.nap != nil {
 		w.nap.Sleep()
@@ -290,7 +291,7 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 			in.consume, _ = p.directory(rng)
 		}
 		if in.consume == in.in {
-			in.consume = 0 // the file would go with it
+			in.consume = 0 // the file would be consumed with it
 		}
 		in.second, _ = p.inode(rng, true)
 		in.source, ok = p.inode(rng, true)
@@ -306,8 +307,8 @@ func (w *worker) choose(p *playground) (in input, ok bool) {
 	return in, true
 }
 
-// inside has some operations go to a child of a directory. No directory becomes one:
-// what is in it would have no place in the model.
+// inside directs some operations at a child of a directory. No directory becomes a
+// child: its contents would have no place in the model.
 func (w *worker) inside(p *playground, in *input) {
 	if w.rng.IntN(3) != 0 {
 		return
@@ -328,8 +329,8 @@ type draft struct {
 	mode uint32
 }
 
-// draft takes a file without a name for a save: one that a save left that failed, or
-// a new one. Nobody can see it, so that its making is no operation of the arena.
+// draft takes a file without a name for a save: one left by a failed save, or a new
+// one. No client can see it, so making it is no operation of the arena.
 func (w *worker) draft(ctx context.Context, p *playground, in *input) bool {
 	if n := len(w.drafts); n > 0 {
 		in.id, in.mode = w.drafts[n-1].id, w.drafts[n-1].mode
@@ -342,7 +343,7 @@ func (w *worker) draft(ctx context.Context, p *playground, in *input) bool {
 	return err == nil
 }
 
-// grant takes a stripe number for a commit, from the service where none is left.
+// grant takes a stripe number for a commit, from the service if none is left.
 func (w *worker) grant(ctx context.Context, in *input) bool {
 	if len(w.stripes) == 0 {
 		resp, err := w.meta.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: 16}}})
@@ -359,7 +360,7 @@ func (w *worker) grant(ctx context.Context, in *input) bool {
 	return true
 }
 
-// granted notes that numbers were given to a client; none is given twice.
+// granted records numbers given to a client; none is given twice.
 func (h *history) granted(client int, stripes []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// Check holds the state of every metadata server that is up against itself:
-// every record, counter, index and the running sum. It returns what does not
-// fit. Servers that have applied the same entries must have the same state.
+// Check checks the state of every running metadata server for consistency: every
+// record, counter, index and the running checksum. It returns the mismatches.
+// Servers that have applied the same entries must have the same state.
 func (c *Cluster) Check() error {
 	sums := map[uint64]state.Sum{}
 	for _, n := range c.nodes {
@@ -27,14 +27,14 @@ func (c *Cluster) Check() error {
 			machine := state.New(0)
 			problems, err := machine.Check(r)
 			if err == nil && len(problems) > 0 {
-				err = fmt.Errorf("the state as of entry %d: %s", applied, strings.Join(problems, "; "))
+				err = fmt.Errorf("state as of entry %d: %s", applied, strings.Join(problems, "; "))
 			}
 			if err != nil {
 				return err
 			}
 			sum, err := machine.Sum(r)
 			if other, ok := sums[applied]; err == nil && ok && other != sum {
-				err = fmt.Errorf("the sum as of entry %d is %x, another server has %x", applied, sum, other)
+				err = fmt.Errorf("running checksum as of entry %d is %x, another server has %x", applied, sum, other)
 			}
 			sums[applied] = sum
 			return err
@@ -46,8 +46,8 @@ func (c *Cluster) Check() error {
 	return nil
 }
 
-// Tombstones counts the chunks that the leader knows to be dead and not yet deleted; a
-// server's that is up, where none leads.
+// Tombstones counts the chunks that the leader knows to be dead and not yet
+// deleted. Without a leader it uses a running server.
 func (c *Cluster) Tombstones() (count int, err error) {
 	leader := c.Leader()
 	for _, n := range c.nodes {

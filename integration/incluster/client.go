@@ -15,19 +15,19 @@ type Client struct {
 	dialer transport.Dialer
 }
 
-// Client opens a client whose certificate names node; no two that live at once
+// Client opens a client whose certificate names node; no two concurrent clients
 // share one. Its files have chunks of 64 KiB, so that little data makes many
 // stripes.
 func (c *Cluster) Client(ctx context.Context, node string) (*Client, error) {
 	return c.ClientWith(ctx, node, client.Config{})
 }
 
-// ClientWith is Client with settings; a zero is what Client uses.
+// ClientWith is Client with settings; a zero means that of Client.
 func (c *Cluster) ClientWith(ctx context.Context, node string, cfg client.Config) (*Client, error) {
 	return c.dial(ctx, transport.RoleClient, node, cfg, nil)
 }
 
-// ClientOver is ClientWith whose requests go through what wrap makes of the network.
+// ClientOver is ClientWith whose requests pass through wrap of the network.
 func (c *Cluster) ClientOver(ctx context.Context, node string, cfg client.Config, wrap func(transport.Dialer) transport.Dialer) (*Client, error) {
 	return c.dial(ctx, transport.RoleClient, node, cfg, wrap)
 }
@@ -45,8 +45,8 @@ func (c *Cluster) dial(ctx context.Context, role transport.Role, node string, cf
 	return c.dialOver(ctx, c.Dialer(role, node), node, cfg, wrap)
 }
 
-// ClientAs is ClientWith of a client with the certificate of peer, whose Cluster is filled
-// in.
+// ClientAs is ClientWith for a client with the certificate of peer, whose Cluster
+// is filled in.
 func (c *Cluster) ClientAs(ctx context.Context, peer transport.Peer, cfg client.Config) (*Client, error) {
 	return c.ClientAsOver(ctx, peer, cfg, nil)
 }
@@ -59,8 +59,8 @@ func (c *Cluster) ClientAsOver(ctx context.Context, peer transport.Peer, cfg cli
 	return c.dialOver(ctx, c.DialerAs(peer), peer.Node, cfg, wrap)
 }
 
-// DialerAs is what a process with the certificate of peer reaches the cluster by; the
-// caller closes it.
+// DialerAs is the network for a process with the certificate of peer; the caller
+// closes it.
 func (c *Cluster) DialerAs(peer transport.Peer) transport.Dialer {
 	peer.Cluster = clusterID
 	return c.Net.Dialer(peer)
@@ -83,8 +83,7 @@ func (c *Cluster) dialOver(ctx context.Context, d transport.Dialer, node string,
 	return &Client{Client: cl, c: c, node: node, dialer: d}, nil
 }
 
-// Dialer is what a process of that role and name reaches the cluster by; the caller
-// closes it.
+// Dialer is the network for a process of that role and name; the caller closes it.
 func (c *Cluster) Dialer(role transport.Role, node string) transport.Dialer {
 	return c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: role, Node: node, Scope: "/"})
 }
@@ -96,8 +95,8 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Kill ends the client without a word to the cluster, which has its session
-// expire. What it is asked for must have ended.
+// Kill ends the client without notice to the cluster, where its session then
+// expires. Its calls must have ended.
 func (c *Client) Kill() {
 	c.dialer.Close()
 	c.Client.Close() //nolint:errcheck // it cannot reach anybody

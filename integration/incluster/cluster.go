@@ -1,20 +1,19 @@
-// Package incluster is a whole cluster inside one process: real metadata
-// servers over real replicated logs, real chunkservers with their devices and
-// movers, and clients. Only two things are not the machine's: the network
-// (transport/memnet) and the disks (vfs.Mem), so that a test can take the power
-// of any nodes, or of all at one instant, and have exactly that survive which
-// was synced. It runs under testing/synctest, where elections and time-outs
-// cost no time, and without.
+// Package incluster is a whole cluster inside one process: real metadata servers
+// over real replicated logs, real chunkservers with their devices and movers, and
+// clients. Only the network (transport/memnet) and the disks (vfs.Mem) are
+// simulated. So a test can cut the power of any nodes, or of all at one moment, and
+// exactly the synced data survives. It runs under testing/synctest, where elections
+// and timeouts cost no time, and without.
 //
-// It is no model of a cluster: every part is the shipped one, wired as the
-// commands wire it. It does not imitate bandwidth or slow disks. What needs a
-// cluster but not its log and disks is quicker over package memcluster.
+// It is no model of a cluster: every part is the shipped one, wired as the commands
+// wire it. It does not imitate bandwidth or slow disks. Tests that need a cluster
+// but not its log and disks are faster over package memcluster.
 //
-// One path through it: Start -> WaitReady -> Client("c1") works ->
-// PowerCutAfter(n) takes the power before the n-th file operation from now
-// (power.go) -> Restart starts the nodes on what is left of their disks
-// (node.go) -> WaitReady -> Check holds every replica's state against itself
-// (check.go) -> Stop.
+// One path through it: Start, then WaitReady, and Client("c1") works.
+// PowerCutAfter(n) cuts the power before the n-th file operation from now
+// (power.go). Restart starts the nodes on what is left of their disks (node.go),
+// and WaitReady waits for them. Check checks every replica's state (check.go). Stop
+// ends the cluster.
 package incluster
 
 import (
@@ -35,7 +34,7 @@ import (
 	"github.com/morainefs/moraine/transport/memnet"
 )
 
-// Options of a cluster; a zero takes the default that is named beside it.
+// Options of a cluster; a zero means the default in the comment.
 type Options struct {
 	// Seed decides what survives power cuts and how long messages take.
 	Seed uint64
@@ -44,7 +43,7 @@ type Options struct {
 	Metadata, Chunkservers, Devices int
 	// SegmentBytes is the size of a device's segments (1 MiB).
 	SegmentBytes int64
-	// CapacityBytes is what each device keeps at most (1 GiB).
+	// CapacityBytes is the capacity of each device (1 GiB).
 	CapacityBytes uint64
 	// SessionTimeout, Grace and RepairGrace are those of package metadata.
 	SessionTimeout, Grace, RepairGrace time.Duration
@@ -54,38 +53,38 @@ type Options struct {
 	RewriteEvery time.Duration
 	// BackupHorizon (none) and PackAfter (24 h) are those of package metadata.
 	BackupHorizon, PackAfter time.Duration
-	// BackupEvery is how often the leader takes a backup by itself, of which it keeps 3 in
-	// BackupDir of its disk (0: it takes none).
+	// BackupEvery is how often the leader takes an automatic backup, of which it
+	// keeps 3 in BackupDir of its disk (0: never).
 	BackupEvery time.Duration
-	// Bucket opens the object tier of a chunkserver and its mover; nil: there is
-	// none. SettleTime is that of package metadata.
+	// Bucket opens the object tier of a chunkserver and its mover; nil: none.
+	// SettleTime is that of package metadata.
 	Bucket     func(node string) (mover.Bucket, error)
 	SettleTime time.Duration
 	// ScrubInterval is that of package chunkserver.
 	ScrubInterval time.Duration
 	// ScrubParity is that of package chunkserver.
 	ScrubParity int
-	// SnapshotEntries is after how many entries a metadata server takes a
-	// snapshot (200); the log before it is not kept.
+	// SnapshotEntries is after how many entries a metadata server takes a snapshot
+	// (200); it drops the log before it.
 	SnapshotEntries uint64
-	// MemTableBytes is what the database of a metadata server has in memory (256 KiB).
-	// The race detector's build of it pays dearly for each table that is read.
+	// MemTableBytes is the memory of a metadata server's database (256 KiB). With
+	// the race detector, each table that is read is expensive.
 	MemTableBytes int64
-	// Rule is asked before each call of a node's file system, after it was
+	// Rule is called before each call of a node's file system, after it was
 	// counted; nil: none.
 	Rule func(node string, op vfs.Op) error
-	// Clock is that of a metadata server's service, or of a client; nil, and where
-	// it returns nil, the bubble's.
+	// Clock is that of a metadata server's service, or of a client. If it is nil or
+	// returns nil, the bubble's clock is used.
 	Clock func(node string) clock.Clock
-	// Store is put between a metadata server and its log; nil: nothing is.
+	// Store wraps the log of a metadata server; nil: none.
 	Store func(node string, s metadata.Store) metadata.Store
-	// Meta is put between a chunkserver and the metadata service; nil: nothing is.
+	// Meta wraps the metadata service for a chunkserver; nil: none.
 	Meta func(node string, m transport.Metadata) transport.Metadata
-	// Dialer is put between the client of a chunkserver, by which its repairs and moves read
-	// and put chunks, and the network; nil: nothing is.
+	// Dialer wraps the network for the client of a chunkserver, by which its
+	// repairs and moves read and put chunks; nil: none.
 	Dialer func(node string, d transport.Dialer) transport.Dialer
-	// Chunks is put between the network and the service of a chunkserver: what it answers with
-	// is the memory of that server. nil: nothing is.
+	// Chunks wraps the service of a chunkserver: its answers share the memory of
+	// that server. nil: none.
 	Chunks func(node string, s transport.ChunkService) transport.ChunkService
 	Log    *slog.Logger
 }
@@ -110,13 +109,13 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// BackupDir is where metadata servers keep the backups that they take by themselves.
+// BackupDir is the directory of automatic backups of metadata servers.
 const BackupDir = "/backups"
 
-// ID is what such a cluster is called.
+// ID is the ID of such a cluster.
 func (c *Cluster) ID() moraine.UUID { return clusterID }
 
-// clusterID is what every such cluster is called.
+// clusterID is the ID of every such cluster.
 var clusterID = moraine.UUID{0x69, 0x6e, 0x63, 0x6c, 1}
 
 // Cluster is a running cluster. Methods may be called concurrently, except that
@@ -131,12 +130,12 @@ type Cluster struct {
 
 	counts metrics
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	failed []error
 }
 
-// Start runs a cluster until Stop; ctx bounds its life too. It does not wait
-// for it: WaitReady does.
+// Start runs a cluster until Stop; ctx limits its life too. It does not wait until
+// the cluster is ready: WaitReady does.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	opts.setDefaults()
 	c := &Cluster{Net: memnet.New(opts.Seed), opts: opts, ctx: ctx}
@@ -168,9 +167,9 @@ func (c *Cluster) AddChunkserver() (string, error) {
 	return id, c.Restart(id)
 }
 
-// Stop ends all nodes, as a signal does, and returns when everything has ended:
-// with what went wrong in the cluster's life. The chunkservers go first: they give
-// their sessions back, for which they wait a while where nobody answers.
+// Stop ends all nodes, as a signal does, and returns when everything has ended,
+// with the errors of the cluster's life. The chunkservers go first: they close
+// their sessions, and would wait if no server answers.
 func (c *Cluster) Stop() error {
 	for _, role := range []transport.Role{transport.RoleChunkserver, transport.RoleMetadata} {
 		for _, n := range c.nodes {
@@ -188,7 +187,7 @@ func (c *Cluster) Stop() error {
 	return c.Err()
 }
 
-// Err returns the errors with which nodes ended that nobody stopped.
+// Err returns the errors of nodes that ended by themselves.
 func (c *Cluster) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,14 +224,14 @@ func (c *Cluster) named(ids []string) []*node {
 			}
 		}
 		if !found {
-			panic(fmt.Sprintf("incluster: there is no node %q", id))
+			panic(fmt.Sprintf("incluster: unknown node %q", id))
 		}
 	}
 	return out
 }
 
 // WaitReady returns when a metadata server leads and every node that was not
-// stopped takes requests; with an error where one of them ended, or ctx did.
+// stopped accepts requests. It returns an error if one of them ended, or ctx did.
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	for {
 		if err := c.Err(); err != nil {
@@ -264,7 +263,7 @@ func (c *Cluster) ready() bool {
 	return leads
 }
 
-// Leader returns the metadata server that leads; empty where none says so.
+// Leader returns the leading metadata server; empty if none reports that it leads.
 func (c *Cluster) Leader() string {
 	for _, n := range c.nodes {
 		if l := n.current(); l != nil && !l.gone.Load() && l.leads() {
@@ -274,7 +273,7 @@ func (c *Cluster) Leader() string {
 	return ""
 }
 
-// addresses of the metadata servers, as clients are given them.
+// addresses are those of the metadata servers, in the form for clients.
 func (c *Cluster) addresses() [][]string {
 	var out [][]string
 	for _, n := range c.nodes {

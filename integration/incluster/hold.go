@@ -11,14 +11,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Hold holds back what chunkservers write to their segments, so that what is
-// acknowledged meanwhile is in memory alone. Its Rule and Meta are Options of the
-// cluster. The zero value holds nothing back. Methods may be called concurrently.
+// Hold blocks writes of chunkservers to their segments, so that data acknowledged
+// meanwhile is only in memory. Its Rule and Meta are Options of the cluster. The
+// zero value blocks nothing. Methods may be called concurrently.
 type Hold struct {
 	mu    sync.Mutex
-	until chan struct{}  // closed at the end; nil: nothing is held back
+	until chan struct{}  // closed at the end; nil: nothing is blocked
 	bound *time.Timer    // ends it
-	told  map[string]int // heartbeats by which a chunkserver was told of level memory
+	told  map[string]int // heartbeats that told a chunkserver of level memory
 }
 
 // Rule is an Options.Rule.
@@ -35,9 +35,9 @@ func (h *Hold) Rule(_ string, op vfs.Op) error {
 	return nil
 }
 
-// Begin holds back until End, and for a minute at most: a process that waits for a
-// mount of its own, which waits for this, could not even be killed. What is held back
-// already stays so, for a minute from now.
+// Begin blocks until End, and for a minute at most. A process that waits for a
+// mount of its own, which waits for this, could not even be killed. If writes are
+// already blocked, they stay so for a minute from now.
 func (h *Hold) Begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,14 +50,14 @@ func (h *Hold) Begin() {
 	bound = time.AfterFunc(time.Minute, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.bound == bound { // else that minute was another hold's
+		if h.bound == bound { // otherwise that minute belonged to another hold
 			h.end()
 		}
 	})
 	h.bound = bound
 }
 
-// End lets everything through.
+// End passes everything.
 func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,14 +74,15 @@ func (h *Hold) end() {
 	h.until, h.bound = nil, nil
 }
 
-// On reports whether writes are held back.
+// On reports whether writes are blocked.
 func (h *Hold) On() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.until != nil
 }
 
-// Meta is an Options.Meta: it notes who learns that it may answer at level memory.
+// Meta is an Options.Meta: it records which chunkservers learn that they may answer
+// at level memory.
 func (h *Hold) Meta(node string, m transport.Metadata) transport.Metadata {
 	return heldMetadata{m, node, h}
 }
@@ -92,7 +93,7 @@ func (h *Hold) Know(ctx context.Context, chunkservers int) error {
 		h.mu.Lock()
 		know := 0
 		for _, n := range h.told {
-			if n > 1 { // it has taken in the first
+			if n > 1 { // it has processed the first
 				know++
 			}
 		}

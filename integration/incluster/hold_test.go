@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// TestHold: a hold ends by itself a minute after it was begun last, and no minute of an
-// earlier one ends it; what began to wait in it goes on when it ends.
+// TestHold: a hold ends by itself a minute after its last begin, and no minute of
+// an earlier one ends it. Writes that it blocked continue when it ends.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &incluster.Hold{}

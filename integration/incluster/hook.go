@@ -8,12 +8,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Requests is what every request of a client to the metadata service goes through:
-// it asks m, or does not, and answers.
+// Requests is the layer that every request of a client to the metadata service
+// passes: it calls m, or does not, and answers.
 type Requests func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error)
 
-// Through returns d with its requests to the metadata service going through do: what
-// ClientOver may be given.
+// Through returns d with its requests to the metadata service passed through do;
+// ClientOver accepts it.
 func Through(d transport.Dialer, do Requests) transport.Dialer { return through{d, do} }
 
 type through struct {
@@ -34,15 +34,15 @@ func (m throughMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.M
 	return m.do(ctx, m.Metadata, req)
 }
 
-// Nap is the sleep of a client's process: while it lasts the client neither sends
-// to the metadata service, nor takes what was sent to it. The zero value is awake.
-// Methods may be called concurrently.
+// Nap is the sleep of a client's process: the client neither sends to the metadata
+// service meanwhile, nor receives from it. The zero value is awake. Methods may be
+// called concurrently.
 type Nap struct {
 	mu    sync.Mutex
 	awake chan struct{} // closed when the sleep ends; nil: it is awake
 }
 
-// Over is do by a client that sleeps, sometimes.
+// Over is do for a client that sleeps at times.
 func (n *Nap) Over(do Requests) Requests {
 	return func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		n.Sleep()
@@ -52,7 +52,7 @@ func (n *Nap) Over(do Requests) Requests {
 	}
 }
 
-// Begin has the client sleep.
+// Begin puts the client to sleep.
 func (n *Nap) Begin() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,7 +71,7 @@ func (n *Nap) End() {
 	}
 }
 
-// Sleep returns when the client is awake, whatever its caller had in mind.
+// Sleep returns when the client is awake, regardless of its caller's context.
 func (n *Nap) Sleep() {
 	n.mu.Lock()
 	awake := n.awake
@@ -81,7 +81,7 @@ func (n *Nap) Sleep() {
 	}
 }
 
-// Plain asks, and nothing else.
+// Plain only calls m.
 func Plain(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return m.Do(ctx, req)
 }

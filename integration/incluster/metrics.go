@@ -8,16 +8,18 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// metrics are those of all processes that a cluster has had, also of those that ended.
+// metrics are those of all processes that the cluster has had, including ended
+// ones.
 type metrics struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	servers []*chunkserver.Metrics
 	own     []*client.Metrics // of the chunkservers' own clients
 	clients []*client.Metrics // of the clients of tests
 }
 
-// ServerMetrics are those of all chunkserver processes so far, PeerMetrics those of the clients
-// by which they repair and move, and ClientMetrics those of the cluster's clients.
+// ServerMetrics are those of all chunkserver processes so far. PeerMetrics are
+// those of the clients by which they repair and move, and ClientMetrics those of
+// the cluster's clients.
 func (c *Cluster) ServerMetrics() []*chunkserver.Metrics {
 	c.counts.mu.Lock()
 	defer c.counts.mu.Unlock()

@@ -23,10 +23,10 @@ type node struct {
 	id   string
 	role transport.Role
 	mem  *vfs.Mem   // its disk in this life
-	rng  *rand.Rand // of what cuts leave
+	rng  *rand.Rand // decides what cuts leave
 	life atomic.Pointer[life]
 
-	formatted atomic.Bool // its devices were made, and are registered
+	formatted atomic.Bool // its devices are made and registered
 }
 
 // life is one process of a node.
@@ -36,7 +36,7 @@ type life struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	gone atomic.Bool // off the network, by a cut, a kill or Stop
+	gone atomic.Bool // disconnected, by a cut, a kill or Stop
 	left *vfs.Mem    // its disk since a cut or kill; written under the power's gate
 
 	store   metadata.Store      // of a metadata server
@@ -76,8 +76,8 @@ func (n *node) build(l *life) (run func(context.Context) error, err error) {
 	return n.buildChunkserver(l, fs)
 }
 
-// leave takes the node off the network, so that nothing that it says from now on
-// is heard, and has its process end.
+// leave disconnects the node, so that nothing it sends from now on arrives, and
+// ends its process.
 func (n *node) leave() {
 	l := n.current()
 	if l == nil || l.gone.Swap(true) {
@@ -88,15 +88,14 @@ func (n *node) leave() {
 	l.cancel()
 }
 
-// stop asks the process to end.
+// stop signals the process to end.
 func (n *node) stop() {
 	if l := n.current(); l != nil {
 		l.cancel()
 	}
 }
 
-// wait returns when the present life, if any, has ended, and takes it off the
-// network.
+// wait returns when the current life, if any, has ended, and disconnects it.
 func (n *node) wait() {
 	if l := n.current(); l != nil {
 		<-l.ended
@@ -104,16 +103,16 @@ func (n *node) wait() {
 	}
 }
 
-// Disk is the disk of a node in its present life, so that a test can damage what is
-// on it.
+// Disk is the disk of a node in its current life, which a test may damage.
 func (c *Cluster) Disk(id string) *vfs.Mem { return c.named([]string{id})[0].mem }
 
-// ChunkMetrics are those of a chunkserver's present process.
+// ChunkMetrics are those of a chunkserver's current process.
 func (c *Cluster) ChunkMetrics(id string) *chunkserver.Metrics {
 	return c.named([]string{id})[0].current().metrics
 }
 
-// SetDevices has a running chunkserver serve these directories of its disk, and no others.
+// SetDevices makes a running chunkserver use these directories of its disk, and no
+// others.
 func (c *Cluster) SetDevices(ctx context.Context, id string, dirs ...string) error {
 	var devices []chunkserver.DeviceConfig
 	for _, dir := range dirs {
@@ -126,9 +125,9 @@ func (c *Cluster) deviceConfig(dir string) chunkserver.DeviceConfig {
 	return chunkserver.DeviceConfig{Dir: dir, CapacityBytes: c.opts.CapacityBytes, SegmentBytes: c.opts.SegmentBytes}
 }
 
-// format makes the devices of a chunkserver that has never had any, as its operator does. It goes
-// through fs, so that a cut, or a sync that is left out, meets it too; one that was cut short is
-// made again in the next life.
+// format makes the devices of a new chunkserver, as its operator does. It uses fs,
+// so that a cut, or a sync that is left out, affects it too. An interrupted format
+// is repeated in the next life.
 func (n *node) format(fs vfs.FS) error {
 	if n.formatted.Load() {
 		return nil
@@ -148,14 +147,14 @@ func (c *Cluster) FormatDevice(id, dir string) error {
 	return err
 }
 
-// InUse is what a server says of its tables and bounded resources (InUse of package
+// InUse is a server's report of its tables and limited resources (InUse of package
 // metadata and chunkserver).
 func (c *Cluster) InUse(id string) map[string]int64 {
 	return c.named([]string{id})[0].current().inUse()
 }
 
-// ChunkService is the service of a chunkserver's present process, for a test that serves
-// it by other means than the cluster's network.
+// ChunkService is the service of a chunkserver's current process, for a test that
+// serves it over another network.
 func (c *Cluster) ChunkService(id string) *chunkserver.Server {
 	return c.named([]string{id})[0].current().service
 }

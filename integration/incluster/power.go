@@ -8,27 +8,27 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// power cuts nodes at one instant. Every call of a file system passes the gate
-// before it runs, and a cut holds the gate closed while it takes the nodes off
-// the network and clones what their disks would keep. So whatever a disk does
-// after the instant began before it, and what began before it cannot depend on
-// anything that any disk did after it: the clones together are a state that a
-// cut of all nodes at once leaves. What a node does from then on goes to a disk
-// that nobody will open, and is heard by nobody.
+// power cuts nodes at one moment. Every call of a file system passes the gate
+// before it runs. A cut holds the gate closed while it disconnects the nodes and
+// clones what their disks would keep. So every operation of a disk after the moment
+// also began after it, and nothing that began before it can depend on an operation
+// after it. The clones together are a state that a cut of all nodes at once leaves.
+// After that, a node writes to a disk that nobody will open, and its messages reach
+// nobody.
 type power struct {
 	gate sync.RWMutex
 	ops  atomic.Int64
 	cut  atomic.Pointer[plannedCut]
 }
 
-// plannedCut takes nodes before the operation of a number.
+// plannedCut cuts nodes before the operation with a number.
 type plannedCut struct {
 	at    int64
 	nodes []*node
 	done  chan struct{}
 }
 
-// pass is asked before each call of a life's file system.
+// pass is called before each call of a life's file system.
 func (c *Cluster) pass(l *life, op vfs.Op) error {
 	c.power.gate.RLock()
 	gone := l.gone.Load()
@@ -46,9 +46,8 @@ func (c *Cluster) pass(l *life, op vfs.Op) error {
 	return nil
 }
 
-// end ends the present lives of nodes at one instant, and has leaves say what
-// each disk then holds. The disk of a node that is down is what an earlier end
-// left of it.
+// end ends the current lives of nodes at one moment, and leaves returns what each
+// disk then holds. The disk of a node that is down is what an earlier end left.
 func (c *Cluster) end(nodes []*node, leaves func(n *node, disk *vfs.Mem) *vfs.Mem) {
 	c.power.gate.Lock()
 	defer c.power.gate.Unlock()
@@ -73,13 +72,13 @@ func (n *node) clone(disk *vfs.Mem) *vfs.Mem { return disk.Clone() }
 // Ops returns how many file operations the nodes have begun.
 func (c *Cluster) Ops() int64 { return c.power.ops.Load() }
 
-// PowerCut takes the power of the nodes named (of all, if none are) at one
-// instant. Of what was not synced any subset survives, of what was synced all.
+// PowerCut cuts the power of the named nodes (of all, if none are) at one moment.
+// All synced data survives, and any subset of the rest.
 func (c *Cluster) PowerCut(ids ...string) { c.end(c.named(ids), (*node).crash) }
 
-// PowerCutAfter plans a PowerCut before the n-th file operation from now, of
-// whichever node. The channel is closed when it has happened. A later plan, or
-// CancelCut, replaces it.
+// PowerCutAfter plans a PowerCut before the n-th file operation from now, of any
+// node. The channel is closed when it has happened. A later plan, or CancelCut,
+// replaces it.
 func (c *Cluster) PowerCutAfter(n int, ids ...string) <-chan struct{} {
 	p := &plannedCut{at: c.power.ops.Load() + int64(n), nodes: c.named(ids), done: make(chan struct{})}
 	c.power.cut.Store(p)
@@ -89,9 +88,8 @@ func (c *Cluster) PowerCutAfter(n int, ids ...string) <-chan struct{} {
 // CancelCut drops a planned cut that has not happened.
 func (c *Cluster) CancelCut() { c.power.cut.Store(nil) }
 
-// Kill ends the processes of nodes, as kill -9 does: at once, with everything
-// that they wrote still there, synced or not. What was not synced is lost to a
-// power cut that follows.
+// Kill ends the processes of nodes like kill -9: at once, with everything that they
+// wrote still there, synced or not. A later power cut loses what was not synced.
 func (c *Cluster) Kill(ids ...string) { c.end(c.named(ids), (*node).clone) }
 
 // StopNode ends a node as a signal does, in its own time, so that a leader hands
@@ -103,9 +101,9 @@ func (c *Cluster) StopNode(id string) {
 	}
 }
 
-// Restart starts the nodes named (all, if none are) that are down, on what is
-// left of their disks. It returns when what was left of their processes has
-// ended and the new ones have begun.
+// Restart starts the named nodes (all, if none are) that are down, on what is left
+// of their disks. It returns when the rest of their processes has ended and the new
+// ones have begun.
 func (c *Cluster) Restart(ids ...string) error {
 	for _, n := range c.named(ids) {
 		l := n.current()

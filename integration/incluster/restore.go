@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Backup returns a backup file of the metadata, as `moraine metadata backup` writes it.
-// The client must be an administrator's.
+// Backup returns a backup file of the metadata, as `moraine metadata backup` writes
+// it. The client must be an administrator's.
 func (c *Client) Backup(ctx context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var w *raftstore.BackupWriter
@@ -42,9 +42,10 @@ func (c *Client) Backup(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// RestoreMetadata ends all metadata servers for good and starts m1 alone, on an empty disk
-// with what a backup holds, as the incarnation after `after`. The chunkservers go on.
-// Sessions of before are refused: open clients anew. No other method may be called meanwhile.
+// RestoreMetadata ends all metadata servers for good and starts m1 alone, on an
+// empty disk with the contents of a backup, as the incarnation after `after`. The
+// chunkservers continue. Earlier sessions are refused: open new clients. No other
+// method may be called meanwhile.
 func (c *Cluster) RestoreMetadata(backup []byte, after moraine.Incarnation) error {
 	var first *node
 	var rest []*node

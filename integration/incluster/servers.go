@@ -34,8 +34,8 @@ func (s raftStream) Dial(addr string, timeout time.Duration) (net.Conn, error) {
 	return s.node.DialRaft(addr, timeout)
 }
 
-// raftConfig is small in everything, so that logs are cut off, tables flushed
-// and snapshots taken within the life of a test.
+// raftConfig has small limits, so that logs are truncated, tables flushed and
+// snapshots taken within the life of a test.
 func (n *node) raftConfig() raftstore.Config {
 	cfg := raftstore.Config{
 		Dir: "/metadata", Cluster: clusterID, Node: n.id,
@@ -65,8 +65,8 @@ func (n *node) buildMetadata(l *life, fs vfs.FS) (func(context.Context) error, e
 	for _, p := range store.Peers {
 		cfg.Peers = append(cfg.Peers, metadata.Peer{ID: p.ID, Addresses: p.Client})
 	}
-	// The log takes its connections from the node, whose handler is the service
-	// that stands on the log: both are filled in when the service is there.
+	// The log gets its connections from the node, whose handler is the service over
+	// the log: both are filled in when the service exists.
 	stream := &raftStream{}
 	deps := raftstore.Deps{FS: fs, Log: log, Stream: stream}
 	peers := n.c.Net.Dialer(transport.Peer{Cluster: clusterID, Role: transport.RoleMetadata, Node: n.id})
@@ -110,8 +110,8 @@ func (n *node) clock() clock.Clock {
 // server runs.
 type lateMeta struct{ c *client.Client }
 
-// Do implements transport.Metadata. The chunkservers of this cluster also take what tests
-// sign with package capabilitytest.
+// Do implements transport.Metadata. The chunkservers of this cluster also accept
+// the signatures of package capabilitytest.
 func (m *lateMeta) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	resp, err := m.c.Meta(ctx, req)
 	if r := resp.GetRegisterHost(); r != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
-// SaveSteps commits checkpoints of one tensor each to the run at path, as one rank of one
-// attempt. Each tensor holds the number of its step, so that a reader can tell them apart.
+// SaveSteps commits checkpoints of one tensor each to the run at path, as one rank
+// of one attempt. Each tensor holds the number of its step, so that a reader can
+// distinguish them.
 func (c *Client) SaveSteps(ctx context.Context, path string, steps ...uint64) error {
 	run, err := ckpt.OpenRun(ctx, c.Client, path, ckpt.RunOptions{Launch: ckpt.Launch{Name: "steps of " + c.node}, Takeover: true})
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// behind is a clock of a caller that takes its expired certificate for a good one.
+// behind is the clock of a caller that considers its expired certificate valid.
 type behind struct{ clock.System }
 
 func (behind) Now() time.Time { return time.Now().Add(-time.Hour) }
 
-// reached is a service that counts what gets to it.
+// reached is a service that counts the requests that reach it.
 type reached struct {
 	calls atomic.Int64
 }
@@ -35,8 +35,8 @@ func (r *reached) Serve(_ context.Context, req *transport.Request) (*transport.R
 	return nil, &moraine.Error{Kind: moraine.Exists}
 }
 
-// TestIntruderWithABadCertificate: under a certificate that has expired, is of another
-// cluster, is of another authority, or was revoked, no request of any server gets to a
+// TestIntruderWithABadCertificate: under a certificate that has expired, is of
+// another cluster or authority, or was revoked, no request of any server reaches a
 // handler, in both modes. Under a good one each does.
 func TestIntruderWithABadCertificate(t *testing.T) {
 	cluster := moraine.UUID{1}
@@ -102,7 +102,7 @@ func callersClock(name string) clock.Clock {
 	return nil
 }
 
-// sendAll sends every request of a server of a role, and returns how many.
+// sendAll sends every request of a server of a role, and returns their number.
 func sendAll(ctx context.Context, pool *transport.Pool, role transport.Role, addrs []string, check func(what string, err error)) (sent int) {
 	if role == transport.RoleMetadata {
 		meta, fields := pool.Metadata(addrs), ops()

@@ -14,17 +14,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// chunkRow is what a stranger may do with a request to a chunkserver.
+// chunkRow is what an intruder may do with a request to a chunkserver.
 type chunkRow struct {
-	// do sends it, about one chunk of a stripe or the object, with a capability. It returns
-	// what was answered.
+	// do sends it, about one chunk of a stripe or the object, with a capability,
+	// and returns the answer.
 	do       func(ctx context.Context, c transport.Chunks, r refs, device uint32, index uint32, capability []byte) (string, error)
 	answer   string // PermissionDenied, if it is empty
-	readOnly string // under a read-only certificate, where it is another
-	why      string // it is not refused
+	readOnly string // under a read-only certificate, if it differs
+	why      string // why it is not refused
 }
 
-// outcome is what the row says is answered to a caller.
+// outcome is the row's answer for a caller.
 func (r *chunkRow) outcome(readOnly bool) string {
 	switch {
 	case readOnly && r.readOnly != "":
@@ -61,9 +61,10 @@ var chunkRows = map[string]chunkRow{
 	}},
 }
 
-// TestIntruderAtTheChunkservers: a confined caller sends each request of the chunkservers
-// about foreign chunks and objects, with its own token and its own capabilities and others',
-// and lists chunks. One that shows another's token, or none, gets nothing at all.
+// TestIntruderAtTheChunkservers: a confined caller sends each request of the
+// chunkservers about foreign chunks and objects, with its own token and its own and
+// others' capabilities, and lists chunks. A caller that presents another's token,
+// or none, gets nothing at all.
 func TestIntruderAtTheChunkservers(t *testing.T) {
 	methods := reflect.TypeFor[transport.Chunks]()
 	for n := range methods.NumMethod() {
@@ -107,7 +108,8 @@ func atChunkservers(w *world, i *intruder) {
 		_, err := i.chunks(device).Stat(ctx, &wire.StatDevices{List: &wire.ListChunks{Device: device}})
 		require.Equal(t, "permission denied", kind(err))
 	}
-	// Devices are no client's business, of a client of the root either; an administrator sees them.
+	// No client may inspect devices, not even one of the root; an administrator
+	// may.
 	for peer, want := range map[transport.Role]string{transport.RoleClient: "permission denied", transport.RoleAdmin: "ok"} {
 		of := w.intrude(transport.Peer{Role: peer, Node: "root-" + string(peer)})
 		for _, name := range []string{"Stat", "Sync"} {
@@ -115,17 +117,17 @@ func atChunkservers(w *world, i *intruder) {
 			require.Equal(t, want, kind(err), "%s of a %s", name, peer)
 		}
 	}
-	// Its own chunk it reads: what was refused was not malformed.
+	// It reads its own chunk: the refused requests were not malformed.
 	own := w.own
 	_, err := chunkRows["Get"].do(ctx, i.chunks(own.device), own, own.device, 0, shown["its own"])
 	require.NoError(t, err)
-	// The token of another opens nothing, nor does none.
+	// Another caller's token opens nothing, nor does none.
 	for _, token := range [][]byte{theirs.token, nil, []byte("garbage")} {
 		i.dialer.SetToken(token)
 		for name, row := range chunkRows {
 			_, err := row.do(ctx, i.chunks(own.device), own, own.device, 0, shown["its own"])
 			want := "not authenticated"
-			if name == "Stat" { // which needs no token
+			if name == "Stat" { // needs no token
 				want = "permission denied"
 			}
 			require.Equal(t, want, kind(err), name)

@@ -10,10 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderMeetsNoForeignHold: another session has a foreign directory to itself, with numbers
-// for files that it has yet to make. A confined caller asks for the directory, what is in it, and
-// these numbers, and tries to change them: it is answered at once, as for things that do not exist,
-// and the holder is asked for nothing.
+// TestIntruderMeetsNoForeignHold: another session has an exclusive lease of a
+// foreign directory, with numbers for files that it has yet to make. A confined
+// caller requests the directory, its contents, and these numbers, and tries to
+// change them. It is answered at once, as for missing things, and the leader asks
+// the holder for nothing.
 func TestIntruderMeetsNoForeignHold(t *testing.T) {
 	for _, k := range confined {
 		t.Run(k.name, func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestIntruderMeetsNoForeignHold(t *testing.T) {
 							t.Errorf("%T of %d waited for %v", req.Op, n, waited)
 						}
 						for _, r := range lease(&wire.Leases{Epoch: 1, WaitMillis: 1}).GetRecalls() {
-							t.Errorf("%T of %d: the holder is asked for %v", req.Op, n, r)
+							t.Errorf("%T of %d: the holder gets a request for %v", req.Op, n, r)
 						}
 						if t.Failed() {
 							return

@@ -34,14 +34,14 @@ func inWorld(t *testing.T, test func(w *world)) {
 	})
 }
 
-// outcomes are kinds of errors, as a table has them.
+// outcomes are kinds of errors, in the form of a table.
 func outcomes(got []string) string {
 	slices.Sort(got)
 	return strings.Join(slices.Compact(got), ", ")
 }
 
-// TestIntruderRowsAreComplete: each request of the metadata service has a row, and each row
-// is of one.
+// TestIntruderRowsAreComplete: each request of the metadata service has a row, and
+// each row has a request.
 func TestIntruderRowsAreComplete(t *testing.T) {
 	fields := ops()
 	for n := range fields.Len() {
@@ -50,10 +50,11 @@ func TestIntruderRowsAreComplete(t *testing.T) {
 	require.Len(t, rows, fields.Len())
 }
 
-// TestIntruderSeesNothingForeign: a caller that is confined to a directory sends each
-// request of the metadata service with references to what is outside it, all at once and
-// each one alone. What becomes of it is what the table says; the answer is the same as for
-// things that do not exist, has nothing of foreign things in it, and these stay as they are.
+// TestIntruderSeesNothingForeign: a caller that is confined to a directory sends
+// each request of the metadata service with references to things outside it, all at
+// once and each one alone. The outcome is that of the table. The answer is the same
+// as for missing things, contains nothing foreign, and foreign things do not
+// change.
 func TestIntruderSeesNothingForeign(t *testing.T) {
 	for _, k := range confined {
 		t.Run(k.name, func(t *testing.T) { inWorld(t, func(w *world) { seesNothing(w, k.name, w.intrude(k.peer)) }) })
@@ -110,8 +111,9 @@ func (i *intruder) prepare(op string) {
 	}
 }
 
-// TestIntruderRequestsMeanSomething: of things of its own a confined caller gets what the
-// table says, so that the requests with foreign ones are not refused for being malformed.
+// TestIntruderRequestsMeanSomething: for things of its own a confined caller gets
+// the outcome of the table. So the requests with foreign ones are not refused for
+// being malformed.
 func TestIntruderRequestsMeanSomething(t *testing.T) {
 	inWorld(t, func(w *world) {
 		i := w.intrude(confined[0].peer)
@@ -129,7 +131,7 @@ func TestIntruderRequestsMeanSomething(t *testing.T) {
 				try(fields.Get(n))
 			}
 		}
-		for _, op := range last { // each on a file that is there
+		for _, op := range last { // each on an existing file
 			i.open()
 			_, _ = i.do(w.builder(w.own, -1).build(fields.ByName("create")))
 			try(fields.ByName(protoreflect.Name(op)))
@@ -137,8 +139,8 @@ func TestIntruderRequestsMeanSomething(t *testing.T) {
 	})
 }
 
-// TestIntruderHasNoForeignSession: a request under the number of another's session fails as
-// one under a number that no session has, in the same words.
+// TestIntruderHasNoForeignSession: a request under the number of another's session
+// fails in the same words as one under an unused number.
 func TestIntruderHasNoForeignSession(t *testing.T) {
 	for _, k := range []transport.Peer{confined[0].peer, {Role: transport.RoleClient, Node: "other"}, {Role: transport.RoleClient, Node: "owner", Key: pki.KeyID{1}}} {
 		inWorld(t, func(w *world) {
@@ -165,10 +167,11 @@ func TestIntruderHasNoForeignSession(t *testing.T) {
 	}
 }
 
-// TestIntruderWithACertificateOfANode: a chunkserver and a metadata server that belong to no
-// host of the fleet send each request in the name of another, with its devices and with jobs
-// that it has leased. Those few requests that clients send too, and a chunkserver for its own
-// work, go to things that do not exist; all others to what is somebody else's.
+// TestIntruderWithACertificateOfANode: a chunkserver and a metadata server that
+// belong to no host of the fleet send each request in the name of another, with its
+// devices and its leased jobs. A few requests are also sent by clients, or by a
+// chunkserver for its own work: these name missing things. All others name
+// another's things.
 func TestIntruderWithACertificateOfANode(t *testing.T) {
 	inWorld(t, func(w *world) {
 		node := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "n9"})
@@ -208,8 +211,8 @@ func TestIntruderWithACertificateOfANode(t *testing.T) {
 	})
 }
 
-// TestIntruderWithARevokedCertificate: nothing is answered under a certificate that was
-// revoked, in the session that it had, in another, or in none.
+// TestIntruderWithARevokedCertificate: under a revoked certificate no request is
+// answered, in its own session, in another, or in none.
 func TestIntruderWithARevokedCertificate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		i := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "revoked", Scope: "/a", Key: pki.KeyID{7}})

@@ -11,8 +11,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderLeasesOfForeignInodes has a confined caller say that it held leases on foreign
-// inodes, whose numbers it guesses: it hears nothing of their changes, and delays nobody.
+// TestIntruderLeasesOfForeignInodes: a confined caller claims to have held leases
+// on foreign inodes, whose numbers it guesses. It learns nothing of their changes,
+// and delays nobody.
 func TestIntruderLeasesOfForeignInodes(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ctx := w.t.Context()

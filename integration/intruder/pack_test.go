@@ -18,11 +18,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderInAPackOfOthers: small files of a project are packed into one stripe, and one of
-// them is renamed into another project. A session of that one reads its bytes, and no other byte
-// of the stripe; a session of the first one reads the files that stayed, and finds neither the
-// name of the moved file nor its extents. What is written into the moved file afterwards lies
-// elsewhere.
+// TestIntruderInAPackOfOthers: small files of a project are packed into one stripe,
+// and one of them is renamed into another project. A session of that project reads
+// its bytes, and no other byte of the stripe. A session of the first one reads the
+// files that stayed, and finds neither the name of the moved file nor its extents.
+// Later writes to the moved file go elsewhere.
 func TestIntruderInAPackOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.WithoutCancel(t.Context())
@@ -84,7 +84,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		require.True(t, packed(), "the files share a stripe")
 		require.NoError(t, w.owner.Rename(ctx, "/team/theirs/f5", "/team/own/f5", client.RenameOptions{}))
 
-		// The side that it came to.
+		// The new project.
 		i := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "mallory", Scope: "/team/own"})
 		page := extents(i, moved.Inode)
 		require.Len(t, page.Stripes, 1)
@@ -122,7 +122,7 @@ func TestIntruderInAPackOfOthers(t *testing.T) {
 		}
 		require.Equal(t, e.Length, read)
 
-		// The side that it left.
+		// The old project.
 		left := w.intrude(transport.Peer{Role: transport.RoleClient, Node: "theirs", Scope: "/team/theirs"})
 		for _, req := range []*wire.MetaRequest{
 			{Op: &wire.MetaRequest_GetExtents{GetExtents: &wire.GetExtents{Inode: moved.Inode, Limit: 100}}},

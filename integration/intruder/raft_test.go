@@ -21,8 +21,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// sayHello sends a hello, as docs/formats/frame.md has it, on any connection, and reports
-// whether the other end answered with something else than an error.
+// sayHello sends a hello of docs/formats/frame.md on any connection, and reports
+// whether the other end answered with anything but an error.
 func sayHello(t *testing.T, nc net.Conn, h *wire.Hello) bool {
 	t.Helper()
 	message, err := proto.Marshal(h)
@@ -46,10 +46,11 @@ func sayHello(t *testing.T, nc net.Conn, h *wire.Hello) bool {
 	return reply[10]&isReply != 0 && reply[10]&isError == 0
 }
 
-// TestIntruderAtTheLog: a stream of the log opens to a metadata server of the cluster with
-// a good certificate and to nobody else: of no other role, expired, revoked, of another
-// cluster or authority, without a certificate, in clear, or in another's name. No bytes of
-// others get to the log, and no chunkserver has such streams.
+// TestIntruderAtTheLog: a stream of the log opens to a metadata server of the
+// cluster with a good certificate and to nobody else. It does not open for another
+// role, an expired or revoked certificate, one of another cluster or authority, no
+// certificate, an unencrypted connection, or another's name. No foreign bytes reach
+// the log, and no chunkserver has such streams.
 func TestIntruderAtTheLog(t *testing.T) {
 	cluster, now := moraine.UUID{1}, time.Now()
 	newCA := func(of moraine.UUID) *pki.CA {
@@ -70,7 +71,7 @@ func TestIntruderAtTheLog(t *testing.T) {
 	good := func(role transport.Role) *pki.Identity { return identity(ca, role, "m2", now, 10*time.Hour) }
 	type caller struct {
 		id         *pki.Identity // nil: no certificate
-		role, node string        // that the hello says
+		role, node string        // in the hello
 		clear      bool
 	}
 	callers := map[string]caller{

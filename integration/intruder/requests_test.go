@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// attempt is one request in two forms: with references to foreign things, and with ones to
-// things that do not exist.
+// attempt is one request in two forms: with references to foreign things, and with
+// references to missing ones.
 type attempt struct {
 	name             string
 	foreign, missing *wire.MetaRequest
@@ -25,7 +25,7 @@ func ops() protoreflect.FieldDescriptors {
 	return (&wire.MetaRequest{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
 }
 
-// builder fills in a request. The n-th reference in it is taken of other where only is n,
+// builder fills in a request. It takes the n-th reference from other if only is n
 // or negative; the rest is the caller's own.
 type builder struct {
 	t          *testing.T
@@ -53,8 +53,8 @@ func (b *builder) names() *refs {
 // ofDirectories are the requests whose inode is a directory.
 var ofDirectories = strings.Fields("read_dir get_usage set_quota set_policy get_policy clone_tree grant")
 
-// build returns the request of a field with references to own things, except as builder
-// says.
+// build returns the request of a field with references to own things, except as
+// builder says.
 func (b *builder) build(f protoreflect.FieldDescriptor) *wire.MetaRequest {
 	m := &wire.MetaRequest{}
 	b.dirs = slices.Contains(ofDirectories, string(f.Name()))
@@ -70,7 +70,7 @@ func (b *builder) build(f protoreflect.FieldDescriptor) *wire.MetaRequest {
 	return m
 }
 
-// complete gives the arguments without which a request means nothing.
+// complete adds the arguments without which a request has no meaning.
 func (b *builder) complete(m *wire.MetaRequest) {
 	switch r := m.Op.(type) {
 	case *wire.MetaRequest_OpenSession:
@@ -137,8 +137,8 @@ func (b *builder) fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar is the value of a field; not ok: it stays unset. References are all of kind
-// fixed64, with a name that is known here.
+// scalar is the value of a field; not ok: it stays unset. References are all of
+// kind fixed64, with a name that is known here.
 func (b *builder) scalar(f protoreflect.FieldDescriptor) (v protoreflect.Value, ok bool) {
 	switch f.Kind() {
 	case protoreflect.Fixed64Kind:
@@ -233,8 +233,8 @@ func (w *world) builder(other refs, only int) *builder {
 	return &builder{t: w.t, own: w.own, other: other, only: only, stripe: w.stripes[0]}
 }
 
-// attempts returns what is tried with a request: all references at once, and each one
-// alone.
+// attempts returns the attempts with a request: all references at once, and each
+// one alone.
 func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 	var all []attempt
 	for only := -1; ; only++ {
@@ -247,7 +247,7 @@ func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 			}
 			return all
 		}
-		// A reference that complete took out again makes no attempt.
+		// A reference that complete removed again makes no attempt.
 		if only < 0 || !proto.Equal(a.foreign, w.builder(w.own, -1).build(f)) {
 			all = append(all, a)
 		}
@@ -256,7 +256,7 @@ func (w *world) attempts(f protoreflect.FieldDescriptor) []attempt {
 
 var numeral = regexp.MustCompile(`\b[0-9a-f]*[0-9][0-9a-f]*\b`)
 
-// plain is the text of an error without the numbers and the names of its request.
+// plain is the text of an error without the numbers and names of its request.
 func (w *world) plain(err error) string {
 	if err == nil {
 		return ""
@@ -268,7 +268,7 @@ func (w *world) plain(err error) string {
 	return s
 }
 
-// shows says what of foreign things is in an answer; empty: nothing.
+// shows returns what an answer reveals about foreign things; empty: nothing.
 func (w *world) shows(req *wire.MetaRequest, resp proto.Message, err error) string {
 	var found []string
 	asked, _ := proto.Marshal(req)
@@ -303,7 +303,7 @@ func (w *world) shows(req *wire.MetaRequest, resp proto.Message, err error) stri
 	return strings.Join(slices.Compact(found), ", ")
 }
 
-// category says what the number in a field of an answer is of.
+// category returns the kind of thing that the number in a field of an answer names.
 func category(f protoreflect.FieldDescriptor) string {
 	in := string(f.ContainingMessage().Name())
 	switch name := string(f.Name()); {

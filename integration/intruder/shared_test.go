@@ -13,10 +13,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderInASharedStripe: a file of a confined caller has some bytes of a foreign
-// file's stripes, which a session of the root cloned. The caller reads these, and no other
-// byte of the stripes: none of the same chunk, of other data chunks, or of parity. While a
-// host is down it reads what is on others, and the rest when the host is back.
+// TestIntruderInASharedStripe: a file of a confined caller has some bytes of a
+// foreign file's stripes, which a session of the root cloned. The caller reads
+// these, and no other byte of the stripes: none of the same chunk, of other data
+// chunks, or of parity. While a host is down it reads the bytes on others, and the
+// rest when the host is back.
 func TestIntruderInASharedStripe(t *testing.T) {
 	for _, scheme := range []moraine.Scheme{moraine.Copies(3), {K: 2, M: 1}} {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -60,7 +61,7 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 		return kind(err), dst
 	}
 	for _, s := range page.Stripes {
-		require.Zero(t, s.LiveBytes+uint64(s.RefCount), "they tell of others")
+		require.Zero(t, s.LiveBytes+uint64(s.RefCount), "they reveal other files")
 	}
 	var first *wire.Stripe // of the file's
 	for _, e := range page.Extents {
@@ -138,7 +139,7 @@ func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file 
 		require.NoError(t, err)
 	}
 	for index := range s.Chunks {
-		if !scheme.IsCopies() && index >= int(scheme.K) { // of both others it reads some bytes
+		if !scheme.IsCopies() && index >= int(scheme.K) { // it reads some bytes of both others
 			report(index)
 			require.Zero(t, queued(), "chunk %d is not its own", index)
 		}

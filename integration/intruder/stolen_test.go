@@ -10,15 +10,16 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderOfAStolenChunkserver: with the certificate of a chunkserver somebody reads the
-// chunks of the files of jobs that it has leased, for as long as it has them, and no others:
-// neither by a chunk's number, nor by the extents of another file, nor for another's job. It
-// flushes and evicts nothing by itself, and changes no file that has a name.
+// TestIntruderOfAStolenChunkserver: with the certificate of a chunkserver an
+// intruder reads the chunks of the files of jobs that it has leased, for as long as
+// it has them, and no others: neither by a chunk's number, nor by the extents of
+// another file, nor for another's job. It flushes and evicts nothing by itself, and
+// changes no file that has a name.
 func TestIntruderOfAStolenChunkserver(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t, ctx := w.t, w.t.Context()
 		before := w.picture()
-		// It is the one that has the eviction of the own file leased.
+		// It is the one that has leased the eviction of the own file.
 		thief := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "mover-own"})
 		thief.number = 1000 // past those of the real one
 		thief.open()
@@ -58,13 +59,13 @@ func TestIntruderOfAStolenChunkserver(t *testing.T) {
 			_, err := extents(of.file, of.job)
 			require.Equal(t, "permission denied", kind(err), "file %x for job %x", of.file, of.job)
 		}
-		// What it holds a capability for nobody else reads with it.
+		// No other node can read with its capability.
 		other := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "n8"})
 		for index, ch := range page.Stripes[0].Chunks {
 			_, err := chunkRows["Get"].do(ctx, other.chunks(ch.Device), refs{stripe: page.Stripes[0].Id}, ch.Device, uint32(index), page.Capabilities[0])
 			require.Equal(t, "permission denied", kind(err))
 		}
-		// It cannot have work made that it would then read.
+		// It cannot create work in order to read its files.
 		for _, k := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
 			_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{Kind: k, Inodes: []uint64{w.foreign.file}}}})
 			require.Equal(t, "permission denied", kind(err))
@@ -77,7 +78,7 @@ func TestIntruderOfAStolenChunkserver(t *testing.T) {
 		_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{Inode: w.foreign.file, Mode: wire.CommitMode_COMMIT_MODE_REPLACE}}})
 		require.Equal(t, "permission denied", kind(err))
 		require.Equal(t, before, w.picture())
-		// With the job ends what it could read.
+		// Its read permission ends with the job.
 		_, err = thief.do(&wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: job.Id, LeaseEpoch: job.LeaseEpoch}}})
 		require.NoError(t, err)
 		_, err = extents(w.own.file, w.own.job)

@@ -1,16 +1,17 @@
 package intruder_test
 
-// row says what becomes of a request: the kinds of errors, and "ok", over all that is tried.
+// row says the outcome of a request: the kinds of errors, and "ok", over all
+// attempts.
 type row struct {
-	// own: a client that is confined to a directory names what is its own.
+	// own: a client that is confined to a directory names its own things.
 	own string
-	// confined: it names what is not, or does not exist. "not found" is what hides
-	// things; "ok" is an answer with nothing foreign in it, the same as for what is not there.
+	// confined: it names foreign or missing things. "not found" hides things; "ok"
+	// is an answer without anything foreign, the same as for missing things.
 	confined string
-	// readOnly: the same under a read-only certificate, where that is another answer.
+	// readOnly: the same under a read-only certificate, if the answer differs.
 	readOnly string
-	// node: a chunkserver names what another has, or, where it sends what clients send for its
-	// own work, what does not exist.
+	// node: a chunkserver names another's things or, if it sends what clients send
+	// for its own work, missing ones.
 	node string
 	// moving: no two answers are the same. sessionless: it needs no session.
 	moving, sessionless bool

@@ -1,6 +1,8 @@
-// Package intruder_test sends every request of every server under each kind of certificate
-// with references to what is not its own. The requests are found in the protos, so that a
-// new one fails these tests until a row says what is to become of it.
+// Package intruder_test sends every request of every server under each kind of
+// certificate with references to foreign things. It finds the requests in the
+// protos, so that a new one fails these tests until a row says its outcome. One
+// path through it: inWorld makes a cluster with own and foreign things, builder
+// fills in a request, and row (table_test.go) says what the answer must be.
 package intruder_test
 
 import (
@@ -22,8 +24,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// secret is in every name, key and value that a stranger must not see; secretSize is the
-// length of the foreign file, which nothing else has.
+// secret is in every name, key and value that an intruder must not see. secretSize
+// is the length of the foreign file, which nothing else has.
 const (
 	secret     = "sekrit"
 	secretSize = 700_001
@@ -37,7 +39,8 @@ type refs struct {
 	host                                         string
 }
 
-// world is a cluster with a directory /a, which intruders may see, and /b, which they may not.
+// world is a cluster with a directory /a, which intruders may see, and /b, which
+// they may not.
 type world struct {
 	t       *testing.T
 	cluster *incluster.Cluster
@@ -51,7 +54,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	ctx := context.WithoutCancel(t.Context()) // it is canceled before what cleans up runs
+	ctx := context.WithoutCancel(t.Context()) // it is cancelled before the cleanup runs
 	c, err := incluster.Start(ctx, incluster.Options{Seed: 1, Metadata: 1, Chunkservers: 4, SessionTimeout: 10 * time.Hour,
 		TokenLife: 10 * time.Hour, SnapshotEntries: 1 << 20, MemTableBytes: 4 << 20})
 	require.NoError(t, err)
@@ -69,7 +72,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.session = w.intrude(transport.Peer{Role: transport.RoleClient, Node: "another"}).session
 	w.own = w.fill("/a", "own", 1000)
-	// Numbers of foreign things are far from all that an intruder gets.
+	// Numbers of foreign things are far from all numbers that an intruder gets.
 	for range 3 {
 		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Numbers: 1024}}})
 		w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: w.own.file, Count: 1024}}})
@@ -85,7 +88,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// ask asks as the owner, a client of the root.
+// ask sends a request as the owner, a client of the root.
 func (w *world) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	w.t.Helper()
 	resp, err := w.owner.Meta(w.t.Context(), req)
@@ -127,7 +130,8 @@ func (w *world) fill(top, tag string, size int) refs {
 	return r
 }
 
-// flush records an object of a file, as a mover does, and has one more job of the file begun.
+// flush records an object of a file, as a mover does, and starts one more job of
+// the file.
 func (w *world) flush(inode uint64, tag string) (job, object uint64) {
 	m := w.intrude(transport.Peer{Role: transport.RoleChunkserver, Node: "mover-" + tag})
 	do := func(req *wire.MetaRequest) *wire.MetaResponse {
@@ -164,7 +168,7 @@ func (w *world) flush(inode uint64, tag string) (job, object uint64) {
 	return lease(wire.JobKind_JOB_KIND_EVICT).Id, object
 }
 
-// intruder speaks with the servers itself, under a certificate.
+// intruder calls the servers itself, under a certificate.
 type intruder struct {
 	w       *world
 	peer    transport.Peer
@@ -216,7 +220,7 @@ func (i *intruder) chunks(device uint32) transport.Chunks {
 	return i.dialer.Chunks(i.w.hosts[device], []string{memnet.Address(i.w.hosts[device])})
 }
 
-// kind is what an error, or none, is called in the tables.
+// kind is the name of an error, or of none, in the tables.
 func kind(err error) string {
 	var e *moraine.Error
 	switch {
@@ -228,7 +232,7 @@ func kind(err error) string {
 	return err.Error()
 }
 
-// picture is all that the owner sees of the foreign things.
+// picture is everything that the owner sees of the foreign things.
 func (w *world) picture() string {
 	f := w.foreign
 	var b strings.Builder

@@ -15,17 +15,17 @@ import (
 	"github.com/morainefs/moraine/internal/clock/clocktest"
 )
 
-// TestNoClockMakesAClientTrustItsLeasesForLonger has clients whose clocks jump, or
-// whose machines sleep, while nobody reaches them: what they still answer from their
-// caches ends before the change that contradicts it is acknowledged.
+// TestNoClockMakesAClientTrustItsLeasesForLonger: the clocks of disconnected
+// clients jump, or their machines sleep. Their last answers from the cache come
+// before the contradicting change is acknowledged.
 func TestNoClockMakesAClientTrustItsLeasesForLonger(t *testing.T) {
 	for _, row := range []struct {
 		what string
-		// do happens half a second after the last renewal. sleeps is for how long the
+		// do runs half a second after the last renewal. sleeps is for how long the
 		// machine is suspended meanwhile: it does nothing, and measures nothing.
 		do     func(*clocktest.Hands)
 		sleeps time.Duration
-		// answers is whether the cache is to answer just after that.
+		// answers is whether the cache must answer just after that.
 		answers bool
 	}{
 		{"nothing", func(*clocktest.Hands) {}, 0, true},
@@ -70,7 +70,7 @@ func TestNoClockMakesAClientTrustItsLeasesForLonger(t *testing.T) {
 				_, err = r.Stat(ctx, "d/f")
 				require.NoError(t, err)
 				hits := r.Stats().CacheHits
-				for range 300 { // and it is trusted again
+				for range 300 { // and its leases are valid again
 					time.Sleep(10 * time.Millisecond)
 					_, err = r.Stat(ctx, "d/f")
 					require.NoError(t, err)
@@ -81,8 +81,8 @@ func TestNoClockMakesAClientTrustItsLeasesForLonger(t *testing.T) {
 	}
 }
 
-// cutAndChange takes r off the network after its renewal and has w make d/f; the
-// channel gets when that was acknowledged, in nanoseconds of the bubble's clock.
+// cutAndChange disconnects r after its renewal and makes w create d/f. The channel
+// gets the time of the acknowledgement, in nanoseconds of the bubble's clock.
 func cutAndChange(t *testing.T, ctx context.Context, c *incluster.Cluster, w *incluster.Client) <-chan int64 {
 	time.Sleep(1100 * time.Millisecond)
 	c.Net.Isolate("r")
@@ -97,8 +97,8 @@ func cutAndChange(t *testing.T, ctx context.Context, c *incluster.Cluster, w *in
 	return changed
 }
 
-// answersOf asks a client that reaches nobody for a name again and again: whether
-// its cache answered at first, and when it did last; 0 for never.
+// answersOf looks a name up repeatedly with a disconnected client. It returns
+// whether its cache answered at first, and when it did last; 0 for never.
 func answersOf(ctx context.Context, r *incluster.Client, length time.Duration) (first bool, last int64) {
 	for i, began := 0, time.Now(); time.Since(began) < length; i++ {
 		asked := time.Now().UnixNano()

@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// alone is the settings of a client that asks for exclusive leases.
+// alone is the settings of a client that requests exclusive leases.
 var alone = client.Config{CacheEntries: 10_000, Patience: time.Minute, ExclusiveLeases: true}
 
 // maker makes files in one directory, through a client whose requests it counts.
@@ -26,7 +26,7 @@ type maker struct {
 	*incluster.Client
 	dir                                   moraine.InodeID
 	holds, batches, ends, creates, others atomic.Int64
-	// over is what its requests go through; nil: nothing.
+	// do is the layer for its requests; nil: none.
 	do incluster.Requests
 }
 
@@ -121,14 +121,15 @@ func TestFilesAreMadeWithoutARequestAndSeenByAll(t *testing.T) {
 			require.Equal(t, uint32(0o640), a.Mode)
 		}
 		require.Equal(t, want, list(t, ctx, m.Client, "d"))
-		// What somebody else wanted is not asked for again at once.
+		// After another client wanted the directory, the lease is not requested
+		// again at once.
 		_, err := m.make(ctx, "c")
 		require.NoError(t, err)
 		require.Equal(t, append(want, "c"), list(t, ctx, r, "d"))
 	})
 }
 
-// What another client does in the directory meets what was made there before, with
+// Another client's operations in the directory see what was made there before, with
 // every kind of request.
 func TestNobodyMissesWhatWasMade(t *testing.T) {
 	for what, do := range map[string]func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error{
@@ -211,9 +212,9 @@ func wantKind(err error, kind moraine.Kind) error {
 	return fmt.Errorf("want %s: %w", kind, err)
 }
 
-// TestExclusiveFaults has each step of a client with an exclusive lease go wrong in
-// each way: the other one sees, whenever it looks, all that was made before, and of
-// what it sees nothing is missing that was made earlier.
+// TestExclusiveFaults makes each step of a client with an exclusive lease fail in
+// each way. The other client always sees everything made before. If it sees a file,
+// it sees all files made earlier.
 func TestExclusiveFaults(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	is := func(req *wire.MetaRequest) string {
@@ -261,9 +262,9 @@ func TestExclusiveFaults(t *testing.T) {
 						want = append(want, name)
 						if i%40 == 39 {
 							require.Equal(t, want, list(t, ctx, r, "d"), "after %d files", i+1)
-							time.Sleep(6 * time.Second) // the pause after it was wanted back
+							time.Sleep(6 * time.Second) // the pause after the recall
 						} else {
-							time.Sleep(40 * time.Millisecond) // so long that files are sent before it is wanted back
+							time.Sleep(40 * time.Millisecond) // so long that files are sent before the recall
 						}
 					}
 					require.Equal(t, want, list(t, ctx, m.Client, "d"))
@@ -299,9 +300,9 @@ func TestExclusiveLeasesSurviveALeader(t *testing.T) {
 	})
 }
 
-// A client that sleeps past its leases loses the directory to whoever wants it. What
-// it had made and not sent is there when it is back, or, where somebody made the
-// name meanwhile, an error for who has the file open.
+// A client that sleeps past its leases loses the directory to a client that wants
+// it. Its unsent files are there when it is back. If another client made the name
+// meanwhile, the user of the open file gets an error.
 func TestASleeperLosesTheDirectory(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		nap := &incluster.Nap{}
@@ -310,7 +311,7 @@ func TestASleeperLosesTheDirectory(t *testing.T) {
 		r := open(t, ctx, c, "r", cached)
 		defer r.Close()
 		want := m.hold(t, ctx, "a")
-		list(t, ctx, m.Client, "d") // all is sent
+		list(t, ctx, m.Client, "d") // everything is sent
 		time.Sleep(6 * time.Second)
 		m.hold(t, ctx, "a2")
 		want = list(t, ctx, m.Client, "d")
@@ -339,7 +340,7 @@ func TestASleeperLosesTheDirectory(t *testing.T) {
 	})
 }
 
-// What was made and not sent goes with the session, and its flush says so.
+// Unsent files are lost with the session, and their flush reports it.
 func TestWhatWasMadeGoesWithTheSession(t *testing.T) {
 	inClusterWith(t, incluster.Options{Seed: 1, Chunkservers: 1, SessionTimeout: 8 * time.Second}, func(ctx context.Context, c *incluster.Cluster) {
 		nap := &incluster.Nap{}
@@ -359,7 +360,7 @@ func TestWhatWasMadeGoesWithTheSession(t *testing.T) {
 	})
 }
 
-// Where a quota leaves no room for a file, its flush says so, and those after it are
+// If a quota has no space for a file, its flush reports it, and later files are
 // made.
 func TestAQuotaIsMetByTheFlush(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
@@ -393,8 +394,8 @@ func TestAQuotaIsMetByTheFlush(t *testing.T) {
 	})
 }
 
-// Two clients that both make files in a directory take it in turns, and neither
-// misses what the other has made.
+// Two clients that both make files in a directory take turns, and neither misses
+// the other's files.
 func TestTwoContend(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		m := newMaker(t, ctx, c, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// jobOn returns the newest job of that subject, nil where there is none yet.
+// jobOn returns the newest job of that subject, nil if there is none yet.
 func jobOn(t *testing.T, ctx context.Context, cl *incluster.Client, subject string) (found *wire.Job) {
 	t.Helper()
 	for j, err := range cl.Jobs().List(ctx, true) {
@@ -31,15 +31,15 @@ func live(j *wire.Job) bool {
 	return j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING
 }
 
-// Jobs that meet an exclusive lease whose holder keeps it wait for its end by
-// themselves: others, of the same kind too, begin later and end before them. When
-// the lease has ended they go on.
+// Jobs that meet an exclusive lease whose holder keeps it wait for its end
+// separately: others, of the same kind too, begin later and end before them. When
+// the lease has ended they continue.
 func TestJobsPassThoseThatWaitForAHolder(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		nap := &incluster.Nap{}
 		m := newMaker(t, ctx, c, func(ctx context.Context, to transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 			if req.GetBatch() != nil {
-				nap.Sleep() // it does all that it has to, but give back
+				nap.Sleep() // it does everything except return the lease
 			}
 			return to.Do(ctx, req)
 		})
@@ -47,7 +47,7 @@ func TestJobsPassThoseThatWaitForAHolder(t *testing.T) {
 		defer nap.End()
 		r := open(t, ctx, c, "r", client.Config{CacheEntries: -1})
 		defer r.Close()
-		tops := []string{"t0", "t1", "t2", "t3", "t4", "t5"} // more than advance in turn
+		tops := []string{"t0", "t1", "t2", "t3", "t4", "t5"} // more than run in turn
 		var dirs []moraine.InodeID
 		for _, top := range tops {
 			_, err := m.MkdirAll(ctx, top+"/d", 0)
@@ -65,7 +65,7 @@ func TestJobsPassThoseThatWaitForAHolder(t *testing.T) {
 		for _, top := range tops {
 			require.NoError(t, r.RemoveAll(ctx, top))
 		}
-		time.Sleep(time.Second / 2) // they have met it
+		time.Sleep(time.Second / 2) // they have met the lease
 		require.NoError(t, r.RemoveAll(ctx, "other"))
 		for live(jobOn(t, ctx, r, "other")) {
 			time.Sleep(10 * time.Millisecond)

@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// quotaOf leaves room for so many files more.
+// quotaOf leaves space for so many more files.
 func quotaOf(t *testing.T, ctx context.Context, c *incluster.Cluster, files uint64) {
 	t.Helper()
 	admin, err := c.Admin(ctx, "admin")
@@ -25,7 +25,7 @@ func quotaOf(t *testing.T, ctx context.Context, c *incluster.Cluster, files uint
 	require.NoError(t, admin.Quotas().Set(ctx, admin.Root(), 0, u.Usage.Inodes+files))
 }
 
-// makeAndOpen does what a mount does with a file that is created.
+// makeAndOpen does the same as a mount with a created file.
 func (m *maker) makeAndOpen(ctx context.Context, name string, between func()) error {
 	later := &client.Later{}
 	a, err := m.Inodes().Create(ctx, m.dir, name, client.NodeOptions{Mode: 0o640, Exclusive: true, Later: later})
@@ -40,8 +40,8 @@ func (m *maker) makeAndOpen(ctx context.Context, name string, between func()) er
 	return h.Close(ctx)
 }
 
-// A file that the service refuses after it was made and before it is opened is an
-// error, the service's own, of whoever opens it.
+// If the service refuses a file after it was made and before it is opened, the open
+// returns the service's own error.
 func TestAFileThatIsRefusedBeforeItIsOpened(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		m := newMaker(t, ctx, c, nil)
@@ -55,8 +55,8 @@ func TestAFileThatIsRefusedBeforeItIsOpened(t *testing.T) {
 	})
 }
 
-// Of files that many make, open and close at once while they are sent, those are
-// there, and those alone, of which nobody was told that they are not.
+// Many clients make, open and close files while these are sent. Exactly those files
+// exist for which no client got an error.
 func TestNoFileIsLostWithoutAnError(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		m := newMaker(t, ctx, c, nil)

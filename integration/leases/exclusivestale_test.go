@@ -15,9 +15,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted: a device that took the first content of
-// a file that was made under an exclusive lease is gone before the service hears of both.
-// Neither is there, the handle says so, and the next file is made as ever.
+// TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted: a device that took the
+// first content of a file made under an exclusive lease is lost before the service
+// knows of both. Neither exists, the handle reports it, and the next file is made
+// as usual.
 func TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		var gone atomic.Bool
@@ -26,7 +27,7 @@ func TestFirstContentUnderAnExclusiveLeaseIsNotResubmitted(t *testing.T) {
 				req = proto.CloneOf(req)
 				for _, r := range req.GetBatch().Requests {
 					for _, s := range r.GetCommit().GetStripes() {
-						s.Chunks[0].Device = 1 << 20 // there is none of that number
+						s.Chunks[0].Device = 1 << 20 // no device has that number
 					}
 				}
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// kind is what a request is to the cache.
+// kind is the kind of a request for the cache.
 func kind(req *wire.MetaRequest) string {
 	switch op := req.Op.(type) {
 	case *wire.MetaRequest_Leases:
@@ -39,7 +39,7 @@ func kind(req *wire.MetaRequest) string {
 
 var errLost = &moraine.Error{Op: "test", Kind: moraine.Unavailable, Err: errors.New("lost")}
 
-// wrongs are what may happen to one request.
+// wrongs are the faults of one request.
 var wrongs = map[string]func(ctx context.Context, do func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error){
 	"request lost": func(context.Context, func(context.Context) (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
 		return nil, errLost
@@ -86,7 +86,7 @@ var wrongs = map[string]func(ctx context.Context, do func(context.Context) (*wir
 	},
 }
 
-// strike has the nth request of a kind that a client sends go wrong.
+// strike makes the nth request of a kind of a client fail.
 type strike struct {
 	step  string
 	nth   int
@@ -107,7 +107,7 @@ func (s *strike) over(d transport.Dialer) transport.Dialer {
 	})
 }
 
-// meets reports whether it is this request that goes wrong.
+// meets reports whether this request is the one that fails.
 func (s *strike) meets(req *wire.MetaRequest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +125,9 @@ func (s *strike) struck() bool {
 	return s.hit
 }
 
-// TestLeaseFaults has each step of what a client with a cache says go wrong in each
-// way, and looks whether it ever sees what is over, or does not see its own.
+// TestLeaseFaults makes each step of a caching client's protocol fail in each way.
+// It checks whether the client ever sees an outdated state, or misses its own
+// changes.
 func TestLeaseFaults(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	for _, step := range []string{"begin", "renew", "poll", "read", "change"} {
@@ -153,7 +154,7 @@ func TestLeaseFaults(t *testing.T) {
 						_, err = w.Mkdir(ctx, "d", 0)
 						require.NoError(t, err)
 						leaseScript(t, ctx, c, w, r, s)
-						time.Sleep(2 * time.Second) // for what comes late
+						time.Sleep(2 * time.Second) // for late messages
 					})
 				})
 			}
@@ -161,9 +162,9 @@ func TestLeaseFaults(t *testing.T) {
 	}
 }
 
-// leaseScript has w and r change a directory in turn, until some rounds after r was
-// struck; r looks before and after. A client with a leader that lives begins once:
-// where it is another beginning that goes wrong, leaders die meanwhile.
+// leaseScript makes w and r change a directory in turn, until some rounds after the
+// fault of r; r reads before and after. A client whose leader lives begins once: if
+// the fault is of a later beginning, leaders die meanwhile.
 func leaseScript(t *testing.T, ctx context.Context, c *incluster.Cluster, w, r *incluster.Client, s *strike) {
 	killed := ""
 	revive := func() {
@@ -226,7 +227,7 @@ func leaseRound(t *testing.T, ctx context.Context, w, r *incluster.Client, i int
 	is(b, true)
 }
 
-// held lets the replies of a client's requests of a kind wait, while hold is not nil.
+// held delays the replies to a client's requests of a kind while hold is not nil.
 type held struct {
 	kind string
 	mu   sync.Mutex
@@ -252,8 +253,8 @@ func (h *held) set(hold chan struct{}) {
 	h.hold = hold
 }
 
-// An answer that was on its way when what it says was recalled, or changed by the
-// client itself, is not kept.
+// If an answer was in transit while its contents were recalled, or changed by the
+// client itself, the client does not cache it.
 func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
 	for _, who := range []string{"another client", "the client itself"} {
 		t.Run(who, func(t *testing.T) {
@@ -274,7 +275,7 @@ func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
 					_, err := r.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
 					looked <- err
 				}()
-				time.Sleep(100 * time.Millisecond) // the answer is on its way
+				time.Sleep(100 * time.Millisecond) // the answer is in transit
 				changer := w.Client
 				if who != "another client" {
 					changer = r.Client
@@ -291,8 +292,8 @@ func TestAGrantThatCrossesARecallIsVoid(t *testing.T) {
 	}
 }
 
-// While a change of the client's own is under way others may have seen it already:
-// then the client does, too.
+// While a client's own change is running others may have seen it already: then the
+// client sees it, too.
 func TestAChangeUnderWayIsNotAnsweredFromBefore(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		w := open(t, ctx, c, "w", client.Config{})

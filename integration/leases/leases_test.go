@@ -1,6 +1,8 @@
-// Package leases_test holds what clients answer from their caches against what
-// they may: over a cluster of incluster, with its real log, elections and network
-// delays.
+// Package leases_test compares what clients answer from their caches with what they
+// may answer, over a cluster of incluster, with its real log, elections and network
+// delays. One path through it: inCluster starts a cluster, warm waits for leases, a
+// fault hits a client or the leader, and history.check (model_test.go) finds
+// contradicting answers.
 package leases_test
 
 import (
@@ -23,7 +25,7 @@ import (
 // cached is the settings of a client with a cache.
 var cached = client.Config{CacheEntries: 10_000, Patience: 10 * time.Second}
 
-// counter counts what a client asks for.
+// counter counts a client's requests.
 type counter struct{ reads, leases atomic.Int64 }
 
 func (n *counter) over(d transport.Dialer) transport.Dialer {
@@ -49,7 +51,7 @@ func inClusterWith(t *testing.T, opts incluster.Options, fn func(ctx context.Con
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Stop()) }()
@@ -156,7 +158,7 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 		require.EqualValues(t, 1, n.reads.Load()-first)
 		require.Contains(t, list(t, ctx, r, "a/b"), "none")
 
-		// And what the client changes itself.
+		// And so is the client's own change.
 		_, err = r.SetAttr(ctx, "a/b/f0007", &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: 0o640})
 		require.NoError(t, err)
 		a, err = r.Stat(ctx, "a/b/f0007")
@@ -190,7 +192,7 @@ func TestACacheIsBounded(t *testing.T) {
 			}
 			time.Sleep(1500 * time.Millisecond) // leases are returned
 		}
-		// What is not leased any more makes nobody wait.
+		// A change without a lease on it waits for nobody.
 		began := time.Now()
 		c.Net.Isolate("r")
 		_, err := w.Mkdir(ctx, "d0/new", 0)
@@ -201,7 +203,7 @@ func TestACacheIsBounded(t *testing.T) {
 }
 
 // After a failover the client keeps what did not change, and the next leader
-// answers as soon as it has come back.
+// answers as soon as the client has come back.
 func TestLeasesAreReclaimedAfterAFailover(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		reclaimed(t, func(c *incluster.Cluster, leader string) (back func() error) {
@@ -218,8 +220,8 @@ func TestLeasesAreReclaimedAfterAFailover(t *testing.T) {
 	})
 }
 
-// reclaimed has a leader lost while one client changes something and another does
-// nothing but hold leases.
+// reclaimed loses a leader while one client changes something and another only
+// holds leases.
 func reclaimed(t *testing.T, lose func(c *incluster.Cluster, leader string) (back func() error)) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", cached)
@@ -244,9 +246,10 @@ func reclaimed(t *testing.T, lose func(c *incluster.Cluster, leader string) (bac
 		require.NoError(t, err)
 		took := time.Since(began)
 		t.Logf("the first change after the leader was lost took %v", took)
-		// The next leader waits for three seconds from its election on for who does not come.
-		require.Less(t, took, 3*time.Second, "who holds leases came to the next leader before they ended")
-		for range 300 { // until the standing is there again
+		// The next leader waits three seconds from its election on for clients that
+		// do not come.
+		require.Less(t, took, 3*time.Second, "holders of leases came to the next leader before the leases ended")
+		for range 300 { // until the session holds leases again
 			if before := r.Stats().MetaRequests; true {
 				_, err := r.Inodes().Stat(ctx, r.Root())
 				require.NoError(t, err)
@@ -266,8 +269,8 @@ func reclaimed(t *testing.T, lose func(c *incluster.Cluster, leader string) (bac
 	})
 }
 
-// A client that cannot reach the service answers nothing from its cache once its
-// leases may have ended, and holds others up no longer than that.
+// A disconnected client answers nothing from its cache once its leases may have
+// ended, and delays others no longer than that.
 func TestAClientThatIsCutOffTrustsNothing(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", cached)
@@ -309,8 +312,8 @@ func TestAClientThatIsCutOffTrustsNothing(t *testing.T) {
 	})
 }
 
-// A directory that was removed, by another client or this one, is not there: what
-// was known of its entries is no answer.
+// A directory that was removed, by another client or this one, does not exist:
+// cached entries of it are no answer.
 func TestARemovedDirectoryIsNotListedFromTheCache(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", cached)
@@ -343,7 +346,7 @@ func TestARemovedDirectoryIsNotListedFromTheCache(t *testing.T) {
 	})
 }
 
-// A watch tells each change once, in order, and goes on across a failover.
+// A watch reports each change once, in order, and continues across a failover.
 func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
 	inCluster(t, 1, func(ctx context.Context, c *incluster.Cluster) {
 		w, r := open(t, ctx, c, "w", client.Config{}), open(t, ctx, c, "r", client.Config{})
@@ -376,7 +379,7 @@ func TestAWatchGoesOnAcrossAFailover(t *testing.T) {
 		for i := range 30 {
 			e := <-events
 			require.Equal(t, client.EventCreated, e.Kind)
-			if i != 3 { // it may have been renamed by the time it is told
+			if i != 3 { // it may have been renamed by the time of the report
 				require.Equal(t, fmt.Sprintf("e/%d", i), e.Path)
 			}
 		}

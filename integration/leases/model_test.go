@@ -23,14 +23,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The random model: clients change and look at a few files and directories, with
-// every fault, and every answer is held against real time.
+// The random model: clients change and read a few files and directories, with every
+// fault, and every answer is compared with real time.
 //
 // Each file and directory is a register whose versions are in the order of its
-// ctime, which the service lets only rise. So an answer is wrong if something that
-// ended before it was asked for has seen, or made, a later version. A slot is a
-// name that files are renamed to, each file once: what is under it is in the order
-// of those renames, and what was removed or replaced is never seen again.
+// ctime, which only grows. So an answer is wrong if an operation that ended before
+// its request has seen, or made, a later version. A slot is a name to which files
+// are renamed, each file once. Its files are in the order of those renames, and a
+// removed or replaced one is never seen again.
 
 // event is one operation as its client saw it. start and end are from one counter:
 // real time.
@@ -40,7 +40,7 @@ type event struct {
 	version    int64  // ctime
 	put        bool   // it made this version
 	unknown    bool   // it may have taken effect, then or later
-	absent     bool   // of a slot: nothing was there, or, with put, it was emptied
+	absent     bool   // of a slot: it was empty or, with put, was emptied
 	who        string
 }
 
@@ -100,7 +100,7 @@ func (h *history) check() (wrong []string) {
 	return wrong
 }
 
-// mayBeAbsent says why a slot could not have been empty; "" where it could.
+// mayBeAbsent says why a slot could not have been empty; "" if it could.
 func mayBeAbsent(es []event, e, newest event) string {
 	if newest.version == 0 {
 		return ""
@@ -119,7 +119,7 @@ const (
 	modelSlots = 2
 )
 
-// user is one client at work.
+// user is one working client.
 type user struct {
 	name  string
 	h     *history
@@ -171,7 +171,7 @@ func (u *user) step(ctx context.Context) {
 
 func (u *user) begin(key string) event { return event{key: key, who: u.name, start: u.h.seq.Add(1)} }
 
-// saw notes what a look at a register or slot gave.
+// saw records the result of a read of a register or slot.
 func (u *user) saw(e event, a *wire.Attr, err error) {
 	switch {
 	case err == nil:
@@ -191,8 +191,8 @@ func (u *user) write(ctx context.Context, file int) {
 	u.h.add(e)
 }
 
-// putSlot makes a file elsewhere and renames it to the slot: in place of what is
-// there, if anything is.
+// putSlot makes a file elsewhere and renames it to the slot, in place of an
+// existing one.
 func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 	u.made++
 	from := client.Entry{Parent: u.cl.Root(), Name: fmt.Sprint(u.name, u.made)}
@@ -204,7 +204,7 @@ func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 	e.put = true
 	err = u.cl.Inodes().Rename(ctx, from, client.Entry{Parent: u.dirs[dir], Name: slot}, client.RenameOptions{})
 	if err != nil {
-		return // whoever sees it is no witness of when: versions only rise
+		return // a reader of it does not know when: versions only grow
 	}
 	// Its version is what the service stamped it with; it changes no more while it
 	// is there.
@@ -237,7 +237,7 @@ func (u *user) emptySlot(ctx context.Context, dir int, slot string) {
 	u.h.add(e)
 }
 
-// link gives a file a second name, or takes it away.
+// link gives a file a second name, or removes it.
 func (u *user) link(ctx context.Context, file int) {
 	e := u.begin(fmt.Sprint("file", file))
 	e.put = true
@@ -286,8 +286,8 @@ func (u *user) list(ctx context.Context, dir int) {
 	}
 }
 
-// run has clients work for a while under faults and returns what was wrong. wrap
-// may break what the first client says to the service.
+// run has clients work for a while under faults and returns the contradictions.
+// wrap may falsify what the first client sends to the service.
 func run(t *testing.T, seed uint64, steps int, wrap func(transport.Dialer) transport.Dialer) (wrong []string, hits uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Hour)
@@ -356,7 +356,7 @@ var (
 	lossy = memnet.Faults{MaxDelay: 100 * time.Millisecond, LoseRequest: 0.1, LoseReply: 0.1}
 )
 
-// faults makes trouble until done is closed, and ends it then.
+// faults injects faults until done is closed, and then ends them.
 func faults(ctx context.Context, c *incluster.Cluster, rng *rand.Rand, done <-chan struct{}) {
 	pause := func(d time.Duration) bool {
 		select {
@@ -373,7 +373,7 @@ func faults(ctx context.Context, c *incluster.Cluster, rng *rand.Rand, done <-ch
 			c.Net.Isolate(who)
 			pause(time.Duration(rng.IntN(5000)) * time.Millisecond)
 			c.Net.Rejoin(who, "*")
-		case 1: // what it says arrives, and it hears nothing; or the other way around
+		case 1: // its messages arrive, and it receives none; or the other way around
 			a, b := who, "*"
 			if rng.IntN(2) == 0 {
 				a, b = b, a
@@ -396,7 +396,7 @@ func faults(ctx context.Context, c *incluster.Cluster, rng *rand.Rand, done <-ch
 					panic(err)
 				}
 			}
-		case 5: // a leader that does not know that it is none any more
+		case 5: // a leader that does not know that it is deposed
 			if leader := c.Leader(); leader != "" {
 				for _, other := range []string{"m1", "m2", "m3"} {
 					if other != leader {
@@ -426,8 +426,8 @@ func TestCachedAnswersAreLinearizable(t *testing.T) {
 	require.Positive(t, all)
 }
 
-// A client that says that it has carried out recalls before it has is what a leader
-// that does not wait for its holders would be: the model must see it.
+// A client that acknowledges recalls before it has carried them out is like a
+// leader that does not wait for its holders: the model must detect it.
 func TestTheModelCatchesALeaderThatDoesNotWait(t *testing.T) {
 	early := func(d transport.Dialer) transport.Dialer {
 		return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {

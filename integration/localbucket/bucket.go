@@ -1,10 +1,11 @@
-// Package localbucket is the local bucket of a cluster inside one process: the shipped
-// store (tiers/object/localstore) on a disk in memory, behind what movers and chunkservers
-// need of a bucket. There is no HTTP between them. A test can cut the power of the disk,
-// damage what is on it, and leave out any call of the store's file system.
+// Package localbucket is the local bucket of a cluster inside one process: the
+// shipped store (tiers/object/localstore) on a disk in memory, behind the interface
+// of movers and chunkservers, without HTTP. A test can cut the power of the disk,
+// damage its contents, and leave out any call of the store's file system.
 //
-// One path through it: New -> incluster.Options.Bucket returns it -> a mover uploads an
-// object -> Cut takes the power and opens the store again on what is left.
+// One path through it: New makes a bucket, and incluster.Options.Bucket returns it.
+// A mover uploads an object. Cut cuts the power and opens the store again on what
+// is left.
 package localbucket
 
 import (
@@ -25,26 +26,27 @@ import (
 // Dir is the directory of the store on its disk.
 const Dir = "bucket/store"
 
-// Bucket is one local bucket through all lives of its store. All methods may be called
-// concurrently.
+// Bucket is one local bucket through all lives of its store. All methods may be
+// called concurrently.
 type Bucket struct {
 	rule vfs.Rule
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	disk  *vfs.Mem
 	store *localstore.Store
 }
 
 var _ mover.Bucket = (*Bucket)(nil)
 
-// New opens an empty bucket. rule is asked before each call of its file system (nil: none
-// is). The seed decides what a cut leaves where Cut is given no rng.
+// New opens an empty bucket. rule is called before each call of its file system
+// (nil: never). The seed decides what a cut leaves if Cut gets no rng.
 func New(seed uint64, rule vfs.Rule) (*Bucket, error) {
 	b := &Bucket{rule: rule, disk: vfs.NewMem(seed + 1000)}
 	return b, b.open()
 }
 
-// open opens the store of the next life. The caller holds mu, or nobody else has b.
+// open opens the store of the next life. The caller holds mu, or has the only
+// reference to b.
 func (b *Bucket) open() (err error) {
 	var fs vfs.FS = b.disk
 	if b.rule != nil {
@@ -54,7 +56,7 @@ func (b *Bucket) open() (err error) {
 	return err
 }
 
-// Cut cuts the power of the bucket's machine, and starts it again.
+// Cut cuts the power of the bucket's machine, and restarts it.
 func (b *Bucket) Cut(rng *rand.Rand) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,21 +64,21 @@ func (b *Bucket) Cut(rng *rand.Rand) error {
 	return b.open()
 }
 
-// Store is the store of the present life.
+// Store is the store of the current life.
 func (b *Bucket) Store() *localstore.Store {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.store
 }
 
-// Disk is the disk of the present life, so that a test can damage what is on it.
+// Disk is the disk of the current life, which a test may damage.
 func (b *Bucket) Disk() *vfs.Mem {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.disk
 }
 
-// do carries out one request on the store of this life.
+// do performs one request on the store of this life.
 func (b *Bucket) do(ctx context.Context, fn func(s *localstore.Store) error) error {
 	if err := object.CheckFence(ctx); err != nil {
 		return err
@@ -144,7 +146,7 @@ func (b *Bucket) Get(ctx context.Context, r object.Ref, off int64, dst []byte) e
 	})
 }
 
-// withObject calls fn with the object at a key, if it is the one that r means.
+// withObject calls fn with the object at a key, if it is the one of r.
 func withObject(s *localstore.Store, r object.Ref, fn func(rec localstore.Record, f io.ReaderAt) error) error {
 	rec, f, err := s.Get(r.Key)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Host is a chunkserver with one device that keeps its chunks in a map, also
-// while it is down.
+// Host is a chunkserver with one device that keeps its chunks in a map, also while
+// it is down.
 type Host struct {
 	ID string
 
@@ -48,7 +48,7 @@ func (h *Host) Start() {
 	uuid := make([]byte, 16)
 	copy(uuid, h.ID)
 	var resp *wire.MetaResponse
-	for range 100 { // a leader may be on its way
+	for range 100 { // a leader may be elected soon
 		resp, err = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{
 			Host: &wire.Host{Id: h.ID, Addresses: []string{memnet.Address(h.ID)},
 				Devices: []*wire.Device{{Uuid: uuid, Capacity: 1 << 40}}}}}})
@@ -74,7 +74,7 @@ func (h *Host) beat(ctx context.Context, device uint32) {
 			return
 		case <-time.After(time.Second):
 		}
-		// A beat that gets lost is followed by the next.
+		// The next heartbeat follows a lost one.
 		_, _ = h.meta(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{
 			Devices: []*wire.Device{{Id: device, Capacity: 1 << 40}}}}})
 	}
@@ -90,7 +90,7 @@ func (h *Host) Kill() {
 	require.NoError(h.c.t, h.node.Close())
 }
 
-// Before has fn see each request to the host, and fail it; nil for none.
+// Before makes fn see each request to the host, which it may fail; nil for none.
 func (h *Host) Before(fn func(req any) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +110,7 @@ func (h *Host) check(req any, device uint32) error {
 	mine := device == h.device
 	h.mu.Unlock()
 	if !mine {
-		return &moraine.Error{Op: "chunk", Ref: h.ID, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not here", device)}
+		return &moraine.Error{Op: "chunk", Ref: h.ID, Kind: moraine.Unavailable, Err: fmt.Errorf("device %d is not on this host", device)}
 	}
 	if before != nil {
 		return before(req)
@@ -128,7 +128,7 @@ func (h *Host) PutChunk(_ context.Context, req *wire.PutChunk, p transport.Paylo
 		return nil, err
 	}
 	if sum := crc.Sum(data); sum != req.GetCrc() {
-		return nil, &moraine.Error{Op: "put", Ref: h.ID, Kind: moraine.Corrupt, Err: fmt.Errorf("sum %08x, not %08x", sum, req.GetCrc())}
+		return nil, &moraine.Error{Op: "put", Ref: h.ID, Kind: moraine.Corrupt, Err: fmt.Errorf("chunk checksum %08x, not %08x", sum, req.GetCrc())}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +168,7 @@ func (h *Host) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.GetChunkRe
 
 // GetPiece implements transport.ChunkService: these hosts have no bucket.
 func (h *Host) GetPiece(context.Context, *wire.GetPiece) (*wire.GetPieceReply, [][]byte, func(), error) {
-	return nil, nil, nil, &moraine.Error{Op: "piece", Ref: h.ID, Kind: moraine.Unavailable, Err: errors.New("this host has no bucket")}
+	return nil, nil, nil, &moraine.Error{Op: "piece", Ref: h.ID, Kind: moraine.Unavailable, Err: errors.New("host has no bucket")}
 }
 
 // SyncDevices implements transport.ChunkService.

@@ -1,12 +1,12 @@
-// Package memcluster is a cluster inside a test: three real metadata servers
-// over one log in memory, and chunkservers that keep chunks in maps, on a
-// network in memory. Under testing/synctest it runs hours in milliseconds. It
-// tests what speaks to a cluster (checkpoints, movers), not the cluster: there
-// is no Raft, no disk and no socket in it.
+// Package memcluster is a cluster inside a test: three real metadata servers over
+// one log in memory, and chunkservers that keep chunks in maps, on a network in
+// memory. Under testing/synctest it runs hours in milliseconds. It tests the users
+// of a cluster (checkpoints, movers), not the cluster: it has no Raft, disk or
+// socket.
 //
-// One path through it: Start -> Client("rank-0") for a client, or Mover("n1")
-// for one that acts as a chunkserver's -> Hosts[1].Kill(), Elect("m2"), OnMeta
-// to lose a reply -> the test's end stops everything.
+// One path through it: Start starts the cluster. Client("rank-0") opens a client,
+// or Mover("n1") one that acts as a chunkserver's. Hosts[1].Kill(), Elect("m2") and
+// OnMeta inject faults, such as a lost reply. The test's end stops everything.
 package memcluster
 
 import (
@@ -30,10 +30,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Options of a cluster; a zero takes the default.
+// Options of a cluster; a zero means the default.
 type Options struct {
-	// Hosts is how many chunkservers there are, n1 and so on, of one device
-	// each. Default 6.
+	// Hosts is the number of chunkservers, n1 and so on, of one device each.
+	// Default 6.
 	Hosts int
 	// SessionTimeout and RepairGrace are those of package metadata; its own
 	// defaults are 60 s and 10 min.
@@ -64,8 +64,8 @@ type Cluster struct {
 
 var clusterID = moraine.UUID{0x6d, 0x65, 0x6d, 1}
 
-// Start runs a cluster led by m1. stop ends everything, and returns when it
-// has; a test calls it before its synctest bubble ends.
+// Start runs a cluster led by m1. stop ends everything, and returns when it has; a
+// test calls it before its synctest bubble ends.
 func Start(t testing.TB, opts Options) (c *Cluster, stop func()) {
 	t.Helper()
 	if opts.Hosts == 0 {
@@ -122,12 +122,12 @@ func (c *Cluster) startMetadata(opts Options) {
 	c.Elect("m1")
 }
 
-// Elect makes a metadata server the leader, or none for "". A new leader takes
-// a moment to serve.
+// Elect makes a metadata server the leader, or none for "". A new leader needs a
+// moment before it serves.
 func (c *Cluster) Elect(id string) { c.group.Elect(id) }
 
-// AtStop has fn called first when the cluster is stopped, the last one given
-// before the others.
+// AtStop registers fn to run first when the cluster stops; the last one registered
+// runs before the others.
 func (c *Cluster) AtStop(fn func()) { c.atStop = append(c.atStop, fn) }
 
 // Run runs fn until the cluster stops.
@@ -165,8 +165,8 @@ func (c *Cluster) dial(role transport.Role, node string) *client.Client {
 	return cl
 }
 
-// Ask sends a request to the leader in the name of a peer of that role, outside
-// of any session.
+// Ask sends a request to the leader in the name of a peer of that role, outside of
+// any session.
 func (c *Cluster) Ask(role transport.Role, node string, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	d := c.Net.Dialer(peer(role, node))
 	defer d.Close()
@@ -175,11 +175,11 @@ func (c *Cluster) Ask(role transport.Role, node string, req *wire.MetaRequest) (
 	return d.Metadata([]string{memnet.Address(c.group.Leader())}).Do(ctx, req)
 }
 
-// MetaHook sees a request before it is served. It may fail it, or return what
-// sees, and may replace, the answer.
+// MetaHook sees a request before it is served. It may fail the request, or return a
+// function that sees, and may replace, the answer.
 type MetaHook func(req *wire.MetaRequest) (after func(*wire.MetaResponse, error) (*wire.MetaResponse, error), err error)
 
-// OnMeta has hook see each request to a metadata server; nil for none.
+// OnMeta sets the hook for each request to a metadata server; nil for none.
 func (c *Cluster) OnMeta(hook MetaHook) {
 	for _, s := range c.servers {
 		s.mu.Lock()
@@ -188,7 +188,7 @@ func (c *Cluster) OnMeta(hook MetaHook) {
 	}
 }
 
-// metaServer is a metadata server with a hook before it.
+// metaServer is a metadata server with a hook in front of it.
 type metaServer struct {
 	*metadata.Server
 	mu   sync.Mutex
@@ -199,7 +199,7 @@ func (m *metaServer) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	m.mu.Lock()
 	hook := m.hook
 	m.mu.Unlock()
-	if _, leases := req.Op.(*wire.MetaRequest_Leases); hook == nil || leases { // those come when they like
+	if _, leases := req.Op.(*wire.MetaRequest_Leases); hook == nil || leases { // those come at any time
 		return m.Server.Do(ctx, req)
 	}
 	after, err := hook(req)

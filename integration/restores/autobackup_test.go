@@ -14,7 +14,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// kept are the backups on a metadata server's disk, oldest first, with what else is there.
+// kept are the backups on a metadata server's disk, oldest first, with the other
+// files there.
 func (w *world) kept(node string) []string {
 	w.t.Helper()
 	names, err := w.Disk(node).List(incluster.BackupDir)
@@ -22,7 +23,7 @@ func (w *world) kept(node string) []string {
 	return names
 }
 
-// readKept returns a backup that a server has taken by itself.
+// readKept returns an automatic backup of a server.
 func (w *world) readKept(node, name string) []byte {
 	w.t.Helper()
 	f, err := w.Disk(node).Open(path.Join(incluster.BackupDir, name), vfs.Read)
@@ -36,9 +37,10 @@ func (w *world) readKept(node, name string) []byte {
 	return b
 }
 
-// TestBackupsByThemselves: the leader takes a backup when it begins to lead and at each
-// interval, and keeps the newest three. A full disk costs none of them, and is told; so does
-// one that fails at a rename. Another leader takes one of its own at once, which restores.
+// TestBackupsByThemselves: the leader takes a backup when it begins to lead and at
+// each interval, and keeps the newest three. A full disk, or a failed rename, costs
+// none of them, and is reported. Another leader takes one of its own at once, which
+// can be restored.
 func TestBackupsByThemselves(t *testing.T) {
 	var broken atomic.Int32 // the kind of operation that fails below BackupDir, +1
 	opts := incluster.Options{Metadata: 3, Chunkservers: 1, BackupEvery: 30 * time.Second, Rule: func(_ string, op vfs.Op) error {
@@ -96,9 +98,9 @@ func TestBackupsByThemselves(t *testing.T) {
 	})
 }
 
-// TestBackupsAfterAClockWasAhead: a clock that ran ahead has left backups of a time to come, as
-// many as are kept. Those that are taken since replace them, one by one, and not the other way
-// round.
+// TestBackupsAfterAClockWasAhead: a clock that ran ahead has left backups with
+// future times, as many as are kept. Later backups replace them, one by one, and
+// not the other way round.
 func TestBackupsAfterAClockWasAhead(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 1, BackupEvery: 30 * time.Second}, func(w *world) {
 		leader := w.Leader()

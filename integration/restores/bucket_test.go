@@ -5,8 +5,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// bucketHas reports whether the bucket has an object as it was recorded: at its key, or at the
-// kept key, where it may have gone after the record was made.
+// bucketHas reports whether the bucket has an object as recorded: at its key, or at
+// the kept key, where it may have moved after the record was made.
 func (w *world) bucketHas(objects []*wire.Object, id uint64) bool {
 	cluster := w.ID()
 	for _, o := range objects {

@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// TestABackupRestoresWhatWasDrained: four of seven hosts are drained after a backup, one
-// after the other, so that every stripe has more chunks elsewhere than it may lose. The
-// restored metadata finds all of them, and every file reads.
+// TestABackupRestoresWhatWasDrained: after a backup four of seven hosts are
+// drained, one after the other, so that every stripe has more chunks elsewhere than
+// it may lose. The restored metadata finds all of them, and every file reads.
 func TestABackupRestoresWhatWasDrained(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
 		for i := range 6 {

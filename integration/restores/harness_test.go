@@ -1,6 +1,9 @@
-// Package restores_test holds what a restored backup of the metadata brings back: a cluster
-// of incluster goes on after the backup was taken, loses its metadata servers, and is held
-// against what its devices still have.
+// Package restores_test tests what a restored backup of the metadata brings back. A
+// cluster of incluster continues after the backup, loses its metadata servers, and
+// the restored state is compared with the contents of its devices. One path through
+// it: inWorld starts a cluster, put writes files, backup takes a backup, drain and
+// others change the cluster, restore restores the backup, and reads compares the
+// files.
 package restores_test
 
 import (
@@ -28,7 +31,7 @@ const (
 	stateDraining = wire.DeviceState_DEVICE_STATE_DRAINING
 )
 
-// world is a cluster with files whose content is known.
+// world is a cluster with files of known content.
 type world struct {
 	*incluster.Cluster
 	t           *testing.T
@@ -65,9 +68,9 @@ func inWorld(t *testing.T, opts incluster.Options, fn func(w *world)) {
 		if opts.Seed == 0 {
 			opts.Seed = 7
 		}
-		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+		opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
 		if opts.Metadata == 0 {
-			opts.Metadata = 1 // nor is replication, by most tests
+			opts.Metadata = 1 // nor, mostly, replication
 		}
 		c, err := incluster.Start(ctx, opts)
 		require.NoError(t, err)
@@ -95,7 +98,7 @@ func (w *world) backup() []byte {
 	return b
 }
 
-// restore has the metadata begin again from a backup.
+// restore restarts the metadata from a backup.
 func (w *world) restore(backup []byte) {
 	w.t.Helper()
 	w.admin.Kill()
@@ -118,8 +121,8 @@ func (w *world) put(name string, size int, seed byte) {
 	w.files[name] = data
 }
 
-// reads reports whether a file reads as it was written; the error where it cannot be read.
-// Other bytes fail the test.
+// reads reports whether a file reads as it was written; it returns the error if it
+// cannot be read. Other bytes fail the test.
 func (w *world) reads(name string, want []byte) error {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
@@ -137,7 +140,7 @@ func (w *world) reads(name string, want []byte) error {
 	return nil
 }
 
-// unreadable names the files that do not read, with why.
+// unreadable names the unreadable files, with the reasons.
 func (w *world) unreadable() (out []string) {
 	w.t.Helper()
 	for name, want := range w.files {
@@ -160,7 +163,7 @@ func (w *world) cluster() *wire.ClusterReply {
 	return w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}}).GetCluster()
 }
 
-// device is the first device of a host, nil where the service does not know the host.
+// device is the first device of a host, nil if the service does not know the host.
 func (w *world) device(host string) *wire.Device {
 	w.t.Helper()
 	for _, h := range w.cluster().GetTopology().GetHosts() {
@@ -171,7 +174,7 @@ func (w *world) device(host string) *wire.Device {
 	return nil
 }
 
-// until waits, by the bubble's clock, for what must come to hold.
+// until waits, by the bubble's clock, until holds is true.
 func (w *world) until(what string, holds func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(30 * time.Minute); !holds(); time.Sleep(time.Second) {
@@ -184,8 +187,8 @@ func (w *world) set(host string, to wire.DeviceState) {
 	w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: w.device(host).Id, State: to}}})
 }
 
-// drain moves all chunks of hosts away, one host after the other, and takes each back into
-// service when it is empty.
+// drain moves all chunks of hosts away, one host after the other, and puts each
+// back into service when it is empty.
 func (w *world) drain(hosts ...string) {
 	w.t.Helper()
 	for _, host := range hosts {
@@ -198,7 +201,7 @@ func (w *world) drain(hosts ...string) {
 	}
 }
 
-// listed is what the first device of a host says that it has.
+// listed is the list of chunks of a host's first device.
 func (w *world) listed(host string) []*wire.ChunkReport {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "lister")
@@ -214,8 +217,8 @@ func (w *world) listed(host string) []*wire.ChunkReport {
 	return nil
 }
 
-// settled waits until every device has reported and nothing waits for repair, or only what
-// is lost.
+// settled waits until every device has reported and nothing waits for repair,
+// except lost stripes.
 func (w *world) settled() {
 	w.t.Helper()
 	time.Sleep(2 * time.Minute)

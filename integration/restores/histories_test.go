@@ -22,13 +22,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestRestoreOfRandomHistories: after a backup the cluster goes on at random: hosts are
-// drained, killed and added, chunks are moved to emptier devices, files are written over,
-// removed, cloned and made, flushed, evicted and staged, small ones are packed and worn ones
-// rewritten. Then the metadata is restored. Every file of the backup whose chunks are on
-// the devices, by what the devices themselves list, and whose objects are in the bucket as they
-// were recorded, reads as it was. Of the others those in stripes are named by a check, and those
-// in objects by whoever reads them; none reads as other bytes.
+// TestRestoreOfRandomHistories: after a backup the cluster continues at random.
+// Hosts are drained, killed and added, and chunks are moved to emptier devices.
+// Files are overwritten, removed, cloned, made, flushed, evicted and staged; small
+// ones are packed and mostly dead stripes rewritten. Then the metadata is restored.
+//
+// A file of the backup must read unchanged if its chunks are on the devices, by
+// their own lists, and its objects are in the bucket as recorded. For the others, a
+// check names those with stripes, and a read fails for those with objects. None
+// reads as other bytes.
 func TestRestoreOfRandomHistories(t *testing.T) {
 	seeds := historySeeds(t)
 	var all tally
@@ -56,12 +58,12 @@ func TestRestoreOfRandomHistories(t *testing.T) {
 	}
 }
 
-// knownSeeds are run always: together they move stripes and evict files. A seed that failed
-// once is added here.
+// knownSeeds always run: together they move stripes and evict files. A seed that
+// failed once is added here.
 var knownSeeds = []uint64{2}
 
-// historySeeds are the known seeds and some that nobody has run before; MORAINE_TEST_SEED names
-// the first of those that are run in their place.
+// historySeeds are the known seeds and some new ones. MORAINE_TEST_SEED names the
+// first of the seeds that run instead.
 func historySeeds(t *testing.T) (seeds []uint64) {
 	runs, first := testseed.Runs(t, 1, 100), testseed.First(t)
 	if os.Getenv("MORAINE_TEST_SEED") == "" {
@@ -73,7 +75,7 @@ func historySeeds(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// tally is what histories came to.
+// tally is the counts of the histories.
 type tally struct{ files, read, moved, evicted, wrong int }
 
 func (a *tally) add(b tally) {
@@ -106,7 +108,7 @@ func (w *world) history(rng *rand.Rand) (n tally) {
 
 	w.files = then
 	w.restore(backup)
-	time.Sleep(3 * time.Second) // what was under deletion is deleted, and nothing else for a while
+	time.Sleep(3 * time.Second) // running deletions have finished, and no others start for a while
 	held := w.held(servers)
 	whole, gone := map[string]bool{}, map[string]bool{}
 	for name := range then {
@@ -163,7 +165,7 @@ func (w *world) servers() map[string]*wire.Host {
 	return out
 }
 
-// piece is what a chunk of a record is known by.
+// piece identifies a chunk of a record.
 type piece struct {
 	stripe uint64
 	index  uint32
@@ -171,7 +173,7 @@ type piece struct {
 	length uint64
 }
 
-// held is what all devices list, asked by themselves.
+// held is what all devices list, queried directly.
 func (w *world) held(servers map[string]*wire.Host) map[piece]bool {
 	w.t.Helper()
 	d := w.Dialer(transport.RoleAdmin, "looker")
@@ -190,8 +192,9 @@ func (w *world) held(servers map[string]*wire.Host) map[piece]bool {
 	return out
 }
 
-// exists reports whether devices have enough chunks of every stripe of a file and the bucket
-// each of its objects, whether the bucket lacks one (gone), and how many of its stripes are somewhere else than their records say, in part.
+// exists reports whether devices have enough chunks of every stripe of a file and
+// the bucket each of its objects, whether the bucket lacks one (gone), and how many
+// of its stripes are partly elsewhere than their records say.
 func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved int) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
@@ -219,12 +222,12 @@ func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved 
 	return all && !gone, gone, moved
 }
 
-// historian does what happens after a backup.
+// historian performs the operations after a backup.
 type historian struct {
 	*world
 	rng  *rand.Rand
-	down string // a host that was killed
-	away string // a host that is drained
+	down string // a killed host
+	away string // a draining host
 	made int
 }
 
@@ -259,7 +262,8 @@ func (h *historian) step() {
 	}
 }
 
-// drainOne begins to drain a host, or takes the one that is drained back, empty or not.
+// drainOne starts to drain a host, or puts the draining one back into service,
+// empty or not.
 func (h *historian) drainOne() {
 	if h.away != "" {
 		h.set(h.away, stateIn)
@@ -274,7 +278,7 @@ func (h *historian) drainOne() {
 	}
 }
 
-// killOne kills a host for long enough that what it holds is rebuilt, or starts it again.
+// killOne kills a host for long enough that its chunks are rebuilt, or restarts it.
 func (h *historian) killOne() {
 	if h.down != "" {
 		require.NoError(h.t, h.Restart(h.down))
@@ -296,7 +300,7 @@ func (h *historian) some() string {
 	return names[h.rng.IntN(len(names))]
 }
 
-// overwrite writes over most of a file.
+// overwrite overwrites most of a file.
 func (h *historian) overwrite() {
 	name := h.some()
 	if name == "" {
@@ -326,8 +330,8 @@ func (h *historian) remove() {
 	}
 }
 
-// tier flushes, evicts or stages a file, if it has not been lost meanwhile. What else goes on
-// may leave it as it is.
+// tier flushes, evicts or stages a file, unless it has been lost meanwhile.
+// Concurrent operations may prevent it.
 func (h *historian) tier() {
 	name := h.some()
 	if name == "" {

@@ -13,9 +13,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestABackupWithinTheHorizonRestoresWhole: after a backup every file is written over or
-// removed, small ones are packed, worn ones rewritten, and hosts drained. A restore within the
-// horizon brings back every byte of the backup, though no file has named them for ten minutes.
+// TestABackupWithinTheHorizonRestoresWhole: after a backup every file is
+// overwritten or removed, small ones are packed, mostly dead stripes rewritten, and
+// hosts drained. A restore within the horizon brings back every byte of the backup,
+// though no file has named them for ten minutes.
 func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 	opts := incluster.Options{Chunkservers: 7, Grace: 5 * time.Second, RewriteEvery: 20 * time.Second, PackAfter: 30 * time.Second, BackupHorizon: 40 * time.Minute}
 	inWorld(t, opts, func(w *world) {
@@ -34,7 +35,7 @@ func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 		for range 6 {
 			h.remove()
 		}
-		for _, host := range []string{"n1", "n2"} { // what died stays on them
+		for _, host := range []string{"n1", "n2"} { // dead chunks stay on them
 			w.set(host, stateDraining)
 			w.until("drain of "+host, func() bool {
 				c := w.cluster()
@@ -57,9 +58,9 @@ func TestABackupWithinTheHorizonRestoresWhole(t *testing.T) {
 	})
 }
 
-// TestKeptBytesGiveWay: what is kept for backups is deleted after the horizon. Where a device
-// becomes full it goes before, the oldest first, so that what is written has room; the horizon
-// that holds then is said to be shorter.
+// TestKeptBytesGiveWay: bytes kept for backups are deleted after the horizon. If a
+// device becomes full they are deleted before, the oldest first, so that writes
+// have space. The reported horizon is then shorter.
 func TestKeptBytesGiveWay(t *testing.T) {
 	opts := incluster.Options{Chunkservers: 3, SegmentBytes: 512 << 10, CapacityBytes: 12 << 20, Grace: 5 * time.Second, BackupHorizon: 10 * time.Minute}
 	inWorld(t, opts, func(w *world) {

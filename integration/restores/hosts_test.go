@@ -23,9 +23,9 @@ func (w *world) fsck(cfg fsck.Config) (*fsck.Checker, *fsck.Report) {
 	return c, r
 }
 
-// TestABackupRestoresWhatWentToLaterHosts: after a backup three hosts join, and two are
-// drained to them. The restored metadata does not know the new hosts' devices, and gives
-// them numbers anew when they register; what they hold is adopted.
+// TestABackupRestoresWhatWentToLaterHosts: after a backup three hosts join, and two
+// are drained to them. The restored metadata does not know the new hosts' devices,
+// and gives them new numbers when they register; their chunks are adopted.
 func TestABackupRestoresWhatWentToLaterHosts(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 6}, func(w *world) {
 		for i := range 6 {
@@ -51,9 +51,9 @@ func TestABackupRestoresWhatWentToLaterHosts(t *testing.T) {
 	})
 }
 
-// TestFsckOfARestoredState: while a host that the backup knows is away nothing is called
-// missing, which is said, and nothing that fits a record is deleted by any flag. When the
-// host is back the check is clean, after what is there twice is gone.
+// TestFsckOfARestoredState: while a host that the backup knows is down nothing
+// counts as missing, which fsck says, and no flag deletes a chunk that fits a
+// record. When the host is back the check is clean, after duplicates are deleted.
 func TestFsckOfARestoredState(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7, RepairGrace: time.Hour}, func(w *world) {
 		for i := range 4 {

@@ -15,11 +15,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestARestoreFindsObjectsThatWereKept: a backup has a file as evicted, to an object at the
-// file's key. After it the object moves to its kept key, for a clone names it still and the key
-// is needed for newer content. The restored file reads from there and is staged from there.
-// When it is gone with its clone, at once or after its key was needed again, nothing is left in
-// the bucket.
+// TestARestoreFindsObjectsThatWereKept: a backup has a file as evicted, to an
+// object at the file's key. After it the object moves to its kept key, since a
+// clone still names it and the key is needed for newer content. The restored file
+// reads from there and is staged from there. When it is removed with its clone, at
+// once or after its key was needed again, nothing is left in the bucket.
 func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 	for _, needed := range []bool{false, true} {
 		inBucketWorld(t, incluster.Options{Chunkservers: 3}, func(w *world) {
@@ -51,7 +51,7 @@ func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 			}
 			kept := func(key string) bool { return strings.HasPrefix(key, ".moraine/kept/") }
 			w.until("the kept object is deleted", func() bool { return !slices.ContainsFunc(w.keys(), kept) })
-			if needed { // else what is at the key is of a history that the backup does not know
+			if needed { // otherwise the object at the key is of a history that the backup does not know
 				w.until("all objects are deleted", func() bool { return len(w.keys()) == 0 })
 			}
 			require.NoError(t, w.Check())
@@ -59,7 +59,7 @@ func TestARestoreFindsObjectsThatWereKept(t *testing.T) {
 	}
 }
 
-// move has a job of a file done.
+// move runs a job of a file.
 func (w *world) move(name string, kind wire.JobKind) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)
@@ -82,7 +82,7 @@ func (w *world) clone(name, to string) {
 	w.files[to] = w.files[name]
 }
 
-// rewrite writes over the beginning of a file.
+// rewrite overwrites the beginning of a file.
 func (w *world) rewrite(name string, data []byte) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)

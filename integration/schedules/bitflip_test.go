@@ -10,11 +10,11 @@ import (
 	"github.com/morainefs/moraine/tiers/disk"
 )
 
-// flipsAtOnce is how many records of a device are damaged by one fault.
+// flipsAtOnce is how many records of a device one fault damages.
 const flipsAtOnce = 3
 
-// rot damages a device, and has its server start anew meanwhile, three times of four:
-// else the server has everything in memory, and nobody reads what is on disk.
+// rot damages a device, and restarts its server meanwhile, three times of four.
+// Otherwise the server has everything in memory, and nothing reads the disk.
 func (in *injector) rot(f fault) (act, error) {
 	if err := in.flip(f); err != nil {
 		return act{}, err
@@ -26,9 +26,9 @@ func (in *injector) rot(f fault) (act, error) {
 	return act{yes, n.Start}, n.Kill()
 }
 
-// flip flips a bit in some records on the device of a host, behind its back: of chunks
-// that were synced, in their bytes mostly, and now and then in their heads. It has
-// fired when another reading of the device says that they are damaged.
+// flip flips a bit in some records on the device of a host, directly: in synced
+// chunks, mostly in their bytes, and sometimes in their heads. It has fired when
+// another read of the device shows the damage.
 func (in *injector) flip(f fault) error {
 	dir := filepath.Join(in.cluster.Node(f.Target).Dir, "device0")
 	records, err := syncedRecords(dir)
@@ -42,7 +42,7 @@ func (in *injector) flip(f fault) error {
 	hit := map[string]bool{}
 	for range flipsAtOnce {
 		r := records[rng.IntN(len(records))]
-		at := r.Offset + rng.Int64N(160) // what the head's sum covers
+		at := r.Offset + rng.Int64N(160) // covered by the head's checksum
 		if rng.IntN(5) > 0 {
 			data := r.Size - (int64(r.Header.Length)+blockBytes-1)/blockBytes*blockBytes
 			at = r.Offset + data + rng.Int64N(int64(r.Header.Length))
@@ -93,7 +93,7 @@ func flipBit(name string, at int64, bit byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// damaged fails where all of the records are well: they were freed meanwhile, or
+// damaged fails if all of the records are intact: they were freed meanwhile, or
 // flipped twice.
 func damaged(dir string, hit map[string]bool) error {
 	well := 0

@@ -7,11 +7,11 @@ import (
 	"hash/fnv"
 )
 
-// blockBytes is the unit of the model: each block of a file says of what file,
-// version and place it is, and all its other bytes follow from that.
+// blockBytes is the unit of the model: each block of a file names its file, version
+// and place, and all its other bytes follow from that.
 const blockBytes = 4096
 
-// headBytes is how much of a block says what it is; none is shorter.
+// headBytes is the length of that description in a block; no block is shorter.
 const headBytes = 24
 
 const blockMagic = 0x6d6f7261696e6521
@@ -46,8 +46,8 @@ func fill(p []byte, tag uint64, version uint32, first int64) {
 	}
 }
 
-// versionsOf says of which version each block of p is, p being a file's bytes from
-// block first on. Any byte that is not as that version has it is an error.
+// versionsOf returns the version of each block of p, which holds a file's bytes
+// from block first on. Any byte that differs from that version is an error.
 func versionsOf(p []byte, tag uint64, first int64) ([]uint32, error) {
 	var versions []uint32
 	var want [blockBytes]byte

@@ -16,13 +16,13 @@ import (
 	"github.com/morainefs/moraine/internal/netns"
 )
 
-// member is a worker process of a schedule, on a host of its own. Its methods may be
-// called concurrently.
+// member is a worker process of a schedule, on a host of its own. Its methods may
+// be called concurrently.
 type member struct {
 	name string
 	net  *netns.Net
 	spec settings
-	log  string // of what it says beside its replies
+	log  string // of its output besides replies
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
@@ -33,8 +33,8 @@ type member struct {
 	starts  int
 }
 
-// errGone says that the worker is gone, and that nobody knows what became of what it
-// was asked for.
+// errGone means that the worker is gone, and that the outcome of its request is
+// unknown.
 var errGone = errors.New("the client is gone")
 
 // start starts the process; it serves when ready has returned.
@@ -61,7 +61,7 @@ func (m *member) start() error {
 	if err != nil {
 		return err
 	}
-	// Not the command's own pipe: what it had said before it was killed counts.
+	// Not the command's own pipe: replies sent before the kill count.
 	out, said, err := os.Pipe()
 	if err != nil {
 		return err
@@ -85,13 +85,13 @@ func (m *member) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.cmd, m.in, m.exited, m.pending = cmd, in, exited, map[uint64]chan reply{}
-	m.pending[0] = make(chan reply, 1) // it is there
+	m.pending[0] = make(chan reply, 1) // it has started
 	m.starts++
 	go m.listen(out, m.pending, exited)
 	return nil
 }
 
-// listen hands on what a process answers, until it has ended.
+// listen forwards the answers of a process until it has ended.
 func (m *member) listen(out io.ReadCloser, pending map[uint64]chan reply, exited chan struct{}) {
 	defer out.Close()
 	for dec := json.NewDecoder(bufio.NewReader(out)); ; {
@@ -126,7 +126,8 @@ func (m *member) ready() error {
 	}
 }
 
-// ask has the worker do something. An error is that it failed, or that nobody knows.
+// ask sends a request to the worker. An error means that it failed, or that its
+// outcome is unknown.
 func (m *member) ask(r request) (reply, error) {
 	m.mu.Lock()
 	if m.cmd == nil {
@@ -151,7 +152,7 @@ func (m *member) ask(r request) (reply, error) {
 	case a = <-ch:
 	case <-exited:
 		select {
-		case a = <-ch: // its last words
+		case a = <-ch: // its last answer
 		default:
 			return reply{}, errGone
 		}
@@ -162,7 +163,7 @@ func (m *member) ask(r request) (reply, error) {
 	return a, nil
 }
 
-// pid is the process's, 0 where there is none.
+// pid is the process's, 0 if there is none.
 func (m *member) pid() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

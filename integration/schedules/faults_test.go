@@ -19,8 +19,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// injector makes faults happen. A fault counts as fired when what it is was seen, and
-// not when it was asked for.
+// injector injects faults. A fault counts as fired when its effect was seen, not
+// when it was requested.
 type injector struct {
 	net     *netns.Net
 	cluster *devcluster.Cluster
@@ -31,9 +31,9 @@ type injector struct {
 	seed    uint64
 
 	mu    sync.Mutex
-	busy  map[string]bool // what a fault acts on now
+	busy  map[string]bool // the current targets of faults
 	fired []happened
-	notes []string // of faults that came to nothing, for people
+	notes []string // of faults without an effect, for people
 }
 
 // happened is a fault that fired.
@@ -42,17 +42,17 @@ type happened struct {
 	from, to time.Time
 }
 
-// act is a fault that acts: what was begun, and is to be undone.
+// act is a fault in progress: its effect, and how to undo it.
 type act struct {
-	// seen says, when the fault has lasted, why it does not count; nil: it does.
+	// seen says, after the fault has lasted, why it does not count; nil: it does.
 	seen func() error
 	undo func() error
 }
 
 func yes() error { return nil }
 
-// play makes a fault happen, lets it last, and undoes it. Errors are of undoing:
-// a fault that comes to nothing is noted.
+// play starts a fault, lets it last, and undoes it. Errors are those of the undo: a
+// fault without an effect is recorded.
 func (in *injector) play(ctx context.Context, f fault) error {
 	if err := in.take(ctx, &f); err != nil {
 		in.note(f, err)
@@ -91,7 +91,8 @@ func (in *injector) note(f fault, err error) {
 	in.notes = append(in.notes, fmt.Sprintf("%v: %v", f, err))
 }
 
-// take names the leader, where it is meant, and keeps other faults from the target.
+// take chooses the leader, if it is the target, and keeps other faults from the
+// target.
 func (in *injector) take(ctx context.Context, f *fault) error {
 	if f.Target == leader {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -119,7 +120,7 @@ func (in *injector) free(f fault) {
 	delete(in.busy, f.Target)
 }
 
-// begin makes a fault act. Where the act has an undo, it is to be called on error too.
+// begin starts a fault. If the act has an undo, it must be called on error too.
 func (in *injector) begin(ctx context.Context, f fault) (act, error) {
 	switch f.Kind {
 	case kills:
@@ -141,7 +142,7 @@ func (in *injector) begin(ctx context.Context, f fault) (act, error) {
 	return act{}, fmt.Errorf("no such fault: %q", f.Kind)
 }
 
-// kill ends a process, which is started again at the end.
+// kill kills a process, which is restarted at the end.
 func (in *injector) kill(target string) (act, error) {
 	if m := in.crew[target]; m != nil {
 		if m.pid() == 0 {
@@ -156,8 +157,8 @@ func (in *injector) kill(target string) (act, error) {
 	return act{yes, n.Start}, n.Kill()
 }
 
-// stop stops a process, which goes on at the end. It counts where it was stopped all
-// the time.
+// stop stops a process, which continues at the end. It counts if the process was
+// stopped all the time.
 func (in *injector) stop(target string) (act, error) {
 	pid := 0
 	if m := in.crew[target]; m != nil {
@@ -177,7 +178,7 @@ func (in *injector) stop(target string) (act, error) {
 	return act{seen, func() error { return syscall.Kill(pid, syscall.SIGCONT) }}, syscall.Kill(pid, syscall.SIGSTOP)
 }
 
-// stopped reports whether the kernel says of a process that it is.
+// stopped reports whether the kernel shows a process as stopped.
 func stopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -187,8 +188,8 @@ func stopped(pid int) bool {
 	return ok && strings.HasPrefix(rest, "T")
 }
 
-// partition cuts a host off. It counts where somebody could be reached before, and
-// could not while it lasted.
+// partition disconnects a host. It counts if another host was reachable before, and
+// not while it lasted.
 func (in *injector) partition(f fault) (act, error) {
 	peers := slices.DeleteFunc(slices.Clone(metadataServers), func(m string) bool { return m == f.Target })
 	if f.Other != "" && f.Other != mute {
@@ -213,7 +214,7 @@ func (in *injector) partition(f fault) (act, error) {
 	return act{seen, func() error { return in.net.Join(f.Target, f.Other) }}, in.net.Part(f.Target, f.Other)
 }
 
-// reaches reports whether a connection from a host to a server's comes about.
+// reaches reports whether a host can connect to a server.
 func (in *injector) reaches(from, to string) bool {
 	return in.net.Within(from, func() error {
 		c, err := net.DialTimeout("tcp", in.cluster.Node(to).Address, 500*time.Millisecond)
@@ -227,20 +228,20 @@ func (in *injector) reaches(from, to string) bool {
 // slowCall is how long each call to a slow disk waits.
 const slowCall = 80 * time.Millisecond
 
-// slowDown makes a disk slow. It counts where calls waited.
+// slowDown makes a disk slow. It counts if calls waited.
 func (in *injector) slowDown() (act, error) {
 	before := in.slow.Waited()
 	in.slow.Delay(slowCall)
 	seen := func() error {
 		if in.slow.Waited() == before {
-			return errors.New("nobody asked it for anything")
+			return errors.New("no call reached the disk")
 		}
 		return nil
 	}
 	return act{seen, func() error { in.slow.Delay(0); return nil }}, nil
 }
 
-// lose has replies of a server get lost. It counts where one was.
+// lose makes replies of a server get lost. It counts if one was lost.
 func (in *injector) lose(target string) (act, error) {
 	p := in.proxies[target]
 	before := p.lost.Load()

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// mountSmall mounts a new file system of n bytes at dir, which is made; the image is
+// mountSmall makes dir and mounts a new file system of n bytes there; the image is
 // beside it.
 func mountSmall(dir string, n int64) error {
 	image := dir + ".image"
@@ -39,8 +39,8 @@ func unmount(dir string) error {
 	return nil
 }
 
-// fillUp takes all that is left of the file system that dir is on, and returns what
-// gives it back. It has worked when a write is refused for want of space.
+// fillUp fills the file system of dir, and returns a function that frees the space.
+// It has worked when a write fails for lack of space.
 func fillUp(dir string) (undo func() error, err error) {
 	name := filepath.Join(dir, "filler")
 	f, err := os.Create(name)

@@ -18,14 +18,14 @@ import (
 // user's cache.
 const ledgerVariable = "MORAINE_TEST_LEDGER"
 
-// ledger is what schedules of these sources have done, over all runs: a file outside
-// the sources, one line a schedule, named for a sum of them.
+// ledger is the record of all schedules of these sources, over all runs: a file
+// outside the sources, one line a schedule, named for a checksum of them.
 type ledger struct {
 	path string
 	done map[uint64]entry
 }
 
-// entry is a schedule that was played to its end, and what was wrong then, if anything was.
+// entry is a finished schedule, and what was wrong then, if anything was.
 type entry struct {
 	Seed      uint64
 	Seconds   float64
@@ -36,13 +36,13 @@ type entry struct {
 	Acked     int64 // bytes
 	Steps     int
 	Evicted   int64 // files, to the bucket
-	Rewritten int   // stripes that looks chose to be rewritten
-	Packed    int   // small files that looks chose to be packed
+	Rewritten int   // stripes that passes chose to rewrite
+	Packed    int   // small files that passes chose to pack
 	Failed    int64 // operations
-	InMemory  int64 // files that were in memory alone when they were acknowledged
-	LostNamed int   // of them, whose bytes are gone, as the cluster says
+	InMemory  int64 // files that were only in memory when they were acknowledged
+	LostNamed int   // of them, those whose bytes the cluster reports as lost
 
-	Wrong []string `json:",omitempty"` // bytes that were lost, or served and wrong
+	Wrong []string `json:",omitempty"` // bytes that were lost, or served wrong
 	Error string   `json:",omitempty"` // why it failed otherwise
 }
 
@@ -81,7 +81,7 @@ func openLedger(root string) (*ledger, error) {
 	return l, nil
 }
 
-// overlapping counts the schedules in which two faults acted at once.
+// overlapping counts the schedules with two concurrent faults.
 func (l *ledger) overlapping() (n int) {
 	for _, e := range l.done {
 		if e.Overlaps > 0 {
@@ -91,7 +91,7 @@ func (l *ledger) overlapping() (n int) {
 	return n
 }
 
-// add writes a schedule down: one write, so that several runs may add at once.
+// add appends a schedule in one write, so that several runs may add concurrently.
 func (l *ledger) add(e entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -105,8 +105,8 @@ func (l *ledger) add(e entry) error {
 	return errors.Join(err, f.Close())
 }
 
-// sumSources sums everything below root that the binaries are made of: two trees with
-// one sum do the same, whatever their documents say.
+// sumSources checksums everything below root from which the binaries are made: two
+// trees with one checksum behave the same, whatever their documents say.
 func sumSources(root string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -139,7 +139,7 @@ func sumSources(root string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
-// What was done adds up over runs of one tree, and not of another one.
+// The record adds up over runs of one tree, and not of another one.
 func TestLedger(t *testing.T) {
 	t.Setenv(ledgerVariable, t.TempDir())
 	root := t.TempDir()

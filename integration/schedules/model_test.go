@@ -8,43 +8,43 @@ import (
 	"testing"
 )
 
-// model is what was begun and what was acknowledged, of every file and every
-// checkpoint, and so what a reader may see. It is a function of what is told it.
+// model is everything begun and acknowledged, for every file and every checkpoint,
+// and so what a reader may see. It depends only on the reports it gets.
 type model struct {
 	seed uint64
 
 	mu    sync.Mutex
 	files []*file
 
-	reads, readBytes int64 // that were held against it
+	reads, readBytes int64 // that were compared with it
 	acked            int64 // bytes
-	inMemory         int64 // of them, files whole that were in memory alone then
-	lost             int   // files whose bytes were in memory alone, and are gone, as the cluster says
+	inMemory         int64 // of them, whole files that were only in memory then
+	lost             int   // files whose bytes were only in memory, and that the cluster reports as lost
 	evicted          int64 // files
 	failed           int64 // operations that ended with an error, or with their client
 	steps            []step
 	begun            step // the latest
-	lastAcked        step // that a restart goes on from, at least
+	lastAcked        step // a restart continues from this one, at least
 }
 
-// file is the history of one path. It has one writer, so its versions have an order.
-// After an operation whose outcome is not known nobody writes it any more: what was
-// asked for may still come to be.
+// file is the history of one path. It has one writer, so its versions have an
+// order. After an operation with an unknown outcome it is never written again: the
+// operation may still take effect.
 type file struct {
 	path string
 	tag  uint64
-	// inPlace says that ranges of it are written over; else it is replaced whole, and
-	// a reader sees one version of all of it.
+	// inPlace says that ranges of it are overwritten. Otherwise it is replaced
+	// whole, and a reader sees one version of all of it.
 	inPlace bool
-	// memory says that it is acknowledged at level memory: then its bytes may be lost
-	// with the hosts that have them, and must be called so by name.
+	// memory says that it is acknowledged at level memory: its bytes may be lost
+	// with the hosts that have them, and must then be reported by name.
 	memory  bool
 	retired bool
-	// sizes of each version, from 1 on; gone for one that removed the file. Version 0
-	// is that it was never made.
+	// sizes of each version, from 1 on; gone for one that removed the file. Version
+	// 0 means that it was never made.
 	sizes []int64
 	floor uint32 // the earliest version that a reader may still see
-	// Of a file in place, the same of each block.
+	// For a file in place, the same for each block.
 	floors, ceilings []uint32
 }
 
@@ -60,8 +60,8 @@ func (s step) less(o step) bool {
 	return s.attempt < o.attempt || s.attempt == o.attempt && s.step < o.step
 }
 
-// live returns the files that may be written, that is have no operation of unknown
-// outcome, and are there.
+// live returns the files that may be written: they exist, and have no operation
+// with an unknown outcome.
 func (m *model) live(inPlace bool, prefix string) (files []*file) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +90,7 @@ func (m *model) any(rng *rand.Rand) *file {
 	return m.files[rng.IntN(len(m.files))]
 }
 
-// add makes the record of a file that nobody has begun yet.
+// add makes the record of a new file.
 func (m *model) add(path string, inPlace bool) *file {
 	f := &file{path: path, tag: tagOf(m.seed, path), inPlace: inPlace, sizes: []int64{gone}}
 	m.mu.Lock()
@@ -99,8 +99,8 @@ func (m *model) add(path string, inPlace bool) *file {
 	return f
 }
 
-// begin notes that a whole version is about to be written, and returns its number;
-// a size of gone that the file is about to be removed.
+// begin records that a whole version will be written, and returns its number; a
+// size of gone means that the file will be removed.
 func (m *model) begin(f *file, size int64) uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *model) begin(f *file, size int64) uint32 {
 	return v
 }
 
-// beginRange notes that blocks of a file in place are about to be written over.
+// beginRange records that blocks of a file in place will be overwritten.
 func (m *model) beginRange(f *file, first, n int64) uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (m *model) beginRange(f *file, first, n int64) uint32 {
 	return v
 }
 
-// end notes how an operation on a file ended: acknowledged, or nobody knows. first
-// and n are the blocks of a file in place, bytes what was acknowledged.
+// end records how an operation on a file ended: acknowledged, or unknown. first and
+// n are the blocks of a file in place, bytes the acknowledged bytes.
 func (m *model) end(f *file, v uint32, acked bool, first, n, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,14 +145,14 @@ func (m *model) end(f *file, v uint32, acked bool, first, n, bytes int64) {
 	}
 }
 
-// tookMemory notes that n files were acknowledged out of memory.
+// tookMemory records that n files were acknowledged from memory.
 func (m *model) tookMemory(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inMemory += n
 }
 
-// seen is what a reader was told of a range of a file.
+// seen is a reader's result for a range of a file.
 type seen struct {
 	missing  bool
 	size     int64
@@ -160,7 +160,7 @@ type seen struct {
 	versions []uint32 // of its blocks
 }
 
-// expectation is what a read that begins now must not be behind of.
+// expectation is the state behind which a read that begins now must not be.
 type expectation struct {
 	floor  uint32
 	floors []uint32
@@ -172,8 +172,8 @@ func (m *model) expect(f *file) expectation {
 	return expectation{f.floor, slices.Clone(f.floors)}
 }
 
-// check holds a read against the model, as it was when the read began and as it is
-// now. What it saw no later read may be behind of.
+// check compares a read with the model, as it was when the read began and as it is
+// now. No later read may be behind what it saw.
 func (m *model) check(f *file, before expectation, s seen) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,7 +195,7 @@ func (m *model) check(f *file, before expectation, s seen) error {
 }
 
 func (f *file) checkWhole(before expectation, s seen, last uint32) error {
-	if len(s.versions) == 0 { // of another size than the one that was to be read
+	if len(s.versions) == 0 { // of another size than the one to read
 		for v := before.floor; v <= last; v++ {
 			if f.sizes[v] == s.size {
 				return nil
@@ -237,7 +237,7 @@ func (f *file) checkRange(before expectation, s seen) error {
 	return nil
 }
 
-// beginStep notes that a step is about to be saved, endStep how that ended.
+// beginStep records that a step will be saved, endStep how that ended.
 func (m *model) beginStep(s step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -262,8 +262,8 @@ func (m *model) latest() step {
 	return m.lastAcked
 }
 
-// checkStep holds a restored step against the model: before is the latest that was
-// acknowledged when the restore began. The zero step is that there was none.
+// checkStep compares a restored step with the model: before is the latest that was
+// acknowledged when the restore began. The zero step means that there was none.
 func (m *model) checkStep(before, got step) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -274,7 +274,7 @@ func (m *model) checkStep(before, got step) error {
 	return nil
 }
 
-// The model takes what may be seen, and nothing else.
+// The model accepts exactly what may be seen.
 func TestModel(t *testing.T) {
 	m := &model{seed: 1}
 	whole := m.add("/w", false)
@@ -312,7 +312,7 @@ func TestModel(t *testing.T) {
 	v = m.beginRange(ranges, 1, 2)
 	before := m.expect(ranges)
 	right("half of a range on its way", ranges, before, seen{size: 4 * blockBytes, versions: []uint32{1, 2, 1, 1}})
-	wrong("a block that was seen, and is not any more", ranges, m.expect(ranges), seen{size: 4 * blockBytes, versions: []uint32{1, 1, 1, 1}})
+	wrong("a block that was seen is gone", ranges, m.expect(ranges), seen{size: 4 * blockBytes, versions: []uint32{1, 1, 1, 1}})
 	wrong("a block that nobody wrote", ranges, before, seen{size: 4 * blockBytes, versions: []uint32{2, 2, 2, 1}})
 	m.end(ranges, v, false, 1, 2, 0)
 	if len(m.live(true, "/")) != 0 {
@@ -329,8 +329,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// A block is known by its bytes, and one that has another bit, or is another one, is not
-// taken for it.
+// A block is known by its bytes. One with another bit, or another block, is not
+// mistaken for it.
 func TestContent(t *testing.T) {
 	tag := tagOf(1, "/a")
 	p := make([]byte, 3*blockBytes+headBytes)

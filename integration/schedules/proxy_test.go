@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/internal/netns"
 )
 
-// proxy takes the connections of a server, on its host, and passes them on to the
-// socket that it listens on: so that its replies can be lost.
+// proxy accepts the connections of a server, on its host, and forwards them to the
+// socket where the server listens, so that its replies can be lost.
 type proxy struct {
 	listener net.Listener
 	socket   string // path
@@ -24,8 +24,8 @@ type proxy struct {
 	wait  sync.WaitGroup
 }
 
-// lostOfReplies is how many of the pieces of replies one is lost of, with its
-// connection, while replies are lost.
+// lostOfReplies: while replies are lost, one in so many pieces of replies is lost,
+// with its connection.
 const lostOfReplies = 8
 
 // newProxy listens at address on a host.
@@ -67,8 +67,8 @@ func (p *proxy) accept() {
 	}
 }
 
-// answer passes on what the server says, until a piece of it is lost: the request was
-// served, and nobody hears of it.
+// answer forwards the server's output until a piece of it is lost: the request was
+// served, and the caller gets no answer.
 func (p *proxy) answer(c, s net.Conn) {
 	buf := make([]byte, 128<<10)
 	for {

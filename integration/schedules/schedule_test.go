@@ -13,19 +13,19 @@ import (
 type kind string
 
 const (
-	kills       kind = "kill"         // -9, and a start later
-	stops       kind = "stop"         // SIGSTOP, past the leases of who is stopped
+	kills       kind = "kill"         // -9, and a restart later
+	stops       kind = "stop"         // SIGSTOP, past the target's leases
 	partitions  kind = "partition"    // of one host from all, one way, or of two from each other
 	slowDisks   kind = "slow disk"    // every call to it waits
-	fullDisks   kind = "full disk"    // of a chunkserver: not one byte is free
+	fullDisks   kind = "full disk"    // of a chunkserver: no byte is free
 	bitFlips    kind = "bit flip"     // in records of a segment
-	lostReplies kind = "lost replies" // requests arrive and are served, what is answered is cut off
+	lostReplies kind = "lost replies" // requests arrive and are served, and the answer is cut off
 )
 
 // allKinds are the kinds of faults, in the order in which a seed draws them.
 var allKinds = []kind{kills, stops, partitions, slowDisks, fullDisks, bitFlips, lostReplies}
 
-// What is there to be harmed. leader is whichever metadata server leads then.
+// The targets. leader is the metadata server that leads at the time.
 var (
 	metadataServers = []string{"m1", "m2", "m3"}
 	chunkservers    = []string{"n1", "n2", "n3", "n4", "n5"}
@@ -35,20 +35,20 @@ var (
 
 const (
 	leader = "leader"
-	// Bits flip on one host, so that every stripe keeps the protection that even a
-	// degraded commit has: what a schedule destroys may never be more than that.
+	// Bits flip only on one host, so that every stripe keeps the protection that
+	// even a degraded commit has: a schedule may never destroy more than that.
 	rotting = "n3"
 	// These two have disks of their own that can be made slow, and full.
 	slowed = "n1"
 	filled = "n2"
 )
 
-// fault is one thing that goes wrong, from At on, for For.
+// fault is one fault, from At on, for For.
 type fault struct {
 	At, For time.Duration
 	Kind    kind
 	Target  string
-	Other   string // of a partition: from whom; "": from all; mute: it hears and is not heard
+	Other   string // of a partition: from which; "": from all; mute: it receives and cannot send
 }
 
 const mute = "mute"
@@ -63,7 +63,7 @@ func (f fault) String() string {
 	return fmt.Sprintf("%s at %.1fs for %.1fs", s, f.At.Seconds(), f.For.Seconds())
 }
 
-// shape says how long a schedule is and what it must hold.
+// shape says how long a schedule is and what it must contain.
 type shape struct {
 	lasts  time.Duration
 	faults int
@@ -77,8 +77,8 @@ var (
 	shortShape = shape{lasts: 15 * time.Second, faults: 3, kinds: 2, reads: 200, only: allKinds}
 )
 
-// plan draws a schedule. It is a function of the seed and the shape alone. Two of
-// three have faults that overlap; no two that do are of one target.
+// plan draws a schedule. It depends only on the seed and the shape. Two of three
+// have faults that overlap; overlapping ones have different targets.
 func plan(seed uint64, s shape) []fault {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	overlapping := seed%3 != 2
@@ -87,7 +87,7 @@ func plan(seed uint64, s shape) []fault {
 	kinds := slices.Clone(s.only)
 	rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 	var faults []fault
-	at := 2 * time.Second // then there is something to harm
+	at := 2 * time.Second // there is data to damage by then
 	for i := 0; len(faults) < n && i < 4*n; i++ {
 		f := draw(rng, kinds[i%len(kinds)])
 		f.For = min(f.For, s.lasts*2/5)
@@ -107,7 +107,7 @@ func plan(seed uint64, s shape) []fault {
 	return faults
 }
 
-// clash reports whether a fault falls into another one of the same target.
+// clash reports whether a fault overlaps another one of the same target.
 func clash(faults []fault, f fault) bool {
 	return slices.ContainsFunc(faults, func(g fault) bool {
 		return g.Target == f.Target && g.At < f.end() && f.At < g.end()
@@ -126,7 +126,7 @@ func overlaps(faults []fault) (n int) {
 	return n
 }
 
-// draw draws a fault of a kind. What is stopped is so for longer than its leases: a
+// draw draws a fault of a kind. A stop lasts longer than the target's leases: a
 // leader's last half a second, a client's session 5 s, a mover's jobs 15 s.
 func draw(rng *rand.Rand, k kind) fault {
 	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
@@ -171,8 +171,8 @@ func draw(rng *rand.Rand, k kind) fault {
 	return f
 }
 
-// A plan follows from its seed, is long enough, names what is there, and in a third
-// of them at least, whatever the seeds, two faults overlap.
+// A plan follows from its seed, is long enough, and names existing targets. For any
+// seeds, faults overlap in at least a third of the plans.
 func TestPlan(t *testing.T) {
 	targets := slices.Concat([]string{leader, bucket}, metadataServers, chunkservers, clients)
 	for _, s := range []shape{longShape, shortShape} {

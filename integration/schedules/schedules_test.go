@@ -1,13 +1,14 @@
-// Package schedules_test plays fault schedules: a cluster of real processes, each on a
-// host of its own, has processes killed and stopped, hosts cut off, disks that are slow
-// and full, bits that flip and replies that get lost, several at a time, while writers,
-// readers and a checkpoint loop run, and a model knows every byte that was acknowledged.
+// Package schedules_test runs fault schedules on a cluster of real processes, each
+// on a host of its own. Processes are killed and stopped, hosts disconnected, disks
+// slow and full, bits flip and replies get lost, several at a time. Meanwhile
+// writers, readers and a checkpoint loop run, and a model knows every acknowledged
+// byte.
 //
-// One path through it: a seed -> plan (schedule_test.go) -> a world is made
-// (world_test.go) -> the injector plays the plan (faults_test.go), while the crew works
-// (work_test.go) and the model checks what is read (model_test.go) -> everything is
-// mended, and everything that was acknowledged is read -> what was done goes to the
-// ledger (ledger_test.go).
+// One path through it: plan (schedule_test.go) draws a schedule from a seed, and
+// makeWorld makes a world (world_test.go). The injector runs the plan
+// (faults_test.go), while the crew works (work_test.go) and the model checks every
+// read (model_test.go). Then all faults end, and everything acknowledged is read.
+// The ledger records the schedule (ledger_test.go).
 package schedules_test
 
 import (
@@ -30,7 +31,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestMain is the tests, or, in a process that is to be one, a worker.
+// TestMain runs the tests or, in a worker process, the worker.
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(workerVariable); spec != "" {
 		if err := runWorker(spec); err != nil {
@@ -45,13 +46,13 @@ func TestMain(m *testing.M) {
 // settled is how long everything may take to be readable after the last fault.
 const settled = 2 * time.Minute
 
-// mostOfASchedule is how long one may take in all, with all that it waits for.
+// mostOfASchedule limits the total time of one, with all its waits.
 const mostOfASchedule = 10 * time.Minute
 
-// game is one schedule that is played.
+// game is one running schedule.
 type game struct {
-	rewritten chosen // stripes that looks chose to be rewritten
-	packed    chosen // and files to be packed
+	rewritten chosen // stripes that passes chose to rewrite
+	packed    chosen // and files to pack
 	seed      uint64
 	shape     shape
 	m         *model
@@ -61,7 +62,7 @@ type game struct {
 	failure   error
 }
 
-// play plays a schedule on a world.
+// play runs a schedule on a world.
 func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -90,8 +91,8 @@ func play(ctx context.Context, w *world, seed uint64, s shape) (*game, error) {
 	return g, errors.Join(append(g.w.wrong, err)...)
 }
 
-// faults plays the plan, and goes on with others until the schedule has all that it
-// must: faults that came to nothing do not count.
+// faults runs the plan, and continues with others until the schedule has everything
+// required: faults without an effect do not count.
 func (g *game) faults(ctx context.Context) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -123,7 +124,8 @@ func (g *game) faults(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// enough reports whether the schedule has lasted, and has what it must.
+// enough reports whether the schedule has lasted long enough, and has everything
+// required.
 func (g *game) enough() bool {
 	kinds, n, _ := g.in.counts()
 	g.m.mu.Lock()
@@ -132,7 +134,7 @@ func (g *game) enough() bool {
 	return time.Since(g.began) >= g.shape.lasts && n >= g.shape.faults && len(kinds) >= g.shape.kinds && reads >= int64(g.shape.reads)
 }
 
-// nothingLost asks the service whether it has given up a stripe.
+// nothingLost checks whether the service has a lost stripe.
 func (g *game) nothingLost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -146,7 +148,7 @@ func (g *game) nothingLost(ctx context.Context) error {
 	return nil
 }
 
-// lostFiles asks which files have lost bytes that were in memory alone.
+// lostFiles returns the files that have lost bytes which were only in memory.
 func lostFiles(ctx context.Context, admin *client.Client) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -166,7 +168,7 @@ func lostFiles(ctx context.Context, admin *client.Client) (map[string]bool, erro
 	}
 }
 
-// chosen adds up what looks choose, of which each begins at 0.
+// chosen adds up the choices of passes, each of which begins at 0.
 type chosen struct{ before, now int }
 
 func (c *chosen) note(n uint64) {
@@ -178,7 +180,7 @@ func (c *chosen) note(n uint64) {
 
 func (c *chosen) sum() int { return c.before + c.now }
 
-// watchLooks adds up what the leaders' looks choose, until ctx ends.
+// watchLooks adds up what the leaders' passes choose, until ctx ends.
 func (g *game) watchLooks(ctx context.Context) {
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -218,8 +220,8 @@ func (e entry) String() string {
 		e.Seed, e.Seconds, n, e.Fired, e.Overlaps, e.Reads, e.ReadBytes>>20, e.Acked>>20, e.Steps, e.Evicted, e.Rewritten, e.Packed, e.InMemory, e.LostNamed, e.Failed)
 }
 
-// runSchedule makes a world, plays one schedule on it, and takes it away. What one that
-// fails leaves on disk is kept.
+// runSchedule makes a world, runs one schedule on it, and removes it. The disks of
+// a failed one are kept.
 func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "schedule-")
@@ -260,7 +262,7 @@ func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 	return e
 }
 
-// buildBinary builds the server, as it is shipped.
+// buildBinary builds the server, as shipped.
 func buildBinary(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "moraine")
@@ -270,9 +272,9 @@ func buildBinary(t *testing.T) string {
 	return path
 }
 
-// TestSchedules plays fault schedules: one short one, or in the long form as many as
-// are asked for, several at a time, from the first seed that the ledger does not have.
-// It fails when one byte that was acknowledged is lost, or a wrong one was served.
+// TestSchedules runs fault schedules: a short one or, in the long form, as many as
+// requested, several at a time, from the first seed that the ledger does not have.
+// It fails if one acknowledged byte is lost, or a wrong one was served.
 func TestSchedules(t *testing.T) {
 	if !testseed.Long() {
 		seed := testseed.First(t)
@@ -300,7 +302,7 @@ func TestSchedules(t *testing.T) {
 				places <- struct{}{}
 				defer func() { <-places }()
 				if end, ok := t.Deadline(); ok && time.Until(end) < mostOfASchedule {
-					t.Skip("there is no time left for it")
+					t.Skip("no time left for it")
 				}
 				e := runSchedule(t, binary, mine, longShape)
 				if t.Skipped() {
@@ -324,7 +326,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// total is what all schedules of these sources have come to.
+// total is the summary of all schedules of these sources.
 func total(book *ledger) string {
 	var sum entry
 	sum.Fired = map[kind]int{}

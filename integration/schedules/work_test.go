@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// What the crew works at: the clients' names, as in clients.
+// The work of the crew: the clients' names, as in clients.
 const (
 	writer       = "c1" // of files that are replaced whole, and removed
 	patcher      = "c2" // of files in place
@@ -24,8 +24,8 @@ const (
 const (
 	runPath  = "/runs/r"
 	smallDir = "/small"
-	// filesAtOnce bounds the files of a writer that are there, so that the devices
-	// have room.
+	// filesAtOnce limits the existing files of a writer, so that the devices have
+	// space.
 	filesAtOnce = 24
 	largest     = 3 << 20
 	// memoryPrefix begins the names of files that are acknowledged at level memory.
@@ -33,15 +33,15 @@ const (
 	smallAtOnce  = 64
 	small        = 40 << 10
 	patchedSize  = 1 << 20
-	// patience is how long an operation may take; readers give up sooner.
+	// patience is how long an operation may take; readers wait for less.
 	patience     = 25 * time.Second
 	readPatience = 10 * time.Second
 )
 
-// schemes are those of the files; each survives the loss of one host at least.
+// schemes are those of the files; each survives the loss of at least one host.
 var schemes = []moraine.Scheme{{K: 2, M: 2}, {K: 2, M: 1}, {K: 1, M: 2}, {K: 3, M: 2}}
 
-// level is what a file's bytes are acknowledged at.
+// level is the level at which a file is acknowledged.
 func (f *file) level() moraine.Level {
 	if f.memory {
 		return moraine.Memory
@@ -49,8 +49,8 @@ func (f *file) level() moraine.Level {
 	return moraine.NVMe
 }
 
-// scheme draws one for a file. One for bytes in memory survives the loss of two hosts: of one
-// whose disk rots beside one that is killed.
+// scheme draws one for a file. A scheme for bytes in memory survives the loss of
+// two hosts: one with a damaged disk, and one that is killed.
 func (f *file) scheme(rng *rand.Rand) moraine.Scheme {
 	for {
 		if s := schemes[rng.IntN(len(schemes))]; s.M > 1 || !f.memory {
@@ -59,19 +59,19 @@ func (f *file) scheme(rng *rand.Rand) moraine.Scheme {
 	}
 }
 
-// work is what goes on while faults act.
+// work is the work while faults act.
 type work struct {
 	m    *model
 	crew map[string]*member
-	lost func() (map[string]bool, error) // the files that have lost bytes, as the cluster says
+	lost func() (map[string]bool, error) // the files that the cluster reports as having lost bytes
 
 	mu    sync.Mutex
-	wrong []error            // what no model explains
-	stop  context.CancelFunc // of everything, when something is wrong
+	wrong []error            // errors that the model does not explain
+	stop  context.CancelFunc // stops everything when something is wrong
 	last  map[string]string  // the last error of each kind of operation, for people
 }
 
-// found notes what is wrong, and ends the schedule.
+// found records an error, and ends the schedule.
 func (w *work) found(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,7 +85,7 @@ func (w *work) failed(op string, err error) {
 	w.last[op] = err.Error()
 }
 
-// rest waits for up to d; a client that is gone is waited for longer.
+// rest waits for up to d, and longer for a client that is gone.
 func rest(ctx context.Context, rng *rand.Rand, d time.Duration, err error) {
 	wait := time.Duration(rng.Int64N(int64(d)))
 	if errors.Is(err, errGone) {
@@ -97,7 +97,7 @@ func rest(ctx context.Context, rng *rand.Rand, d time.Duration, err error) {
 	}
 }
 
-// run has everybody work until ctx ends, and returns when all have.
+// run has all work until ctx ends, and returns when all have ended.
 func (w *work) run(ctx context.Context, seed uint64) {
 	var all sync.WaitGroup
 	rng := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 100+n)) }
@@ -105,7 +105,7 @@ func (w *work) run(ctx context.Context, seed uint64) {
 		all.Go(func() { w.write(ctx, rng(i), fmt.Sprintf("/w%d", i), filesAtOnce, largest) })
 	}
 	all.Go(func() { w.write(ctx, rng(2), memoryPrefix, filesAtOnce, largest) })
-	// Small ones are left alone for long enough to be packed with each other.
+	// Small files stay unchanged for long enough to be packed with each other.
 	all.Go(func() { w.write(ctx, rng(15), smallDir+"/s", smallAtOnce, small) })
 	all.Go(func() { w.patch(ctx, rng(10)) })
 	all.Go(func() { w.checkpoint(ctx, rng(20)) })
@@ -117,8 +117,8 @@ func (w *work) run(ctx context.Context, seed uint64) {
 	all.Wait()
 }
 
-// write makes, replaces and removes files below a prefix of its own, of which atOnce are there
-// at most.
+// write makes, replaces and removes files below a prefix of its own, at most atOnce
+// at a time.
 func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string, atOnce int, largest int64) {
 	for n := 0; ctx.Err() == nil; {
 		live := w.m.live(false, prefix)
@@ -140,7 +140,7 @@ func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string, atOnce 
 		v := w.m.begin(f, size)
 		r := request{Op: opPut, Path: f.path, Tag: f.tag, Version: v, N: size, Scheme: f.scheme(rng), Level: f.level(), Patient: patience}
 		if largest == small {
-			r.Scheme = moraine.Scheme{} // the directory's policy says it
+			r.Scheme = moraine.Scheme{} // the directory's policy decides
 		}
 		if size == gone {
 			r = request{Op: opRemove, Path: f.path, Patient: patience}
@@ -155,7 +155,7 @@ func (w *work) write(ctx context.Context, rng *rand.Rand, prefix string, atOnce 
 	}
 }
 
-// patch writes ranges of files over in place.
+// patch overwrites ranges of files in place.
 func (w *work) patch(ctx context.Context, rng *rand.Rand) {
 	const blocks = patchedSize / blockBytes
 	for n := 0; ctx.Err() == nil; {
@@ -184,8 +184,8 @@ func (w *work) patch(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// checkpoint saves step after step, and starts anew after what failed, as a trainer
-// does: from the latest that is there.
+// checkpoint saves step after step, and restarts after a failure, as a trainer
+// does: from the latest existing one.
 func (w *work) checkpoint(ctx context.Context, rng *rand.Rand) {
 	for start := uint32(0); ctx.Err() == nil; start++ {
 		before := w.m.latest()
@@ -214,8 +214,8 @@ func (w *work) checkpoint(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// tier moves files to the bucket and back, whatever else is done to them. That changes
-// nothing of what they hold, so that the model does not hear of it.
+// tier moves files to the bucket and back, during all other operations. That does
+// not change their contents, so the model gets no report.
 func (w *work) tier(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		var err error
@@ -236,7 +236,7 @@ func (w *work) tier(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// read reads ranges of files, and now and then the latest checkpoint.
+// read reads ranges of files, and sometimes the latest checkpoint.
 func (w *work) read(ctx context.Context, rng *rand.Rand, by string) {
 	for ctx.Err() == nil {
 		var err error
@@ -249,8 +249,8 @@ func (w *work) read(ctx context.Context, rng *rand.Rand, by string) {
 	}
 }
 
-// readFile reads a range of a file, or all of it where rng is nil, and holds it
-// against the model. there says that it has a file at all.
+// readFile reads a range of a file, or all of it if rng is nil, and compares it
+// with the model. there reports whether it has a file at all.
 func (w *work) readFile(f *file, rng *rand.Rand, by string, patient time.Duration) (there bool, err error) {
 	w.m.mu.Lock()
 	size := max(0, f.sizes[len(f.sizes)-1])
@@ -276,7 +276,7 @@ func (w *work) readFile(f *file, rng *rand.Rand, by string, patient time.Duratio
 	return !a.Missing, nil
 }
 
-// restore reads the latest checkpoint, and holds it against the model.
+// restore reads the latest checkpoint, and compares it with the model.
 func (w *work) restore(by string, patient time.Duration) error {
 	before := w.m.latest()
 	a, err := w.crew[by].ask(request{Op: opRestore, Path: runPath, Patient: patient})
@@ -294,8 +294,8 @@ func (w *work) restore(by string, patient time.Duration) error {
 	return nil
 }
 
-// checkAll reads everything that was acknowledged, whole, after all faults are over.
-// What fails is tried again until the time is over, and is lost then.
+// checkAll reads everything acknowledged, whole, after all faults have ended. It
+// retries failures until the time is over; then the file is lost.
 func (w *work) checkAll(by string, within time.Duration) {
 	end := time.Now().Add(within)
 	until := func(what string, try func() error) {
@@ -343,8 +343,8 @@ func (w *work) checkAll(by string, within time.Duration) {
 	}
 }
 
-// calledLost passes over why a file cannot be read, where the cluster says that what it had
-// in memory alone is lost.
+// calledLost ignores why a file cannot be read, if the cluster reports that bytes
+// which were only in memory are lost.
 func (w *work) calledLost(f *file, why error) error {
 	names, err := w.lost()
 	if err != nil || !names[f.path] {
@@ -356,7 +356,7 @@ func (w *work) calledLost(f *file, why error) error {
 	return nil
 }
 
-// errors says what the last failure of each operation was.
+// errors returns the last failure of each operation.
 func (w *work) errors() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

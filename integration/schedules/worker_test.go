@@ -19,9 +19,9 @@ import (
 )
 
 // workerVariable, in the environment, makes a process a worker: this test's own
-// binary, which does with a client of its own what it is asked for, line by line, and
+// binary, which carries out requests with a client of its own, line by line, and
 // decides nothing. So it can be stopped and killed, and what was begun and what was
-// acknowledged is known all the same.
+// acknowledged stays known.
 const workerVariable = "MORAINE_TEST_SCHEDULE_WORKER"
 
 // settings are those of a worker.
@@ -32,7 +32,7 @@ type settings struct {
 	Seed     uint64
 }
 
-// request is one thing to do.
+// request is one operation to perform.
 type request struct {
 	ID      uint64
 	Op      string
@@ -41,19 +41,19 @@ type request struct {
 	Version uint32 `json:",omitempty"`
 	Off, N  int64  `json:",omitempty"`
 	Scheme  moraine.Scheme
-	Level   moraine.Level `json:",omitempty"` // that the bytes are acknowledged at; 0: nvme
+	Level   moraine.Level `json:",omitempty"` // the level of the acknowledgement; 0: nvme
 	Attempt uint32        `json:",omitempty"`
 	Step    uint64        `json:",omitempty"`
 	Patient time.Duration // how long it may take
 }
 
-// What can be asked for.
+// The operations.
 const (
 	opPut     = "put"     // Path whole, of N bytes
 	opPatch   = "patch"   // N bytes at Off of Path, in place, by a handle that stays open
 	opRemove  = "remove"  // Path
 	opRead    = "read"    // N bytes at Off of Path, as far as it goes
-	opOpenRun = "openrun" // the run at Path, as its next attempt, and what it goes on from
+	opOpenRun = "openrun" // the run at Path, as its next attempt, and the step to continue from
 	opSave    = "save"    // Step of the run, by all ranks
 	opEvict   = "evict"   // Path: to the bucket, and its stripes are dropped
 	opStage   = "stage"   // Path: back to stripes
@@ -61,11 +61,11 @@ const (
 	opStep    = "step"    // the files of Attempt and Step of the run at Path
 )
 
-// reply is what came of it.
+// reply is the result.
 type reply struct {
 	ID       uint64
 	Error    string `json:",omitempty"`
-	Wrong    string `json:",omitempty"` // bytes that were read, and are of no version
+	Wrong    string `json:",omitempty"` // bytes that were read and belong to no version
 	Missing  bool   `json:",omitempty"`
 	Size     int64  `json:",omitempty"`
 	Versions []uint32
@@ -93,7 +93,7 @@ func runWorker(spec string) error {
 	if err := w.dial(); err != nil {
 		return err
 	}
-	w.say(reply{}) // it is there
+	w.say(reply{}) // it has started
 	sc := bufio.NewScanner(os.Stdin)
 	for sc.Scan() {
 		var r request
@@ -118,7 +118,7 @@ func runWorker(spec string) error {
 	return sc.Err()
 }
 
-// dial opens the client, as soon as somebody answers.
+// dial opens the client as soon as a server answers.
 func (w *worker) dial() error {
 	id, err := pki.LoadIdentity(pki.FilesIn(w.Certs, "client"))
 	if err != nil {
@@ -148,7 +148,7 @@ func (w *worker) dial() error {
 func (w *worker) say(a reply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.out.Encode(a) // whoever asked is gone, and so will we be
+	_ = w.out.Encode(a) // the caller has ended, and so will we
 }
 
 func (w *worker) do(ctx context.Context, r request) (reply, error) {
@@ -177,7 +177,7 @@ func (w *worker) do(ctx context.Context, r request) (reply, error) {
 	return reply{}, fmt.Errorf("no such thing to do: %q", r.Op)
 }
 
-// put writes a file whole; Size says whether it was acknowledged in memory alone.
+// put writes a whole file; Size says whether it was acknowledged from memory only.
 func (w *worker) put(ctx context.Context, r request) (a reply, err error) {
 	f, err := w.c.Create(ctx, r.Path, client.CreateOptions{Replace: true, Scheme: r.Scheme, Level: r.Level})
 	if err != nil {
@@ -225,7 +225,7 @@ func (w *worker) patch(ctx context.Context, r request) error {
 	return nil
 }
 
-// handle opens a file for writing in place, or has it open still.
+// handle opens a file for writing in place, or returns the open handle.
 func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (*client.Handle, error) {
 	w.mu.Lock()
 	h := w.handles[path]
@@ -246,8 +246,8 @@ func (w *worker) handle(ctx context.Context, path string, level moraine.Level) (
 	return h, nil
 }
 
-// move has jobs done to a file, one after the other; Size says whether it is in the
-// bucket only then.
+// move runs jobs on a file, one after the other; Size says whether it is only in
+// the bucket then.
 func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a reply, err error) {
 	attr, err := w.c.Stat(ctx, r.Path)
 	if err != nil {
@@ -272,7 +272,7 @@ func (w *worker) move(ctx context.Context, r request, kinds ...wire.JobKind) (a 
 	return a, err
 }
 
-// wrongBytes are bytes that were served, and are of no version.
+// wrongBytes are bytes that were served and belong to no version.
 type wrongBytes struct{ error }
 
 func (w *worker) read(ctx context.Context, r request) (reply, error) {

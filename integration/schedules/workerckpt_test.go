@@ -22,7 +22,7 @@ func tensorName(rank, i int) string { return fmt.Sprintf("r%d.t%d", rank, i) }
 
 func tensorBytes(i int) int64 { return int64(i*20+10)*blockBytes + headBytes*int64(i+1) }
 
-// checkpointBytes is what a step holds.
+// checkpointBytes is the size of a step.
 func checkpointBytes() (n int64) {
 	for i := range tensorsEach {
 		n += ranks * tensorBytes(i)
@@ -34,8 +34,8 @@ func (w *worker) tensorTag(run, name string, attempt uint32) uint64 {
 	return tagOf(w.Seed, fmt.Sprintf("%s %s %d", run, name, attempt))
 }
 
-// openRun begins the next attempt, with all ranks, and says what it goes on from; the
-// zero step is that there is none.
+// openRun begins the next attempt, with all ranks, and returns the step to continue
+// from; the zero step means that there is none.
 func (w *worker) openRun(ctx context.Context, r request) (reply, error) {
 	for _, old := range w.runs {
 		old.Close(ctx) //nolint:errcheck // it was overtaken
@@ -64,7 +64,7 @@ func (w *worker) openRun(ctx context.Context, r request) (reply, error) {
 	return a, nil
 }
 
-// save has all ranks save a step, and waits until it is safe.
+// save makes all ranks save a step, and waits until it is safe.
 func (w *worker) save(ctx context.Context, r request) error {
 	if len(w.runs) != ranks {
 		return errors.New("no run is open")
@@ -99,7 +99,7 @@ func (w *worker) saveRank(ctx context.Context, r request, rank int, run *ckpt.Ru
 	return err
 }
 
-// restore reads the latest step; the zero step is that there is none.
+// restore reads the latest step; the zero step means that there is none.
 func (w *worker) restore(ctx context.Context, r request) (reply, error) {
 	run, err := ckpt.OpenRun(ctx, w.c, r.Path, ckpt.RunOptions{ReadOnly: true})
 	if errors.Is(err, moraine.NotFound) {
@@ -133,7 +133,7 @@ func (w *worker) restore(ctx context.Context, r request) (reply, error) {
 	return a, nil
 }
 
-// holdTensor holds a tensor's bytes against what was saved.
+// holdTensor compares a tensor's bytes with the saved ones.
 func (w *worker) holdTensor(run, name string, i int, a reply, p []byte) error {
 	what := fmt.Sprintf("%s of attempt %d, step %d", name, a.Attempt, a.Step)
 	if int64(len(p)) != tensorBytes(i) {

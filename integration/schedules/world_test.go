@@ -19,8 +19,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// world is what one schedule is played on: a cluster of processes and a crew, each on
-// a host of its own, on a network and below a directory that no other schedule has.
+// world is the environment of one schedule: a cluster of processes and a crew, each
+// on a host of its own, on a network and below a directory that no other schedule
+// uses.
 type world struct {
 	dir     string
 	net     *netns.Net
@@ -29,18 +30,19 @@ type world struct {
 	proxies map[string]*proxy
 	slow    *slowdisk.Disk
 	admin   *client.Client
-	ends    []func() error // what was made, in order
+	ends    []func() error // everything that was made, in order
 }
 
 const (
-	// capacity is what each device takes, and smallDisk the size of that which is made
-	// full: it has room for as much, for an index and for a ballast.
+	// capacity is that of each device, and smallDisk the size of the one that is
+	// filled: it has space for the capacity, an index and a ballast.
 	capacity  = "256MiB"
 	smallDisk = 448 << 20
 )
 
-// makeWorld makes one below dir. An error is netns.ErrCannot where namespaces are not
-// allowed, errMount where mounts are not. What it made it takes away on error.
+// makeWorld makes one below dir. An error is netns.ErrCannot if namespaces are not
+// permitted, errMount if mounts are not. On error it removes everything that it
+// made.
 func makeWorld(ctx context.Context, binary, dir string, seed uint64) (w *world, err error) {
 	w = &world{dir: dir, crew: map[string]*member{}, proxies: map[string]*proxy{}}
 	defer func() {
@@ -71,8 +73,8 @@ func makeWorld(ctx context.Context, binary, dir string, seed uint64) (w *world, 
 	return w, w.startCrew(seed)
 }
 
-// makeSmallDir makes the directory of the small files. By its policy they are to be coded, so
-// that to pack them is worth it.
+// makeSmallDir makes the directory of the small files. Its policy requires coded
+// stripes, so that packing them saves space.
 func (w *world) makeSmallDir(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -83,7 +85,7 @@ func (w *world) makeSmallDir(ctx context.Context) error {
 	return w.admin.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 }
 
-// errMount says that nothing can be mounted here.
+// errMount means that mounts are not possible here.
 var errMount = errors.New("slow and full disks need root, FUSE and loop mounts")
 
 func (w *world) clusterDir() string { return filepath.Join(w.dir, "cluster") }
@@ -126,9 +128,9 @@ func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 			}
 			return "unix:" + w.socket(name)
 		},
-		// Everything that takes its time is to happen within a schedule: sessions and
-		// hosts are given up, what is dead is deleted, what was lost is rebuilt, what is mostly dead is rewritten,
-		// and small files are packed.
+		// Everything slow must happen within a schedule: sessions expire, hosts are
+		// declared dead, dead chunks are deleted, lost ones are rebuilt, mostly
+		// dead stripes are rewritten, and small files are packed.
 		MetadataArgs: []string{"--session-timeout", "5s", "--grace", "2s", "--repair-grace", "4s", "--rewrite-every", "5s", "--rewrite-live", "50", "--backup-horizon", "-1s", "--pack-after", "3s"},
 		ChunkserverArgs: []string{"--capacity", capacity, "--memory", "64MiB", "--report-interval", "10s", "--scrub-interval", "15s",
 			"--repair-bandwidth", "64MiB"},
@@ -140,7 +142,7 @@ func (w *world) startCluster(ctx context.Context, binary string) (err error) {
 	return nil
 }
 
-// dial opens a client of this process's own, which no fault is meant for.
+// dial opens a client of this process, which no fault targets.
 func (w *world) dial(ctx context.Context) (*client.Client, error) {
 	id, err := pki.LoadIdentity(pki.FilesIn(w.cluster.Certs(), "admin"))
 	if err != nil {
@@ -207,7 +209,7 @@ func (w *world) mend(ctx context.Context) error {
 	return nil
 }
 
-// Close takes everything away but the directory.
+// Close removes everything but the directory.
 func (w *world) Close() error {
 	var errs []error
 	for i := len(w.ends) - 1; i >= 0; i-- {

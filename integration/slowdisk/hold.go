@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// hold is what holds back writes to some files of a Disk.
+// hold blocks writes to some files of a Disk.
 type hold struct {
-	mu      sync.Mutex    // guards what follows
-	until   chan struct{} // closed at the end; nil: nothing is held back
-	path    string        // what is held back has it in its path
+	mu      sync.Mutex    // guards the fields below
+	until   chan struct{} // closed at the end; nil: nothing is blocked
+	path    string        // in the path of blocked files
 	waiting int
-	lose    bool // what is held back is not written
+	lose    bool // blocked writes are dropped
 }
 
-// Hold holds back writes to files with path in theirs, until Release or Lose. A process
+// Hold blocks writes to files with path in theirs, until Release or Lose. A process
 // that is killed meanwhile ends only then.
 func (d *Disk) Hold(path string) {
 	h := &d.hold
@@ -23,18 +23,18 @@ func (d *Disk) Hold(path string) {
 	h.until, h.path, h.lose = make(chan struct{}), path, false
 }
 
-// Held counts the writes that are held back now.
+// Held counts the writes that are blocked now.
 func (d *Disk) Held() int {
 	d.hold.mu.Lock()
 	defer d.hold.mu.Unlock()
 	return d.hold.waiting
 }
 
-// Release lets what is held back through.
+// Release lets blocked writes continue.
 func (d *Disk) Release() { d.hold.end(false) }
 
-// Lose has what is held back fail, unwritten: as of a process that was killed before it
-// came to write it.
+// Lose makes blocked writes fail, unwritten, as if their process was killed before
+// it wrote.
 func (d *Disk) Lose() { d.hold.end(true) }
 
 func (h *hold) end(lose bool) {

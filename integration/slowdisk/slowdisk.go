@@ -1,7 +1,8 @@
-// Package slowdisk is a directory whose files lie in another one, through a FUSE mount
-// of this process: so that every read, write and sync of processes that keep their data
-// there can be made to wait, as a disk that is slow, or hangs, has them wait. It needs root
-// and /dev/fuse.
+// Package slowdisk is a directory whose files are in another one, through a FUSE
+// mount of this process. It can delay every read, write and sync of processes that
+// keep their data there, like a disk that is slow or hangs. It needs root and
+// /dev/fuse. One path through it: Mount mounts the directory, a process uses it,
+// Delay or Hang delays its calls, Answer ends that, and Unmount removes it.
 package slowdisk
 
 import (
@@ -29,7 +30,7 @@ type Disk struct {
 	hold hold
 }
 
-// Mount mounts at dir what is in backing; both are made.
+// Mount mounts at dir the contents of backing; it makes both.
 func Mount(dir, backing string) (*Disk, error) {
 	for _, d := range []string{dir, backing} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -56,14 +57,14 @@ func Mount(dir, backing string) (*Disk, error) {
 	return d, nil
 }
 
-// Delay has every call wait for that long from now on.
+// Delay makes every call wait for that long from now on.
 func (d *Disk) Delay(each time.Duration) { d.delay.Store(int64(each)) }
 
-// Waited is how many calls have waited, those included that do now.
+// Waited is how many calls have waited, including those that wait now.
 func (d *Disk) Waited() int64 { return d.waited.Load() }
 
-// Hang has every call wait until Answer. A process that is killed meanwhile ends no
-// sooner: so it is with a disk.
+// Hang makes every call wait until Answer. A process that is killed meanwhile ends
+// no sooner, as with a real disk.
 func (d *Disk) Hang() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +73,7 @@ func (d *Disk) Hang() {
 	}
 }
 
-// Answer ends what Hang began.
+// Answer ends a Hang.
 func (d *Disk) Answer() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,11 +83,12 @@ func (d *Disk) Answer() {
 	}
 }
 
-// unmountWithin is how long Unmount waits for those who still use it: what a killed process
-// had open, or a mount namespace that is being made or taken away, holds it for a moment.
+// unmountWithin is how long Unmount waits for remaining users: the open files of a
+// killed process, or a mount namespace that is being made or removed, keep it for a
+// moment.
 const unmountWithin = 10 * time.Second
 
-// Unmount ends it. What is in the other directory stays.
+// Unmount ends it. The contents of the other directory stay.
 func (d *Disk) Unmount() error {
 	d.Answer()
 	d.Release()
@@ -98,7 +100,7 @@ func (d *Disk) Unmount() error {
 	}
 }
 
-// wait is what every call does first.
+// wait is the first step of every call.
 func (d *Disk) wait() {
 	d.mu.Lock()
 	hung := d.hung
@@ -119,7 +121,7 @@ type slowNode struct {
 	disk *Disk
 }
 
-// Open implements fs.NodeOpener. The backing file is opened without O_DIRECT, for
+// Open implements fs.NodeOpener. It opens the backing file without O_DIRECT, for
 // which the buffers of a mount are not aligned.
 func (n *slowNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	h, f, errno := n.LoopbackNode.Open(ctx, flags&^syscall.O_DIRECT)
@@ -139,8 +141,8 @@ func (n *slowNode) slow(h fs.FileHandle, path string) fs.FileHandle {
 	return h
 }
 
-// slowFile is an open file of it. It has just the methods of a LoopbackFile that are
-// named here: by some others the kernel would go past this process.
+// slowFile is an open file of it. It has only the methods of a LoopbackFile that
+// are named here: with some others the kernel would bypass this process.
 type slowFile struct {
 	f    *fs.LoopbackFile
 	disk *Disk

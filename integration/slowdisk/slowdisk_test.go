@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestUnmountWaitsForWhoHasAFileOpen closes the last file only when the unmounting has
-// been refused for longer than one call of it tries.
+// TestUnmountWaitsForWhoHasAFileOpen closes the last file only after the unmount
+// has been refused for longer than one call of it tries.
 func TestUnmountWaitsForWhoHasAFileOpen(t *testing.T) {
 	dir := t.TempDir()
 	d, err := Mount(filepath.Join(dir, "at"), filepath.Join(dir, "backing"))

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// crew is worker processes that begin together.
+// crew is worker processes that start together.
 type crew struct {
 	members []*workman
 }
@@ -53,13 +53,13 @@ func (e *Env) hire(ctx context.Context, works []Work) (*crew, error) {
 	}
 	for _, m := range c.members {
 		if _, err := m.out.ReadString('\n'); err != nil {
-			return nil, errors.Join(fmt.Errorf("bench: a worker did not begin: %w\n%s", err, m.stderr.String()), c.dismiss())
+			return nil, errors.Join(fmt.Errorf("bench: worker start failed: %w\n%s", err, m.stderr.String()), c.dismiss())
 		}
 	}
 	return c, nil
 }
 
-// work lets all begin, and returns what each did.
+// work starts all workers, and returns their results.
 func (c *crew) work() ([]Result, error) {
 	for _, m := range c.members {
 		if _, err := io.WriteString(m.start, "go\n"); err != nil {
@@ -72,7 +72,7 @@ func (c *crew) work() ([]Result, error) {
 		err := json.NewDecoder(m.out).Decode(&results[i])
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("bench: a worker was lost: %w\n%s", err, m.stderr.String()))
+			errs = append(errs, fmt.Errorf("bench: worker lost: %w\n%s", err, m.stderr.String()))
 		case results[i].Error != "":
 			errs = append(errs, errors.New(results[i].Error))
 		}
@@ -80,7 +80,7 @@ func (c *crew) work() ([]Result, error) {
 	return results, errors.Join(errs...)
 }
 
-// dismiss ends the workers that are left.
+// dismiss ends the remaining workers.
 func (c *crew) dismiss() error {
 	var errs []error
 	for _, m := range c.members {
@@ -90,13 +90,13 @@ func (c *crew) dismiss() error {
 	return errors.Join(errs...)
 }
 
-// run hires, measures the work alone, and dismisses.
+// run hires the workers, measures only their work, and dismisses them.
 func (e *Env) run(ctx context.Context, works []Work) ([]Result, usage, error) {
 	return e.runUnder(ctx, works, nil)
 }
 
-// runUnder is run under a condition, unless that is nil: it begins with the clock, and
-// what it returns ends it with the work.
+// runUnder is run under a condition, unless that is nil. The condition starts with
+// the clock, and the function that it returns ends it with the work.
 func (e *Env) runUnder(ctx context.Context, works []Work, condition func() (end func() error, err error)) ([]Result, usage, error) {
 	c, err := e.hire(ctx, works)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// minDevicePerByte is the least that a durable 4+2 write must move to its
-// devices for each file byte: what moved less is no record but an error.
+// minDevicePerByte is the least that a durable 4+2 write must move to its devices
+// for each file byte. A run that moved less is an error, not a result.
 const minDevicePerByte = 1.5
 
 // works splits bytes over the clients, a file for each.
@@ -21,11 +21,11 @@ func (e *Env) works(op Op, dir string) []Work {
 	return works
 }
 
-// dataDir is where the data benchmarks work, below the target's root.
+// dataDir is the directory of the data benchmarks, below the target's root.
 const dataDir = "/bench"
 
-// Write measures sequential writes by e.Clients processes: a durable one, and one to
-// level memory where the chunkservers have the memory for it.
+// Write measures sequential writes by e.Clients processes: a durable one and, if
+// the chunkservers have the memory, one to level memory.
 func Write(ctx context.Context, e *Env) ([]Line, error) {
 	lines, u, err := writeDurably(ctx, e)
 	if err != nil {
@@ -85,15 +85,16 @@ func sum(results []Result) (bytes float64) {
 	return bytes
 }
 
-// Read measures sequential reads of what Write wrote: a cold one; those of the memory
-// tier where the chunkservers have the memory for them; and, on a cluster of one's own,
-// a cold one with a chunkserver that hangs, and one with two that are dead.
+// Read measures sequential reads of the files of Write: a cold one, and those of
+// the memory tier if the chunkservers have the memory. On a cluster of its own it
+// also measures a cold read with a chunkserver that hangs, and one with two dead
+// ones.
 func Read(ctx context.Context, e *Env) ([]Line, error) {
 	var memory []Line
 	if e.MemoryBytes > 0 {
 		var err error
-		// First: what was just written is in memory with its parity, which a read that
-		// is late asks for.
+		// First, since recent writes are in memory with their parity, which a late
+		// read requests.
 		if memory, err = ReadMemory(ctx, e); err != nil {
 			return nil, err
 		}
@@ -114,7 +115,7 @@ func Read(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// readCold measures a cold read, against the disk.
+// readCold measures a cold read, compared with the disk.
 func readCold(ctx context.Context, e *Env) ([]Line, error) {
 	if err := e.ensureData(ctx); err != nil {
 		return nil, err
@@ -138,13 +139,14 @@ func (e *Env) ensureData(ctx context.Context) error {
 	if e.written {
 		return nil
 	}
-	e.Progress("writing what is read")
+	e.Progress("writing the files to read")
 	_, _, err := e.write(ctx, e.works(OpWrite, dataDir))
 	e.written = err == nil
 	return err
 }
 
-// read is a cold read under a condition (runUnder), and what it needed.
+// read is a cold read under a condition (runUnder), with the help that the reads
+// needed.
 func (e *Env) read(ctx context.Context, name string, condition func() (end func() error, err error)) (line Line, help ReadHelp, err error) {
 	e.Progress("%s, cold", name)
 	if err := e.cool(ctx); err != nil {
@@ -166,8 +168,8 @@ func (e *Env) rate(name string, bytes float64, u usage, device uint64) Line {
 		CPU: u.cpu / (bytes / gb), DeviceBytes: device, Syncs: u.syncs}
 }
 
-// disk measures the file system of e.Dir with as many bytes as a run; beside what a run
-// that rotates keeps, with a quarter of that.
+// disk measures the file system of e.Dir with as many bytes as a run. If a rotating
+// run leaves files, it uses a quarter of their size.
 func (e *Env) disk(ctx context.Context) (write, read float64, err error) {
 	bytes := e.Bytes
 	if e.rotates() {

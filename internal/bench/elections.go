@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// ShippedLogStall is devcluster.Config.LogStall of a benchmark's cluster: servers give up
-	// their places as early as they do elsewhere, so that a figure is not one of servers
-	// that put up with more.
+	// ShippedLogStall is procs.Config.LogStall of a benchmark's cluster: servers
+	// step down as early as in production, so that the figure is not one of more
+	// patient servers.
 	ShippedLogStall = -1
-	// burnersPerCPU is how many goroutines of each processor do nothing but compute
-	// while elections are counted.
+	// burnersPerCPU is how many goroutines per processor only compute while
+	// elections are counted.
 	burnersPerCPU = 2
 )
 
@@ -26,14 +26,14 @@ func AllRun(c *devcluster.Cluster) error {
 	var errs []error
 	for _, n := range c.Nodes(devcluster.Metadata) {
 		if !n.Running() {
-			errs = append(errs, fmt.Errorf("bench: a metadata server ended meanwhile, so that nothing was measured: %s", n.Why()))
+			errs = append(errs, fmt.Errorf("bench: a metadata server ended during the run, so the figure is invalid: %s", n.Why()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// electionsUnderLoad has all clients create files while every processor also has
-// something else to do, and counts what the metadata servers made of it.
+// electionsUnderLoad has all clients create files while every processor also
+// computes, and counts the elections of the metadata servers.
 func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
 	if err := e.mkdir(ctx, failoverDir); err != nil {
 		return nil, err
@@ -74,10 +74,11 @@ func (e *Env) createWhileBurning(ctx context.Context) ([]Result, usage, error) {
 	return e.run(ctx, []Work{{Op: OpCreate, Path: failoverDir, Clients: e.Clients, Seconds: e.Seconds}})
 }
 
-// elected is how often a server began to lead, and how often it gave its leader up.
+// elected is how often a server became leader, and how often it gave up on its
+// leader.
 type elected struct{ changes, silences float64 }
 
-// elections returns what each metadata server that runs has seen of elections.
+// elections returns the elections that each running metadata server has seen.
 func (e *Env) elections(ctx context.Context) (map[string]elected, error) {
 	seen := map[string]elected{}
 	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
@@ -86,15 +87,15 @@ func (e *Env) elections(ctx context.Context) (map[string]elected, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err // left out it would count as none
+			return nil, err // leaving it out would count it as none
 		}
 		seen[n.Name] = elected{total(families["moraine_raft_leader_changes_total"]), total(families["moraine_raft_leader_silent_total"])}
 	}
 	return seen, nil
 }
 
-// startEnded starts the metadata servers that ended by themselves, as whatever watches
-// over them would, and returns how many they were.
+// startEnded starts the metadata servers that ended by themselves, as a process
+// supervisor would, and returns how many there were.
 func (e *Env) startEnded(ctx context.Context) (ended int, err error) {
 	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
 		if n.Running() {

@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Env is where a benchmark runs.
+// Env is the environment of a benchmark.
 type Env struct {
-	// Cluster is the cluster of processes on this machine; nil where the target
-	// is another one or a path: then CPU counts only the benchmark's own
+	// Cluster is the cluster of processes on this machine. It is nil if the target
+	// is another cluster or a path: CPU then counts only the benchmark's own
 	// processes, and syncs and commands are unknown (0).
 	Cluster *devcluster.Cluster
 	// Dir is on the file system that the cluster's devices are on; the limits
@@ -27,34 +27,35 @@ type Env struct {
 	// Worker is the command line of a worker process; --work is appended.
 	Worker []string
 	// RaftNode is the command line of a node of bare Raft; its flags are appended.
-	// nil where the target is no cluster of ours.
+	// It is nil if the target is not one of our clusters.
 	RaftNode []string
 	// Open opens the target for the benchmark itself.
 	Open func(ctx context.Context) (Target, error)
-	// Bytes is how much a run moves (at least 4 GiB for a record), Devices how
-	// many files the disk's limit is measured with, Clients how many processes
-	// work at once, Seconds for how long small operations go on.
+	// Bytes is how much a run moves (at least 4 GiB for a record). Devices is how
+	// many files the disk's limit is measured with, Clients how many processes work
+	// concurrently, and Seconds how long small operations run.
 	Bytes            int64
 	Devices, Clients int
 	Seconds          float64
-	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, where they
-	// have enough for the benchmarks of the memory tier (MemoryFor); else 0.
+	// MemoryBytes is the memory for chunks of each chunkserver of Cluster, if that
+	// suffices for the benchmarks of the memory tier (MemoryFor); otherwise 0.
 	MemoryBytes int64
-	// ShortCircuit says that the chunkservers of Cluster have unix sockets, which
-	// their callers on this machine find: then loopback is measured over one too.
+	// ShortCircuit says that the chunkservers of Cluster have unix sockets for
+	// callers on this machine: loopback is then measured over one too.
 	ShortCircuit bool
-	// WorkingSet bounds what a write keeps on the devices, with parity, where it is
-	// longer: it writes files over in turn then. 0: nothing does.
+	// WorkingSet limits how many bytes a longer write keeps on the devices, with
+	// parity: it then overwrites files in turn. 0: no limit.
 	WorkingSet int64
-	// How is what Failover does to leaders: kill, stop, vanish. Nil: kill.
+	// How is how Failover stops leaders: kill, stop, vanish. Nil: kill.
 	How []string
-	// Inodes is how many inodes Load makes, of whose files one in ContentEvery has
-	// content, in State.
+	// Inodes is how many inodes Load makes in State. One of ContentEvery of their
+	// files has content.
 	Inodes, ContentEvery uint64
 	State                string
-	// Mode is the transport mode of the cluster, and MetadataArgs what Scale and
-	// Followers start their metadata servers with; Down is how long Followers has one away, Rate how many files a second it
-	// has made meanwhile.
+	// Mode is the transport mode of the cluster. MetadataArgs are the arguments
+	// with which Scale and Followers start their metadata servers. Down is how long
+	// Followers stops one, and Rate how many files per second it has made
+	// meanwhile.
 	MetadataArgs []string
 	Mode         string
 	Down         time.Duration
@@ -68,24 +69,24 @@ type Env struct {
 	// Sessions is how many sessions Leases opens, Leases how many leases each of
 	// them holds.
 	Sessions, Leases int
-	// Mount mounts the target on a directory; end unmounts it. nil where the
+	// Mount mounts the target on a directory; end unmounts it. It is nil if the
 	// target is a path.
 	Mount func(ctx context.Context) (dir string, end func() error, err error)
-	// Connect opens a session with the cluster; nil where the target is a path.
+	// Connect opens a session with the cluster; nil if the target is a path.
 	Connect func(ctx context.Context) (c *client.Client, end func() error, err error)
 	// ConnectCached is Connect with a cache of names under leases, as a mount has.
 	ConnectCached func(ctx context.Context) (c *client.Client, end func() error, err error)
 	// S3 is the S3 endpoint of the target, and Bucket the bucket of its object
-	// tier; nil where they are not known.
+	// tier; nil if they are unknown.
 	S3     *S3Server
 	Bucket *Bucket
-	// Prefix is put before the names of lines ("fuse-"), Suffix behind them
+	// Prefix comes before the names of lines ("fuse-"), Suffix after them
 	// ("-secure").
 	Prefix, Suffix string
-	// Progress is told what is going on; never nil.
+	// Progress reports what is running; never nil.
 	Progress func(format string, args ...any)
 
-	written bool // there is something to read
+	written bool // there are files to read
 }
 
 func (e *Env) name(name string) string { return e.Prefix + name + e.Suffix }
@@ -99,17 +100,17 @@ func (e *Env) mkdir(ctx context.Context, dir string) error {
 	return errors.Join(t.Mkdir(ctx, dir), t.Close())
 }
 
-// usage is what a measured piece of work cost.
+// usage is the cost of measured work.
 type usage struct {
 	wall        time.Duration
 	cpu         float64 // seconds, of every process involved
 	read, wrote uint64  // bytes of the device
 	syncs       uint64
-	rss, rssEnd float64 // resident bytes of the chunkserver that has most, before and after
+	rss, rssEnd float64 // resident bytes of the largest chunkserver, before and after
 	commands    float64 // metadata commands applied (on the leader)
 }
 
-// measure runs work and returns what it cost.
+// measure runs work and returns its cost.
 func (e *Env) measure(ctx context.Context, work func(context.Context) error) (usage, error) {
 	syncs, commands := e.counters(ctx)
 	r0, w0, _ := diskBytes(e.Dir)
@@ -119,7 +120,7 @@ func (e *Env) measure(ctx context.Context, work func(context.Context) error) (us
 	err := work(ctx)
 	u := usage{wall: time.Since(start), rss: rss}
 	for pid, used := range cpuByProcess() {
-		u.cpu += used - cpu[pid] // a process that began meanwhile had used nothing
+		u.cpu += used - cpu[pid] // a process that started meanwhile had used nothing
 	}
 	r1, w1, _ := diskBytes(e.Dir)
 	u.read, u.wrote, u.rssEnd = r1-r0, w1-w0, e.mostResident()
@@ -128,9 +129,9 @@ func (e *Env) measure(ctx context.Context, work func(context.Context) error) (us
 	return u, err
 }
 
-// counters returns the sums over all servers of syncs and of the metadata
-// commands that they have proposed. A server that does not answer counts
-// as 0: it may have been killed on purpose.
+// counters returns the sums, over all servers, of syncs and of the metadata
+// commands that they proposed. A server that does not answer counts as 0: it may
+// have been killed on purpose.
 func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
 	if e.Cluster == nil {
 		return 0, 0
@@ -146,11 +147,11 @@ func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
 	return syncs, commands
 }
 
-// looking are the requests that ask for names or attributes.
+// looking are the requests for names or attributes.
 var looking = []string{"lookup", "walk", "get_attr", "read_dir"}
 
-// looked returns how many requests the metadata servers have answered that ask for names
-// or attributes.
+// looked returns how many requests for names or attributes the metadata servers
+// have answered.
 func (e *Env) looked(ctx context.Context) (requests float64, err error) {
 	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
 		families, err := scrape(ctx, n.Admin)
@@ -192,7 +193,7 @@ func total(f *dto.MetricFamily) float64 {
 	return sum
 }
 
-// totalOf is total of what has a label of that value.
+// totalOf is the total of the series with a label of that value.
 func totalOf(f *dto.MetricFamily, label, value string) float64 {
 	var sum float64
 	for _, m := range f.GetMetric() {
@@ -205,7 +206,7 @@ func totalOf(f *dto.MetricFamily, label, value string) float64 {
 	return sum
 }
 
-// observed is the sum of what a histogram has seen.
+// observed is the sum of the observations of a histogram.
 func observed(f *dto.MetricFamily) float64 {
 	var sum float64
 	for _, m := range f.GetMetric() {
@@ -214,7 +215,7 @@ func observed(f *dto.MetricFamily) float64 {
 	return sum
 }
 
-// observations is how often it has seen something.
+// observations is the number of observations of a histogram.
 func observations(f *dto.MetricFamily) float64 {
 	var n uint64
 	for _, m := range f.GetMetric() {

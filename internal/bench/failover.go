@@ -16,22 +16,22 @@ import (
 
 const (
 	failoverDir = "/bench-failover"
-	// failoverKills is how many leaders are killed, failoverClients how many clients
-	// wait for the next one each time.
+	// failoverKills is how many leaders are killed, failoverClients how many
+	// clients wait for the next one each time.
 	failoverKills   = 21
 	failoverClients = 8
-	// failoverWarm is how many operations are done before each kill.
+	// failoverWarm is how many operations run before each kill.
 	failoverWarm = 50
 )
 
-// Failover counts the elections of a cluster under full load, on which nobody
-// does anything that should cause one; then it does each of Env.How to the leader
-// again and again, and measures how long it takes until a mutation is acknowledged
-// that began after that: without anybody who holds leases, and then with leases on,
-// when the next leader waits for those who may hold some.
+// Failover counts the elections of a cluster under full load, without anything that
+// should cause one. Then it stops the leader repeatedly in each way of Env.How. It
+// measures how long it takes until a mutation that began after that is
+// acknowledged. It does so first without leases, and then with leases, when the
+// next leader waits for clients that may hold some.
 func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
-		return nil, errors.New("bench: failover kills servers: it needs a cluster of its own, without --endpoint and --path")
+		return nil, errors.New("bench: failover kills servers and needs a cluster of its own: leave out --endpoint and --path")
 	}
 	how := e.How
 	if len(how) == 0 {
@@ -39,7 +39,7 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	for _, h := range how {
 		if losses[h].lose == nil {
-			return nil, fmt.Errorf("bench: a leader that is lost by %q: kill, stop and vanish are possible", h)
+			return nil, fmt.Errorf("bench: unknown way %q to lose a leader: use kill, stop or vanish", h)
 		}
 	}
 	lines, err := e.electionsUnderLoad(ctx)
@@ -61,7 +61,7 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 // failovers loses leaders in one way, with leases or without.
 func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, error) {
 	name := "failover"
-	if how != "kill" { // that has the name from when there was no other
+	if how != "kill" { // its name dates from when it was the only way
 		name += "-" + how
 	}
 	if leases {
@@ -130,13 +130,13 @@ func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]
 	return gaps, nil
 }
 
-// loseLeader takes the metadata server that leads away, waits until operations go
-// on, and has it back.
+// loseLeader stops the leading metadata server, waits until operations continue,
+// and restores it.
 func (e *Env) loseLeader(ctx context.Context, h *hands, l loss) (gap, error) {
 	if err := waitFor(ctx, &h.acked, h.acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
-	if _, err := e.startEnded(ctx); err != nil { // else the next loss is that of the majority
+	if _, err := e.startEnded(ctx); err != nil { // otherwise the next loss is that of the majority
 		return gap{}, err
 	}
 	node, err := e.leader(ctx, h.workers[0])
@@ -150,10 +150,11 @@ func (e *Env) loseLeader(ctx context.Context, h *hands, l loss) (gap, error) {
 	if err := l.lose(node); err != nil {
 		return gap{}, err
 	}
-	// Each client may hear of one operation that the lost leader acknowledged.
+	// Each client may still get the answer to one operation that the lost leader
+	// acknowledged.
 	waited := waitFor(ctx, &h.acked, h.acked.Load()+failoverClients+1)
 	took := time.Since(began)
-	if err := errors.Join(waited, l.back(node)); err != nil { // a process that is stopped cannot be ended well
+	if err := errors.Join(waited, l.back(node)); err != nil { // a stopped process cannot end cleanly
 		return gap{}, err
 	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)

@@ -18,19 +18,19 @@ import (
 
 const (
 	// fillDirFiles is how many files a directory of the load has, fillDirs how many
-	// such directories a directory above it.
+	// such directories their parent has.
 	fillDirFiles = 1000
 	fillDirs     = 1000
-	// fillDevices is how many devices the stripes of the load name, each of a host of
-	// its own.
+	// fillDevices is how many devices the stripes of the load name, each on a host
+	// of its own.
 	fillDevices = 6
 	// fillEntryFiles is how many files one entry makes.
 	fillEntryFiles = 125
 )
 
-// A filler makes a large state: files of one stripe of 4+2 each, by the commands
-// that a client's would be, through the state machine's Apply, a directory of
-// files with each entry. There is no log, and no encoding of what it would hold.
+// A filler makes a large state: files of one stripe of 4+2 each, with the commands
+// of a client, through the state machine's Apply, many commands in each entry. It
+// writes no log and encodes no entries.
 type filler struct {
 	machine *state.Machine
 	cluster moraine.UUID
@@ -39,8 +39,8 @@ type filler struct {
 	devices []uint32
 	every   uint64 // one file in so many has content
 	made    uint64 // inodes
-	files   uint64 // of them
-	above   uint64 // the directory that the present directories of files are in
+	files   uint64 // files among them
+	above   uint64 // parent of the current directories of files
 }
 
 // fillPath returns the path of a file of the load.
@@ -49,8 +49,8 @@ func fillPath(file uint64) string {
 	return fmt.Sprintf("/load-%04d/shard-%04d/sample-%08d.tar", dir/fillDirs, dir%fillDirs, file%fillDirFiles)
 }
 
-// one applies commands as one entry. fn is given what applies a command; a
-// command that is refused is an error.
+// one applies commands as one entry. fn gets a function that applies a command; a
+// refused command is an error.
 func (f *filler) one(l *raftstore.Loader, fn func(apply applyFunc) error) error {
 	return l.Apply(func(kv state.KV, index uint64) error {
 		batch, err := f.machine.Begin(kv, index)
@@ -61,7 +61,7 @@ func (f *filler) one(l *raftstore.Loader, fn func(apply applyFunc) error) error 
 			c.Version, c.WallNanos = 1, time.Now().UnixNano()
 			res, err := batch.Apply(c)
 			if e := res.Response.GetError(); err == nil && e != nil {
-				err = fmt.Errorf("bench: a command of the load was refused: %s", e.GetText())
+				err = fmt.Errorf("bench: command of the load refused: %s", e.GetText())
 			}
 			return res.Response, err
 		})
@@ -72,7 +72,7 @@ func (f *filler) one(l *raftstore.Loader, fn func(apply applyFunc) error) error 
 	})
 }
 
-// found begins the cluster: its devices, and a session that makes files.
+// found sets up the cluster: its devices, and a session that makes files.
 func (f *filler) found(l *raftstore.Loader) error {
 	return f.one(l, func(apply applyFunc) error {
 		for _, c := range []*statepb.Command{
@@ -108,8 +108,8 @@ func request(req *wire.MetaRequest) *statepb.Command_Request {
 
 type applyFunc func(*statepb.Command) (*wire.MetaResponse, error)
 
-// own makes a numbered command of the session, which has the answers to all
-// before it.
+// own makes a numbered command of the session, which has the answers to all earlier
+// ones.
 func (f *filler) own(req *wire.MetaRequest) *statepb.Command {
 	f.number++
 	req.Session, req.Number, req.AckedBelow = f.session, f.number, f.number
@@ -173,7 +173,7 @@ func (f *filler) dir(l *raftstore.Loader, n, inodes uint64) error {
 	})
 }
 
-// file makes a file, and gives one in f.every the stripe of that number.
+// file makes a file, and gives one file in f.every the stripe of that number.
 func (f *filler) file(apply applyFunc, dir, n, stripe uint64) error {
 	inode, err := f.create(apply, dir, fmt.Sprintf("sample-%08d.tar", n), wire.FileType_FILE_TYPE_REGULAR)
 	f.files++
@@ -201,11 +201,11 @@ func stripeCommit(inode, id uint64, devices []uint32) *wire.MetaRequest {
 		Stripes: []*wire.Stripe{stripe}, Extents: []*wire.Extent{{Length: length, Stripe: id}}}}}
 }
 
-// Load makes the state of a metadata server with e.Inodes inodes, in e.State, which
-// Scale and Followers begin clusters with.
+// Load makes the state of a metadata server with e.Inodes inodes, in e.State, from
+// which Scale and Followers start clusters.
 func Load(ctx context.Context, e *Env) ([]Line, error) {
 	if e.State == "" {
-		return nil, errors.New("bench: name a directory for the state with --state")
+		return nil, errors.New("bench: no directory for the state: name one with --state")
 	}
 	to := &loaded{dir: e.State, ContentEvery: max(1, e.ContentEvery)}
 	if err := devcluster.MakeCertificates(to.certs(), loadMembers, 0); err != nil {
@@ -215,7 +215,7 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is allocated here dies soon, and there is memory.
+	// Garbage is short-lived here, and there is enough memory.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(loadHeap))
 	f := &filler{machine: state.New(0), cluster: ca.Cluster(), every: to.ContentEvery}
@@ -243,8 +243,8 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 	return []Line{{Name: e.name("load"), Value: perSecond(float64(f.made), u.wall), Unit: "inodes/s", CPU: u.cpu / (float64(f.made) / 1e6), DeviceBytes: u.wrote}}, nil
 }
 
-// loadTold is how often a load says how far it is.
+// loadTold is the interval of progress reports of a load.
 const loadTold = 10 * time.Second
 
-// loadHeap is how large the heap of a load grows before it is collected.
+// loadHeap is the heap size at which a load collects garbage.
 const loadHeap = 3 << 30

@@ -20,10 +20,10 @@ const (
 	backPoll     = 100 * time.Millisecond
 )
 
-// Followers has files made at a steady rate on a large state, and measures how a
-// follower that was killed and away for e.Down comes back from the log, how one that
-// has lost its disk comes back under another name from a snapshot, and what those who
-// make the files notice of either.
+// Followers has files made at a steady rate on a large state. It measures how a
+// follower that was killed and down for e.Down comes back from the log. It also
+// measures how one that has lost its disk comes back under another name from a
+// snapshot, and how both affect the clients that make the files.
 func Followers(ctx context.Context, e *Env) (lines []Line, err error) {
 	full, end, err := e.loadedState(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ type followers struct {
 	pace  *pace
 }
 
-// phase runs fn while files are made, and tells what their makers saw of it.
+// phase runs fn while files are made, and returns the latencies of the clients.
 func (f *followers) phase(name string, fn func() error) ([]Line, error) {
 	f.pace.begin()
 	if err := fn(); err != nil {
@@ -75,9 +75,9 @@ func (f *followers) phase(name string, fn func() error) ([]Line, error) {
 	}, nil
 }
 
-// calm makes files while all servers are there.
+// calm makes files while all servers run.
 func (f *followers) calm(ctx context.Context) ([]Line, error) {
-	f.e.Progress("all are there")
+	f.e.Progress("all servers run")
 	return f.phase("calm", func() error {
 		return errors.Join(sleep(ctx, time.Duration(f.e.Seconds*float64(time.Second))), AllRun(f.on.Cluster))
 	})
@@ -89,7 +89,7 @@ func (f *followers) away(ctx context.Context) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.e.Progress("%s is away for %v", n.Name, f.e.Down)
+	f.e.Progress("%s is down for %v", n.Name, f.e.Down)
 	lines, err := f.phase("away", func() error { return errors.Join(n.Kill(), sleep(ctx, f.e.Down)) })
 	if err != nil {
 		return nil, err
@@ -103,13 +103,13 @@ func (f *followers) away(ctx context.Context) ([]Line, error) {
 	took := time.Since(began)
 	received, err := received(ctx, n)
 	if err == nil && received.snapshots > 0 {
-		err = fmt.Errorf("bench: %s was given a snapshot, and should have come back from the log", n.Name)
+		err = fmt.Errorf("bench: %s got a snapshot, but should have come back from the log", n.Name)
 	}
 	return append(append(lines, back...), Line{Name: f.e.name("followers-log"), Value: took.Seconds(), Unit: "s"},
 		Line{Name: f.e.name("followers-log-entries"), Value: received.entries, Unit: "entries"}), err
 }
 
-// wiped takes the disk of a follower, and gives its place to a new server, as
+// wiped removes the disk of a follower, and replaces it with a new server, as
 // `moraine metadata replace` does.
 func (f *followers) wiped(ctx context.Context) ([]Line, error) {
 	old, err := f.follower(ctx)
@@ -139,7 +139,7 @@ func (f *followers) wiped(ctx context.Context) ([]Line, error) {
 	took := time.Since(began)
 	received, err := received(ctx, n)
 	if err == nil && received.snapshots == 0 {
-		err = fmt.Errorf("bench: %s was given no snapshot", n.Name)
+		err = fmt.Errorf("bench: %s got no snapshot", n.Name)
 	}
 	return append(lines, Line{Name: f.e.name("followers-snapshot"), Value: took.Seconds(), Unit: "s"},
 		Line{Name: f.e.name("followers-snapshot-bytes"), Value: received.bytes, Unit: "bytes"}), err
@@ -212,7 +212,7 @@ func (f *followers) catchUp(ctx context.Context, n *devcluster.Node) error {
 	}
 }
 
-// progress is how far a metadata server is, since it was started.
+// progress is how far a metadata server has come since its start.
 type progress struct {
 	applied, entries, snapshots, bytes float64
 }

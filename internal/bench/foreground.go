@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// What the foreground does while a chunkserver is rebuilt: so many a second, by so many
-// clients, of so many bytes each.
+// The foreground load while a chunkserver is rebuilt: so many operations per
+// second, by so many clients, of so many bytes each.
 const (
 	foregroundReads, foregroundReaders  = 200, 8
 	foregroundWrites, foregroundWriters = 50, 4
@@ -19,11 +19,11 @@ const (
 	foregroundDir                       = "/bench-foreground"
 )
 
-// foreground reads and writes beside something.
+// foreground is concurrent reads and writes.
 type foreground struct{ reads, writes *pace }
 
-// foreground begins it: reads at random from the files, and small files of its own.
-// Without one it returns nil, whose methods do nothing.
+// foreground starts random reads from the files, and writes of small files of its
+// own. Without a foreground it returns nil, whose methods do nothing.
 func (e *Env) foreground(ctx context.Context, files []Work) (f *foreground, err error) {
 	if e.NoForeground {
 		return nil, nil
@@ -96,10 +96,10 @@ func (f *foreground) end() error {
 	return errors.Join(f.reads.end(), f.writes.end())
 }
 
-// foregroundLap is what it did in a phase.
+// foregroundLap is the foreground's operations in a phase.
 type foregroundLap struct{ reads, writes lap }
 
-// lines are its latencies in a phase, beside those of a calm one.
+// lines are its latencies in a phase, compared with those of a calm one.
 func (l foregroundLap) lines(e *Env, phase string, calm foregroundLap) (lines []Line, err error) {
 	if e.NoForeground {
 		return nil, nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Fuse measures what Write and Read do, through a mount: the write ends with an
+// Fuse measures the same as Write and Read, through a mount: the write ends with an
 // fsync and a close.
 func Fuse(ctx context.Context, e *Env) (lines []Line, err error) {
 	if e.Mount == nil {
@@ -19,7 +19,7 @@ func Fuse(ctx context.Context, e *Env) (lines []Line, err error) {
 	}
 	defer func() {
 		if eerr := end(); eerr != nil {
-			err = errors.Join(err, fmt.Errorf("bench: the mount ended badly: %w", eerr))
+			err = errors.Join(err, fmt.Errorf("bench: mount failed at its end: %w", eerr))
 		}
 	}()
 	m := *e

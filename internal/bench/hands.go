@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// leaseIdlers is how many clients hold leases and do nothing, where leases are on: as
-	// mounts do that nobody uses. Half of those that work hold leases then too.
+	// leaseIdlers is how many idle clients hold leases, if leases are on, like
+	// unused mounts. Half of the working clients hold leases then too.
 	leaseIdlers = failoverClients / 2
-	// standPatience is how long clients may take to come to a new leader.
+	// standPatience is how long clients may take to find a new leader.
 	standPatience = time.Minute
 )
 
-// hands are the clients of a cluster whose leaders are lost: those that make files, and
-// those that only hold leases.
+// hands are the clients of a cluster whose leaders are lost: those that make files,
+// and those that only hold leases.
 type hands struct {
 	workers   []*client.Client
 	dirs      []moraine.InodeID // of each worker
-	standings int               // how many of all hold leases
+	standings int               // how many clients hold leases
 	acked     atomic.Int64      // files made
 }
 
-// hands connects the clients; end closes those that were, on an error too.
+// hands connects the clients; end closes the connected ones, on an error too.
 func (e *Env) hands(ctx context.Context, dir string, leases bool) (h *hands, end func(), err error) {
 	h = &hands{}
 	var ends []func() error
@@ -84,7 +84,7 @@ func (e *Env) hands(ctx context.Context, dir string, leases bool) (h *hands, end
 	return h, end, nil
 }
 
-// listAll lists a directory, of which the client holds leases then.
+// listAll lists a directory, and thereby takes leases of it.
 func listAll(ctx context.Context, c *client.Client, dir string) error {
 	for _, err := range c.ReadDir(ctx, dir) {
 		if err != nil {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// readHedged measures a cold read while one chunkserver hangs: it is stopped when the
-// clock starts, and goes on when the work is done.
+// readHedged measures a cold read while one chunkserver hangs: it is stopped when
+// the clock starts, and continues when the work is done.
 func readHedged(ctx context.Context, e *Env, healthy Line) ([]Line, error) {
 	n := e.Cluster.Node("n3")
 	line, help, err := e.read(ctx, "read-hedged", func() (func() error, error) {
@@ -21,14 +21,14 @@ func readHedged(ctx context.Context, e *Env, healthy Line) ([]Line, error) {
 		return nil, err
 	}
 	if help.Hedged == 0 || help.Rebuilt == 0 {
-		return nil, fmt.Errorf("bench: with a chunkserver that hangs, %d chunks were hedged and %d stripes rebuilt: it was not asked", help.Hedged, help.Rebuilt)
+		return nil, fmt.Errorf("bench: with a chunkserver that hangs, %d chunks were hedged and %d stripes rebuilt: no read used that chunkserver", help.Hedged, help.Rebuilt)
 	}
 	return []Line{line.against(healthy.Value, e.name("read")),
 		{Name: e.name("read-hedges"), Value: float64(help.Hedged), Unit: "late chunks"},
 		{Name: e.name("read-hedges-won"), Value: float64(help.HedgesWon), Unit: "stripes"}}, nil
 }
 
-// readDegraded measures a cold read with two chunkservers dead, which stay so.
+// readDegraded measures a cold read with two dead chunkservers, which stay dead.
 func readDegraded(ctx context.Context, e *Env, healthy Line) ([]Line, error) {
 	for _, name := range []string{"n2", "n5"} {
 		if err := e.Cluster.Node(name).Kill(); err != nil {

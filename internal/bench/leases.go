@@ -17,21 +17,20 @@ import (
 
 const (
 	leasesDir = "/bench-leases"
-	// leaseDialers is how many sessions are opened, or list, at once.
+	// leaseDialers is how many sessions are opened, or list, concurrently.
 	leaseDialers = 16
-	// leaseSettle is for how long nothing is measured after sessions were opened, or
-	// leases taken: until that is over, on the leader too.
+	// leaseSettle is how long nothing is measured after sessions were opened, or
+	// leases taken, until the effects are over, on the leader too.
 	leaseSettle = 3 * time.Second
 )
 
-// Leases has e.Sessions sessions, each with connections of its own, hold e.Leases
-// leases each, and measures what that costs the metadata server that leads: the
-// sessions are kept alive, their leases renewed each second, and their questions
-// for recalls are open. Beside it stands what the same sessions cost before they
-// held any.
+// Leases opens e.Sessions sessions, each with connections of its own, that hold
+// e.Leases leases each. It measures their cost for the leading metadata server:
+// keeping sessions alive, renewing leases each second, and open recall requests. It
+// compares this with the cost of the same sessions without leases.
 func Leases(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
-		return nil, errors.New("bench: leases measures the process of the leader: it needs a cluster of its own, without --endpoint and --path")
+		return nil, errors.New("bench: leases measures the process of the leader and needs a cluster of its own: leave out --endpoint and --path")
 	}
 	dir, err := e.leaseDir(ctx)
 	if err != nil {
@@ -97,8 +96,8 @@ func (e *Env) leaseDir(ctx context.Context) (moraine.InodeID, error) {
 	return dir, g.Wait()
 }
 
-// openSessions opens e.Sessions sessions; end closes those that it opened, on an
-// error too.
+// openSessions opens e.Sessions sessions; end closes the opened ones, on an error
+// too.
 func (e *Env) openSessions(ctx context.Context) (sessions []*client.Client, end func(), err error) {
 	sessions = make([]*client.Client, e.Sessions)
 	ends := make([]func() error, e.Sessions)
@@ -132,15 +131,14 @@ func eachSession(ctx context.Context, sessions []*client.Client, fn func(context
 	return g.Wait()
 }
 
-// leaderCost is what the process of the leader took while nothing was asked of it
-// but heartbeats.
+// leaderCost is the cost of the leader's process while it only gets heartbeats.
 type leaderCost struct {
 	cpu              float64 // seconds a second
 	memory           float64 // resident, in bytes
 	sessions, leases float64
 }
 
-// watchLeader measures the metadata server that leads for e.Seconds.
+// watchLeader measures the leading metadata server for e.Seconds.
 func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, error) {
 	if err := pause(ctx, leaseSettle); err != nil {
 		return leaderCost{}, err
@@ -161,7 +159,7 @@ func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, er
 	}
 	cost.sessions, cost.leases = total(families["moraine_metadata_lease_sessions"]), total(families["moraine_metadata_leases"])
 	if still, err := e.leader(ctx, c); err != nil || still != leader {
-		return leaderCost{}, errors.Join(err, errors.New("bench: another metadata server leads than before"))
+		return leaderCost{}, errors.Join(err, errors.New("bench: the leader changed during the measurement"))
 	}
 	return cost, nil
 }
@@ -175,7 +173,7 @@ func (e *Env) leader(ctx context.Context, c *client.Client) (*devcluster.Node, e
 	members := resp.GetCluster().GetMetadata()
 	i := slices.IndexFunc(members, (*wire.MetadataNode).GetLeader)
 	if i < 0 {
-		return nil, errors.New("bench: no metadata server says that it leads")
+		return nil, errors.New("bench: no metadata server reports that it leads")
 	}
 	return e.Cluster.Node(members[i].Id), nil
 }

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// limitBlock and limitInFlight shape the measurement of a disk.
+	// limitBlock and limitInFlight are the parameters of the disk measurement.
 	limitBlock    = 1 << 20
 	limitInFlight = 8
 )
 
-// Disk measures what the file system that holds dir can do: O_DIRECT, 1 MiB
-// requests, 8 in flight over files preallocated files, incompressible bytes,
-// total bytes in all, synced at the end for a write. It returns bytes per
-// second for writing and for reading the same bytes back.
+// Disk measures the file system that holds dir: O_DIRECT, 1 MiB requests, 8 in
+// flight over files preallocated files, incompressible bytes, total bytes in all,
+// synced at the end of a write. It returns bytes per second for writing and for
+// reading the same bytes back.
 func Disk(ctx context.Context, dir string, files int, total int64) (write, read float64, err error) {
 	dir = filepath.Join(dir, "limit-disk")
 	fs := vfs.OS{}
@@ -74,8 +74,8 @@ func Disk(ctx context.Context, dir string, files int, total int64) (write, read 
 	return write, perSecond(float64(moved), d), nil
 }
 
-// sweep runs op over every block of every file, limitInFlight at a time, files
-// taking turns, then end on each file, and returns how long it took.
+// sweep runs op over every block of every file, limitInFlight at a time, with the
+// files in turn, then end on each file. It returns the duration.
 func sweep(ctx context.Context, files []vfs.File, each int64, op func(f vfs.File, worker int, off int64) error, end func(vfs.File) error) (time.Duration, error) {
 	var next atomic.Int64
 	blocks := each / limitBlock * int64(len(files))

@@ -1,12 +1,11 @@
-// Package bench measures Moraine on the machine that it runs on: each figure
-// with the physical limit of the same run beside it, their ratio, and what it
-// cost in CPU, device bytes and syncs. docs/BENCHMARKS.md says how each is
-// measured.
+// Package bench measures Moraine on this machine. Each figure comes with the
+// physical limit of the same run, their ratio, and its cost in CPU, device bytes
+// and syncs. docs/BENCHMARKS.md says how each is measured.
 //
-// A benchmark starts a cluster of processes (package devcluster) unless it is given
-// one, does its work through package client as a user would, and returns Lines.
-// It never asserts a speed; the one thing it refuses is a record that cannot be
-// true (a durable write that moved too few bytes to its devices).
+// One path through it: a benchmark such as Write starts a cluster of processes
+// (package procs) unless it gets one. It works through package client as a user
+// would, and returns Lines. It never asserts a speed. It only refuses a figure that
+// cannot be true (a durable write that moved too few bytes to its devices).
 package bench
 
 import (
@@ -19,20 +18,20 @@ type Line struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Limit is the physical limit (or the reference) of the same run, in Unit,
-	// and LimitName what it is. 0 where there is none.
+	// Limit is the physical limit (or the reference) of the same run, in Unit, and
+	// LimitName its name. 0 if there is none.
 	Limit     float64 `json:"limit"`
 	LimitName string  `json:"limit_name"`
 	// Ratio is Value/Limit.
 	Ratio float64 `json:"ratio"`
 	// CPU is in CPU seconds per GB (1e9 bytes) moved, of all processes of the
-	// cluster and of the benchmark; for operations it is CPU seconds per
-	// million of them (then Unit is "ops/s").
+	// cluster and of the benchmark. For operations it is CPU seconds per million of
+	// them (then Unit is "ops/s").
 	CPU float64 `json:"cpu_s_per_gb"`
-	// DeviceBytes were moved by the disk that holds the cluster during the
-	// measurement (written for a write, read for a read), by /proc/diskstats.
+	// DeviceBytes were moved by the cluster's disk during the measurement (written
+	// for a write, read for a read), by /proc/diskstats.
 	DeviceBytes uint64 `json:"device_bytes"`
-	// Syncs is how many fdatasync calls the servers made during it.
+	// Syncs is how many fdatasync calls the servers made meanwhile.
 	Syncs uint64 `json:"syncs"`
 }
 
@@ -53,7 +52,7 @@ func perSecond(n float64, d time.Duration) float64 {
 	return n / d.Seconds()
 }
 
-// gb is the unit of rates: 1e9 bytes, as disks and networks are sold.
+// gb is the unit of rates: 1e9 bytes, as for disks and networks.
 const gb = 1e9
 
 // median returns the middle value; values is not changed.

@@ -17,11 +17,11 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// What is in the directory of a state that Load made.
+// The contents of the directory of a state that Load made.
 const (
-	loadBase  = "base"        // the node that was loaded; it is never run
+	loadBase  = "base"        // the loaded node; it never runs
 	loadCerts = "certs"       // the certificates of its cluster
-	loadNote  = "loaded.json" // what it holds; written last
+	loadNote  = "loaded.json" // its description; written last
 )
 
 // loadMembers is how many metadata servers a cluster on a loaded state has.
@@ -31,7 +31,7 @@ const loadMembers = 3
 type loaded struct {
 	dir  string
 	lock io.Closer // while a cluster runs on it
-	// Inodes are all, Files those that fillPath names.
+	// Inodes counts all, Files those that fillPath names.
 	Inodes       uint64 `json:"inodes"`
 	Files        uint64 `json:"files"`
 	ContentEvery uint64 `json:"content_every"`
@@ -40,11 +40,11 @@ type loaded struct {
 func (l *loaded) certs() string { return filepath.Join(l.dir, loadCerts) }
 func (l *loaded) base() string  { return filepath.Join(l.dir, loadBase) }
 
-// bytes returns how much of the disk the state takes.
+// bytes returns how much of the disk the state uses.
 func (l *loaded) bytes() (float64, error) { return treeBytes(filepath.Join(l.base(), "state")) }
 
-// findLoaded finds the state in dir; fs.ErrNotExist where there is none, or one that
-// was not finished.
+// findLoaded finds the state in dir; fs.ErrNotExist if there is none, or only an
+// unfinished one.
 func findLoaded(dir string) (*loaded, error) {
 	p, err := os.ReadFile(filepath.Join(dir, loadNote))
 	if err != nil {
@@ -62,8 +62,8 @@ func (l *loaded) save() error {
 	return os.WriteFile(filepath.Join(l.dir, loadNote), append(p, '\n'), 0o644)
 }
 
-// loadedState returns the state of e.State, or makes one of e.Inodes inodes that end
-// removes again.
+// loadedState returns the state of e.State, or makes one of e.Inodes inodes, which
+// end removes again.
 func (e *Env) loadedState(ctx context.Context) (l *loaded, end func() error, err error) {
 	keep := func() error { return nil }
 	if e.State != "" {
@@ -83,8 +83,8 @@ func (e *Env) loadedState(ctx context.Context) (l *loaded, end func() error, err
 	return l, func() error { return os.RemoveAll(own.State) }, err
 }
 
-// start begins a cluster of metadata servers on the state, in the state's directory
-// since files are hard links, and returns the Env that works on it.
+// start starts a cluster of metadata servers on the state. It does so in the
+// state's directory, since files are hard links. It returns the Env for it.
 func (l *loaded) start(ctx context.Context, e *Env) (on *Env, err error) {
 	ca, err := pki.LoadCA(l.certs())
 	if err != nil {
@@ -99,12 +99,12 @@ func (l *loaded) start(ctx context.Context, e *Env) (on *Env, err error) {
 		}
 	}()
 	dir := filepath.Join(l.dir, "cluster")
-	if err := os.RemoveAll(dir); err != nil { // of a run that was killed
+	if err := os.RemoveAll(dir); err != nil { // left by a killed run
 		return nil, err
 	}
 	c, err := devcluster.Start(ctx, devcluster.Config{
 		Dir: dir, CertsDir: l.certs(), Metadata: loadMembers, Chunkservers: -1, Mode: e.Mode, LogStall: ShippedLogStall,
-		// The hosts of the load's devices are not there, and none of their stripes is to
+		// The hosts of the load's devices do not exist, and their stripes must not
 		// be repaired.
 		MetadataArgs: append([]string{"--repair-grace", "240h"}, e.MetadataArgs...),
 		Seed: func(name, data string, peers []string) error {

@@ -14,34 +14,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Loopback is what the network of this machine is asked for: our framing over
-// loopback between two processes, in the cluster's mode and over its kind of socket, with
-// nothing behind it. The
-// server takes payloads into buffers that it has, and gives bytes that it has; neither
-// end sums them.
+// Loopback measures the network of this machine: our framing over loopback between
+// two processes, in the cluster's mode and over its kind of socket, without
+// storage. The server reads payloads into its own buffers, and sends bytes from its
+// own buffers; neither end computes checksums.
 type Loopback struct {
 	// Address is the server's, Certs the directory of the certificates.
 	Address, Certs string
 	Mode           string
-	// Put sends payloads of Block bytes; otherwise they are asked for. InFlight are
-	// under way at once.
+	// Put sends payloads of Block bytes; otherwise they are received. InFlight run
+	// concurrently.
 	Put             bool
 	Block, InFlight int
 }
 
-// The servers of Loopback go by the names of two of the cluster's: servers need no
-// session's token among themselves.
+// The servers of Loopback use the names of two of the cluster's servers: servers
+// need no session token between each other.
 const (
 	loopbackServer = "n1"
 	loopbackClient = "n2"
 )
 
-// throughput is Loopback as a limit of bytes a second.
+// throughput is Loopback as a limit in bytes per second.
 func throughput(put bool) Loopback {
 	return Loopback{Put: put, Block: limitBlock, InFlight: limitInFlight}
 }
 
-// loopback measures for so many bytes, or seconds where bytes is 0. The server is this
+// loopback measures for so many bytes, or seconds if bytes is 0. The server is this
 // process, the client a worker.
 func (e *Env) loopback(ctx context.Context, l Loopback, bytes int64) (r Result, u usage, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,7 +77,7 @@ func (e *Env) loopback(ctx context.Context, l Loopback, bytes int64) (r Result, 
 	return results[0], u, nil
 }
 
-// loopbackRate is the limit in bytes a second, with its line.
+// loopbackRate is the limit in bytes per second, with its line.
 func (e *Env) loopbackRate(ctx context.Context, name string, put bool, bytes int64) (Line, error) {
 	e.Progress("%s", name)
 	r, u, err := e.loopback(ctx, throughput(put), bytes)
@@ -119,8 +118,8 @@ func (s *loopbackEnd) GetChunk(_ context.Context, req *wire.GetChunk) (*wire.Get
 	return &wire.GetChunkReply{}, [][]byte{b[:req.Length]}, func() { s.bufs <- b }, nil
 }
 
-// work is the client's side: requests until total bytes were moved, or the time is
-// over where that is 0.
+// work is the client's side: requests until total bytes were moved or, if total is
+// 0, until the time is over.
 func (l *Loopback) work(ctx context.Context, total int64, seconds float64) (Result, error) {
 	id, err := pki.LoadIdentity(pki.FilesIn(l.Certs, loopbackClient))
 	if err != nil {
@@ -173,7 +172,7 @@ func (l *Loopback) once(ctx context.Context, c transport.Chunks, b []byte) error
 	}
 	_, n, err := c.Get(ctx, &wire.GetChunk{Stripe: 1, Length: uint64(len(b))}, b, nil)
 	if err == nil && n != len(b) {
-		err = fmt.Errorf("bench: %d bytes came, %d were asked for", n, len(b))
+		err = fmt.Errorf("bench: received %d bytes, requested %d", n, len(b))
 	}
 	return err
 }

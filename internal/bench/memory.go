@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// memoryDir is where files at level memory are written, below the target's root.
+	// memoryDir is the directory of files at level memory, below the target's root.
 	memoryDir = "/bench-memory"
-	// minAtMemory is the least part of a write's chunks that must have been
-	// acknowledged out of memory: where more waited for the devices, because too much
-	// was dirty, the figure would be theirs.
+	// minAtMemory is the least part of a write's chunks that must be acknowledged
+	// from memory. If more waited for the devices, because too much was dirty, the
+	// figure would be that of the devices.
 	minAtMemory = 0.9
-	// maxMisses is the greatest part of the reads of chunks that may have gone to a
-	// device: more, and the figure would not be the memory's.
+	// maxMisses is the greatest part of the reads of chunks that may go to a
+	// device. With more, the figure would not be that of memory.
 	maxMisses = 0.001
-	// durablePatience bounds the wait until what was in memory is on the devices.
+	// durablePatience limits the wait until memory is written to the devices.
 	durablePatience = 10 * time.Minute
 )
 
-// WriteMemory measures a sequential write that is acknowledged at level memory, beside
-// what loopback can carry of it. What was written must really have been in memory, and
-// must be on the devices, and right, afterwards.
+// WriteMemory measures a sequential write that is acknowledged at level memory,
+// compared with the speed of loopback. The written bytes must really have been in
+// memory. Afterwards they must be on the devices, with the right contents.
 func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 	works := e.memoryWorks(OpWriteMemory, memoryDir)
 	total := workBytes(works)
@@ -71,8 +71,8 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 	}, nil
 }
 
-// ReadMemory measures a sequential read, and random reads of 64 KiB and of 4 KiB, of
-// what the chunkservers have in memory, beside what loopback can carry of it.
+// ReadMemory measures a sequential read, and random reads of 64 KiB and of 4 KiB,
+// from the chunkservers' memory, compared with the speed of loopback.
 func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
 	works := e.memoryWorks(OpRead, dataDir)
 	total := workBytes(works)
@@ -107,7 +107,7 @@ func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// randomInFlight is how many random reads are under way at once, over all clients.
+// randomInFlight is how many random reads run concurrently, over all clients.
 const randomInFlight = 64
 
 // random measures random reads of one size from memory.
@@ -137,8 +137,8 @@ func (e *Env) random(ctx context.Context, name string, works []Work, block int) 
 	return line.against(float64(trips.Ops)/trips.Seconds, "loopback round trips"), nil
 }
 
-// memoryWorks are works of as many bytes as the chunkservers' memory holds: where that
-// is all of a run, on the files of the run.
+// memoryWorks are works of as many bytes as the chunkservers' memory holds. If that
+// is all of a run, they use the files of the run.
 func (e *Env) memoryWorks(op Op, dir string) []Work {
 	m := *e
 	m.Bytes = min(e.Bytes, MemoryHolds(e.MemoryBytes))
@@ -158,15 +158,15 @@ func workBytes(works []Work) (bytes int64) {
 	return bytes
 }
 
-// warm makes the files be there and be in the memory of the chunkservers: they are read
-// until no read goes to a device.
+// warm makes the files and reads them into the memory of the chunkservers, until no
+// read goes to a device.
 func (e *Env) warm(ctx context.Context, works []Work) error {
 	if e.memoryDirOf(works) == dataDir {
 		if err := e.ensureData(ctx); err != nil {
 			return err
 		}
 	} else {
-		e.Progress("writing what memory holds")
+		e.Progress("writing as much as memory holds")
 		if err := e.mkdir(ctx, memoryDir); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (e *Env) warm(ctx context.Context, works []Work) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("bench: of the last of %d reads of %d bytes, %.0f reads of chunks still went to devices: the chunkservers' memory does not hold them", passes, workBytes(works), d.misses)
+	return fmt.Errorf("bench: after %d reads of %d bytes, %.0f reads of chunks still went to devices: the chunkservers' memory is too small", passes, workBytes(works), d.misses)
 }
 
 func (e *Env) memoryDirOf(works []Work) string {
@@ -211,7 +211,7 @@ func withOp(works []Work, op Op) []Work {
 	return out
 }
 
-// fromMemory runs reads that must all be answered from the chunkservers' memory.
+// fromMemory runs reads that the chunkservers must all answer from memory.
 func (e *Env) fromMemory(ctx context.Context, works []Work) ([]Result, usage, error) {
 	before, err := e.tier(ctx)
 	if err != nil {
@@ -232,30 +232,30 @@ func (e *Env) fromMemory(ctx context.Context, works []Work) ([]Result, usage, er
 	}
 	switch {
 	case d.missed():
-		err = fmt.Errorf("bench: %.0f of %.0f reads of chunks went to a device: the figure would not be the memory's", d.misses, d.hits+d.misses)
+		err = fmt.Errorf("bench: %.0f of %.0f reads of chunks went to a device: the figure would not be that of memory", d.misses, d.hits+d.misses)
 	case d.served < bytes:
-		err = fmt.Errorf("bench: %.0f bytes were read and %.0f served by chunkservers: the rest came from elsewhere", bytes, d.served)
+		err = fmt.Errorf("bench: %.0f bytes were read but only %.0f served by chunkservers: the rest came from elsewhere", bytes, d.served)
 	}
 	return results, u, err
 }
 
-// tierCounts is what the chunkservers' memory has done so far, all of them together.
+// tierCounts is the counts of the chunkservers' memory so far, all together.
 type tierCounts struct {
 	hits, misses  float64 // reads of chunks
 	served        float64 // bytes
 	puts          float64 // chunks put
-	written, gone float64 // chunks that were at level memory, by what became of them
+	written, gone float64 // chunks that were at level memory, by outcome
 }
 
 func (t tierCounts) since(b tierCounts) tierCounts {
 	return tierCounts{t.hits - b.hits, t.misses - b.misses, t.served - b.served, t.puts - b.puts, t.written - b.written, t.gone - b.gone}
 }
 
-// missed: more reads went to devices than may.
+// missed: more reads went to devices than allowed.
 func (t tierCounts) missed() bool { return t.misses > maxMisses*(t.hits+t.misses) }
 
-// tier is an error where a server does not answer: what it counted before would pass for
-// what it did in between.
+// tier returns an error if a server does not answer: otherwise its earlier counts
+// would appear as new ones.
 func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
 	for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
 		families, err := scrape(ctx, n.Admin)
@@ -283,14 +283,15 @@ func (e *Env) waitNVMe(ctx context.Context, works []Work) (err error) {
 	defer func() { err = errors.Join(err, end()) }()
 	for _, w := range works {
 		if err := untilNVMe(ctx, c, w.Path); err != nil {
-			return fmt.Errorf("bench: what was acknowledged at level memory did not become durable: %w", err)
+			return fmt.Errorf("bench: files acknowledged at level memory did not become durable: %w", err)
 		}
 	}
 	return nil
 }
 
-// atMemory returns which part of the chunks put since before were acknowledged at level
-// memory. A server says what became of a chunk just after the metadata knows it.
+// atMemory returns which part of the chunks put since before was acknowledged at
+// level memory. A server counts the outcome of a chunk just after the metadata has
+// it.
 func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
 	const looks = 20
 	for range looks {
@@ -300,7 +301,7 @@ func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, e
 		}
 		d := now.since(before)
 		if d.gone > 0 {
-			return 0, fmt.Errorf("bench: %.0f chunks were in memory, and are gone", d.gone)
+			return 0, fmt.Errorf("bench: %.0f chunks in memory were lost", d.gone)
 		}
 		if share = d.written / max(1, d.puts); share >= 1 {
 			break
@@ -310,14 +311,14 @@ func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, e
 		}
 	}
 	if share < minAtMemory {
-		err = fmt.Errorf("bench: %.0f%% of the chunks were acknowledged at level memory: for the others there was no room among the dirty ones, and the figure would be the devices'; write less, or give the chunkservers more memory", 100*share)
+		err = fmt.Errorf("bench: only %.0f%% of the chunks were acknowledged at level memory: the others exceeded the limit of dirty memory, and the figure would be that of the devices; write less, or give the chunkservers more memory", 100*share)
 	}
 	return share, err
 }
 
-// verify holds the files, read cold, against what was written.
+// verify compares the files, read cold, with the written bytes.
 func (e *Env) verify(ctx context.Context, works []Work) error {
-	e.Progress("holding what is there against what was written")
+	e.Progress("comparing the files with the written bytes")
 	if err := e.cool(ctx); err != nil {
 		return err
 	}
@@ -325,8 +326,8 @@ func (e *Env) verify(ctx context.Context, works []Work) error {
 	return err
 }
 
-// faster returns the line with the greater value: a limit is the better of before and
-// after.
+// faster returns the line with the greater value: a limit is the better of before
+// and after.
 func faster(a, b Line) Line {
 	if b.Value > a.Value {
 		return b

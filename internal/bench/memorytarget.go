@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A memoryTarget has a memory tier. source is what a file was written from, over and
-// over.
+// A memoryTarget has a memory tier. source is the repeated contents of a file.
 type memoryTarget interface {
 	// WriteMemory is Write that returns once the file is at level memory.
 	WriteMemory(ctx context.Context, name string, total int64, source []byte) error
@@ -26,7 +25,7 @@ type memoryTarget interface {
 	Verify(ctx context.Context, name string, total int64, source []byte) error
 }
 
-// inMemory does works that only a memoryTarget can do.
+// inMemory does the works that only a memoryTarget supports.
 func inMemory(ctx context.Context, t Target, w Work, source []byte) (Result, error) {
 	m, ok := t.(memoryTarget)
 	if !ok {
@@ -48,8 +47,8 @@ func (t *clusterTarget) WriteMemory(ctx context.Context, name string, total int6
 	return t.writeAt(ctx, name, total, source, moraine.Memory)
 }
 
-// compareEach is of how many random reads one is compared with what was written:
-// comparing all of them would be a good part of the work.
+// compareEach is how many random reads there are for each compared one: comparing
+// all would be a good part of the work.
 const compareEach = 64
 
 // ReadRandom implements memoryTarget.
@@ -118,7 +117,7 @@ func sameAs(source, p []byte, off int64) error {
 		want := source[off%int64(len(source)):]
 		n := min(len(want), len(p))
 		if !bytes.Equal(want[:n], p[:n]) {
-			return fmt.Errorf("bench: other bytes at %d than were written", off)
+			return fmt.Errorf("bench: bytes at %d differ from the written ones", off)
 		}
 		p, off = p[n:], off+int64(n)
 	}

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// metaDir is where the benchmark of metadata works.
+	// metaDir is the directory of the metadata benchmark.
 	metaDir = "/bench-meta"
-	// createEntryBytes is the size of a create in the log, in bytes: of an entry
-	// (state.EncodeEntry) with one command as OpCreate makes it, under a session's
-	// 500th number, with its caller and a name of 12 bytes. It was measured: the
-	// command is 81, what frames it 11; a command that shares an entry adds 82.
+	// createEntryBytes is the size of a create in the log, in bytes: an entry
+	// (state.EncodeEntry) with one command of OpCreate, under a session's 500th
+	// number, with its caller and a name of 12 bytes. It was measured: the command
+	// is 81, its frame 11; a command that shares an entry adds 82.
 	createEntryBytes = 92
 	raftNodes        = 3
 )
 
-// Meta measures small operations by e.Clients clients; those that change
-// something beside bare Raft.
+// Meta measures small operations by e.Clients clients; mutations are compared with
+// bare Raft.
 func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	var lines []Line
 	var raft float64
@@ -65,8 +65,8 @@ func Meta(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// metaOp measures one operation: what changes something beside bare Raft, and of what
-// does not how many requests it cost.
+// metaOp measures one operation: a mutation compared with bare Raft, and for a read
+// how many requests it cost.
 func (e *Env) metaOp(ctx context.Context, work Work, raft float64) (Result, []Line, error) {
 	var before float64
 	counted := e.Cluster != nil && (work.Op == OpStat || work.Op == OpReadDir)
@@ -92,8 +92,8 @@ func (e *Env) metaOp(ctx context.Context, work Work, raft float64) (Result, []Li
 	return results[0], []Line{line, requests.against(float64(results[0].Ops), string(work.Op)+"s")}, err
 }
 
-// metaOps are the operations that are measured. Stripes without chunks are
-// committed only to a cluster that goes away with the benchmark.
+// metaOps are the measured operations. Stripes without chunks are committed only on
+// a cluster that ends with the benchmark.
 func (e *Env) metaOps() []Op {
 	ops := []Op{OpCreate, OpStat, OpReadDir, OpRename, OpUnlink, OpCommit}
 	if e.Cluster == nil {
@@ -102,14 +102,14 @@ func (e *Env) metaOps() []Op {
 	return ops
 }
 
-// opsLine makes a line in operations a second.
+// opsLine makes a line in operations per second.
 func (e *Env) opsLine(name string, r Result, u usage) Line {
 	return Line{Name: e.name(name), Value: float64(r.Ops) / r.Seconds, Unit: "ops/s",
 		CPU: u.cpu / (float64(r.Ops) / 1e6), DeviceBytes: u.wrote, Syncs: u.syncs}
 }
 
-// bareRaft runs hashicorp/raft, raft-wal and pebble alone in three processes on
-// the same file system, with as many proposers as there are clients.
+// bareRaft runs only hashicorp/raft, raft-wal and pebble in three processes on the
+// same file system, with as many proposers as there are clients.
 func (e *Env) bareRaft(ctx context.Context) (Line, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

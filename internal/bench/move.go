@@ -21,12 +21,11 @@ type Bucket struct {
 	Name string
 }
 
-// movedFiles is how many files a move is measured with: each is moved by one
-// host.
+// movedFiles is how many files a move is measured with; one host moves each.
 const movedFiles = 4
 
-// Flush measures how fast files that are durable get into the bucket, against
-// what a plain S3 client puts into it.
+// Flush measures how fast durable files are flushed to the bucket, compared with a
+// plain S3 client.
 func Flush(ctx context.Context, e *Env) ([]Line, error) {
 	m, err := e.mover(ctx)
 	if err != nil {
@@ -42,15 +41,15 @@ func Flush(ctx context.Context, e *Env) ([]Line, error) {
 	return []Line{line.against(limit, "plain PUT into the bucket")}, err
 }
 
-// Stage measures how fast evicted files come back from the bucket, against what
-// a plain S3 client gets from it.
+// Stage measures how fast evicted files are staged from the bucket, compared with a
+// plain S3 client.
 func Stage(ctx context.Context, e *Env) ([]Line, error) {
 	m, err := e.mover(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer m.end()
-	e.Progress("flushing and evicting what is staged")
+	e.Progress("flushing and evicting the files to stage")
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
 		if err := m.move(ctx, kind); err != nil {
 			return nil, err
@@ -78,10 +77,10 @@ type mover struct {
 	bytes float64
 }
 
-// mover writes the files that are moved.
+// mover writes the files to move.
 func (e *Env) mover(ctx context.Context) (*mover, error) {
 	if e.Connect == nil {
-		return nil, errors.New("bench: only a cluster moves files between tiers: leave --path out")
+		return nil, errors.New("bench: only a cluster moves files between tiers: leave out --path")
 	}
 	w := *e
 	w.Clients = movedFiles
@@ -115,7 +114,7 @@ func (m *mover) measure(ctx context.Context, name string, kind wire.JobKind) (Li
 	return m.rate(name, m.bytes, u, u.read+u.wrote), nil
 }
 
-// movePoll is how often is looked whether a job has ended; a run takes seconds.
+// movePoll is the interval of checks whether a job has ended; a run takes seconds.
 const movePoll = 10 * time.Millisecond
 
 // move moves all files, and returns when they are moved.
@@ -143,7 +142,7 @@ func (m *mover) move(ctx context.Context, kind wire.JobKind) error {
 }
 
 // bucketLimit measures a plain S3 client with as many objects and bytes as were
-// moved, in GB/s; 0 where the bucket is not known.
+// moved, in GB/s; 0 if the bucket is unknown.
 func (m *mover) bucketLimit(ctx context.Context, work func(context.Context, *minio.Client, string, []Work, [][]byte) (time.Duration, error)) (float64, error) {
 	if m.Bucket == nil {
 		return 0, nil
@@ -166,18 +165,18 @@ func (m *mover) bucketLimit(ctx context.Context, work func(context.Context, *min
 	return perSecond(m.bytes, d) / gb, err
 }
 
-// limitSource is the memory that each object of the limit is put from and got
-// into.
+// limitSource is the size of the memory from which each object of the limit is put,
+// and into which it is read.
 const limitSource = s3InFlight * s3Part
 
-// s3PutAll puts an object for each work, all at once.
+// s3PutAll puts an object for each work, all concurrently.
 func s3PutAll(ctx context.Context, c *minio.Client, bucket string, works []Work, bufs [][]byte) (time.Duration, error) {
 	return together(ctx, works, func(ctx context.Context, i int, w Work) error {
 		return s3Put(ctx, c, bucket, limitKey(i), w.Bytes, bufs[i])
 	})
 }
 
-// s3GetAll gets, cold, what s3PutAll has put.
+// s3GetAll gets, cold, the objects of s3PutAll.
 func s3GetAll(ctx context.Context, c *minio.Client, bucket string, works []Work, bufs [][]byte) (time.Duration, error) {
 	if _, err := s3PutAll(ctx, c, bucket, works, bufs); err != nil {
 		return 0, err

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// pace does one kind of small work at a steady rate. Each of its clients does one piece
-// after the other, when its turn is: one that is behind its turns by paceBehind lets them
-// pass, so that the rate that is reached may be less than the one that is offered. A
-// latency is from the turn to the answer, and a turn that passed counts with the time that
-// it had waited by then: else a stall of all clients would be one slow piece each, whatever
-// would have been done meanwhile ("coordinated omission").
+// pace does one kind of small work at a steady rate. Each of its clients does one
+// piece after the other, at its turns. A client that is late by paceBehind skips
+// turns, so the actual rate may be lower than the offered one. A latency is from
+// the turn to the answer, and a skipped turn counts with the time it had waited by
+// then. Otherwise a stall of all clients would count as one slow piece each, and
+// not as the work that it delayed ("coordinated omission").
 type pace struct {
 	rate    float64
-	asking  *client.Client // for those who watch
+	asking  *client.Client // for observers
 	makers  []*maker
 	ends    []func() error
 	stop    context.CancelFunc
@@ -33,28 +33,29 @@ const paceBehind = 100 * time.Millisecond
 
 // maker is one client.
 type maker struct {
-	do    func(ctx context.Context, n int) error // its n-th piece
+	do    func(ctx context.Context, n int) error // does its n-th piece
 	every time.Duration
 
 	mu     sync.Mutex
-	took   []time.Duration // of the phase
-	passed []time.Duration // how long turns that passed had waited
+	took   []time.Duration // in the phase
+	passed []time.Duration // waiting times of skipped turns
 }
 
-// lap is what was done in a phase.
+// lap is the work done in a phase.
 type lap struct {
 	wall      time.Duration
 	done      int
-	latencies []time.Duration // in order; of what was done, and of turns that passed
+	latencies []time.Duration // in order; of finished pieces and of skipped turns
 }
 
-// at returns which latency, in milliseconds, so large a part of them does not exceed;
-// there is one.
+// at returns the latency, in milliseconds, that the given part of them does not
+// exceed; there is at least one.
 func (l *lap) at(part float64) float64 {
 	return l.latencies[int(part*float64(len(l.latencies)-1))].Seconds() * 1000
 }
 
-// paceCreates begins to make empty files below dir, with so many clients; end ends it.
+// paceCreates starts making empty files below dir, with so many clients; end ends
+// it.
 func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate float64) (*pace, error) {
 	if err := e.mkdir(ctx, dir); err != nil {
 		return nil, err
@@ -71,8 +72,8 @@ func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate flo
 	})
 }
 
-// pace begins work of so many clients; prepare returns what the i-th does, on its
-// session. end ends it.
+// pace starts the work of so many clients; prepare returns the work of the i-th, on
+// its session. end ends it.
 func (e *Env) pace(ctx context.Context, clients int, rate float64, prepare func(c *client.Client, i int) (do func(ctx context.Context, n int) error, err error)) (p *pace, err error) {
 	p = &pace{rate: rate, began: time.Now()}
 	defer func() {
@@ -135,10 +136,10 @@ func (m *maker) work(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// begin begins a phase.
+// begin starts a phase.
 func (p *pace) begin() { p.lap() }
 
-// lap ends a phase, and begins the next.
+// lap ends a phase, and starts the next.
 func (p *pace) lap() lap {
 	l := lap{wall: time.Since(p.began)}
 	p.began = time.Now()
@@ -153,7 +154,7 @@ func (p *pace) lap() lap {
 	return l
 }
 
-// end ends the work and the sessions; an error is one that a client had.
+// end ends the work and the sessions; it returns a client's error.
 func (p *pace) end() error {
 	p.stop()
 	return errors.Join(p.working.Wait(), p.close())

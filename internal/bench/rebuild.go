@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// RebuildGrace is how long its metadata servers wait for one that is silent.
+	// RebuildGrace is how long its metadata servers wait for a silent one.
 	RebuildGrace = 5 * time.Second
-	// calmFor is for how many times Env.Seconds the foreground is looked at before.
+	// calmFor is for how many times Env.Seconds the foreground runs before.
 	calmFor = 4
-	// rebuildPatience bounds the wait for the rebuild.
+	// rebuildPatience limits the wait for the rebuild.
 	rebuildPatience = time.Hour
-	// minRebuilt is the least part of the chunks and of the bytes of the chunkserver that
-	// was killed which must have been rebuilt. Its records have headers, which are not
-	// counted as rebuilt.
+	// minRebuilt is the least part of the killed chunkserver's chunks and bytes
+	// that must be rebuilt. Its records have headers, which do not count as
+	// rebuilt.
 	minRebuilt = 0.98
 )
 
-// RebuildHosts is how many chunkservers Rebuild needs: with one of them gone, enough are left
-// for the chunks of a stripe.
+// RebuildHosts is how many chunkservers Rebuild needs: without one of them, enough
+// are left for the chunks of a stripe.
 func RebuildHosts(s moraine.Scheme) int { return s.Chunks() + 1 }
 
-// Rebuild measures how long what a chunkserver held, e.Bytes of chunks, takes to be
-// redundant again after it was killed for good, and what a foreground sees of it.
+// Rebuild measures how long the e.Bytes of chunks of a chunkserver take to be
+// redundant again after it was killed for good, and how this affects a foreground.
 func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
-		return nil, errors.New("bench: rebuild kills a chunkserver, so it starts a cluster of its own: leave --endpoint and --path out")
+		return nil, errors.New("bench: rebuild kills a chunkserver, so it starts a cluster of its own: leave out --endpoint and --path")
 	}
 	if err := e.rebuildFits(); err != nil {
 		return nil, err
@@ -74,20 +74,20 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Each byte that is rebuilt is one written and K read, on one disk here.
+	// For each rebuilt byte one is written and K are read, on one disk here.
 	limit := 1 / (1/max(w, w1) + float64(e.Scheme.K)/max(r, r1))
 	lines[0] = lines[0].against(limit/gb, fmt.Sprintf("disk, %d read for 1 written", e.Scheme.K))
 	return lines, nil
 }
 
-// rebuildWorks are files of which each chunkserver gets e.Bytes of chunks.
+// rebuildWorks are files that give each chunkserver e.Bytes of chunks.
 func (e *Env) rebuildWorks() []Work {
 	m := *e
 	m.Bytes = int64(float64(e.Bytes) * float64(RebuildHosts(e.Scheme)) * float64(e.Scheme.K) / float64(e.Scheme.Chunks()))
 	return m.works(OpWrite, dataDir)
 }
 
-// writeBy makes a directory whose files are written by a scheme.
+// writeBy makes a directory whose files use a scheme.
 func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err error) {
 	if err := e.mkdir(ctx, dir); err != nil {
 		return err
@@ -104,14 +104,14 @@ func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err er
 	return c.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
 }
 
-// rebuildDisk measures the disk with a quarter of what one host holds: all of them lie on it
-// when it is measured again.
+// rebuildDisk measures the disk with a quarter of one host's bytes: all hosts are
+// on it when it is measured again.
 func (e *Env) rebuildDisk(ctx context.Context) (write, read float64, err error) {
 	return Disk(ctx, e.Dir, e.Devices, e.Bytes/4)
 }
 
-// rebuildFits fails where the disk has no room for all hosts, what is rebuilt beside
-// what its host has left, the foreground, and the measurement of the disk.
+// rebuildFits fails if the disk has too little space for all hosts, the rebuilt
+// chunks beside the dead host's, the foreground, and the measurement of the disk.
 func (e *Env) rebuildFits() error {
 	beside := int64(2<<30) + e.Bytes/4
 	var st unix.Statfs_t
@@ -129,18 +129,18 @@ func (e *Env) rebuildFits() error {
 type rebuild struct {
 	e      *Env
 	files  []Work
-	asking *client.Client // what watches
+	asking *client.Client // for observation
 	fore   *foreground    // nil without one
 	victim *devcluster.Node
 	chunks float64 // that it holds
 	bytes  float64
 }
 
-// choose finds out what the victim holds: as much as it was to be filled with.
+// choose determines what the victim holds: as much as planned.
 func (b *rebuild) choose(ctx context.Context) error {
 	b.victim = b.e.Cluster.Node("n3")
 	for last := -1.0; ; {
-		// The metric is renewed with each heartbeat; nothing is written now.
+		// Each heartbeat updates the metric; nothing is written now.
 		if err := sleep(ctx, 2*time.Second); err != nil {
 			return err
 		}
@@ -155,12 +155,12 @@ func (b *rebuild) choose(ctx context.Context) error {
 		last = b.bytes
 	}
 	if want := float64(b.e.Bytes); b.bytes < 0.8*want {
-		return fmt.Errorf("bench: the chunkserver holds %.0f bytes, and was to hold %.0f", b.bytes, want)
+		return fmt.Errorf("bench: the chunkserver holds %.0f bytes instead of %.0f", b.bytes, want)
 	}
 	return nil
 }
 
-// calm is the foreground while nothing is wrong.
+// calm is the foreground without a failure.
 func (b *rebuild) calm(ctx context.Context) (foregroundLap, error) {
 	if b.fore == nil {
 		return foregroundLap{}, nil
@@ -178,7 +178,7 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Progress("it is killed")
+	e.Progress("chunkserver killed")
 	killed := time.Now()
 	if err := b.victim.Kill(); err != nil {
 		return nil, err
@@ -205,13 +205,13 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	}
 	done := after.since(before)
 	if done.chunks < minRebuilt*b.chunks || done.bytes < minRebuilt*b.bytes {
-		return nil, fmt.Errorf("bench: %.0f chunks and %.0f bytes were rebuilt, and the chunkserver that is gone held %.0f and %.0f", done.chunks, done.bytes, b.chunks, b.bytes)
+		return nil, fmt.Errorf("bench: %.0f chunks and %.0f bytes were rebuilt, but the killed chunkserver held %.0f and %.0f", done.chunks, done.bytes, b.chunks, b.bytes)
 	}
 	lines := []Line{
 		e.rate("rebuild", done.bytes, u, u.wrote),
 		{Name: e.name("rebuild-bytes"), Value: done.bytes / gb, Unit: "GB"},
 		{Name: e.name("rebuild-time"), Value: took.Seconds(), Unit: "s since the kill"},
-		{Name: e.name("rebuild-silent"), Value: silent.Seconds(), Unit: "s of it until it was given up"},
+		{Name: e.name("rebuild-silent"), Value: silent.Seconds(), Unit: "s of it until it was declared dead"},
 	}
 	for _, phase := range []struct {
 		name string
@@ -226,7 +226,7 @@ func (b *rebuild) run(ctx context.Context) ([]Line, error) {
 	return lines, nil
 }
 
-// until asks the leader until what it says is so.
+// until polls the leader until so is true of its answer.
 func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rebuildPatience)
 	defer cancel()
@@ -248,7 +248,7 @@ func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) e
 	}
 }
 
-// isOut: the devices of a host were given up.
+// isOut: the devices of a host are out.
 func isOut(host string) func(*wire.ClusterReply) bool {
 	return func(c *wire.ClusterReply) bool {
 		for _, h := range c.GetTopology().GetHosts() {
@@ -266,12 +266,12 @@ func isOut(host string) func(*wire.ClusterReply) bool {
 	}
 }
 
-// isSound: nothing waits for repair, and nothing is left to be looked through.
+// isSound: nothing waits for repair, and no check is pending.
 func isSound(c *wire.ClusterReply) bool {
 	return c.GetRepairQueued() == 0 && c.GetRepairRunning() == 0 && c.GetHealing().GetScanning() == 0
 }
 
-// repairedCounts is what movers have rebuilt and committed so far.
+// repairedCounts is how much the movers have rebuilt and committed.
 type repairedCounts struct{ chunks, bytes float64 }
 
 func (r repairedCounts) since(b repairedCounts) repairedCounts {
@@ -281,7 +281,7 @@ func (r repairedCounts) since(b repairedCounts) repairedCounts {
 func (b *rebuild) repaired(ctx context.Context) (r repairedCounts, err error) {
 	for _, n := range b.e.Cluster.Nodes(devcluster.Chunkserver) {
 		if n == b.victim {
-			continue // it is to be gone
+			continue // it is meant to be dead
 		}
 		families, err := scrape(ctx, n.Admin)
 		if err != nil {

@@ -9,29 +9,30 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RotateGrace is how long dead chunks are kept by the metadata servers of a write that
-// rotates: with the usual minute it would wait for the space of what it replaces.
+// RotateGrace is how long metadata servers of a rotating write keep dead chunks:
+// with the usual minute the write would wait for the space of the files it
+// replaces.
 const RotateGrace = 2 * time.Second
 
 const (
-	// stored is the bytes of devices for a byte of a file, 4+2.
+	// stored is the device bytes for a byte of a file, with 4+2.
 	stored = 1.5
-	// rotateFiles is how many files a writer keeps, in turn, and rotateShare the part
-	// of the working set that one of them is: with the one that is being written they
-	// take three eighths of it, and what is to be deleted has the rest.
+	// rotateFiles is how many files a writer keeps, in turn, and rotateShare the
+	// part of the working set of one of them. With the one being written they use
+	// three eighths of it, and files waiting for deletion use the rest.
 	rotateFiles = 2
 	rotateShare = 8
 )
 
-// rotates reports whether a write is longer than what it may keep.
+// rotates reports whether a write is longer than its working set.
 func (e *Env) rotates() bool { return Rotates(e.Bytes, e.WorkingSet) }
 
-// Rotates reports whether a write of so many bytes goes over files in turn.
+// Rotates reports whether a write of so many bytes overwrites files in turn.
 func Rotates(bytes, workingSet int64) bool {
 	return workingSet > 0 && float64(bytes)*stored > float64(workingSet)
 }
 
-// rotating has works of OpWrite stay within e.WorkingSet.
+// rotating makes works of OpWrite stay within e.WorkingSet.
 func (e *Env) rotating(works []Work) []Work {
 	if !e.rotates() {
 		return works
@@ -42,9 +43,9 @@ func (e *Env) rotating(works []Work) []Work {
 	return works
 }
 
-// A filledTarget knows how much the devices keep.
+// A filledTarget knows how many bytes the devices hold.
 type filledTarget interface {
-	// Stored returns the bytes of all devices, as their servers said last.
+	// Stored returns the bytes on all devices, by the last report of their servers.
 	Stored(ctx context.Context) (int64, error)
 }
 
@@ -59,8 +60,8 @@ func (t *clusterTarget) Stored(ctx context.Context) (bytes int64, err error) {
 	return bytes, err
 }
 
-// writeFiles writes one file; or, within a working set, one after the other, each in
-// the place of an older one as soon as there is room for it.
+// writeFiles writes one file. Within a working set it writes one after the other,
+// each in place of an older one as soon as there is space for it.
 func writeFiles(ctx context.Context, t Target, w Work, source []byte) error {
 	if w.WorkingSet == 0 {
 		return t.Write(ctx, w.Path, w.Bytes, source)
@@ -79,8 +80,8 @@ func writeFiles(ctx context.Context, t Target, w Work, source []byte) error {
 	return nil
 }
 
-// room makes a directory, and waits for the room that its files need beside those that a
-// write which rotates has left.
+// room makes a directory, and waits for the space that its files need beside those
+// left by a rotating write.
 func (e *Env) room(ctx context.Context, dir string) (err error) {
 	t, err := e.Open(ctx)
 	if err != nil {
@@ -93,11 +94,11 @@ func (e *Env) room(ctx context.Context, dir string) (err error) {
 	return untilRoom(ctx, t, e.WorkingSet/2)
 }
 
-// roomPatience bounds the wait for the space of what was replaced.
+// roomPatience limits the wait for the space of replaced files.
 const roomPatience = 2 * time.Minute
 
-// untilRoom waits until the devices keep so little. A target that does not say is
-// trusted.
+// untilRoom waits until the devices hold at most so many bytes. It trusts a target
+// that does not report them.
 func untilRoom(ctx context.Context, t Target, atMost int64) error {
 	f, ok := t.(filledTarget)
 	if !ok {
@@ -109,7 +110,7 @@ func untilRoom(ctx context.Context, t Target, atMost int64) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return errors.New("bench: the space of files that were replaced does not come back")
+			return errors.New("bench: the space of replaced files was not reclaimed")
 		}
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
 			return err

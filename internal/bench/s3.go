@@ -43,18 +43,18 @@ func (s *S3Server) environ() []string {
 	return append(os.Environ(), "AWS_ACCESS_KEY_ID="+s.AccessKey, "AWS_SECRET_ACCESS_KEY="+s.SecretKey, "AWS_SESSION_TOKEN=")
 }
 
-// s3Part is what one request of a large object moves, s3InFlight how many
-// requests of one object are under way: as the transfer managers of S3 clients
-// are set for large files.
+// s3Part is how much one request of a large object moves, s3InFlight how many
+// requests of one object run concurrently: the usual settings of S3 transfer
+// managers for large files.
 const (
 	s3Part     = 32 << 20
 	s3InFlight = 4
 )
 
-// S3 measures what Write and Read do, through an S3 endpoint.
+// S3 measures the same as Write and Read, through an S3 endpoint.
 func S3(ctx context.Context, e *Env) ([]Line, error) {
 	if e.S3 == nil {
-		return nil, errors.New("bench: which endpoint? leave --endpoint and --path out, or name one by --s3-endpoint")
+		return nil, errors.New("bench: no S3 endpoint: leave out --endpoint and --path, or name one with --s3-endpoint")
 	}
 	m := *e
 	m.Prefix = "s3-"
@@ -69,8 +69,7 @@ func S3(ctx context.Context, e *Env) ([]Line, error) {
 	return append(lines, read...), err
 }
 
-// S3Target works through an S3 endpoint: the first element of a path is the
-// bucket.
+// S3Target works through an S3 endpoint: the first element of a path is the bucket.
 func S3Target(s *S3Server) (Target, error) {
 	c, err := s.dial()
 	return s3Target{c}, err
@@ -93,14 +92,14 @@ func (t s3Target) Read(ctx context.Context, name string, buf []byte) (int64, err
 	return s3Get(ctx, t.c, bucket, key, buf)
 }
 
-// s3Put stores an object of total bytes out of source, over and over, in parts.
+// s3Put stores an object of total bytes from source, repeated, in parts.
 func s3Put(ctx context.Context, c *minio.Client, bucket, key string, total int64, source []byte) error {
 	_, err := c.PutObject(ctx, bucket, key, io.NewSectionReader(repeated(source), 0, total), total,
 		minio.PutObjectOptions{PartSize: s3Part, NumThreads: s3InFlight})
 	return err
 }
 
-// s3Get reads a whole object by ranges into buf, over and over.
+// s3Get reads a whole object by ranges into buf, which it reuses.
 func s3Get(ctx context.Context, c *minio.Client, bucket, key string, buf []byte) (int64, error) {
 	info, err := c.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
 	if err != nil {
@@ -141,7 +140,7 @@ func s3GetRange(ctx context.Context, c minio.Core, bucket, key string, p []byte,
 	return errors.Join(err, body.Close())
 }
 
-// repeated is source over and over, without an end.
+// repeated is source repeated without an end.
 type repeated []byte
 
 func (r repeated) ReadAt(p []byte, off int64) (int, error) {
@@ -177,7 +176,7 @@ func (t s3Target) Small(ctx context.Context, op Op, name, _ string) error {
 	case OpUnlink:
 		err = t.c.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{})
 	default:
-		err = fmt.Errorf("bench: S3 has no %s", op)
+		err = fmt.Errorf("bench: S3 does not support %s", op)
 	}
 	return err
 }

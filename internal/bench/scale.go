@@ -16,8 +16,8 @@ const (
 	// scaleRounds is how often creates and stats are measured on either state, in
 	// turn; the median counts.
 	scaleRounds = 3
-	// emptyInodes is what the state has that the large one is held against: as many
-	// files as stats need.
+	// emptyInodes is the size of the state that the large one is compared with: as
+	// many files as stats need.
 	emptyInodes = 1000
 	scaleDir    = "/bench-scale"
 	// leadPatience is how long a cluster may take to serve on a large state.
@@ -25,9 +25,9 @@ const (
 )
 
 // Scale starts a cluster of three metadata servers on a large state, and another on
-// an almost empty one, and measures what the first takes of disk and memory, how
-// long a snapshot and a restart take, and how many files are made and looked up a
-// second on either, in turn, through the service.
+// an almost empty one. It measures the disk and memory of the first, and how long a
+// snapshot and a restart take. It also measures creates and look-ups per second on
+// either, in turn, through the service.
 func Scale(ctx context.Context, e *Env) (lines []Line, err error) {
 	full, end, err := e.loadedState(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ type scale struct {
 	full, empty sized
 }
 
-// emptyState makes the state that the large one is held against.
+// emptyState makes the state that the large one is compared with.
 func (e *Env) emptyState(ctx context.Context) (*loaded, error) {
 	own := *e
 	own.State, own.Inodes = filepath.Join(e.Dir, "empty"), emptyInodes
@@ -113,7 +113,7 @@ func (s *scale) rates(ctx context.Context) ([]Line, error) {
 	return lines, nil
 }
 
-// rate measures one operation, by all clients at once.
+// rate measures one operation, by all clients concurrently.
 func (c sized) rate(ctx context.Context, name string, op Op, round int) (Line, error) {
 	results, u, err := c.on.run(ctx, []Work{{Op: op, Path: fmt.Sprintf("%s/round-%d", scaleDir, round), Clients: c.on.Clients, Seconds: c.on.Seconds, Loaded: c.Files}})
 	if err != nil {
@@ -140,7 +140,7 @@ func medianLine(lines []Line) Line {
 
 func abs(x float64) float64 { return max(x, -x) }
 
-// sizes tells what the state takes of the disk, and the leader's process of memory,
+// sizes returns the disk use of the state, and the memory of the leader's process,
 // after the rates.
 func (s *scale) sizes(ctx context.Context) ([]Line, error) {
 	bytes, err := s.full.bytes()
@@ -164,7 +164,7 @@ func (s *scale) sizes(ctx context.Context) ([]Line, error) {
 	}, nil
 }
 
-// snapshot has the leader take a snapshot of the state.
+// snapshot makes the leader take a snapshot of the state.
 func (s *scale) snapshot(ctx context.Context) ([]Line, error) {
 	s.e.Progress("a snapshot")
 	c, end, err := s.full.on.Connect(ctx)

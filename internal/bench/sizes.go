@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// memoryBeside is the memory of a chunkserver that is not for what a benchmark has
-	// in it: for what is under way.
+	// memoryBeside is the memory of a chunkserver that does not hold the
+	// benchmark's data: it is for data in flight.
 	memoryBeside = 256 << 20
-	// maxInMemory bounds what the benchmarks of the memory tier move.
+	// maxInMemory limits the bytes of the benchmarks of the memory tier.
 	maxInMemory = 8 << 30
-	// memoryHosts is how many chunkservers share that: one for each chunk of a stripe
-	// of 4+2, so that each has a quarter of the file bytes, with parity.
+	// memoryHosts is how many chunkservers share them: one for each chunk of a 4+2
+	// stripe, so that each has a quarter of the file bytes, with parity.
 	memoryHosts = 6
 )
 
 // MemoryFor returns how much memory each of six chunkservers needs to hold bytes in
-// stripes of 4+2, of which three quarters may be dirty while the devices take the rest;
-// all of them together get half of what this machine has left at the most.
+// stripes of 4+2. Three quarters of it may be dirty while the devices write the
+// rest. All together get at most half of this machine's free memory.
 func MemoryFor(bytes int64) (each int64, err error) {
 	left, err := availableMemory()
 	if err != nil {
@@ -28,15 +28,16 @@ func MemoryFor(bytes int64) (each int64, err error) {
 	}
 	each = min(min(bytes, maxInMemory)/4+memoryBeside, left/2/memoryHosts)
 	if each <= memoryBeside {
-		return 0, fmt.Errorf("bench: %d bytes of memory are left on this machine: too few for chunkservers that keep what is measured in memory", left)
+		return 0, fmt.Errorf("bench: only %d bytes of memory are free on this machine: too few for chunkservers that keep the measured bytes in memory", left)
 	}
 	return each / (1 << 20) * (1 << 20), nil
 }
 
-// MemoryHolds returns how many file bytes chunkservers hold with so much memory each.
+// MemoryHolds returns how many file bytes chunkservers with so much memory each
+// hold.
 func MemoryHolds(each int64) int64 { return (each - memoryBeside) * 4 }
 
-// availableMemory returns what processes may still take, in bytes.
+// availableMemory returns how much memory processes may still allocate, in bytes.
 func availableMemory() (int64, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -52,5 +53,5 @@ func availableMemory() (int64, error) {
 			return kb << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("bench: /proc/meminfo does not say how much memory is available")
+	return 0, fmt.Errorf("bench: /proc/meminfo does not report the available memory")
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// small runs small operations on all targets at once until the time is over, or
-// nothing is left to work on.
+// small runs small operations on all targets concurrently until the time is over,
+// or no files are left.
 func small(ctx context.Context, targets []Target, w Work) (Result, error) {
 	var ops atomic.Int64
 	each := make([]int, len(targets))
@@ -30,7 +30,7 @@ func small(ctx context.Context, targets []Target, w Work) (Result, error) {
 			case w.Op == OpStatLoaded && w.Loaded > 0:
 				c.loaded = w.Loaded
 			case len(w.Files) <= i || w.Files[i] == 0:
-				return errors.New("bench: there are no files to work on")
+				return errors.New("bench: no files to work on")
 			default:
 				c.files = w.Files[i]
 			}
@@ -61,7 +61,7 @@ type smallClient struct {
 	random         *rand.Rand
 }
 
-// names returns what the n-th operation is about.
+// names returns the files of the n-th operation.
 func (c *smallClient) names(n int) (name, to string) {
 	switch c.op {
 	case OpCreate:
@@ -84,7 +84,7 @@ func (c *smallClient) names(n int) (name, to string) {
 	return c.dir, ""
 }
 
-// file is the name of the n-th file after it was renamed some times.
+// file is the name of the n-th file after so many renames.
 func (c *smallClient) file(n, times int) string {
 	name := path.Join(c.dir, fmt.Sprintf("file-%07d", n))
 	if times > 0 {

@@ -42,26 +42,25 @@ func (t *clusterTarget) Small(ctx context.Context, op Op, name, to string) error
 	case OpUnlink:
 		_, err = t.c.Inodes().Remove(ctx, dir, path.Base(name), client.RemoveOptions{})
 	default:
-		err = fmt.Errorf("bench: a cluster has no %s", op)
+		err = fmt.Errorf("bench: a cluster does not support %s", op)
 	}
 	return err
 }
 
-// walk asks for the attributes of a path, past every cache of the client.
+// walk requests the attributes of a path, past every cache of the client.
 func (t *clusterTarget) walk(ctx context.Context, name string) error {
 	resp, err := t.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: name}}})
 	if err == nil && !resp.GetWalk().GetFound() {
-		err = fmt.Errorf("bench: %s is not there", name)
+		err = fmt.Errorf("bench: %s does not exist", name)
 	}
 	return err
 }
 
-// commitGrant is how many stripes are granted at once: as to a client that
-// writes much.
+// commitGrant is how many stripes one grant has: as for a client that writes much.
 const commitGrant = 256
 
-// commit appends a small write's stripe (three copies), into which nothing was
-// put, to a file; the first call makes the file.
+// commit appends a small write's stripe (three copies), whose chunks are not put,
+// to a file; the first call makes the file.
 func (t *clusterTarget) commit(ctx context.Context, name string) error {
 	inode, err := t.file(ctx, name)
 	if err != nil {

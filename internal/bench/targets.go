@@ -21,8 +21,8 @@ func ClusterTarget(c *client.Client, close func() error) Target {
 type clusterTarget struct {
 	c     *client.Client
 	close func() error
-	// dirs are the directories that small files are made and found in: looked
-	// up once, as a mount would. One goroutine uses a target.
+	// dirs are the directories of the small files, looked up once, as a mount
+	// would. One goroutine uses a target.
 	dirs map[string]moraine.InodeID
 	// appended is the file that OpCommit appends to, and granted the stripes that
 	// it may still commit.
@@ -30,8 +30,8 @@ type clusterTarget struct {
 	granted  *wire.GrantReply
 }
 
-// Write hands the client the memory it writes from, which does not change: the
-// way a checkpoint is written.
+// Write passes the client memory that does not change: this is how checkpoints are
+// written.
 func (t *clusterTarget) Write(ctx context.Context, name string, total int64, source []byte) error {
 	return t.writeAt(ctx, name, total, source, moraine.NVMe)
 }
@@ -70,8 +70,8 @@ func (t *clusterTarget) Read(ctx context.Context, name string, buf []byte) (int6
 	return r.Size(), nil
 }
 
-// readPiece is how much a sequential reader asks for at a time: as who restores a large
-// tensor does.
+// readPiece is how much a sequential reader requests at a time, like the restore of
+// a large tensor.
 const readPiece = 64 << 20
 
 func (t *clusterTarget) Mkdir(ctx context.Context, name string) error {
@@ -166,7 +166,7 @@ func (t pathTarget) Small(_ context.Context, op Op, name, to string) error {
 	case OpUnlink:
 		return os.Remove(t.at(name))
 	}
-	return fmt.Errorf("bench: a path has no %s", op)
+	return fmt.Errorf("bench: a path does not support %s", op)
 }
 
 func (t pathTarget) Help() ReadHelp { return ReadHelp{} }

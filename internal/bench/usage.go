@@ -19,9 +19,9 @@ import (
 // clockTicks is USER_HZ, which is 100 on every Linux that Go runs on.
 const clockTicks = 100
 
-// cpuByProcess returns the CPU time in seconds, user and system, that this
-// process and each of its children has used so far: the servers of the cluster
-// and the workers are all children.
+// cpuByProcess returns the CPU time in seconds, user and system, of this process
+// and each of its children: the servers of the cluster and the workers are all
+// children.
 func cpuByProcess() map[int]float64 {
 	used := map[int]float64{}
 	for _, pid := range ownProcesses() {
@@ -49,9 +49,9 @@ func processCPU(pid int) float64 {
 	return (utime + stime) / clockTicks
 }
 
-// diskBytes returns how many bytes the block device under dir has read and
-// written since boot. Where the file system has no block device of its own
-// (tmpfs, overlay), ok is false.
+// diskBytes returns how many bytes the block device under dir has read and written
+// since boot. ok is false if the file system has no block device of its own (tmpfs,
+// overlay).
 func diskBytes(dir string) (read, written uint64, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -76,8 +76,8 @@ func diskBytes(dir string) (read, written uint64, ok bool) {
 	return 0, 0, false
 }
 
-// cool makes what follows cold: nothing of it is in the page cache, nor in the
-// memory of a chunkserver of our cluster, which is started again.
+// cool makes the next reads cold: nothing is in the page cache, nor in the memory
+// of a chunkserver of our cluster, which is restarted.
 func (e *Env) cool(ctx context.Context) error {
 	if e.Cluster != nil {
 		for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
@@ -104,7 +104,7 @@ func dropPageCache() error {
 	return nil
 }
 
-// ownProcesses returns the ids of this process and of those that it started.
+// ownProcesses returns the ids of this process and of its children.
 func ownProcesses() []int {
 	pids := []int{os.Getpid()}
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
@@ -122,7 +122,7 @@ func ownProcesses() []int {
 	return pids
 }
 
-// treeBytes returns how much of the disk is taken by the files below a directory.
+// treeBytes returns the disk use of the files below a directory.
 func treeBytes(dir string) (bytes float64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -137,7 +137,7 @@ func treeBytes(dir string) (bytes float64, err error) {
 	return bytes, err
 }
 
-// mostResident returns the memory of the chunkserver that has most.
+// mostResident returns the memory of the largest chunkserver.
 func (e *Env) mostResident() (most float64) {
 	if e.Cluster == nil {
 		return 0

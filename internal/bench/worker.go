@@ -25,8 +25,8 @@ const (
 	OpCreate Op = "create"
 	// OpStat stats files that OpCreate made, at random.
 	OpStat Op = "stat"
-	// OpStatLoaded asks for the attributes of a file of the load by its path, chosen at
-	// random among all; each is a request.
+	// OpStatLoaded requests the attributes of a file of the load by its path,
+	// chosen at random; each is a request.
 	OpStatLoaded Op = "stat-loaded"
 	// OpReadDir lists the client's directory.
 	OpReadDir Op = "readdir"
@@ -35,16 +35,15 @@ const (
 	// OpUnlink removes the files, until none is left.
 	OpUnlink Op = "unlink"
 	// OpCommit appends the record of a small write's stripe to a file of the
-	// client's: the metadata service's part of a write alone, for nothing is put
-	// into the stripe's chunks.
+	// client: only the metadata service's part of a write, since no chunk is put.
 	OpCommit Op = "commit"
 	// OpWriteMemory is OpWrite to level memory.
 	OpWriteMemory Op = "write-memory"
-	// OpRandom reads blocks of one file at random, many at once.
+	// OpRandom reads blocks of one file at random, many concurrently.
 	OpRandom Op = "random"
-	// OpVerify reads one file and compares it with what was written.
+	// OpVerify reads one file and compares it with the written bytes.
 	OpVerify Op = "verify"
-	// OpLoopback moves bytes to or from a server with nothing behind it.
+	// OpLoopback moves bytes to or from a server without storage.
 	OpLoopback Op = "loopback"
 )
 
@@ -54,27 +53,27 @@ type Work struct {
 	// Path is the file to write or read, or the directory to work in.
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes,omitempty"`
-	// WorkingSet bounds what OpWrite keeps on the devices, parity too, of all that the
-	// cluster holds; 0: nothing does, and Path is one file.
+	// WorkingSet limits how many bytes OpWrite keeps on the devices, with parity,
+	// of everything in the cluster; 0: no limit, and Path is one file.
 	WorkingSet int64 `json:"working_set,omitempty"`
-	// Writers is how many write at once, within that bound.
+	// Writers is how many write concurrently, within that limit.
 	Writers int `json:"writers,omitempty"`
-	// Clients work at once, each with a session of its own, for Seconds.
+	// Clients work concurrently, each with a session of its own, for Seconds.
 	Clients int     `json:"clients,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`
-	// Files is how many files each client finds in its directory, and Renames how
-	// many renames of theirs went before.
+	// Files is how many files each client has in its directory, and Renames how
+	// often they were renamed before.
 	Files   []int `json:"files,omitempty"`
 	Renames []int `json:"renames,omitempty"`
-	// Loaded is how many files of a load there are.
+	// Loaded is the number of files of a load.
 	Loaded uint64 `json:"loaded,omitempty"`
-	// Block is how long a random read is, InFlight how many are under way at once.
+	// Block is the length of a random read, InFlight how many run concurrently.
 	Block    int       `json:"block,omitempty"`
 	InFlight int       `json:"in_flight,omitempty"`
 	Loopback *Loopback `json:"loopback,omitempty"`
 }
 
-// Result is what a worker did.
+// Result is the result of a worker.
 type Result struct {
 	Bytes   int64   `json:"bytes"`
 	Ops     int64   `json:"ops"`
@@ -85,11 +84,11 @@ type Result struct {
 	ReadHelp
 }
 
-// ReadHelp is how often reads needed more than the chunks they asked for.
+// ReadHelp is how often reads needed more than the chunks they requested.
 type ReadHelp struct {
-	Rebuilt   uint64 `json:"rebuilt,omitempty"`    // stripes, with the help of parity
-	Hedged    uint64 `json:"hedged,omitempty"`     // late chunks for which others were asked
-	HedgesWon uint64 `json:"hedges_won,omitempty"` // and stripes whose others came first
+	Rebuilt   uint64 `json:"rebuilt,omitempty"`    // stripes rebuilt from parity
+	Hedged    uint64 `json:"hedged,omitempty"`     // late chunks for which others were requested
+	HedgesWon uint64 `json:"hedges_won,omitempty"` // stripes whose other chunks came first
 }
 
 func (h *ReadHelp) add(o ReadHelp) {
@@ -100,7 +99,7 @@ func (h *ReadHelp) add(o ReadHelp) {
 
 // Target is where a worker works: a cluster, or a mounted file system.
 type Target interface {
-	// Write makes a durable file of total bytes out of source, over and over.
+	// Write makes a durable file of total bytes from source, repeated.
 	Write(ctx context.Context, name string, total int64, source []byte) error
 	// Read reads a whole file through buf and returns its size.
 	Read(ctx context.Context, name string, buf []byte) (int64, error)
@@ -109,13 +108,13 @@ type Target interface {
 	// Small does one small operation on a file, or the directory; to is the new
 	// name of a rename.
 	Small(ctx context.Context, op Op, name, to string) error
-	// Help returns what reads have needed so far; the targets of a process may share
+	// Help returns the help of all reads so far; the targets of a process may share
 	// the count.
 	Help() ReadHelp
 	Close() error
 }
 
-// RunWorker does one Work: it opens its sessions, says that it is ready, waits
+// RunWorker does one Work. It opens its sessions, reports that it is ready, waits
 // for a line on in, works, and writes its Result as a line on out.
 func RunWorker(ctx context.Context, open func(context.Context) (Target, error), w Work, in io.Reader, out io.Writer) error {
 	var targets []Target
@@ -161,11 +160,11 @@ func RunWorker(ctx context.Context, open func(context.Context) (Target, error), 
 	return json.NewEncoder(out).Encode(r)
 }
 
-// maxSource bounds the memory that a file is written from, over and over, and
-// read into: past the processor's caches' share of one process.
+// maxSource limits the memory from which a file is written, repeatedly, and into
+// which it is read: more than one process's share of the processor's caches.
 const maxSource = 256 << 20
 
-// sourceBytes is how long the source of the work is, in bytes.
+// sourceBytes is the length of the work's source, in bytes.
 func (w *Work) sourceBytes() int64 {
 	if w.Op == OpLoopback {
 		return moraine.BlockSize // it has buffers of its own
@@ -176,15 +175,15 @@ func (w *Work) sourceBytes() int64 {
 	return min(maxSource, w.Bytes)
 }
 
-// Source fills buf with the bytes that OpWrite writes, over and over; Period
-// says after how many they begin again. They depend on the path and the size.
+// Source fills buf with the bytes that OpWrite writes, repeatedly; Period is their
+// length. They depend on the path and the size.
 func (w *Work) Source(buf []byte) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %d", w.Path, w.Bytes)
 	fillRandom(buf, h.Sum64())
 }
 
-// Period returns after how many bytes the content of the file begins again.
+// Period returns the length in bytes after which the contents of the file repeat.
 func (w *Work) Period() int64 { return w.sourceBytes() }
 
 func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, error) {
@@ -201,5 +200,5 @@ func work(ctx context.Context, targets []Target, w Work, buf []byte) (Result, er
 	case OpCreate, OpStat, OpStatLoaded, OpReadDir, OpRename, OpUnlink, OpCommit:
 		return small(ctx, targets, w)
 	}
-	return Result{}, fmt.Errorf("bench: no such work: %q", w.Op)
+	return Result{}, fmt.Errorf("bench: unknown work %q", w.Op)
 }

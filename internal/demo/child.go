@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// child runs a command to its end and returns what it printed; with an error,
-// what it complained about. It ends with ctx, and with this process.
+// child runs a command to its end and returns its output; with an error, its error
+// output. It ends with ctx, and with this process.
 func child(ctx context.Context, name string, args ...string) ([]byte, error) {
 	var out, complaints bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -27,12 +27,12 @@ func child(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// begin starts a command; the channel gets how it ended. It is sent a signal
-// when this process ends before it, however that ends.
+// begin starts a command; the channel gets its result. It gets a signal when this
+// process ends before it, however that ends.
 func begin(cmd *exec.Cmd, sig syscall.Signal) (<-chan error, error) {
 	started, ended := make(chan error), make(chan error, 1)
-	// Not in this one's group: Ctrl-C is for this process, which ends the others
-	// in their order.
+	// Not in the group of this process: Ctrl-C is for this process, which ends the
+	// others in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: sig}
 	go func() {
 		// The signal is sent when the thread that forked ends.

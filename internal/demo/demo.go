@@ -1,13 +1,13 @@
-// Package demo is the main job of Moraine, shown on this machine with real
-// processes: a model's checkpoint is saved while training goes on, saved again
-// while servers die, restored by another number of ranks while they are still
-// dead, not committed when a rank dies, and made whole again; then read through a
-// mount and through S3, flushed to a bucket while a mover dies, evicted, and
-// restored from the bucket. `make demo` runs it; everything it claims it has
-// checked.
+// Package demo shows the main job of Moraine on this machine with real processes. A
+// model's checkpoint is saved while training continues, saved again while servers
+// die, restored by another number of ranks while they are still dead, not committed
+// when a rank dies, and repaired. Then it is read through a mount and through S3,
+// flushed to a bucket while a mover dies, evicted, and restored from the bucket.
+// `make demo` runs it, and checks everything it claims.
 //
-// The ranks are processes of their own (rank.go) that this one gives orders to
-// (team.go); the steps of the story are in steps.go, doors.go and tier.go.
+// One path through it: Run starts the cluster and the rank processes (rank.go), to
+// which this process sends orders (team.go). The steps of the story are in
+// steps.go, doors.go and tier.go; claim adds a Row for each.
 package demo
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/morainefs/moraine/internal/llama"
 )
 
-// runPath is the run that the demo saves to.
+// runPath is the run to which the demo saves.
 const runPath = "/runs/llama-3-8b"
 
 const (
@@ -51,12 +51,12 @@ type Config struct {
 	Connect func(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error)
 	// Say is told what goes on, for people; never nil.
 	Say func(format string, args ...any)
-	// Progress shows how far something is, 0 to 1; never nil.
+	// Progress shows how far an operation is, 0 to 1; never nil.
 	Progress func(what string, part float64)
 }
 
-// Row is one line of the final table: what was claimed, whether it held, and
-// what was seen.
+// Row is one line of the final table: the claim, whether it held, and the
+// observation.
 type Row struct {
 	Step  string `json:"step"`
 	Claim string `json:"claim"`
@@ -74,11 +74,11 @@ type demo struct {
 
 	ceiling float64 // bytes/s that a durable 4+2 write could reach: disk / 1.5
 	killed  []string
-	digests map[uint64]string // of what was saved, by step
+	digests map[uint64]string // of the saved checkpoints, by step
 }
 
-// Run shows the main job and returns a row for each claim. An error means that
-// it could not be shown to the end; the rows so far come with it.
+// Run shows the main job and returns a row for each claim. An error means that it
+// did not reach the end; it comes with the rows so far.
 func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 	d := &demo{cfg: cfg, digests: map[uint64]string{}}
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg Config) (rows []Row, err error) {
 	return d.rows, err
 }
 
-// prepare makes sure that what the later steps need beside Moraine is there.
+// prepare checks that everything later steps need besides Moraine is there.
 func (d *demo) prepare(ctx context.Context) (err error) {
 	if err := checkMounts(); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (d *demo) savesAndRestores(ctx context.Context) error {
 	return d.healed(ctx)
 }
 
-// claim notes whether something held.
+// claim records whether something held.
 func (d *demo) claim(step, claim string, held bool, seen string, args ...any) {
 	d.rows = append(d.rows, Row{Step: step, Claim: claim, Held: held, Seen: fmt.Sprintf(seen, args...)})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/internal/llama"
 )
 
-// readTensors reads a safetensors file of a size from the front, and hands out
-// each tensor.
+// readTensors reads a safetensors file of a size from the front, and passes each
+// tensor to each.
 func readTensors(r io.Reader, size int64, each func(t *safetensors.Tensor, data io.Reader) error) error {
 	first := make([]byte, safetensors.LengthBytes)
 	if _, err := io.ReadFull(r, first); err != nil {
@@ -68,8 +68,8 @@ func digestOf(digests map[string]string) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-// partSums sums the tensors of a part as its rank did. at says where in each
-// tensor the part's rows begin, and is moved on: parts come in order of rank.
+// partSums checksums the tensors of a part as its rank did. at says where in each
+// tensor the part's rows begin, and advances: parts come in order of rank.
 func partSums(r io.Reader, size int64, at map[string]int64) ([]llama.Sum, error) {
 	var sums []llama.Sum
 	err := readTensors(r, size, func(t *safetensors.Tensor, data io.Reader) error {

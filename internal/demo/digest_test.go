@@ -36,8 +36,8 @@ func part(t *testing.T, m llama.Model, rank, world uint32, seed uint64) (*llama.
 	return shard, file
 }
 
-// TestDigestsOfParts holds what the demo makes of the files of parts against
-// what the ranks had in memory.
+// TestDigestsOfParts compares the demo's digests of the files of parts with the
+// memory of the ranks.
 func TestDigestsOfParts(t *testing.T) {
 	const world = 3
 	model := llama.Small()

@@ -25,7 +25,7 @@ const (
 	partStep = 2
 )
 
-// partPath is where a rank's part of a step is, by the step's link.
+// partPath is the path of a rank's part of a step, by the step's link.
 func partPath(step, rank int) string {
 	return fmt.Sprintf("%s/step-%d/rank-%05d-of-%05d.safetensors", runPath, step, rank, saveRanks)
 }
@@ -37,16 +37,16 @@ func wantedDigests() map[string]string {
 	return s.SHA256()
 }
 
-// checkMounts fails where nothing can be mounted, before anything is begun.
+// checkMounts fails before the start if nothing can be mounted.
 func checkMounts() error {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		return fmt.Errorf("step 6 mounts the cluster, which needs FUSE: %w (in a container: --device /dev/fuse --cap-add SYS_ADMIN)", err)
+		return fmt.Errorf("step 6 mounts the cluster and needs FUSE: %w (in a container: --device /dev/fuse --cap-add SYS_ADMIN)", err)
 	}
 	return nil
 }
 
-// throughTheMount is step 6: a stock program reads the second step's directory
-// as files.
+// throughTheMount is step 6: a stock program reads the second step's directory as
+// files.
 func (d *demo) throughTheMount(ctx context.Context, want map[string]string) (err error) {
 	d.cfg.Say("\n6. The second step's directory through a mount: rank %d's part is read by Python's safetensors.", partRank)
 	m, err := d.startMount(ctx)

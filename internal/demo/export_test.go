@@ -1,6 +1,6 @@
 package demo
 
-// What its tests look at.
+// Exports for the tests.
 var (
 	TensorDigests = tensorDigests
 	PartSums      = partSums

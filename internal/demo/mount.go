@@ -33,7 +33,7 @@ func (d *demo) startMount(ctx context.Context) (*mount, error) {
 	m := &mount{dir: dir, stderr: &tail{}, cmd: exec.Command(d.cfg.Binary, "mount", "moraine:///", dir, "--foreground",
 		"--endpoint", d.cluster.Endpoint(), "--certs", d.cluster.Certs(), "--identity", "admin", "--mode", d.cluster.Mode(), "--log-level", "warn")}
 	m.cmd.Stderr = m.stderr
-	// On SIGTERM it takes the mount away, which it could not on SIGKILL.
+	// On SIGTERM it unmounts; after SIGKILL it could not.
 	if m.ended, err = begin(m.cmd, syscall.SIGTERM); err != nil {
 		return nil, err
 	}
@@ -53,11 +53,10 @@ func (d *demo) startMount(ctx context.Context) (*mount, error) {
 	}
 }
 
-// stopPatience is how long a mount may take to end: it waits itself for what is
-// open.
+// stopPatience is how long a mount may take to end: it waits for open files.
 const stopPatience = 30 * time.Second
 
-// stop ends the mount, in order if it can be, and leaves none behind.
+// stop ends the mount, cleanly if possible, and leaves none behind.
 func (m *mount) stop() error {
 	_ = m.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	var err error

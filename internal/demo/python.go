@@ -19,8 +19,8 @@ var readPart []byte
 // python is a virtual environment with the stock readers of checkpoints.
 type python struct{ dir string }
 
-// makePython makes the environment in a directory, unless it is there already,
-// with the packages from where pip is set up to find them.
+// makePython makes the environment in a directory, unless it exists, with packages
+// from pip's configured source.
 func makePython(ctx context.Context, dir string) (*python, error) {
 	p := &python{dir: dir}
 	made := filepath.Join(dir, "made")
@@ -35,13 +35,13 @@ func makePython(ctx context.Context, dir string) (*python, error) {
 		return nil, err
 	}
 	if out, err := child(ctx, filepath.Join(dir, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "-r", list); err != nil {
-		return nil, fmt.Errorf("step 6 needs the Python packages of %s, from where pip is set up to find them: %w\n%s", list, err, out)
+		return nil, fmt.Errorf("step 6 needs the Python packages of %s, from pip's configured source: %w\n%s", list, err, out)
 	}
 	return p, os.WriteFile(made, requirements, 0o644)
 }
 
-// tensorDigests has the safetensors package read a file, and returns the SHA-256
-// of each tensor.
+// tensorDigests has the safetensors package read a file, and returns the SHA-256 of
+// each tensor.
 func (p *python) tensorDigests(ctx context.Context, file string) (map[string]string, error) {
 	script := filepath.Join(p.dir, "read_part.py")
 	if err := os.WriteFile(script, readPart, 0o644); err != nil {

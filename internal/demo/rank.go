@@ -16,26 +16,26 @@ import (
 	"github.com/morainefs/moraine/internal/llama"
 )
 
-// order is what the demo tells a rank, one JSON object a line.
+// order is the demo's order to a rank, one JSON object a line.
 type order struct {
 	Do   string `json:"do"` // save, or restore
 	Step uint64 `json:"step,omitempty"`
 	Seed uint64 `json:"seed,omitempty"`
-	// Hold keeps the rank from sealing, so that it can be killed before.
+	// Hold prevents the rank from sealing, so that it can be killed before.
 	Hold        bool          `json:"hold,omitempty"`
 	SealTimeout time.Duration `json:"seal_timeout,omitempty"`
 }
 
-// event is what a rank tells the demo, one JSON object a line.
+// event is a rank's report to the demo, one JSON object a line.
 type event struct {
 	Event string `json:"event"` // ready, staged, holding, progress, committed, restored, failed
 	Rank  uint32 `json:"rank"`
-	// Stall is how long the trainer stood still, Trained how many steps of
-	// training it did between that and the commit.
+	// Stall is how long the trainer stopped, Trained how many steps of training it
+	// did between that and the commit.
 	Stall   time.Duration `json:"stall,omitempty"`
 	Trained int           `json:"trained,omitempty"`
-	// Acked is how many bytes of the save are durable so far; Bytes is the size
-	// of the rank's part.
+	// Acked is how many bytes of the save are durable so far; Bytes is the size of
+	// the rank's part.
 	Acked    uint64        `json:"acked,omitempty"`
 	Bytes    int64         `json:"bytes,omitempty"`
 	Wall     time.Duration `json:"wall,omitempty"`
@@ -59,7 +59,7 @@ type RankConfig struct {
 	ReadOnly bool
 }
 
-// rank is one trainer: it holds a shard, trains, saves and restores when told.
+// rank is one trainer: it holds a shard, trains, and saves and restores on order.
 type rank struct {
 	cfg   RankConfig
 	c     *client.Client
@@ -70,15 +70,15 @@ type rank struct {
 	out *json.Encoder
 }
 
-// RunRank is the whole life of a rank process: it reads orders from in until
-// that ends, and writes events to out.
+// RunRank is the whole life of a rank process: it reads orders from in until that
+// ends, and writes events to out.
 func RunRank(ctx context.Context, c *client.Client, cfg RankConfig, in io.Reader, out io.Writer) error {
 	r := &rank{cfg: cfg, c: c, out: json.NewEncoder(out), shard: llama.NewShard(llama.Demo(), cfg.Rank, cfg.World)}
 	opts := ckpt.RunOptions{ReadOnly: cfg.ReadOnly, Rank: cfg.Rank, World: cfg.World}
 	if !cfg.ReadOnly {
 		opts.Launch = ckpt.Launch{Name: cfg.Launch}
-		// Two saves may be under way at once, and the memory is there before
-		// the first of them.
+		// Two saves may run concurrently, and the memory is there before the first
+		// of them.
 		opts.StagingBytes = 2*r.shard.Bytes() + 64<<20
 		opts.Prefault = opts.StagingBytes
 	}
@@ -109,7 +109,7 @@ func (r *rank) tell(e event) {
 	e.Rank = r.cfg.Rank
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.out.Encode(e) // the demo is gone if it fails, and so will we be
+	_ = r.out.Encode(e) // if it fails the demo has ended, and so will we
 }
 
 func (r *rank) obey(ctx context.Context, o order) error {
@@ -119,12 +119,11 @@ func (r *rank) obey(ctx context.Context, o order) error {
 	case "restore":
 		return r.restore(ctx, o)
 	default:
-		return fmt.Errorf("no such order: %q", o.Do)
+		return fmt.Errorf("unknown order %q", o.Do)
 	}
 }
 
-// save copies the shard, trains on while it is written, and waits for the
-// commit.
+// save copies the shard, trains on while it is written, and waits for the commit.
 func (r *rank) save(ctx context.Context, o order) error {
 	r.shard.Fill(o.Seed)
 	acked := r.c.Stats().WrittenBytes
@@ -161,8 +160,8 @@ func (r *rank) save(ctx context.Context, o order) error {
 }
 
 // train takes small steps of arithmetic until done is closed, one every few
-// milliseconds as if an accelerator did most of the work, and says now and then
-// how far the save is. The channel gets how many steps it took.
+// milliseconds as if an accelerator did most of the work. It regularly reports the
+// progress of the save. The channel gets how many steps it took.
 func (r *rank) train(done <-chan struct{}, report func()) <-chan int {
 	steps := make(chan int, 1)
 	go func() {
@@ -187,8 +186,8 @@ func (r *rank) train(done <-chan struct{}, report func()) <-chan int {
 	return steps
 }
 
-// restore reads the latest checkpoint and holds every byte against what the
-// seed says.
+// restore reads the latest checkpoint and compares every byte with that of the
+// seed.
 func (r *rank) restore(ctx context.Context, o order) error {
 	r.shard.Clear()
 	start := time.Now()

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// saved is what a save of all ranks came to.
+// saved is the result of a save of all ranks.
 type saved struct {
 	events []event
 	bytes  int64
@@ -24,8 +24,7 @@ type saved struct {
 	digest string
 }
 
-// save lets every rank save a step; progress is called with the share that is
-// durable.
+// save makes every rank save a step; progress is called with the durable share.
 func (d *demo) save(ctx context.Context, t *team, step uint64, progress func(part float64) error) (*saved, error) {
 	if err := t.order(order{Do: "save", Step: step, Seed: step}); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func (d *demo) save(ctx context.Context, t *team, step uint64, progress func(par
 	return s, nil
 }
 
-// firstSave is step 1: the plain case, with its price.
+// firstSave is step 1: the plain case, with its cost.
 func (d *demo) firstSave(ctx context.Context, t *team) error {
 	d.cfg.Say("\n1. %d ranks save step 1 while they train on.", saveRanks)
 	s, err := d.save(ctx, t, 1, func(float64) error { return nil })
@@ -93,8 +92,8 @@ func (d *demo) firstSave(ctx context.Context, t *team) error {
 	return nil
 }
 
-// saveWhileServersDie is step 2: the leader and two chunkservers are killed in
-// the middle of a save.
+// saveWhileServersDie is step 2: the leader and two chunkservers are killed in the
+// middle of a save.
 func (d *demo) saveWhileServersDie(ctx context.Context, t *team) error {
 	d.cfg.Say("\n2. Step 2, and in the middle of it the metadata leader and two chunkservers are killed.")
 	leader, err := d.leader(ctx)
@@ -141,7 +140,7 @@ func worst(events []event) (protects uint32, degraded uint64) {
 	return protects, degraded
 }
 
-// leader returns the name of the metadata server that leads.
+// leader returns the name of the leading metadata server.
 func (d *demo) leader(ctx context.Context) (string, error) {
 	resp, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
@@ -155,17 +154,18 @@ func (d *demo) leader(ctx context.Context) (string, error) {
 	return "", errors.New("no metadata server leads")
 }
 
-// probe measures for how long metadata does not answer, as a client sees it.
+// probe measures how long the metadata service does not answer, as a client sees
+// it.
 type probe struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
 	mu      sync.Mutex
-	from    time.Time // of the kill; zero before
+	from    time.Time // time of the kill; zero before
 	longest time.Duration
 }
 
-// startProbe asks metadata for the root all the time.
+// startProbe requests the root from the metadata service continuously.
 func (d *demo) startProbe(ctx context.Context) *probe {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &probe{cancel: cancel, ended: make(chan struct{})}
@@ -173,7 +173,7 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 		defer close(p.ended)
 		last := time.Now()
 		for ctx.Err() == nil {
-			// Asked of the service itself: a Stat may be answered under a lease.
+			// Sent to the service itself: a Stat may be answered from the cache.
 			if _, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{}}}); err == nil {
 				p.answered(last)
 				last = time.Now()
@@ -187,7 +187,7 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 	return p
 }
 
-// answered notes a gap that ended now and began at last, or at the kill.
+// answered records a gap that ended now and began at last, or at the kill.
 func (p *probe) answered(last time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +215,7 @@ func (p *probe) stop() time.Duration {
 	return p.longest
 }
 
-// restored is what a restore by a team of ranks came to.
+// restored is the result of a restore by a team of ranks.
 type restored struct {
 	digest  string
 	bytes   int64
@@ -223,7 +223,7 @@ type restored struct {
 	rebuilt uint64        // stripes
 }
 
-// restore has another number of ranks restore the second step.
+// restore makes another number of ranks restore the second step.
 func (d *demo) restore(ctx context.Context, launch string) (*restored, error) {
 	t, err := d.startTeam(ctx, restoreRanks, launch, true)
 	if err != nil {
@@ -300,12 +300,12 @@ func (d *demo) saveWithDeadRank(ctx context.Context, t *team) error {
 				}
 			}
 			if e.Event == "committed" {
-				return fmt.Errorf("rank %d says that step 3 was committed", e.Rank)
+				return fmt.Errorf("rank %d reports that step 3 was committed", e.Rank)
 			}
 			note(e)
 		}
 	}
-	d.cfg.Say("  rank 0 is told: %s", failed[0].Error)
+	d.cfg.Say("  rank 0 gets: %s", failed[0].Error)
 	named := !slices.ContainsFunc(failed, func(e event) bool { return !slices.Equal(e.Missing, []uint32{dead}) })
 	d.claim("4", "a save whose rank died is refused, and the rank is named", named, "missing %v", failed[0].Missing)
 	return d.notVisible(ctx)
@@ -332,7 +332,7 @@ func (d *demo) notVisible(ctx context.Context) error {
 	return nil
 }
 
-// healed is step 5: the dead come back and everything is whole again.
+// healed is step 5: the dead servers restart and everything is whole again.
 func (d *demo) healed(ctx context.Context) error {
 	d.cfg.Say("\n5. The dead come back.")
 	start := time.Now()

@@ -56,7 +56,7 @@ func (t *team) start(binary string, args []string) error {
 	m := &member{cmd: exec.Command(binary, args...), stderr: &tail{}}
 	m.cmd.Stderr = m.stderr
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A rank whose orders end, because the demo is gone, ends too.
+	// A rank whose orders end, because the demo has ended, ends too.
 	orders, err := m.cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (t *team) start(binary string, args []string) error {
 	return nil
 }
 
-// order tells ranks what to do: all of them, if none is named.
+// order sends an order to ranks: all of them, if none is named.
 func (t *team) order(o order, ranks ...int) error {
 	line, err := json.Marshal(o)
 	if err != nil {
@@ -104,9 +104,8 @@ func (t *team) order(o order, ranks ...int) error {
 	return nil
 }
 
-// collect waits for want events of a kind and returns them; others are given to
-// other, if it is not nil. A rank that fails ends it, unless that is what is
-// waited for.
+// collect waits for want events of a kind and returns them. It passes others to
+// other, if it is not nil. A failed rank ends it, unless it waits for that.
 func (t *team) collect(ctx context.Context, want int, kind string, other func(event) error) ([]event, error) {
 	var got []event
 	for len(got) < want {
@@ -147,7 +146,7 @@ func (t *team) killRank(rank int) error {
 	if err := t.members[rank].cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = t.members[rank].cmd.Wait() // killed: its error is no news
+	_ = t.members[rank].cmd.Wait() // killed: its error is expected
 	return nil
 }
 
@@ -159,7 +158,7 @@ func (t *team) dismiss() {
 	for range t.events { //nolint:revive // the pipes must be read to the end
 	}
 	for _, m := range t.members {
-		_ = m.cmd.Wait() // what it had to say came as an event
+		_ = m.cmd.Wait() // its output came as events
 	}
 }
 
@@ -176,7 +175,7 @@ func (t *team) kill() {
 	}
 }
 
-// tail keeps the end of what a process complains about.
+// tail keeps the end of a process's error output.
 type tail struct {
 	mu   sync.Mutex
 	data []byte

@@ -20,23 +20,22 @@ import (
 )
 
 const (
-	// grace is how long the cluster of the demo keeps chunks that nothing refers
-	// to any more.
+	// grace is how long the cluster of the demo keeps dead chunks.
 	grace = 2 * time.Second
-	// poll is how often is looked how far a job or a device is; the mover that
-	// flushes is to be met in the middle.
+	// poll is the interval of checks of a job or a device; the mover that flushes
+	// must be caught in the middle.
 	poll = 20 * time.Millisecond
-	// tierPatience bounds each wait for the object tier.
+	// tierPatience limits each wait for the object tier.
 	tierPatience = 10 * time.Minute
 	// middleFrom and middleTo are the share of a part that is in the bucket when
 	// the mover is killed.
 	middleFrom, middleTo = 0.2, 0.8
-	// evictedPart is the share of what the chunkservers held that they may hold
-	// after everything was evicted: what is no file's content.
+	// evictedPart is the share of their earlier bytes that the chunkservers may
+	// hold after everything was evicted: bytes that are no file's content.
 	evictedPart = 0.01
 )
 
-// savedSteps are the steps of the run that are there.
+// savedSteps are the existing steps of the run.
 var savedSteps = []uint64{1, 2}
 
 // file is one regular file of the run.
@@ -84,7 +83,7 @@ func (d *demo) untilFiles(ctx context.Context, what string, reached func(*wire.A
 	})
 }
 
-// until asks again and again until something is so.
+// until polls until so is true.
 func until(ctx context.Context, what string, every time.Duration, so func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, tierPatience)
 	defer cancel()
@@ -129,10 +128,10 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.cfg.Say("  %s went on with it; %.2f GiB flushed after %v", ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
+	d.cfg.Say("  %s continued it; %.2f GiB flushed after %v", ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
 	d.claim("8", "a flush survives SIGKILL of the mover that uploads",
 		part >= middleFrom && part <= middleTo && ended.State == wire.JobState_JOB_STATE_DONE && ended.Holder != job.Holder && ended.Attempts > job.Attempts,
-		"%s killed at %.0f%% of a part, %s went on, %.2f GiB flushed in %v", job.Holder, 100*part, ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
+		"%s killed at %.0f%% of a part, %s continued, %.2f GiB flushed in %v", job.Holder, 100*part, ended.Holder, gib(int64(bytes)), wall.Round(time.Millisecond))
 	if err := d.inTheBucket(ctx); err != nil {
 		return err
 	}
@@ -142,8 +141,8 @@ func (d *demo) flushWhileTheMoverDies(ctx context.Context) error {
 	return d.cluster.Node(job.Holder).Ready(ctx)
 }
 
-// killMover waits for a flush that is in its middle, by the progress that its
-// mover told, and kills that process. It returns the job as it was seen last.
+// killMover waits for a flush that is in its middle, by the progress that its mover
+// reported, and kills that process. It returns the last seen state of the job.
 func (d *demo) killMover(ctx context.Context) (*wire.Job, error) {
 	var job *wire.Job
 	err := until(ctx, "a flush in its middle", poll, func(ctx context.Context) (bool, error) {
@@ -162,7 +161,7 @@ func (d *demo) killMover(ctx context.Context) (*wire.Job, error) {
 	return job, err
 }
 
-// inTheBucket reads the objects straight from the bucket, as any program would.
+// inTheBucket reads the objects directly from the bucket, as any program would.
 func (d *demo) inTheBucket(ctx context.Context) error {
 	node := d.cluster.Nodes(devcluster.ObjectServer)[0]
 	keys, err := object.LoadKeys(node.KeysFile())
@@ -203,7 +202,7 @@ func (d *demo) inTheBucket(ctx context.Context) error {
 }
 
 // sameKeys reports whether the bucket holds one object for each file, under its
-// path, and no upload that nobody ended.
+// path, and no unfinished upload.
 func (d *demo) sameKeys(ctx context.Context, s3 *minio.Client, files []file) (bool, error) {
 	var want, have []string
 	for _, f := range files {
@@ -228,7 +227,7 @@ func (d *demo) sameKeys(ctx context.Context, s3 *minio.Client, files []file) (bo
 	return slices.Equal(want, have) && open == 0, nil
 }
 
-// stepInBucket is the digest of a step by what its objects hold.
+// stepInBucket is the digest of a step by the contents of its objects.
 func (d *demo) stepInBucket(ctx context.Context, s3 *minio.Client, step uint64) (string, error) {
 	var sums []llama.Sum
 	at := map[string]int64{}
@@ -250,10 +249,10 @@ func (d *demo) stepInBucket(ctx context.Context, s3 *minio.Client, step uint64) 
 	return llama.Digest(llama.Demo(), sums)
 }
 
-// sameObject holds the object of a file that is no part against the file.
+// sameObject compares the object of a file that is no part with the file.
 func (d *demo) sameObject(ctx context.Context, s3 *minio.Client, f file) (bool, error) {
 	if strings.HasSuffix(f.path, ".safetensors") {
-		return true, nil // its tensors were looked at
+		return true, nil // its tensors were compared
 	}
 	r, err := d.client.OpenFile(ctx, f.path)
 	if err != nil {
@@ -284,8 +283,8 @@ func readObject(ctx context.Context, s3 *minio.Client, bucket, key string, read 
 	return read(o, info.Size)
 }
 
-// backFromTheBucket is step 9: the chunkservers' bytes are given back, and the
-// checkpoint is restored from the bucket.
+// backFromTheBucket is step 9: the chunkservers' space is freed, and the checkpoint
+// is restored from the bucket.
 func (d *demo) backFromTheBucket(ctx context.Context) error {
 	d.cfg.Say("\n9. Everything is evicted, and %d ranks restore the second step from the bucket.", restoreRanks)
 	before, err := d.held(ctx)
@@ -300,7 +299,7 @@ func (d *demo) backFromTheBucket(ctx context.Context) error {
 		return err
 	}
 	var after uint64
-	err = until(ctx, "the chunkservers give the space back", 10*poll, func(ctx context.Context) (ok bool, err error) {
+	err = until(ctx, "the chunkservers free the space", 10*poll, func(ctx context.Context) (ok bool, err error) {
 		after, err = d.held(ctx)
 		return float64(after) <= evictedPart*float64(before), err
 	})
@@ -309,12 +308,12 @@ func (d *demo) backFromTheBucket(ctx context.Context) error {
 	}
 	wall := time.Since(start)
 	d.cfg.Say("  the chunkservers held %.2f GiB and hold %.3f GiB, after %v", gib(int64(before)), gib(int64(after)), wall.Round(time.Millisecond))
-	d.claim("9", "evicting gives the chunkservers' space back", before > 0 && float64(after) <= evictedPart*float64(before),
+	d.claim("9", "evicting frees the chunkservers' space", before > 0 && float64(after) <= evictedPart*float64(before),
 		"%.2f GiB held before, %.3f GiB after, in %v", gib(int64(before)), gib(int64(after)), wall.Round(time.Millisecond))
 	return d.restoreFromBucket(ctx)
 }
 
-// held is how many bytes the chunkservers hold, as their devices tell.
+// held is how many bytes the chunkservers hold, by their devices' reports.
 func (d *demo) held(ctx context.Context) (uint64, error) {
 	resp, err := d.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 )
 
 // Build makes the moraine executable at path, with build tags if there are any: a
-// static one, as it is shipped. Tests are compiled with cgo, for the race detector;
-// an executable that is too would be linked by the C compiler's linker, and be made of
-// other objects than those of `make build`.
+// static one, as shipped. Tests are compiled with cgo, for the race detector. An
+// executable with cgo would be linked by the C compiler's linker, and use other
+// objects than those of `make build`.
 func Build(ctx context.Context, path, tags string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-o", path, "github.com/morainefs/moraine/cmd/moraine")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

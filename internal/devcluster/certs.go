@@ -13,13 +13,12 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// certificateLife is how long the certificates of a cluster on one machine are
-// good for.
+// certificateLife is the term of the certificates of a cluster on one machine.
 const certificateLife = 365 * 24 * time.Hour
 
-// MakeCertificates makes an authority in dir, and certificates for m1, m2, ...,
-// for n1, n2, ..., for the S3 endpoint, for `admin` and for `client`, unless they
-// are there already.
+// MakeCertificates makes an authority in dir, and certificates for m1, m2, ..., for
+// n1, n2, ..., for the S3 endpoint, for `admin` and for `client`, unless they
+// exist.
 func MakeCertificates(dir string, metadata, chunkservers int) error {
 	ca, err := pki.LoadCA(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, moraine.NotFound) {
@@ -51,7 +50,7 @@ func addCertificate(dir, name string) error {
 	return issue(ca, dir, []pki.Request{{Role: pki.RoleMetadata, Node: name}})
 }
 
-// issue makes the certificates that are not there yet.
+// issue makes the missing certificates.
 func issue(ca *pki.CA, dir string, requests []pki.Request) error {
 	for _, r := range requests {
 		if _, err := os.Stat(filepath.Join(dir, r.Node+".crt")); err == nil {

@@ -23,20 +23,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config describes a cluster. Zero values take defaults.
+// Config describes a cluster. Zero values mean defaults.
 type Config struct {
 	// Binary is the moraine executable (default: this process's own).
 	Binary string
-	// Dir holds everything: certificates, logs, data. It is made if missing;
-	// one that holds a cluster already is started again.
+	// Dir holds everything: certificates, logs, data. It is made if missing. If it
+	// already holds a cluster, that is started again.
 	Dir string
-	// CertsDir is the directory of the certificates (default: one in Dir). What is
-	// missing there is made.
+	// CertsDir is the directory of the certificates (default: one in Dir). Missing
+	// ones are made.
 	CertsDir string
 	// Metadata servers (default 3), Chunkservers (default 6, negative for none), each
 	// a host of its own, with Devices devices (default 1).
 	Metadata, Chunkservers, Devices int
-	// ObjectServer runs a local bucket, which is every chunkserver's.
+	// ObjectServer runs a local bucket, which every chunkserver uses.
 	ObjectServer bool
 	// S3 runs an S3 endpoint at S3Listen (default: a free loopback port), with a
 	// root key of its own (Node.CredentialsFile).
@@ -44,27 +44,28 @@ type Config struct {
 	S3Listen string
 	// Mode is secure or crc (default crc).
 	Mode string
-	// Seed makes the data directory of a metadata server that has none yet, where it
-	// is given: then the group begins with that, and not with nothing. peers are all
-	// metadata servers, ID=HOST:PORT.
+	// Seed, if set, makes the data directory of a metadata server without one: the
+	// group then starts from that, and not empty. peers are all metadata servers,
+	// ID=HOST:PORT.
 	Seed func(name, data string, peers []string) error
 	// MetadataArgs and ChunkserverArgs are appended to the command lines.
 	MetadataArgs, ChunkserverArgs []string
-	// LogStall is --log-stall of the metadata servers: how long an append to its log may
-	// take before one gives up its place. Default 15 s, for all servers share one disk
-	// here, and a neighbour's burst is no broken disk; negative: what servers take that
-	// are not told, as they do where they have disks of their own.
+	// LogStall is --log-stall of the metadata servers: how long an append to its
+	// log may take before a server steps down. Default 15 s, since all servers
+	// share one disk here, and another server's burst is no broken disk. Negative:
+	// the default of servers with disks of their own.
 	LogStall time.Duration
 	// OwnHosts gives each metadata server a host of its own, on a network that this
 	// process is joined to (package netns), so that it can Vanish. That needs root,
-	// else Start fails with netns.ErrCannot, and a directory that holds no cluster yet.
+	// otherwise Start fails with netns.ErrCannot, and a directory that holds no
+	// cluster yet.
 	OwnHosts bool
-	// Net is a network of the caller's, where it has one: each server whose name is a
+	// Net is a network of the caller, if it has one: each server whose name is a
 	// host of it runs there. The caller closes it, after the cluster.
 	Net *netns.Net
-	// Listen says where a server listens, where that is not its address: then
-	// something before it takes the connections and passes them on. The local bucket and the
-	// S3 endpoint can listen at HOST:PORT alone.
+	// Listen returns where a server listens if that is not its address: then a
+	// proxy at the address accepts the connections and forwards them. The local
+	// bucket and the S3 endpoint can only listen at HOST:PORT.
 	Listen func(name, address string) string
 	// Env is added to each server's environment.
 	Env []string
@@ -114,8 +115,8 @@ type Cluster struct {
 	lock  io.Closer  // of the directory: one supervisor at a time
 }
 
-// Start starts every process and waits until all are ready. On error nothing
-// is left running.
+// Start starts every process and waits until all are ready. On error no process is
+// left running.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ func (c *Cluster) lockDir() error {
 	}
 	lock, err := vfs.OS{}.Lock(filepath.Join(c.cfg.Dir, "lock"))
 	if errors.Is(err, vfs.ErrLocked) {
-		return fmt.Errorf("the cluster in %s runs already: use that one, or name another directory", c.cfg.Dir)
+		return fmt.Errorf("cluster in %s is already running: use that one, or name another directory", c.cfg.Dir)
 	}
 	c.lock = lock
 	return err
@@ -195,7 +196,7 @@ func (c *Cluster) prepare() error {
 	rest := ports[2*c.cfg.Metadata:]
 	for i := range c.cfg.Chunkservers {
 		name := fmt.Sprintf("n%d", i+1)
-		// All hosts share this machine's memory; who wants more says so after it.
+		// All hosts share this machine's memory; a later argument can set more.
 		args := append([]string{"--endpoint", strings.Join(endpoints, ","), "--memory", "256MiB"}, tier...)
 		devices, err := c.formatDevices(name)
 		if err != nil {
@@ -211,9 +212,10 @@ func (c *Cluster) prepare() error {
 	return c.prepareS3()
 }
 
-// metadataArgs is what a metadata server is told at each start.
+// metadataArgs are the arguments of a metadata server at each start.
 func (c *Cluster) metadataArgs(name, peers string) []string {
-	// Backups by themselves would fill the small disks of tests; MetadataArgs may ask for them.
+	// Automatic backups would fill the small disks of tests; MetadataArgs may
+	// request them.
 	args := []string{"--data", filepath.Join(c.cfg.Dir, name, "data"), "--peers", peers, "--backup-interval", "-1s"}
 	if c.cfg.LogStall > 0 {
 		args = append(args, "--log-stall", c.cfg.LogStall.String())
@@ -221,8 +223,8 @@ func (c *Cluster) metadataArgs(name, peers string) []string {
 	return append(args, c.cfg.MetadataArgs...)
 }
 
-// begin prepares the data of a metadata server that has none, and returns what its
-// first start needs to be told.
+// begin prepares the data of a metadata server without any, and returns the
+// arguments for its first start.
 func (c *Cluster) begin(name string, peers []string) ([]string, error) {
 	data := filepath.Join(c.cfg.Dir, name, "data")
 	if _, err := os.Stat(data); !errors.Is(err, fs.ErrNotExist) {
@@ -264,7 +266,7 @@ func (c *Cluster) add(role Role, name, address, admin string, args ...string) er
 }
 
 // AddMetadata starts one more metadata server, which waits to be added to the
-// cluster; via is one that runs, by name. It returns when the process runs; it is
+// cluster; via names a running one. It returns when the process runs; the server is
 // healthy once it was added.
 func (c *Cluster) AddMetadata(name, via string) (*Node, error) {
 	if err := addCertificate(c.Certs(), name); err != nil {
@@ -283,9 +285,9 @@ func (c *Cluster) AddMetadata(name, via string) (*Node, error) {
 	return n, n.Start()
 }
 
-// ports returns the loopback addresses of all nodes, two for each. They are
-// written down in the directory, so that a cluster started again has the same:
-// the metadata servers know each other by address.
+// ports returns the loopback addresses of all nodes, two for each. They are stored
+// in the directory, so that a restarted cluster has the same: the metadata servers
+// know each other by address.
 func (c *Cluster) ports() ([]string, error) {
 	if err := os.MkdirAll(filepath.Join(c.cfg.Dir, "log"), 0o755); err != nil {
 		return nil, err
@@ -294,11 +296,11 @@ func (c *Cluster) ports() ([]string, error) {
 	want := 2 * (c.cfg.Metadata + c.cfg.Chunkservers)
 	if data, err := os.ReadFile(file); err == nil {
 		if c.cfg.OwnHosts || c.cfg.Net != nil {
-			return nil, fmt.Errorf("%s holds a cluster already, and its servers' hosts are made anew each time: name another directory", c.cfg.Dir)
+			return nil, fmt.Errorf("%s already holds a cluster, and its servers' hosts are new each time: name another directory", c.cfg.Dir)
 		}
 		addrs := strings.Fields(string(data))
 		if len(addrs) != want {
-			return nil, fmt.Errorf("%s holds a cluster of another size: give the same numbers of servers, or another directory", c.cfg.Dir)
+			return nil, fmt.Errorf("%s already holds a cluster of another size: use the same numbers of servers, or another directory", c.cfg.Dir)
 		}
 		return addrs, nil
 	}
@@ -312,9 +314,9 @@ func (c *Cluster) ports() ([]string, error) {
 	return addrs, os.WriteFile(file, []byte(strings.Join(addrs, "\n")+"\n"), 0o644)
 }
 
-// hosts makes the hosts of the metadata servers, where each is to have one, and puts
-// the addresses of who has a host into addrs: where it serves, and where its metrics
-// are.
+// hosts makes the hosts of the metadata servers, if each needs one. For servers
+// with a host it sets the addresses in addrs: those of the service and of the
+// metrics.
 func (c *Cluster) hosts(addrs []string) (err error) {
 	var names []string
 	for i := range c.cfg.Metadata {
@@ -336,8 +338,8 @@ func (c *Cluster) hosts(addrs []string) (err error) {
 	return nil
 }
 
-// writtenAddresses returns n loopback addresses that a file in the directory
-// remembers, as it does those of the other nodes.
+// writtenAddresses returns n loopback addresses stored in a file of the directory,
+// like those of the other nodes.
 func (c *Cluster) writtenAddresses(name string, n int) ([]string, error) {
 	file := filepath.Join(c.cfg.Dir, name)
 	data, err := os.ReadFile(file)
@@ -354,8 +356,8 @@ func (c *Cluster) writtenAddresses(name string, n int) ([]string, error) {
 	return addrs, os.WriteFile(file, []byte(strings.Join(addrs, "\n")+"\n"), 0o644)
 }
 
-// FreeAddresses finds n loopback ports that nobody listens on now. All are held
-// open together, so that no two are the same.
+// FreeAddresses finds n free loopback ports. It holds all open together, so that no
+// two are the same.
 func FreeAddresses(n int) ([]string, error) {
 	addrs := make([]string, n)
 	for i := range addrs {
@@ -369,14 +371,14 @@ func FreeAddresses(n int) ([]string, error) {
 	return addrs, nil
 }
 
-// Dir is where everything of the cluster is.
+// Dir is the directory of the cluster.
 func (c *Cluster) Dir() string { return c.cfg.Dir }
 
-// Certs is the directory of the certificates. It holds one named `admin` for
-// whoever uses the cluster.
+// Certs is the directory of the certificates. It holds one named `admin` for users
+// of the cluster.
 func (c *Cluster) Certs() string { return c.cfg.CertsDir }
 
-// Mode is the transport mode that all nodes run in.
+// Mode is the transport mode of all nodes.
 func (c *Cluster) Mode() string { return c.cfg.Mode }
 
 // Endpoint is the value for --endpoint.
@@ -412,8 +414,8 @@ func (c *Cluster) Node(name string) *Node {
 	return nil
 }
 
-// Close ends every process: doors first, then chunkservers, so that they still
-// find metadata and the bucket while they end. What it has on disk stays.
+// Close ends every process: S3 endpoint first, then chunkservers, so that they
+// still reach metadata and the bucket while they end. The data on disk stays.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, role := range []Role{S3, Chunkserver, ObjectServer, Metadata} {

@@ -14,9 +14,9 @@ import (
 	"github.com/morainefs/moraine/transport/pki"
 )
 
-// FormatDevices makes devices of cluster, as `moraine device format` does, of those of the
-// directories that do not exist yet. A directory that exists is left as it is: it is a
-// device already, or somebody took the device away.
+// FormatDevices makes devices of cluster, as `moraine device format` does, in those
+// of the directories that do not exist yet. It leaves an existing directory alone:
+// it is already a device, or somebody removed the device.
 func FormatDevices(cluster moraine.UUID, dirs ...string) error {
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -35,7 +35,7 @@ func FormatDevices(cluster moraine.UUID, dirs ...string) error {
 	return nil
 }
 
-// formatDevices makes the devices of a chunkserver that has none yet, and returns their
+// formatDevices makes the devices of a chunkserver without any, and returns their
 // directories.
 func (c *Cluster) formatDevices(node string) (dirs []string, err error) {
 	ca, err := pki.LoadCA(c.Certs())

@@ -6,17 +6,16 @@ import (
 )
 
 const (
-	// The pause before a process that ended is started again doubles from
-	// keepPause to maxKeepPause, and is short again after it ran for that long.
+	// The pause before a restart of an ended process doubles from keepPause to
+	// maxKeepPause, and is short again after the process ran for that long.
 	keepPause    = time.Second
 	maxKeepPause = 30 * time.Second
 	// stopPatience is how long a process may take to end.
 	stopPatience = 10 * time.Second
 )
 
-// Keep looks after a process that was started: one that ends is started again,
-// after say was told why and in how long. When ctx ends the process is ended,
-// and Keep returns.
+// Keep supervises a started process: it restarts one that ends, after it called say
+// with the reason and the pause. When ctx ends Keep ends the process, and returns.
 func Keep(ctx context.Context, n *Node, say func(why string, pause time.Duration)) error {
 	pause, since := keepPause, time.Now()
 	for {

@@ -33,13 +33,13 @@ const (
 
 // Node is one server process. Its methods may be called concurrently.
 type Node struct {
-	// Name is its node id, Address where it serves, Admin where its metrics
-	// and health are, Dir what it keeps on disk.
+	// Name is its node id, Address that of its service, Admin that of its metrics
+	// and health, and Dir the directory of its data.
 	Name, Address, Admin, Dir string
 	Role                      Role
 
 	binary string
-	net    *netns.Net // that its host is on; nil: it has none of its own
+	net    *netns.Net // the network of its host; nil: it has no host of its own
 	args   []string
 	env    []string
 	log    string
@@ -50,8 +50,8 @@ type Node struct {
 	exit   error
 }
 
-// Start starts the process; it does not wait until it serves (see Ready). A
-// node that runs already is left alone.
+// Start starts the process; it does not wait until it serves (see Ready). It leaves
+// a running node alone.
 func (n *Node) Start() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,14 +70,14 @@ func (n *Node) Start() error {
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Env = append(os.Environ(), n.env...)
-	// The child must not outlive the supervisor, however that ends; nor get
+	// The child must not outlive the supervisor, however that ends. Nor must it get
 	// the terminal's Ctrl-C, which the supervisor turns into an orderly end.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	exited := make(chan struct{})
 	started := make(chan error)
 	go func() {
-		// Pdeathsig is sent when the thread that forked ends, so that thread
-		// must live as long as the child.
+		// Pdeathsig is sent when the thread that forked ends, so that thread must
+		// live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -98,7 +98,7 @@ func (n *Node) Start() error {
 	return nil
 }
 
-// Use has the node run another executable from its next start on.
+// Use makes the node run another executable from its next start on.
 func (n *Node) Use(binary string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,14 +124,14 @@ func (n *Node) Running() bool {
 	return n.running()
 }
 
-// Exited is closed when the process that was started last has ended.
+// Exited is closed when the last started process has ended.
 func (n *Node) Exited() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.exited
 }
 
-// Pid returns the process's id, 0 where none runs.
+// Pid returns the process's id, 0 if none runs.
 func (n *Node) Pid() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,16 +146,16 @@ func (n *Node) Signal(sig syscall.Signal) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.running() {
-		return fmt.Errorf("%s does not run", n.Name)
+		return fmt.Errorf("%s is not running", n.Name)
 	}
 	return n.cmd.Process.Signal(sig)
 }
 
-// errNoHost is the answer where a node has no host of its own.
-var errNoHost = errors.New("it has no host of its own that could vanish (devcluster.Config.OwnHosts)")
+// errNoHost is the error of a node without a host of its own.
+var errNoHost = errors.New("node has no host of its own that could vanish (set procs.Config.OwnHosts)")
 
-// Vanish takes the host of the process away from the network, while the process
-// runs on: nobody is told. Appear brings it back.
+// Vanish disconnects the host of the process from the network, while the process
+// runs on and its peers get no notice. Appear reconnects it.
 func (n *Node) Vanish() error {
 	if n.net == nil {
 		return fmt.Errorf("%s: %w", n.Name, errNoHost)
@@ -163,7 +163,7 @@ func (n *Node) Vanish() error {
 	return n.net.Down(n.Name)
 }
 
-// Appear ends what Vanish began.
+// Appear ends a Vanish.
 func (n *Node) Appear() error {
 	if n.net == nil {
 		return fmt.Errorf("%s: %w", n.Name, errNoHost)
@@ -174,8 +174,8 @@ func (n *Node) Appear() error {
 // Kill ends the process with SIGKILL and waits until it is gone.
 func (n *Node) Kill() error { return n.end(syscall.SIGKILL, time.Minute) }
 
-// Stop ends the process with SIGTERM and waits; after patience it is killed,
-// and that is an error.
+// Stop ends the process with SIGTERM and waits. After patience it kills the
+// process, which is an error.
 func (n *Node) Stop(patience time.Duration) error { return n.end(syscall.SIGTERM, patience) }
 
 func (n *Node) end(sig syscall.Signal, patience time.Duration) error {
@@ -189,7 +189,7 @@ func (n *Node) end(sig syscall.Signal, patience time.Duration) error {
 	if err := cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	// A stopped process does not see SIGTERM before it goes on.
+	// A stopped process does not see SIGTERM before it continues.
 	_ = cmd.Process.Signal(syscall.SIGCONT)
 	select {
 	case <-exited:
@@ -201,8 +201,8 @@ func (n *Node) end(sig syscall.Signal, patience time.Duration) error {
 	return fmt.Errorf("%s did not end within %v of %v", n.Name, patience, sig)
 }
 
-// Ready waits until the process answers its health check with success. A
-// process that exits first is an error that shows the end of its log.
+// Ready waits until the process answers its health check with success. If the
+// process exits first, the error shows the end of its log.
 func (n *Node) Ready(ctx context.Context) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -223,8 +223,8 @@ func (n *Node) Ready(ctx context.Context) error {
 	}
 }
 
-// Why says on one line why the process ended: its last words, where they are
-// for people, else how it ended.
+// Why says on one line why the process ended: its last log line if that is
+// readable, otherwise its exit status.
 func (n *Node) Why() string {
 	n.mu.Lock()
 	exit := n.exit
@@ -235,7 +235,7 @@ func (n *Node) Why() string {
 	return fmt.Sprintf("%s ended: %v", n.Name, exit)
 }
 
-// Healthy asks the health check once.
+// Healthy queries the health check once.
 func (n *Node) Healthy(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -251,7 +251,7 @@ func (n *Node) Healthy(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// Log returns all that the node's processes wrote.
+// Log returns everything that the node's processes wrote.
 func (n *Node) Log() string {
 	data, err := os.ReadFile(n.log)
 	if err != nil {

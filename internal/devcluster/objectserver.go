@@ -20,23 +20,23 @@ func NewObjectServer(binary, dir, address, log string) *Node {
 		args: []string{string(ObjectServer), "--data", dir, "--listen", address, "--bucket", LocalBucket}}
 }
 
-// KeysFile is where an object server keeps its keys.
+// KeysFile is the keys file of an object server.
 func (n *Node) KeysFile() string { return filepath.Join(n.Dir, "keys") }
 
-// BucketArgs are the arguments by which a chunkserver uses an object server.
+// BucketArgs are the arguments with which a chunkserver uses an object server.
 func (n *Node) BucketArgs() []string {
 	return []string{"--bucket", "s3://" + LocalBucket, "--bucket-endpoint", "http://" + n.Address}
 }
 
-// BucketEnv is the environment with an object server's keys, which are made
-// where they are missing.
+// BucketEnv is the environment with an object server's keys, which are made if they
+// are missing.
 func (n *Node) BucketEnv() ([]string, error) {
 	keys, err := object.LoadKeys(n.KeysFile())
 	return []string{"AWS_ACCESS_KEY_ID=" + keys.Access, "AWS_SECRET_ACCESS_KEY=" + keys.Secret, "AWS_SESSION_TOKEN="}, err
 }
 
-// prepareObjectServer adds the local bucket, where one is wanted, and returns
-// the arguments of chunkservers that use it.
+// prepareObjectServer adds the local bucket, if configured, and returns the
+// arguments of chunkservers that use it.
 func (c *Cluster) prepareObjectServer() ([]string, error) {
 	if !c.cfg.ObjectServer {
 		return nil, nil

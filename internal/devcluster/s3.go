@@ -12,23 +12,23 @@ const S3Name = "s1"
 // S3Config describes a process that is the S3 endpoint of a cluster.
 type S3Config struct {
 	Binary string
-	// Dir holds the root key; it is made where it is missing. Log is where the
-	// process's output goes.
+	// Dir holds the root key; it is made if missing. Log receives the process's
+	// output.
 	Dir, Log string
 	// Listen and Admin are its addresses; Endpoint is the cluster's.
 	Listen, Admin, Endpoint string
 	// Certs holds the certificate of S3Name, Mode is the cluster's.
 	Certs, Mode string
-	// CertFile and KeyFile are the certificate for TLS, where it speaks that.
+	// CertFile and KeyFile are the certificate for TLS, if it uses TLS.
 	CertFile, KeyFile string
-	// Root is the directory whose directories are the buckets; empty: the root.
+	// Root is the directory whose subdirectories are the buckets; empty: the root.
 	Root string
 	// Identity is the certificate to use; empty: that of S3Name.
 	Identity string
 	ReadOnly bool
 }
 
-// Protocol is what the endpoint speaks, http or https.
+// Protocol is the protocol of the endpoint, http or https.
 func (c S3Config) Protocol() string {
 	if c.CertFile != "" {
 		return "https"
@@ -36,8 +36,8 @@ func (c S3Config) Protocol() string {
 	return "http"
 }
 
-// NewS3 describes an S3 endpoint. It is not started; it makes its root key where
-// there is none (CredentialsFile).
+// NewS3 describes an S3 endpoint. It is not started. It makes its root key if there
+// is none (CredentialsFile).
 func NewS3(cfg S3Config) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -57,10 +57,11 @@ func NewS3(cfg S3Config) (*Node, error) {
 	return n, nil
 }
 
-// CredentialsFile is where an S3 endpoint's root key is, as AWS clients read it.
+// CredentialsFile is the file with an S3 endpoint's root key, in the format of AWS
+// clients.
 func (n *Node) CredentialsFile() string { return filepath.Join(n.Dir, "credentials") }
 
-// prepareS3 adds the S3 endpoint, where one is wanted.
+// prepareS3 adds the S3 endpoint, if configured.
 func (c *Cluster) prepareS3() error {
 	if !c.cfg.S3 {
 		return nil

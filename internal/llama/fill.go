@@ -6,8 +6,8 @@ import (
 	"math/bits"
 )
 
-// Fill writes the bytes [off, off+len(dst)) of the tensor's content into dst.
-// They depend on seed, name and offset alone, and do not compress.
+// Fill writes the bytes [off, off+len(dst)) of the tensor's content into dst. They
+// depend only on seed, name and offset, and do not compress.
 func Fill(dst []byte, seed uint64, name string, off int64) {
 	key := keyOf(seed, name)
 	n := uint64(off) / 8
@@ -33,8 +33,8 @@ func Fill(dst []byte, seed uint64, name string, off int64) {
 	}
 }
 
-// Differs returns the offset of the first byte of p that is not as Fill would
-// make it, or -1. p is the content from off on.
+// Differs returns the offset of the first byte of p that differs from Fill's, or
+// -1. p is the content from off on.
 func Differs(p []byte, seed uint64, name string, off int64) int64 {
 	var want [4096]byte
 	for at := 0; at < len(p); {

@@ -1,12 +1,13 @@
-// Package llama is a stand-in for a trainer of Llama 3 8B: the names and
-// shapes of its tensors as published, cut over ranks by rows as FSDP cuts them,
-// and filled by a seeded generator that can make any byte again. Demonstrations,
-// benchmarks and tests save and restore it. It does no arithmetic on the
-// tensors, and the values mean nothing.
+// Package llama is a stand-in for a trainer of Llama 3 8B: the names and shapes of
+// its tensors as published, cut over ranks by rows as FSDP cuts them, and filled by
+// a seeded generator that can reproduce any byte. Demonstrations, benchmarks and
+// tests save and restore it. It does no arithmetic on the tensors, and the values
+// mean nothing.
 //
-// One path through it: NewShard(Demo(), rank, world) -> Fill(seed) -> AddTo(a
-// Save); after a restore with any number of ranks, Restore(a Checkpoint) ->
-// Check(seed), and Digest of all ranks' Sums is that of what was saved.
+// One path through it: NewShard(Demo(), rank, world) makes a shard, Fill(seed)
+// fills it, and AddTo adds it to a save. After a restore with any number of ranks,
+// Restore reads a Checkpoint, and Check(seed) compares it. Digest of all ranks'
+// Sums equals that of the saved model.
 package llama
 
 import (
@@ -29,21 +30,20 @@ const (
 type Model struct {
 	// Layers of PublishedLayers.
 	Layers int
-	// Trained says which weights are trained: those have a master copy and two
+	// Trained says which weights are trained. Those have a master copy and two
 	// moments in fp32 beside the bf16 weight, 14 bytes an element in all; the
 	// frozen ones have 2. nil: all.
 	Trained func(weight string) bool
-	// Divide cuts every dimension of the published shapes by this, for tests
-	// that have no room. 0 and 1: the published shapes.
+	// Divide divides every dimension of the published shapes, for tests with little
+	// memory. 0 and 1: the published shapes.
 	Divide int64
 }
 
-// Demo is a checkpoint of about 2.5 GiB. The embedding and the output matrix
-// alone have 2.0 GiB in bf16, and one layer with all its optimizer state has
-// 2.8, so that depth alone cannot be scaled to 2 GiB: this is one layer, every
-// weight by its published name and shape, with the fp32 state of a fine-tuning
-// run that trains the norms and the key and value projections, and freezes the
-// rest.
+// Demo is a checkpoint of about 2.5 GiB. The embedding and the output matrix alone
+// have 2.0 GiB in bf16, and one layer with all its optimizer state has 2.8. Depth
+// alone therefore cannot be scaled to 2 GiB. This is one layer, every weight by its
+// published name and shape, with the fp32 state of a fine-tuning run that trains
+// the norms and the key and value projections, and freezes the rest.
 func Demo() Model {
 	return Model{Layers: 1, Trained: func(w string) bool {
 		return isNorm(w) || hasSuffix(w, "k_proj.weight") || hasSuffix(w, "v_proj.weight")

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// Shard is what one rank of world holds of the model: rows of every tensor.
+// Shard is one rank's part of the model: rows of every tensor.
 type Shard struct {
 	Rank, World uint32
 	tensors     []Tensor
@@ -52,14 +52,14 @@ func (s *Shard) slice(i int) (offset, shape []int64) {
 	return offset, shape
 }
 
-// Fill writes the content that belongs to seed.
+// Fill writes the content of seed.
 func (s *Shard) Fill(seed uint64) {
 	for i, d := range s.data {
 		Fill(d, seed, s.tensors[i].Name, s.offset(i))
 	}
 }
 
-// Clear writes zeros, so that a restore has something to change.
+// Clear writes zeros, so that a restore changes something.
 func (s *Shard) Clear() {
 	for _, d := range s.data {
 		clear(d)
@@ -92,7 +92,7 @@ func (s *Shard) Restore(ctx context.Context, k *ckpt.Checkpoint) error {
 	return k.Restore(ctx, reqs)
 }
 
-// Check holds every byte against the content that belongs to seed.
+// Check compares every byte with the content of seed.
 func (s *Shard) Check(seed uint64) error {
 	for i, d := range s.data {
 		if at := Differs(d, seed, s.tensors[i].Name, s.offset(i)); at >= 0 {
@@ -110,7 +110,7 @@ type Sum struct {
 	CRC    uint32
 }
 
-// Sums returns the sums of the rank's bytes.
+// Sums returns the checksums of the rank's bytes.
 func (s *Shard) Sums() []Sum {
 	out := make([]Sum, len(s.data))
 	for i, d := range s.data {
@@ -128,9 +128,9 @@ func (s *Shard) SHA256() map[string]string {
 	return digests
 }
 
-// Digest folds the sums of all ranks into one of the whole model, which does
-// not depend on how many ranks it was cut over. It fails where the ranks' bytes
-// do not cover a tensor without gap or overlap.
+// Digest folds the checksums of all ranks into one of the whole model, which does
+// not depend on the number of ranks. It fails if the ranks' bytes do not cover a
+// tensor without gap or overlap.
 func Digest(m Model, sums []Sum) (string, error) {
 	sums = slices.Clone(sums)
 	slices.SortFunc(sums, func(a, b Sum) int {
@@ -160,7 +160,7 @@ func Digest(m Model, sums []Sum) (string, error) {
 		fmt.Fprintf(h, "%s %d %08x\n", tensors[i].Name, at, whole)
 	}
 	if len(sums) > 0 {
-		return "", fmt.Errorf("tensor %s is not of the model", sums[0].Name)
+		return "", fmt.Errorf("tensor %s does not belong to the model", sums[0].Name)
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:16]), nil
 }

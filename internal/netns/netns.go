@@ -1,13 +1,13 @@
-// Package netns gives processes hosts of their own on this machine: each is a
-// network namespace, joined by a veth pair to a bridge in a namespace that has
-// nothing else, which this process is joined to as well. So a host can vanish, its
-// processes running on, as one does whose cable or switch is gone: nobody is told
-// anything, by no closed connection and no refusal.
+// Package netns gives processes hosts of their own on this machine. Each is a
+// network namespace, joined by a veth pair to a bridge in a namespace of its own,
+// to which this process is joined as well. So a host can vanish while its processes
+// run on, as if its cable or switch failed: no connection closes and none is
+// refused.
 //
-// It needs root and the ip command (iproute2), and knows nothing of what runs there.
-//
-// One path through it: New("m1", "m2") -> a process is started with Command("m1") in
-// front, and serves at Address("m1") -> Down("m1") -> Up("m1") -> Close.
+// It needs root and the ip command (iproute2), and knows nothing of the processes.
+// One path through it: New("m1", "m2") makes the hosts. A process is started with
+// Command("m1") in front, and serves at Address("m1"). Down("m1") makes the host
+// vanish, Up("m1") restores it, and Close removes everything.
 package netns
 
 import (
@@ -23,19 +23,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrCannot says that namespaces cannot be made here.
+// ErrCannot means that namespaces cannot be made here.
 var ErrCannot = errors.New("network namespaces need root, and the ip command (iproute2)")
 
 // Net is a network of hosts. Its methods may be called concurrently, except Close.
 type Net struct {
 	prefix string // of the names of namespaces
-	subnet string // of the addresses: its first three bytes
+	subnet string // first three bytes of the addresses
 	hosts  []string
 }
 
 // New makes a network of hosts of these names, of at most ten letters. An error is
-// ErrCannot where it is for lack of rights or tools. What an error leaves is taken
-// away again.
+// ErrCannot if rights or tools are missing. After an error everything is removed
+// again.
 func New(hosts ...string) (*Net, error) {
 	if _, err := exec.LookPath("ip"); err != nil || os.Getuid() != 0 {
 		return nil, ErrCannot
@@ -50,8 +50,8 @@ func New(hosts ...string) (*Net, error) {
 	return n, nil
 }
 
-// claim takes the first name and subnet from this process's own number on that
-// nobody has, and makes the namespace of the bridge, which only one can make.
+// claim takes the first free name and subnet from this process's own number on. It
+// makes the namespace of the bridge, which only one process can make.
 func (n *Net) claim() error {
 	const subnets = 250
 	addrs, err := net.InterfaceAddrs()
@@ -72,7 +72,7 @@ func (n *Net) claim() error {
 			return fmt.Errorf("%w: %w", ErrCannot, err)
 		}
 	}
-	return errors.New("all of 10.213.0.0/16 is taken: remove the namespaces mrn* that earlier runs left (ip netns list)")
+	return errors.New("all of 10.213.0.0/16 is in use: remove the namespaces mrn* left by earlier runs (ip netns list)")
 }
 
 // lay joins this process and the hosts to the bridge.
@@ -104,9 +104,9 @@ func (n *Net) lay() error {
 	return nil
 }
 
-// Close takes the network away. What runs on its hosts runs on, and reaches nobody.
+// Close removes the network. The processes on its hosts run on, without a network.
 func (n *Net) Close() error {
-	_ = ip("link", "del", n.prefix+"t") // not there where New ended before it
+	_ = ip("link", "del", n.prefix+"t") // missing if New failed before it
 	for _, h := range n.hosts {
 		_ = ip("netns", "del", n.space(h)) // likewise
 	}
@@ -121,28 +121,28 @@ func (n *Net) IP(host string) string {
 	return fmt.Sprintf("%s.%d", n.subnet, slices.Index(n.hosts, host)+1)
 }
 
-// Has reports whether there is a host of that name.
+// Has reports whether a host of that name exists.
 func (n *Net) Has(host string) bool { return slices.Contains(n.hosts, host) }
 
-// Command is what the command line of a process on a host begins with. It becomes
-// the process: its id, and the signals that it gets, are the process's own. It shares
-// the mounts of this process: "ip netns exec" would copy them, and what others mount
-// meanwhile could not end before it does.
+// Command is the beginning of the command line of a process on a host. It becomes
+// the process: its id and signals are the process's own. It shares the mounts of
+// this process. "ip netns exec" would copy them, and later mounts of others could
+// not end before the process does.
 func (n *Net) Command(host string) []string {
 	return []string{"nsenter", "--net=/var/run/netns/" + n.space(host), "--"}
 }
 
-// Down has a host vanish: nothing reaches it, and nothing comes from it.
+// Down makes a host vanish: no packet reaches it or comes from it.
 func (n *Net) Down(host string) error { return ip("-n", n.hub(), "link", "set", host, "down") }
 
 // Up brings it back.
 func (n *Net) Up(host string) error { return ip("-n", n.hub(), "link", "set", host, "up") }
 
-// Mute has a host send nothing to the others, which it goes on to hear as far as
-// that needs no answer; this process it still answers. Unmute ends it.
+// Mute makes a host unable to send to the others. It still receives from them, as
+// far as that needs no answer, and still answers this process. Unmute ends it.
 func (n *Net) Mute(host string) error { return n.blackholes("add", host) }
 
-// Unmute ends what Mute began.
+// Unmute ends a Mute.
 func (n *Net) Unmute(host string) error { return n.blackholes("del", host) }
 
 func (n *Net) blackholes(what, host string) error {
@@ -159,24 +159,24 @@ func (n *Net) blackhole(what, from, to string) error {
 	return ip("-n", n.space(from), "route", what, "blackhole", n.IP(to)+"/32")
 }
 
-// Part has two hosts hear nothing of each other, while all others hear both. Join
+// Part disconnects two hosts from each other, while all others reach both. Join
 // ends it.
 func (n *Net) Part(a, b string) error {
 	return errors.Join(n.blackhole("add", a, b), n.blackhole("add", b, a))
 }
 
-// Join ends what Part began.
+// Join ends a Part.
 func (n *Net) Join(a, b string) error {
 	return errors.Join(n.blackhole("del", a, b), n.blackhole("del", b, a))
 }
 
-// Reaches reports whether a host has a way to send to another one.
+// Reaches reports whether a host has a route to another one.
 func (n *Net) Reaches(from, to string) bool {
 	return ip("-n", n.space(from), "route", "get", n.IP(to)) == nil
 }
 
-// Within calls fn on a thread that is on a host: sockets that fn opens there are that
-// host's, for as long as they live, wherever they are used.
+// Within calls fn on a thread that is on a host: sockets that fn opens belong to
+// that host for their whole life, wherever they are used.
 func (n *Net) Within(host string, fn func() error) error {
 	there, err := os.Open("/var/run/netns/" + n.space(host))
 	if err != nil {
@@ -185,7 +185,8 @@ func (n *Net) Within(host string, fn func() error) error {
 	defer there.Close()
 	result := make(chan error)
 	go func() {
-		// The thread is not given back, since it is on the host: it ends with this.
+		// The thread is not reused, since it is on the host: it ends with this
+		// goroutine.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
 			result <- fmt.Errorf("enter %s: %w", host, err)

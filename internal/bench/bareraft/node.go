@@ -1,10 +1,11 @@
-// Package bareraft is the reference that the metadata service is measured
-// against: hashicorp/raft, raft-wal and pebble with nothing of ours between,
-// one process a node. Each proposal is one Raft entry that reads one key and
-// writes one; the applied index is in the same pebble batch, as it is in the
-// real service.
+// Package bareraft is the reference for the metadata service: hashicorp/raft,
+// raft-wal and pebble without our code between them, one process a node. Each
+// proposal is one Raft entry that reads one key and writes one; the applied index
+// is in the same pebble batch, as in the real service.
 //
-// It exists for `moraine bench meta` only, and keeps nothing that matters.
+// It exists only for `moraine bench meta`, and its data is worthless. One path
+// through it: Run joins the group, the elected node proposes entries (load), fsm
+// applies them, and Run reports the Result.
 package bareraft
 
 import (
@@ -31,8 +32,8 @@ type Config struct {
 	ID, Dir string
 	// Peers maps ids to addresses; this node's is where it listens.
 	Peers map[string]string
-	// Clients is how many goroutines propose at once, EntryBytes how large an
-	// entry is, Duration for how long.
+	// Clients is how many goroutines propose concurrently, EntryBytes the size of
+	// an entry, and Duration how long they propose.
 	Clients, EntryBytes int
 	Duration            time.Duration
 }
@@ -44,9 +45,9 @@ type Result struct {
 	Seconds   float64 `json:"seconds"`
 }
 
-// Run joins the group and waits until ctx ends. The node that is elected first
-// proposes for Duration, and report is called with what it measured; on the
-// other nodes it is never called.
+// Run joins the group and waits until ctx ends. The first elected node proposes for
+// Duration, and then calls report with its measurements. The other nodes never call
+// it.
 func Run(ctx context.Context, cfg Config, report func(Result)) error {
 	n, err := open(cfg)
 	if err != nil {
@@ -199,12 +200,12 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	return results
 }
 
-// Snapshot is never asked for: the threshold is out of reach.
+// Snapshot is never called: the threshold is out of reach.
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	return nil, errors.New("bareraft: takes no snapshots")
 }
 
-// Restore is never asked for, as there are no snapshots.
+// Restore is never called, since there are no snapshots.
 func (f *fsm) Restore(r io.ReadCloser) error {
 	return errors.Join(errors.New("bareraft: restores no snapshots"), r.Close())
 }
