@@ -26,11 +26,11 @@ type StepState int32
 const (
 	StepState_STEP_STATE_UNSPECIFIED StepState = 0
 	StepState_STEP_STATE_OPEN        StepState = 1
-	StepState_STEP_STATE_SEALED      StepState = 2 // all parts are; being checked
+	StepState_STEP_STATE_SEALED      StepState = 2 // all parts are sealed; being checked
 	StepState_STEP_STATE_COMMITTED   StepState = 3
 	StepState_STEP_STATE_ABORTED     StepState = 4
 	StepState_STEP_STATE_DELETED     StepState = 5
-	StepState_STEP_STATE_LOST        StepState = 6 // committed, and bytes of it are nowhere any more
+	StepState_STEP_STATE_LOST        StepState = 6 // committed, and some of its bytes are lost
 )
 
 // Enum value maps for StepState.
@@ -150,8 +150,8 @@ type OpenRun struct {
 	Launch        string                 `protobuf:"bytes,3,opt,name=launch,proto3" json:"launch,omitempty"`                      // shared by the ranks of one start
 	Job           string                 `protobuf:"bytes,4,opt,name=job,proto3" json:"job,omitempty"`                            // scheduler's job id, if any
 	Restart       uint64                 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`                   // restart count within the job
-	Takeover      bool                   `protobuf:"varint,6,opt,name=takeover,proto3" json:"takeover,omitempty"`                 // fence a present attempt that still has live sessions
-	ReadOnly      bool                   `protobuf:"varint,7,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"` // no attempt: to list and resolve
+	Takeover      bool                   `protobuf:"varint,6,opt,name=takeover,proto3" json:"takeover,omitempty"`                 // fence a current attempt that still has live sessions
+	ReadOnly      bool                   `protobuf:"varint,7,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"` // no attempt: only to list and resolve
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,9 +239,9 @@ type Run struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"` // inode of its directory
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"` // the present one
-	Launch        string                 `protobuf:"bytes,4,opt,name=launch,proto3" json:"launch,omitempty"`    // of the present attempt
-	Parent        *StepKey               `protobuf:"bytes,5,opt,name=parent,proto3" json:"parent,omitempty"`    // of the present attempt, once resolved
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"` // the current one
+	Launch        string                 `protobuf:"bytes,4,opt,name=launch,proto3" json:"launch,omitempty"`    // of the current attempt
+	Parent        *StepKey               `protobuf:"bytes,5,opt,name=parent,proto3" json:"parent,omitempty"`    // of the current attempt, once resolved
 	Resolved      bool                   `protobuf:"varint,6,opt,name=resolved,proto3" json:"resolved,omitempty"`
 	Committed     uint64                 `protobuf:"varint,7,opt,name=committed,proto3" json:"committed,omitempty"` // steps committed, over all attempts
 	unknownFields protoimpl.UnknownFields
@@ -330,7 +330,7 @@ func (x *Run) GetCommitted() uint64 {
 type RunReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // the caller's
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // of the caller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,7 +383,7 @@ type BeginStep struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Key               *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Rank              uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	World             uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`                                                    // number of ranks; all must say the same
+	World             uint32                 `protobuf:"varint,3,opt,name=world,proto3" json:"world,omitempty"`                                                    // number of ranks; all must give the same
 	SealTimeoutMillis uint64                 `protobuf:"varint,4,opt,name=seal_timeout_millis,json=sealTimeoutMillis,proto3" json:"seal_timeout_millis,omitempty"` // without a seal for this long in cluster time, the step is aborted
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -455,18 +455,18 @@ type Step struct {
 	Sealed      uint32                 `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	Dir         uint64                 `protobuf:"fixed64,5,opt,name=dir,proto3" json:"dir,omitempty"`               // inode of its directory, unlinked until committed
 	Missing     []uint32               `protobuf:"varint,6,rep,packed,name=missing,proto3" json:"missing,omitempty"` // ranks that have not sealed (1,000 at most)
-	Reason      string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`           // of an abort
+	Reason      string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`           // reason of an abort
 	Bytes       uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Level       uint32                 `protobuf:"varint,9,opt,name=level,proto3" json:"level,omitempty"`                                 // of a committed step
 	CommittedAt int64                  `protobuf:"varint,10,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"` // wall clock, nanoseconds
 	Path        string                 `protobuf:"bytes,11,opt,name=path,proto3" json:"path,omitempty"`                                   // of a committed step, below the run's directory
 	Degraded    uint64                 `protobuf:"varint,12,opt,name=degraded,proto3" json:"degraded,omitempty"`                          // stripes below full protection at the commit
 	Protects    uint32                 `protobuf:"varint,13,opt,name=protects,proto3" json:"protects,omitempty"`                          // least number of hosts that may be lost, at the commit
-	Job         uint64                 `protobuf:"fixed64,14,opt,name=job,proto3" json:"job,omitempty"`                                   // that checks and commits it
-	// digest is of all parts: the SHA-256 of the SHA-256s of the digests of each
-	// 1,024 consecutive ranks.
+	Job         uint64                 `protobuf:"fixed64,14,opt,name=job,proto3" json:"job,omitempty"`                                   // the job that checks and commits it
+	// digest covers all parts: the SHA-256 of the SHA-256s of the digests of each 1,024
+	// consecutive ranks.
 	Digest        []byte    `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
-	Loss          *StepLoss `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and where it begins to be lost
+	Loss          *StepLoss `protobuf:"bytes,710,opt,name=loss,proto3" json:"loss,omitempty"` // of a lost step: a file, and the start of its lost bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,7 +613,7 @@ func (x *Step) GetLoss() *StepLoss {
 	return nil
 }
 
-// StepLoss is the first place found of the bytes that a lost step has lost.
+// StepLoss is the first lost place found in a lost step.
 type StepLoss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -718,8 +718,8 @@ func (x *StepReply) GetStep() *Step {
 	return nil
 }
 
-// SealPart says that a rank's files are complete. It links them into the
-// step's directory in the same entry.
+// SealPart declares that a rank's files are complete. It links them into the step's
+// directory in the same entry.
 type SealPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -875,7 +875,7 @@ func (x *PartFile) GetSize() uint64 {
 type ListParts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	After         uint32                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // parts of ranks from this on
+	After         uint32                 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // parts of ranks from this one on
 	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1047,7 +1047,7 @@ func (x *PartsReply) GetMore() bool {
 type GetStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this
+	WaitMillis    uint64                 `protobuf:"varint,2,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer when it is committed or aborted, or after this time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1096,8 +1096,8 @@ func (x *GetStep) GetWaitMillis() uint64 {
 	return 0
 }
 
-// CommitStep is proposed by the worker that checked the step, with its job's
-// lease: one entry makes the directory visible and moves the links.
+// CommitStep is proposed by the worker that checked the step, with its job's lease:
+// one entry makes the directory visible and moves the links.
 type CommitStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1344,7 +1344,7 @@ type ListSteps struct {
 	AfterAttempt  uint32                 `protobuf:"varint,2,opt,name=after_attempt,json=afterAttempt,proto3" json:"after_attempt,omitempty"`
 	AfterStep     uint64                 `protobuf:"varint,3,opt,name=after_step,json=afterStep,proto3" json:"after_step,omitempty"`
 	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	All           bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"` // aborted and open ones too
+	All           bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"` // also aborted and open ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1466,17 +1466,17 @@ func (x *StepsReply) GetMore() bool {
 	return false
 }
 
-// ResolveStep finds a committed step. With fix, the first answer given to an
-// attempt becomes its parent, and every later one of the attempt is the same.
+// ResolveStep finds a committed step. With fix, the first answer to an attempt
+// becomes its parent, and every later answer of the attempt is the same.
 type ResolveStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           uint64                 `protobuf:"fixed64,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // whose branch; 0: the present one
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // whose branch; 0: the current one
 	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`     // at least
 	Fix           bool                   `protobuf:"varint,4,opt,name=fix,proto3" json:"fix,omitempty"`
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"` // a given step of the branch; with exact
 	Exact         bool                   `protobuf:"varint,6,opt,name=exact,proto3" json:"exact,omitempty"`
-	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"` // a step of the branch: only those before it count; not with fix or exact
+	Before        *StepKey               `protobuf:"bytes,680,opt,name=before,proto3" json:"before,omitempty"` // a step of the branch: only earlier ones count; not with fix or exact
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1560,12 +1560,12 @@ func (x *ResolveStep) GetBefore() *StepKey {
 	return nil
 }
 
-// RemoveStep takes a committed checkpoint away, whole. It is refused as Busy while
-// a session holds a read lease on it.
+// RemoveStep removes a whole committed checkpoint. It is refused as Busy while a
+// session holds a read lease on it.
 type RemoveStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // the run's last good checkpoint too
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also the run's last good checkpoint
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1614,8 +1614,8 @@ func (x *RemoveStep) GetForce() bool {
 	return false
 }
 
-// LeaseStep keeps a committed checkpoint from being removed while the session
-// reads it: until ReleaseStep, as often as it was leased, or the session's end.
+// LeaseStep prevents the removal of a committed checkpoint while the session reads
+// it: until as many ReleaseSteps, or the session's end.
 type LeaseStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1660,7 +1660,7 @@ func (x *LeaseStep) GetKey() *StepKey {
 	return nil
 }
 
-// ReleaseStep ends one lease of the session. One that it does not have is fine.
+// ReleaseStep ends one lease of the session. A missing lease is no error.
 type ReleaseStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`

@@ -26,8 +26,8 @@ type CapabilityRight int32
 const (
 	CapabilityRight_CAPABILITY_RIGHT_UNSPECIFIED CapabilityRight = 0
 	CapabilityRight_CAPABILITY_RIGHT_READ        CapabilityRight = 1 // chunks of stripes, bytes of objects
-	CapabilityRight_CAPABILITY_RIGHT_WRITE       CapabilityRight = 2 // the first version of chunks of stripes, never another; and to read them
-	CapabilityRight_CAPABILITY_RIGHT_REPAIR      CapabilityRight = 3 // the chunks of intents, in the place of what is there, from the reserve; and to read the stripes of these
+	CapabilityRight_CAPABILITY_RIGHT_WRITE       CapabilityRight = 2 // the first version of chunks of stripes, never another; and reads of them
+	CapabilityRight_CAPABILITY_RIGHT_REPAIR      CapabilityRight = 3 // the chunks of intents, in place of existing ones, from the reserve; and reads of their stripes
 )
 
 // Enum value maps for CapabilityRight.
@@ -73,7 +73,7 @@ func (CapabilityRight) EnumDescriptor() ([]byte, []int) {
 	return file_chunk_proto_rawDescGZIP(), []int{0}
 }
 
-// Capability permits its holder to touch some chunks. The metadata service signs it
+// Capability permits its holder to access some chunks. The metadata service signs it
 // with the key that signs session tokens; chunkservers verify it without a request.
 type Capability struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -133,13 +133,13 @@ type CapabilityClaims struct {
 	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`          // id of the signing key
 	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`  // wall clock, seconds since the epoch
-	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // the holder's: its session token must be of this session
-	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it shows no session token
+	Session       uint64                 `protobuf:"fixed64,5,opt,name=session,proto3" json:"session,omitempty"` // of the holder: its session token must be of this session
+	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`         // the holder's node id, for a server: it presents no session token
 	Right         CapabilityRight        `protobuf:"varint,7,opt,name=right,proto3,enum=moraine.wire.CapabilityRight" json:"right,omitempty"`
 	Stripes       []*StripeRange         `protobuf:"bytes,8,rep,name=stripes,proto3" json:"stripes,omitempty"`  // READ, WRITE: in order, none touching another, none empty; of any device
 	Intents       []*Intent              `protobuf:"bytes,9,rep,name=intents,proto3" json:"intents,omitempty"`  // REPAIR
 	Objects       []*ObjectRange         `protobuf:"bytes,10,rep,name=objects,proto3" json:"objects,omitempty"` // READ: by object and offset, none touching another, none empty
-	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`   // READ: the file whose content it is
+	Inode         uint64                 `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`   // READ: the file with this content
 	Parts         []*ChunkPart           `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`     // READ: by stripe, index and offset, none touching another, none empty
 	Chunks        uint32                 `protobuf:"varint,12,opt,name=chunks,proto3" json:"chunks,omitempty"`  // WRITE: of a stripe by its scheme: only chunks with smaller indexes are put
 	Length        uint32                 `protobuf:"varint,14,opt,name=length,proto3" json:"length,omitempty"`  // WRITE: the most bytes of a chunk
@@ -465,9 +465,9 @@ func (x *StripeRange) GetCount() uint64 {
 	return 0
 }
 
-// PutChunk stores one immutable chunk; its bytes are the payload. Putting the
-// same chunk and bytes again succeeds. The reply comes when the chunk is at the
-// level asked for.
+// PutChunk stores one immutable chunk; its bytes are the payload. Putting the same
+// chunk and bytes again succeeds. The reply comes when the chunk is at the requested
+// level.
 type PutChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
@@ -480,7 +480,7 @@ type PutChunk struct {
 	Session       uint64                 `protobuf:"fixed64,8,opt,name=session,proto3" json:"session,omitempty"` // whose grant covers it
 	Cipher        uint32                 `protobuf:"varint,9,opt,name=cipher,proto3" json:"cipher,omitempty"`
 	KeyId         uint32                 `protobuf:"varint,10,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: taken even when the device is nearly full
+	Repair        bool                   `protobuf:"varint,11,opt,name=repair,proto3" json:"repair,omitempty"`                              // put under an intent: accepted even when the device is nearly full
 	LowPriority   bool                   `protobuf:"varint,12,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // of a mover: its repairs go first
 	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                             // of a mover: the stripe has no redundancy left, and its repair waits for no share
 	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                      // a Capability to write the stripe, or to repair this chunk
@@ -619,7 +619,7 @@ func (x *PutChunk) GetCapability() []byte {
 type PutChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Level         uint32                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // reached
+	Level         uint32                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // level reached
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch of the device
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -687,7 +687,7 @@ type GetChunk struct {
 	Tenant        uint32                 `protobuf:"varint,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Offset        uint64                 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
-	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"`                              // what is in memory is summed first: for who got other bytes than payload_crc says
+	Verify        bool                   `protobuf:"varint,8,opt,name=verify,proto3" json:"verify,omitempty"`                              // verify bytes in memory first: for a caller that received bytes other than payload_crc covers
 	LowPriority   bool                   `protobuf:"varint,9,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"` // as of PutChunk
 	Urgent        bool                   `protobuf:"varint,720,opt,name=urgent,proto3" json:"urgent,omitempty"`                            // as of PutChunk
 	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                     // a Capability that covers the stripe; servers and sessions of the root need none
@@ -798,9 +798,9 @@ func (x *GetChunk) GetCapability() []byte {
 type GetChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`                          // of the chunk held
+	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`                          // of the stored chunk
 	Crc           uint32                 `protobuf:"fixed32,3,opt,name=crc,proto3" json:"crc,omitempty"`                                 // of the whole chunk, by its header
-	PayloadCrc    uint32                 `protobuf:"fixed32,4,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the stored block sums where aligned
+	PayloadCrc    uint32                 `protobuf:"fixed32,4,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the stored block checksums where aligned
 	ChunkLength   uint64                 `protobuf:"varint,5,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,7 +961,7 @@ func (x *SyncDevicesReply) GetError() *Error {
 }
 
 // StatDevices describes the devices of a chunkserver, for inspection. An
-// administrator may have it list chunks of one of them, too.
+// administrator may also list the chunks of one of them.
 type StatDevices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	List          *ListChunks            `protobuf:"bytes,470,opt,name=list,proto3" json:"list,omitempty"`
@@ -1006,13 +1006,13 @@ func (x *StatDevices) GetList() *ListChunks {
 	return nil
 }
 
-// ListChunks lists the chunks of a device in order of stripe and index, by its index:
-// none is read. A page ends at the end of a stripe.
+// ListChunks lists the chunks of a device in order of stripe and index, from its
+// index: it reads no chunk. A page ends at the end of a stripe.
 type ListChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	From          uint64                 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`  // the first stripe
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // about how many; at most 4,096, which 0 asks for too
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // about how many; at most 4,096, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1071,7 +1071,7 @@ func (x *ListChunks) GetLimit() uint32 {
 type ListedChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*ChunkReport         `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	To            uint64                 `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"` // the first stripe of the next page; 0: there is none
+	To            uint64                 `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"` // the first stripe of the next page; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1124,9 +1124,9 @@ type StatDevicesReply struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Error            *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest of the metadata that the server has heard of; 0: none
+	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest incarnation of the metadata that the server has seen; 0: none
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // where a list was asked for; unset also from an earlier release
+	Listed           *ListedChunks          `protobuf:"bytes,470,opt,name=listed,proto3" json:"listed,omitempty"` // if a list was requested; also unset from an earlier release
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1196,18 +1196,18 @@ func (x *StatDevicesReply) GetListed() *ListedChunks {
 	return nil
 }
 
-// GetPiece reads bytes of an object through the chunkserver's bucket; the
-// reply's payload holds them. The server fetches the whole piece that they lie
-// in, once for all who ask, holds it against its recorded sum, and has the file
-// staged behind. A range lies within one piece.
+// GetPiece reads bytes of an object through the chunkserver's bucket; the reply's
+// payload holds them. The server fetches their whole piece, once for all concurrent
+// callers, verifies it against its recorded checksum, and requests staging of the
+// file. A range lies within one piece.
 type GetPiece struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
-	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // the file that is read: it is staged
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // the file being read: it is staged
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"` // in the object
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Verify        bool                   `protobuf:"varint,721,opt,name=verify,proto3" json:"verify,omitempty"`        // what is in memory is summed first, and read again where it is wrong: for who got other bytes than payload_crc says
+	Verify        bool                   `protobuf:"varint,721,opt,name=verify,proto3" json:"verify,omitempty"`        // verify bytes in memory first, and fetch them again if they are wrong: for a caller that received bytes other than payload_crc covers
 	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // as of GetChunk, over the object and the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1295,7 +1295,7 @@ func (x *GetPiece) GetCapability() []byte {
 type GetPieceReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the block sums that were made as the piece arrived
+	PayloadCrc    uint32                 `protobuf:"fixed32,2,opt,name=payload_crc,json=payloadCrc,proto3" json:"payload_crc,omitempty"` // CRC32C of the payload, from the block checksums made when the piece arrived
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

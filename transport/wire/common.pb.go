@@ -77,9 +77,9 @@ type DeviceState int32
 
 const (
 	DeviceState_DEVICE_STATE_UNSPECIFIED DeviceState = 0
-	DeviceState_DEVICE_STATE_IN          DeviceState = 1 // takes and serves chunks
-	DeviceState_DEVICE_STATE_OUT         DeviceState = 2 // declared lost for now: being rebuilt elsewhere; what it still holds counts when it returns
-	DeviceState_DEVICE_STATE_DRAINING    DeviceState = 3 // serves, takes nothing new, is being emptied
+	DeviceState_DEVICE_STATE_IN          DeviceState = 1 // accepts and serves chunks
+	DeviceState_DEVICE_STATE_OUT         DeviceState = 2 // declared lost for now: being rebuilt elsewhere; chunks it still holds count when it returns
+	DeviceState_DEVICE_STATE_DRAINING    DeviceState = 3 // serves, accepts nothing new, is being emptied
 	DeviceState_DEVICE_STATE_RETIRED     DeviceState = 4 // gone for good
 )
 
@@ -135,7 +135,7 @@ type Error struct {
 	Op    string                 `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
 	Ref   string                 `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
 	Text  string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// leader is where a NotLeader error points: addresses of the leader, if known.
+	// leader has the addresses of the leader for a NotLeader error, if known.
 	Leader        []string `protobuf:"bytes,5,rep,name=leader,proto3" json:"leader,omitempty"`
 	LeaderId      string   `protobuf:"bytes,6,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // its node id
 	unknownFields protoimpl.UnknownFields
@@ -266,7 +266,7 @@ func (x *Scheme) GetM() uint32 {
 	return 0
 }
 
-// ChunkState is where one chunk of a stripe is, and what it must hold.
+// ChunkState is the place of one chunk of a stripe, and its expected contents.
 type ChunkState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -341,7 +341,7 @@ type Stripe struct {
 	Scheme        *Scheme                `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`
 	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // layout version
 	Tenant        uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"` // file bytes held
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"` // file bytes in it
 	LiveBytes     uint64                 `protobuf:"varint,6,opt,name=live_bytes,json=liveBytes,proto3" json:"live_bytes,omitempty"`
 	RefCount      uint32                 `protobuf:"varint,7,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"`
 	Cipher        uint32                 `protobuf:"varint,8,opt,name=cipher,proto3" json:"cipher,omitempty"`
@@ -550,16 +550,16 @@ type Attr struct {
 	Ctime      int64                  `protobuf:"varint,11,opt,name=ctime,proto3" json:"ctime,omitempty"`
 	Parent     uint64                 `protobuf:"fixed64,12,opt,name=parent,proto3" json:"parent,omitempty"` // 0 for an unlinked file and the root
 	Tenant     uint32                 `protobuf:"varint,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Level      uint32                 `protobuf:"varint,14,opt,name=level,proto3" json:"level,omitempty"`       // moraine.Level reached by the present generation
+	Level      uint32                 `protobuf:"varint,14,opt,name=level,proto3" json:"level,omitempty"`       // moraine.Level reached by the current generation
 	Target     string                 `protobuf:"bytes,15,opt,name=target,proto3" json:"target,omitempty"`      // of a symbolic link
 	Stored     uint64                 `protobuf:"varint,16,opt,name=stored,proto3" json:"stored,omitempty"`     // bytes in extents (holes not counted)
-	Degraded   uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the present content that are below full protection, as of the last commit
-	Clean      bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the present generation
-	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is in an object only
-	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the present generation where clean
+	Degraded   uint64                 `protobuf:"varint,17,opt,name=degraded,proto3" json:"degraded,omitempty"` // stripes of the current content below full protection, as of the last commit
+	Clean      bool                   `protobuf:"varint,18,opt,name=clean,proto3" json:"clean,omitempty"`       // an object holds the whole of the current generation
+	Evicted    bool                   `protobuf:"varint,19,opt,name=evicted,proto3" json:"evicted,omitempty"`   // some of the content is only in an object
+	Object     uint64                 `protobuf:"fixed64,20,opt,name=object,proto3" json:"object,omitempty"`    // the newest object made of the file, if any: of the current generation where clean
 	Sealed     bool                   `protobuf:"varint,680,opt,name=sealed,proto3" json:"sealed,omitempty"`    // it belongs to a checkpoint, and cannot be changed
 	// Only in answers to reads that may be cached.
-	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: it is leased by itself
+	ManyLinks     bool `protobuf:"varint,200,opt,name=many_links,json=manyLinks,proto3" json:"many_links,omitempty"` // it has, or had, two names: its own cache lease covers it
 	Xattrs        bool `protobuf:"varint,201,opt,name=xattrs,proto3" json:"xattrs,omitempty"`                        // it has extended attributes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -760,7 +760,7 @@ func (x *Attr) GetXattrs() bool {
 type Device struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Id       uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`    // 0 until registered
-	Uuid     []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes, written on the device when it was formatted
+	Uuid     []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes, written to the device when it was formatted
 	Host     string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // node id of its chunkserver
 	State    DeviceState            `protobuf:"varint,4,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Capacity uint64                 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"` // bytes
@@ -768,19 +768,20 @@ type Device struct {
 	Epoch    uint64                 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch
 	Alive    bool                   `protobuf:"varint,8,opt,name=alive,proto3" json:"alive,omitempty"`       // its host's heartbeats arrive (leader's memory, not state)
 	Chunks   uint64                 `protobuf:"varint,9,opt,name=chunks,proto3" json:"chunks,omitempty"`     // chunks held, as last reported
-	Reason   string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // of its state, where one was given
-	// What follows is the leader's memory of what the device's server says, not state.
-	Health        *DiskHealth `protobuf:"bytes,450,opt,name=health,proto3" json:"health,omitempty"` // where the disk tells
+	Reason   string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // reason of its state, if one was given
+	// The fields below are reports of the device's server in the leader's memory, not
+	// state.
+	Health        *DiskHealth `protobuf:"bytes,450,opt,name=health,proto3" json:"health,omitempty"` // if the disk reports it
 	Scrub         *Scrub      `protobuf:"bytes,451,opt,name=scrub,proto3" json:"scrub,omitempty"`
-	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of a durable put of late; 0: too few
+	PutMicros     uint64      `protobuf:"varint,452,opt,name=put_micros,json=putMicros,proto3" json:"put_micros,omitempty"`             // median time of recent durable puts; 0: too few
 	CorruptChunks uint64      `protobuf:"varint,453,opt,name=corrupt_chunks,json=corruptChunks,proto3" json:"corrupt_chunks,omitempty"` // found by reads and scrubs since its server started
-	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: what it answers is not to be believed, its server's next start does not change that
-	// Median times of reads of its medium of late, of up to 96 KiB, 768 KiB, 6 MiB, and more;
-	// 0: too few.
+	Distrusted    bool        `protobuf:"varint,454,opt,name=distrusted,proto3" json:"distrusted,omitempty"`                            // with state OUT: its answers are not trusted, and a restart of its server does not change that
+	// Median times of recent reads of its medium, of up to 96 KiB, 768 KiB, 6 MiB, and
+	// more; 0: too few.
 	ReadMicros    []uint64 `protobuf:"varint,456,rep,packed,name=read_micros,json=readMicros,proto3" json:"read_micros,omitempty"`
-	Measured      bool     `protobuf:"varint,700,opt,name=measured,proto3" json:"measured,omitempty"` // capacity, used and chunks are what its server said; else used is a guess
+	Measured      bool     `protobuf:"varint,700,opt,name=measured,proto3" json:"measured,omitempty"` // capacity, used and chunks are its server's report; otherwise used is an estimate
 	Reported      bool     `protobuf:"varint,701,opt,name=reported,proto3" json:"reported,omitempty"` // a whole report of its chunks was judged since it booted, in this incarnation
-	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`   // of one that is draining or out, in ClusterReply: chunks that stripes have on it, 4,096 at most
+	Claimed       uint64   `protobuf:"varint,455,opt,name=claimed,proto3" json:"claimed,omitempty"`   // for a draining or out device, in ClusterReply: chunks that stripes have on it, 4,096 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -948,17 +949,17 @@ func (x *Device) GetClaimed() uint64 {
 	return 0
 }
 
-// DiskHealth is what an NVMe disk reports of itself (SMART).
+// DiskHealth is an NVMe disk's report of its own health (SMART).
 type DiskHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Failing       bool                   `protobuf:"varint,2,opt,name=failing,proto3" json:"failing,omitempty"`                               // the disk says that it fails, or soon will
-	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent,proto3" json:"worn_percent,omitempty"`    // of its life, by the maker's estimate; may pass 100
-	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // of the spare blocks that are left
+	Failing       bool                   `protobuf:"varint,2,opt,name=failing,proto3" json:"failing,omitempty"`                               // the disk reports that it fails, or soon will
+	WornPercent   uint32                 `protobuf:"varint,3,opt,name=worn_percent,json=wornPercent,proto3" json:"worn_percent,omitempty"`    // part of its life used, by the maker's estimate; may pass 100
+	SparePercent  uint32                 `protobuf:"varint,4,opt,name=spare_percent,json=sparePercent,proto3" json:"spare_percent,omitempty"` // spare blocks left
 	Celsius       int32                  `protobuf:"varint,5,opt,name=celsius,proto3" json:"celsius,omitempty"`                               // 0: not reported
 	MediaErrors   uint64                 `protobuf:"varint,6,opt,name=media_errors,json=mediaErrors,proto3" json:"media_errors,omitempty"`
 	PowerOnHours  uint64                 `protobuf:"varint,7,opt,name=power_on_hours,json=powerOnHours,proto3" json:"power_on_hours,omitempty"`
-	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"` // why it is failing, or what else is wrong with it, in words
+	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"` // why it is failing, or what else is wrong, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,18 +1050,18 @@ func (x *DiskHealth) GetText() string {
 	return ""
 }
 
-// Scrub is how far a device is with reading all that it holds.
+// Scrub is the progress of a device's scrub.
 type Scrub struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	LastDone       int64                  `protobuf:"varint,1,opt,name=last_done,json=lastDone,proto3" json:"last_done,omitempty"` // wall clock, seconds since the epoch; 0: never
 	LastBytes      uint64                 `protobuf:"varint,2,opt,name=last_bytes,json=lastBytes,proto3" json:"last_bytes,omitempty"`
-	LastBad        uint64                 `protobuf:"varint,3,opt,name=last_bad,json=lastBad,proto3" json:"last_bad,omitempty"` // chunks that the last whole pass found bad
+	LastBad        uint64                 `protobuf:"varint,3,opt,name=last_bad,json=lastBad,proto3" json:"last_bad,omitempty"` // bad chunks that the last whole pass found
 	Running        bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	Started        int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"` // of the pass under way
-	Chunks         uint64                 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`   // that it has read
+	Started        int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"` // of the running pass
+	Chunks         uint64                 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`   // chunks that it has read
 	Bytes          uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Bad            uint64                 `protobuf:"varint,8,opt,name=bad,proto3" json:"bad,omitempty"`
-	BytesPerSecond uint64                 `protobuf:"varint,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // the bound
+	BytesPerSecond uint64                 `protobuf:"varint,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // the rate limit
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1166,14 +1167,14 @@ type Host struct {
 	Alive             bool                   `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	Devices           []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
 	AdminAddress      string                 `protobuf:"bytes,6,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`                // metrics and health
-	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                                // that its mover serves, as s3://BUCKET/PREFIX; empty: none
+	Bucket            string                 `protobuf:"bytes,7,opt,name=bucket,proto3" json:"bucket,omitempty"`                                                // bucket of its mover, as s3://BUCKET/PREFIX; empty: none
 	MaintenanceUntil  uint64                 `protobuf:"varint,450,opt,name=maintenance_until,json=maintenanceUntil,proto3" json:"maintenance_until,omitempty"` // cluster time: until then its silence is planned; 0: none was announced
 	MaintenanceReason string                 `protobuf:"bytes,451,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
-	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked,proto3" json:"cert_revoked,omitempty"` // it is silent, and a certificate of it was revoked
-	Endpoint          *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                           // what peers found when they tried its addresses
-	// The answering leader has heard of this boot of the host, in this incarnation, and in the
-	// answer to a fresh GetCluster since that came. Where it is false and alive is true, whether
-	// the host is up is not known.
+	CertRevoked       bool                   `protobuf:"varint,620,opt,name=cert_revoked,json=certRevoked,proto3" json:"cert_revoked,omitempty"` // it is silent, and one of its certificates was revoked
+	Endpoint          *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                           // results of its peers' probes of its addresses
+	// The answering leader has received a heartbeat of this boot of the host, in this
+	// incarnation and, in the answer to a fresh GetCluster, since that arrived. If it
+	// is false and alive is true, it is unknown whether the host is up.
 	Heard         bool `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1293,16 +1294,17 @@ func (x *Host) GetHeard() bool {
 	return false
 }
 
-// EndpointHealth is what chunkservers found that tried each address of a server, with a
-// new, authenticated connection, since it started and the answering leader began.
+// EndpointHealth is the results of chunkservers that probed each address of a server,
+// with a new, authenticated connection, since it started and the answering leader
+// began.
 type EndpointHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tried         uint32                 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`             // chunkservers that have tried
+	Tried         uint32                 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`             // chunkservers that have probed it
 	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`           // of them, those that got no connection
 	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`              // of one of these
-	Known         bool                   `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`             // enough have tried
+	Known         bool                   `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`             // enough have probed it
 	Unreachable   bool                   `protobuf:"varint,5,opt,name=unreachable,proto3" json:"unreachable,omitempty"` // so many have failed that the fault is the server's: nothing new is placed on it
-	Deaf          bool                   `protobuf:"varint,6,opt,name=deaf,proto3" json:"deaf,omitempty"`               // of a host: it reached no server that it tried, so that its word counts for nothing
+	Deaf          bool                   `protobuf:"varint,6,opt,name=deaf,proto3" json:"deaf,omitempty"`               // of a host: it reached no server that it probed, so its results do not count
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1382,7 +1384,7 @@ func (x *EndpointHealth) GetDeaf() bool {
 // Topology is every host and device, as the leader sees them.
 type Topology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // raised by every change, of liveness too
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // grows at every change, including liveness
 	Hosts         []*Host                `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1432,7 +1434,7 @@ func (x *Topology) GetHosts() []*Host {
 	return nil
 }
 
-// Placement is where one stripe is to be put.
+// Placement is the devices of one stripe.
 type Placement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`

@@ -24,18 +24,18 @@ const (
 // Hello opens a connection: the caller sends it, the server answers it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"` // frame versions spoken
+	MinVersion    uint32                 `protobuf:"varint,1,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"` // supported frame versions
 	MaxVersion    uint32                 `protobuf:"varint,2,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"`
 	Features      uint64                 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"`       // bit set
-	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`          // 16 bytes; empty where the caller does not know it yet
+	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`          // 16 bytes; empty if the caller does not know it yet
 	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`                // node id claimed; must be the certificate's
 	Class         uint32                 `protobuf:"varint,6,opt,name=class,proto3" json:"class,omitempty"`             // transport.Class of the connection
 	Token         []byte                 `protobuf:"bytes,7,opt,name=token,proto3" json:"token,omitempty"`              // SessionToken, on a data connection
-	KeyId         []byte                 `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // mode crc: names the key that the TLS handshake yielded
+	KeyId         []byte                 `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // mode crc: names the key from the TLS handshake
 	Nonce         []byte                 `protobuf:"bytes,9,opt,name=nonce,proto3" json:"nonce,omitempty"`              // mode crc: the caller's nonce, 16 bytes
 	Release       string                 `protobuf:"bytes,10,opt,name=release,proto3" json:"release,omitempty"`         // for people
-	Role          string                 `protobuf:"bytes,11,opt,name=role,proto3" json:"role,omitempty"`               // claimed; must be the certificate's. What follows counts only in mode insecure
-	Scope         string                 `protobuf:"bytes,12,opt,name=scope,proto3" json:"scope,omitempty"`             // directory the caller confines itself to
+	Role          string                 `protobuf:"bytes,11,opt,name=role,proto3" json:"role,omitempty"`               // claimed; must be the certificate's. The fields below count only in mode insecure
+	Scope         string                 `protobuf:"bytes,12,opt,name=scope,proto3" json:"scope,omitempty"`             // directory to which the caller confines itself
 	ReadOnly      bool                   `protobuf:"varint,13,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	Squash        bool                   `protobuf:"varint,14,opt,name=squash,proto3" json:"squash,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -174,14 +174,14 @@ type HelloReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`   // chosen
-	Features      uint64                 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"` // those both have
+	Features      uint64                 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"` // those that both have
 	Cluster       []byte                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Nonce         []byte                 `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"` // mode crc: the server's nonce
 	Proof         []byte                 `protobuf:"bytes,8,opt,name=proof,proto3" json:"proof,omitempty"` // mode crc: HMAC-SHA256(key, "moraine server" | SHA-256(bytes of the Hello) | nonce)
 	Release       string                 `protobuf:"bytes,9,opt,name=release,proto3" json:"release,omitempty"`
-	MaxInFlight   uint32                 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"` // requests the server takes on this connection at once
+	MaxInFlight   uint32                 `protobuf:"varint,10,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"` // concurrent requests that the server accepts on this connection
 	KeyId         []byte                 `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`                      // on a TLS connection in mode crc: the id of its exported key
 	Role          string                 `protobuf:"bytes,12,opt,name=role,proto3" json:"role,omitempty"`                                     // counts only in mode insecure
 	unknownFields protoimpl.UnknownFields
@@ -392,7 +392,7 @@ func (x *RefreshToken) GetToken() []byte {
 	return nil
 }
 
-// SessionToken is signed by metadata and shown to chunkservers.
+// SessionToken is signed by metadata and presented to chunkservers.
 type SessionToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claims        []byte                 `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`       // a TokenClaims
@@ -455,8 +455,8 @@ type TokenClaims struct {
 	Expires       int64                  `protobuf:"varint,6,opt,name=expires,proto3" json:"expires,omitempty"` // wall clock, seconds since the epoch
 	Key           uint64                 `protobuf:"varint,7,opt,name=key,proto3" json:"key,omitempty"`         // id of the signing key
 	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`             // the certificate's node id: a token is no use to another
-	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // of the certificate that opened the session, 16 bytes: a token is no use under another
+	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`             // the certificate's node id: nobody else can use the token
+	Principal     []byte                 `protobuf:"bytes,620,opt,name=principal,proto3" json:"principal,omitempty"` // of the certificate that opened the session, 16 bytes: the token is void under another
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

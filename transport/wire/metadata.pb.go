@@ -24,12 +24,12 @@ const (
 type RebalanceState int32
 
 const (
-	RebalanceState_REBALANCE_STATE_UNSPECIFIED RebalanceState = 0 // not judged yet, or the feature level does not have it
+	RebalanceState_REBALANCE_STATE_UNSPECIFIED RebalanceState = 0 // not judged yet, or not supported at this feature level
 	RebalanceState_REBALANCE_STATE_EVEN        RebalanceState = 1 // every device is within the band
 	RebalanceState_REBALANCE_STATE_MOVING      RebalanceState = 2
 	RebalanceState_REBALANCE_STATE_PAUSED      RebalanceState = 3
 	RebalanceState_REBALANCE_STATE_WAITING     RebalanceState = 4 // for repairs, which go first
-	RebalanceState_REBALANCE_STATE_STUCK       RebalanceState = 5 // no chunk can go to an emptier device without being less safe there
+	RebalanceState_REBALANCE_STATE_STUCK       RebalanceState = 5 // no chunk can move to an emptier device without losing protection
 )
 
 // Enum value maps for RebalanceState.
@@ -144,9 +144,9 @@ type CommitMode int32
 
 const (
 	CommitMode_COMMIT_MODE_UNSPECIFIED CommitMode = 0
-	CommitMode_COMMIT_MODE_OVERLAY     CommitMode = 1 // extents over the present content
+	CommitMode_COMMIT_MODE_OVERLAY     CommitMode = 1 // extents over the current content
 	CommitMode_COMMIT_MODE_REPLACE     CommitMode = 2 // the content becomes exactly these extents
-	CommitMode_COMMIT_MODE_APPEND      CommitMode = 3 // extent offsets count from the present size
+	CommitMode_COMMIT_MODE_APPEND      CommitMode = 3 // extent offsets count from the current size
 )
 
 // Enum value maps for CommitMode.
@@ -197,7 +197,7 @@ type ChunkFault int32
 const (
 	ChunkFault_CHUNK_FAULT_UNSPECIFIED ChunkFault = 0
 	ChunkFault_CHUNK_FAULT_MISSING     ChunkFault = 1 // a record says that the device has it
-	ChunkFault_CHUNK_FAULT_DAMAGED     ChunkFault = 2 // a record claims it, and says that it has another sum or length
+	ChunkFault_CHUNK_FAULT_DAMAGED     ChunkFault = 2 // a record claims it with another checksum or length
 	ChunkFault_CHUNK_FAULT_UNEXPLAINED ChunkFault = 3 // nothing explains it: it is kept
 )
 
@@ -255,14 +255,14 @@ const (
 	JobKind_JOB_KIND_DROP_TABLES   JobKind = 5   // (the leader)
 	JobKind_JOB_KIND_FLUSH         JobKind = 6   // a file to the bucket (movers that have one)
 	JobKind_JOB_KIND_STAGE         JobKind = 7   // an evicted file back to stripes (movers that have a bucket)
-	JobKind_JOB_KIND_EVICT         JobKind = 8   // ask the store, then drop the stripes of a clean file (movers that have a bucket)
-	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9   // delete what nothing refers to (movers that have a bucket)
+	JobKind_JOB_KIND_EVICT         JobKind = 8   // check the store, then drop the stripes of a clean file (movers that have a bucket)
+	JobKind_JOB_KIND_DELETE_OBJECT JobKind = 9   // delete an object without references (movers that have a bucket)
 	JobKind_JOB_KIND_MOVE_TREE     JobKind = 10  // queue a move of every file below a directory (the leader)
-	JobKind_JOB_KIND_CLONE_TREE    JobKind = 221 // clone all that is below a directory (the leader)
-	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // count what is below each directory anew (the leader)
+	JobKind_JOB_KIND_CLONE_TREE    JobKind = 221 // clone everything below a directory (the leader)
+	JobKind_JOB_KIND_RECOUNT       JobKind = 220 // recount everything below each directory (the leader)
 	JobKind_JOB_KIND_CONCAT        JobKind = 222 // make one file of ranges of many (the leader)
-	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of sound stripes to emptier devices (movers)
-	JobKind_JOB_KIND_REWRITE       JobKind = 231 // put what a file still names of stripes that are mostly dead into new ones (movers)
+	JobKind_JOB_KIND_REBALANCE     JobKind = 230 // move chunks of whole stripes to emptier devices (movers)
+	JobKind_JOB_KIND_REWRITE       JobKind = 231 // rewrite the live bytes of mostly dead stripes into new ones (movers)
 )
 
 // Enum value maps for JobKind.
@@ -445,14 +445,14 @@ func (WatchKind) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{6}
 }
 
-// MemberStage is how far a server has come towards taking part.
+// MemberStage is how far a server's admission has come.
 type MemberStage int32
 
 const (
-	MemberStage_MEMBER_STAGE_UNKNOWN  MemberStage = 0 // an earlier release does not say
-	MemberStage_MEMBER_STAGE_NEW      MemberStage = 1 // its --data is known to nobody
-	MemberStage_MEMBER_STAGE_ADMITTED MemberStage = 2 // it may take part, and waits until all others of a first start may
-	MemberStage_MEMBER_STAGE_ENTERED  MemberStage = 3 // it takes part
+	MemberStage_MEMBER_STAGE_UNKNOWN  MemberStage = 0 // an earlier release does not report it
+	MemberStage_MEMBER_STAGE_NEW      MemberStage = 1 // its --data is unknown to all
+	MemberStage_MEMBER_STAGE_ADMITTED MemberStage = 2 // it may participate, and waits until all others of a first start may
+	MemberStage_MEMBER_STAGE_ENTERED  MemberStage = 3 // it participates
 )
 
 // Enum value maps for MemberStage.
@@ -498,21 +498,21 @@ func (MemberStage) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{7}
 }
 
-// MetaRequest is any request to the metadata service. A mutation carries
-// (session, number); repeating it gets the first answer.
+// MetaRequest is any request to the metadata service. A mutation carries (session,
+// number); repeating it gets the first answer.
 type MetaRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Session    uint64                 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
 	Number     uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                           // counts up from 1 in a session; 0 on a read
 	AckedBelow uint64                 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"` // the caller has the answers of all numbers below this
-	// Numbers from acked_below on whose answers nobody waits for any more, and that may
-	// not have arrived: a copy of them that arrives after this request changes nothing.
+	// Numbers from acked_below on whose answers no caller waits for, and that may not
+	// have arrived: a copy of them that arrives after this request changes nothing.
 	GivenUp      []uint64 `protobuf:"varint,6,rep,packed,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
 	Partition    uint32   `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
 	RoutingEpoch uint64   `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	// The standing (Leases.epoch) of the session's cache: on a read, leases are wanted
-	// under it; on a mutation, the session answers nothing from its cache that has to
-	// do with the inodes that the request names until it is answered. 0: no cache.
+	// The standing (Leases.epoch) of the session's cache. On a read, cache leases are
+	// requested under it. On a mutation, the session answers nothing about the named
+	// inodes from its cache until the answer. 0: no cache.
 	LeaseEpoch uint64 `protobuf:"varint,200,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	// Types that are valid to be assigned to Op:
 	//
@@ -1960,7 +1960,7 @@ type MetaRequest_ListQuarantine struct {
 }
 
 type MetaRequest_SettleChunks struct {
-	// What is in memory alone.
+	// Chunks that are only in memory.
 	SettleChunks *SettleChunks `protobuf:"bytes,460,opt,name=settle_chunks,json=settleChunks,proto3,oneof"`
 }
 
@@ -1973,7 +1973,7 @@ type MetaRequest_ListLost struct {
 }
 
 type MetaRequest_SetRebalance struct {
-	// How full devices are, against each other.
+	// How full devices are, compared with each other.
 	SetRebalance *SetRebalance `protobuf:"bytes,470,opt,name=set_rebalance,json=setRebalance,proto3,oneof"`
 }
 
@@ -2008,7 +2008,7 @@ type MetaRequest_Batch struct {
 }
 
 type MetaRequest_RevokeCert struct {
-	// Certificates that are not taken any more.
+	// Certificates that are no longer accepted.
 	RevokeCert *RevokeCert `protobuf:"bytes,620,opt,name=revoke_cert,json=revokeCert,proto3,oneof"`
 }
 
@@ -2017,7 +2017,7 @@ type MetaRequest_ListRevoked struct {
 }
 
 type MetaRequest_ReportObjects struct {
-	// Objects that are not in their bucket as they were recorded.
+	// Objects that are not in their bucket as recorded.
 	ReportObjects *ReportObjects `protobuf:"bytes,132,opt,name=report_objects,json=reportObjects,proto3,oneof"`
 }
 
@@ -2232,7 +2232,7 @@ func (*MetaRequest_ListBadObjects) isMetaRequest_Op() {}
 type MetaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	Lease *LeaseGrant            `protobuf:"bytes,203,opt,name=lease,proto3" json:"lease,omitempty"` // where the request has a lease_epoch
+	Lease *LeaseGrant            `protobuf:"bytes,203,opt,name=lease,proto3" json:"lease,omitempty"` // if the request has a lease_epoch
 	// Types that are valid to be assigned to Result:
 	//
 	//	*MetaResponse_Session
@@ -2912,7 +2912,7 @@ type MetaResponse_Quarantine struct {
 }
 
 type MetaResponse_Done struct {
-	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation with nothing to say
+	Done *Done `protobuf:"bytes,200,opt,name=done,proto3,oneof"` // a mutation without a result
 }
 
 type MetaResponse_Leases struct {
@@ -3099,13 +3099,14 @@ func (*Done) Descriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{2}
 }
 
-// Revocation is a certificate that is not taken any more. It is named by its key or its
-// serial number; where it has neither, all of a node that were issued until a time are.
+// Revocation is a certificate that is no longer accepted. It is named by its key or
+// its serial number. Without either, it covers all of a node that were issued until a
+// time.
 type Revocation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`                                     // SHA-256 of the SubjectPublicKeyInfo, 32 bytes
 	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                               // hexadecimal
-	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                   // beside a key or a serial number: whose it is, for people
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                   // with a key or a serial number: its holder, for people
 	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`                                   // empty: any
 	IssuedUntil   int64                  `protobuf:"varint,5,opt,name=issued_until,json=issuedUntil,proto3" json:"issued_until,omitempty"` // of a node: seconds since the epoch; 0: filled in by the service
 	At            int64                  `protobuf:"varint,7,opt,name=at,proto3" json:"at,omitempty"`                                      // when it was revoked; filled in by the service
@@ -3188,7 +3189,7 @@ func (x *Revocation) GetAt() int64 {
 type RevokeCert struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"` // 64 at most
-	Undo          bool                   `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`              // take them off the list
+	Undo          bool                   `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`              // remove them from the list
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3428,7 +3429,7 @@ func (x *OpenSession) GetDrawn() uint64 {
 type RenewSession struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	WantToken      bool                   `protobuf:"varint,1,opt,name=want_token,json=wantToken,proto3" json:"want_token,omitempty"`
-	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the list of revoked servers that the client has; 0: none
+	RevokedVersion uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the client's list of revoked servers; 0: none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3521,15 +3522,15 @@ type SessionReply struct {
 	TokenExpires    int64                  `protobuf:"varint,4,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"` // wall clock, seconds since the epoch
 	Cluster         []byte                 `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Incarnation     uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's present one
-	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode that the session's paths start at
+	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's current one
+	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode at which the session's paths start
 	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
-	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all metadata servers of now, so that a client need not be told of changes
-	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the present one; 0: a build that has none
+	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all current metadata servers, so that a client need not be told of changes
+	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the current one; 0: a build that has none
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
-	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer asks for the room before it sends bytes
-	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"`  // of the present list of revoked certificates that servers may have
-	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                       // that list, where the client has another
+	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer checks the space before it sends bytes
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"`  // of the current list of revoked server certificates
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                       // that list, if the client has another
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3671,9 +3672,9 @@ func (x *SessionReply) GetRevoked() []*Revocation {
 
 type GetCluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The leader answers when every host and metadata server that it takes for alive was heard
-	// since the request came, or that they are silent is known: a few seconds at most. What it
-	// has not heard by then is answered as unknown.
+	// The leader answers when every host and metadata server that it considers alive
+	// was seen since the request came, or is known to be silent: a few seconds at most.
+	// Those not seen by then are reported as unknown.
 	Fresh         bool `protobuf:"varint,700,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3726,9 +3727,9 @@ type MetadataNode struct {
 	Alive         bool                   `protobuf:"varint,6,opt,name=alive,proto3" json:"alive,omitempty"`
 	AdminAddress  string                 `protobuf:"bytes,7,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	LowSpace      bool                   `protobuf:"varint,260,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"` // its disk is nearly full
-	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: alive, or not, is known
+	Heard         bool                   `protobuf:"varint,700,opt,name=heard,proto3" json:"heard,omitempty"`                       // by the answering node, and since a fresh request came: it is known whether it is alive
 	Endpoint      *EndpointHealth        `protobuf:"bytes,740,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled,proto3" json:"stalled,omitempty"` // it waits for its disk, and no other voter can lead: why
+	Stalled       string                 `protobuf:"bytes,741,opt,name=stalled,proto3" json:"stalled,omitempty"` // why it waits for its disk, while no other voter can lead
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3851,12 +3852,12 @@ type ClusterReply struct {
 	DefaultScheme          *Scheme                `protobuf:"bytes,7,opt,name=default_scheme,json=defaultScheme,proto3" json:"default_scheme,omitempty"`
 	RepairQueued           uint64                 `protobuf:"varint,8,opt,name=repair_queued,json=repairQueued,proto3" json:"repair_queued,omitempty"` // stripes waiting for repair
 	RepairRunning          uint64                 `protobuf:"varint,9,opt,name=repair_running,json=repairRunning,proto3" json:"repair_running,omitempty"`
-	StripesBySpare         []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare,proto3" json:"stripes_by_spare,omitempty"`                    // stripes queued for repair, by how many more hosts they survive
+	StripesBySpare         []uint64               `protobuf:"varint,10,rep,packed,name=stripes_by_spare,json=stripesBySpare,proto3" json:"stripes_by_spare,omitempty"`                    // stripes queued for repair, by how many more host losses they survive
 	PendingBytes           uint64                 `protobuf:"varint,11,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`                                   // dead, waiting for deletion
-	KeptBytes              uint64                 `protobuf:"varint,31,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`                                            // dead too, and kept for the backup horizon: not in pending_bytes
-	BackupHorizonMillis    uint64                 `protobuf:"varint,32,opt,name=backup_horizon_millis,json=backupHorizonMillis,proto3" json:"backup_horizon_millis,omitempty"`            // for how long it is to be kept; 0: it is not kept
-	BackupHorizonNowMillis uint64                 `protobuf:"varint,33,opt,name=backup_horizon_now_millis,json=backupHorizonNowMillis,proto3" json:"backup_horizon_now_millis,omitempty"` // for how long all of it is kept now: devices that become full give some of it back first
-	LeakedBytes            uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes,proto3" json:"leaked_bytes,omitempty"`                                      // held by devices, explained by nothing
+	KeptBytes              uint64                 `protobuf:"varint,31,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`                                            // also dead, and kept for the backup horizon: not in pending_bytes
+	BackupHorizonMillis    uint64                 `protobuf:"varint,32,opt,name=backup_horizon_millis,json=backupHorizonMillis,proto3" json:"backup_horizon_millis,omitempty"`            // for how long they must be kept; 0: not kept
+	BackupHorizonNowMillis uint64                 `protobuf:"varint,33,opt,name=backup_horizon_now_millis,json=backupHorizonNowMillis,proto3" json:"backup_horizon_now_millis,omitempty"` // for how long all of them are kept now: devices that become full free some first
+	LeakedBytes            uint64                 `protobuf:"varint,12,opt,name=leaked_bytes,json=leakedBytes,proto3" json:"leaked_bytes,omitempty"`                                      // held by devices, unexplained
 	Sessions               uint64                 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Inodes                 uint64                 `protobuf:"varint,14,opt,name=inodes,proto3" json:"inodes,omitempty"`
 	Stripes                uint64                 `protobuf:"varint,15,opt,name=stripes,proto3" json:"stripes,omitempty"`
@@ -3869,14 +3870,14 @@ type ClusterReply struct {
 	Rewriting              *Rewriting             `protobuf:"bytes,490,opt,name=rewriting,proto3" json:"rewriting,omitempty"`
 	Waits                  *RepairWaits           `protobuf:"bytes,495,opt,name=waits,proto3" json:"waits,omitempty"`               // of a queue that is not empty
 	Unreported             uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"`    // devices in service that have not reported since the metadata was restored
-	Backups                *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // that the leader takes by itself; unset: it takes none
+	Backups                *KeptBackups           `protobuf:"bytes,641,opt,name=backups,proto3" json:"backups,omitempty"`           // the leader's automatic backups; unset: it takes none
 	Insecure               bool                   `protobuf:"varint,740,opt,name=insecure,proto3" json:"insecure,omitempty"`        // the servers have no certificates
-	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, where the leader has seen them
+	Certificates           []*ServerCertificate   `protobuf:"bytes,741,rep,name=certificates,proto3" json:"certificates,omitempty"` // of servers and gateways that are up, if the leader has seen them
 	Buckets                []*BucketStatus        `protobuf:"bytes,742,rep,name=buckets,proto3" json:"buckets,omitempty"`
 	Check                  *StateCheck            `protobuf:"bytes,743,opt,name=check,proto3" json:"check,omitempty"`
-	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects,proto3" json:"lost_objects,omitempty"` // not in their bucket as they were recorded, and files have bytes in them alone
-	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects,proto3" json:"bad_objects,omitempty"`    // not in their bucket as they were recorded, and the files are whole without them
-	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, as a device has not reported since they ended
+	LostObjects            uint64                 `protobuf:"varint,745,opt,name=lost_objects,json=lostObjects,proto3" json:"lost_objects,omitempty"` // not in their bucket as recorded, and files have bytes only in them
+	BadObjects             uint64                 `protobuf:"varint,746,opt,name=bad_objects,json=badObjects,proto3" json:"bad_objects,omitempty"`    // not in their bucket as recorded, and the files are whole without them
+	EndedGrants            uint64                 `protobuf:"varint,744,opt,name=ended_grants,json=endedGrants,proto3" json:"ended_grants,omitempty"` // kept, since a device has not reported since they ended
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -4156,7 +4157,7 @@ func (x *ClusterReply) GetEndedGrants() uint64 {
 	return 0
 }
 
-// ServerCertificate is one that a server, or a gateway with a session, has shown.
+// ServerCertificate is one that a server, or a gateway with a session, has presented.
 type ServerCertificate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -4225,17 +4226,16 @@ func (x *ServerCertificate) GetLeftSeconds() int64 {
 	return 0
 }
 
-// StateCheck is how the metadata leader's check of its own state goes, which it makes by
-// itself, now and then.
+// StateCheck is the metadata leader's automatic, periodic check of its own state.
 type StateCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Enabled       bool                   `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
 	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`                            // one has ended since this leader began
 	AgeMillis     uint64                 `protobuf:"varint,3,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // since it ended
 	TookMillis    uint64                 `protobuf:"varint,4,opt,name=took_millis,json=tookMillis,proto3" json:"took_millis,omitempty"`
-	Problems      uint32                 `protobuf:"varint,5,opt,name=problems,proto3" json:"problems,omitempty"` // that it found
+	Problems      uint32                 `protobuf:"varint,5,opt,name=problems,proto3" json:"problems,omitempty"` // found by it
 	Found         []string               `protobuf:"bytes,6,rep,name=found,proto3" json:"found,omitempty"`        // the first of them
-	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`        // why the last one could not be made
+	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`        // why the last one failed to run
 	Overdue       bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"`   // none has ended for more than two intervals
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4327,16 +4327,16 @@ func (x *StateCheck) GetOverdue() bool {
 	return false
 }
 
-// KeptBackups are the backups of the metadata that the leader takes by itself.
+// KeptBackups are the automatic backups of the leader.
 type KeptBackups struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // the leader: the directory is on its machine
 	Dir            string                 `protobuf:"bytes,2,opt,name=dir,proto3" json:"dir,omitempty"`
 	IntervalMillis uint64                 `protobuf:"varint,3,opt,name=interval_millis,json=intervalMillis,proto3" json:"interval_millis,omitempty"`
-	AgeMillis      int64                  `protobuf:"varint,4,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // of the newest; 0: there is none
+	AgeMillis      int64                  `protobuf:"varint,4,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"` // of the newest; 0: none
 	Bytes          uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`                          // of the newest
 	Kept           uint32                 `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
-	Error          string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`      // why the last one failed; empty since one has succeeded
+	Error          string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`      // why the last one failed; empty after a success
 	Overdue        bool                   `protobuf:"varint,8,opt,name=overdue,proto3" json:"overdue,omitempty"` // none was taken for more than two intervals
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -4428,20 +4428,20 @@ func (x *KeptBackups) GetOverdue() bool {
 	return false
 }
 
-// RepairWaits says of what the repair queue is, and why what does not move waits. The
-// stripes of each line are counted once, as the first that fits.
+// RepairWaits describes the stripes of the repair queue, and why they wait. Each
+// stripe counts once, in the first line that fits.
 type RepairWaits struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Counted    uint64                 `protobuf:"varint,1,opt,name=counted,proto3" json:"counted,omitempty"`                         // stripes on the queue, at most 4096
 	More       bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                               // there are more
 	Lost       uint64                 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`                               // too few chunks are left
-	LostDevice uint64                 `protobuf:"varint,4,opt,name=lost_device,json=lostDevice,proto3" json:"lost_device,omitempty"` // a chunk went with its device, or with the memory of its host
-	Corrupt    uint64                 `protobuf:"varint,5,opt,name=corrupt,proto3" json:"corrupt,omitempty"`                         // a chunk is corrupt, or was not where it should be
+	LostDevice uint64                 `protobuf:"varint,4,opt,name=lost_device,json=lostDevice,proto3" json:"lost_device,omitempty"` // a chunk was lost with its device, or with the memory of its host
+	Corrupt    uint64                 `protobuf:"varint,5,opt,name=corrupt,proto3" json:"corrupt,omitempty"`                         // a chunk is corrupt, or missing at its place
 	Spread     uint64                 `protobuf:"varint,6,opt,name=spread,proto3" json:"spread,omitempty"`                           // chunks share a host: less protection than the scheme gives
-	Drain      uint64                 `protobuf:"varint,7,opt,name=drain,proto3" json:"drain,omitempty"`                             // nothing is wrong, but that a device is being drained
+	Drain      uint64                 `protobuf:"varint,7,opt,name=drain,proto3" json:"drain,omitempty"`                             // nothing is wrong except that a device is being drained
 	// Of all of them that are not lost:
-	NoRoom        uint64 `protobuf:"varint,8,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"` // there are hosts to go to, and none of them has room
-	NoHost        uint64 `protobuf:"varint,9,opt,name=no_host,json=noHost,proto3" json:"no_host,omitempty"` // each host that takes chunks has one of theirs
+	NoRoom        uint64 `protobuf:"varint,8,opt,name=no_room,json=noRoom,proto3" json:"no_room,omitempty"` // there are other hosts, and none of them has space
+	NoHost        uint64 `protobuf:"varint,9,opt,name=no_host,json=noHost,proto3" json:"no_host,omitempty"` // each host that accepts chunks already has one of theirs
 	Unreadable    uint64 `protobuf:"varint,10,opt,name=unreadable,proto3" json:"unreadable,omitempty"`      // too few of their hosts answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4547,14 +4547,14 @@ func (x *RepairWaits) GetUnreadable() uint64 {
 	return 0
 }
 
-// Healing is how the repair goes, as the leader has seen it since the queue was
-// last empty.
+// Healing is the progress of the repair, as the leader has seen it since the queue
+// was last empty.
 type Healing struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Done           uint64                 `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`                                             // stripes that left the queue
-	Total          uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`                                           // those and the ones on it: it grows while devices are still being looked through
-	PerMinute      uint64                 `protobuf:"varint,3,opt,name=per_minute,json=perMinute,proto3" json:"per_minute,omitempty"`                  // stripes, of late
-	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // rebuilt, of late
+	Total          uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`                                           // those and the queued ones: it grows while devices are still being scanned
+	PerMinute      uint64                 `protobuf:"varint,3,opt,name=per_minute,json=perMinute,proto3" json:"per_minute,omitempty"`                  // stripes, recently
+	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // rebuilt, recently
 	EtaMillis      uint64                 `protobuf:"varint,5,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
 	ElapsedMillis  uint64                 `protobuf:"varint,6,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
 	Scanning       uint32                 `protobuf:"varint,7,opt,name=scanning,proto3" json:"scanning,omitempty"` // devices whose stripes are not all judged yet
@@ -4641,13 +4641,13 @@ func (x *Healing) GetScanning() uint32 {
 	return 0
 }
 
-// SetRebalance steers the moves of chunks from the fullest devices to the emptiest.
-// What is not given stays as it is.
+// SetRebalance controls the moves of chunks from the fullest devices to the emptiest.
+// Unset fields do not change.
 type SetRebalance struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Paused         *bool                  `protobuf:"varint,1,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
-	BandPermille   *uint32                `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3,oneof" json:"band_permille,omitempty"`         // of its capacity that a device may be fuller or emptier than the mean
-	BytesPerSecond *uint64                `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"` // that are moved to, and that are moved from, each host
+	BandPermille   *uint32                `protobuf:"varint,2,opt,name=band_permille,json=bandPermille,proto3,oneof" json:"band_permille,omitempty"`         // part of its capacity by which a device may differ from the mean
+	BytesPerSecond *uint64                `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"` // moved to, and from, each host
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4703,8 +4703,8 @@ func (x *SetRebalance) GetBytesPerSecond() uint64 {
 	return 0
 }
 
-// Rebalance is how evenly the devices are filled, and how the moves of chunks go that
-// make it so, as the leader has seen it since it began to move.
+// Rebalance is how evenly the devices are filled, and the progress of the moves that
+// even them out, as the leader has seen it since it began to move.
 type Rebalance struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	State               RebalanceState         `protobuf:"varint,1,opt,name=state,proto3,enum=moraine.wire.RebalanceState" json:"state,omitempty"`
@@ -4715,11 +4715,11 @@ type Rebalance struct {
 	FullestDevice       uint32                 `protobuf:"varint,6,opt,name=fullest_device,json=fullestDevice,proto3" json:"fullest_device,omitempty"`
 	EmptiestPermille    uint32                 `protobuf:"varint,7,opt,name=emptiest_permille,json=emptiestPermille,proto3" json:"emptiest_permille,omitempty"`
 	EmptiestDevice      uint32                 `protobuf:"varint,8,opt,name=emptiest_device,json=emptiestDevice,proto3" json:"emptiest_device,omitempty"`
-	Outside             uint32                 `protobuf:"varint,9,opt,name=outside,proto3" json:"outside,omitempty"`                       // devices further from the mean than the band
-	LeftBytes           uint64                 `protobuf:"varint,10,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // to be moved until none is
+	Outside             uint32                 `protobuf:"varint,9,opt,name=outside,proto3" json:"outside,omitempty"`                       // devices that differ from the mean by more than the band
+	LeftBytes           uint64                 `protobuf:"varint,10,opt,name=left_bytes,json=leftBytes,proto3" json:"left_bytes,omitempty"` // to be moved until there are none
 	MovedChunks         uint64                 `protobuf:"varint,11,opt,name=moved_chunks,json=movedChunks,proto3" json:"moved_chunks,omitempty"`
 	MovedBytes          uint64                 `protobuf:"varint,12,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
-	BytesPerSecond      uint64                 `protobuf:"varint,13,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // of late
+	BytesPerSecond      uint64                 `protobuf:"varint,13,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // recently
 	EtaMillis           uint64                 `protobuf:"varint,14,opt,name=eta_millis,json=etaMillis,proto3" json:"eta_millis,omitempty"`                  // at that rate; 0: not known
 	ElapsedMillis       uint64                 `protobuf:"varint,15,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"`
 	unknownFields       protoimpl.UnknownFields
@@ -4861,19 +4861,19 @@ func (x *Rebalance) GetElapsedMillis() uint64 {
 	return 0
 }
 
-// Rewriting is what a look through the stripes found that files name little of, and had
-// rewritten: the present look, or, between two, the one before.
+// Rewriting is the result of a pass over the stripes, which finds mostly dead ones
+// and has them rewritten: of the running pass or, between two, of the last one.
 type Rewriting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Looking       bool                   `protobuf:"varint,1,opt,name=looking,proto3" json:"looking,omitempty"`
-	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"`                                    // looks that this leader has ended
-	ElapsedMillis uint64                 `protobuf:"varint,3,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"` // since the look began or, between two, since it ended
-	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes,proto3" json:"stripes,omitempty"`                                  // looked at, of which all that names them was seen
-	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes,proto3" json:"named_bytes,omitempty"`          // of these stripes that a file names
-	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`             // of these stripes that nothing names any more
+	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"`                                    // passes that this leader has ended
+	ElapsedMillis uint64                 `protobuf:"varint,3,opt,name=elapsed_millis,json=elapsedMillis,proto3" json:"elapsed_millis,omitempty"` // since the pass began or, between two, since it ended
+	Stripes       uint64                 `protobuf:"varint,4,opt,name=stripes,proto3" json:"stripes,omitempty"`                                  // checked stripes, whose references were all seen
+	NamedBytes    uint64                 `protobuf:"varint,5,opt,name=named_bytes,json=namedBytes,proto3" json:"named_bytes,omitempty"`          // of these stripes, named by a file
+	DeadBytes     uint64                 `protobuf:"varint,6,opt,name=dead_bytes,json=deadBytes,proto3" json:"dead_bytes,omitempty"`             // of these stripes, named by nothing
 	SharedStripes uint64                 `protobuf:"varint,7,opt,name=shared_stripes,json=sharedStripes,proto3" json:"shared_stripes,omitempty"` // not judged: clones share tables that name them, or too many files do
 	ChosenStripes uint64                 `protobuf:"varint,8,opt,name=chosen_stripes,json=chosenStripes,proto3" json:"chosen_stripes,omitempty"` // given to movers, to be rewritten
-	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them that files name: what is read and written again
+	ChosenBytes   uint64                 `protobuf:"varint,9,opt,name=chosen_bytes,json=chosenBytes,proto3" json:"chosen_bytes,omitempty"`       // of them, named by files: these are read and rewritten
 	ChosenFiles   uint64                 `protobuf:"varint,10,opt,name=chosen_files,json=chosenFiles,proto3" json:"chosen_files,omitempty"`      // small files given to movers, to be packed with each other; their bytes are among the chosen
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4979,17 +4979,16 @@ func (x *Rewriting) GetChosenFiles() uint64 {
 	return 0
 }
 
-// SetMaintenance announces that a host will be away: for that long its silence
-// has nothing rebuilt, and nothing new is put on it. It ends when the host
-// registers after a boot. Refused where a stripe would be left without a chunk to
-// spare.
+// SetMaintenance announces that a host will be away. For that long its silence causes
+// no rebuild, and nothing new is put on it. It ends when the host registers after a
+// boot. It is refused if a stripe would be left without a spare chunk.
 type SetMaintenance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
 	Millis        uint64                 `protobuf:"varint,2,opt,name=millis,proto3" json:"millis,omitempty"` // from now; 0 ends it
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`  // even if stripes are left without redundancy
-	Others        []string               `protobuf:"bytes,5,rep,name=others,proto3" json:"others,omitempty"` // filled in by the service: the hosts under maintenance that it judged by
+	Others        []string               `protobuf:"bytes,5,rep,name=others,proto3" json:"others,omitempty"` // filled in by the service: the hosts under maintenance that it considered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5059,8 +5058,8 @@ func (x *SetMaintenance) GetOthers() []string {
 	return nil
 }
 
-// StartScrub has devices read all that they hold from now on, ahead of their
-// schedule: they hear of it with their next heartbeat.
+// StartScrub makes devices scrub all chunks now, ahead of their schedule: their next
+// heartbeat's answer requests it.
 type StartScrub struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`               // all of its devices; empty: as follows
@@ -5121,7 +5120,7 @@ type SetHostState struct {
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	AcceptLoss    bool                   `protobuf:"varint,4,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // as in SetDeviceState
-	Undoes        string                 `protobuf:"bytes,5,opt,name=undoes,proto3" json:"undoes,omitempty"`                            // with IN: the drain that had this for its reason is over; what is out or draining otherwise stays so
+	Undoes        string                 `protobuf:"bytes,5,opt,name=undoes,proto3" json:"undoes,omitempty"`                            // with IN: the drain with this reason is over; devices that are out or draining for another reason stay so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5193,7 +5192,7 @@ func (x *SetHostState) GetUndoes() string {
 
 type GetTopology struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Known         uint64                 `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // answered at once with the present one
+	Known         uint64                 `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // answered at once with the current one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5336,8 +5335,8 @@ type Walk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          uint64                 `protobuf:"fixed64,1,opt,name=from,proto3" json:"from,omitempty"`    // 0: the session's root
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`      // slash separated; no leading slash needed
-	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // follow symbolic links in the last component too
-	Steps         bool                   `protobuf:"varint,200,opt,name=steps,proto3" json:"steps,omitempty"` // answer with the steps, too
+	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // also follow symbolic links in the last component
+	Steps         bool                   `protobuf:"varint,200,opt,name=steps,proto3" json:"steps,omitempty"` // also answer with the steps
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5403,10 +5402,10 @@ func (x *Walk) GetSteps() bool {
 type WalkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // of the last component; set also where only it is missing
+	Parent        uint64                 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"` // of the last component; also set if only that is missing
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // last component
-	Found         bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`    // false: the parent is there, the last component is not
-	Steps         []*WalkStep            `protobuf:"bytes,200,rep,name=steps,proto3" json:"steps,omitempty"`   // the entries that were looked up, in order
+	Found         bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`    // false: the parent exists, the last component does not
+	Steps         []*WalkStep            `protobuf:"bytes,200,rep,name=steps,proto3" json:"steps,omitempty"`   // the looked-up entries, in order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5480,7 +5479,7 @@ type WalkStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"` // unset: there is no such entry
+	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"` // unset: no such entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5583,7 +5582,7 @@ func (x *GetAttr) GetInode() uint64 {
 type ReadDir struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`  // the last name already seen; empty for the first page
+	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`  // the last name already received; empty for the first page
 	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // entries, 1,000 at most
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5753,14 +5752,14 @@ type Create struct {
 	Uid       uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	Gid       uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
 	Target    string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`        // of a symbolic link
-	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; else an existing regular file (directory, for mkdir) is answered
-	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file with no name yet, owned by the session until Commit links it
+	Exclusive bool                   `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // fail with Exists; otherwise an existing regular file (directory, for mkdir) is the answer
+	Unlinked  bool                   `protobuf:"varint,9,opt,name=unlinked,proto3" json:"unlinked,omitempty"`   // a file without a name, owned by the session until Commit links it
 	Tenant    string                 `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`       // on a directory made in the root: its tenant
-	// Of a file with a name, exclusive: the number that it gets, one that the session
-	// was given with Hold and has not used. Where the name is this very file's, it was
-	// made before, and is answered. 0: the next number.
+	// Of a file with a name, exclusive: its number, an unused one that the session got
+	// with Hold. If the name already belongs to this very file, the request is a retry,
+	// and the file is the answer. 0: the next number.
 	Inode         uint64   `protobuf:"fixed64,11,opt,name=inode,proto3" json:"inode,omitempty"`
-	Xattrs        []*Xattr `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"` // of what is made with a name: it never is without them
+	Xattrs        []*Xattr `protobuf:"bytes,662,rep,name=xattrs,proto3" json:"xattrs,omitempty"` // of a new inode with a name: it never exists without them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5879,7 +5878,7 @@ func (x *Create) GetXattrs() []*Xattr {
 	return nil
 }
 
-// Xattr is an extended attribute of something new.
+// Xattr is an extended attribute of a new inode.
 type Xattr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -5940,8 +5939,8 @@ type Rename struct {
 	NewName       string                 `protobuf:"bytes,4,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
 	NoReplace     bool                   `protobuf:"varint,5,opt,name=no_replace,json=noReplace,proto3" json:"no_replace,omitempty"`
 	Exchange      bool                   `protobuf:"varint,6,opt,name=exchange,proto3" json:"exchange,omitempty"`
-	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a file that is replaced: as Remove.keep
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // a directory that holds committed checkpoints too
+	Keep          bool                   `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"`     // the last name of a replaced file: as Remove.keep
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a directory that holds committed checkpoints
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6032,14 +6031,14 @@ func (x *Rename) GetForce() bool {
 	return false
 }
 
-// Remove takes away one entry: a file or link, or an empty directory.
+// Remove removes one entry: a file or link, or an empty directory.
 type Remove struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Directory     bool                   `protobuf:"varint,3,opt,name=directory,proto3" json:"directory,omitempty"` // rmdir; else unlink
+	Directory     bool                   `protobuf:"varint,3,opt,name=directory,proto3" json:"directory,omitempty"` // rmdir; otherwise unlink
 	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`           // a file's last name: the session keeps the file, without a name, until Release
-	Expect        *Expect                `protobuf:"bytes,661,opt,name=expect,proto3" json:"expect,omitempty"`      // Conflict where what has the name is not this
+	Expect        *Expect                `protobuf:"bytes,661,opt,name=expect,proto3" json:"expect,omitempty"`      // Conflict if the name belongs to another inode
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6214,11 +6213,11 @@ func (x *Link) GetName() string {
 	return ""
 }
 
-// Release ends the session's hold on files without a name (Remove.keep,
-// Create.unlinked): their content is given back.
+// Release ends the session's ownership of files without a name (Remove.keep,
+// Create.unlinked): their content is freed.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most; those the session does not hold are passed over
+	Inodes        []uint64               `protobuf:"fixed64,1,rep,packed,name=inodes,proto3" json:"inodes,omitempty"` // 256 at most; those that the session does not own are ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6266,9 +6265,9 @@ type SetXattr struct {
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`        // 255 bytes at most
 	Value         []byte                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`      // 64 KiB at most
-	Create        bool                   `protobuf:"varint,4,opt,name=create,proto3" json:"create,omitempty"`   // fail with Exists where there is one
-	Replace       bool                   `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"` // fail with NoAttribute where there is none
-	Remove        bool                   `protobuf:"varint,6,opt,name=remove,proto3" json:"remove,omitempty"`   // fail with NoAttribute where there is none
+	Create        bool                   `protobuf:"varint,4,opt,name=create,proto3" json:"create,omitempty"`   // fail with Exists if there is one
+	Replace       bool                   `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"` // fail with NoAttribute if there is none
+	Remove        bool                   `protobuf:"varint,6,opt,name=remove,proto3" json:"remove,omitempty"`   // fail with NoAttribute if there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6450,12 +6449,12 @@ func (x *XattrReply) GetNames() []string {
 	return nil
 }
 
-// RemoveTree unlinks a directory at once and removes what is below it by a job.
+// RemoveTree unlinks a directory at once, and a job removes everything below it.
 type RemoveTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // a run's last good checkpoint too, and a tree that holds checkpoints
+	Force         bool                   `protobuf:"varint,680,opt,name=force,proto3" json:"force,omitempty"` // also a run's last good checkpoint, and a tree that holds checkpoints
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6611,15 +6610,15 @@ func (x *SetAttr) GetMtime() int64 {
 	return 0
 }
 
-// Grant reserves a range of stripe numbers for the session and says where to
-// put each. The reservation is one Raft entry; the placements are advice.
+// Grant reserves a range of stripe numbers for the session and says where to put
+// each. The reservation is one Raft entry; the placements are advice.
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                               // decides tenant and policy
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`                                // 1,024 at most
 	Scheme        *Scheme                `protobuf:"bytes,3,opt,name=scheme,proto3" json:"scheme,omitempty"`                               // unset: the policy's
-	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"` // the most bytes of a chunk of the stripes to come; 0: 16 MiB
-	Avoid         []uint32               `protobuf:"varint,5,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`                         // devices the caller found failing
+	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"` // of the stripes to come, for weighing space
+	Avoid         []uint32               `protobuf:"varint,5,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`                         // devices that the caller found failing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6695,10 +6694,10 @@ type GrantReply struct {
 	Count             uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Placements        []*Placement           `protobuf:"bytes,3,rep,name=placements,proto3" json:"placements,omitempty"` // one for each, in order
 	Tenant            uint32                 `protobuf:"varint,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Scheme            *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                                                   // what the stripes were to be: a placement may have less, where too few hosts are up
-	Quotas            bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                                                // there are quotas: ask GetUsage before what makes a file grow
-	Policies          bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                                            // directories have policies: a grant is good for stripes of its scheme
-	ByPolicy          bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"`                            // the policy of the inode that was asked for said the scheme
+	Scheme            *Scheme                `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`                                                   // the intended scheme: a placement may have less, if too few hosts are up
+	Quotas            bool                   `protobuf:"varint,220,opt,name=quotas,proto3" json:"quotas,omitempty"`                                                // there are quotas: call GetUsage before a file grows
+	Policies          bool                   `protobuf:"varint,221,opt,name=policies,proto3" json:"policies,omitempty"`                                            // directories have policies: a grant covers only stripes of its scheme
+	ByPolicy          bool                   `protobuf:"varint,222,opt,name=by_policy,json=byPolicy,proto3" json:"by_policy,omitempty"`                            // the scheme comes from the policy of the requested inode
 	Capability        []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                                         // a Capability to write all stripes of the grant
 	CapabilityExpires int64                  `protobuf:"varint,601,opt,name=capability_expires,json=capabilityExpires,proto3" json:"capability_expires,omitempty"` // wall clock, seconds since the epoch
 	unknownFields     protoimpl.UnknownFields
@@ -6805,7 +6804,7 @@ func (x *GrantReply) GetCapabilityExpires() int64 {
 	return 0
 }
 
-// EndGrant gives back what is left of a grant.
+// EndGrant returns the unused part of a grant.
 type EndGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"`
@@ -6850,7 +6849,7 @@ func (x *EndGrant) GetFirst() uint64 {
 	return 0
 }
 
-// Place asks again where granted stripes are to go, avoiding some devices.
+// Place requests other places for granted stripes, avoiding some devices.
 type Place struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripes       []uint64               `protobuf:"fixed64,1,rep,packed,name=stripes,proto3" json:"stripes,omitempty"`
@@ -6995,27 +6994,27 @@ func (x *PlaceReply) GetCapabilityExpires() int64 {
 	return 0
 }
 
-// Commit changes the content of a file in one entry. New stripes must lie in a
-// live grant of the session, or already hold this very commit.
+// Commit changes the content of a file in one entry. New stripes must lie in a live
+// grant of the session, or already hold this very commit.
 type Commit struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; else Conflict where it is another
+	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
 	Stripes          []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"`                                            // new ones
-	Extents          []*Extent              `protobuf:"bytes,4,rep,name=extents,proto3" json:"extents,omitempty"`                                            // in order of offset, not overlapping; laid over what is there
+	Extents          []*Extent              `protobuf:"bytes,4,rep,name=extents,proto3" json:"extents,omitempty"`                                            // in order of offset, not overlapping; put over the existing content
 	Mode             CommitMode             `protobuf:"varint,5,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`
 	Size             uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`          // REPLACE and APPEND: ignored; OVERLAY: the size becomes at least this
 	Mtime            int64                  `protobuf:"varint,7,opt,name=mtime,proto3" json:"mtime,omitempty"`        // 0: the time of the command
 	Level            uint32                 `protobuf:"varint,8,opt,name=level,proto3" json:"level,omitempty"`        // moraine.Level that all the stripes have reached
 	Link             *LinkTarget            `protobuf:"bytes,9,opt,name=link,proto3" json:"link,omitempty"`           // give an unlinked file its name, in the same entry
-	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domains that the scheme asked for survives the loss of; 0: each stripe's own scheme says
-	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count are as of this
+	Promised         uint32                 `protobuf:"varint,11,opt,name=promised,proto3" json:"promised,omitempty"` // domain losses that the requested scheme survives; 0: each stripe's own scheme says
+	Final            bool                   `protobuf:"varint,10,opt,name=final,proto3" json:"final,omitempty"`       // the last of several commits of one save: level and degraded count as of this one
 	Create           *Create                `protobuf:"bytes,12,opt,name=create,proto3" json:"create,omitempty"`      // make the file first, in the same entry: a Create with that inode
-	// OVERLAY without stripes: tables of the file's extents in this range are put together,
-	// for a commit that was too large as they were too many. Its bytes stay as they are.
-	// Until CommitReply.merged_to is merge_to, it goes on from there.
+	// OVERLAY without stripes: merges tables of the file's extents in this range, for a
+	// commit that was too large because of their number. The bytes do not change. Until
+	// CommitReply.merged_to is merge_to, the next request continues from there.
 	MergeFrom     uint64 `protobuf:"varint,13,opt,name=merge_from,json=mergeFrom,proto3" json:"merge_from,omitempty"`
-	MergeTo       uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: none are
+	MergeTo       uint64 `protobuf:"varint,14,opt,name=merge_to,json=mergeTo,proto3" json:"merge_to,omitempty"` // 0: no merge
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7153,8 +7152,8 @@ type LinkTarget struct {
 	Parent        uint64                 `protobuf:"fixed64,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"` // an existing regular file of that name is replaced
-	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`       // and was its last name: the session keeps it, as in Remove
-	Expect        *Expect                `protobuf:"bytes,660,opt,name=expect,proto3" json:"expect,omitempty"`  // what must have the name in the moment of the commit; Conflict where that is not so
+	Keep          bool                   `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`       // if that was its last name: the session keeps it, as in Remove
+	Expect        *Expect                `protobuf:"bytes,660,opt,name=expect,proto3" json:"expect,omitempty"`  // what must have the name at the moment of the commit; otherwise Conflict
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7224,8 +7223,8 @@ func (x *LinkTarget) GetExpect() *Expect {
 	return nil
 }
 
-// Expect is a condition on what has a name, evaluated in the entry that changes it.
-// A field that is 0 asks for nothing; without any, something must have the name.
+// Expect is a condition on the inode of a name, evaluated in the entry that changes
+// it. A field that is 0 is not checked; without any, the name must exist.
 type Expect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -7286,16 +7285,15 @@ func (x *Expect) GetCtime() int64 {
 	return 0
 }
 
-// Clone lays ranges of other files (or of the same one) over a file, in one
-// entry. Tables are shared: no byte moves. Sources and file belong to one
-// tenant. It fails with TooLarge where more than 512 tables or extents would be
-// touched: go in smaller steps, into a file without a name, and link it with
-// the last.
+// Clone puts ranges of other files (or of the same one) over a file, in one entry.
+// Tables are shared: no byte moves. Sources and file belong to one tenant. It fails
+// with TooLarge if more than 512 tables or extents would change: use smaller steps,
+// into a file without a name, and link it with the last.
 type Clone struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
-	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                                              // the file that is changed
-	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; else Conflict where it is another
-	Mode             CommitMode             `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`                    // REPLACE, or APPEND: the ranges follow each other from 0, or from the present end
+	Inode            uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                                              // the changed file
+	ExpectGeneration uint64                 `protobuf:"varint,2,opt,name=expect_generation,json=expectGeneration,proto3" json:"expect_generation,omitempty"` // 0: any; otherwise Conflict if it differs
+	Mode             CommitMode             `protobuf:"varint,3,opt,name=mode,proto3,enum=moraine.wire.CommitMode" json:"mode,omitempty"`                    // REPLACE, or APPEND: the ranges follow each other from 0, or from the current end
 	Ranges           []*CloneRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	Link             *LinkTarget            `protobuf:"bytes,5,opt,name=link,proto3" json:"link,omitempty"`    // as in Commit
 	Mtime            int64                  `protobuf:"varint,6,opt,name=mtime,proto3" json:"mtime,omitempty"` // 0: the time of the command
@@ -7386,7 +7384,7 @@ func (x *Clone) GetFinal() bool {
 type CloneRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // 0: any; else Stale where it is another
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // 0: any; otherwise Stale if it differs
 	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"` // 0: to the end of the file
 	unknownFields protoimpl.UnknownFields
@@ -7454,8 +7452,8 @@ func (x *CloneRange) GetLength() uint64 {
 type CommitReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
-	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"` // the least over the new stripes: hosts that may be lost (devices on a single host)
-	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"` // how many of the new stripes protect less than their scheme promises
+	Protects      uint32                 `protobuf:"varint,2,opt,name=protects,proto3" json:"protects,omitempty"` // the minimum over the new stripes: hosts that may be lost (devices on a single host)
+	Degraded      uint32                 `protobuf:"varint,3,opt,name=degraded,proto3" json:"degraded,omitempty"` // new stripes that protect less than their scheme promises
 	MergedTo      uint64                 `protobuf:"varint,4,opt,name=merged_to,json=mergedTo,proto3" json:"merged_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -7524,8 +7522,8 @@ type GetExtents struct {
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
 	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`         // from the extent that covers or follows this
 	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`           // extents, 1,000 at most
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // 0: the present one; else Stale where it is another
-	Job           uint64                 `protobuf:"fixed64,760,opt,name=job,proto3" json:"job,omitempty"`            // of a chunkserver: the job that it reads the file for
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"` // 0: the current one; otherwise Stale if it differs
+	Job           uint64                 `protobuf:"fixed64,760,opt,name=job,proto3" json:"job,omitempty"`            // of a chunkserver: the job for which it reads the file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7599,15 +7597,17 @@ type ExtentsReply struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Attr    *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`
 	Extents []*Extent              `protobuf:"bytes,2,rep,name=extents,proto3" json:"extents,omitempty"`
-	Stripes []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each that extents name, once
+	Stripes []*Stripe              `protobuf:"bytes,3,rep,name=stripes,proto3" json:"stripes,omitempty"` // each stripe that extents name, once
 	More    bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
-	Objects []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each that extents name, once
-	// Capabilities to read the stripes and objects; none for a session of the root. Each
-	// one is of the next 64 stripes by number, and the first one of all objects too.
+	Objects []*Object              `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"` // each object that extents name, once
+	// Capabilities to read the stripes and objects; none for a session of the root.
+	// Each one covers the next 64 stripes by number, and the first one also all
+	// objects.
 	Capabilities       [][]byte `protobuf:"bytes,600,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	CapabilitiesExpire int64    `protobuf:"varint,601,opt,name=capabilities_expire,json=capabilitiesExpire,proto3" json:"capabilities_expire,omitempty"` // wall clock, seconds since the epoch
-	// Stripes that hold bytes of others too, which the caller may not read: its capabilities
-	// are for what the extents name. What is lost of them it cannot rebuild itself.
+	// Stripes that also hold bytes of other files, which the caller may not read: its
+	// capabilities cover what the extents name. It cannot rebuild lost parts of them
+	// itself.
 	Limited       []uint64 `protobuf:"fixed64,602,rep,packed,name=limited,proto3" json:"limited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -7699,7 +7699,7 @@ func (x *ExtentsReply) GetLimited() []uint64 {
 	return nil
 }
 
-// ReportBadChunks says what a reader met: chunks lost, corrupt or stale.
+// ReportBadChunks reports chunks that a reader found lost, corrupt or stale.
 type ReportBadChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*BadChunk            `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
@@ -7750,10 +7750,10 @@ type BadChunk struct {
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`
 	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of what was met
-	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                 // that the chunk was read with; a session of the root needs none
-	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record that was met: of any other the chunk is passed over, from level 4 on
-	Parity        bool                   `protobuf:"varint,725,opt,name=parity,proto3" json:"parity,omitempty"`                        // a parity chunk that has its recorded sum, and is not the parity of the data: it is encoded again
+	Kind          uint32                 `protobuf:"varint,5,opt,name=kind,proto3" json:"kind,omitempty"`                              // moraine.Kind of the error
+	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"`                 // with which the chunk was read; a session of the root needs none
+	AtVersion     bool                   `protobuf:"varint,482,opt,name=at_version,json=atVersion,proto3" json:"at_version,omitempty"` // version is that of the record used: the report is ignored for a chunk of any other, from level 4 on
+	Parity        bool                   `protobuf:"varint,725,opt,name=parity,proto3" json:"parity,omitempty"`                        // a parity chunk that matches its recorded checksum, but is not the parity of the data: it is encoded again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7999,13 +7999,13 @@ func (x *RegisterHostReply) GetMark() []byte {
 type Heartbeat struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Host             string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`                                                    // filled in from the certificate
-	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                              // id, capacity, used, chunks; state OUT where the server took it out itself
+	Devices          []*Device              `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`                                              // id, capacity, used, chunks; state OUT if the server took it out itself
 	MaxDeletions     uint32                 `protobuf:"varint,3,opt,name=max_deletions,json=maxDeletions,proto3" json:"max_deletions,omitempty"`               // how many the server wants in the reply
-	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has heard of
+	HeardIncarnation uint64                 `protobuf:"varint,340,opt,name=heard_incarnation,json=heardIncarnation,proto3" json:"heard_incarnation,omitempty"` // the newest that the server has seen
 	HeardMark        []byte                 `protobuf:"bytes,341,opt,name=heard_mark,json=heardMark,proto3" json:"heard_mark,omitempty"`
-	RevokedVersion   uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the list of revoked certificates that it has; 0: none
-	Bucket           *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // where it has one
-	Probes           []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each target that it was given
+	RevokedVersion   uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of its list of revoked certificates; 0: none
+	Bucket           *BucketHealth          `protobuf:"bytes,740,opt,name=bucket,proto3" json:"bucket,omitempty"`                                        // if it has a bucket
+	Probes           []*Probe               `protobuf:"bytes,741,rep,name=probes,proto3" json:"probes,omitempty"`                                        // the last of each of its targets
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -8096,14 +8096,14 @@ func (x *Heartbeat) GetProbes() []*Probe {
 	return nil
 }
 
-// ProbeTarget is a server whose addresses a chunkserver is to try, now and then, by a new
-// connection to each.
+// ProbeTarget is a server whose addresses a chunkserver must probe periodically, by a
+// new connection to each.
 type ProbeTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Mark          uint64                 `protobuf:"varint,4,opt,name=mark,proto3" json:"mark,omitempty"` // another one: the server has started since, or another leader asks, and it is to be tried at once
+	Mark          uint64                 `protobuf:"varint,4,opt,name=mark,proto3" json:"mark,omitempty"` // changes when the server restarts, or another leader requests it: probe at once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8166,7 +8166,7 @@ func (x *ProbeTarget) GetMark() uint64 {
 	return 0
 }
 
-// Probe is what came of that.
+// Probe is the result.
 type Probe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -8237,22 +8237,22 @@ func (x *Probe) GetError() string {
 
 type HeartbeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state this was judged under
+	Applied         uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // index of the state under which this was judged
 	Deletions       []*Deletion            `protobuf:"bytes,2,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	Keys            []*SigningKey          `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	TopologyVersion uint64                 `protobuf:"varint,4,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"`
 	Register        bool                   `protobuf:"varint,5,opt,name=register,proto3" json:"register,omitempty"`                                     // the leader does not know this boot: register again
-	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                                  // devices whose scrub is to begin now
+	Scrub           []uint32               `protobuf:"varint,450,rep,packed,name=scrub,proto3" json:"scrub,omitempty"`                                  // devices whose scrub must begin now
 	Incarnation     uint64                 `protobuf:"varint,240,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                             // of the metadata
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                            // of that incarnation
-	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                                // devices with chunks that are recorded as in memory alone: see ListMemory
-	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the present list of revoked certificates
-	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, where the server has another
-	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it is to begin now
+	Memory          []uint32               `protobuf:"varint,460,rep,packed,name=memory,proto3" json:"memory,omitempty"`                                // devices with chunks that are recorded as only in memory: see ListMemory
+	RevokedVersion  uint64                 `protobuf:"varint,620,opt,name=revoked_version,json=revokedVersion,proto3" json:"revoked_version,omitempty"` // of the current list of revoked certificates
+	Revoked         []*Revocation          `protobuf:"bytes,621,rep,name=revoked,proto3" json:"revoked,omitempty"`                                      // that list, if the server has another
+	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it must begin now
 	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe,proto3" json:"probe,omitempty"`
 	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects,proto3" json:"check_objects,omitempty"` // of the host's bucket
-	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that try an idle bucket every few seconds
-	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`   // the metadata can keep watch over chunks in memory: they may be put at that level
+	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that probe an idle bucket every few seconds
+	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`   // the metadata tracks chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -8400,13 +8400,13 @@ func (x *HeartbeatReply) GetMemoryLevel() bool {
 }
 
 // ListMemory lists the chunks of a device that are recorded at level memory, in
-// order: its server says of each where it is by now (SettleChunks).
+// order: its server reports where each is now (SettleChunks).
 type ListMemory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"` // those behind this one; 0: from the first on
+	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"` // those after this one; 0: from the first on
 	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // 1,024 at most, which 0 asks for too
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // 1,024 at most, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8521,9 +8521,9 @@ func (x *MemoryReply) GetMore() bool {
 	return false
 }
 
-// SettleChunks says what became of chunks that are recorded at level memory: a
+// SettleChunks reports the outcome of chunks that are recorded at level memory: a
 // device has them, synced, or they are nowhere on it. It counts only under the
-// device's present boot epoch. What is still on its way to the device is left out.
+// device's current boot epoch. Chunks still being written to the device are left out.
 type SettleChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -8588,9 +8588,9 @@ type SettledChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of what is on the device
+	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of the chunk on the device
 	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
-	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"` // nothing is, nor ever will be
+	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"` // there is none, and never will be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8660,14 +8660,14 @@ func (x *SettledChunk) GetGone() bool {
 	return false
 }
 
-// ListLost lists the files that have lost bytes which were in memory alone, in
-// order of their numbers.
+// ListLost lists the files that have lost bytes which were only in memory, in order
+// of their numbers.
 type ListLost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`                          // inode
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                           // 1,000 at most, which 0 asks for too
-	Step          *StepKey               `protobuf:"bytes,710,opt,name=step,proto3" json:"step,omitempty"`                            // the files of this committed checkpoint, whatever they lost their bytes by
-	AfterName     string                 `protobuf:"bytes,711,opt,name=after_name,json=afterName,proto3" json:"after_name,omitempty"` // with step: files behind this name
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                           // 1,000 at most, which is also the default
+	Step          *StepKey               `protobuf:"bytes,710,opt,name=step,proto3" json:"step,omitempty"`                            // the files of this committed checkpoint, for any cause of the loss
+	AfterName     string                 `protobuf:"bytes,711,opt,name=after_name,json=afterName,proto3" json:"after_name,omitempty"` // with step: files after this name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8734,7 +8734,7 @@ type LostReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Files         []*LostFile            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
 	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
-	LastName      string                 `protobuf:"bytes,710,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"` // with step and more: ask for what is behind it
+	LastName      string                 `protobuf:"bytes,710,opt,name=last_name,json=lastName,proto3" json:"last_name,omitempty"` // with step and more: continue after this
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8795,7 +8795,7 @@ type LostFile struct {
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // below the caller's root; empty: it has no name there
 	Ranges        []*ByteRange           `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // it has lost more ranges than these
+	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"` // it has lost further ranges
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8858,7 +8858,7 @@ func (x *LostFile) GetMore() bool {
 	return false
 }
 
-// Deletion removes only what was put under a layout version below `below`.
+// Deletion removes only versions below the layout version `below`.
 type Deletion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -8927,7 +8927,7 @@ func (x *Deletion) GetBelow() uint32 {
 	return 0
 }
 
-// DeletedChunks says which deletions were carried out.
+// DeletedChunks reports deletions that were carried out.
 type DeletedChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deleted       []*Deletion            `protobuf:"bytes,1,rep,name=deleted,proto3" json:"deleted,omitempty"`
@@ -8972,7 +8972,7 @@ func (x *DeletedChunks) GetDeleted() []*Deletion {
 	return nil
 }
 
-// ReportChunks lists all chunks that a device holds of stripes in [from, to).
+// ReportChunks lists all chunks of a device of stripes in [from, to).
 type ReportChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -8980,9 +8980,9 @@ type ReportChunks struct {
 	To            uint64                 `protobuf:"fixed64,3,opt,name=to,proto3" json:"to,omitempty"` // 0: to the end; the pass over the device is complete
 	Chunks        []*ChunkReport         `protobuf:"bytes,4,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	PassStarted   uint64                 `protobuf:"varint,5,opt,name=pass_started,json=passStarted,proto3" json:"pass_started,omitempty"`      // applied index of the HeartbeatReply seen before the pass began
-	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                                   // chunks that were read and match their sums: a slice by itself, of no pass
+	Scrub         bool                   `protobuf:"varint,450,opt,name=scrub,proto3" json:"scrub,omitempty"`                                   // chunks that were read and match their checksums: a separate slice, outside of a pass
 	Incarnation   uint64                 `protobuf:"varint,640,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                       // of the metadata that pass_started is of; 0: not said
-	ParitySample  uint32                 `protobuf:"varint,726,opt,name=parity_sample,json=paritySample,proto3" json:"parity_sample,omitempty"` // of a scrub: of 10,000 stripes so many are to have their parity checked
+	ParitySample  uint32                 `protobuf:"varint,726,opt,name=parity_sample,json=paritySample,proto3" json:"parity_sample,omitempty"` // of a scrub: so many of 10,000 stripes must have their parity checked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9080,7 +9080,7 @@ type ChunkReport struct {
 	Version       uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Crc           uint32                 `protobuf:"fixed32,4,opt,name=crc,proto3" json:"crc,omitempty"`
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Memory        bool                   `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // it is in the memory of its chunkserver alone
+	Memory        bool                   `protobuf:"varint,6,opt,name=memory,proto3" json:"memory,omitempty"` // it is only in the memory of its chunkserver
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9160,11 +9160,11 @@ func (x *ChunkReport) GetMemory() bool {
 type ReportChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deletions     []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
-	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`                             // chunks nothing explains
-	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`                             // chunks the state says are there and are not: queued for repair
-	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"`                           // chunks that are not what the stripe records say: queued for repair
+	Unknown       uint64                 `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`                             // unexplained chunks
+	Missing       uint64                 `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`                             // chunks that the state expects and that are missing: queued for repair
+	Damaged       uint64                 `protobuf:"varint,450,opt,name=damaged,proto3" json:"damaged,omitempty"`                           // chunks that differ from their stripe records: queued for repair
 	CheckParity   []*Stripe              `protobuf:"bytes,727,rep,name=check_parity,json=checkParity,proto3" json:"check_parity,omitempty"` // the sample, of the stripes whose first parity chunk is in the slice
-	To            uint64                 `protobuf:"fixed64,700,opt,name=to,proto3" json:"to,omitempty"`                                    // only what is below this stripe was judged, as too much is missing: the pass goes on from it; 0: all was
+	To            uint64                 `protobuf:"fixed64,700,opt,name=to,proto3" json:"to,omitempty"`                                    // only stripes below this one were judged, since too much is missing: the pass continues from it; 0: all were
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9241,11 +9241,11 @@ func (x *ReportChunksReply) GetTo() uint64 {
 	return 0
 }
 
-// CheckChunks judges a slice of what a device holds as a report of it is judged, and
-// says what is wrong: nothing is queued, deleted or counted.
+// CheckChunks judges a slice of a device's chunks like a report, and returns the
+// problems: it queues, deletes and counts nothing.
 type CheckChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slice         *ReportChunks          `protobuf:"bytes,1,opt,name=slice,proto3" json:"slice,omitempty"` // pass_started: an `applied` that was answered before the chunks were listed; unset: only that is asked for
+	Slice         *ReportChunks          `protobuf:"bytes,1,opt,name=slice,proto3" json:"slice,omitempty"` // pass_started: an `applied` that was answered before the chunks were listed; unset: the request only asks for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9289,15 +9289,15 @@ func (x *CheckChunks) GetSlice() *ReportChunks {
 
 type CheckChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Applied       uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // log index of the state that it was judged by
+	Applied       uint64                 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"` // log index of the state by which it was judged
 	Findings      []*ChunkFinding        `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
-	Live          uint64                 `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"` // chunks that a record claims, and that are as it says
+	Live          uint64                 `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"` // chunks that a record claims, and that match it
 	LiveBytes     uint64                 `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes,proto3" json:"live_bytes,omitempty"`
 	Pending       uint64                 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"` // dead, or not committed yet: to be deleted, or to be claimed
 	PendingBytes  uint64                 `protobuf:"varint,6,opt,name=pending_bytes,json=pendingBytes,proto3" json:"pending_bytes,omitempty"`
 	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // the present one
-	To            uint64                 `protobuf:"fixed64,8,opt,name=to,proto3" json:"to,omitempty"`                  // only what is below this stripe was judged: too much is missing; 0: all was
-	Unreported    uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices that have not reported since the metadata was restored: nothing is called missing until they have
+	To            uint64                 `protobuf:"fixed64,8,opt,name=to,proto3" json:"to,omitempty"`                  // only stripes below this one were judged: too much is missing; 0: all were
+	Unreported    uint64                 `protobuf:"varint,640,opt,name=unreported,proto3" json:"unreported,omitempty"` // devices that have not reported since the metadata was restored: nothing counts as missing until they have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9395,10 +9395,9 @@ func (x *CheckChunksReply) GetUnreported() uint64 {
 	return 0
 }
 
-// DropChunks has chunks deleted, after the grace, that nothing explains: a person's
-// word, which accepts the loss of what they may have been of. What something explains
-// by now is passed over, and so is what has a number that no stripe was given yet, or a
-// stripe that lives.
+// DropChunks has unexplained chunks deleted, after the grace, on a person's request,
+// which accepts the loss of what they may belong to. It ignores chunks that are
+// explained by now, and those with an unassigned stripe number, or of a live stripe.
 type DropChunks struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*DroppedChunk        `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"` // 256 at most
@@ -9521,7 +9520,7 @@ func (x *DroppedChunk) GetLength() uint64 {
 
 type DropChunksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Dropped       uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // those that were not passed over, or were dropped before
+	Dropped       uint32                 `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"` // those that were not ignored, or were dropped before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9568,11 +9567,11 @@ type ChunkFinding struct {
 	Fault         ChunkFault             `protobuf:"varint,1,opt,name=fault,proto3,enum=moraine.wire.ChunkFault" json:"fault,omitempty"`
 	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // that the device has it with; 0: it is missing
-	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`   // likewise; of a missing one, that it should have
-	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme,proto3" json:"scheme,omitempty"`    // of the stripe; unset: there is no record of it
-	Queued        bool                   `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`   // the stripe is on the repair queue already
-	Layout        uint32                 `protobuf:"varint,8,opt,name=layout,proto3" json:"layout,omitempty"`   // version of the stripe's record; 0: there is none
+	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // version on the device; 0: it is missing
+	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`   // likewise; of a missing one, the expected one
+	Scheme        *Scheme                `protobuf:"bytes,6,opt,name=scheme,proto3" json:"scheme,omitempty"`    // of the stripe; unset: it has no record
+	Queued        bool                   `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`   // the stripe is already on the repair queue
+	Layout        uint32                 `protobuf:"varint,8,opt,name=layout,proto3" json:"layout,omitempty"`   // version of the stripe's record; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9668,8 +9667,8 @@ type SetDeviceState struct {
 	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
 	State         DeviceState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.DeviceState" json:"state,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"`                               // out or draining until an administrator says otherwise, also after its server's next start
-	AcceptLoss    bool                   `protobuf:"varint,451,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // with RETIRED, of one that is out: what stripes still have on it is given up
+	Keep          bool                   `protobuf:"varint,450,opt,name=keep,proto3" json:"keep,omitempty"`                               // out or draining until an administrator changes it, also after a restart of its server
+	AcceptLoss    bool                   `protobuf:"varint,451,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"` // with RETIRED, of one that is out: abandon the chunks that stripes still have on it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9745,7 +9744,7 @@ type Job struct {
 	Kind          JobKind                `protobuf:"varint,2,opt,name=kind,proto3,enum=moraine.wire.JobKind" json:"kind,omitempty"`
 	State         JobState               `protobuf:"varint,3,opt,name=state,proto3,enum=moraine.wire.JobState" json:"state,omitempty"`
 	Holder        string                 `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`                            // node id of the lessee
-	LeaseEpoch    uint64                 `protobuf:"varint,5,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // raised by every lease: fences the one before
+	LeaseEpoch    uint64                 `protobuf:"varint,5,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // raised by every lease: fences the previous one
 	LeaseUntil    uint64                 `protobuf:"varint,6,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"` // cluster time, milliseconds
 	Done          uint64                 `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`                               // units of work
 	Total         uint64                 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
@@ -9760,9 +9759,9 @@ type Job struct {
 	NotBefore     uint64                 `protobuf:"varint,17,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // cluster time: a retry waits until then
 	Move          *MoveTask              `protobuf:"bytes,18,opt,name=move,proto3" json:"move,omitempty"`
 	Inode         uint64                 `protobuf:"fixed64,19,opt,name=inode,proto3" json:"inode,omitempty"`                          // of a FLUSH, STAGE, EVICT, MOVE_TREE or REWRITE
-	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: what it queues
-	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a CONCAT that is done: of the content that it gave the inode
-	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // of a CONCAT that failed: the Kind of the error
+	Moves         JobKind                `protobuf:"varint,20,opt,name=moves,proto3,enum=moraine.wire.JobKind" json:"moves,omitempty"` // of a MOVE_TREE: the kind of jobs that it queues
+	Generation    uint64                 `protobuf:"varint,320,opt,name=generation,proto3" json:"generation,omitempty"`                // of a finished CONCAT: of the content that it gave the inode
+	Failed        uint32                 `protobuf:"varint,321,opt,name=failed,proto3" json:"failed,omitempty"`                        // of a failed CONCAT: the Kind of the error
 	Rewrite       *RewriteTask           `protobuf:"bytes,490,opt,name=rewrite,proto3" json:"rewrite,omitempty"`                       // of a REWRITE that has not ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9959,16 +9958,16 @@ func (x *Job) GetRewrite() *RewriteTask {
 	return nil
 }
 
-// RewriteTask names stripes of the job's file, and the range in which it names them; or
-// small files, all that each of which has is to lie with that of the others.
+// RewriteTask names stripes of the job's file, and the range in which it names them;
+// or small files, whose whole contents are to be packed together.
 type RewriteTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	Stripes       []uint64               `protobuf:"fixed64,3,rep,packed,name=stripes,proto3" json:"stripes,omitempty"` // 64 at most
-	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // nothing is to be done where what they hold would not lie in so many times fewer; 0: in any case
+	Fewer         uint32                 `protobuf:"varint,4,opt,name=fewer,proto3" json:"fewer,omitempty"`             // only if their bytes fit in so many times fewer stripes; 0: in any case
 	Files         []uint64               `protobuf:"fixed64,5,rep,packed,name=files,proto3" json:"files,omitempty"`     // 128 at most, in order, and nothing but these; the job has no inode then
-	Settled       uint64                 `protobuf:"fixed64,6,opt,name=settled,proto3" json:"settled,omitempty"`        // of them: what has a younger stripe is left
+	Settled       uint64                 `protobuf:"fixed64,6,opt,name=settled,proto3" json:"settled,omitempty"`        // of them: files with a younger stripe are left alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10045,8 +10044,8 @@ func (x *RewriteTask) GetSettled() uint64 {
 	return 0
 }
 
-// CommitRewrite swaps extents of new stripes in for others of the same bytes, where the
-// file still has just those. Neither its content nor its generation changes.
+// CommitRewrite replaces extents by extents of new stripes with the same bytes, if
+// the file still has exactly those. Neither its content nor its generation changes.
 type CommitRewrite struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -10054,7 +10053,7 @@ type CommitRewrite struct {
 	Inode         uint64                 `protobuf:"fixed64,3,opt,name=inode,proto3" json:"inode,omitempty"`
 	Stripes       []*Stripe              `protobuf:"bytes,4,rep,name=stripes,proto3" json:"stripes,omitempty"`
 	Extents       []*Extent              `protobuf:"bytes,5,rep,name=extents,proto3" json:"extents,omitempty"`
-	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // what the file had in the ranges of the extents, and the bytes were read from
+	Was           []*Extent              `protobuf:"bytes,6,rep,name=was,proto3" json:"was,omitempty"`            // the file's earlier extents in the ranges, from which the bytes were read
 	Promised      uint32                 `protobuf:"varint,7,opt,name=promised,proto3" json:"promised,omitempty"` // as in Commit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -10139,9 +10138,9 @@ func (x *CommitRewrite) GetPromised() uint32 {
 	return 0
 }
 
-// CommitPack swaps extents of one new stripe in for others of the same bytes, in each of
-// several files that still has just those. The others are left as they are, and what the
-// stripe has for them is dead; it fails where that is all of them.
+// CommitPack replaces extents by extents of one new stripe with the same bytes, in
+// each of several files that still has exactly those. It does not change the others,
+// and their bytes in the stripe are dead. It fails if that is all of them.
 type CommitPack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -10342,10 +10341,10 @@ type RepairTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        *Stripe                `protobuf:"bytes,1,opt,name=stripe,proto3" json:"stripe,omitempty"`           // as of the lease
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`           // degraded, lost device, corrupt, spread
-	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`         // targets proposed by the leader, already recorded
+	Intents       []*Intent              `protobuf:"bytes,3,rep,name=intents,proto3" json:"intents,omitempty"`         // targets chosen by the leader, already recorded
 	Capability    []byte                 `protobuf:"bytes,600,opt,name=capability,proto3" json:"capability,omitempty"` // a Capability to repair the chunks of the intents
-	Missing       uint32                 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`        // a bit for each chunk that is gone, by index
-	Moving        uint32                 `protobuf:"varint,5,opt,name=moving,proto3" json:"moving,omitempty"`          // and for each that is there, on a device that is being emptied
+	Missing       uint32                 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`        // a bit for each missing chunk, by index
+	Moving        uint32                 `protobuf:"varint,5,opt,name=moving,proto3" json:"moving,omitempty"`          // a bit for each chunk on a device that is being emptied
 	Recode        uint32                 `protobuf:"varint,724,opt,name=recode,proto3" json:"recode,omitempty"`        // of missing: parity to be encoded again from the data, whatever its record says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -10430,14 +10429,14 @@ func (x *RepairTask) GetRecode() uint32 {
 	return 0
 }
 
-// Intent is a recorded wish to put one chunk of a stripe on a device.
+// Intent is a recorded plan to put one chunk of a stripe on a device.
 type Intent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stripe        uint64                 `protobuf:"fixed64,1,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Device        uint32                 `protobuf:"varint,3,opt,name=device,proto3" json:"device,omitempty"`     // target
 	Version       uint32                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`   // layout version that the new chunk carries
-	Recoded       bool                   `protobuf:"varint,722,opt,name=recoded,proto3" json:"recoded,omitempty"` // in CommitRepair: parity that was encoded again, crc is its sum from now on
+	Recoded       bool                   `protobuf:"varint,722,opt,name=recoded,proto3" json:"recoded,omitempty"` // in CommitRepair: parity that was encoded again, crc is its new checksum
 	Crc           uint32                 `protobuf:"fixed32,723,opt,name=crc,proto3" json:"crc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -10520,8 +10519,8 @@ type LeaseJobs struct {
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // filled in from the certificate
 	Kinds         []JobKind              `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=moraine.wire.JobKind" json:"kinds,omitempty"`
 	Max           uint32                 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
-	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer empty after waiting this long for work
-	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket,proto3" json:"bucket,omitempty"`                            // that the mover serves; without one no job of the object tier is leased
+	WaitMillis    uint64                 `protobuf:"varint,4,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // answer without jobs after waiting this long for work
+	Bucket        string                 `protobuf:"bytes,5,opt,name=bucket,proto3" json:"bucket,omitempty"`                            // bucket of the mover; without one it gets no job of the object tier
 	Prefix        string                 `protobuf:"bytes,6,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // of its keys
 	Traits        *BucketTraits          `protobuf:"bytes,667,opt,name=traits,proto3" json:"traits,omitempty"`                          // of the bucket, once the mover has probed it
 	unknownFields protoimpl.UnknownFields
@@ -10807,8 +10806,8 @@ type ListJobs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`
 	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"` // those that ended too
-	Id            uint64                 `protobuf:"fixed64,4,opt,name=id,proto3" json:"id,omitempty"`      // just this one
+	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"` // also ended ones
+	Id            uint64                 `protobuf:"fixed64,4,opt,name=id,proto3" json:"id,omitempty"`      // only this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10915,9 +10914,9 @@ func (x *CancelJob) GetId() uint64 {
 	return 0
 }
 
-// QueueMove makes a FLUSH, STAGE or EVICT job for each inode; one that is
-// queued already is answered as it is. A directory's job walks what is below
-// it and makes those of its files.
+// QueueMove makes a FLUSH, STAGE or EVICT job for each inode; an already queued one
+// is returned. A directory's job walks everything below it and makes those of its
+// files.
 type QueueMove struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          JobKind                `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.JobKind" json:"kind,omitempty"`
@@ -11083,8 +11082,8 @@ func (x *BeginRepairReply) GetCapability() []byte {
 	return nil
 }
 
-// CommitRepair publishes chunks put under intents, stripe by stripe: a stripe
-// whose layout version is no longer the one the intent was made from is Stale.
+// CommitRepair publishes chunks put under intents, stripe by stripe: a stripe whose
+// layout version is no longer that of the intent is Stale.
 type CommitRepair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -11147,7 +11146,7 @@ func (x *CommitRepair) GetIntents() []*Intent {
 
 type CommitRepairReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stale         []uint64               `protobuf:"fixed64,1,rep,packed,name=stale,proto3" json:"stale,omitempty"` // stripes not changed
+	Stale         []uint64               `protobuf:"fixed64,1,rep,packed,name=stale,proto3" json:"stale,omitempty"` // unchanged stripes
 	Committed     uint64                 `protobuf:"varint,2,opt,name=committed,proto3" json:"committed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -11197,7 +11196,7 @@ func (x *CommitRepairReply) GetCommitted() uint64 {
 	return 0
 }
 
-// EndIntents gives up intents that will not be filled.
+// EndIntents ends intents that will not be carried out.
 type EndIntents struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Intents       []*Intent              `protobuf:"bytes,1,rep,name=intents,proto3" json:"intents,omitempty"`
@@ -11242,9 +11241,9 @@ func (x *EndIntents) GetIntents() []*Intent {
 	return nil
 }
 
-// Usage is what is below a directory, itself not counted, and its own quota.
-// An inode with several names counts once, in the directory that its attributes
-// give as parent.
+// Usage is everything below a directory, without the directory itself, and its own
+// quota. An inode with several names counts once, in the directory that its
+// attributes give as parent.
 type Usage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -11331,7 +11330,7 @@ func (x *Usage) GetPath() string {
 
 type GetUsage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // a directory; of a file: its directory's
+	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // a directory; for a file: its directory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11376,10 +11375,10 @@ func (x *GetUsage) GetInode() uint64 {
 type UsageReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Usage         *Usage                 `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
-	Limited       bool                   `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`                      // a quota holds here
-	RoomBytes     uint64                 `protobuf:"varint,3,opt,name=room_bytes,json=roomBytes,proto3" json:"room_bytes,omitempty"` // where limited: what all quotas leave
+	Limited       bool                   `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`                      // a quota applies here
+	RoomBytes     uint64                 `protobuf:"varint,3,opt,name=room_bytes,json=roomBytes,proto3" json:"room_bytes,omitempty"` // if limited: the space that all quotas leave
 	RoomInodes    uint64                 `protobuf:"varint,4,opt,name=room_inodes,json=roomInodes,proto3" json:"room_inodes,omitempty"`
-	Quota         *Usage                 `protobuf:"bytes,5,opt,name=quota,proto3" json:"quota,omitempty"` // where limited: the nearest directory with one, unless it is outside the caller's scope
+	Quota         *Usage                 `protobuf:"bytes,5,opt,name=quota,proto3" json:"quota,omitempty"` // if limited: the nearest directory with one, unless it is outside the caller's scope
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11449,7 +11448,7 @@ func (x *UsageReply) GetQuota() *Usage {
 	return nil
 }
 
-// SetQuota bounds what may be below a directory. Both 0 take its quota away.
+// SetQuota limits what may be below a directory. Both 0 remove its quota.
 type SetQuota struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
@@ -11622,8 +11621,8 @@ func (x *QuotasReply) GetLast() uint64 {
 	return 0
 }
 
-// Recount starts a job that counts everything anew and puts right what was
-// wrong, or finds the one under way. The reply has the job.
+// Recount starts a job that recounts everything and corrects wrong counts, or finds
+// the running one. The reply has the job.
 type Recount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -11660,22 +11659,22 @@ func (*Recount) Descriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
-// Leases begins, keeps and polls the standing under which a session holds
+// Leases begins, keeps and polls the standing under which a session holds cache
 // leases. A session has one standing at a time.
 type Leases struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing; a session's rise
-	// Begin this standing: the session has put aside everything it cached until the
-	// answer comes, and may have held leases on `held`, exact but for changes past
-	// entry `exact` of the log. 0: nothing is held.
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing; it only grows in a session
+	// Begin this standing: the session does not use its cache until the answer comes.
+	// It may have held leases on `held`, exact except for changes past entry `exact` of
+	// the log. 0: no leases.
 	Begin         bool     `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
 	Exact         uint64   `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
 	Held          []uint64 `protobuf:"fixed64,4,rep,packed,name=held,proto3" json:"held,omitempty"`
 	Ack           uint64   `protobuf:"varint,5,opt,name=ack,proto3" json:"ack,omitempty"`                                 // recalls up to this number are carried out
 	Renew         bool     `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`                             // give the leases another term
-	WaitMillis    uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, where none is there
-	Returned      []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session does not hold any more
-	Returns       uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that comes later is void
+	WaitMillis    uint32   `protobuf:"varint,7,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"` // how long to wait for a recall, if there is none
+	Returned      []uint64 `protobuf:"fixed64,8,rep,packed,name=returned,proto3" json:"returned,omitempty"`               // leases that the session no longer holds
+	Returns       uint64   `protobuf:"varint,9,opt,name=returns,proto3" json:"returns,omitempty"`                         // counts the requests that return some: an earlier one that arrives later is void
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11775,13 +11774,13 @@ func (x *Leases) GetReturns() uint64 {
 
 type LeasesReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The service knows no such standing (another leader, or the term had ended):
-	// nothing is leased.
+	// The service does not know the standing (another leader, or the term had ended):
+	// there are no leases.
 	Ended         bool      `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
 	Renewed       bool      `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"` // the leases hold for a term, counted from the arrival of the request
 	TermMillis    uint64    `protobuf:"varint,3,opt,name=term_millis,json=termMillis,proto3" json:"term_millis,omitempty"`
 	Recalls       []*Recall `protobuf:"bytes,4,rep,name=recalls,proto3" json:"recalls,omitempty"` // all past the request's ack
-	Exact         uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, what is held is exact but for changes past this entry
+	Exact         uint64    `protobuf:"varint,5,opt,name=exact,proto3" json:"exact,omitempty"`    // with these carried out, the leases are exact except for changes past this entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11851,14 +11850,14 @@ func (x *LeasesReply) GetExact() uint64 {
 	return 0
 }
 
-// Recall ends what a session may answer from its cache.
+// Recall ends the right to answer something from the cache.
 type Recall struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // counts up from 1 in a standing
 	Touches []*Touch               `protobuf:"bytes,2,rep,name=touches,proto3" json:"touches,omitempty"`
 	All     bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // everything, and all leases
-	// Directories whose hold is wanted back. To acknowledge it is to have heard: the
-	// session sends what it has not sent of them, and EndHold, as soon as it can.
+	// Directories whose exclusive lease is recalled. The acknowledgement only confirms
+	// receipt: the session sends their unsent changes, and EndHold, as soon as it can.
 	Holds         []uint64 `protobuf:"fixed64,4,rep,packed,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -11922,12 +11921,11 @@ func (x *Recall) GetHolds() []uint64 {
 	return nil
 }
 
-// Touch is something that changed: an entry of a directory, or the attributes of
-// an inode.
+// Touch is a change: of an entry of a directory, or of the attributes of an inode.
 type Touch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         uint64                 `protobuf:"fixed64,1,opt,name=lease,proto3" json:"lease,omitempty"` // inode whose lease covers it
-	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // that has the attributes, or got or lost the name
+	Inode         uint64                 `protobuf:"fixed64,2,opt,name=inode,proto3" json:"inode,omitempty"` // whose attributes changed, or that got or lost the name
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // of the entry; empty for attributes
 	Gone          bool                   `protobuf:"varint,206,opt,name=gone,proto3" json:"gone,omitempty"`  // of attributes: the inode itself was removed
 	unknownFields protoimpl.UnknownFields
@@ -11992,15 +11990,15 @@ func (x *Touch) GetGone() bool {
 	return false
 }
 
-// Hold gives the session the exclusive lease on a directory: until EndHold nobody
-// else changes its entries or sees them, so that the session may answer creates in
-// it by itself and send them later. Busy: another session has it. A session that has
-// it already gets it again. With the hold come numbers for the files to be made.
+// Hold gives the session the exclusive lease of a directory. Until EndHold no other
+// session changes its entries or sees them, so the session may answer creates in it
+// by itself and send them later. Busy: another session has it. A session that already
+// has it gets it again. The answer has numbers for the files to be made.
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"` // 0: numbers only
-	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"`      // how many inode numbers are wanted, 1,024 at most
-	Done          []uint64               `protobuf:"fixed64,3,rep,packed,name=done,proto3" json:"done,omitempty"`    // first numbers of ranges of which none will be used any more
+	Numbers       uint32                 `protobuf:"varint,2,opt,name=numbers,proto3" json:"numbers,omitempty"`      // how many inode numbers are requested, 1,024 at most
+	Done          []uint64               `protobuf:"fixed64,3,rep,packed,name=done,proto3" json:"done,omitempty"`    // first numbers of ranges that will not be used any further
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12058,11 +12056,11 @@ func (x *Hold) GetDone() []uint64 {
 
 type HoldReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // first .. first+count-1 are the session's to use
+	First         uint64                 `protobuf:"fixed64,1,opt,name=first,proto3" json:"first,omitempty"` // the session may use first .. first+count-1
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Squash        bool                   `protobuf:"varint,3,opt,name=squash,proto3" json:"squash,omitempty"` // files that root makes are nobody's
+	Squash        bool                   `protobuf:"varint,3,opt,name=squash,proto3" json:"squash,omitempty"` // files made by root belong to nobody
 	Directory     *Attr                  `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
-	Since         uint64                 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"` // tells this hold from earlier and later ones
+	Since         uint64                 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"` // distinguishes this lease from earlier and later ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12132,12 +12130,11 @@ func (x *HoldReply) GetSince() uint64 {
 	return 0
 }
 
-// EndHold gives the exclusive lease on a directory back; one that the session does
-// not have is fine.
+// EndHold returns the exclusive lease of a directory; a missing one is no error.
 type EndHold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
-	Since         uint64                 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"` // HoldReply.since: one that was given since is not meant; 0: whichever it is
+	Since         uint64                 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"` // HoldReply.since: a later lease is not meant; 0: any
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12187,7 +12184,7 @@ func (x *EndHold) GetSince() uint64 {
 }
 
 // Batch makes several requests of one session, in order and in one entry of the log:
-// Create, Commit and EndHold, each with its number and, as any, repeated safely.
+// Create, Commit and EndHold, each with its number and safe to repeat.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Requests      []*MetaRequest         `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"` // 64 at most
@@ -12234,7 +12231,7 @@ func (x *Batch) GetRequests() []*MetaRequest {
 
 type BatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Responses     []*MetaResponse        `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // one for each; a failure of one is its own
+	Responses     []*MetaResponse        `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // one for each; each can fail separately
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12279,9 +12276,9 @@ func (x *BatchReply) GetResponses() []*MetaResponse {
 // LeaseGrant comes with an answer.
 type LeaseGrant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing they are granted under
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // the standing under which they are granted
 	Leases        []uint64               `protobuf:"fixed64,2,rep,packed,name=leases,proto3" json:"leases,omitempty"`
-	Told          bool                   `protobuf:"varint,3,opt,name=told,proto3" json:"told,omitempty"` // of a mutation: touched is all that it changed
+	Told          bool                   `protobuf:"varint,3,opt,name=told,proto3" json:"told,omitempty"` // of a mutation: touched is everything that it changed
 	Touched       []*Touch               `protobuf:"bytes,4,rep,name=touched,proto3" json:"touched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -12345,7 +12342,7 @@ func (x *LeaseGrant) GetTouched() []*Touch {
 	return nil
 }
 
-// Watch asks for changes below a directory.
+// Watch requests changes below a directory.
 type Watch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     uint64                 `protobuf:"fixed64,1,opt,name=directory,proto3" json:"directory,omitempty"`
@@ -12501,8 +12498,8 @@ func (x *WatchEvent) GetType() FileType {
 type WatchReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Events        []*WatchEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`                 // what to give as `after` next
-	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`             // changes may be missing: look at the directory anew
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`                 // value of `after` for the next request
+	Resync        bool                   `protobuf:"varint,3,opt,name=resync,proto3" json:"resync,omitempty"`             // changes may be missing: read the directory again
 	Incarnation   uint64                 `protobuf:"varint,206,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the metadata, that `next` is of: give it as `incarnation`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -12618,16 +12615,16 @@ func (x *MemberAddress) GetAddresses() []string {
 	return nil
 }
 
-// MemberBeat is what a metadata server says of itself to the leader each second,
-// and, before it takes part for the first time, to each of its peers.
+// MemberBeat is a metadata server's report to the leader each second and, before its
+// first participation, to each of its peers.
 type MemberBeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // random name of its --data: one that lost its disk has another
+	DataId        []byte                 `protobuf:"bytes,2,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // random name of its --data: after the loss of its disk it has another
 	Status        *MemberStatus          `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                // that its --data is of; 0: it does not know yet
-	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                               // of that incarnation: what was begun twice under one number differs by it
-	WantSecret    []byte                 `protobuf:"bytes,621,opt,name=want_secret,json=wantSecret,proto3" json:"want_secret,omitempty"` // id of the cluster's secret, where the server lacks it
+	Incarnation   uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                // of its --data; 0: unknown yet
+	Mark          []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                               // of that incarnation: two incarnations under one number differ in it
+	WantSecret    []byte                 `protobuf:"bytes,621,opt,name=want_secret,json=wantSecret,proto3" json:"want_secret,omitempty"` // id of the cluster's secret, if the server lacks it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -12708,14 +12705,14 @@ type MemberBeatReply struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`              // of the server that answers
 	Fresh           bool                   `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`       // it has nothing but the first configuration of its group
-	Accepted        bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"` // by the leader: it may take part
-	Refused         string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`    // by the leader: it must not, and why
-	Leader          string                 `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`      // as far as the server that answers knows
+	Accepted        bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"` // from the leader: it may participate
+	Refused         string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`    // from the leader: it must not, and why
+	Leader          string                 `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`      // as far as the answering server knows
 	LeaderAddresses []string               `protobuf:"bytes,6,rep,name=leader_addresses,json=leaderAddresses,proto3" json:"leader_addresses,omitempty"`
 	Incarnation     uint64                 `protobuf:"varint,340,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of the server that answers, as in MemberBeat
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`
 	Stage           MemberStage            `protobuf:"varint,342,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
-	Secret          []byte                 `protobuf:"bytes,621,opt,name=secret,proto3" json:"secret,omitempty"` // that was asked for; to metadata servers only
+	Secret          []byte                 `protobuf:"bytes,621,opt,name=secret,proto3" json:"secret,omitempty"` // the requested one; only to metadata servers
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -12824,7 +12821,7 @@ func (x *MemberBeatReply) GetSecret() []byte {
 type MemberStatus struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Release             string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
-	Level               uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build speaks
+	Level               uint64                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"` // the newest feature level that its build supports
 	Term                uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	Applied             uint64                 `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
 	LogFirst            uint64                 `protobuf:"varint,5,opt,name=log_first,json=logFirst,proto3" json:"log_first,omitempty"`
@@ -12837,8 +12834,8 @@ type MemberStatus struct {
 	Append              *Latencies             `protobuf:"bytes,12,opt,name=append,proto3" json:"append,omitempty"` // of a durable append to the log, since the start
 	LowSpace            bool                   `protobuf:"varint,13,opt,name=low_space,json=lowSpace,proto3" json:"low_space,omitempty"`
 	Commit              uint64                 `protobuf:"varint,340,opt,name=commit,proto3" json:"commit,omitempty"`                                                        // last entry that it knows to be on a majority
-	LeaderContactMillis int64                  `protobuf:"varint,341,opt,name=leader_contact_millis,json=leaderContactMillis,proto3" json:"leader_contact_millis,omitempty"` // since it heard of a leader; 0: it leads; negative: it never has
-	AppendWaitsMillis   uint64                 `protobuf:"varint,342,opt,name=append_waits_millis,json=appendWaitsMillis,proto3" json:"append_waits_millis,omitempty"`       // for how long the write to the log that is under way has been
+	LeaderContactMillis int64                  `protobuf:"varint,341,opt,name=leader_contact_millis,json=leaderContactMillis,proto3" json:"leader_contact_millis,omitempty"` // since it last received from a leader; 0: it leads; negative: never
+	AppendWaitsMillis   uint64                 `protobuf:"varint,342,opt,name=append_waits_millis,json=appendWaitsMillis,proto3" json:"append_waits_millis,omitempty"`       // for how long the running write to the log has waited
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -12985,8 +12982,8 @@ func (x *MemberStatus) GetAppendWaitsMillis() uint64 {
 	return 0
 }
 
-// Latencies are of all since the server started, as upper bounds of the buckets
-// that the quantiles fall into.
+// Latencies are of all operations since the server started, as upper bounds of the
+// quantiles' buckets.
 type Latencies struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Count         uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
@@ -13099,12 +13096,12 @@ type Member struct {
 	Leader        bool                   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
 	Alive         bool                   `protobuf:"varint,5,opt,name=alive,proto3" json:"alive,omitempty"`
 	Match         uint64                 `protobuf:"varint,6,opt,name=match,proto3" json:"match,omitempty"`                                      // last entry that it is known to have
-	Lag           uint64                 `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                          // entries that it lacks of those committed
-	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis,proto3" json:"contact_millis,omitempty"` // since it answered last; negative: it has not
-	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`                                     // unset where it has not been heard of since this leader leads
+	Lag           uint64                 `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`                                          // committed entries that it lacks
+	ContactMillis int64                  `protobuf:"varint,8,opt,name=contact_millis,json=contactMillis,proto3" json:"contact_millis,omitempty"` // since its last answer; negative: none
+	Status        *MemberStatus          `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`                                     // unset if this leader has received nothing from it
 	Waiting       bool                   `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                 // it is no member: it waits to be added
 	Seated        bool                   `protobuf:"varint,11,opt,name=seated,proto3" json:"seated,omitempty"`                                   // the state knows its --data
-	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`                                          // why a member without a vote has none yet
+	Why           string                 `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`                                          // why a member has no vote yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13344,7 +13341,7 @@ type CommandCount struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Failed        uint64                 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
-	Reads         bool                   `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"` // it changes nothing
+	Reads         bool                   `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"` // it is a read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13407,8 +13404,8 @@ func (x *CommandCount) GetReads() bool {
 	return false
 }
 
-// AddMember makes a server a member without a vote. The leader gives it one as
-// soon as it has caught up. Adding one that is there changes nothing.
+// AddMember makes a server a member without a vote. The leader gives it a vote as
+// soon as it has caught up. Adding an existing member changes nothing.
 type AddMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -13461,7 +13458,7 @@ func (x *AddMember) GetAddress() string {
 	return ""
 }
 
-// RemoveMember takes a server out. One that is not there, and was, is removed.
+// RemoveMember removes a server. A former member counts as removed.
 type RemoveMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -13506,10 +13503,10 @@ func (x *RemoveMember) GetId() string {
 	return ""
 }
 
-// FinishUpgrade raises the feature level to the newest that every member speaks.
+// FinishUpgrade raises the feature level to the newest that every member supports.
 type FinishUpgrade struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Level         uint64                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"` // 0: the newest that all speak
+	Level         uint64                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"` // 0: the newest that all support
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13551,8 +13548,8 @@ func (x *FinishUpgrade) GetLevel() uint64 {
 	return 0
 }
 
-// CloneTree starts a job that makes a clone of a directory and all that is below
-// it: no byte moves, and it appears when it is whole. The reply has the job.
+// CloneTree starts a job that clones a directory and everything below it: no byte
+// moves, and the clone appears when it is whole. The reply has the job.
 type CloneTree struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"` // the directory
@@ -13613,17 +13610,17 @@ func (x *CloneTree) GetName() string {
 	return ""
 }
 
-// Concat gives a file without a name, empty and of the session, ranges of other
-// files as its content, one behind the other, and its name with the last of them.
-// No byte moves. Where one entry can do it all it does, and the reply is that of a
-// Commit; else the reply has the job that does, which goes on whatever becomes of
-// the session, and takes the file from it. 10,000 ranges at most.
+// Concat gives an empty file without a name, of the session, ranges of other files as
+// its content, one after the other, and its name with the last of them. No byte
+// moves. If one entry suffices, the reply is that of a Commit. Otherwise the reply
+// has the job, which continues even if the session ends, and takes the file from it.
+// 10,000 ranges at most.
 type Concat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
 	Ranges        []*CloneRange          `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	Link          *LinkTarget            `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`         // keep is not for it
-	Consume       uint64                 `protobuf:"fixed64,4,opt,name=consume,proto3" json:"consume,omitempty"` // a directory that goes, with all below it, in the entry that gives the name; 0: none
+	Link          *LinkTarget            `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`         // keep is not supported
+	Consume       uint64                 `protobuf:"fixed64,4,opt,name=consume,proto3" json:"consume,omitempty"` // a directory that is removed, with everything below it, in the entry that gives the name; 0: none
 	Mtime         int64                  `protobuf:"varint,5,opt,name=mtime,proto3" json:"mtime,omitempty"`      // 0: the time of that entry
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -13694,11 +13691,11 @@ func (x *Concat) GetMtime() int64 {
 	return 0
 }
 
-// RaiseRouting begins another routing epoch, so that all clients ask anew where
-// partitions are.
+// RaiseRouting begins another routing epoch, so that all clients look up the
+// partitions again.
 type RaiseRouting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"` // the present one; where it is a later one already nothing is done
+	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"` // the current one; if there is a later one it does nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13740,13 +13737,13 @@ func (x *RaiseRouting) GetFrom() uint64 {
 	return 0
 }
 
-// ReadBackup reads a consistent snapshot of the state, piece by piece: 0 begins
-// one. The piece last read may be read again.
+// ReadBackup reads a consistent snapshot of the state, piece by piece: 0 begins one.
+// The last piece may be read again.
 type ReadBackup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Backup        uint64                 `protobuf:"fixed64,1,opt,name=backup,proto3" json:"backup,omitempty"`
 	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"` // nobody reads more of it: the snapshot goes
+	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"` // the reader is done: drop the snapshot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13811,7 +13808,7 @@ type ReadBackupReply struct {
 	Cluster       []byte                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`                                        // of the whole, in bytes
 	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`                                         // empty: the end
-	HorizonMillis uint64                 `protobuf:"varint,9,opt,name=horizon_millis,json=horizonMillis,proto3" json:"horizon_millis,omitempty"` // the backup horizon, when it was taken
+	HorizonMillis uint64                 `protobuf:"varint,9,opt,name=horizon_millis,json=horizonMillis,proto3" json:"horizon_millis,omitempty"` // the backup horizon at the time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -13902,7 +13899,7 @@ func (x *ReadBackupReply) GetHorizonMillis() uint64 {
 	return 0
 }
 
-// GetLeader asks any metadata server, whether it leads or not, whom it follows.
+// GetLeader returns which leader a metadata server follows, whether it leads or not.
 type GetLeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -13941,10 +13938,10 @@ func (*GetLeader) Descriptor() ([]byte, []int) {
 
 type LeaderReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // "": it knows of none
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // "": it knows none
 	Addresses     []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // it is the server that answers, and it serves
+	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // the answering server leads and serves
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14007,8 +14004,8 @@ func (x *LeaderReply) GetServing() bool {
 	return false
 }
 
-// GetMember asks a metadata server what it knows by itself, whether anybody leads or
-// not: it asks no other.
+// GetMember returns what a metadata server knows by itself, with or without a leader:
+// it calls no other server.
 type GetMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -14049,11 +14046,11 @@ type MemberReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Stage         MemberStage            `protobuf:"varint,2,opt,name=stage,proto3,enum=moraine.wire.MemberStage" json:"stage,omitempty"`
-	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`    // whom it follows; itself, where it leads; "": it knows of none
+	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`    // the leader that it follows; itself, if it leads; "": it knows none
 	Serving       bool                   `protobuf:"varint,4,opt,name=serving,proto3" json:"serving,omitempty"` // it leads, and serves
 	Status        *MemberStatus          `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
-	Members       []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`          // as its log has them: id, addresses and voter alone
-	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // that its --data is of; 0: it does not know yet
+	Members       []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`          // as its log has them: only id, addresses and voter
+	Incarnation   uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of its --data; 0: unknown yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14137,11 +14134,11 @@ func (x *MemberReply) GetIncarnation() uint64 {
 	return 0
 }
 
-// ListQuarantine lists chunks that the device reports have named and that nothing
-// in the metadata explains: kept, as an earlier incarnation may have committed them.
+// ListQuarantine lists reported chunks that nothing in the metadata explains: they
+// are kept, since an earlier incarnation may have committed them.
 type ListQuarantine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	AfterDevice   uint32                 `protobuf:"varint,1,opt,name=after_device,json=afterDevice,proto3" json:"after_device,omitempty"` // go on behind this chunk
+	AfterDevice   uint32                 `protobuf:"varint,1,opt,name=after_device,json=afterDevice,proto3" json:"after_device,omitempty"` // continue after this chunk
 	AfterStripe   uint64                 `protobuf:"fixed64,2,opt,name=after_stripe,json=afterStripe,proto3" json:"after_stripe,omitempty"`
 	AfterIndex    uint32                 `protobuf:"varint,3,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
 	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // at most 4,096, which is also the default
@@ -14214,7 +14211,7 @@ type QuarantinedChunk struct {
 	Stripe        uint64                 `protobuf:"fixed64,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	Index         uint32                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
 	Length        uint64                 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // in which the stripe was numbered
+	Incarnation   uint64                 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // in which the stripe number was assigned
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -14338,9 +14335,9 @@ func (x *AdoptReply) GetAdopted() uint64 {
 type QuarantineReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunks        []*QuarantinedChunk    `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`                                     // by device, stripe and index
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                                        // there are more behind the last
-	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`          // of all, as the devices reported last
-	UnlistedBytes uint64                 `protobuf:"varint,5,opt,name=unlisted_bytes,json=unlistedBytes,proto3" json:"unlisted_bytes,omitempty"` // of those: for their number, or as this leader has not seen their report yet
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`                                        // there are more after the last
+	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`          // of all, by the devices' last reports
+	UnlistedBytes uint64                 `protobuf:"varint,5,opt,name=unlisted_bytes,json=unlistedBytes,proto3" json:"unlisted_bytes,omitempty"` // of those: too many to list, or not yet reported to this leader
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -21,13 +21,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Verified says how it is known that a bucket holds the bytes that were sent.
+// Verified says how a bucket was verified to hold the sent bytes.
 type Verified int32
 
 const (
-	Verified_VERIFIED_UNSPECIFIED Verified = 0 // it is not
-	Verified_VERIFIED_STORE_CRC   Verified = 1 // the store computed the CRC32C of the whole object, and it is ours
-	Verified_VERIFIED_READ_BACK   Verified = 2 // the object was read back, and its CRC32C is ours
+	Verified_VERIFIED_UNSPECIFIED Verified = 0 // it was not
+	Verified_VERIFIED_STORE_CRC   Verified = 1 // the store computed the CRC32C of the whole object, and it equals ours
+	Verified_VERIFIED_READ_BACK   Verified = 2 // the object was read back, and its CRC32C equals ours
 )
 
 // Enum value maps for Verified.
@@ -132,7 +132,7 @@ const (
 	ObjectState_OBJECT_STATE_MISSING     ObjectState = 2 // nothing
 	ObjectState_OBJECT_STATE_DIFFERS     ObjectState = 3 // an object of another size, ETag, version or CRC32C
 	ObjectState_OBJECT_STATE_CORRUPT     ObjectState = 4 // the object by its ETag, and other bytes at offset
-	ObjectState_OBJECT_STATE_UNKNOWN     ObjectState = 5 // the store gave no answer that tells
+	ObjectState_OBJECT_STATE_UNKNOWN     ObjectState = 5 // the store gave no informative answer
 )
 
 // Enum value maps for ObjectState.
@@ -182,7 +182,7 @@ func (ObjectState) EnumDescriptor() ([]byte, []int) {
 	return file_object_proto_rawDescGZIP(), []int{2}
 }
 
-// ForeignPolicy says what a flush does where somebody else's object is at the key.
+// ForeignPolicy says what a flush does if a foreign object is at the key.
 type ForeignPolicy int32
 
 const (
@@ -281,24 +281,24 @@ func (FlushPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_object_proto_rawDescGZIP(), []int{4}
 }
 
-// Object is the record of one object. It never changes what bytes it stands
-// for: its key may (MoveObject), its bytes may not.
+// Object is the record of one object. Its key may change (MoveObject), its bytes
+// never do.
 type Object struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
 	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`                             // whole key, with the tier's prefix
 	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`                     // of a versioned bucket; empty elsewhere
-	Etag          string                 `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`                           // as the store gave it, without quotes
+	Etag          string                 `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`                           // as the store returned it, without quotes
 	Size          uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`                          // bytes
 	Crc           uint32                 `protobuf:"fixed32,7,opt,name=crc,proto3" json:"crc,omitempty"`                           // CRC32C of all bytes
-	Inode         uint64                 `protobuf:"fixed64,8,opt,name=inode,proto3" json:"inode,omitempty"`                       // whose content it was made from
-	Generation    uint64                 `protobuf:"varint,9,opt,name=generation,proto3" json:"generation,omitempty"`              // and which one
+	Inode         uint64                 `protobuf:"fixed64,8,opt,name=inode,proto3" json:"inode,omitempty"`                       // inode of its content
+	Generation    uint64                 `protobuf:"varint,9,opt,name=generation,proto3" json:"generation,omitempty"`              // and its generation
 	RefCount      uint32                 `protobuf:"varint,10,opt,name=ref_count,json=refCount,proto3" json:"ref_count,omitempty"` // extent tables that refer to it, and one for the inode whose newest object it is
-	Piece         uint64                 `protobuf:"varint,11,opt,name=piece,proto3" json:"piece,omitempty"`                       // length of the pieces that are summed, bytes; the last one may be shorter
+	Piece         uint64                 `protobuf:"varint,11,opt,name=piece,proto3" json:"piece,omitempty"`                       // length of the checksummed pieces, bytes; the last one may be shorter
 	Tenant        uint32                 `protobuf:"varint,12,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Kept          bool                   `protobuf:"varint,13,opt,name=kept,proto3" json:"kept,omitempty"`                                     // at a key of its own, no longer at a path
-	Verified      Verified               `protobuf:"varint,663,opt,name=verified,proto3,enum=moraine.wire.Verified" json:"verified,omitempty"` // how its bytes were compared with ours; nothing is evicted to one that was not
+	Verified      Verified               `protobuf:"varint,663,opt,name=verified,proto3,enum=moraine.wire.Verified" json:"verified,omitempty"` // how its bytes were compared with ours; nothing is evicted to an unverified one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,15 +431,15 @@ func (x *Object) GetVerified() Verified {
 	return Verified_VERIFIED_UNSPECIFIED
 }
 
-// BucketTraits are what a probe found a bucket to support.
+// BucketTraits are the features that a probe found in a bucket.
 type BucketTraits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Bucket        string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`                                       // s3://BUCKET/PREFIX
-	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`                  // it computes the CRC32C of whole objects, and refuses what does not match
+	WholeCrc      bool                   `protobuf:"varint,2,opt,name=whole_crc,json=wholeCrc,proto3" json:"whole_crc,omitempty"`                  // it computes the CRC32C of whole objects, and refuses a mismatch
 	IfNoneMatch   bool                   `protobuf:"varint,3,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"`       // If-None-Match: * is a condition of a completion
-	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`                     // If-Match is
-	IfMatchDelete bool                   `protobuf:"varint,5,opt,name=if_match_delete,json=ifMatchDelete,proto3" json:"if_match_delete,omitempty"` // so it is of a deletion
-	Versioned     bool                   `protobuf:"varint,6,opt,name=versioned,proto3" json:"versioned,omitempty"`                                // what is replaced or deleted stays, as an older version
+	IfMatch       bool                   `protobuf:"varint,4,opt,name=if_match,json=ifMatch,proto3" json:"if_match,omitempty"`                     // If-Match is one
+	IfMatchDelete bool                   `protobuf:"varint,5,opt,name=if_match_delete,json=ifMatchDelete,proto3" json:"if_match_delete,omitempty"` // it is also one of a deletion
+	Versioned     bool                   `protobuf:"varint,6,opt,name=versioned,proto3" json:"versioned,omitempty"`                                // a replaced or deleted object stays, as an older version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,15 +576,15 @@ type ObjectIntent struct {
 	Kind          IntentKind             `protobuf:"varint,1,opt,name=kind,proto3,enum=moraine.wire.IntentKind" json:"kind,omitempty"`
 	Bucket        string                 `protobuf:"bytes,2,opt,name=bucket,proto3" json:"bucket,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
-	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the inode that is flushed
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                   // of the flushed inode
 	UploadId      string                 `protobuf:"bytes,5,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`        // empty: none was recorded; a successor aborts all uploads of the key
-	LeaseEpoch    uint64                 `protobuf:"varint,6,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // of the lease that it was made under
+	LeaseEpoch    uint64                 `protobuf:"varint,6,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"` // of the lease under which it was made
 	Completing    bool                   `protobuf:"varint,7,opt,name=completing,proto3" json:"completing,omitempty"`                   // the upload may have been completed: HEAD tells
-	Etag          string                 `protobuf:"bytes,8,opt,name=etag,proto3" json:"etag,omitempty"`                                // completing: what the object will have, where it can be told
+	Etag          string                 `protobuf:"bytes,8,opt,name=etag,proto3" json:"etag,omitempty"`                                // completing: the object's ETag, if it is predictable
 	Size          uint64                 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`                               // completing: of the object
 	Crc           uint32                 `protobuf:"fixed32,10,opt,name=crc,proto3" json:"crc,omitempty"`                               // completing: of the object
-	SourceKey     string                 `protobuf:"bytes,11,opt,name=source_key,json=sourceKey,proto3" json:"source_key,omitempty"`    // COPY: what is copied
-	Object        uint64                 `protobuf:"fixed64,12,opt,name=object,proto3" json:"object,omitempty"`                         // COPY, DELETE: whose bytes
+	SourceKey     string                 `protobuf:"bytes,11,opt,name=source_key,json=sourceKey,proto3" json:"source_key,omitempty"`    // COPY: the source
+	Object        uint64                 `protobuf:"fixed64,12,opt,name=object,proto3" json:"object,omitempty"`                         // COPY, DELETE: the object with these bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -703,20 +703,20 @@ func (x *ObjectIntent) GetObject() uint64 {
 	return 0
 }
 
-// MoveTask is what a leased FLUSH, STAGE, EVICT or DELETE_OBJECT job is about.
+// MoveTask describes a leased FLUSH, STAGE, EVICT or DELETE_OBJECT job.
 type MoveTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attr          *Attr                  `protobuf:"bytes,1,opt,name=attr,proto3" json:"attr,omitempty"`                             // of the inode, as of the lease
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`                             // in the namespace, as of the lease
-	Bucket        string                 `protobuf:"bytes,3,opt,name=bucket,proto3" json:"bucket,omitempty"`                         // that the holder of the lease writes to
-	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                               // FLUSH: where the object is to be
-	Object        *Object                `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`                         // FLUSH: what is at the key now, if anything. STAGE, EVICT: the clean one. DELETE_OBJECT: what is to go
-	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent,proto3" json:"intent,omitempty"`                         // what a former holder had announced and nobody settled
+	Bucket        string                 `protobuf:"bytes,3,opt,name=bucket,proto3" json:"bucket,omitempty"`                         // to which the holder of the lease writes
+	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                               // FLUSH: the key of the object
+	Object        *Object                `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`                         // FLUSH: the object at the key now, if any. STAGE, EVICT: the clean one. DELETE_OBJECT: the one to delete
+	Intent        *ObjectIntent          `protobuf:"bytes,6,opt,name=intent,proto3" json:"intent,omitempty"`                         // the unsettled intent of a former holder
 	KeepFirst     bool                   `protobuf:"varint,7,opt,name=keep_first,json=keepFirst,proto3" json:"keep_first,omitempty"` // FLUSH: object must be copied away before the key is overwritten
-	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey,proto3" json:"keep_key,omitempty"`        // FLUSH with keep_first: where to
-	Overwrite     bool                   `protobuf:"varint,664,opt,name=overwrite,proto3" json:"overwrite,omitempty"`                // FLUSH: the policy lets it replace an object that this cluster did not write
-	Cluster       []byte                 `protobuf:"bytes,665,opt,name=cluster,proto3" json:"cluster,omitempty"`                     // its UUID: with inode it tells what this cluster wrote
-	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup,proto3" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was canceled or given up
+	KeepKey       string                 `protobuf:"bytes,8,opt,name=keep_key,json=keepKey,proto3" json:"keep_key,omitempty"`        // FLUSH with keep_first: the key of the copy
+	Overwrite     bool                   `protobuf:"varint,664,opt,name=overwrite,proto3" json:"overwrite,omitempty"`                // FLUSH: the policy permits replacing an object that this cluster did not write
+	Cluster       []byte                 `protobuf:"bytes,665,opt,name=cluster,proto3" json:"cluster,omitempty"`                     // its UUID: with inode it identifies this cluster's objects
+	Cleanup       bool                   `protobuf:"varint,9,opt,name=cleanup,proto3" json:"cleanup,omitempty"`                      // only settle the intent, and finish: the file is gone, or the job was cancelled or abandoned
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,10 +828,10 @@ func (x *MoveTask) GetCleanup() bool {
 	return false
 }
 
-// BeginObject records an intent under a job's lease, before the store is asked
-// to change anything; it is sent again as more is known (upload_id, then
-// completing). It fails with Conflict where the key belongs to what must not be
-// overwritten, and with Stale where the inode's generation is another.
+// BeginObject records an intent under a job's lease, before the store gets a change.
+// It is sent again as more is known (upload_id, then completing). It fails with
+// Conflict if the key belongs to an object that must not be overwritten, and with
+// Stale if the inode has another generation.
 type BeginObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -892,8 +892,8 @@ func (x *BeginObject) GetIntent() *ObjectIntent {
 	return nil
 }
 
-// EndObject settles the job's intent without an object: its upload is known to
-// be aborted, or nothing was sent.
+// EndObject settles the job's intent without an object: its upload was aborted, or
+// nothing was sent.
 type EndObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -954,7 +954,7 @@ type CommitFlush struct {
 	LeaseEpoch    uint64                 `protobuf:"varint,2,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	Object        *Object                `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`                      // id, ref_count, tenant and inode are filled in
 	Sums          []uint32               `protobuf:"fixed32,4,rep,packed,name=sums,proto3" json:"sums,omitempty"`                 // CRC32C of each piece, in order, from first_sum on
-	FirstSum      uint64                 `protobuf:"varint,5,opt,name=first_sum,json=firstSum,proto3" json:"first_sum,omitempty"` // sums of large objects are sent before, in several requests
+	FirstSum      uint64                 `protobuf:"varint,5,opt,name=first_sum,json=firstSum,proto3" json:"first_sum,omitempty"` // checksums of large objects are sent before, in several requests
 	Final         bool                   `protobuf:"varint,6,opt,name=final,proto3" json:"final,omitempty"`                       // this one records the object
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1032,8 +1032,8 @@ func (x *CommitFlush) GetFinal() bool {
 	return false
 }
 
-// MoveObject records that the bytes of an object are at another key, to which
-// they were copied under the job's COPY intent. Its old key is free of it.
+// MoveObject records that the bytes of an object are at another key, to which they
+// were copied under the job's COPY intent. Its old key becomes free.
 type MoveObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1094,8 +1094,8 @@ func (x *MoveObject) GetObject() *Object {
 	return nil
 }
 
-// CommitEvict swaps all extents of a clean file for one of its object. The
-// holder has seen that the store still has it.
+// CommitEvict replaces all extents of a clean file by one of its object. The holder
+// has checked that the store still has it.
 type CommitEvict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1164,8 +1164,8 @@ func (x *CommitEvict) GetObject() uint64 {
 	return 0
 }
 
-// CommitStage swaps object extents back to stripes, where they are still of
-// this generation and this object. The generation stays: the bytes are the same.
+// CommitStage replaces object extents by stripes, if they are still of this
+// generation and this object. The generation stays: the bytes are the same.
 type CommitStage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1266,7 +1266,7 @@ func (x *CommitStage) GetPromised() uint32 {
 	return 0
 }
 
-// DeletedObject says that the store answered the delete of the job's object.
+// DeletedObject reports that the store answered the delete of the job's object.
 type DeletedObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"fixed64,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1319,7 +1319,7 @@ func (x *DeletedObject) GetLeaseEpoch() uint64 {
 	return 0
 }
 
-// GetObject reads an object's record, and sums of its pieces.
+// GetObject reads an object's record, and checksums of its pieces.
 type GetObject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        uint64                 `protobuf:"fixed64,1,opt,name=object,proto3" json:"object,omitempty"`
@@ -1479,11 +1479,11 @@ type TierReply struct {
 	QueuedDeletions uint64                 `protobuf:"varint,6,opt,name=queued_deletions,json=queuedDeletions,proto3" json:"queued_deletions,omitempty"`
 	Intents         uint64                 `protobuf:"varint,7,opt,name=intents,proto3" json:"intents,omitempty"` // announced and not settled
 	UnsettledKeys   uint64                 `protobuf:"varint,8,opt,name=unsettled_keys,json=unsettledKeys,proto3" json:"unsettled_keys,omitempty"`
-	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                         // that hosts serve, each once
-	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                           // hosts that serve one
-	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                         // of those that movers have probed, as far as this leader has heard
-	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                         // of the same buckets, and of those that have objects and that no host serves
-	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis,proto3" json:"led_millis,omitempty"` // for how long the leader has led: it heard of traits since
+	Buckets         []string               `protobuf:"bytes,9,rep,name=buckets,proto3" json:"buckets,omitempty"`                         // used by hosts, each once
+	Hosts           uint64                 `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`                           // hosts with a bucket
+	Traits          []*BucketTraits        `protobuf:"bytes,666,rep,name=traits,proto3" json:"traits,omitempty"`                         // of those that movers have probed, as far as this leader knows
+	Health          []*BucketStatus        `protobuf:"bytes,740,rep,name=health,proto3" json:"health,omitempty"`                         // of the same buckets, and of those that have objects but no host
+	LedMillis       uint64                 `protobuf:"varint,741,opt,name=led_millis,json=ledMillis,proto3" json:"led_millis,omitempty"` // for how long the leader has led: it received traits since then
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1609,12 +1609,12 @@ func (x *TierReply) GetLedMillis() uint64 {
 	return 0
 }
 
-// BucketHealth is how a bucket answers a chunkserver.
+// BucketHealth is the health of a bucket as a chunkserver sees it.
 type BucketHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tried         bool                   `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`                                // a request was answered, or has failed
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                                 // of the last request; empty: it was answered
-	SinceMillis   uint64                 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"` // since the first of the requests that failed in a row or, without error, the last answer
+	Tried         bool                   `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`                                // a request was answered, or failed
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                                 // error of the last request; empty: it was answered
+	SinceMillis   uint64                 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"` // since the first of the consecutive failed requests or, without error, the last answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1670,17 +1670,17 @@ func (x *BucketHealth) GetSinceMillis() uint64 {
 	return 0
 }
 
-// BucketStatus is how a bucket answers the hosts that serve it.
+// BucketStatus is the health of a bucket as its hosts see it.
 type BucketStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Bucket         string                 `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that serve it, and are up; 0: none, and it has objects
+	Hosts          uint32                 `protobuf:"varint,2,opt,name=hosts,proto3" json:"hosts,omitempty"`                                         // that use it, and are up; 0: none, and it has objects
 	Answered       uint32                 `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`                                   // of them, those whose last request it answered
-	Failed         uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                       // and those whose last one it did not; of the others it is not known
+	Failed         uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`                                       // those whose last request failed; for the others it is unknown
 	Error          string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                          // of one of these
 	Host           string                 `protobuf:"bytes,6,opt,name=host,proto3" json:"host,omitempty"`                                            // that host
-	FailingMillis  uint64                 `protobuf:"varint,7,opt,name=failing_millis,json=failingMillis,proto3" json:"failing_millis,omitempty"`    // the longest of them
-	AnsweredMillis uint64                 `protobuf:"varint,8,opt,name=answered_millis,json=answeredMillis,proto3" json:"answered_millis,omitempty"` // since the last answer to any of them; 0 where there is none
+	FailingMillis  uint64                 `protobuf:"varint,7,opt,name=failing_millis,json=failingMillis,proto3" json:"failing_millis,omitempty"`    // the longest failure of them
+	AnsweredMillis uint64                 `protobuf:"varint,8,opt,name=answered_millis,json=answeredMillis,proto3" json:"answered_millis,omitempty"` // since the last answer to any of them; 0 if there is none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1774,11 +1774,11 @@ func (x *BucketStatus) GetAnsweredMillis() uint64 {
 // ObjectCheck compares an object of a bucket with its record.
 type ObjectCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // the record that it was compared with: id, bucket, key, version and etag count
+	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // the record it was compared with: id, bucket, key, version and etag count
 	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece with other bytes. GOOD: of the piece that was read, where read is set
-	Read          bool                   `protobuf:"varint,4,opt,name=read,proto3" json:"read,omitempty"`     // GOOD: a piece was read and has its recorded sum, beside the HEAD
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`    // of the store, for people
+	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece with other bytes. GOOD: of the piece that was read, if read is set
+	Read          bool                   `protobuf:"varint,4,opt,name=read,proto3" json:"read,omitempty"`     // GOOD: a piece was read and matches its recorded checksum, in addition to the HEAD
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`    // from the store, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1848,7 +1848,7 @@ func (x *ObjectCheck) GetError() string {
 	return ""
 }
 
-// ReportObjects says what hosts that serve a bucket found there.
+// ReportObjects reports what hosts found in their bucket.
 type ReportObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Checks        []*ObjectCheck         `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
@@ -1893,11 +1893,11 @@ func (x *ReportObjects) GetChecks() []*ObjectCheck {
 	return nil
 }
 
-// CheckObjects has hosts compare all objects with their records, by a HEAD each, or asks how
-// far such a check is.
+// CheckObjects makes hosts compare all objects with their records, by a HEAD each, or
+// returns the progress of such a check.
 type CheckObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Start         bool                   `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"` // a check that goes on at a low rate, by itself, goes on at the full one
+	Start         bool                   `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"` // an automatic check, which runs at a low rate, continues at the full one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1941,7 +1941,7 @@ func (x *CheckObjects) GetStart() bool {
 
 type CheckObjectsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Check         uint64                 `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // which one: another number, and it was begun again
+	Check         uint64                 `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // number of the check: another number means that it was restarted
 	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	Total         uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"` // objects in all buckets
 	Checked       uint64                 `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
@@ -1949,7 +1949,7 @@ type CheckObjectsReply struct {
 	Bad           uint64                 `protobuf:"varint,6,opt,name=bad,proto3" json:"bad,omitempty"`
 	Unknown       uint64                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"` // the rest: they could not be compared
 	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`      // why, of one of them
-	Full          bool                   `protobuf:"varint,9,opt,name=full,proto3" json:"full,omitempty"`       // it goes at the full rate
+	Full          bool                   `protobuf:"varint,9,opt,name=full,proto3" json:"full,omitempty"`       // it runs at the full rate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2047,11 +2047,11 @@ func (x *CheckObjectsReply) GetFull() bool {
 	return false
 }
 
-// ListBadObjects lists the objects that are not in their bucket as they were recorded.
+// ListBadObjects lists the objects that are not in their bucket as recorded.
 type ListBadObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint64                 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"` // object
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which 0 asks for too
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`  // 1,000 at most, which is also the default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2106,11 +2106,11 @@ type BadObject struct {
 	State         ObjectState            `protobuf:"varint,2,opt,name=state,proto3,enum=moraine.wire.ObjectState" json:"state,omitempty"`
 	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // CORRUPT: of the piece
 	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	Evicted       bool                   `protobuf:"varint,5,opt,name=evicted,proto3" json:"evicted,omitempty"` // files have bytes in it alone
-	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`        // of the file that it was made from, below the caller's root; empty: it has no name there
+	Evicted       bool                   `protobuf:"varint,5,opt,name=evicted,proto3" json:"evicted,omitempty"` // files have bytes only in it
+	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`        // of its source file, below the caller's root; empty: it has no name there
 	Ranges        []*ByteRange           `protobuf:"bytes,7,rep,name=ranges,proto3" json:"ranges,omitempty"`    // of that file
 	More          bool                   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`       // there are more ranges
-	Others        bool                   `protobuf:"varint,9,opt,name=others,proto3" json:"others,omitempty"`   // other files, such as clones, have bytes in it too
+	Others        bool                   `protobuf:"varint,9,opt,name=others,proto3" json:"others,omitempty"`   // other files, such as clones, also have bytes in it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2260,11 +2260,11 @@ func (x *BadObjectsReply) GetMore() bool {
 	return false
 }
 
-// ObjectToCheck is one that a host is to compare with its record.
+// ObjectToCheck is one that a host must compare with its record.
 type ObjectToCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        *Object                `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Read          bool                   `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"` // read the piece at offset too
+	Read          bool                   `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"` // also read the piece at offset
 	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2321,8 +2321,8 @@ func (x *ObjectToCheck) GetOffset() uint64 {
 	return 0
 }
 
-// Policy is set on a directory and governs what is below it, unless a
-// directory further down has its own. An unset field is inherited.
+// Policy is set on a directory and governs everything below it, unless a directory
+// further down has its own. An unset field is inherited.
 type Policy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Flush         FlushPolicy            `protobuf:"varint,1,opt,name=flush,proto3,enum=moraine.wire.FlushPolicy" json:"flush,omitempty"`
@@ -2386,7 +2386,7 @@ func (x *Policy) GetForeign() ForeignPolicy {
 type SetPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`
-	Policy        *Policy                `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"` // takes the place of the directory's own; empty: none of its own
+	Policy        *Policy                `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"` // replaces the directory's own; empty: none of its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
