@@ -127,9 +127,9 @@ func (s *Server) handAll(ctx context.Context, c *change) (dropped []*device, ref
 			return dropped, refused, s.ending()
 		}
 		i := slices.IndexFunc(c.want, func(w DeviceConfig) bool { return w.Dir == d.dir })
-		anew, bad := s.openNew(f, c.want[i:i+1])
+		opened, bad := s.openNew(f, c.want[i:i+1])
 		refused = errors.Join(refused, bad)
-		if _, err := part(d.dir, &change{add: anew, want: c.want}); err != nil {
+		if _, err := part(d.dir, &change{add: opened, want: c.want}); err != nil {
 			return dropped, refused, err
 		}
 	}

@@ -239,10 +239,10 @@ func TestDeviceChangesEndWithTheServer(t *testing.T) {
 	require.ErrorIs(t, h.serves(t, "/a"), moraine.Unavailable)
 }
 
-// TestRefusedDevicesAreGivenUp: a registration that is refused permanently ends the
+// TestRefusedDevicesEndTheChange: a registration that is refused permanently ends the
 // change. The host continues as it was. It is registered so, since an earlier
 // attempt may have succeeded, and accepts the next change.
-func TestRefusedDevicesAreGivenUp(t *testing.T) {
+func TestRefusedDevicesEndTheChange(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
 	format(t, fsys, "/b")

@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestADiskThatHangsHoldsNobody: while one disk does not report its health, the
+// TestADiskThatHangsDelaysNobody: while one disk does not report its health, the
 // server serves, reports the health of the other devices, and ends.
-func TestADiskThatHangsHoldsNobody(t *testing.T) {
+func TestADiskThatHangsDelaysNobody(t *testing.T) {
 	hung, release := make(chan struct{}), make(chan struct{})
 	var askers atomic.Int32
 	left := make(chan struct{})

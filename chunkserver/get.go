@@ -111,9 +111,9 @@ func (s *Server) StatDevices(ctx context.Context, req *wire.StatDevices) (*wire.
 	if err := s.mayInspect(ctx, "chunkserver.Stat"); err != nil {
 		return nil, err
 	}
-	f, heard := s.fleet.Load(), s.NewestIncarnation()
-	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}
-	if f == nil && heard.Number != 0 {
+	f, newest := s.fleet.Load(), s.NewestIncarnation()
+	reply := &wire.StatDevicesReply{HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}
+	if f == nil && newest.Number != 0 {
 		return reply, nil // needed by a person who forces a quorum
 	}
 	if f == nil {

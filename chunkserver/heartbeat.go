@@ -65,9 +65,9 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout*s.cfg.HeartbeatInterval)
 	defer cancel()
 	beat := &wire.Heartbeat{Host: s.cfg.Node, MaxDeletions: want, RevokedVersion: s.revoked.Load().Version()}
-	heard := s.NewestIncarnation()
+	newest := s.NewestIncarnation()
 	beat.Bucket, beat.Probes = s.bucketHealth(), s.prober.results()
-	beat.HeardIncarnation, beat.HeardMark = uint64(heard.Number), transport.MarkBytes(heard)
+	beat.HeardIncarnation, beat.HeardMark = uint64(newest.Number), transport.MarkBytes(newest)
 	passes := make(map[moraine.DeviceID]uint64, len(f.devices))
 	for _, d := range f.devices {
 		passes[d.id] = d.passes.Load()

@@ -14,13 +14,13 @@ import (
 // loadIncarnation loads the incarnation stored on the devices.
 func (s *Server) loadIncarnation() {
 	for _, cfg := range s.cfg.Devices {
-		heard, err := disk.ReadIncarnation(s.deps.FS, cfg.Dir)
+		stored, err := disk.ReadIncarnation(s.deps.FS, cfg.Dir)
 		if err != nil { // another device has it, or the metadata service reports it
 			s.deps.Log.Warn("incarnation read failed", "device", cfg.Dir, "err", err)
 			continue
 		}
-		if heard.Outlives(s.NewestIncarnation()) {
-			s.newestIncarnation.Store(&heard)
+		if stored.Outlives(s.NewestIncarnation()) {
+			s.newestIncarnation.Store(&stored)
 		}
 	}
 }
@@ -37,24 +37,24 @@ func (s *Server) NewestIncarnation() moraine.MarkedIncarnation {
 // followIncarnation records the incarnation that the metadata service reports. It
 // fails if that is not the newest.
 func (s *Server) followIncarnation(said moraine.MarkedIncarnation) error {
-	heard := s.NewestIncarnation()
+	newest := s.NewestIncarnation()
 	switch {
-	case said.Number == 0 || said == heard:
+	case said.Number == 0 || said == newest:
 		return nil
-	case said.Outlives(heard):
-		return s.remember(said, heard)
+	case said.Outlives(newest):
+		return s.remember(said, newest)
 	}
 	s.deps.Metrics.Outlived.Inc()
-	why := fmt.Errorf("metadata service has incarnation %v, but this host has seen %v: servers from before a restore or a forced quorum run again; stop them", said, heard)
-	if !heard.Outlives(said) {
-		why = fmt.Errorf("metadata service has incarnation %v, but this host follows %v: the number was assigned twice; stop the servers of the unwanted one", said, heard)
+	why := fmt.Errorf("metadata service has incarnation %v, but this host has seen %v: servers from before a restore or a forced quorum run again; stop them", said, newest)
+	if !newest.Outlives(said) {
+		why = fmt.Errorf("metadata service has incarnation %v, but this host follows %v: the number was assigned twice; stop the servers of the unwanted one", said, newest)
 	}
 	return &moraine.Error{Op: "chunkserver", Ref: s.cfg.Node, Kind: moraine.Fenced, Err: why}
 }
 
 // remember stores a newer incarnation on all devices. The first incarnation needs
 // no record, since there is no older one.
-func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
+func (s *Server) remember(said, newest moraine.MarkedIncarnation) error {
 	if said.Number > 1 {
 		noted := 0
 		for _, cfg := range s.cfg.Devices {
@@ -72,12 +72,12 @@ func (s *Server) remember(said, heard moraine.MarkedIncarnation) error {
 				Err: fmt.Errorf("no device could store that the metadata is at incarnation %v", said)}
 		}
 	}
-	if heard.Number != 0 {
-		s.deps.Log.Warn("metadata incarnation changed", "incarnation", said.String(), "before", heard.String())
+	if newest.Number != 0 {
+		s.deps.Log.Warn("metadata incarnation changed", "incarnation", said.String(), "before", newest.String())
 	}
 	s.applied.Store(0) // log indexes of the earlier incarnation do not compare
 	s.newestIncarnation.Store(&said)
-	if heard.Number != 0 {
+	if newest.Number != 0 {
 		s.fleet.Load().reportAgain()
 	}
 	return nil

@@ -265,7 +265,7 @@ func TestBadLimitsAreRefused(t *testing.T) {
 
 // Data that the process moves without a request counts towards --bandwidth-limit
 // too. Neither this work nor clients starve the other.
-func TestBandwidthLimitHoldsForUnaskedWork(t *testing.T) {
+func TestBandwidthLimitHoldsForBackgroundWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		var ended sync.WaitGroup
@@ -344,7 +344,7 @@ func TestRepairsHaveAFloorOfTheBandwidth(t *testing.T) {
 
 // Work without a request waits for --cpus as requests do. After work that never
 // waits has used far more than the limit, requests wait for some seconds only.
-func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
+func TestCPULimitHoldsForBackgroundWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		n := neighbour(t, s, chunkserver.Limits{CPUs: 0.5})
@@ -369,7 +369,7 @@ func TestCPULimitHoldsForUnaskedWork(t *testing.T) {
 
 // Work that never waits and constantly exceeds --cpus delays no request for longer
 // than 5 s.
-func TestUnaskedWorkDoesNotShutTheDoor(t *testing.T) {
+func TestBackgroundWorkDoesNotBlockRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		n := neighbour(t, s, chunkserver.Limits{CPUs: 0.5})
@@ -398,7 +398,7 @@ func TestUnaskedWorkDoesNotShutTheDoor(t *testing.T) {
 
 // A request that stops waiting uses nothing of --bandwidth-limit. Under overload,
 // clients that wait only for a while get the whole limit.
-func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
+func TestBandwidthIsNotSpentOnCancelledRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		var ended sync.WaitGroup
@@ -425,7 +425,7 @@ func TestBandwidthIsNotSpentOnWhoGaveUp(t *testing.T) {
 }
 
 // Repairs that stop waiting for clients take nothing from other repairs.
-func TestRepairsThatGaveUpHoldNobodyBack(t *testing.T) {
+func TestCancelledRepairsDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &timedService{}
 		var ended sync.WaitGroup

@@ -22,7 +22,7 @@ import (
 // Timeout, a count and a log line. A request that its caller cancels is not
 // reported. The same holds for requests of other chunkservers, which wait at the
 // floor and the share too.
-func TestWaitsAtTheDoorAreReported(t *testing.T) {
+func TestWaitsAtALimitAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		metrics := chunkserver.NewMetrics(nil)

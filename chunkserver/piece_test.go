@@ -145,7 +145,7 @@ func TestChunkserversDoNotHaveFilesStaged(t *testing.T) {
 	s.meta.set(func() { require.Len(t, s.meta.staged, 1) })
 }
 
-func TestWhatTheBucketLostIsSaid(t *testing.T) {
+func TestReadsOfALostObjectFail(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(s *shelf)
 		kind  moraine.Kind

@@ -31,10 +31,10 @@ func (s *Server) askToRegister(ctx context.Context, f *fleet) (*wire.RegisterHos
 	for _, d := range f.devices {
 		host.Devices = append(host.Devices, d.describe())
 	}
-	heard := s.NewestIncarnation()
+	newest := s.NewestIncarnation()
 	resp, err := s.deps.Meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{
 		RegisterHost: &wire.RegisterHost{Host: host, Release: s.cfg.Release,
-			HeardIncarnation: uint64(heard.Number), HeardMark: transport.MarkBytes(heard)}}})
+			HeardIncarnation: uint64(newest.Number), HeardMark: transport.MarkBytes(newest)}}})
 	if err != nil {
 		return nil, err
 	}

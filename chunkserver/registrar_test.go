@@ -85,9 +85,9 @@ func TestOneRefusedDeviceLeavesTheOthers(t *testing.T) {
 	c.check(t, h)
 }
 
-// TestRefusedDeviceThatHangsHoldsUpNoHeartbeat: the disk of a refused device hangs
+// TestRefusedDeviceThatHangsDelaysNoHeartbeat: the disk of a refused device hangs
 // while it is closed.
-func TestRefusedDeviceThatHangsHoldsUpNoHeartbeat(t *testing.T) {
+func TestRefusedDeviceThatHangsDelaysNoHeartbeat(t *testing.T) {
 	mem := vfs.NewMem(1)
 	var hangs, hung atomic.Bool
 	answers := make(chan struct{})
@@ -136,10 +136,10 @@ func TestRefusedDeviceThatHangsIsNamed(t *testing.T) {
 	closesAtLast(t, mem, "/b")
 }
 
-// TestHostThatIsAskedToRegisterIsHeardOfMeanwhile: a metadata service that does not
+// TestHeartbeatsContinueWhileAHostMustRegister: a metadata service that does not
 // know the host, as may happen with a new leader, requests a registration and does
 // not answer it. Heartbeats continue.
-func TestHostThatIsAskedToRegisterIsHeardOfMeanwhile(t *testing.T) {
+func TestHeartbeatsContinueWhileAHostMustRegister(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
 	held := make(chan struct{})
@@ -152,11 +152,11 @@ func TestHostThatIsAskedToRegisterIsHeardOfMeanwhile(t *testing.T) {
 	h.waitFor(t, func() bool { return meta.host != nil })
 }
 
-// TestRegistrationHoldsUpNoHeartbeat: a registration with new devices stays
+// TestRegistrationDelaysNoHeartbeat: a registration with new devices stays
 // unanswered for longer than the host may be silent. Heartbeats continue beside it.
 // None of them registers the host without the new devices, and the registration
 // counts when it is answered.
-func TestRegistrationHoldsUpNoHeartbeat(t *testing.T) {
+func TestRegistrationDelaysNoHeartbeat(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, fsys, meta, config("/a"))
 	format(t, fsys, "/b")
@@ -194,10 +194,10 @@ func (s said) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestRefusedHostAsksSeldomAndSaysSo: after a refused change the host is also
+// TestRefusedHostRetriesSeldomAndLogsIt: after a refused change the host is also
 // refused as it is. It logs that, retries at growing intervals, and is registered
 // once it may be.
-func TestRefusedHostAsksSeldomAndSaysSo(t *testing.T) {
+func TestRefusedHostRetriesSeldomAndLogsIt(t *testing.T) {
 	fsys, meta := vfs.NewMem(1), newFakeMeta()
 	var refusals atomic.Int64
 	h := startLogging(t, fsys, meta, config("/a"), slog.New(said{slog.DiscardHandler, &refusals}))

@@ -56,9 +56,9 @@ func (s *Server) reports(ctx context.Context, d *device) {
 	}
 }
 
-// rest waits until the next report of a device is due, or until the metadata has
-// another incarnation, which does not know the contents of the device. It returns
-// false when ctx has ended.
+// rest waits until the next report of a device is due. It also returns when the
+// metadata has another incarnation, which does not know the contents of the device.
+// It returns false when ctx has ended.
 func (s *Server) rest(ctx context.Context, d *device, pause time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -61,8 +61,8 @@ func (s *scrubState) ask() {
 }
 
 // due reports whether a pass must begin or continue. A device that was never
-// scrubbed waits for a part of the interval that its UUID determines, so that a new
-// cluster does not read all its devices at once.
+// scrubbed waits for a part of the interval that its UUID determines. A new cluster
+// therefore does not read all its devices at once.
 func (s *scrubState) due(now time.Time, interval time.Duration, uuid moraine.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -116,8 +116,8 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // it started has ended and the devices are closed. It fails if a device cannot be
 // used (WrongCluster, NewerFormat, Corrupt, Busy), or if a directory of a new host
 // holds none (NotFound); nothing is damaged then. If a directory of a known host
-// holds no device, or a disk returns I/O errors, Run serves without that device,
-// and fails if none is left.
+// holds no device, or a disk returns I/O errors, Run serves without that device. It
+// fails if none is left.
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.ended)
 	memory, err := mem.Open(mem.Config{Arena: mem.ArenaConfig{Bytes: s.cfg.MemoryBytes, Path: s.cfg.MemoryPath, Node: s.cfg.MemoryNode,

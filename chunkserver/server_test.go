@@ -445,10 +445,10 @@ func TestDeletionsAreCarriedOutAndAcknowledged(t *testing.T) {
 	meta.set(func() { require.GreaterOrEqual(t, acks, 2) })
 }
 
-// TestADeviceHoldsUpOnlyItsOwnDeletions: a device whose disk hangs or fails during
+// TestADeviceDelaysOnlyItsOwnDeletions: a device whose disk hangs or fails during
 // deletions delays those of no other device, and heartbeats continue to request
 // deletions. When it answers, its own are carried out.
-func TestADeviceHoldsUpOnlyItsOwnDeletions(t *testing.T) {
+func TestADeviceDelaysOnlyItsOwnDeletions(t *testing.T) {
 	for name, fails := range map[string]bool{"it hangs": false, "it fails": true} {
 		t.Run(name, func(t *testing.T) {
 			var stuck, hung atomic.Bool
@@ -827,7 +827,7 @@ func TestBadConfigsAreRefused(t *testing.T) {
 
 // The host does not follow a metadata service of a superseded incarnation, even
 // after a restart: it deletes nothing for it, and does not register with it.
-func TestAnIncarnationThatWasGivenUpIsNotFollowed(t *testing.T) {
+func TestASupersededIncarnationIsNotFollowed(t *testing.T) {
 	disk, meta := vfs.NewMem(1), newFakeMeta()
 	h := start(t, disk, meta, config("/d1", "/d2"))
 	c := chunk(7, 100_000)

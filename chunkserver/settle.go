@@ -11,8 +11,8 @@ import (
 // settleBatch is how many chunks one request settles: the limit of its command.
 const settleBatch = 128
 
-// settles reports where the chunks of a device are that are recorded at level
-// memory, whenever the metadata service has such records, until ctx ends or the
+// settles reports where the chunks of a device that are recorded at level memory
+// are, whenever the metadata service has such records. It ends when ctx ends or the
 // device is out of service. The records are the list, so no state of this process
 // is needed. After a restart, the next process reports which chunks it found on the
 // device, and which it did not.

@@ -232,7 +232,7 @@ func TestTheEndWritesWhatIsDirty(t *testing.T) {
 
 // The next process reports chunks that it does not find as gone, and serves no byte
 // of them.
-func TestWhatAKilledServerHadInMemoryIsSaidToBeGone(t *testing.T) {
+func TestChunksLostWithAKilledServerAreReported(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()
 	h := startReporting(t, g.over(fs), meta, config("/a"))
 	kept, lost := inMemory(1, 300_001), inMemory(2, 5)

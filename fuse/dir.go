@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
@@ -51,7 +52,7 @@ func (d *dir) start(offset uint64) (after string, skip uint64) {
 	return d.marks[i-1].name, offset - d.marks[i-1].offset
 }
 
-// told notes which names the answer to offset held, all after a name.
+// answered records the names in the answer to offset, all after a name.
 func (d *dir) told(offset uint64, after string, names []string) {
 	d.first, d.last = offset, names
 	if n := len(d.marks); n == 0 || d.marks[n-1].offset < offset {
@@ -160,7 +161,7 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 			}
 			a := e.GetAttr()
 			if !add(gofuse.DirEntry{Name: e.Name, Ino: entryNumber(e.Name, a), Mode: fileType(a.GetType()), Off: at + 1}, a) {
-				d.told(offset, first, names)
+				d.answered(offset, first, names)
 				return gofuse.OK
 			}
 			at++
@@ -169,15 +170,16 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 		// An answer without entries is the end of the directory; one that is
 		// not full is no harm.
 		if len(names) > 0 || !page.GetMore() || len(page.GetEntries()) == 0 {
-			d.told(offset, first, names)
+			d.answered(offset, first, names)
 			return gofuse.OK
 		}
 	}
 }
 
-// entryNumber is the inode number that a listing gives for an entry. That of a checkpoint's
-// index is the least there is, and not its own: rm and find remove the files of a directory
-// with more than 10,000 of them in the order of these numbers, and the index must go first.
+// entryNumber is the inode number of an entry in a listing. For a checkpoint's
+// index it is the smallest possible number, and not its own. rm and find remove the
+// files of a directory with more than 10,000 of them in the order of these numbers.
+// The index must go first.
 func entryNumber(name string, a *wire.Attr) uint64 {
 	if a.GetSealed() && name == ckpt.IndexName && a.GetType() == wire.FileType_FILE_TYPE_REGULAR {
 		return 1

@@ -32,8 +32,8 @@ func holding(t *testing.T, m *mounted, dir string) {
 	t.Fatal("the mount gets no exclusive lease")
 }
 
-// A tree that is written through a mount with exclusive leases is the same through
-// every mount as soon as it is closed, with the numbers that it had when it was open.
+// A tree is written through a mount with exclusive leases. As soon as it is closed,
+// it looks the same through every mount, with the same inode numbers.
 func TestATreeMadeUnderExclusiveLeases(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	one, other := mount(t, c, "c1", alone), mount(t, c, "c2", alone)
@@ -86,8 +86,8 @@ func TestATreeMadeUnderExclusiveLeases(t *testing.T) {
 	require.Positive(t, one.client.Stats().LocalCreates)
 }
 
-// What a process of the same machine does with a file that the service has not
-// heard of is as with any.
+// For processes of the same machine, a file that the metadata service does not know
+// yet behaves like any other.
 func TestAFileThatTheServiceHasNotHeardOf(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1", alone)

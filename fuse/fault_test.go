@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/stretchr/testify/require"
 )
 
 // What cannot be written is an error of fsync, and of close where nobody called
@@ -125,8 +126,9 @@ func TestEndCommitsWhatWasWritten(t *testing.T) {
 	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
 }
 
-// A mount whose files are all closed ends well, also where a process keeps a copy
-// of the mount in its own mount namespace, as a container does.
+// A mount whose files are all closed ends without an error. It does so even if a
+// process keeps a copy of the mount in its own mount namespace, as a container
+// does.
 func TestEndWithCopyInOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a mount namespace of its own needs root")

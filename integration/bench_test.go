@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every benchmark runs to its end on a cluster of its own, and prints its lines
-// with a value, a limit of the same run and their ratio. The test does not judge
-// how large they are.
+// Every benchmark runs to its end on a cluster of its own. It prints its lines with
+// a value, a limit of the same run and their ratio. The test does not judge how
+// large they are.
 func TestBenchmarksRun(t *testing.T) {
 	want := map[string]string{
 		"write":    "write write-metadata-commands write-rss loopback-put write-memory write-memory-acknowledged write-memory-durable",

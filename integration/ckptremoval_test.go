@@ -24,8 +24,8 @@ import (
 )
 
 // removalDoors are the ways to remove a checkpoint: `ckpt rm`, `rm -r` of its
-// directory on a command line, and file by file, as `rm -r` on a mount and the
-// deletion of a prefix through S3 do it.
+// directory on a command line, and file by file. `rm -r` on a mount and the
+// deletion of a prefix through S3 go file by file.
 var removalDoors = map[string]func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error{
 	"ckpt rm": func(ctx context.Context, c *incluster.Client, run uint64, step uint64) error {
 		_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
@@ -65,11 +65,11 @@ func entries(ctx context.Context, c *incluster.Client, dir string) (names []stri
 	return names, err
 }
 
-// TestARemovalThatIsCutShort kills the process that removes a checkpoint (a
-// gateway, a mount, a command) or the metadata leader in the middle of it, for
-// every way to remove. In the end the checkpoint is whole or gone. The list,
-// `latest`, the verification and the directories agree, and no chunk of a removed
-// checkpoint stays on a device.
+// TestARemovalThatIsCutShort removes a checkpoint in every way. In the middle of
+// it, it kills the process that removes (a gateway, a mount, a command) or the
+// metadata leader. In the end the checkpoint is whole or gone. The list, `latest`,
+// the verification and the directories agree, and no chunk of a removed checkpoint
+// stays on a device.
 func TestARemovalThatIsCutShort(t *testing.T) {
 	seed := testseed.First(t)
 	row := seed

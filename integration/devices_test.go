@@ -79,9 +79,9 @@ func (r *reloading) opens(dir string) (n int) {
 	return n
 }
 
-// TestDisksOfRunningProcesses adds a disk to a running chunkserver, drains and
-// drops the one that it had, and moves the new one to another running host, by the
-// settings file and SIGHUP. Nothing is restarted, a dropped device has no open
+// TestDisksOfRunningProcesses uses the settings file and SIGHUP. It adds a disk to
+// a running chunkserver, drains and drops the one that it had, and moves the new
+// one to another running host. Nothing is restarted, a dropped device has no open
 // file, and the bytes are readable at each step.
 func TestDisksOfRunningProcesses(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 3})

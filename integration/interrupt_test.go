@@ -133,9 +133,9 @@ func TestInterruptedCopies(t *testing.T) {
 	works(t, env, "cp", "moraine:///whole", out)
 }
 
-// TestDevClusterLeavesNobodyBehind ends a dev-cluster by Ctrl-C and by SIGKILL. A
+// TestDevClusterLeavesNoProcess ends a dev-cluster by Ctrl-C and by SIGKILL. A
 // second one on its directory is refused meanwhile.
-func TestDevClusterLeavesNobodyBehind(t *testing.T) {
+func TestDevClusterLeavesNoProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	args := []string{"dev-cluster", "--json", "--mode", "crc", "--dir", dir, "--metadata", "1", "--chunkservers", "1"}
 	for _, sig := range []os.Signal{os.Interrupt, os.Kill} {

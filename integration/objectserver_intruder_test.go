@@ -19,10 +19,10 @@ import (
 )
 
 // TestIntruderAtTheLocalBucket: without the keys of the local bucket a caller
-// cannot read, list, write or delete anything in it. No keys do not help, nor other
-// keys (such as the root key of the cluster's S3 endpoint), nor a request signed
-// for another host, method or key. Even with its keys no caller reads what lies
-// beside its objects.
+// cannot read, list, write or delete anything in it. Other keys do not help, such
+// as the root key of the cluster's S3 endpoint. Nor does a request signed for
+// another host, method or key. Even with its keys no caller reads what lies beside
+// its objects.
 func TestIntruderAtTheLocalBucket(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Metadata: 1, Chunkservers: 1, ObjectServer: true, S3: true})
 	b, node := bucketOf(t, c)

@@ -21,7 +21,7 @@ import (
 )
 
 // concatCut is a cluster whose metadata servers lose their power while a file is
-// made of many ranges, as the completion of an S3 upload of many parts does.
+// made of many ranges, like the completion of a large S3 upload.
 type concatCut struct {
 	t      *testing.T
 	rng    *rand.Rand

@@ -97,8 +97,8 @@ func (h *evictHistory) powerOff() {
 }
 
 // round is one cut. Three in four come as soon as the last eviction is
-// acknowledged, the others at a random call of a disk while files are flushed and
-// evicted.
+// acknowledged. The others come at a random call of a disk while files are flushed
+// and evicted.
 func (h *evictHistory) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
@@ -244,10 +244,10 @@ func (h *evictHistory) check(ctx context.Context) error {
 	return nil
 }
 
-// TestPowerCutsWithEvictionsLoseNothing evicts files to the local bucket and cuts
-// the power of it and of the cluster, most often as soon as the last eviction is
-// acknowledged. It then reads every file back: 100 cuts in the long form.
-// TestPowerCutsOfTheBucketHaveTeeth leaves out the bucket's syncs.
+// TestPowerCutsWithEvictionsLoseNothing evicts files to the local bucket. It cuts
+// the power of the bucket and of the cluster, most often as soon as the last
+// eviction is acknowledged. It then reads every file back: 100 cuts in the long
+// form. TestPowerCutsOfTheBucketHaveTeeth leaves out the bucket's syncs.
 func TestPowerCutsWithEvictionsLoseNothing(t *testing.T) {
 	first, seeds, cuts := powerSeed(t), testseed.Runs(t, 1, 10), testseed.Of(6, 10)
 	var met bucketSyncs

@@ -14,8 +14,8 @@ import (
 )
 
 // The metadata of a cluster comes back after the disks of two of its servers are
-// lost (force-quorum), and after all are lost (from a backup), with the bytes of
-// the files that the chunkservers hold.
+// lost (force-quorum), and after all are lost (from a backup). The bytes of the
+// files on the chunkservers come back with it.
 func TestMetadataComesBack(t *testing.T) {
 	c := startProcs(t, devcluster.Config{Chunkservers: 1})
 	env := settingsFor(c)

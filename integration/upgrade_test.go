@@ -19,9 +19,9 @@ import (
 
 // TestRollingUpgrade upgrades a cluster to the next build, which has commands that
 // the first does not know, server by server, while files are made. The level is not
-// raised before all metadata servers support it, and no new command is proposed
-// before that, since the voting servers of the old build would stop. After it the
-// new commands are used, and a server of the old build stops and logs why.
+// raised before all metadata servers support it. No new command is proposed before
+// that, since the voting servers of the old build would stop. After it the new
+// commands are used, and a server of the old build stops and logs why.
 func TestRollingUpgrade(t *testing.T) {
 	old, next := builtWith(t, "moraine_level2"), builtWith(t, "")
 	c := startOf(t, old, devcluster.Config{Chunkservers: 1})

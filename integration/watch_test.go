@@ -42,23 +42,23 @@ func TestWatchCommand(t *testing.T) {
 	}
 	e, _ := next()
 	require.Equal(t, "resync", e.Event)
-	told := func(event, old, path string) {
+	expect := func(event, old, path string) {
 		t.Helper()
 		e, was := next()
 		require.Equal(t, []string{event, old, path}, []string{e.Event, was, e.Path})
 	}
 	works(t, env, "mkdir", "moraine:///runs/a")
-	told("created", "", "/runs/a")
+	expect("created", "", "/runs/a")
 	require.Equal(t, "directory", typ)
 	works(t, env, "mkdir", "moraine:///elsewhere")
 	works(t, env, "mv", "moraine:///runs/a", "moraine:///runs/b")
-	told("renamed", "/runs/a", "/runs/b")
+	expect("renamed", "/runs/a", "/runs/b")
 	file := filepath.Join(t.TempDir(), "f")
 	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
 	works(t, env, "cp", file, "moraine:///runs/b/f")
-	told("created", "", "/runs/b/f")
+	expect("created", "", "/runs/b/f")
 	works(t, env, "rm", "moraine:///runs/b/f")
-	told("removed", "", "/runs/b/f")
+	expect("removed", "", "/runs/b/f")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	require.NoError(t, cmd.Wait(), "its end by a signal is no failure")
 	requireRefused(t, invoke(t, env, "watch", "moraine:///nope"), 1, "/nope", "not found")

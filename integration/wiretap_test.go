@@ -161,11 +161,11 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 // repair, a token on a bulk connection, a backup, a revocation, a joining server,
 // and a failover.
 //
-// The traffic contains, in no form, a private key of a certificate, a key that
-// signs tokens, a session token, the cluster secret, or a key of S3 or of the
-// bucket. The bytes of a file are in it, as expected in that mode. Neither are
-// secrets in the backup, a log, the JSON output of commands, a command line, or the
-// pages of the admin ports.
+// The traffic contains, in any form, no private key of a certificate, no key that
+// signs tokens, and no session token. Nor does it contain the cluster secret, or a
+// key of S3 or of the bucket. The bytes of a file are in it, as expected in that
+// mode. Neither are secrets in the backup, a log, the JSON output of commands, a
+// command line, or the pages of the admin ports.
 func TestNoSecretOnTheWire(t *testing.T) {
 	dir, err := os.MkdirTemp("", "tap")
 	require.NoError(t, err)

@@ -36,9 +36,10 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 	return level, nil
 }
 
-// protected returns when what a commit made is protected from the loss of a host at least,
-// or on its devices: a commit at level memory may say that it protects from nothing, as
-// where one host alone is left, and the client has not heard of that yet.
+// protected returns when the bytes of a commit are protected from the loss of at
+// least one host, or on their devices. A commit at level memory may report that it
+// protects from no failure. That happens when only one host is left and the client
+// does not know it yet.
 func (b *backend) protected(ctx context.Context, done client.CommitResult) error {
 	if done.Protects > 0 {
 		return nil

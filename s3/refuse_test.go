@@ -42,7 +42,7 @@ func send(t *testing.T, method, target string, header http.Header, body string) 
 	return resp.StatusCode, string(text)
 }
 
-// A request for something that the endpoint does not keep is refused, and changes nothing.
+// A request for an unsupported feature is refused, and changes nothing.
 func TestWhatIsNotKeptIsRefused(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "refused")

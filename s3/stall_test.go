@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that sends half of a body and then nothing, and one that never reads its
-// answer, are ended, and what they held comes back.
+// The endpoint disconnects a client that sends half of a body and then nothing, and
+// one that never reads its answer. It releases what they held.
 func TestClientsThatStandStillAreEnded(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "stalls")

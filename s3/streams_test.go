@@ -104,9 +104,9 @@ var trailerAlterations = map[string]func(req *http.Request, b []byte) []byte{
 	},
 }
 
-// TestIntruderInAStream: of an upload in chunks nothing is stored where a chunk, its signature,
-// their order, the end or the checksum behind them was altered on its way, or the key is a wrong
-// one; an object that had the name stays as it was.
+// TestIntruderInAStream: an upload in chunks was altered in transit: a chunk, its
+// signature, their order, the end or the checksum after them; or the key is wrong.
+// Nothing of it is stored. An earlier object of that name stays unchanged.
 func TestIntruderInAStream(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "streams")

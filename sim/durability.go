@@ -130,8 +130,9 @@ type Result struct {
 	OneStripe Estimate `json:"one_stripe"`
 	// Stripes is how many the fleet holds.
 	Stripes float64 `json:"stripes"`
-	// Rebuild is how long the chunks of one lost device, and of one lost host, take
-	// to rebuild, in seconds, without the wait before.
+	// RebuildDevice and RebuildHost are how long the chunks of one lost device, and
+	// of one lost host, take to rebuild. They are in seconds, without the wait
+	// before.
 	RebuildDevice float64 `json:"rebuild_device_seconds"`
 	RebuildHost   float64 `json:"rebuild_host_seconds"`
 	// Episodes is how many were drawn, Lossy in how many of them stripes were lost.

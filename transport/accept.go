@@ -146,7 +146,7 @@ func (s *Server) identify(st stream, r *reader, h *wire.Hello, sent []byte, cs *
 }
 
 // challenge makes a caller on an unencrypted connection prove that it has the key
-// of an earlier control connection, after the server has proved the same.
+// of an earlier control connection. The server proves the same first.
 func (s *Server) challenge(st stream, r *reader, h *wire.Hello, sent []byte, reply *wire.HelloReply) (*Peer, error) {
 	key, peer := s.keys.find(h.KeyId, s.clock.Now())
 	if key == nil {

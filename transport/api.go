@@ -118,10 +118,10 @@ type peerKey struct{}
 type Payload interface {
 	// Len returns the number of bytes.
 	Len() int
-	// ReadInto reads exactly Len bytes into dst[:Len]. It calls each, if not nil,
-	// with consecutive pieces of at most 256 KiB of dst as they arrive, while they
-	// are in the processor's cache. Every piece but the last is a multiple of 4
-	// KiB. On error the contents of dst are undefined.
+	// ReadInto reads exactly Len bytes into dst[:Len]. If each is not nil, it gets
+	// consecutive pieces of at most 256 KiB of dst as they arrive, while they are
+	// in the processor's cache. Every piece but the last is a multiple of 4 KiB. On
+	// error the contents of dst are undefined.
 	ReadInto(dst []byte, each func(piece []byte)) error
 	// Discard drops the bytes.
 	Discard() error

@@ -416,12 +416,12 @@ func (c *clientConn) check(now int64, cfg *PoolConfig) {
 	c.mu.Unlock()
 	// A cancelled call still counts as unanswered: callers with short deadlines
 	// must not keep a dead connection alive.
-	heard, busy := c.r.last.Load(), c.busy.Load() > 0
-	silent := time.Duration(now - max(heard, owed))
+	lastSeen, busy := c.r.last.Load(), c.busy.Load() > 0
+	silent := time.Duration(now - max(lastSeen, owed))
 	quiet := time.Duration(now - c.w.last.Load())
 	switch {
 	case closed:
-	case (busy || owed > heard) && silent > cfg.DeadAfter:
+	case (busy || owed > lastSeen) && silent > cfg.DeadAfter:
 		c.pool.metrics.dead.WithLabelValues(sideClient.String()).Inc()
 		c.close(errSilent)
 	case busy:

@@ -43,7 +43,7 @@ func holdAt(held chan struct{}) func(context.Context) error {
 }
 
 // hold opens a connection of each class between servers and callers with the given
-// clocks, whose certificates have the given terms, and blocks a call on each.
+// clocks, and blocks a call on each. Their certificates have the given terms.
 func hold(t *testing.T, n network, a *authority, servers, callers clock.Clock, serverTTL, callerTTL time.Duration, revoked func(*transport.Peer) bool) *endings {
 	e := &endings{held: make(chan struct{}, 2), results: make(chan error, 2), log: make(chan error, 1)}
 	issue := func(role transport.Role, node string, ttl time.Duration) *pki.Identity {

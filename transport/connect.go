@@ -147,7 +147,7 @@ func (pr *peer) greetWith(ctx context.Context, class Class, addr string, key *sh
 
 // greetBeside shakes hands over the unix socket beside addr, and returns nil if
 // that fails for any reason. Any program of this host can take the name of a
-// socket, or refuse in the name of a server, and only TCP reaches the owner of the
+// socket, or refuse in the name of a server. Only TCP reaches the owner of the
 // address. greetBeside leaves time for TCP, also if it must first obtain the key
 // for an unencrypted connection, and does not retry for a while.
 func (pr *peer) greetBeside(ctx context.Context, class Class, addr string, key *sharedKey) *greeted {

@@ -255,7 +255,7 @@ func TestServerDrains(t *testing.T) {
 }
 
 // A handler that waits for a buffer blocks its connection, and no other.
-func TestFlowControlHoldsOneConnection(t *testing.T) {
+func TestFlowControlBlocksOneConnection(t *testing.T) {
 	for _, n := range modes() {
 		t.Run(n.String(), func(t *testing.T) {
 			a, sh := newAuthority(t), newShelf()

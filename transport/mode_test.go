@@ -29,8 +29,8 @@ func (e *eavesdropper) listen(up bool, p []byte) []byte {
 	return p
 }
 
-// heard reports whether text passed unencrypted, to the server and from it.
-func (e *eavesdropper) heard(text []byte) (up, down bool) {
+// saw reports whether text passed unencrypted, to the server and from it.
+func (e *eavesdropper) saw(text []byte) (up, down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return bytes.Contains(e.seen[0].Bytes(), text), bytes.Contains(e.seen[1].Bytes(), text)
@@ -39,10 +39,10 @@ func (e *eavesdropper) heard(text []byte) (up, down bool) {
 // A server in mode crc serves a caller in mode secure over TLS: none of the
 // caller's data is unencrypted in transit. A caller in mode crc shows that the
 // eavesdropper would have detected it.
-func TestSecureCallerOfACRCServerIsNotOverheard(t *testing.T) {
+func TestSecureCallerOfACRCServerIsEncrypted(t *testing.T) {
 	for _, c := range []struct {
-		mode  transport.Mode
-		heard bool
+		mode transport.Mode
+		saw  bool
 	}{{transport.Secure, false}, {transport.CRC, true}} {
 		t.Run(string(c.mode), func(t *testing.T) {
 			a := newAuthority(t)
@@ -57,9 +57,9 @@ func TestSecureCallerOfACRCServerIsNotOverheard(t *testing.T) {
 			_, n, err := ch.Get(testContext(t), &wire.GetChunk{Stripe: 7, Length: uint64(len(got))}, got, nil)
 			require.NoError(t, err)
 			require.Equal(t, crc.Sum(secret), crc.Sum(got[:n]))
-			up, down := e.heard(secret[:50])
-			require.Equal(t, c.heard, up, "what is put passes in clear")
-			require.Equal(t, c.heard, down, "what is got passes in clear")
+			up, down := e.saw(secret[:50])
+			require.Equal(t, c.saw, up, "what is put passes in clear")
+			require.Equal(t, c.saw, down, "what is got passes in clear")
 		})
 	}
 }

@@ -189,7 +189,7 @@ func (c *serverConn) end(q *request) {
 }
 
 // expireNextLocked makes expire run at t. One timer serves all requests of a
-// connection. Their deadlines come roughly in the order of the requests, so the
+// connection. Their deadlines come roughly in the order of the requests. So the
 // timer is set once in the time that callers wait, not for each request.
 func (c *serverConn) expireNextLocked(t int64) {
 	c.expireAt = t

@@ -18,10 +18,10 @@ import (
 // address, needs no shared directory, and ends with its process. A server at the
 // socket must authenticate as over TCP. If that fails, the caller uses TCP.
 //
-// A process of the host that took the name before the server did could forward the
-// proof and then read the unencrypted bytes after it, which is impossible on a port
-// that is taken. In mode crc payloads are unencrypted under certificates. There,
-// callers use only a socket of root or of their own user.
+// A process of the host may take the name before the server does. It could forward
+// the proof and then read the unencrypted bytes after it. On a TCP port that the
+// server has taken, that is impossible. In mode crc payloads are unencrypted under
+// certificates. There, callers use only a socket of root or of their own user.
 
 // besideAgain is how long a caller does not retry a server's unix sockets after one
 // did not answer.

@@ -33,7 +33,7 @@ var places = []place{
 	{where: "an object in the bucket, or a part on its way there", flip: "the store changes what it was given", seen: "the flush fails; nothing is evicted to it", test: "mover.TestFlippedBitsAreFound"},
 	{where: "a copy of an object", flip: "the store changes it", seen: "the copy is refused", test: "mover.TestFlippedBitsOfCopiesAreFound"},
 	{where: "an object after its file was evicted, with a client that reads it", flip: "in the file of the local bucket", seen: "the read fails (piece_errors)", pages: "local-object", counted: (*world).failedPieces, try: flipObject},
-	{where: "an object after its file was evicted", flip: "in the bucket", seen: "the read fails (Corrupt)", test: "chunkserver.TestWhatTheBucketLostIsSaid"},
+	{where: "an object after its file was evicted", flip: "in the bucket", seen: "the read fails (Corrupt)", test: "chunkserver.TestReadsOfALostObjectFail"},
 	{where: "a file of the local bucket", flip: "on disk", seen: "inspect names it", pages: "local-object", test: "tiers/object/localstore.TestInspectFindsDamage"},
 	{where: "the record of a file of the local bucket", flip: "on disk", seen: "its object alone is not there", pages: "local-object", test: "tiers/object/localstore.TestADamagedRecordCostsItsObjectAlone"},
 	{where: "the tag of an object", flip: "each bit, on its way to the bucket", seen: "the flush fails; the object is not recorded", heals: "it is flushed again, unless the tag says another cluster or file: that object is kept, and the flush refused", pages: "object-keys", test: "mover.TestFlippedBitsOfTheTagAreFound"},

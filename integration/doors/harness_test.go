@@ -1,6 +1,6 @@
 // Package doors_test runs a whole cluster with all its interfaces at once: two
-// mounts, the S3 endpoint, a Go client, and below them the object tier over a real
-// S3 server, which is a process of its own and can be killed.
+// mounts, the S3 endpoint, and a Go client. Below them is the object tier over a
+// real S3 server, a process of its own that can be killed.
 //
 // The cluster is that of package incluster: every part is the shipped one. This
 // process serves the mounts, which are real. So the tests must not map their files

@@ -128,8 +128,8 @@ var asked = []struct {
 
 // TestAnswerWindowFaults sends a request under every kind of number after
 // everything that may happen in between, twice. Answered requests get the same
-// answer, old ones and those too far ahead are refused, none takes effect twice,
-// and a session that is over has no effect.
+// answer, and old ones and those too far ahead are refused. None takes effect
+// twice, and a session that is over has no effect.
 func TestAnswerWindowFaults(t *testing.T) {
 	runs := testseed.Sample(t, 6)
 	for _, happens := range between {

@@ -77,9 +77,9 @@ func TestScrubGoesByItsSchedule(t *testing.T) {
 	})
 }
 
-// TestDeviceThatLiesIsGivenUp: a device with repeatedly corrupt chunks goes out,
+// TestDeviceWithCorruptChunksGoesOut: a device with repeatedly corrupt chunks goes out,
 // its chunks are rebuilt, and a restart of its server does not bring it back.
-func TestDeviceThatLiesIsGivenUp(t *testing.T) {
+func TestDeviceWithCorruptChunksGoesOut(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7}, func(w *world) {
 		w.write(20)
 		recs := w.records("n2")

@@ -138,10 +138,10 @@ func (w *world) readsUntil(ctx context.Context, name string) error {
 	return nil
 }
 
-// TestWrongWordOfChunksIsNotForEver: a client falsely reports every chunk of a
+// TestFalseReportsOfChunksAreCorrected: a client falsely reports every chunk of a
 // stripe as missing. All exist: they are written again, and chunks lost later are
 // rebuilt.
-func TestWrongWordOfChunksIsNotForEver(t *testing.T) {
+func TestFalseReportsOfChunksAreCorrected(t *testing.T) {
 	var slow atomic.Bool
 	rule := func(_ string, op vfs.Op) error {
 		if op.Kind == vfs.OpWrite && strings.Contains(op.Path, "segments") && slow.Load() {

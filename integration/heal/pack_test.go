@@ -32,8 +32,8 @@ func (w *world) smalls(dir string, n int) {
 }
 
 // TestPackedFilesGiveSpaceBack: small files of many directories of a project take
-// three times their size on the devices, and half as much after packing, while the
-// leader and a mover are killed. Every byte reads right, nothing is leaked, the
+// three times their size on the devices, and half as much after packing. Meanwhile
+// the leader and a mover are killed. Every byte reads right, nothing is leaked, the
 // state is sound, and two hosts may be lost.
 func TestPackedFilesGiveSpaceBack(t *testing.T) {
 	inWorld(t, incluster.Options{Chunkservers: 7, RewriteEvery: 30 * time.Second, PackAfter: time.Minute}, func(w *world) {

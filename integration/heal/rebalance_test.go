@@ -62,10 +62,10 @@ func (w *world) settled() {
 }
 
 // TestAddedChunkserverIsFilled: a chunkserver that joins a cluster with files gets
-// its share of their chunks automatically, while the leader, a mover and a server
-// that loses chunks are killed. In the end each device is within the band of the
-// mean, every byte reads right, as many hosts may be lost as before, nothing is
-// leaked, and no chunk was moved to and fro.
+// its share of their chunks automatically. Meanwhile the leader, a mover and a
+// server that loses chunks are killed. In the end each device is within the band of
+// the mean, and every byte reads right. As many hosts may be lost as before,
+// nothing is leaked, and no chunk was moved to and fro.
 func TestAddedChunkserverIsFilled(t *testing.T) {
 	inWorld(t, incluster.Options{CapacityBytes: 32 << 20}, func(w *world) {
 		w.write(60)

@@ -12,7 +12,7 @@ import (
 
 // TestHostThatDiesWhileDrained: its chunks are rebuilt, though there is no spare
 // host. If too few chunks are left for that, its own chunks are the source as soon
-// as it is back, and it is emptied to the end.
+// as it is back. It is then emptied to the end.
 func TestHostThatDiesWhileDrained(t *testing.T) {
 	const outState, drainingState = wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_DRAINING
 	inWorld(t, incluster.Options{Chunkservers: 6, RepairGrace: time.Minute}, func(w *world) {

@@ -13,9 +13,9 @@ import (
 
 // An arena is two directories of three names each, whose operations touch nothing
 // else: a history is checked one arena at a time. Its state is the node of each of
-// the six names (slots) and, for an existing directory, the node of each of its two
-// names (children, which are no directories). Names of one file share a node. Nodes
-// are immutable.
+// the six names (slots). For an existing directory it is also the node of each of
+// its two names (children, which are no directories). Names of one file share a
+// node. Nodes are immutable.
 type arena struct {
 	at     [places]*node // the slots, and then the children of each slot
 	doomed []uint64      // directories that were removed with their contents, in order

@@ -15,9 +15,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// counts is how often, in some histories, each verb succeeded, how often on a child
-// of a directory, how often a directory was not removed or replaced because it had
-// children, and how often a file without a name was described.
+// counts is how often each verb succeeded in some histories, and how often on a
+// child of a directory. It also counts directories that were not removed or
+// replaced because they had children, and descriptions of files without a name.
 type counts struct {
 	all, inside [verbs]int
 	full, kept  int

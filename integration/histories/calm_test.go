@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// TestNothingIsUnknownInPeace compares the model with a cluster without faults:
+// TestNothingIsUnknownWithoutFaults compares the model with a cluster without faults:
 // every operation is answered, as the model says.
-func TestNothingIsUnknownInPeace(t *testing.T) {
+func TestNothingIsUnknownWithoutFaults(t *testing.T) {
 	seed := testseed.First(t)
 	out := playOne(t, options{seed: seed, clients: 8, cached: 4, arenas: 4, lasts: 3 * time.Second, calm: true})
 	r, at := out.h.verdict()

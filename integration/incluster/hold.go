@@ -15,10 +15,10 @@ import (
 // meanwhile is only in memory. Its Rule and Meta are Options of the cluster. The
 // zero value blocks nothing. Methods may be called concurrently.
 type Hold struct {
-	mu    sync.Mutex
-	until chan struct{}  // closed at the end; nil: nothing is blocked
-	bound *time.Timer    // ends it
-	told  map[string]int // heartbeats that told a chunkserver of level memory
+	mu       sync.Mutex
+	until    chan struct{}  // closed at the end; nil: nothing is blocked
+	bound    *time.Timer    // ends it
+	notified map[string]int // heartbeats that told a chunkserver of level memory
 }
 
 // Rule is an Options.Rule.
@@ -92,7 +92,7 @@ func (h *Hold) Know(ctx context.Context, chunkservers int) error {
 	for {
 		h.mu.Lock()
 		know := 0
-		for _, n := range h.told {
+		for _, n := range h.notified {
 			if n > 1 { // it has processed the first
 				know++
 			}
@@ -120,10 +120,10 @@ func (m heldMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.Meta
 	if resp.GetHeartbeat().GetMemoryLevel() {
 		m.hold.mu.Lock()
 		defer m.hold.mu.Unlock()
-		if m.hold.told == nil {
-			m.hold.told = map[string]int{}
+		if m.hold.notified == nil {
+			m.hold.notified = map[string]int{}
 		}
-		m.hold.told[m.node]++
+		m.hold.notified[m.node]++
 	}
 	return resp, err
 }

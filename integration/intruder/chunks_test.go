@@ -62,9 +62,9 @@ var chunkRows = map[string]chunkRow{
 }
 
 // TestIntruderAtTheChunkservers: a confined caller sends each request of the
-// chunkservers about foreign chunks and objects, with its own token and its own and
-// others' capabilities, and lists chunks. A caller that presents another's token,
-// or none, gets nothing at all.
+// chunkservers about foreign chunks and objects, and lists chunks. It uses its own
+// token, and its own and others' capabilities. A caller that presents another's
+// token, or none, gets nothing at all.
 func TestIntruderAtTheChunkservers(t *testing.T) {
 	methods := reflect.TypeFor[transport.Chunks]()
 	for n := range methods.NumMethod() {

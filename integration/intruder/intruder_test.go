@@ -51,10 +51,10 @@ func TestIntruderRowsAreComplete(t *testing.T) {
 }
 
 // TestIntruderSeesNothingForeign: a caller that is confined to a directory sends
-// each request of the metadata service with references to things outside it, all at
-// once and each one alone. The outcome is that of the table. The answer is the same
-// as for missing things, contains nothing foreign, and foreign things do not
-// change.
+// each request of the metadata service. It refers to things outside the directory,
+// all at once and each one alone. The outcome is that of the table. The answer is
+// the same as for missing things, contains nothing foreign, and foreign things do
+// not change.
 func TestIntruderSeesNothingForeign(t *testing.T) {
 	for _, k := range confined {
 		t.Run(k.name, func(t *testing.T) { inWorld(t, func(w *world) { seesNothing(w, k.name, w.intrude(k.peer)) }) })
@@ -167,8 +167,8 @@ func TestIntruderHasNoForeignSession(t *testing.T) {
 	}
 }
 
-// TestIntruderWithACertificateOfANode: a chunkserver and a metadata server that
-// belong to no host of the fleet send each request in the name of another, with its
+// TestIntruderWithACertificateOfANode: a chunkserver and a metadata server belong
+// to no host of the fleet. They send each request in the name of another, with its
 // devices and its leased jobs. A few requests are also sent by clients, or by a
 // chunkserver for its own work: these name missing things. All others name
 // another's things.

@@ -29,10 +29,10 @@ func TestIntruderLeasesOfForeignInodes(t *testing.T) {
 		require.Len(w.t, begun.Recalls, 1)
 		require.True(w.t, begun.Recalls[0].All, "it holds nothing")
 		ack := begun.Recalls[0].Number
-		heard := make(chan *wire.LeasesReply, 1)
+		received := make(chan *wire.LeasesReply, 1)
 		go func() {
 			resp, _ := i.do(&wire.MetaRequest{Op: &wire.MetaRequest_Leases{Leases: &wire.Leases{Epoch: 2, Ack: ack, WaitMillis: 2000}}})
-			heard <- resp.GetLeases()
+			received <- resp.GetLeases()
 		}()
 		synctest.Wait()
 		began := time.Now()
@@ -41,7 +41,7 @@ func TestIntruderLeasesOfForeignInodes(t *testing.T) {
 		_, err = w.owner.Mkdir(ctx, "/b/"+secret+"-dir/"+secret+"-subdir", 0o777)
 		require.NoError(w.t, err)
 		waited := time.Since(began)
-		require.Empty(w.t, (<-heard).GetRecalls())
+		require.Empty(w.t, (<-received).GetRecalls())
 		require.Less(w.t, waited, time.Second, "no change waits for the term of a lease")
 	})
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestIntruderOfAStolenChunkserver: with the certificate of a chunkserver an
-// intruder reads the chunks of the files of jobs that it has leased, for as long as
-// it has them, and no others: neither by a chunk's number, nor by the extents of
-// another file, nor for another's job. It flushes and evicts nothing by itself, and
-// changes no file that has a name.
+// TestIntruderOfAStolenChunkserver: an intruder has the certificate of a
+// chunkserver. It reads the chunks of the files of its leased jobs, for as long as
+// it has them. It reads no others: neither by a chunk's number, nor by the extents
+// of another file, nor for another's job. It flushes and evicts nothing by itself,
+// and changes no file that has a name.
 func TestIntruderOfAStolenChunkserver(t *testing.T) {
 	inWorld(t, func(w *world) {
 		t, ctx := w.t, w.t.Context()

@@ -131,7 +131,7 @@ func TestFilesAreMadeWithoutARequestAndSeenByAll(t *testing.T) {
 
 // Another client's operations in the directory see what was made there before, with
 // every kind of request.
-func TestNobodyMissesWhatWasMade(t *testing.T) {
+func TestOtherClientsSeeWhatWasMade(t *testing.T) {
 	for what, do := range map[string]func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error{
 		"create": func(ctx context.Context, r *incluster.Client, dir moraine.InodeID) error {
 			_, err := r.Inodes().Create(ctx, dir, "x", client.NodeOptions{Exclusive: true})

@@ -1,8 +1,8 @@
 // Package leases_test compares what clients answer from their caches with what they
-// may answer, over a cluster of incluster, with its real log, elections and network
-// delays. One path through it: inCluster starts a cluster, warm waits for leases, a
-// fault hits a client or the leader, and history.check (model_test.go) finds
-// contradicting answers.
+// may answer. It uses a cluster of incluster, with its real log, elections and
+// network delays. One path through it: inCluster starts a cluster, warm waits for
+// leases, a fault hits a client or the leader, and history.check (model_test.go)
+// finds contradicting answers.
 package leases_test
 
 import (

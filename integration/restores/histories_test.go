@@ -27,10 +27,10 @@ import (
 // Files are overwritten, removed, cloned, made, flushed, evicted and staged; small
 // ones are packed and mostly dead stripes rewritten. Then the metadata is restored.
 //
-// A file of the backup must read unchanged if its chunks are on the devices, by
-// their own lists, and its objects are in the bucket as recorded. For the others, a
-// check names those with stripes, and a read fails for those with objects. None
-// reads as other bytes.
+// A file of the backup must read unchanged under two conditions: its chunks are on
+// the devices, by their own lists, and its objects are in the bucket as recorded.
+// For the others, a check names those with stripes, and a read fails for those with
+// objects. None reads as other bytes.
 func TestRestoreOfRandomHistories(t *testing.T) {
 	seeds := historySeeds(t)
 	var all tally
@@ -192,9 +192,9 @@ func (w *world) held(servers map[string]*wire.Host) map[piece]bool {
 	return out
 }
 
-// exists reports whether devices have enough chunks of every stripe of a file and
-// the bucket each of its objects, whether the bucket lacks one (gone), and how many
-// of its stripes are partly elsewhere than their records say.
+// exists reports whether devices have enough chunks of every stripe of a file, and
+// the bucket each of its objects. gone says that the bucket lacks one. moved counts
+// its stripes that are partly elsewhere than their records say.
 func (w *world) exists(name string, held map[piece]bool) (all, gone bool, moved int) {
 	w.t.Helper()
 	a, err := w.admin.Stat(w.ctx, name)

@@ -12,7 +12,7 @@ import (
 )
 
 // proxy accepts the connections of a server, on its host, and forwards them to the
-// socket where the server listens, so that its replies can be lost.
+// socket where the server listens. It can lose the server's replies.
 type proxy struct {
 	listener net.Listener
 	socket   string // path

@@ -118,7 +118,7 @@ func (f *filler) own(req *wire.MetaRequest) *statepb.Command {
 
 // fill makes files, and directories for them, until there are so many inodes, and
 // ends the session.
-func (f *filler) fill(ctx context.Context, l *raftstore.Loader, inodes uint64, told func(made uint64)) error {
+func (f *filler) fill(ctx context.Context, l *raftstore.Loader, inodes uint64, report func(made uint64)) error {
 	if err := f.found(l); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (f *filler) fill(ctx context.Context, l *raftstore.Loader, inodes uint64, t
 		if err := f.dir(l, dir, inodes); err != nil {
 			return err
 		}
-		told(f.made)
+		report(f.made)
 	}
 	return f.one(l, func(apply applyFunc) error {
 		_, err := apply(f.own(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
@@ -223,11 +223,11 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 		Peers: []raftstore.Peer{{ID: "base", Address: "nowhere"}}}
 	u, err := e.measure(ctx, func(ctx context.Context) error {
 		began := time.Now()
-		told := began
+		reported := began
 		return raftstore.Load(cfg, raftstore.Deps{}, func(l *raftstore.Loader) error {
 			return f.fill(ctx, l, e.Inodes, func(made uint64) {
-				if time.Since(told) > loadTold {
-					told = time.Now()
+				if time.Since(reported) > reportEvery {
+					reported = time.Now()
 					e.Progress("%d inodes, %.0f/s", made, perSecond(float64(made), time.Since(began)))
 				}
 			})
@@ -243,8 +243,8 @@ func Load(ctx context.Context, e *Env) ([]Line, error) {
 	return []Line{{Name: e.name("load"), Value: perSecond(float64(f.made), u.wall), Unit: "inodes/s", CPU: u.cpu / (float64(f.made) / 1e6), DeviceBytes: u.wrote}}, nil
 }
 
-// loadTold is the interval of progress reports of a load.
-const loadTold = 10 * time.Second
+// reportEvery is the interval of progress reports of a load.
+const reportEvery = 10 * time.Second
 
 // loadHeap is the heap size at which a load collects garbage.
 const loadHeap = 3 << 30

@@ -23,7 +23,7 @@ const (
 // Followers has files made at a steady rate on a large state. It measures how a
 // follower that was killed and down for e.Down comes back from the log. It also
 // measures how one that has lost its disk comes back under another name from a
-// snapshot, and how both affect the clients that make the files.
+// snapshot. For both it measures the effect on the clients that make the files.
 func Followers(ctx context.Context, e *Env) (lines []Line, err error) {
 	full, end, err := e.loadedState(ctx)
 	if err != nil {

@@ -30,8 +30,8 @@ const (
 // are left for the chunks of a stripe.
 func RebuildHosts(s moraine.Scheme) int { return s.Chunks() + 1 }
 
-// Rebuild measures how long the e.Bytes of chunks of a chunkserver take to be
-// redundant again after it was killed for good, and how this affects a foreground.
+// Rebuild kills a chunkserver with e.Bytes of chunks for good. It measures how long
+// these take to be redundant again, and how this affects a foreground.
 func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
 		return nil, errors.New("bench: rebuild kills a chunkserver, so it starts a cluster of its own: leave out --endpoint and --path")
@@ -110,8 +110,9 @@ func (e *Env) rebuildDisk(ctx context.Context) (write, read float64, err error) 
 	return Disk(ctx, e.Dir, e.Devices, e.Bytes/4)
 }
 
-// rebuildFits fails if the disk has too little space for all hosts, the rebuilt
-// chunks beside the dead host's, the foreground, and the measurement of the disk.
+// rebuildFits fails if the disk has too little space. It needs space for all hosts,
+// the rebuilt chunks beside the dead host's, the foreground, and the measurement of
+// the disk.
 func (e *Env) rebuildFits() error {
 	beside := int64(2<<30) + e.Bytes/4
 	var st unix.Statfs_t

@@ -1,9 +1,9 @@
 // Package demo shows the main job of Moraine on this machine with real processes. A
-// model's checkpoint is saved while training continues, saved again while servers
-// die, restored by another number of ranks while they are still dead, not committed
-// when a rank dies, and repaired. Then it is read through a mount and through S3,
-// flushed to a bucket while a mover dies, evicted, and restored from the bucket.
-// `make demo` runs it, and checks everything it claims.
+// model's checkpoint is saved while training continues, and saved again while
+// servers die. Another number of ranks restores it while they are still dead. It is
+// not committed when a rank dies, and it is repaired. Then it is read through a
+// mount and through S3, flushed to a bucket while a mover dies, evicted, and
+// restored from the bucket. `make demo` runs it, and checks everything it claims.
 //
 // One path through it: Run starts the cluster and the rank processes (rank.go), to
 // which this process sends orders (team.go). The steps of the story are in

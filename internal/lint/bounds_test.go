@@ -18,10 +18,10 @@ import (
 // a buffer, and every other channel whose buffer does not have exactly one place.
 // It is also every condition variable, every errgroup with a limit, whose Go waits,
 // and every weighted semaphore. A channel with a place for one value is an answer,
-// or the newest of something, except for numbers and truth values, which could be a
-// turn. The value of an entry says what limits the wait. A new one needs a line
-// here, and a wait that ends with the caller's patience: by limit.Resource.Wait, or
-// by the caller's ctx.
+// or the newest of something. Only numbers and truth values could be a turn. The
+// value of an entry says what limits the wait. A new one needs a line here, and a
+// wait that ends with the caller's patience: by limit.Resource.Wait, or by the
+// caller's ctx.
 var bounds = map[string]string{
 	// Slots of a limited resource.
 	"metadata/propose.go ended":            "the one proposer waits, by its ctx; entries in flight end by the propose timeout",

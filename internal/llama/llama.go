@@ -1,8 +1,8 @@
-// Package llama is a stand-in for a trainer of Llama 3 8B: the names and shapes of
-// its tensors as published, cut over ranks by rows as FSDP cuts them, and filled by
-// a seeded generator that can reproduce any byte. Demonstrations, benchmarks and
-// tests save and restore it. It does no arithmetic on the tensors, and the values
-// mean nothing.
+// Package llama is a stand-in for a trainer of Llama 3 8B. Its tensors have the
+// published names and shapes, and are cut over ranks by rows as FSDP cuts them. A
+// seeded generator fills them, and can reproduce any byte. Demonstrations,
+// benchmarks and tests save and restore it. It does no arithmetic on the tensors,
+// and the values mean nothing.
 //
 // One path through it: NewShard(Demo(), rank, world) makes a shard, Fill(seed)
 // fills it, and AddTo adds it to a save. After a restore with any number of ranks,
@@ -42,7 +42,7 @@ type Model struct {
 // Demo is a checkpoint of about 2.5 GiB. The embedding and the output matrix alone
 // have 2.0 GiB in bf16, and one layer with all its optimizer state has 2.8. Depth
 // alone therefore cannot be scaled to 2 GiB. This is one layer, every weight by its
-// published name and shape, with the fp32 state of a fine-tuning run that trains
+// published name and shape. It has the fp32 state of a fine-tuning run that trains
 // the norms and the key and value projections, and freezes the rest.
 func Demo() Model {
 	return Model{Layers: 1, Trained: func(w string) bool {

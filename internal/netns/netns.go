@@ -1,8 +1,8 @@
 // Package netns gives processes hosts of their own on this machine. Each is a
-// network namespace, joined by a veth pair to a bridge in a namespace of its own,
-// to which this process is joined as well. So a host can vanish while its processes
-// run on, as if its cable or switch failed: no connection closes and none is
-// refused.
+// network namespace, joined by a veth pair to a bridge in a namespace of its own.
+// This process is joined to the bridge as well. So a host can vanish while its
+// processes run on, as if its cable or switch failed: no connection closes and none
+// is refused.
 //
 // It needs root and the ip command (iproute2), and knows nothing of the processes.
 // One path through it: New("m1", "m2") makes the hosts. A process is started with

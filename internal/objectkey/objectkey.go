@@ -58,9 +58,9 @@ func Kept(prefix string, cluster []byte, object uint64) string {
 }
 
 // Path returns the path of the file that key is named after, without a leading
-// slash. ok is false if key is below another prefix, is one of Moraine's own (kept
-// objects, and those whose path is too long to be a key), or is no key that Of
-// returns: a foreign object.
+// slash. ok is false if key is below another prefix, or is no key that Of returns:
+// a foreign object. It is also false for Moraine's own keys: kept objects, and
+// those whose path is too long to be a key.
 func Path(prefix, key string) (path string, ok bool) {
 	rest := key
 	if prefix != "" {

@@ -36,11 +36,12 @@ func Check() error {
 	return nil
 }
 
-// Bound returns the option that makes the server end connections whose headers take
-// longer than header to arrive, and those on which a body or an answer takes longer
-// than stall. Code that moves the content of objects may extend the deadlines of
-// its connection as it makes progress. The server also keeps places free
-// (places.go), and reads the bodies of requests that it refuses (drain.go).
+// Bound returns the option that limits the server's connections. The server ends
+// one whose headers take longer than header to arrive, or on which a body or an
+// answer takes longer than stall. Code that moves the content of objects may extend
+// the deadlines of its connection as it makes progress. The server also keeps
+// places free (places.go), and reads the bodies of requests that it refuses
+// (drain.go).
 func Bound(header, stall time.Duration, places *Places) s3api.Option {
 	return func(s *s3api.S3ApiServer) {
 		s3api.WithOnListen(func() {

@@ -21,9 +21,9 @@ import (
 	"github.com/morainefs/moraine/tiers/tiertest"
 )
 
-// This file runs random operations on a device and stops it at a random call of the
-// file system (a power cut or a killed process). It then opens what is left and
-// compares that with a model. One seed runs several lives.
+// This file runs random operations on a device. It stops the device at a random
+// call of the file system (a power cut or a killed process). It then opens what is
+// left and compares that with a model. One seed runs several lives.
 
 // state is what the model expects of one chunk: its version, or 0 if there is none,
 // and the seed of its bytes.

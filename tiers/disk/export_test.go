@@ -77,11 +77,11 @@ func SegmentBlock(cluster, device moraine.UUID, salt [16]byte) []byte {
 
 // DecodeStamps decodes p as an identity, as the first block of a segment, and as an
 // incarnation.
-func DecodeStamps(p []byte) (identity, segment, heard error) {
+func DecodeStamps(p []byte) (identity, segment, incarnation error) {
 	_, identity = decodeIdentity(p)
 	_, segment = decodeSegmentHead(p)
-	_, heard = decodeIncarnation(p)
-	return identity, segment, heard
+	_, incarnation = decodeIncarnation(p)
+	return identity, segment, incarnation
 }
 
 // Restamp sets the correct checksum of a stamp.

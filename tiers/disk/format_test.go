@@ -100,9 +100,9 @@ func FuzzStamps(f *testing.F) {
 	for _, p := range samples() {
 		f.Add(p, true)
 	}
-	heard, err := os.ReadFile("testdata/heard-v1.golden")
+	incarnation, err := os.ReadFile("testdata/heard-v1.golden")
 	require.NoError(f, err)
-	f.Add(heard, false)
+	f.Add(incarnation, false)
 	f.Fuzz(func(t *testing.T, p []byte, seal bool) {
 		if seal && len(p) >= 128 {
 			disk.Restamp(p)

@@ -29,16 +29,16 @@ func ReadIncarnation(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error)
 		return moraine.MarkedIncarnation{}, nil
 	}
 	if err != nil {
-		return moraine.MarkedIncarnation{}, wrap("disk.ReadHeard", dir, err)
+		return moraine.MarkedIncarnation{}, wrap("disk.ReadIncarnation", dir, err)
 	}
 	defer f.Close()
 	p := make([]byte, stampSize)
 	if _, err := f.ReadAt(p, 0); err != nil && !errors.Is(err, io.EOF) {
-		return moraine.MarkedIncarnation{}, wrap("disk.ReadHeard", dir, err)
+		return moraine.MarkedIncarnation{}, wrap("disk.ReadIncarnation", dir, err)
 	}
 	h, err := decodeIncarnation(p)
 	if err != nil {
-		return h, wrap("disk.ReadHeard", path.Join(dir, incarnationFile), err)
+		return h, wrap("disk.ReadIncarnation", path.Join(dir, incarnationFile), err)
 	}
 	return h, nil
 }
@@ -46,9 +46,9 @@ func ReadIncarnation(fsys vfs.FS, dir string) (moraine.MarkedIncarnation, error)
 // WriteIncarnation durably records the newest incarnation that the host of the
 // device in dir received. If it fails or the power is cut, the previous record
 // stays.
-func WriteIncarnation(fsys vfs.FS, dir string, heard moraine.MarkedIncarnation) error {
-	if err := writeIncarnation(fsys, dir, encodeIncarnation(heard)); err != nil {
-		return wrap("disk.WriteHeard", dir, err)
+func WriteIncarnation(fsys vfs.FS, dir string, newest moraine.MarkedIncarnation) error {
+	if err := writeIncarnation(fsys, dir, encodeIncarnation(newest)); err != nil {
+		return wrap("disk.WriteIncarnation", dir, err)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 // The incarnation survives power cuts and failed writes: the old one or the new one
 // is there. Damage is reported. Each sync is needed.
-func TestWhatWasHeardIsKept(t *testing.T) {
+func TestTheIncarnationIsKept(t *testing.T) {
 	old := moraine.MarkedIncarnation{Number: 2, Mark: moraine.UUID{2}}
 	next := moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{3, 15: 4}}
 	base := vfs.NewMem(1)

@@ -109,7 +109,7 @@ func (d *Device) flushIndex() {
 // The order carries the crash argument. reclaimOnce chooses the segments to mark
 // before it empties the grave. At that time all their operations are in the index,
 // and what they killed is in the grave or already reclaimed. It marks them only
-// after the syncs of the second step, and in order, so that the unmarked ones are
+// after the syncs of the second step, and in order. The unmarked ones are therefore
 // always the last of the log.
 func (d *Device) reclaimOnce() error {
 	if err := d.Err(); err != nil {

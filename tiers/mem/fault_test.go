@@ -173,10 +173,10 @@ func TestDirtyChunksAreChunks(t *testing.T) {
 	require.Zero(t, s.Usage().Chunks)
 }
 
-// TestADeviceThatFailsBehind acknowledges chunks in memory that the device then
+// TestADeviceThatFailsDuringWriteBehind acknowledges chunks in memory that the device then
 // fails to write. The device goes out of service and reports it, and no such chunk
 // counts as durable.
-func TestADeviceThatFailsBehind(t *testing.T) {
+func TestADeviceThatFailsDuringWriteBehind(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
 	s := open(t, 96*mib, func(m *mem.Memory) mem.Lower {

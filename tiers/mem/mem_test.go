@@ -235,9 +235,9 @@ func TestMemoryThatRotsIsNotServed(t *testing.T) {
 	}())
 }
 
-// TestScansPassThrough reads a few chunks repeatedly. Meanwhile it writes ten times
+// TestScansDoNotEvictHotChunks reads a few chunks repeatedly. Meanwhile it writes ten times
 // the memory and reads that once, partly in pieces. The few chunks stay.
-func TestScansPassThrough(t *testing.T) {
+func TestScansDoNotEvictHotChunks(t *testing.T) {
 	fsys := vfs.NewMem(1)
 	format(t, fsys)
 	cold := map[moraine.ChunkID]int{}

@@ -22,10 +22,10 @@ func openAt(t *testing.T, handler http.HandlerFunc) *object.Bucket {
 	return b
 }
 
-// TestAStoreThatHangsIsGivenUp: a store accepts a connection and never answers, or
+// TestRequestsToAHangingStoreEnd: a store accepts a connection and never answers, or
 // stops in the middle of a request or an answer. Callers do not wait for ever, and
 // the outcome counts as unknown.
-func TestAStoreThatHangsIsGivenUp(t *testing.T) {
+func TestRequestsToAHangingStoreEnd(t *testing.T) {
 	for name, handler := range map[string]func(w http.ResponseWriter, end chan struct{}){
 		"says nothing": func(_ http.ResponseWriter, end chan struct{}) { <-end },
 		"stops": func(w http.ResponseWriter, end chan struct{}) {

@@ -3,11 +3,11 @@
 // some stripes, to repair some chunks, or to read some objects. A path-scoped
 // certificate thus confines bytes as it confines names.
 //
-// The metadata service signs a capability for each grant, for each page of extents
-// of a session that is confined to a directory, and for the intents of each repair.
-// A chunkserver verifies it with the public keys that come with heartbeats, which
-// needs no request, and caches the result. A capability costs one signature and one
-// verification, however often it is presented.
+// The metadata service signs a capability for each grant, and for the intents of
+// each repair. For a session that is confined to a directory, it also signs one for
+// each page of extents. A chunkserver verifies it with the public keys that come
+// with heartbeats, which needs no request, and caches the result. A capability
+// costs one signature and one verification, however often it is presented.
 //
 // A capability names its holder: a session, whose token the connection must
 // present, or the node of a server. Nobody else can use it. It ends with its term,
@@ -172,10 +172,10 @@ const op = "capability"
 // errExpired means that the term of a capability has ended.
 var errExpired = errors.New("capability expired: request another from the metadata service")
 
-// Holds returns PermissionDenied unless the claims are of this cluster, of an
-// incarnation that is not superseded, within their term at now (seconds since the
-// epoch), and held by peer. peer is nil in a call without a connection, which may
-// hold any capability.
+// Holds returns PermissionDenied unless the claims are of this cluster, and of an
+// incarnation that is not superseded. They must be within their term at now
+// (seconds since the epoch), and held by peer. peer is nil in a call without a
+// connection, which may hold any capability.
 func Holds(c *wire.CapabilityClaims, peer *transport.Peer, cluster moraine.UUID, incarnation uint64, now int64) error {
 	switch {
 	case string(c.Cluster) != string(cluster[:]):

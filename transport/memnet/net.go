@@ -77,8 +77,8 @@ func Address(node string) string { return prefix + node }
 // NodeAt is the inverse of Address; it also accepts a bare node id.
 func NodeAt(addr string) string { return strings.TrimPrefix(addr, prefix) }
 
-// DetectAfter sets how long a caller waits after a loss or in a partition before it
-// treats the connection as lost and returns Unavailable (20 ms).
+// DetectAfter sets how long a caller waits after a loss or in a partition (20 ms).
+// Then it treats the connection as lost and returns Unavailable.
 func (n *Net) DetectAfter(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

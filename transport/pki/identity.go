@@ -175,10 +175,9 @@ func CheckKeyMode(path string) error {
 }
 
 // Verify verifies the chain that the other end of a connection presented (its own
-// certificate first) against roots at now, for the given use (client or server
-// authentication). It returns the claims of the certificate. Host names do not
-// count: a node is known by its role and id, wherever it runs. Errors have kind
-// Unauthenticated.
+// certificate first) against roots at now. use is client or server authentication.
+// It returns the claims of the certificate. Host names do not count: a node is
+// known by its role and id, wherever it runs. Errors have kind Unauthenticated.
 func Verify(raw [][]byte, roots *x509.CertPool, now time.Time, use x509.ExtKeyUsage) (Claims, error) {
 	if len(raw) == 0 {
 		return Claims{}, unauthenticated("", errors.New("no certificate was presented"))

@@ -3525,7 +3525,7 @@ type SessionReply struct {
 	TopologyVersion uint64                 `protobuf:"varint,7,opt,name=topology_version,json=topologyVersion,proto3" json:"topology_version,omitempty"` // the leader's current one
 	Root            uint64                 `protobuf:"fixed64,8,opt,name=root,proto3" json:"root,omitempty"`                                             // inode at which the session's paths start
 	Leases          bool                   `protobuf:"varint,200,opt,name=leases,proto3" json:"leases,omitempty"`                                        // leases are granted to it
-	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all current metadata servers, so that a client need not be told of changes
+	Metadata        []*MemberAddress       `protobuf:"bytes,240,rep,name=metadata,proto3" json:"metadata,omitempty"`                                     // all current metadata servers, so that a client learns of changes
 	RoutingEpoch    uint64                 `protobuf:"varint,320,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`        // the current one; 0: a build that has none
 	Mark            []byte                 `protobuf:"bytes,341,opt,name=mark,proto3" json:"mark,omitempty"`                                             // of the incarnation
 	Quotas          bool                   `protobuf:"varint,221,opt,name=quotas,proto3" json:"quotas,omitempty"`                                        // there is a quota somewhere: a writer checks the space before it sends bytes

@@ -35,11 +35,11 @@ func (g *gated) Open(name string, flag vfs.OpenFlag) (vfs.File, error) {
 	return g.Mem.Open(name, flag)
 }
 
-// TestWhatIsNotDurableYetIsNotSaid: between the rename or removal of an object and
+// TestOnlyDurableChangesAreReported: between the rename or removal of an object and
 // its sync, a power loss may undo it. The store does not report the change before
 // that. Otherwise a caller might conclude that a file may be evicted, or that a key
 // is free.
-func TestWhatIsNotDurableYetIsNotSaid(t *testing.T) {
+func TestOnlyDurableChangesAreReported(t *testing.T) {
 	for name, change := range map[string]func(s *localstore.Store) error{
 		"put": func(s *localstore.Store) error {
 			_, err := s.Put("k", localstore.Record{}, strings.NewReader("new"), nil, localstore.Condition{})

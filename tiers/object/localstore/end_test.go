@@ -78,7 +78,7 @@ func TestACompletionOfAnEndedUploadMakesNothing(t *testing.T) {
 // The store does not report an object whose name it could not make durable, nor the
 // absence of one whose removal it could not. Callers rely on these answers. Objects
 // that were durable before stay readable.
-func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
+func TestAnUnsyncedObjectIsNotConfirmed(t *testing.T) {
 	files := &failing{Mem: vfs.NewMem(1)}
 	s := openStore(t, files)
 	_, err := s.Put("before", localstore.Record{}, strings.NewReader("durable"), nil, localstore.Condition{})
@@ -106,7 +106,7 @@ func TestWhatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
 }
 
 // The same for a removal: the name may come back.
-func TestARemovalThatFailedToBeSyncedIsNotConfirmed(t *testing.T) {
+func TestAnUnsyncedRemovalIsNotConfirmed(t *testing.T) {
 	files := &failing{Mem: vfs.NewMem(1)}
 	s := openStore(t, files)
 	_, err := s.Put("k", localstore.Record{}, strings.NewReader("bytes"), nil, localstore.Condition{})
