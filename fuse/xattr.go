@@ -69,8 +69,8 @@ func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name str
 	}
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
-	// The value is the kernel's again when this returns, though an attempt that
-	// was given up may still be on its way.
+	// The kernel reuses the value after the return, while a cancelled attempt may
+	// still be sending it.
 	err := m.client.Xattrs().Set(ctx, m.inode(in.NodeId), name, append([]byte(nil), value...), mode)
 	if errors.Is(err, moraine.TooLarge) {
 		return gofuse.Status(syscall.E2BIG)

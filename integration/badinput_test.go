@@ -132,8 +132,8 @@ func runBadServers(t *testing.T, env []string, role string, certs, identity stri
 	}
 }
 
-// certificates makes a directory with an authority of another cluster, and one
-// of c's whose certificate for node is expired.
+// certificates makes a directory with an authority of another cluster, and one of
+// c's whose certificate for node has expired.
 func certificates(t *testing.T, c *devcluster.Cluster, role pki.Role, node string) (foreign, expired, open string) {
 	t.Helper()
 	foreign, expired, open = t.TempDir(), t.TempDir(), t.TempDir()

@@ -224,7 +224,7 @@ func TestAllMetadataDisksFull(t *testing.T) {
 	}
 	require.Eventually(t, refusedAll, time.Minute, 100*time.Millisecond)
 	for _, m := range c.Nodes(devcluster.Metadata) {
-		require.Eventually(t, func() bool { // its ballast is given up
+		require.Eventually(t, func() bool { // its ballast is removed
 			_, err := os.Stat(filepath.Join(m.Dir, "data", "BALLAST"))
 			return errors.Is(err, fs.ErrNotExist)
 		}, time.Minute, 100*time.Millisecond)
@@ -251,8 +251,8 @@ func TestAllMetadataDisksFull(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return !refusedAll() }, time.Minute, 100*time.Millisecond)
 
-	// Not a byte is left, and no ballast: a server that is started ends, and says
-	// what to do; with that it starts.
+	// No free byte, and no ballast: a starting server ends, and says what to do.
+	// After that it starts.
 	for _, m := range c.Nodes(devcluster.Metadata) {
 		require.NoError(t, m.Kill())
 		if err := os.Remove(filepath.Join(m.Dir, "data", "BALLAST")); err != nil {

@@ -63,7 +63,7 @@ func runDay(ctx context.Context, seed uint64, length time.Duration) (d *day, err
 		if err == nil {
 			err = admin.Quotas().Set(ctx, moraine.InodeID(attr.Inode), 60<<20, 1500)
 		}
-		if err == nil && i == 2 { // small files are worth to be packed where they are to be coded
+		if err == nil && i == 2 { // small files are only packed if they would be coded
 			err = admin.Policies().Set(ctx, moraine.InodeID(attr.Inode), &wire.Policy{Scheme: &wire.Scheme{K: 2, M: 2}})
 		}
 		if err != nil {

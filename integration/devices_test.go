@@ -28,7 +28,7 @@ type reloading struct {
 	out  bytes.Buffer
 }
 
-// goesByFile has a chunkserver end, and starts it again with its devices in a file.
+// goesByFile stops a chunkserver, and starts it again with its devices in a file.
 func goesByFile(t *testing.T, c *devcluster.Cluster, node *devcluster.Node, devices ...string) *reloading {
 	t.Helper()
 	r := &reloading{t: t, c: c, node: node, file: filepath.Join(t.TempDir(), node.Name+".yaml")}

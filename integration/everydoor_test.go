@@ -99,7 +99,8 @@ func TestIntruderAtEveryDoor(t *testing.T) {
 	}
 }
 
-// rowOf is what a door of a process is, and what a stranger is held to there.
+// rowOf returns what a socket of a process is, and the checks of an unauthenticated
+// caller there.
 func rowOf(d door, n *devcluster.Node) (string, func(*testing.T, door, *devcluster.Node)) {
 	switch s3 := n.Role == devcluster.S3 || n.Role == devcluster.ObjectServer; {
 	case d.network == "tcp" && d.address == n.Address && s3:
@@ -145,8 +146,8 @@ func refusesAllButPages(t *testing.T, d door, _ *devcluster.Node) {
 	require.Equal(t, http.StatusMethodNotAllowed, status)
 }
 
-// refusesS3: nothing is served without the root key, that of the protocol's own
-// administration included; the local bucket says that it is there.
+// refusesS3: nothing is served without the root key, including the protocol's own
+// administration; the local bucket reveals that it exists.
 func refusesS3(t *testing.T, d door, n *devcluster.Node) {
 	for _, method := range []string{"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS"} {
 		for _, key := range []string{"", "/key"} {
@@ -178,8 +179,8 @@ func hostless(text string) string {
 	return regexp.MustCompile(`<(RequestId|HostId|BucketName|Resource)>[^<]*`).ReplaceAllString(text, "")
 }
 
-// refusesStrangers: a Moraine server answers nobody without a certificate, in any class or
-// protocol.
+// refusesStrangers: a Moraine server answers no caller without a certificate, in
+// any class or protocol.
 func refusesStrangers(t *testing.T, d door, n *devcluster.Node) {
 	dial := func() net.Conn {
 		nc, err := net.Dial(d.network, d.address)

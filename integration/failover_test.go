@@ -32,8 +32,8 @@ func TestFailoverOfAHostThatVanishes(t *testing.T) {
 	loseLeaders(t, c, (*devcluster.Node).Vanish, (*devcluster.Node).Appear)
 }
 
-// loseLeaders takes the leader away, again and again, while clients create and
-// rename, and holds what they were told against what is there.
+// loseLeaders stops the leader repeatedly while clients create and rename, and
+// compares their answers with the result.
 func loseLeaders(t *testing.T, c *devcluster.Cluster, lose, back func(*devcluster.Node) error) {
 	t.Helper()
 	const clients = 8

@@ -43,8 +43,9 @@ func TestNoQuorum(t *testing.T) {
 	require.Equal(t, "kept\n", works(t, env, "ls", "moraine:///"))
 }
 
-// lookWithoutLeader looks at metadata servers of which m3 alone is left: what it knows by
-// itself is shown, and what to do. It is told of m3 alone, which names the others.
+// lookWithoutLeader inspects metadata servers of which only m3 is left. The command
+// shows what m3 knows, and what to do. It gets only the address of m3, which names
+// the others.
 func lookWithoutLeader(t *testing.T, c *devcluster.Cluster, env []string) {
 	t.Helper()
 	env = append(env, "MORAINE_ENDPOINT="+c.Node("m3").Address)

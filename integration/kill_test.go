@@ -55,7 +55,7 @@ func TestKillAnyProcessWhileWriting(t *testing.T) {
 	require.Empty(t, there, "they were there after their rounds")
 }
 
-// killRound writes one file and kills one process meanwhile; it returns whom.
+// killRound writes one file and kills one process meanwhile; it returns which.
 func killRound(t *testing.T, c *devcluster.Cluster, rng *rand.Rand, w bench.Work, acked *int) string {
 	t.Helper()
 	writer := startWriter(t, c, w)
@@ -85,7 +85,7 @@ func killRound(t *testing.T, c *devcluster.Cluster, rng *rand.Rand, w bench.Work
 	return victim
 }
 
-// requireThere fails unless an acknowledged file exists.
+// requireThere fails if an acknowledged file is missing.
 func requireThere(t *testing.T, c *devcluster.Cluster, w bench.Work) {
 	t.Helper()
 	_, err := connect(t, c, client.Config{}).Stat(t.Context(), w.Path)

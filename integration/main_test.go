@@ -72,8 +72,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// startProcs starts a cluster of processes that ends with the test. Where the
-// test failed, the ends of its logs are shown.
+// startProcs starts a cluster of processes that ends with the test. If the test
+// failed, it shows the ends of the logs.
 func startProcs(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	return startProcsIn(t, filepath.Join(t.TempDir(), "cluster"), cfg)
@@ -103,7 +103,7 @@ func startProcsIn(t *testing.T, dir string, cfg devcluster.Config) *devcluster.C
 	return c
 }
 
-// connect opens a client with a cluster of processes; it ends with the test.
+// connect opens a client of a cluster of processes; it ends with the test.
 func connect(t *testing.T, c *devcluster.Cluster, cfg client.Config) *client.Client {
 	t.Helper()
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))

@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// adminRun runs the binary against the cluster as an administrator, and returns what it printed.
+// adminRun runs the binary against the cluster as an administrator, and returns its
+// output.
 func adminRun(t *testing.T, c *devcluster.Cluster, endpoint string, args ...string) (string, error) {
 	t.Helper()
 	out, err := command(t, nil, append(args, "--endpoint", endpoint, "--certs", c.Certs(), "--identity", "admin", "--mode", c.Mode())...).CombinedOutput()
@@ -47,7 +48,7 @@ func awaitSeats(t *testing.T, c *devcluster.Cluster) {
 	}
 }
 
-// connectVia opens a client that is told of one metadata server only.
+// connectVia opens a client that gets the address of one metadata server only.
 func connectVia(t *testing.T, c *devcluster.Cluster, address string) *client.Client {
 	t.Helper()
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "client"))
@@ -127,7 +128,7 @@ func TestAllMetadataServersAreReplaced(t *testing.T) {
 	addAndRemove(t, c, endpoint)
 }
 
-// awaitMembers asks for the metadata servers until they are as wanted, by id.
+// awaitMembers waits until the metadata servers are as wanted, by id.
 func awaitMembers(t *testing.T, c *devcluster.Cluster, endpoint string, wanted func(rows map[string]map[string]any) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -145,7 +146,7 @@ func awaitMembers(t *testing.T, c *devcluster.Cluster, endpoint string, wanted f
 	}
 }
 
-// refusedTo runs a command that an administrator is refused, with these words.
+// refusedTo runs an administrator's command that is refused, with these words.
 func refusedTo(t *testing.T, c *devcluster.Cluster, endpoint string, args []string, words ...string) {
 	t.Helper()
 	out, err := adminRun(t, c, endpoint, args...)
@@ -155,8 +156,9 @@ func refusedTo(t *testing.T, c *devcluster.Cluster, endpoint string, args []stri
 	}
 }
 
-// addAndRemove takes a fourth server into a cluster of m4 to m6, and out again; then one
-// is killed, and no other can be removed, for those left could decide nothing.
+// addAndRemove adds a fourth server to a cluster of m4 to m6, and removes it again.
+// Then one is killed, and no other can be removed, since the rest would have no
+// quorum.
 func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 	t.Helper()
 	n, err := c.AddMetadata("m7", "m6")
@@ -196,7 +198,7 @@ func addAndRemove(t *testing.T, c *devcluster.Cluster, endpoint string) {
 	awaitMembers(t, c, endpoint, func(rows map[string]map[string]any) bool { return len(rows) == 2 && rows["m4"] == nil })
 }
 
-// requireRemoved waits until a server that was removed has ended, and said why.
+// requireRemoved waits until a removed server has ended, and logged why.
 func requireRemoved(t *testing.T, n *devcluster.Node) {
 	t.Helper()
 	select {

@@ -132,8 +132,8 @@ func (h *heldCluster) start(nodes []*devcluster.Node) {
 	}
 }
 
-// kill kills chunkservers while their disks are held back. What was on its way to
-// these is not written.
+// kill kills chunkservers while their disks are blocked. Bytes that were being
+// written are lost.
 func (h *heldCluster) kill(count int) []*devcluster.Node {
 	h.t.Helper()
 	nodes := h.Nodes(devcluster.Chunkserver)[:count]

@@ -52,7 +52,7 @@ var parts = map[string]func(prometheus.Registerer){
 	"s3":          func(r prometheus.Registerer) { s3.NewMetrics(r) },
 }
 
-// served says which parts' metrics each server has.
+// served lists the parts whose metrics each server has.
 var served = map[devcluster.Role][]string{
 	devcluster.Metadata:    {"metadata", "raft", "transport"},
 	devcluster.Chunkserver: {"chunkserver", "disk", "mover", "object", "client", "transport"},

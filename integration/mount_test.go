@@ -41,7 +41,7 @@ func (m *mountProc) moraine(args ...string) (string, error) {
 	return string(out), err
 }
 
-// mountCluster mounts a cluster's root by the command, until the test ends.
+// mountCluster mounts a cluster's root with the command, until the test ends.
 func mountCluster(t *testing.T, c *devcluster.Cluster, args ...string) *mountProc {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {

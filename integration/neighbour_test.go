@@ -49,7 +49,7 @@ func mostResident(t *testing.T, pid int) uint64 {
 	return 0
 }
 
-// heldBack is how many requests a chunkserver has held back at its door for a limit.
+// heldBack is how many requests a chunkserver has delayed for a limit.
 func heldBack(t *testing.T, n *devcluster.Node, by string) float64 {
 	t.Helper()
 	for _, m := range scrape(t, n)["moraine_chunkserver_held_back_total"].GetMetric() {
@@ -60,7 +60,8 @@ func heldBack(t *testing.T, n *devcluster.Node, by string) float64 {
 	return 0
 }
 
-// requireHeldBack holds that a limit was met, where as much was done as it allows.
+// requireHeldBack checks that a limit delayed requests, if the chunkserver did as
+// much as the limit allows.
 func requireHeldBack(t *testing.T, n *devcluster.Node, by string, full bool) {
 	t.Helper()
 	held := heldBack(t, n, by)

@@ -28,11 +28,11 @@ const pythonEnv = "../.cache/python/bin"
 // s3Proc is an S3 endpoint, with the settings for its clients.
 type s3Proc struct {
 	*devcluster.Node
-	env []string // of clients of AWS
+	env []string // for clients of AWS
 }
 
-// startS3 serves a cluster's root by S3, until the test ends; by TLS where there
-// is a certificate.
+// startS3 serves a cluster's root by S3 until the test ends, with TLS if there is a
+// certificate.
 func startS3(t *testing.T, c *devcluster.Cluster, certFile, keyFile string) *s3Proc {
 	t.Helper()
 	return startS3With(t, c, devcluster.S3Config{CertFile: certFile, KeyFile: keyFile})

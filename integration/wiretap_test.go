@@ -60,7 +60,7 @@ func (w *wiretap) listen(name, address string) string {
 	w.t.Cleanup(func() { l.Close() })
 	network, behind := "unix", filepath.Join(w.dir, name)
 	listen := "unix:" + behind
-	if name == devcluster.S3Name || name == devcluster.ObjectServerName { // they know no such sockets
+	if name == devcluster.S3Name || name == devcluster.ObjectServerName { // they do not support such sockets
 		addrs, err := devcluster.FreeAddresses(1)
 		require.NoError(w.t, err)
 		network, behind, listen = "tcp", addrs[0], addrs[0]
@@ -256,7 +256,8 @@ func TestNoSecretOnTheWire(t *testing.T) {
 	t.Logf("%d secrets, %d bytes in %d streams", len(secrets), total, len(streams))
 }
 
-// throughAMount copies a file into a mount and reads it there, where something can be mounted.
+// throughAMount copies a file into a mount and reads it there, if mounts are
+// possible.
 func throughAMount(t *testing.T, c *devcluster.Cluster, local string) {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
@@ -274,8 +275,8 @@ func throughAMount(t *testing.T, c *devcluster.Cluster, local string) {
 	m.umount(t)
 }
 
-// onBulk shows a token on a bulk connection to a chunkserver, which takes it: there is no such
-// chunk.
+// onBulk presents a token on a bulk connection to a chunkserver, which accepts it:
+// the requested chunk does not exist.
 func onBulk(t *testing.T, c *devcluster.Cluster, token []byte) {
 	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
 	require.NoError(t, err)
@@ -360,8 +361,8 @@ func useS3(t *testing.T, endpoint *devcluster.Node) {
 	require.Equal(t, "bytes", string(text))
 }
 
-// shows is what the processes of a cluster show of themselves, by where: logs, command
-// lines, pages of the admin ports, and what commands print as JSON.
+// shows is the output of the processes of a cluster, by source: logs, command
+// lines, pages of the admin ports, and the JSON output of commands.
 func shows(t *testing.T, c *devcluster.Cluster, env []string) map[string][]byte {
 	shown := map[string][]byte{}
 	for _, n := range c.All() {

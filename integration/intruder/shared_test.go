@@ -124,8 +124,9 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 	require.Equal(t, want, got)
 }
 
-// reportsOfASharedStripe: what a confined session says of chunks that it may not read counts for
-// nothing, whatever else of the stripe it reads; what it says of its own has them repaired.
+// reportsOfASharedStripe: a confined session's reports of chunks that it may not
+// read have no effect, whatever else of the stripe it reads. Its reports of its own
+// chunks have them repaired.
 func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file uint64, s *wire.Stripe, shown []byte) {
 	t := w.t
 	queued := func() uint64 {

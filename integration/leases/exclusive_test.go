@@ -370,7 +370,7 @@ func TestAQuotaIsMetByTheFlush(t *testing.T) {
 		require.NoError(t, err)
 		defer admin.Close()
 		made := m.hold(t, ctx, "a")
-		// The root is nobody's exclusive lease.
+		// Nobody has an exclusive lease of the root.
 		u, err := admin.Quotas().Usage(ctx, m.Root())
 		require.NoError(t, err)
 		require.NoError(t, admin.Quotas().Set(ctx, m.Root(), 0, u.Usage.Inodes+uint64(len(made))+1))

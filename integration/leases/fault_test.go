@@ -316,7 +316,7 @@ func TestAChangeUnderWayIsNotAnsweredFromBefore(t *testing.T) {
 			_, err := r.Inodes().Create(ctx, moraine.InodeID(dir.Inode), "f", client.NodeOptions{Mode: 0o600})
 			made <- err
 		}()
-		for err = moraine.NotFound; err != nil; { // until another one sees it
+		for err = moraine.NotFound; err != nil; { // until another client sees it
 			_, err = w.Inodes().Lookup(ctx, moraine.InodeID(dir.Inode), "f")
 			time.Sleep(time.Millisecond)
 		}

@@ -146,7 +146,8 @@ func TestAnUnchangedTreeCostsNoRequests(t *testing.T) {
 		require.Equal(t, first, n.reads.Load())
 		require.Equal(t, before.CacheMisses, after.CacheMisses)
 
-		// What another changes is seen at once, and only that is asked for anew.
+		// Another client's change is visible at once, and only that is requested
+		// again.
 		_, err = w.Inodes().Create(ctx, moraine.InodeID(b.Inode), "none", client.NodeOptions{Mode: 0o600})
 		require.NoError(t, err)
 		first = n.reads.Load()

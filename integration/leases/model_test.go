@@ -206,8 +206,8 @@ func (u *user) putSlot(ctx context.Context, dir int, slot string) {
 	if err != nil {
 		return // a reader of it does not know when: versions only grow
 	}
-	// Its version is what the service stamped it with; it changes no more while it
-	// is there.
+	// Its version is the service's timestamp; it does not change while the file is
+	// there.
 	a, err := u.cl.Inodes().Stat(ctx, moraine.InodeID(made.Inode))
 	if err != nil || a.Parent != uint64(u.dirs[dir]) {
 		return

@@ -351,7 +351,7 @@ func (h *historian) tier() {
 		require.NoError(h.t, err)
 		for _, j := range jobs {
 			ctx, cancel := context.WithTimeout(h.ctx, 2*time.Minute)
-			_, _ = h.admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil) // a host may be away
+			_, _ = h.admin.Jobs().Wait(ctx, moraine.JobID(j.Id), nil) // a host may be down
 			cancel()
 		}
 	}

@@ -157,7 +157,7 @@ type seen struct {
 	missing  bool
 	size     int64
 	first    int64
-	versions []uint32 // of its blocks
+	versions []uint32 // checksums of its blocks
 }
 
 // expectation is the state behind which a read that begins now must not be.

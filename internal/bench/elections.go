@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// ShippedLogStall is procs.Config.LogStall of a benchmark's cluster: servers
+	// ShippedLogStall is devcluster.Config.LogStall of a benchmark's cluster: servers
 	// step down as early as in production, so that the figure is not one of more
 	// patient servers.
 	ShippedLogStall = -1
@@ -20,8 +20,8 @@ const (
 	burnersPerCPU = 2
 )
 
-// AllRun is nil where every metadata server of the cluster runs. One that gave up its
-// place was not measured, and what the others did is no figure of three.
+// AllRun returns nil if every metadata server of the cluster runs. A server that
+// stepped down was not measured, and the figure of the others is not one of three.
 func AllRun(c *devcluster.Cluster) error {
 	var errs []error
 	for _, n := range c.Nodes(devcluster.Metadata) {

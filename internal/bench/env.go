@@ -21,8 +21,8 @@ type Env struct {
 	// is another cluster or a path: CPU then counts only the benchmark's own
 	// processes, and syncs and commands are unknown (0).
 	Cluster *devcluster.Cluster
-	// Dir is on the file system that the cluster's devices are on; the limits
-	// are measured in it.
+	// Dir is on the file system of the cluster's devices; the limits are measured
+	// in it.
 	Dir string
 	// Worker is the command line of a worker process; --work is appended.
 	Worker []string
@@ -60,10 +60,10 @@ type Env struct {
 	Mode         string
 	Down         time.Duration
 	Rate         float64
-	// On returns what works on a cluster that the benchmark has started itself.
+	// On returns an Env for a cluster that the benchmark started itself.
 	On func(c *devcluster.Cluster) *Env
-	// Scheme is that of what Rebuild rebuilds; NoForeground leaves out what reads and
-	// writes beside it.
+	// Scheme is the scheme of the files of Rebuild. NoForeground leaves out the
+	// concurrent reads and writes.
 	Scheme       moraine.Scheme
 	NoForeground bool
 	// Sessions is how many sessions Leases opens, Leases how many leases each of

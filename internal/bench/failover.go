@@ -82,7 +82,7 @@ func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, e
 	}, nil
 }
 
-// loss is how a leader is lost, and comes back.
+// loss is how a leader is lost, and restored.
 type loss struct{ lose, back func(*devcluster.Node) error }
 
 var losses = map[string]loss{

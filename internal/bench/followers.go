@@ -145,7 +145,7 @@ func (f *followers) wiped(ctx context.Context) ([]Line, error) {
 		Line{Name: f.e.name("followers-snapshot-bytes"), Value: received.bytes, Unit: "bytes"}), err
 }
 
-// replace makes n a member, waits until it votes, and takes old out.
+// replace makes n a member, waits until it votes, and removes old.
 func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, backPatience)
 	defer cancel()
@@ -171,7 +171,7 @@ func (f *followers) replace(ctx context.Context, old, n *devcluster.Node) error 
 	return err
 }
 
-// follower returns a metadata server that does not lead.
+// follower returns a metadata server that is not the leader.
 func (f *followers) follower(ctx context.Context) (*devcluster.Node, error) {
 	leader, err := f.on.leading(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (f *followers) follower(ctx context.Context) (*devcluster.Node, error) {
 	return nil, errors.New("bench: there is no follower")
 }
 
-// catchUp waits until n has applied what the leader had when it was asked just before.
+// catchUp waits until n has applied what the leader had applied just before.
 func (f *followers) catchUp(ctx context.Context, n *devcluster.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, backPatience)
 	defer cancel()
@@ -217,7 +217,7 @@ type progress struct {
 	applied, entries, snapshots, bytes float64
 }
 
-// received reads from a server's metrics how it has come to its state.
+// received reads from a server's metrics how it got its state.
 func received(ctx context.Context, n *devcluster.Node) (progress, error) {
 	families, err := scrape(ctx, n.Admin)
 	if err != nil {

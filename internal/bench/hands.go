@@ -105,8 +105,8 @@ func (h *hands) work(ctx context.Context, c *client.Client, dir moraine.InodeID)
 	return nil
 }
 
-// awaitStandings waits until so many sessions hold leases of the leader, so that the
-// next one has somebody to wait for.
+// awaitStandings waits until so many sessions hold leases of the leader, so that
+// the next leader has clients to wait for.
 func (e *Env) awaitStandings(ctx context.Context, leader *devcluster.Node, want int) error {
 	for end := time.Now().Add(standPatience); want > 0; {
 		families, err := scrape(ctx, leader.Admin)

@@ -164,7 +164,7 @@ func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, er
 	return cost, nil
 }
 
-// leader returns the metadata server that leads.
+// leader returns the leading metadata server.
 func (e *Env) leader(ctx context.Context, c *client.Client) (*devcluster.Node, error) {
 	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {

@@ -3,7 +3,7 @@
 // and syncs. docs/BENCHMARKS.md says how each is measured.
 //
 // One path through it: a benchmark such as Write starts a cluster of processes
-// (package procs) unless it gets one. It works through package client as a user
+// (package devcluster) unless it gets one. It works through package client as a user
 // would, and returns Lines. It never asserts a speed. It only refuses a figure that
 // cannot be true (a durable write that moved too few bytes to its devices).
 package bench

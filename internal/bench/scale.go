@@ -211,7 +211,7 @@ func (s *scale) restart(ctx context.Context) ([]Line, error) {
 	return []Line{{Name: s.e.name("scale-restart"), Value: time.Since(began).Seconds(), Unit: "s"}}, nil
 }
 
-// leading returns the metadata server that leads.
+// leading returns the leading metadata server.
 func (e *Env) leading(ctx context.Context) (*devcluster.Node, error) {
 	c, end, err := e.Connect(ctx)
 	if err != nil {

@@ -49,7 +49,7 @@ type Config struct {
 	Mode string
 	// Connect opens a client of the demo's own.
 	Connect func(ctx context.Context, c *devcluster.Cluster) (*client.Client, func(), error)
-	// Say is told what goes on, for people; never nil.
+	// Say reports the story, for people; never nil.
 	Say func(format string, args ...any)
 	// Progress shows how far an operation is, 0 to 1; never nil.
 	Progress func(what string, part float64)

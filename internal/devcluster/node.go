@@ -152,7 +152,7 @@ func (n *Node) Signal(sig syscall.Signal) error {
 }
 
 // errNoHost is the error of a node without a host of its own.
-var errNoHost = errors.New("node has no host of its own that could vanish (set procs.Config.OwnHosts)")
+var errNoHost = errors.New("node has no host of its own that could vanish (set devcluster.Config.OwnHosts)")
 
 // Vanish disconnects the host of the process from the network, while the process
 // runs on and its peers get no notice. Appear reconnects it.

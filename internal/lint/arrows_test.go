@@ -14,9 +14,9 @@ import (
 
 const module = "github.com/morainefs/moraine"
 
-// arrow allows folders that match From to import those that match any of To. Both
-// are folders below the module. A folder stands for everything below it, "." for
-// the root package alone.
+// arrow allows what matches From to import what matches any of To. Both are
+// folders below the module; a folder stands for all below it, "." for the root
+// package alone, "*" for all but integration, which is for tests alone.
 type arrow struct {
 	From string
 	To   []string

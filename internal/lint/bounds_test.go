@@ -34,18 +34,18 @@ var bounds = map[string]string{
 	"client/create.go slots":               "limit.Resource",
 	"mover/lease.go slots":                 "ctx of the mover: it is the loop that asks for jobs, nobody waits for it",
 	"metadata/propose.go queue":            "limit.Resource, in enqueue",
-	"chunkserver/piececache.go asks":       "no wait: a file that finds no place is requested at its next read",
+	"chunkserver/piececache.go asks":       "nobody waits: what finds no place is asked for when the file is read again",
 	"chunkserver/objectcheck.go todo":      "nobody waits: an object that finds no place is handed out again",
 	"chunkserver/objectcheck.go found":     "ctx of the server: only its own goroutines that compare objects wait, and reads do not",
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
 	// Answers: as many places as senders, which never wait.
-	"transport/server.go failed":             "one place for each listener",
-	"client/gather.go results":               "one place for each requested chunk",
-	"client/put.go results":                  "one place for each chunk that is put",
-	"client/striperead.go results":           "one place for each chunk that is wanted",
-	"metadata/raftstore/store.go notify":     "raft's changes of leadership: the follower of them takes each at once",
-	"metadata/metadatatest/group.go changes": "a group for tests: changes of leadership",
+	"transport/server.go failed":                     "one place for each listener",
+	"client/internal/stripeio/gather.go results":     "one place for each chunk that is asked for",
+	"client/internal/stripeio/put.go results":        "one place for each chunk that is put",
+	"client/internal/stripeio/striperead.go results": "one place for each chunk that is wanted",
+	"metadata/raftstore/store.go notify":             "raft's changes of leadership: the follower of them takes each at once",
+	"metadata/metadatatest/group.go changes":         "a group for tests: changes of leadership",
 	// Groups: Go waits for a task to end, and each task ends with the caller's ctx.
 	"fuse/table.go g.SetLimit":                           "the end of the mount, which waits for each flush: its patience is the client's",
 	"chunkserver/probe.go g.SetLimit":                    "each probe has a timeout",
@@ -62,17 +62,17 @@ var bounds = map[string]string{
 	"tiers/mem/map_linux.go g.SetLimit":                  "page faults of the start: nothing to wait for",
 	"s3/delete.go g.SetLimit":                            "ctx of the request; each delete by the client's patience",
 	// Turns: one at a time.
-	"metadata/absence.go turn":        "the announcement's own time",
-	"chunkserver/floor.go turn":       "limit.Resource, in admit; ctx of work without a request",
-	"chunkserver/share.go turn":       "limit.Resource, in admit, and the most that the caller allows",
-	"chunkserver/neighbour.go turn":   "limit.Resource, in admit; ctx of work without a request",
-	"client/content.go turn":          "limit.Resource; close of a file waits for its users, whose calls end by the patience",
-	"client/extents.go loading":       "ctx",
-	"client/grants.go renewing":       "ctx",
-	"client/meta.go opening":          "ctx",
-	"client/topology.go refreshing":   "ctx",
-	"tiers/mover/mover.go m.turns[i]": "ctx of the job",
-	"tiers/disk/sync.go token":        "one sync of the device: as long as the device takes, whose silence takes it out of service",
+	"metadata/absence.go turn":                        "the announcement's own time",
+	"chunkserver/floor.go turn":                       "limit.Resource, in admit; ctx of work without a request",
+	"chunkserver/share.go turn":                       "limit.Resource, in admit, and the most that the caller allows",
+	"chunkserver/neighbour.go turn":                   "limit.Resource, in admit; ctx of work without a request",
+	"client/internal/stripeio/turn.go Slot":           "limit.Resource; close of a file waits for those who have it, whose calls end by the patience",
+	"client/internal/stripeio/extents.go loading":     "ctx",
+	"client/internal/stripeio/grants.go renewing":     "ctx",
+	"client/internal/session/conn.go opening":         "ctx",
+	"client/internal/stripeio/topology.go refreshing": "ctx",
+	"mover/mover.go m.turns[i]":                       "ctx of the job",
+	"tiers/disk/sync.go token":                        "one sync of the device: as long as the device takes, whose silence takes it out of service",
 	// Signals: the sender never waits.
 	"metadata/server.go diverged":                    "signal",
 	"metadata/raftstore/readbarrier.go wake":         "signal",
@@ -95,8 +95,9 @@ var bounds = map[string]string{
 // tests run clusters with, wait for processes that they started themselves.
 var unbounded = []string{"cmd", "integration", "internal/bench", "internal/demo", "internal/devcluster", "internal/llama", "internal/netns"}
 
-// TestBoundedResourcesAreWaitedForWithPatience fails on a new way to wait for a bounded
-// resource that bounds does not explain, and on a line of bounds that explains nothing.
+// TestBoundedResourcesAreWaitedForWithPatience fails on a new wait for a limited
+// resource that has no line in bounds. It also fails on a line of bounds without
+// such a wait.
 func TestBoundedResourcesAreWaitedForWithPatience(t *testing.T) {
 	used := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

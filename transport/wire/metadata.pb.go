@@ -6617,7 +6617,7 @@ type Grant struct {
 	Inode         uint64                 `protobuf:"fixed64,1,opt,name=inode,proto3" json:"inode,omitempty"`                               // decides tenant and policy
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`                                // 1,024 at most
 	Scheme        *Scheme                `protobuf:"bytes,3,opt,name=scheme,proto3" json:"scheme,omitempty"`                               // unset: the policy's
-	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"` // of the stripes to come, for weighing space
+	ChunkLength   uint64                 `protobuf:"varint,4,opt,name=chunk_length,json=chunkLength,proto3" json:"chunk_length,omitempty"` // the most bytes of a chunk of the stripes to come; 0: 16 MiB
 	Avoid         []uint32               `protobuf:"varint,5,rep,packed,name=avoid,proto3" json:"avoid,omitempty"`                         // devices that the caller found failing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
