@@ -13,11 +13,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// backend is what the library calls. What is not overridden in this package is
-// answered NotImplemented. Its methods are called concurrently.
+// backend implements the interface of the library. Methods that this package does
+// not override answer NotImplemented. Its methods are called concurrently.
 type backend struct {
 	versity.BackendUnsupported
-	// life bounds every request: the library's own contexts end only with the
+	// life limits every request: the library's own contexts end only with the
 	// process, and are reused while a body is still being sent.
 	life   context.Context
 	cfg    Config
@@ -41,7 +41,7 @@ func (b *backend) bucketPath(bucket string) string { return path.Join("/", bucke
 // path is the file, or directory, of a key.
 func (b *backend) path(k objectKey) string { return path.Join("/", k.bucket, k.key) }
 
-// object is a file, or a directory, as it was found at a key.
+// object is a file or directory found at a key.
 type object struct {
 	attr   *wire.Attr
 	record record
@@ -52,9 +52,9 @@ func (o *object) inode() moraine.InodeID { return moraine.InodeID(o.attr.Inode) 
 // isDir reports whether the object is a directory.
 func (o *object) isDir() bool { return o.attr.Type == wire.FileType_FILE_TYPE_DIRECTORY }
 
-// find returns the object at a key. It returns NotFound if nothing has the path, or
-// for a directory that was not put as an object. It also does so if a key that ends
-// in a slash names a file, or another key a directory.
+// find returns the object at a key. It returns NotFound if nothing has the path, if
+// a key that ends in a slash names a file or another key a directory, and for a
+// directory that was not put as an object.
 func (b *backend) find(ctx context.Context, k objectKey) (*object, error) {
 	attr, err := b.cl.Stat(ctx, b.path(k))
 	if err != nil {
@@ -73,7 +73,7 @@ func (b *backend) find(ctx context.Context, k objectKey) (*object, error) {
 	return o, nil
 }
 
-// missing makes a path that leads through a file one that is not there.
+// missing turns the error of a path through a file into NotFound.
 func missing(err error) error {
 	if moraine.KindOf(err) == moraine.NotDirectory {
 		return moraine.NotFound
@@ -81,7 +81,7 @@ func missing(err error) error {
 	return err
 }
 
-// str is what p points to, "" where it points nowhere.
+// str is what p points to, or "" for nil.
 func str(p *string) string {
 	if p == nil {
 		return ""

@@ -63,7 +63,7 @@ func (b *backend) ListBucketsAndOwners(rc context.Context) ([]s3response.Bucket,
 	return out, err
 }
 
-// HeadBucket reports whether there is such a bucket.
+// HeadBucket reports whether the bucket exists.
 func (b *backend) HeadBucket(rc context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
 	err := b.mustBucket(b.life, str(in.Bucket))
 	return &s3.HeadBucketOutput{BucketRegion: &b.cfg.Region}, b.answer(rc, "HeadBucket", err)
@@ -92,8 +92,7 @@ func (b *backend) createBucket(ctx context.Context, in *s3.CreateBucketInput) er
 	return err
 }
 
-// DeleteBucket removes a bucket in whose directory there is nothing but uploads
-// that were not completed.
+// DeleteBucket removes a bucket whose directory has nothing but unfinished uploads.
 func (b *backend) DeleteBucket(rc context.Context, bucket string) error {
 	return b.answer(rc, "DeleteBucket", b.deleteBucket(b.life, bucket))
 }
@@ -122,41 +121,41 @@ func (b *backend) deleteBucket(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// What follows is asked by the library of every request, or of many. There is
-// one account, which may do anything, and nothing to be asked about.
+// The library calls the methods below for every request, or for many. There is one
+// account, which may do anything, so they have nothing to decide.
 
-// GetBucketAcl says that a bucket has no list of its own; the library asks it
-// first, so that it also says whether there is such a bucket.
+// GetBucketAcl answers that a bucket has no access list. The library calls it
+// first, so it also reports whether the bucket exists.
 func (b *backend) GetBucketAcl(rc context.Context, in *s3.GetBucketAclInput) ([]byte, error) {
 	return nil, b.answer(rc, "GetBucketAcl", b.mustBucket(b.life, str(in.Bucket)))
 }
 
-// GetBucketPolicy says that there is none.
+// GetBucketPolicy answers that there is none.
 func (b *backend) GetBucketPolicy(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrNoSuchBucketPolicy, bucket)
 }
 
-// GetBucketCors says that there is none.
+// GetBucketCors answers that there is none.
 func (b *backend) GetBucketCors(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrNoSuchCORSConfiguration, bucket)
 }
 
-// GetBucketOwnershipControls says that the bucket's owner owns its objects.
+// GetBucketOwnershipControls answers that the bucket's owner owns its objects.
 func (b *backend) GetBucketOwnershipControls(context.Context, string) (types.ObjectOwnership, error) {
 	return types.ObjectOwnershipBucketOwnerEnforced, nil
 }
 
-// GetBucketVersioning says that versioning was never turned on.
+// GetBucketVersioning answers that versioning was never turned on.
 func (b *backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
 	return s3response.GetBucketVersioningOutput{}, nil
 }
 
-// GetObjectLockConfiguration says that there is none.
+// GetObjectLockConfiguration answers that there is none.
 func (b *backend) GetObjectLockConfiguration(_ context.Context, bucket string) ([]byte, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrObjectLockConfigurationNotFound, bucket)
 }
 
-// GetBucketTagging says that there are no tags.
+// GetBucketTagging answers that there are no tags.
 func (b *backend) GetBucketTagging(_ context.Context, bucket string) (map[string]string, error) {
 	return nil, s3err.GetBucketErr(s3err.ErrBucketTaggingNotFound, bucket)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// part is the file of the one rank of a checkpoint.
+// part is the file of a checkpoint's only rank.
 const part = "rank-00000-of-00001.safetensors"
 
 // verifies reads every byte of a run's checkpoint, as `ckpt verify` does.
@@ -36,8 +36,8 @@ func verifies(t *testing.T, path string, step uint64) {
 	require.Equal(t, incluster.StepBytes(step), data)
 }
 
-// TestACommittedStepCannotBeChangedThroughS3 makes every request that would change a
-// committed checkpoint, by its own path and by the links of its run.
+// TestACommittedStepCannotBeChangedThroughS3 makes every request that would change
+// a committed checkpoint, by its own path and by the links of its run.
 func TestACommittedStepCannotBeChangedThroughS3(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	ctx := t.Context()
@@ -101,15 +101,15 @@ func TestACommittedStepCannotBeChangedThroughS3(t *testing.T) {
 			}
 		}
 	}
-	// A folder is no object: its deletion is answered, and does nothing.
+	// A folder is no object: its deletion succeeds, and does nothing.
 	require.NoError(t, c.RemoveObject(ctx, b, "r/attempt-1/step-1/", minio.RemoveObjectOptions{}))
 	verifies(t, "/"+b+"/r", 1)
 	got, _ := get(t, c, b, "r/latest/"+part, minio.GetObjectOptions{})
 	require.True(t, bytes.Contains(got, incluster.StepBytes(1)))
 }
 
-// TestRemovalOfAStepThroughS3: a recursive delete removes a checkpoint as a whole, and
-// refuses the last good one.
+// TestRemovalOfAStepThroughS3: a recursive delete removes a checkpoint as a whole,
+// and refuses to remove the last good one.
 func TestRemovalOfAStepThroughS3(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	ctx := t.Context()
@@ -124,7 +124,8 @@ func TestRemovalOfAStepThroughS3(t *testing.T) {
 		}
 		return failed
 	}
-	// agree holds that the list, the prefix and every part are of one mind about the two steps.
+	// agree checks that the list, the prefix and every part show the same of the
+	// two steps.
 	agree := func(there ...uint64) {
 		t.Helper()
 		run, err := saver.Stat(ctx, "/"+b+"/r")

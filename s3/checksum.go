@@ -16,7 +16,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 )
 
-// checksum is one that a client announced, and that the body agreed with.
+// checksum is a checksum that a client announced and that the body matched.
 type checksum struct {
 	Algorithm types.ChecksumAlgorithm `json:"algorithm"`
 	Type      types.ChecksumType      `json:"type"`
@@ -45,8 +45,8 @@ func (s sums) announced() (types.ChecksumAlgorithm, string) {
 	return "", ""
 }
 
-// body reads a request's body, counts it, and holds it against what was
-// announced.
+// body reads a request's body, counts it, and verifies it against the announced
+// checksum.
 type body struct {
 	r         io.Reader
 	bytes     int64
@@ -56,11 +56,11 @@ type body struct {
 	sum       hash.Hash // nil: none is computed here
 	trailer   middlewares.ChecksumReader
 	from      transfer
-	err       error // of S3, with which reading ended
+	err       error // error of S3 that ended the read
 }
 
 // newBody returns the body of a PUT of length bytes. algorithm, if not empty, is
-// one that the client wants used.
+// the one that the client wants.
 func newBody(r io.Reader, length *int64, algorithm types.ChecksumAlgorithm, headers sums) (*body, error) {
 	if r == nil {
 		r = strings.NewReader("")
@@ -69,7 +69,7 @@ func newBody(r io.Reader, length *int64, algorithm types.ChecksumAlgorithm, head
 	if length != nil {
 		b.want = *length
 	}
-	// The library holds a checksum in the trailer against the body by itself.
+	// The library itself verifies a checksum in the trailer against the body.
 	if t, ok := r.(middlewares.ChecksumReader); ok && t.Algorithm() != "" {
 		b.trailer, b.algorithm = t, types.ChecksumAlgorithm(strings.ToUpper(t.Algorithm()))
 		return b, nil
@@ -126,9 +126,9 @@ func isS3(err error) bool {
 	return ok
 }
 
-// check is asked when all was read: a body that was cut short, or that does not
-// agree with its checksum, is refused. (A reader of the library takes a
-// connection that broke for the end of the body.)
+// check is called when everything was read. It refuses a body that was cut short,
+// or that does not match its checksum. (A reader of the library takes a broken
+// connection for the end of the body.)
 func (b *body) check() (*checksum, error) {
 	if b.bytes != b.want {
 		return nil, s3err.GetAPIError(s3err.ErrIncompleteBody)
@@ -148,8 +148,8 @@ func (b *body) check() (*checksum, error) {
 	return c, nil
 }
 
-// readerHash makes a hash of the library's reader, for the algorithms that are
-// not worth a better one.
+// readerHash makes a hash from the library's reader, for the algorithms that do not
+// need a faster one.
 type readerHash struct {
 	r *utils.HashReader
 }
@@ -171,7 +171,7 @@ func (h *readerHash) Reset()         { panic("s3: not used") }
 func (h *readerHash) Size() int      { return 0 }
 func (h *readerHash) BlockSize() int { return 64 }
 
-// reply returns the checksum as replies carry it. nil is none.
+// reply returns the checksum in the form of replies. nil means none.
 func (c *checksum) reply() s3response.Checksum {
 	var r s3response.Checksum
 	if c == nil {

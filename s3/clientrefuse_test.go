@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client library that asks for encryption or for a storage class that is not kept gets NotImplemented, in one part or several, and the object stays as it was.
+// A client library that requests encryption or an unsupported storage class gets
+// NotImplemented, in one part or several, and the object does not change.
 func TestClientsThatAskForMoreAreRefused(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "askmore")

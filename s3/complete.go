@@ -16,10 +16,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CompleteMultipartUpload makes one object of the parts that the client names.
-// No byte is moved: the object's file takes over their extents. It gets its name,
-// and the upload ends, in one entry of the metadata's log, so that a request that
-// is made again, by this client or another, finds the object or the upload.
+// CompleteMultipartUpload makes one object from the parts that the client names. It
+// moves no bytes: the object's file takes over their extents. The object gets its
+// name, and the upload ends, in one entry of the metadata's log. A repeated
+// request, by this client or another, therefore finds the object or the upload.
 func (b *backend) CompleteMultipartUpload(rc context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
 	level, err := b.levelOf(rc)
 	if err != nil {
@@ -73,20 +73,20 @@ func (b *backend) complete(ctx context.Context, in *s3.CompleteMultipartUploadIn
 		return attr, nil
 	}
 	if err := b.cl.RemoveAll(ctx, b.uploadPath(u.key.bucket, u.id)); err != nil {
-		b.deps.Log.Warn("the parts of a completed upload were left behind", "bucket", u.key.bucket, "upload", u.id, "err", err)
+		b.deps.Log.Warn("upload cleanup failed", "bucket", u.key.bucket, "upload", u.id, "err", err)
 	}
 	return attr, nil
 }
 
-// overtaken answers a completion whose upload was given up, or completed by another
-// request, or of which a part was put anew, since it was found.
+// overtaken answers a completion whose upload was aborted, or completed by another
+// request, or of which a part was replaced, since it was found.
 func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadInput) (*wire.Attr, error) {
 	u, err := b.findUpload(ctx, in.Bucket, in.Key, in.UploadId)
 	if err == nil {
 		_, err = b.chosenParts(ctx, u, in.MultipartUpload.Parts)
 	}
 	if err == nil {
-		err = s3err.GetNoSuchUploadErr(u.id) // it is not what was missing, and this tells what to do
+		err = s3err.GetNoSuchUploadErr(u.id) // the upload is missing, and this error tells the client what to do
 	}
 	if _, gone := err.(s3err.NoSuchUploadError); gone {
 		return b.completedBefore(ctx, in, err)
@@ -94,8 +94,8 @@ func (b *backend) overtaken(ctx context.Context, in *s3.CompleteMultipartUploadI
 	return nil, err
 }
 
-// completedBefore answers a client that asks again because it did not see the
-// first answer: the object is there, and of this upload.
+// completedBefore answers a client that repeats the request because it lost the
+// first answer: the object exists, and comes from this upload.
 func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartUploadInput, gone error) (*wire.Attr, error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
@@ -111,15 +111,15 @@ func (b *backend) completedBefore(ctx context.Context, in *s3.CompleteMultipartU
 	return o.attr, nil
 }
 
-// chosen is what an upload is completed with.
+// chosen is the parts that complete an upload.
 type chosen struct {
 	ranges []client.InodeRange
 	runs   []partRun
 	bytes  int64
 }
 
-// chosenParts finds the parts that a client names, in rising order, and holds
-// them to what it says of them.
+// chosenParts finds the parts that a client names, in rising order, and checks them
+// against what the client says of them.
 func (b *backend) chosenParts(ctx context.Context, u *upload, want []types.CompletedPart) (chosen, error) {
 	var c chosen
 	there := map[string]*wire.Attr{}
@@ -155,7 +155,7 @@ func (b *backend) chosenParts(ctx context.Context, u *upload, want []types.Compl
 	return c, nil
 }
 
-// add takes one more part. An empty one has no range: no length would mean all.
+// add adds one part. An empty part has no range, since length 0 would mean all.
 func (c *chosen) add(attr *wire.Attr) {
 	size := int64(attr.Size)
 	c.bytes += size
@@ -169,8 +169,9 @@ func (c *chosen) add(attr *wire.Attr) {
 	c.runs = append(c.runs, partRun{Bytes: size, Count: 1})
 }
 
-// assemble makes the object of a key of ranges of other files, with its record,
-// in one step, in which parts, unless it is 0, goes; consumed as of ConcatParts.
+// assemble makes the object of a key from ranges of other files, with its record,
+// in one step. The same step consumes parts unless it is 0; consumed is as in
+// ConcatParts.
 func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.InodeRange, parts moraine.InodeID, r *record, cond condition) (attr *wire.Attr, consumed bool, err error) {
 	opts, err := cond.options()
 	if err != nil {
@@ -206,19 +207,19 @@ func (b *backend) assemble(ctx context.Context, k objectKey, ranges []client.Ino
 	return nil, false, dirsGone(k.key)
 }
 
-// moved reports whether a directory of a bucket is not the one that it was.
+// moved reports whether a directory of a bucket is no longer the one it was.
 func (b *backend) moved(ctx context.Context, bucket, dir string, was *wire.Attr) bool {
 	now, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
 	return errors.Is(err, moraine.NotFound) || err == nil && now.Inode != was.Inode
 }
 
-// maxRuns bounds the lengths of parts that a record holds: an upload of parts of
-// all different lengths is not told apart into parts any more.
+// maxRuns limits the part lengths in a record: an upload of parts with more
+// different lengths is no longer separated into parts.
 const maxRuns = 1000
 
-// settle adds to an object's record what is known of its content only once that
-// has a generation. Until then, or should we stop here, it is an object of which
-// that is not known.
+// settle adds to an object's record what is known about its content only once the
+// content has a generation. Until then, or if we stop here, the object has no such
+// information.
 func (b *backend) settle(ctx context.Context, attr *wire.Attr, r *record) {
 	if len(r.Parts) > maxRuns {
 		r.Parts = nil
@@ -228,6 +229,6 @@ func (b *backend) settle(ctx context.Context, attr *wire.Attr, r *record) {
 	}
 	r.Generation = attr.Generation
 	if err := b.writeRecord(ctx, moraine.InodeID(attr.Inode), r); err != nil && !errors.Is(err, moraine.NotFound) {
-		b.deps.Log.Warn("the parts or checksum of an object were not recorded", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
+		b.deps.Log.Warn("object record write failed", "inode", moraine.InodeID(attr.Inode).String(), "err", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CopyObject makes an object that shares the bytes of another: none moves. It is
-// answered when they are as safe as was asked for.
+// CopyObject makes an object that shares the bytes of another; it moves none. It
+// answers when the bytes are at the requested level.
 func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
 	level, err := b.levelOf(rc)
 	var attr *wire.Attr
@@ -37,8 +37,8 @@ func (b *backend) CopyObject(rc context.Context, in s3response.CopyObjectInput) 
 	return s3response.CopyObjectOutput{CopyObjectResult: &s3response.CopyObjectResult{ETag: &tag, LastModified: &mtime}}, nil
 }
 
-// conditionOf is the condition of a copy on what it replaces, which the library does not
-// pass on.
+// conditionOf is the condition of a copy on the object it replaces, which the
+// library does not pass on.
 func conditionOf(rc context.Context) (c condition) {
 	r, ok := rc.(*fasthttp.RequestCtx)
 	if !ok {
@@ -98,7 +98,7 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// whole is all of a file, as it was found.
+// whole is all of a file, at the generation found.
 func whole(a *wire.Attr) []client.InodeRange {
 	if a.Size == 0 {
 		return nil
@@ -106,8 +106,8 @@ func whole(a *wire.Attr) []client.InodeRange {
 	return []client.InodeRange{{Inode: moraine.InodeID(a.Inode), Generation: moraine.Generation(a.Generation), Length: int64(a.Size)}}
 }
 
-// recordOfCopy is the record of a copy: that of the source, or what the request
-// says instead.
+// recordOfCopy is the record of a copy: that of the source, or the one in the
+// request.
 func recordOfCopy(in s3response.CopyObjectInput, src *record) (*record, error) {
 	r := *src
 	r.Generation, r.Checksum, r.Parts, r.Upload, r.Directory = 0, nil, nil, "", ""
@@ -125,7 +125,7 @@ func recordOfCopy(in s3response.CopyObjectInput, src *record) (*record, error) {
 	return &r, nil
 }
 
-// copySource finds what a copy is of.
+// copySource finds the source of a copy.
 func (b *backend) copySource(ctx context.Context, header string, cond versity.PreConditions) (*object, objectKey, error) {
 	bucket, key, version, err := versity.ParseCopySource(header)
 	if err != nil {
@@ -152,7 +152,7 @@ func (b *backend) copySource(ctx context.Context, header string, cond versity.Pr
 	return o, k, err
 }
 
-// UploadPartCopy makes a part of a range of an object, whose bytes it shares.
+// UploadPartCopy makes a part from a range of an object, whose bytes it shares.
 func (b *backend) UploadPartCopy(rc context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	level, err := b.levelOf(rc)
 	var attr *wire.Attr
@@ -186,7 +186,7 @@ func (b *backend) uploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput
 	if err != nil {
 		return nil, err
 	}
-	n = min(n, src.size()-off) // of an open range the library returns one byte too many
+	n = min(n, src.size()-off) // for an open range the library passes one byte too many
 	ranges := whole(src.attr)
 	if n > 0 {
 		ranges[0].Offset, ranges[0].Length = off, n

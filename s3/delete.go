@@ -18,10 +18,10 @@ import (
 	"github.com/morainefs/moraine/client/ckpt"
 )
 
-// deletesAtOnce bounds the deletions of one DeleteObjects that are under way.
+// deletesAtOnce limits the concurrent deletions of one DeleteObjects.
 const deletesAtOnce = 16
 
-// DeleteObject removes an object. One that is not there is no error.
+// DeleteObject removes an object. A missing object is no error.
 func (b *backend) DeleteObject(rc context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	dir, err := b.deleteObject(b.life, in)
 	if err == nil {
@@ -30,9 +30,9 @@ func (b *backend) DeleteObject(rc context.Context, in *s3.DeleteObjectInput) (*s
 	return &s3.DeleteObjectOutput{}, b.answer(rc, "DeleteObject", err)
 }
 
-// DeleteObjects removes objects, each by itself: some may be gone where others
-// could not be removed. A checkpoint goes with its index, and its other files only
-// after that: so indexes go first.
+// DeleteObjects removes objects, each by itself: some may be removed while others
+// fail. A checkpoint is removed with its index, and its other files only after
+// that. So indexes go first.
 func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
 	var (
 		mu   sync.Mutex // guards out and dirs
@@ -68,7 +68,7 @@ func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (
 				return nil
 			})
 		}
-		_ = g.Wait() // the errors are in out
+		_ = g.Wait() // out has the errors
 	}
 	for dir := range dirs {
 		b.prune(b.life, str(in.Bucket), dir)
@@ -76,7 +76,7 @@ func (b *backend) DeleteObjects(rc context.Context, in *s3.DeleteObjectsInput) (
 	return out, nil
 }
 
-// deleteObject removes an object and returns the directory that it was in.
+// deleteObject removes an object and returns its directory.
 func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (dir string, err error) {
 	k, err := parseKey(str(in.Bucket), str(in.Key))
 	if err != nil {
@@ -109,8 +109,8 @@ func (b *backend) deleteObject(ctx context.Context, in *s3.DeleteObjectInput) (d
 	return dir, b.removeFile(ctx, k, nil)
 }
 
-// removeFile removes what has the path of a key, unless it is a directory. expect, if it
-// is not nil, is the object whose conditions were found to hold.
+// removeFile removes the file at the path of a key, unless it is a directory.
+// expect, if not nil, is the object whose conditions were true.
 func (b *backend) removeFile(ctx context.Context, k objectKey, expect *client.Expect) error {
 	parent, err := b.cl.Stat(ctx, path.Dir(b.path(k)))
 	if err == nil {
@@ -128,8 +128,8 @@ func (b *backend) removeFile(ctx context.Context, k objectKey, expect *client.Ex
 	return err
 }
 
-// deleteDir makes a directory that was put one that was not: it goes when it is
-// empty, and stays unseen while it is not.
+// deleteDir turns a directory that was put as an object into an implied one. It is
+// removed if it is empty, and stays invisible otherwise.
 func (b *backend) deleteDir(ctx context.Context, o *object) error {
 	return b.writeRecord(ctx, o.inode(), &record{Directory: dirImplied})
 }

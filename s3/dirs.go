@@ -13,22 +13,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// dirMode is the mode of the directories that are made for keys.
+// dirMode is the mode of directories made for keys.
 const dirMode = 0o755
 
-// dirTries bounds how often the directories above a key are made again where deletions
-// of other keys remove them.
+// dirTries limits how often the directories above a key are made again after
+// deletions of other keys remove them.
 const dirTries = 100
 
-// dirsGone is the error of a key whose directories were removed as often as that.
+// dirsGone is the error of a key whose directories were removed dirTries times.
 func dirsGone(key string) error {
 	return &moraine.Error{Op: "s3", Ref: key, Kind: moraine.Conflict,
-		Err: fmt.Errorf("deletions removed the directories above it %d times", dirTries)}
+		Err: fmt.Errorf("deletions of other keys removed the directories above it %d times: try again", dirTries)}
 }
 
-// makeDirs makes the directories above a key, below its bucket, as far as they
-// are missing, and marks each as made for keys, so that it goes when the last
-// key below it does.
+// makeDirs makes the missing directories above a key, below its bucket. It marks
+// each as made for keys, so that it is removed with the last key below it.
 func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
 	for range dirTries {
 		attr, err := b.makeDirsOnce(ctx, bucket, dir)
@@ -39,8 +38,8 @@ func (b *backend) makeDirs(ctx context.Context, bucket, dir string) (*wire.Attr,
 	return nil, dirsGone(dir)
 }
 
-// makeDirsOnce is makeDirs that fails with NotFound where a directory that it found
-// is removed before one is made in it.
+// makeDirsOnce is makeDirs that returns NotFound if an existing directory is
+// removed before it makes one in it.
 func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.Attr, error) {
 	attr, err := b.cl.Stat(ctx, path.Join(b.bucketPath(bucket), dir))
 	switch {
@@ -67,8 +66,9 @@ func (b *backend) makeDirsOnce(ctx context.Context, bucket, dir string) (*wire.A
 	return attr, err
 }
 
-// madeBefore returns the directory that somebody else was quicker to make, NotFound where
-// it is gone again. A link has the name too where it leads nowhere, or back to itself.
+// madeBefore returns the directory that another request made first, or NotFound if
+// it is gone again. The name may also belong to a link that leads nowhere, or in a
+// circle.
 func (b *backend) madeBefore(ctx context.Context, p string) (*wire.Attr, error) {
 	attr, err := b.cl.Lstat(ctx, p)
 	if err == nil && attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
@@ -78,8 +78,8 @@ func (b *backend) madeBefore(ctx context.Context, p string) (*wire.Attr, error) 
 }
 
 // prune removes a directory of a bucket, and those above it, as far as they were
-// made for keys and are empty now. What cannot be removed stays: nothing depends
-// on it.
+// made for keys and are now empty. It ignores failures: nothing depends on the
+// removal.
 func (b *backend) prune(ctx context.Context, bucket, dir string) {
 	for dir != "." && dir != "" {
 		if !b.removeImplied(ctx, path.Join(b.bucketPath(bucket), dir)) {
@@ -89,9 +89,9 @@ func (b *backend) prune(ctx context.Context, bucket, dir string) {
 	}
 }
 
-// removeImplied removes a directory that was made for keys and is empty, and reports
-// whether it did. One that has changed since it was looked at stays: somebody may have
-// put it as an object.
+// removeImplied removes an empty directory that was made for keys, and reports
+// whether it did. A directory that has changed since the check stays: a client may
+// have put it as an object.
 func (b *backend) removeImplied(ctx context.Context, p string) bool {
 	attr, err := b.cl.Lstat(ctx, p)
 	if err != nil || attr.Type != wire.FileType_FILE_TYPE_DIRECTORY {
@@ -113,9 +113,9 @@ func (b *backend) removeImplied(ctx context.Context, p string) bool {
 	return err == nil
 }
 
-// sweep removes what is left below a directory of requests that were cut short:
-// directories that were made for keys, without any key. It reports whether the
-// directory is empty then, but for the parts of uploads.
+// sweep removes what interrupted requests left below a directory: directories made
+// for keys, without any key. It reports whether the directory is then empty, except
+// for the parts of uploads.
 func (b *backend) sweep(ctx context.Context, p string, dir moraine.InodeID) (bool, error) {
 	for e, err := range b.cl.Inodes().ReadDir(ctx, dir) {
 		if err != nil {

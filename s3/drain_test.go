@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that sends a large body which is refused at its headers reads why: its
-// connection is not reset under it.
+// A client whose large body is refused at its headers reads the reason: its
+// connection is not reset.
 func TestRefusedBodiesGetTheirAnswer(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "refused-bodies")

@@ -11,12 +11,12 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// retryAfter is what clients are told to wait before they try again what may
-// soon come right, in seconds.
+// retryAfter is how long, in seconds, clients should wait before they retry a
+// temporary failure.
 const retryAfter = 1
 
-// answer turns an error of package client into one of S3; what is one already
-// stays so. Errors that say nothing to a caller are logged.
+// answer turns an error of package client into one of S3; an S3 error stays
+// unchanged. It logs errors whose text a caller does not see.
 func (b *backend) answer(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -28,7 +28,7 @@ func (b *backend) answer(ctx context.Context, op string, err error) error {
 	b.deps.Metrics.Errors.WithLabelValues(kind.String()).Inc()
 	e := ofKind(kind)
 	if e.StatusCode() >= http.StatusInternalServerError {
-		b.deps.Log.Warn("a request failed", "op", op, "err", err)
+		b.deps.Log.Warn("request failed", "op", op, "err", err)
 	}
 	if e.StatusCode() == http.StatusServiceUnavailable {
 		if rc, ok := ctx.(*fasthttp.RequestCtx); ok {
@@ -38,8 +38,8 @@ func (b *backend) answer(ctx context.Context, op string, err error) error {
 	return e
 }
 
-// ofKind is the error of S3 for a kind. What a retry may cure is a 503, which
-// clients repeat by themselves; a broken promise is a 500 that names it.
+// ofKind is the S3 error for a kind. A failure that a retry may cure is a 503,
+// which clients retry by themselves. A broken promise is a 500 that names it.
 func ofKind(kind moraine.Kind) s3err.APIError {
 	code := func(c s3err.ErrorCode) s3err.APIError { return s3err.GetAPIError(c).BaseError() }
 	switch kind {

@@ -9,21 +9,20 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// etag names a content: the number of the inode and the generation of its
-// content, neither of which is ever given out again. Two reads that see the same
-// ETag saw the same bytes, whoever wrote them through whichever door, and a
-// listing knows it without another request.
+// etag names a content by the number of the inode and the generation of its
+// content, which are never reused. Two reads with the same ETag saw the same bytes,
+// whichever interface wrote them. A listing has it without another request.
 //
-// It is not the MD5 of the content, which costs 1.3 CPU seconds a GB, twice what
-// the rest of a PUT does, and which a file written through a mount could not
-// have. The suffix says so in the one way that clients know: as that of a
-// multipart object, it has a dash, and none takes it for an MD5.
+// It is not the MD5 of the content: that costs 1.3 CPU seconds a GB, twice the rest
+// of a PUT, and a file written through a mount has none. Like the ETag of a
+// multipart object it ends in a dash and a suffix, so no client takes it for an
+// MD5.
 func etag(a *wire.Attr) string {
 	return fmt.Sprintf("\"%016x%016x-1\"", a.Inode, a.Generation)
 }
 
-// parseETag returns the content that an ETag names, any content for "*", and false for
-// what is no ETag of this endpoint.
+// parseETag returns the content that an ETag names, any content for "*", and false
+// for an ETag that is not from this endpoint.
 func parseETag(s string) (client.Expect, bool) {
 	s = unquote(s)
 	if s == "*" {

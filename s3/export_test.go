@@ -7,7 +7,7 @@ import (
 	versity "github.com/versity/versitygw/backend"
 )
 
-// What tests of formats need.
+// Exports for the tests of formats.
 
 type Record = record
 
@@ -17,8 +17,8 @@ func EncodeRecord(r Record) ([]byte, error) { return r.encode() }
 
 const RecordXattr = recordXattr
 
-// Operations returns the methods of the library's interface that the backend implements
-// itself: those that it embeds answer NotImplemented.
+// Operations returns the methods of the library's interface that the backend
+// implements itself: the embedded ones answer NotImplemented.
 func Operations() []string {
 	var ops []string
 	of, b := reflect.TypeFor[versity.Backend](), reflect.TypeFor[*backend]()

@@ -18,11 +18,11 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// wholeRead is the longest answer that is read before it begins: what goes wrong
-// with it is then an error, and not a connection that breaks.
+// wholeRead is the longest answer that is read completely before it begins: a
+// failure is then an error, and not a broken connection.
 const wholeRead = 1 << 20
 
-// reading is what GET and HEAD have in common.
+// reading is the common part of GET and HEAD.
 type reading struct {
 	rangeHeader string
 	part        *int32
@@ -31,9 +31,9 @@ type reading struct {
 	conditions  versity.PreConditions
 }
 
-// conditions are those of a request. The library takes an object that was
-// changed in the very second of If-Unmodified-Since for a changed one; a
-// nanosecond more makes it right.
+// conditions are those of a request. The library treats an object changed in the
+// very second of If-Unmodified-Since as changed later. Adding a nanosecond corrects
+// that.
 func conditions(match, noneMatch *string, modified, unmodified *time.Time) versity.PreConditions {
 	if unmodified != nil {
 		t := unmodified.Add(time.Nanosecond)
@@ -42,7 +42,7 @@ func conditions(match, noneMatch *string, modified, unmodified *time.Time) versi
 	return versity.PreConditions{IfMatch: match, IfNoneMatch: noneMatch, IfModSince: modified, IfUnmodeSince: unmodified}
 }
 
-// section is the part of an object that a request is about.
+// section is the requested part of an object.
 type section struct {
 	off, n       int64
 	contentRange *string
@@ -156,8 +156,8 @@ func (b *backend) objectAttributes(ctx context.Context, in *s3.GetObjectAttribut
 	return out, nil
 }
 
-// open returns the object of a key and, of a file, a Reader of the content that
-// it describes.
+// open returns the object of a key and, for a file, a Reader of the content that it
+// describes.
 func (b *backend) open(ctx context.Context, k objectKey) (*object, *client.Reader, error) {
 	if k.isDir() {
 		o, err := b.find(ctx, k)
@@ -188,13 +188,13 @@ func (o *object) size() int64 {
 	return int64(o.attr.Size)
 }
 
-// section evaluates the conditions of a request, and says what of the object it
-// is about.
+// section evaluates the conditions of a request, and returns the requested part of
+// the object.
 func (o *object) section(q reading) (section, error) {
 	if q.version != "" && q.version != "null" {
 		return section{}, s3err.GetInvalidArgumentErr(s3err.InvalidArgVersionId, q.version)
 	}
-	// HTTP dates count seconds.
+	// HTTP dates have a resolution of seconds.
 	if err := versity.EvaluatePreconditions(etag(o.attr), o.mtime().Truncate(time.Second), q.conditions); err != nil {
 		return section{}, err
 	}
@@ -215,7 +215,7 @@ func (o *object) section(q reading) (section, error) {
 	return s, nil
 }
 
-// partSection is the part of that number of a multipart upload. An object that
+// partSection is the part with that number of a multipart upload. An object that
 // was put at once, or changed since, is one part.
 func (o *object) partSection(number int) (section, error) {
 	parts := o.record.Parts
@@ -254,7 +254,7 @@ func (r *record) tagCount() *int32 {
 	return &n
 }
 
-// read returns a section's bytes; the Reader ends with them. It is nil for a
+// read returns a section's bytes; the Reader ends after them. It is nil for a
 // directory.
 func read(ctx context.Context, r *client.Reader, s section) (io.ReadCloser, error) {
 	switch {
@@ -270,9 +270,8 @@ func read(ctx context.Context, r *client.Reader, s section) (io.ReadCloser, erro
 	return io.NopCloser(bytes.NewReader(data)), r.Close()
 }
 
-// sentBody is a body on its way to a socket. It hands io.WriterTo through, by
-// which the library sends without a copy, and ends the request's context when
-// it is closed.
+// sentBody is a body that is being sent to a socket. It passes on io.WriterTo, with
+// which the library sends without a copy. Closing it ends the request's context.
 type sentBody struct {
 	io.ReadCloser
 	cancel  context.CancelFunc

@@ -34,33 +34,33 @@ const (
 	secretKey = "test/secret+key"
 	// maxConnections is the most connections of the endpoint.
 	maxConnections = 512
-	// headerTimeout is the endpoint's.
+	// headerTimeout is that of the endpoint.
 	headerTimeout = 5 * time.Second
-	// stallTimeout is the endpoint's: long enough for a machine that is loaded.
+	// stallTimeout is that of the endpoint: long enough for a loaded machine.
 	stallTimeout = 10 * time.Second
-	// served is the directory whose directories are the buckets.
+	// served is the directory whose subdirectories are the buckets.
 	served = "/served"
 )
 
-// shared is one cluster with one endpoint, which all tests of the package use,
-// each with buckets of its own: a process can run one endpoint.
+// shared is one cluster with one endpoint, which all tests of the package use, each
+// with buckets of its own: a process can run one endpoint.
 var shared struct {
 	cluster  *incluster.Cluster
-	owner    *incluster.Client // of all that the cluster has
+	owner    *incluster.Client // sees the whole cluster
 	client   *incluster.Client // of the endpoint, whose certificate is confined to served
 	endpoint string            // HOST:PORT
 	devices  incluster.Hold    // of the cluster
-	// bare has the client hear of its commits that they protect from nothing, as where one
-	// host alone is left to put bytes on.
+	// bare makes commits tell the client that they protect from no failure, as when
+	// only one host can store bytes.
 	bare atomic.Bool
-	// failing has all requests of the client to the metadata service fail.
+	// failing makes all requests of the client to the metadata service fail.
 	failing atomic.Bool
-	// before, if it is set, is called with each request of the client before it is sent.
+	// before, if set, is called with each request of the client before it is sent.
 	before atomic.Pointer[func(*wire.MetaRequest)]
 }
 
-// atFirst has fn run right before the first request that is so, and returns a function
-// that tells whether there was one.
+// atFirst calls fn right before the first request for which so is true, and returns
+// a function that reports whether there was one.
 func atFirst(t *testing.T, so func(*wire.MetaRequest) bool, fn func()) (ran func() bool) {
 	var began, done atomic.Bool
 	hook := func(req *wire.MetaRequest) {
@@ -74,7 +74,7 @@ func atFirst(t *testing.T, so func(*wire.MetaRequest) bool, fn func()) (ran func
 	return done.Load
 }
 
-// barely is the network of a client that hears so at times.
+// barely is the network of a client that gets this answer at times.
 func barely(d transport.Dialer) transport.Dialer {
 	return incluster.Through(d, func(ctx context.Context, m transport.Metadata, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		if hook := shared.before.Load(); hook != nil {
@@ -100,7 +100,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serve runs the tests beside a cluster and an endpoint.
+// serve runs the tests with a cluster and an endpoint.
 func serve(m *testing.M) (int, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -111,7 +111,7 @@ func serve(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer c.Stop()                             //nolint:errcheck // the tests have ended
-	c.Net.SetFaults("*", "*", memnet.Faults{}) // the endpoint is tested, not the network
+	c.Net.SetFaults("*", "*", memnet.Faults{}) // the tests cover the endpoint, not the network
 	if err := c.WaitReady(ctx); err != nil {
 		return 0, err
 	}
@@ -157,7 +157,7 @@ func seed(t *testing.T) uint64 {
 	return testseed.First(t)
 }
 
-// bytesOf returns n bytes that no two seeds have in common.
+// bytesOf returns n bytes that differ for every seed.
 func bytesOf(seed uint64, n int) []byte {
 	data := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)})
@@ -199,8 +199,8 @@ func get(t *testing.T, c *minio.Core, bucket, key string, opts minio.GetObjectOp
 	return out.Bytes(), info
 }
 
-// putSummed puts an object with a checksum in a header, which the minio client
-// does not do by itself: the request is signed as a URL.
+// putSummed puts an object with a checksum in a header, which the minio client does
+// not send by itself: the request is signed as a URL.
 func putSummed(t *testing.T, c *minio.Core, bucket, key string, data []byte, sum minio.ChecksumType, value string) (status int, answer string) {
 	t.Helper()
 	u, err := c.PresignHeader(t.Context(), http.MethodPut, bucket, key, time.Minute, nil, http.Header{sum.Key(): {value}})
@@ -216,7 +216,7 @@ func putSummed(t *testing.T, c *minio.Core, bucket, key string, data []byte, sum
 	return resp.StatusCode, string(text)
 }
 
-// sumOf is the checksum of data as headers have it.
+// sumOf is the checksum of data in the form of headers.
 func sumOf(data []byte, sum minio.ChecksumType) string {
 	h := sum.Hasher()
 	h.Write(data) //nolint:errcheck // it has no errors
@@ -226,7 +226,7 @@ func sumOf(data []byte, sum minio.ChecksumType) string {
 // code is the S3 code of an error.
 func code(err error) string { return minio.ToErrorResponse(err).Code }
 
-// putOptions are those of a PUT of a type.
+// putOptions are those of a PUT with a content type.
 func putOptions(contentType string) minio.PutObjectOptions {
 	return minio.PutObjectOptions{ContentType: contentType}
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/morainefs/moraine/s3"
 )
 
-// TestSilentConnectionsAreEnded: a connection on which nothing comes, or a part of the
-// headers, is ended; a body that takes longer than headers may is not cut.
+// TestSilentConnectionsAreEnded: a connection that sends nothing, or only a part of
+// the headers, is ended. A body that takes longer than the header timeout is not
+// cut.
 func TestSilentConnectionsAreEnded(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "silence")
@@ -46,7 +47,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 	}
 }
 
-// slowBody is a body that comes in parts.
+// slowBody is a body that arrives in parts.
 type slowBody struct {
 	part  string
 	left  int

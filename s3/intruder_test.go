@@ -24,18 +24,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// secret is in the names beside the directory that the endpoint serves which intruders try;
-// untold is in a name and in the bytes there, and secretSize is the length of the files.
+// secret is in the names that intruders try, beside the directory that the endpoint
+// serves. untold is in a name and in the bytes there, and secretSize is the length
+// of the files.
 const (
 	secret     = "sekrit"
 	untold     = "untold"
 	secretSize = 700_001
 )
 
-// answer is what an intruder gets.
+// answer is an intruder's answer.
 type answer struct {
 	status int
-	text   string // with the headers
+	text   string // headers included
 }
 
 func exchange(t *testing.T, req *http.Request) answer {
@@ -53,7 +54,7 @@ func exchange(t *testing.T, req *http.Request) answer {
 	return answer{resp.StatusCode, head.String() + string(body)}
 }
 
-// request makes an unsigned request whose path and query are sent as they are written.
+// request makes an unsigned request whose path and query are sent unchanged.
 func (r *s3Request) request(t *testing.T, target string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+shared.endpoint+"/", strings.NewReader(r.body))
@@ -74,12 +75,12 @@ func signed(req *http.Request, access, secretKey, region string) *http.Request {
 	return signer.SignV4(*req, access, secretKey, "", region)
 }
 
-// presigned signs a request in its URL, for an hour that began at a time ago.
+// presigned signs a request in its URL, for an hour that began the given time ago.
 func presigned(req *http.Request, access, secretKey string, expires int64) *http.Request {
 	return signer.PreSignV4(*req, access, secretKey, "", s3.DefaultRegion, expires)
 }
 
-// badCredentials are the ways of a caller without the root key.
+// badCredentials are the attempts of a caller without the root key.
 var badCredentials = map[string]func(*http.Request) *http.Request{
 	"none": func(r *http.Request) *http.Request { return r },
 	"a wrong secret": func(r *http.Request) *http.Request {
@@ -165,7 +166,7 @@ var badCredentials = map[string]func(*http.Request) *http.Request{
 	},
 }
 
-// elsewhere signs a request for another endpoint than the one that it is sent to.
+// elsewhere signs a request for another endpoint than the one that receives it.
 func elsewhere(r *http.Request, sign func(*http.Request) *http.Request) *http.Request {
 	host := r.URL.Host
 	r.URL.Host, r.Host = "s3.elsewhere.example", "s3.elsewhere.example"
@@ -174,12 +175,12 @@ func elsewhere(r *http.Request, sign func(*http.Request) *http.Request) *http.Re
 	return r
 }
 
-// slowCredentials wait for the clock: they are tried with a few requests only.
+// slowCredentials wait for the clock: only a few requests try them.
 var slowCredentials = []string{"a URL that has expired"}
 
-// TestIntruderHasNoKey: of a caller without the root key no request of S3 is answered with
-// anything, whatever it shows in its place, and none changes anything. The requests are
-// those of the table that has every operation of the backend.
+// TestIntruderHasNoKey: no S3 request of a caller without the root key gets any
+// data or changes anything, whatever it presents instead. The table of requests has
+// every operation of the backend.
 func TestIntruderHasNoKey(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "guarded")
@@ -228,7 +229,7 @@ func TestIntruderHasNoKey(t *testing.T) {
 			before = after
 		}
 	}
-	// They mean something: with the key each is answered by the backend.
+	// The requests are meaningful: with the key the backend answers each.
 	for _, r := range leakRequests(b, upload, "other bytes") {
 		target := "/" + b
 		if r.key != "" {
@@ -243,8 +244,9 @@ func TestIntruderHasNoKey(t *testing.T) {
 	}
 }
 
-// outside makes a file, a directory, and an upload beside what is served, and links to
-// them in a bucket. It returns what is there, as its owner sees it.
+// outside makes a file, a directory, and an upload beside the served directory, and
+// links to them in a bucket. It returns a function that shows them as their owner
+// sees them.
 func outside(t *testing.T, b string) (picture func() string) {
 	ctx := t.Context()
 	dir := "/" + secret + "-dir"
@@ -273,8 +275,8 @@ func outside(t *testing.T, b string) (picture func() string) {
 	}
 }
 
-// ways are the names of what is outside, from a bucket, as keys; gone the same of nothing.
-// Each is sent as it is written.
+// ways are the names, from a bucket, of what is outside; gone names nothing in the
+// same way. Each is sent unchanged, as a key.
 func ways(b string) (buckets, keys []string) {
 	dir, file := secret+"-dir", secret+"-file"
 	for _, up := range []string{"..", "%2e%2e", "%2E%2E", ".%2e", "..%2f..", "%252e%252e", "..%00", b + "%2f..", b + "/..", "", "%2f", "%5c..", dir, "..%2f" + dir, "%2e%2e%2f" + dir} {
@@ -288,11 +290,11 @@ func ways(b string) (buckets, keys []string) {
 	return buckets, keys
 }
 
-// TestIntruderBeyondTheScope: a caller with the root key names what is beside the directory
-// that the endpoint's certificate is confined to, by each part of each request that can
-// name something: the bucket, the key, the source of a copy, prefix, marker and delimiter,
-// the upload. No answer shows a name or a size from there, nothing there changes, and what
-// is there is answered as what is not.
+// TestIntruderBeyondTheScope: a caller with the root key names what is beside the
+// directory that confines the endpoint's certificate. It uses each part of each
+// request that can name something: the bucket, the key, the source of a copy,
+// prefix, marker and delimiter, the upload. No answer shows a name or a size from
+// there, and nothing there changes. The answers are the same as for missing names.
 func TestIntruderBeyondTheScope(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "confined")

@@ -16,13 +16,13 @@ const (
 	maxKey = 1024
 	// maxName is the longest name between two slashes.
 	maxName = 255
-	// uploadsDir is the directory of a bucket that holds the parts of uploads
-	// that have not been completed. No key reaches into it.
+	// uploadsDir is the directory of a bucket with the parts of unfinished uploads.
+	// No key reaches into it.
 	uploadsDir = moraine.UploadsDir
 )
 
-// objectKey is a key that was checked: one that is the path of a file, or, with
-// a slash at its end, of a directory.
+// objectKey is a checked key: the path of a file or, with a slash at its end, of a
+// directory.
 type objectKey struct {
 	bucket, key string
 }
@@ -30,8 +30,8 @@ type objectKey struct {
 // isDir reports whether the key names a directory.
 func (k objectKey) isDir() bool { return strings.HasSuffix(k.key, "/") }
 
-// parseKey checks a key. S3 takes any string; a path cannot hold an empty name,
-// "." or "..", nor a name of more than 255 bytes.
+// parseKey checks a key. S3 accepts any string. A path cannot have an empty name,
+// "." or "..", or a name of more than 255 bytes.
 func parseKey(bucket, key string) (objectKey, error) {
 	switch {
 	case key == "":
@@ -41,16 +41,16 @@ func parseKey(bucket, key string) (objectKey, error) {
 	case !utf8.ValidString(key):
 		return objectKey{}, badKey("the key is not UTF-8")
 	case strings.ContainsRune(key, 0):
-		return objectKey{}, badKey("the key holds a NUL")
+		return objectKey{}, badKey("the key contains a NUL")
 	}
 	for i, name := range strings.Split(strings.TrimSuffix(key, "/"), "/") {
 		switch {
 		case name == "":
-			return objectKey{}, badKey("the key begins with a slash, or has two in a row: a file cannot be called so")
+			return objectKey{}, badKey("the key begins with a slash, or has two in a row: no file can have that name")
 		case name == "." || name == "..":
-			return objectKey{}, badKey("the key has %q between slashes: a file cannot be called so", name)
+			return objectKey{}, badKey("the key has %q between slashes: no file can have that name", name)
 		case len(name) > maxName:
-			return objectKey{}, badKey("the key has %d bytes between two slashes: a file's name has %d at most", len(name), maxName)
+			return objectKey{}, badKey("the key has %d bytes between two slashes: a file name has at most %d", len(name), maxName)
 		case i == 0 && name == uploadsDir:
 			return objectKey{}, badKey("%s holds the parts of uploads", uploadsDir)
 		}
@@ -68,7 +68,7 @@ func usableBucket(name string) bool {
 		utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
 }
 
-// properBucket reports whether S3 would let a bucket be created by that name.
+// properBucket reports whether S3 allows to create a bucket of that name.
 func properBucket(name string) bool {
 	if len(name) < 3 || len(name) > 63 {
 		return false

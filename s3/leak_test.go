@@ -27,7 +27,7 @@ import (
 // s3Request is one request of an S3 client.
 type s3Request struct {
 	name string
-	// ops are the operations of the backend that it takes.
+	// ops are the operations of the backend that it uses.
 	ops    []string
 	method string
 	key    string // "": of the bucket
@@ -35,15 +35,16 @@ type s3Request struct {
 	header map[string]string
 	body   string
 	want   int
-	// heavy moves more than a few hundred kilobytes: it is run less often in the short form.
+	// heavy moves more than a few hundred kilobytes: the short form runs it less
+	// often.
 	heavy bool
 }
 
 const (
-	// leakBody is longer than what sockets hold.
+	// leakBody is longer than the sockets' buffers.
 	leakBody = 12 << 20
-	// leakWhole is the most of a body that is sent to its end: what ends in the middle of
-	// one sends more.
+	// leakWhole is the most of a body that is sent completely: requests that end in
+	// the middle of a body send more.
 	leakWhole = 20_000
 )
 
@@ -104,14 +105,14 @@ func leakRequests(bucket, upload string, big string) []s3Request {
 	}
 }
 
-// The table has each operation of the backend, so that a new one cannot be forgotten.
+// The table has each operation of the backend, so that a new one is always covered.
 func TestTheLeakTableHasEveryOperation(t *testing.T) {
 	ops := s3.Operations()
 	require.Greater(t, len(ops), 25, ops)
 	for _, op := range ops {
 		switch op {
-		case "String", // no request
-			"ListBuckets", "ListBucketsAndOwners": // of no bucket: TestNoS3RequestKeepsAnything makes it apart
+		case "String", // not a request
+			"ListBuckets", "ListBucketsAndOwners": // without a bucket: TestNoS3RequestKeepsAnything makes it separately
 			continue
 		}
 		if !slices.ContainsFunc(leakRequests("b", "u", ""), func(r s3Request) bool { return slices.Contains(r.ops, op) }) {
@@ -120,9 +121,9 @@ func TestTheLeakTableHasEveryOperation(t *testing.T) {
 	}
 }
 
-// No S3 request keeps memory, descriptors or goroutines, whether it is answered, refused,
-// fails since the cluster does, or its client goes: in the middle of the body, in the
-// middle of the answer, or before the answer begins.
+// No S3 request keeps memory, descriptors or goroutines, whether it is answered, is
+// refused, fails with the cluster, or its client disconnects: in the middle of the
+// body, in the middle of the answer, or before the answer begins.
 func TestNoS3RequestKeepsAnything(t *testing.T) {
 	e := newS3Leaks(t)
 	for _, r := range e.requests {
@@ -149,7 +150,7 @@ func TestNoS3RequestKeepsAnything(t *testing.T) {
 
 func requireNothingKept(t *testing.T, before s3Kept, n int) {
 	t.Helper()
-	const slack = 4 // what comes by itself, and stays
+	const slack = 4 // started in the background, and stays
 	var now s3Kept
 	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		now = keptByS3()
@@ -166,8 +167,8 @@ type s3Kept struct {
 	leakcheck.Kept
 }
 
-// idle are the goroutines that the HTTP library keeps for the next connections: one ends
-// ten seconds after its last.
+// idle are the goroutines that the HTTP library keeps for the next connections: one
+// ends ten seconds after its last.
 var idle = []string{"fasthttp.(*workerPool).workerFunc", "!fasthttp.(*Server)."}
 
 func keptByS3() s3Kept {
@@ -197,7 +198,7 @@ func newS3Leaks(t *testing.T) *s3Leaks {
 // ends are the ways in which a request ends.
 func (e *s3Leaks) ends(r *s3Request) map[string]func(*s3Request) {
 	ends := map[string]func(*s3Request){"answer": e.answer, "refusal": e.refuse, "error": e.fail, "cut": e.cut, "gone": e.leave}
-	if len(r.ops) == 0 { // it asks the cluster for nothing
+	if len(r.ops) == 0 { // it sends no request to the cluster
 		delete(ends, "error")
 	}
 	return ends
@@ -230,7 +231,7 @@ func (e *s3Leaks) send(req *http.Request) int {
 	return resp.StatusCode
 }
 
-// whole returns a request whose body is sent to its end.
+// whole returns a request whose body is sent completely.
 func (r s3Request) whole() *s3Request {
 	r.body = r.body[:min(len(r.body), leakWhole)]
 	return &r
@@ -243,7 +244,7 @@ func (e *s3Leaks) answer(r *s3Request) {
 	}
 }
 
-// refuse sends it with a signature that is wrong.
+// refuse sends it with a wrong signature.
 func (e *s3Leaks) refuse(r *s3Request) {
 	req := e.request(r.whole())
 	q := req.URL.Query()
@@ -259,11 +260,11 @@ func (e *s3Leaks) fail(r *s3Request) {
 	require.GreaterOrEqual(e.t, e.send(e.request(r.whole())), 300)
 }
 
-// cut closes the connection in the middle of the body that it sends or gets.
+// cut closes the connection in the middle of the body that it sends or receives.
 func (e *s3Leaks) cut(r *s3Request) {
 	switch e.cuts++; {
 	case len(r.body) > leakWhole && e.cuts%10 > 0:
-		e.part(r, leakWhole, false) // stripes of some only are put: the devices would be full
+		e.part(r, leakWhole, false) // put the stripes of some only, or the devices would be full
 		return
 	case r.body != "":
 		e.part(r, len(r.body)/2, false)
@@ -272,14 +273,14 @@ func (e *s3Leaks) cut(r *s3Request) {
 	e.part(r, 0, true)
 }
 
-// leave closes the connection when all is sent.
+// leave closes the connection when everything is sent.
 func (e *s3Leaks) leave(r *s3Request) {
 	r = r.whole()
 	e.part(r, len(r.body), false)
 }
 
-// part sends a request with so much of its body, and closes the connection; before, it
-// waits for the answer to begin where that is wanted.
+// part sends a request with the given bytes of its body, and closes the connection.
+// If answer is set, it first waits until the answer begins.
 func (e *s3Leaks) part(r *s3Request, sent int, answer bool) {
 	nc, err := net.Dial("tcp", shared.endpoint)
 	require.NoError(e.t, err)

@@ -12,21 +12,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// AckHeader is the header of a request that says which level its answer waits for,
-// nvme or memory, in place of Config.Level: of PutObject, UploadPart and their copies,
-// and CompleteMultipartUpload.
+// AckHeader is the request header that names the level that the answer waits for,
+// nvme or memory, instead of Config.Level. It applies to PutObject, UploadPart and
+// their copies, and CompleteMultipartUpload.
 const AckHeader = "X-Moraine-Ack"
 
-// levelOf returns the level that a request is to be answered at. Where memory would
-// protect its bytes from nothing, as where there is a single host, that is nvme: there is no way to
-// tell an S3 client.
+// levelOf returns the level at which a request is answered. If memory would protect
+// its bytes from no failure, as with a single host, that is nvme: an S3 client
+// could not be warned.
 func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 	level := b.cfg.Level
 	if r, ok := rc.(*fasthttp.RequestCtx); ok {
 		if asked := string(r.Request.Header.Peek(AckHeader)); asked != "" {
 			var err error
 			if level, err = moraine.ParseLevel(asked); err != nil || (level != moraine.NVMe && level != moraine.Memory) {
-				return 0, &moraine.Error{Op: "s3", Ref: AckHeader, Kind: moraine.InvalidArgument, Err: fmt.Errorf("%q: nvme or memory", asked)}
+				return 0, &moraine.Error{Op: "s3", Ref: AckHeader, Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid level %q: use nvme or memory", asked)}
 			}
 		}
 	}
@@ -38,8 +38,8 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 
 // protected returns when the bytes of a commit are protected from the loss of at
 // least one host, or on their devices. A commit at level memory may report that it
-// protects from no failure. That happens when only one host is left and the client
-// does not know it yet.
+// protects from no failure, as when only one host is left and the client does not
+// know that yet.
 func (b *backend) protected(ctx context.Context, done client.CommitResult) error {
 	if done.Protects > 0 {
 		return nil
@@ -47,8 +47,8 @@ func (b *backend) protected(ctx context.Context, done client.CommitResult) error
 	return b.reach(ctx, done.Attr, moraine.NVMe)
 }
 
-// reach returns when a file is at a level: one that shares the bytes of another may
-// begin below it.
+// reach returns when a file is at a level: a file that shares the bytes of another
+// may begin below it.
 func (b *backend) reach(ctx context.Context, attr *wire.Attr, level moraine.Level) error {
 	if level < moraine.NVMe || attr.GetStored() == 0 || moraine.Level(attr.GetLevel()) >= level {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/morainefs/moraine/s3"
 )
 
-// putAt puts an object, or a part, with a header that says the level of the answer;
-// the minio client sends none of ours by itself.
+// putAt puts an object, or a part, with a header for the level of the answer; the
+// minio client sends none of our headers by itself.
 func putAt(t *testing.T, c *minio.Core, bucket, key, level string, data []byte, params url.Values) (status int, etag string) {
 	t.Helper()
 	header := http.Header{s3.AckHeader: {level}}
@@ -43,8 +43,8 @@ func levelOf(t *testing.T, bucket, key string) moraine.Level {
 }
 
 // TestLevelOfAPut: an endpoint answers a PUT, a copy and the completion of an
-// upload when the bytes are on their devices. This holds also if they were put at
-// memory before. A request for memory is answered while no device has a byte.
+// upload when the bytes are on their devices, also if they were put at memory
+// before. A request for memory is answered while no device has a byte.
 func TestLevelOfAPut(t *testing.T) {
 	hold := &shared.devices
 	require.NoError(t, hold.Know(t.Context(), 3))
@@ -92,7 +92,7 @@ func TestLevelOfAPut(t *testing.T) {
 			early.Store(name, hold.On())
 		})
 	}
-	time.Sleep(500 * time.Millisecond) // for who would return early
+	time.Sleep(500 * time.Millisecond) // catches an early return
 	require.True(t, hold.On())
 	hold.End()
 	running.Wait()
@@ -107,9 +107,9 @@ func TestLevelOfAPut(t *testing.T) {
 	}
 }
 
-// TestLevelOfAPutThatMemoryDoesNotProtect: a commit at level memory says that it protects
-// from nothing. Then a PUT, or one of a part, that asks for memory is answered when the
-// bytes are on their devices.
+// TestLevelOfAPutThatMemoryDoesNotProtect: a commit at level memory reports that it
+// protects from no failure. A PUT, also of a part, that requests memory is then
+// answered when the bytes are on their devices.
 func TestLevelOfAPutThatMemoryDoesNotProtect(t *testing.T) {
 	hold := &shared.devices
 	require.NoError(t, hold.Know(t.Context(), 3))
@@ -127,7 +127,7 @@ func TestLevelOfAPutThatMemoryDoesNotProtect(t *testing.T) {
 			status, _ := putAt(t, c, b, key, "memory", data, params)
 			ended <- assert.Equal(t, http.StatusOK, status) && hold.On()
 		}()
-		time.Sleep(300 * time.Millisecond) // for who would be answered early
+		time.Sleep(300 * time.Millisecond) // catches an early answer
 		require.True(t, hold.On())
 		hold.End()
 		require.False(t, <-ended, "%s was answered before the devices had the bytes", key)

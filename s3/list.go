@@ -13,7 +13,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 )
 
-// maxListed is how many items one page of a listing has at most.
+// maxListed is the most items of one page of a listing.
 const maxListed = 1000
 
 // listing is a request for a page.
@@ -27,12 +27,12 @@ type listing struct {
 type page struct {
 	objects  []item
 	prefixes []string
-	// next is where the next page goes on; empty where there is none.
+	// next is where the next page continues; empty if there is none.
 	next string
 }
 
-// list collects a page. Keys that are put or deleted meanwhile may or may not be
-// seen; all others are seen once, in order.
+// list collects a page. Keys that are put or deleted meanwhile may or may not
+// appear; all others appear once, in order.
 func (b *backend) list(ctx context.Context, l listing) (page, error) {
 	var p page
 	if err := b.mustBucket(ctx, l.bucket); err != nil {
@@ -68,7 +68,7 @@ func (b *backend) list(ctx context.Context, l listing) (page, error) {
 	return p, nil
 }
 
-// folded is what an item is where keys are folded at a delimiter.
+// folded is what an item becomes if keys are folded at a delimiter.
 func (l *listing) folded(it item) item {
 	if l.delimiter == "" || it.folded {
 		return it
@@ -80,14 +80,14 @@ func (l *listing) folded(it item) item {
 	return it
 }
 
-// mustBucket fails where there is no such bucket.
+// mustBucket fails if the bucket does not exist.
 func (b *backend) mustBucket(ctx context.Context, bucket string) error {
 	_, err := b.findBucket(ctx, bucket)
 	return err
 }
 
-// escaper returns how the names of a reply are written: as they are or, where
-// the request asks for it, as in a URL. XML cannot hold every character of a key.
+// escaper returns how a reply encodes names: unchanged or, if the request wants it,
+// as in a URL. XML cannot hold every character of a key.
 func escaper(rc context.Context) (func(string) string, types.EncodingType) {
 	if r, ok := rc.(*fasthttp.RequestCtx); ok && string(r.QueryArgs().Peek("encoding-type")) == string(types.EncodingTypeUrl) {
 		return func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "%2F", "/") }, types.EncodingTypeUrl
@@ -114,7 +114,7 @@ func (p *page) commonPrefixes(escape func(string) string) []types.CommonPrefix {
 	return out
 }
 
-// limit is the page size that a request asks for.
+// limit is the requested page size.
 func limit(max *int32) (int, *int32) {
 	n := int32(maxListed)
 	if max != nil {
@@ -123,7 +123,7 @@ func limit(max *int32) (int, *int32) {
 	return int(n), &n
 }
 
-// ListObjects lists objects, as clients asked in S3's first version.
+// ListObjects lists objects by S3's first version of listings.
 func (b *backend) ListObjects(rc context.Context, in *s3.ListObjectsInput) (s3response.ListObjectsResult, error) {
 	max, shown := limit(in.MaxKeys)
 	p, err := b.list(b.life, listing{bucket: str(in.Bucket), prefix: str(in.Prefix), delimiter: str(in.Delimiter), after: str(in.Marker), max: max})

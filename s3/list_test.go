@@ -27,7 +27,7 @@ type listing struct {
 	v2                       bool
 }
 
-// listPages lists page by page, and holds each page to its bound and order.
+// listPages lists page by page, and checks each page's limit and order.
 func listPages(t *testing.T, c *minio.Core, bucket string, l listing) []string {
 	t.Helper()
 	var all []string
@@ -67,7 +67,7 @@ func listPages(t *testing.T, c *minio.Core, bucket string, l listing) []string {
 	}
 }
 
-// modelList is what S3 says a listing is.
+// modelList is the listing that S3 defines.
 func modelList(keys []string, l listing) []string {
 	var out []string
 	for _, k := range keys {
@@ -89,9 +89,9 @@ func modelList(keys []string, l listing) []string {
 	return out
 }
 
-// Listings are in the order of the bytes of whole keys, whatever the names, and
-// pages fit together, from wherever a listing begins: held against a model over
-// random keys whose names are prefixes of each other.
+// Listings are in the byte order of whole keys, for all names, and pages fit
+// together, from wherever a listing begins. The test compares them with a model,
+// over random keys whose names are prefixes of each other.
 func TestListingOrder(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
@@ -136,7 +136,7 @@ func TestListingOrder(t *testing.T) {
 			}
 		}
 		if clash || strings.TrimSpace(k) == "" {
-			continue // a path is a file or a directory; and the client refuses blanks
+			continue // a path is either a file or a directory; and the client refuses blanks
 		}
 		put(t, c, b, k, nil, minio.PutObjectOptions{})
 		set[k] = true
@@ -168,15 +168,15 @@ func TestListingOrder(t *testing.T) {
 	}
 }
 
-// cut returns a beginning of k.
+// cut returns a prefix of k.
 func cut(k string, rng *rand.Rand) string {
 	r := []rune(k)
 	return string(r[:rng.IntN(len(r)+1)])
 }
 
-// What other doors made is listed too: files, and empty directories as common
-// prefixes. A symbolic link to a directory is one where directories are folded,
-// and is not entered otherwise.
+// Listings also show what other interfaces made: files, and empty directories as
+// common prefixes. A symbolic link to a directory is a common prefix if directories
+// are folded, and is not entered otherwise.
 func TestListingOfOtherDoors(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)

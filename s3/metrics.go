@@ -6,15 +6,15 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	PutBytes prometheus.Counter     // of objects and parts, committed
 	GetBytes prometheus.Counter     // handed to sockets
-	Errors   *prometheus.CounterVec // of the cluster, by kind
+	Errors   *prometheus.CounterVec // errors of the cluster, by kind
 }
 
-// NewMetrics makes the metrics and registers them with reg, which may be nil.
+// NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		PutBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_put_bytes_total", Help: "Bytes of objects and parts that were put and committed."}),
-		GetBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_get_bytes_total", Help: "Bytes of objects handed to clients."}),
-		Errors:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_s3_errors_total", Help: "Requests that the cluster answered with an error, by kind; clients that made no progress count as `timed out`."}, []string{"kind"}),
+		GetBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "moraine_s3_get_bytes_total", Help: "Bytes of objects sent to clients."}),
+		Errors:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_s3_errors_total", Help: "Requests that failed in the cluster, by kind of error; clients that made no progress count as `timed out`."}, []string{"kind"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.PutBytes, m.GetBytes, m.Errors)

@@ -19,8 +19,7 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// What is put comes back, byte for byte, with its headers, through S3 and as a
-// file.
+// A GET, and a read of the file, return the bytes and headers of the PUT.
 func TestPutGet(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "put-get")
@@ -79,7 +78,7 @@ func TestRanges(t *testing.T) {
 	require.Equal(t, "InvalidRange", code(err))
 }
 
-// Conditions are held: on reads, and If-None-Match on a PUT in one step with the
+// Conditions hold: on reads, and If-None-Match on a PUT in one step with the
 // commit.
 func TestConditions(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
@@ -104,7 +103,7 @@ func TestConditions(t *testing.T) {
 	require.Equal(t, "PreconditionFailed", code(putIf("k", "two", func(o *minio.PutObjectOptions) { o.SetMatchETag("0123") })))
 	require.NoError(t, putIf("k", "two", func(o *minio.PutObjectOptions) { o.SetMatchETag(first.ETag) }))
 
-	// Of many that ask for a new object at once exactly one makes it.
+	// Of many concurrent requests for a new object exactly one makes it.
 	var wg sync.WaitGroup
 	made := make(chan int, 8)
 	for i := range cap(made) {
@@ -123,8 +122,8 @@ func TestConditions(t *testing.T) {
 	require.Equal(t, strings.Repeat(fmt.Sprint(<-made), 1000), string(got))
 }
 
-// Two uploads of one key leave one of them, whole; a reader that began before
-// goes on with what it began.
+// Of two uploads of one key one stays, whole. A reader that began before continues
+// with the content that it began.
 func TestOverwrites(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "overwrites")
@@ -163,7 +162,7 @@ func TestOverwrites(t *testing.T) {
 	}
 }
 
-// A change through another door changes the ETag, and voids the checksum.
+// A change through another interface changes the ETag, and voids the checksum.
 func TestETagFollowsContent(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "etags")
@@ -193,7 +192,7 @@ func TestETagFollowsContent(t *testing.T) {
 	}
 }
 
-// A body that does not agree with its checksum is refused, and nothing is there.
+// A body that does not match its checksum is refused, and leaves no object.
 func TestChecksums(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "checksums")
@@ -211,7 +210,7 @@ func TestChecksums(t *testing.T) {
 	require.Equal(t, "NoSuchKey", code(err))
 }
 
-// An upload whose client goes away in the middle leaves nothing.
+// An upload whose client disconnects in the middle leaves nothing.
 func TestBrokenUpload(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "broken")
@@ -223,7 +222,7 @@ func TestBrokenUpload(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Write(bytesOf(1, 2_000_000))
 	require.NoError(t, err)
-	// Half a close: the server sees the end of the body and can still answer.
+	// A half close: the server sees the end of the body and can still answer.
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
 	answer, err := io.ReadAll(conn)
 	require.NoError(t, err)
@@ -233,8 +232,8 @@ func TestBrokenUpload(t *testing.T) {
 	require.Equal(t, "NoSuchKey", code(err))
 }
 
-// A wrong key, a wrong secret, no signature and an expired URL are refused; a
-// presigned URL does what it says and nothing else.
+// A wrong key, a wrong secret, no signature and an expired URL are refused. A
+// presigned URL permits exactly its request.
 func TestSignatures(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "signatures")
@@ -312,8 +311,8 @@ func rawPut(t *testing.T, signed *url.URL, bucket, key string) int {
 	return resp.StatusCode
 }
 
-// Deleting removes the object, and the directories that were made for it; not
-// those that somebody else made.
+// Deleting removes the object, and the directories that were made for it, but no
+// others.
 func TestDelete(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -324,7 +323,7 @@ func TestDelete(t *testing.T) {
 	put(t, c, b, "a/b/d", nil, minio.PutObjectOptions{})
 	put(t, c, b, "made/x/y", nil, minio.PutObjectOptions{})
 	require.NoError(t, c.RemoveObject(ctx, b, "a/b/c", minio.RemoveObjectOptions{}))
-	require.NoError(t, c.RemoveObject(ctx, b, "a/b/c", minio.RemoveObjectOptions{}), "one that is not there is no error")
+	require.NoError(t, c.RemoveObject(ctx, b, "a/b/c", minio.RemoveObjectOptions{}), "a missing object is no error")
 	require.NoError(t, c.RemoveObject(ctx, b, "no/such/key", minio.RemoveObjectOptions{}))
 	require.NoError(t, c.RemoveObject(ctx, b, "a", minio.RemoveObjectOptions{}), "a directory is no object")
 	_, err = shared.client.Stat(ctx, "/"+b+"/a/b/d")
@@ -381,7 +380,7 @@ func TestDirectoryObjects(t *testing.T) {
 	require.Equal(t, "DirectoryObjectContainsData", code(err))
 }
 
-// Tags are kept, replaced and taken away.
+// Tags are stored, replaced and removed.
 func TestTags(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)

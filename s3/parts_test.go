@@ -14,9 +14,9 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// manyParts makes parts of an upload, each a copy of another range of one object,
-// of the least length that a part may have: the bytes of all of them are those of
-// that object, so that thousands cost nothing.
+// manyParts makes parts of an upload. Each is a copy of another range of one
+// object, of the least length of a part. All of them share the bytes of that
+// object, so that thousands cost nothing.
 func manyParts(t *testing.T, c *minio.Core, b, key, id string, source []byte, parts int) []minio.CompletePart {
 	t.Helper()
 	put(t, c, b, "source", source, minio.PutObjectOptions{})
@@ -44,11 +44,11 @@ func manyParts(t *testing.T, c *minio.Core, b, key, id string, source []byte, pa
 // shiftOf is where in the source a part begins.
 func shiftOf(part int) int64 { return int64(part) * 4099 % (1 << 20) }
 
-// An upload of hundreds of parts, completed by two requests at once and by a third
-// that comes late, is one object with one ETag; so is one of 10,000, in the long
+// An upload of hundreds of parts, completed by two concurrent requests and by a
+// third later one, is one object with one ETag. So is one of 10,000, in the long
 // form.
 func TestCompletingAtOnce(t *testing.T) {
-	parts := testseed.Of(530, 10_000) // more than one command of the metadata service takes
+	parts := testseed.Of(530, 10_000) // more than one command of the metadata service accepts
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "many-parts")
@@ -85,7 +85,7 @@ func TestCompletingAtOnce(t *testing.T) {
 	r, err := shared.client.Inodes().Open(ctx, moraine.InodeID(a.Inode))
 	require.NoError(t, err)
 	defer r.Close()
-	for i := 0; i < parts; i += max(parts/40, 1) { // over the end of a part, into the next
+	for i := 0; i < parts; i += max(parts/40, 1) { // across the end of a part, into the next
 		have := make([]byte, 8000)
 		at := int64(i)*minPart + minPart - 4000
 		want := source[shiftOf(i)+minPart-4000:][:4000]

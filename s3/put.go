@@ -17,10 +17,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PutObject stores an object. When it returns nil the object is at the level that
-// was asked for, durable (nvme) unless that was memory, and visible, whole; on error
-// nothing of it is visible. (After an
-// error that says to try again it may yet be there, whole.)
+// PutObject stores an object. When it returns nil the object is at the requested
+// level, durable (nvme) unless that was memory, and visible, whole. On error
+// nothing of it is visible. (After an error that says to try again it may still
+// appear, whole.)
 func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	endAfterChunked(rc)
 	if err := refusedForm(rc); err != nil {
@@ -34,10 +34,10 @@ func (b *backend) PutObject(rc context.Context, in s3response.PutObjectInput) (s
 	return out, b.answer(rc, "PutObject", err)
 }
 
-// endAfterChunked has the connection end after a request whose body came in
-// HTTP's own chunks. The library's reader of signed chunks stops before the last
-// of HTTP's, and what it left would be taken for the next request. (The minio
-// client sends empty objects so; larger ones have a length.)
+// endAfterChunked ends the connection after a request whose body came in HTTP's own
+// chunks. The library's reader of signed chunks stops before the last HTTP chunk,
+// and the rest would be taken for the next request. (The minio client sends empty
+// objects this way; larger ones have a length.)
 func endAfterChunked(rc context.Context) {
 	if r, ok := rc.(*fasthttp.RequestCtx); ok && r.Request.Header.ContentLength() < 0 {
 		r.Response.Header.SetConnectionClose()
@@ -98,8 +98,8 @@ func recordOfPut(in s3response.PutObjectInput) (*record, error) {
 		Redirect: str(in.WebsiteRedirectLocation), Metadata: in.Metadata, Tags: tags}, nil
 }
 
-// encodingOf is a Content-Encoding without that of the request's own chunks,
-// which is not the object's.
+// encodingOf is a Content-Encoding without that of the request's own chunks, which
+// does not belong to the object.
 func encodingOf(header *string) string {
 	var kept []string
 	for _, e := range strings.Split(str(header), ",") {
@@ -110,15 +110,15 @@ func encodingOf(header *string) string {
 	return strings.Join(kept, ",")
 }
 
-// condition is what a PUT expects of the object that it replaces.
+// condition is what a PUT requires of the object that it replaces.
 type condition struct {
 	ifMatch, ifNoneMatch *string
 }
 
 func (c condition) any() bool { return c.ifMatch != nil || c.ifNoneMatch != nil }
 
-// options are those of a commit that has the condition in it: the service evaluates it
-// in the very entry that makes the object visible.
+// options are those of a commit with the condition in it: the metadata service
+// evaluates it in the same entry that makes the object visible.
 func (c condition) options() (client.CreateOptions, error) {
 	opts := client.CreateOptions{Replace: c.ifNoneMatch == nil}
 	if c.ifMatch == nil {
@@ -132,8 +132,9 @@ func (c condition) options() (client.CreateOptions, error) {
 	return opts, nil
 }
 
-// checkPut evaluates the condition of a PUT against what is there, so that a body that
-// cannot be committed is not read. The commit evaluates it once more.
+// checkPut evaluates the condition of a PUT against the current object, so that the
+// endpoint does not read a body that it cannot commit. The commit evaluates it
+// again.
 func (b *backend) checkPut(ctx context.Context, k objectKey, cond condition) error {
 	if !cond.any() {
 		return nil
@@ -185,8 +186,8 @@ func (b *backend) putFile(ctx context.Context, k objectKey, body *body, r *recor
 	return done.Attr, nil
 }
 
-// create begins the file of a key. Deletions of other keys may remove the directories
-// above it at any time: they are made again.
+// create begins the file of a key. Deletions of other keys may remove the
+// directories above it at any time; create then makes them again.
 func (b *backend) create(ctx context.Context, k objectKey, opts client.CreateOptions) (*client.File, error) {
 	for range dirTries {
 		if _, err := b.makeDirs(ctx, k.bucket, path.Dir(k.key)); err != nil {
@@ -200,7 +201,7 @@ func (b *backend) create(ctx context.Context, k objectKey, opts client.CreateOpt
 	return nil, dirsGone(k.key)
 }
 
-// taken is the answer to a PUT whose condition does not hold in the moment of its commit.
+// taken is the answer to a PUT whose condition is false at its commit.
 func taken(err error, cond condition) error {
 	switch {
 	case errors.Is(err, moraine.Exists) && cond.ifNoneMatch != nil:
@@ -211,8 +212,8 @@ func taken(err error, cond condition) error {
 	return err
 }
 
-// receive writes the whole body to a file and holds it against what was
-// announced.
+// receive writes the whole body to a file and verifies it against the announced
+// checksum.
 func receive(f *client.File, body *body) (*checksum, error) {
 	if _, err := f.ReadFrom(body); err != nil {
 		if body.err != nil {
@@ -242,21 +243,22 @@ func (b *backend) describe(ctx context.Context, f *client.File, r *record) error
 	return b.writeRecord(ctx, f.Inode(), r)
 }
 
-// settled returns when what was committed is protected, and its record names it. Where
-// devices went out before the commit it took more steps than were foreseen, and made
-// another generation: until this is written the object has no checksum.
+// settled returns when the committed bytes are protected, and the record names
+// their generation. If devices went out before the commit, the commit took more
+// steps than expected, and made another generation. Until the record is rewritten,
+// the object has no checksum.
 func (b *backend) settled(ctx context.Context, done client.CommitResult, r *record) error {
 	if r.Generation != 0 && r.Generation != done.Attr.Generation {
 		r.Generation = done.Attr.Generation
 		err := b.writeRecord(ctx, moraine.InodeID(done.Attr.Inode), r)
-		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced by now
+		if err != nil && !errors.Is(err, moraine.NotFound) { // it may be replaced meanwhile
 			return err
 		}
 	}
 	return b.protected(ctx, done)
 }
 
-// plain reports whether the record says no more than none would.
+// plain reports whether the record says no more than a missing one.
 func (r *record) plain() bool {
 	return r.Checksum == nil && len(r.Metadata) == 0 && len(r.Tags) == 0 && (r.ContentType == "" || r.ContentType == defaultType) &&
 		r.ContentEncoding+r.ContentDisposition+r.ContentLanguage+r.CacheControl+r.Expires+r.Redirect+r.Upload+r.Directory == ""

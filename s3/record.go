@@ -11,19 +11,19 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// recordXattr is the extended attribute that holds an object's record. What it
-// holds is a format: docs/formats/s3-record.md.
+// recordXattr is the extended attribute that holds an object's record.
+// docs/formats/s3-record.md describes the format.
 const recordXattr = "user.moraine.s3"
 
 // recordVersion is the version of records that this build writes.
 const recordVersion = 1
 
-// maxRecord is the longest record. S3 allows 2 KiB of metadata; tags, headers
-// and the list of parts come on top.
+// maxRecord is the longest record. S3 allows 2 KiB of metadata, plus tags, headers
+// and the list of parts.
 const maxRecord = 32 << 10
 
-// record is what an object is besides its bytes. Files that came through other
-// doors have none, which is as good as an empty one.
+// record is what an object has besides its bytes. Files made through other
+// interfaces have none, which equals an empty one.
 type record struct {
 	Version            int               `json:"version"`
 	ContentType        string            `json:"content_type,omitempty"`
@@ -35,25 +35,25 @@ type record struct {
 	Redirect           string            `json:"redirect,omitempty"`
 	Metadata           map[string]string `json:"metadata,omitempty"`
 	Tags               map[string]string `json:"tags,omitempty"`
-	// Directory says why a directory is there; empty for files, and for
-	// directories that came through other doors.
+	// Directory says why a directory exists. It is empty for files, and for
+	// directories made through other interfaces.
 	Directory string `json:"directory,omitempty"`
-	// Generation is the content that what follows describes; it holds for no
-	// other.
+	// Generation is the content that the fields below describe; they are invalid
+	// for any other.
 	Generation uint64    `json:"generation,omitempty"`
 	Checksum   *checksum `json:"checksum,omitempty"`
 	// Parts are the lengths of the parts of a multipart upload, in order.
 	Parts []partRun `json:"parts,omitempty"`
 	// Upload is the multipart upload that made the object.
 	Upload string `json:"upload,omitempty"`
-	// Key and Created are those of an upload that is not complete, by wall clock,
-	// in nanoseconds.
+	// Key and Created are set for an unfinished upload. Created is by the wall
+	// clock, in nanoseconds.
 	Key     string `json:"key,omitempty"`
 	Created int64  `json:"created,omitempty"`
 }
 
 const (
-	dirImplied = "implied" // made for a key below it; goes with the last one
+	dirImplied = "implied" // made for a key below it; removed with the last one
 	dirObject  = "object"  // put as a key that ends in a slash
 )
 
@@ -68,12 +68,12 @@ func (r *record) encode() ([]byte, error) {
 	r.Version = recordVersion
 	data, err := json.Marshal(r)
 	if err == nil && len(data) > maxRecord {
-		err = &moraine.Error{Op: "s3", Kind: moraine.TooLarge, Err: fmt.Errorf("the object's record has %d bytes of %d at most", len(data), maxRecord)}
+		err = &moraine.Error{Op: "s3", Kind: moraine.TooLarge, Err: fmt.Errorf("object record of %d bytes exceeds %d: use less metadata", len(data), maxRecord)}
 	}
 	return data, err
 }
 
-// decodeRecord reads a stored record. A newer version is an error.
+// decodeRecord decodes a stored record. A newer version is an error.
 func decodeRecord(data []byte) (record, error) {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -85,7 +85,7 @@ func decodeRecord(data []byte) (record, error) {
 	return r, nil
 }
 
-// readRecord returns the record of an inode, an empty one where it has none.
+// readRecord returns the record of an inode, or an empty one if it has none.
 func (b *backend) readRecord(ctx context.Context, inode moraine.InodeID) (record, error) {
 	data, err := b.cl.Xattrs().Get(ctx, inode, recordXattr)
 	if errors.Is(err, moraine.NoAttribute) {
@@ -106,13 +106,13 @@ func (b *backend) writeRecord(ctx context.Context, inode moraine.InodeID, r *rec
 	return b.cl.Xattrs().Set(ctx, inode, recordXattr, data, 0)
 }
 
-// defaultType is the type of an object that was given none.
+// defaultType is the type of an object without one.
 const defaultType = "binary/octet-stream"
 
 // dirType is the type of a directory.
 const dirType = "application/x-directory"
 
-// mediaType is what the object says that it is.
+// mediaType is the object's content type.
 func (o *object) mediaType() string {
 	switch {
 	case o.isDir():
@@ -123,14 +123,13 @@ func (o *object) mediaType() string {
 	return defaultType
 }
 
-// current reports whether what the record says of content is about the content
-// that the object has.
+// current reports whether the record describes the content that the object has.
 func (o *object) current() bool {
 	return o.record.Generation != 0 && o.record.Generation == o.attr.Generation
 }
 
-// checksums returns the object's checksum as replies carry it, none where it is
-// not known.
+// checksums returns the object's checksum in the form of replies, or none if it is
+// unknown.
 func (o *object) checksums() s3response.Checksum {
 	if !o.current() || o.record.Checksum == nil {
 		return s3response.Checksum{}

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/s3"
 )
 
-// The stored form is the golden one, and is read back as it was.
+// The stored form equals the golden one, and decodes to the same record.
 func TestGoldenRecord(t *testing.T) {
 	golden, err := os.ReadFile("testdata/record.json")
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestGoldenRecord(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Corrupt)
 }
 
-// What is stored with an object is what the golden record says it is.
+// The record stored with an object equals the golden record.
 func TestStoredRecord(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "record")
@@ -41,7 +41,7 @@ func TestStoredRecord(t *testing.T) {
 	require.JSONEq(t, `{"version":1,"content_type":"text/x-test"}`, string(data))
 }
 
-// The decoder takes any bytes without harm, and what it takes it can write.
+// The decoder survives any bytes, and can encode what it accepts.
 func FuzzDecodeRecord(f *testing.F) {
 	golden, err := os.ReadFile("testdata/record.json")
 	require.NoError(f, err)

@@ -16,13 +16,13 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// The library passes over headers and query arguments that it does not know: a PUT of
-// an unknown subresource would then be a PUT of the object. What a request asks for
-// beyond what this endpoint keeps is refused here, before anything of it is done.
+// The library ignores unknown headers and query arguments: a PUT of an unknown
+// subresource would then be a PUT of the object. So this endpoint refuses, before
+// it does anything, a request for more than it supports.
 
-// subresources are the query arguments that select what a request is about, or that
-// qualify it, by method, of requests that change something. All others are refused.
-// Of a bucket this endpoint keeps no configuration that could be set.
+// subresources are the query arguments, by method, that select what a request that
+// changes something is about, or qualify it. All others are refused. This endpoint
+// has no bucket configuration to set.
 var (
 	objectArgs = map[string][]string{
 		http.MethodPut:    {"uploadId", "partNumber", "tagging", "versionId"},
@@ -35,22 +35,23 @@ var (
 		http.MethodPost:   {"delete"},
 	}
 	// unreadable are the subresources of S3 that the library would answer with the
-	// object, or the listing, itself. (It answers NotImplemented to others by itself.)
+	// object, or the listing, itself. (It answers others with NotImplemented.)
 	unreadable = []string{"torrent", "session", "abac", "metadataConfiguration", "metadataTable", "metadataInventoryTable", "metadataJournalTable"}
 )
 
-// sse is what the headers begin with that ask for encryption at rest.
+// sse is the prefix of the headers that request encryption at rest.
 const sse = "x-amz-server-side-encryption"
 
-// refuse is the middleware that answers NotImplemented to what is not kept.
+// refuse is the middleware that answers NotImplemented to unsupported requests.
 func refuse(c fiber.Ctx) error {
 	if c.Method() == http.MethodOptions {
-		// A browser asks without a key whether a page may: none may, since no bucket keeps
-		// rules, and the library's own answer tells whether there is such a bucket.
+		// A browser sends a preflight request without a key. None is allowed, since
+		// no bucket has rules, and the library's own answer would reveal whether
+		// the bucket exists.
 		return s3err.GetAPIError(s3err.ErrCORSIsNotEnabled)
 	}
 	if _, err := url.PathUnescape(string(c.Request().URI().PathOriginal())); err != nil {
-		return s3err.APIError{Code: "InvalidURI", Description: "The path has an escape that stands for no byte.", HTTPStatusCode: http.StatusBadRequest}
+		return s3err.APIError{Code: "InvalidURI", Description: "The path has an invalid escape.", HTTPStatusCode: http.StatusBadRequest}
 	}
 	var err error
 	for name, value := range c.Request().Header.All() {
@@ -66,7 +67,7 @@ func refuse(c fiber.Ctx) error {
 		}
 	}
 	if _, changes := objectArgs[method]; changes && c.Get("If-Unmodified-Since") != "" {
-		return notKept("a change under If-Unmodified-Since (If-Match with the ETag is kept)")
+		return notKept("a change under If-Unmodified-Since (If-Match with the ETag is supported)")
 	}
 	conditional := c.Get("If-Match") != "" || c.Get("If-None-Match") != ""
 	if args := c.Request().URI().QueryArgs(); method == http.MethodPut && args.Has("versionId") && !args.Has("tagging") {
@@ -78,7 +79,8 @@ func refuse(c fiber.Ctx) error {
 	return nil
 }
 
-// allowedArgs returns the arguments that a request may have, and whether it only reads.
+// allowedArgs returns the arguments that a request may have, and whether it only
+// reads.
 func allowedArgs(method string, path []byte) (allowed []string, read bool) {
 	table := bucketArgs
 	if _, key, ok := strings.Cut(strings.TrimPrefix(string(path), "/"), "/"); ok && key != "" {
@@ -88,8 +90,8 @@ func allowedArgs(method string, path []byte) (allowed []string, read bool) {
 	return allowed, !changes
 }
 
-// refusedHeader says why a header cannot be obeyed, nil where it can or may be ignored.
-// The name is in lower case.
+// refusedHeader says why a header cannot be obeyed. It returns nil if the header
+// can be obeyed or may be ignored. The name is in lower case.
 func refusedHeader(name, value string) error {
 	switch {
 	case strings.HasPrefix(name, sse), strings.HasPrefix(name, "x-amz-copy-source-server-side-encryption"):
@@ -107,8 +109,8 @@ func refusedHeader(name, value string) error {
 	return nil
 }
 
-// refusedArg is the same for an argument. S3 takes most of its headers as arguments of a
-// presigned URL too.
+// refusedArg is the same for an argument. S3 also accepts most of its headers as
+// arguments of a presigned URL.
 func refusedArg(method, name, value string, allowed []string, read bool) error {
 	lower := strings.ToLower(name)
 	if strings.HasPrefix(lower, "x-amz-") {
@@ -118,7 +120,7 @@ func refusedArg(method, name, value string, allowed []string, read bool) error {
 		return refusedHeader(lower, value)
 	}
 	switch {
-	case name == "x-id": // what the SDKs name a request with
+	case name == "x-id": // the SDKs put the name of a request here
 		return nil
 	case read && !slices.Contains(unreadable, name), !read && slices.Contains(allowed, name):
 		return nil
@@ -126,8 +128,8 @@ func refusedArg(method, name, value string, allowed []string, read bool) error {
 	return notKept(fmt.Sprintf("%s ?%s", method, name))
 }
 
-// refusedForm says why a field of a form that a browser posts cannot be obeyed. The
-// library has read the fields only when it calls the backend.
+// refusedForm says why a field of a browser's form cannot be obeyed. The library
+// has read the fields only when it calls the backend.
 func refusedForm(rc context.Context) error {
 	r, ok := rc.(*fasthttp.RequestCtx)
 	if !ok {
@@ -148,9 +150,9 @@ func refusedForm(rc context.Context) error {
 	return nil
 }
 
-// notKept is the answer to a request for something that this endpoint does not have.
+// notKept is the answer to a request for an unsupported feature.
 func notKept(what string) error {
 	e := s3err.GetAPIError(s3err.ErrNotImplemented).BaseError()
-	e.Description = "This endpoint does not have what the request asks for: " + what + ". Nothing was changed."
+	e.Description = "This endpoint does not support what the request asks for: " + what + ". Nothing was changed."
 	return e
 }

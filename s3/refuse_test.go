@@ -24,7 +24,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// send makes a request that no client library would, signed.
+// send makes a signed request that no client library would make.
 func send(t *testing.T, method, target string, header http.Header, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+shared.endpoint+target, strings.NewReader(body))
@@ -113,7 +113,7 @@ func TestWhatIsNotKeptIsRefused(t *testing.T) {
 	require.NoError(t, c.RemoveBucket(t.Context(), b))
 }
 
-// A form that a browser posts is held to the same.
+// The same holds for a form that a browser posts.
 func TestFormsThatAskForMoreAreRefused(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "forms")
@@ -147,7 +147,7 @@ func TestFormsThatAskForMoreAreRefused(t *testing.T) {
 	require.NoError(t, c.RemoveBucket(t.Context(), b))
 }
 
-// A path with a bad escape is the client's fault.
+// A path with a bad escape is a client error.
 func TestBadEscapes(t *testing.T) {
 	req := "PUT /%zz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 	conn, err := net.Dial("tcp", shared.endpoint)
@@ -161,8 +161,8 @@ func TestBadEscapes(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 400", string(answer))
 }
 
-// A PUT that fails leaves no directories, so that its bucket can be removed. Nor does
-// one that never ended hold up the removal.
+// A failed PUT leaves no directories, so that its bucket can be removed. Nor does a
+// PUT that never ended prevent the removal.
 func TestFailedPutsLeaveNoDirectories(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -182,7 +182,7 @@ func TestFailedPutsLeaveNoDirectories(t *testing.T) {
 	require.NoError(t, c.RemoveBucket(ctx, b))
 }
 
-// Nobody who puts an object hears that it is not there, while others delete the last
+// A client that puts an object never gets NotFound while others delete the last
 // other keys of its directories.
 func TestPutsUnderDeletes(t *testing.T) {
 	ctx := t.Context()
@@ -243,7 +243,7 @@ func TestPutsUnderDeletes(t *testing.T) {
 	require.NoError(t, c.RemoveBucket(ctx, b), "nothing is left")
 }
 
-// The directory of a key goes between the PUT's look and its commit.
+// The directory of a key is removed between the PUT's check and its commit.
 func TestPutWhoseDirectoryGoes(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -269,8 +269,8 @@ func TestPutWhoseDirectoryGoes(t *testing.T) {
 	require.True(t, ran())
 }
 
-// A condition holds in the moment of the commit: what is put between the look and the
-// commit is not lost.
+// A condition holds at the moment of the commit: an object put between the check
+// and the commit is not lost.
 func TestConditionsAreOfTheCommit(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -310,7 +310,7 @@ func TestConditionsAreOfTheCommit(t *testing.T) {
 			got, now := get(t, c, b, key, minio.GetObjectOptions{})
 			require.Equal(t, "theirs", string(got))
 
-			status, text = way(key, `"`+now.ETag+`"`) // the hook of a completion aside, nobody else is there now
+			status, text = way(key, `"`+now.ETag+`"`) // apart from the hook of a completion, no other client is active now
 			if name != "complete" {
 				require.Less(t, status, 300, text)
 			}
@@ -323,8 +323,8 @@ func TestConditionsAreOfTheCommit(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, text)
 }
 
-// A directory that was put as an object is not pruned by the deletion of a key in it,
-// though it was made for that key.
+// The deletion of a key does not prune its directory if that was put as an object,
+// even if it was made for the key.
 func TestPutDirectoryIsNotPruned(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)

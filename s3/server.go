@@ -1,23 +1,27 @@
-// Package s3 is the S3 endpoint: buckets and objects over the directories and
-// files of a cluster. The versitygw library speaks the protocol (signatures,
-// streaming and trailing checksums, presigned URLs, XML); this package is the
-// backend that it calls, over package client. A bucket is a directory below
-// the root of the client's session, an object a file, a key its path. The session is what
-// is confined, by its certificate or client.Config.Scope: no key, link or number leads out
-// of it. This package decides no policy, and knows one account, the root key.
+// Package s3 is the S3 endpoint: buckets and objects over the directories and files
+// of a cluster. The versitygw library speaks the protocol (signatures, streaming
+// and trailing checksums, presigned URLs, XML). This package is the backend that
+// the library calls, over package client.
+//
+// A bucket is a directory below the root of the client's session, an object a file,
+// and a key its path. The session's certificate or client.Config.Scope confines it:
+// no key, link or number leads out of it. This package decides no policy, and has
+// one account, the root key.
 //
 // One path through it: PutObject (put.go) turns bucket and key into a path
-// (keys.go), makes the directories above it (dirs.go), streams the body into a
-// client.File, checks length and checksum (checksum.go), sets the object's
-// record (record.go) on the file that still has no name, and commits it: then it
-// is durable, or as safe as was asked for (level.go), and visible whole. GetObject (get.go) opens the file and hands its
-// stream, which was fetched ahead, to the socket. A listing (list.go) walks
-// directories in the order of keys (walk.go). A multipart upload (upload.go)
-// is a hidden directory of parts, which completing concatenates without moving
-// a byte.
+// (keys.go), and makes the directories above it (dirs.go). It streams the body into
+// a client.File, and verifies length and checksum (checksum.go). It sets the
+// object's record (record.go) on the file that still has no name, and commits it.
+// The object is then durable, or at the requested level (level.go), and visible
+// whole.
 //
-// An ETag is made of the inode's number and the generation of its content
-// (etag.go): it costs nothing, is the same through every door and in listings,
+// GetObject (get.go) opens the file and passes its stream, which reads ahead, to
+// the socket. A listing (list.go) walks directories in the order of keys (walk.go).
+// A multipart upload (upload.go) is a hidden directory of parts, which its
+// completion concatenates without moving a byte.
+//
+// An ETag consists of the inode's number and the generation of its content
+// (etag.go). It costs nothing, is the same through every interface and in listings,
 // and changes exactly when the content does.
 package s3
 
@@ -38,42 +42,43 @@ import (
 	"github.com/morainefs/moraine/internal/versity"
 )
 
-// Config is what an operator may write. The zero value of a field means its
-// default, where one is named.
+// Config holds the settings of an operator. The zero value of a field means its
+// default, if one is named.
 type Config struct {
 	// Listen are the addresses, HOST:PORT, :PORT or the path of a unix socket.
-	// Needed.
+	// Required.
 	Listen []string
-	// AccessKey and SecretKey are the one account. Needed.
+	// AccessKey and SecretKey are the one account. Required.
 	AccessKey, SecretKey string
 	// CertFile and KeyFile hold a TLS certificate in PEM. Without them the
 	// endpoint speaks plain HTTP.
 	CertFile, KeyFile string
-	// Region is what signatures must name. Default us-east-1.
+	// Region is the region that signatures must name. Default us-east-1.
 	Region string
-	// ReadOnly refuses everything that changes something.
+	// ReadOnly refuses every change.
 	ReadOnly bool
-	// Level is what a PUT that does not say (AckHeader) waits for: moraine.NVMe, the
+	// Level is what a PUT without an AckHeader waits for: moraine.NVMe, the
 	// default, or Memory.
 	Level moraine.Level
-	// MaxConnections bounds the connections, MaxRequests the requests under way;
-	// what is past them is answered SlowDown. Defaults 4,096 and 1,024.
+	// MaxConnections limits the connections, MaxRequests the running requests.
+	// Further ones are answered SlowDown. Defaults 4,096 and 1,024.
 	MaxConnections, MaxRequests int
-	// HeaderTimeout is how long the headers of a request may take to come. Default 30 s.
+	// HeaderTimeout is how long the headers of a request may take to arrive.
+	// Default 30 s.
 	HeaderTimeout time.Duration
-	// StallTimeout is how long a client may make no progress with the body of a request,
-	// or with an answer. A body or an answer as a whole has no bound, but for what is not
-	// the content of an object. Default 2 min.
+	// StallTimeout is how long a client may make no progress with the body of a
+	// request, or with an answer. The content of an object has no total limit;
+	// other bodies and answers do. Default 2 min.
 	StallTimeout time.Duration
 }
 
-// Deps is what a Server works with. Client is needed and stays the caller's, to
-// be closed after Run.
+// Deps are the dependencies of a Server. Client is required. The caller owns it and
+// closes it after Run.
 type Deps struct {
 	Client  *client.Client
 	Log     *slog.Logger
 	Metrics *Metrics
-	// Ready is called once, when the endpoint takes connections, if it is set.
+	// Ready, if set, is called once, when the endpoint accepts connections.
 	Ready func()
 }
 
@@ -83,7 +88,7 @@ type Server struct {
 	deps Deps
 }
 
-// DefaultRegion is the region of an endpoint that was given none.
+// DefaultRegion is the region of an endpoint without a configured one.
 const DefaultRegion = "us-east-1"
 
 func (c *Config) setDefaults() {
@@ -115,15 +120,15 @@ func (c *Config) validate() error {
 	case len(c.Listen) == 0:
 		return bad("no address to listen at")
 	case c.AccessKey == "" || c.SecretKey == "":
-		return bad("the root key has two halves, an access key and a secret key: give both")
+		return bad("the root key has two halves, an access key and a secret key: set both")
 	case (c.CertFile == "") != (c.KeyFile == ""):
-		return bad("a TLS certificate and its key are two files: give both or none")
+		return bad("a TLS certificate and its key are two files: set both or none")
 	case c.Level != moraine.NVMe && c.Level != moraine.Memory:
-		return bad("a PUT waits for nvme or memory, not %s", c.Level)
+		return bad("invalid level %s for a PUT: use nvme or memory", c.Level)
 	case c.HeaderTimeout < 0 || c.StallTimeout < 0:
-		return bad("a header timeout of %v, a stall timeout of %v: neither may be negative", c.HeaderTimeout, c.StallTimeout)
+		return bad("header timeout %v and stall timeout %v must not be negative", c.HeaderTimeout, c.StallTimeout)
 	case c.MaxConnections < 1 || c.MaxRequests < 1 || c.MaxRequests > c.MaxConnections:
-		return bad("%d requests over %d connections: there must be one at least, and no more requests than connections", c.MaxRequests, c.MaxConnections)
+		return bad("%d requests over %d connections: allow at least one request, and no more requests than connections", c.MaxRequests, c.MaxConnections)
 	}
 	return nil
 }
@@ -149,7 +154,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Run serves until ctx ends. A process can run one Server at a time: the library
 // keeps its settings in globals.
 func (s *Server) Run(ctx context.Context) error {
-	// Requests under way when ctx ends are given the library's time to finish.
+	// Requests that run when ctx ends get the library's time to finish.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	places := versity.NewPlaces(s.cfg.MaxConnections)
@@ -163,8 +168,8 @@ func (s *Server) Run(ctx context.Context) error {
 		MaxConnections: s.cfg.MaxConnections, MaxRequests: s.cfg.MaxRequests, MultipartMaxParts: maxParts,
 		KeepAlive: true, Quiet: true, Readonly: s.cfg.ReadOnly, DisableACLs: true,
 		IAMService: versity.NewAccount(s.cfg.AccessKey, s.cfg.SecretKey),
-		// A bucket is any directory with a name that a client will send;
-		// CreateBucket holds new ones to the rules of S3 (bucket.go).
+		// A bucket is any directory with a name that a client can send;
+		// CreateBucket applies the rules of S3 to new ones (bucket.go).
 		DisableStrictBucketNames: true,
 		S3Options:                []s3api.Option{versity.Bound(s.cfg.HeaderTimeout, s.cfg.StallTimeout, places), s3api.WithMiddleware("/", controllers.WrapMiddleware(refuse, nil, nil))},
 	})
@@ -174,8 +179,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// announce calls Deps.Ready when the first address takes connections. The
-// library has no hook for it.
+// announce calls Deps.Ready when the first address accepts connections. The library
+// has no hook for it.
 func (s *Server) announce(ended <-chan struct{}) {
 	if s.deps.Ready == nil {
 		return

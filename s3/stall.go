@@ -13,9 +13,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// transfer is the connection of a request whose body, or whose answer, may be long. It has
-// no bound of time as a whole: a client may be slow, and may not stand still. The zero
-// value bounds nothing.
+// transfer is the connection of a request whose body or answer may be long. It has
+// no total time limit: a client may be slow, but must make progress. The zero value
+// has no limits.
 type transfer struct {
 	conn     net.Conn
 	patience time.Duration
@@ -23,8 +23,8 @@ type transfer struct {
 	metrics  *Metrics
 }
 
-// transferOf returns the transfer of a request. It was signed with the key, so that its
-// connection is not ended for one that shows none.
+// transferOf returns the transfer of a request. The request was signed with the
+// key, so its connection is not ended as an unauthenticated one.
 func (b *backend) transferOf(rc context.Context) transfer {
 	t := transfer{patience: b.cfg.StallTimeout, log: b.deps.Log, metrics: b.deps.Metrics}
 	if r, ok := rc.(*fasthttp.RequestCtx); ok {
@@ -40,16 +40,17 @@ func (t transfer) read(r io.Reader, p []byte) (int, error) {
 		return r.Read(p)
 	}
 	began := time.Now()
-	_ = t.conn.SetReadDeadline(began.Add(t.patience)) // an error of the connection comes with the read
+	_ = t.conn.SetReadDeadline(began.Add(t.patience)) // the read returns an error of the connection
 	n, err := r.Read(p)
-	// The library hides the error of the connection: it says that the body has ended.
+	// The library hides the error of the connection: it reports the end of the
+	// body.
 	if err != nil && t.stalled("request body", began) {
 		return n, s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
 	return n, err
 }
 
-// sentPiece is how much of an answer must go out within the patience.
+// sentPiece is how much of an answer must be sent within the patience.
 const sentPiece = 1 << 20
 
 // transferWriter writes an answer's body to its connection.
@@ -64,7 +65,7 @@ func (t transferWriter) Write(p []byte) (n int, err error) {
 		piece := p[:min(len(p), sentPiece)]
 		began := time.Now()
 		if t.conn != nil {
-			_ = t.conn.SetWriteDeadline(began.Add(t.patience)) // an error of the connection comes with the write
+			_ = t.conn.SetWriteDeadline(began.Add(t.patience)) // the write returns an error of the connection
 		}
 		var sent int
 		sent, err = t.w.Write(piece)
@@ -76,14 +77,14 @@ func (t transferWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// stalled reports whether what failed had waited for the client as long as it may, and
-// logs and counts that.
+// stalled reports whether a failed operation had waited for the client as long as
+// it may, and logs and counts that.
 func (t transfer) stalled(what string, began time.Time) bool {
 	waited := time.Since(began)
 	if t.conn == nil || waited < t.patience {
 		return false
 	}
 	t.metrics.Errors.WithLabelValues(moraine.Timeout.String()).Inc()
-	t.log.Warn("a client made no progress: its connection is ended", "transfer", what, "waited", waited, "from", t.conn.RemoteAddr().String())
+	t.log.Warn("client stalled", "transfer", what, "waited", waited, "from", t.conn.RemoteAddr().String())
 	return true
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The endpoint disconnects a client that sends half of a body and then nothing, and
-// one that never reads its answer. It releases what they held.
+// A client that sends half of a body and then nothing, and one that never reads its
+// answer, are disconnected, and what they held is released.
 func TestClientsThatStandStillAreEnded(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "stalls")
@@ -33,12 +33,12 @@ func TestClientsThatStandStillAreEnded(t *testing.T) {
 		return now.memory == 0 && now.Count() <= before.Count()+4 && now.Descriptors <= before.Descriptors+4
 	}, 2*time.Minute, 50*time.Millisecond, "before %+v", before)
 	require.NoError(t, unread.SetReadDeadline(time.Now().Add(2*time.Minute)))
-	n, _ := io.Copy(io.Discard, unread) // what sockets held, and then the end
+	n, _ := io.Copy(io.Discard, unread) // the sockets' buffers, and then the end
 	require.Less(t, n, int64(leakBody))
 }
 
-// stall sends a request and sent bytes of its body, and then nothing. Its connection holds
-// little in the kernel.
+// stall sends a request and sent bytes of its body, and then nothing. Its
+// connection buffers little in the kernel.
 func (e *s3Leaks) stall(r *s3Request, sent int) net.Conn {
 	e.t.Helper()
 	nc, err := net.Dial("tcp", shared.endpoint)

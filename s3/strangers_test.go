@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/s3"
 )
 
-// TestStrangersHoldNoPlaces has strangers without a key open more connections than the endpoint
-// takes, at once: whoever has the key is served.
+// TestStrangersHoldNoPlaces has clients without a key open more connections than
+// the endpoint accepts: a client with the key is still served.
 func TestStrangersHoldNoPlaces(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "strangers")

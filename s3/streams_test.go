@@ -22,13 +22,14 @@ import (
 	"github.com/morainefs/moraine/s3"
 )
 
-// hasher is what the signer of streams hashes chunks with.
+// hasher is the hash with which the signer of streams hashes chunks.
 type hasher struct{ hash.Hash }
 
 func (hasher) Close() {}
 
-// stream makes the PUT of an object whose body is a stream of chunks (aws-chunked), each signed
-// or none, with the checksum of the whole in a trailer where that is wanted.
+// stream makes the PUT of an object whose body is a stream of chunks (aws-chunked).
+// The chunks are signed if sign is set. If trailer is set, the stream has the
+// checksum of the whole in a trailer.
 func stream(t *testing.T, path string, data []byte, sign, trailer bool, secret string) (*http.Request, []byte) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+shared.endpoint+path, bytes.NewReader(data))
 	require.NoError(t, err)
@@ -48,7 +49,7 @@ func stream(t *testing.T, path string, data []byte, sign, trailer bool, secret s
 	}
 	body, err := io.ReadAll(req.Body)
 	require.NoError(t, err)
-	if sign && trailer { // the signer ends the line otherwise than AWS does, whose form the endpoint takes
+	if sign && trailer { // the signer ends the line differently from AWS, whose form the endpoint accepts
 		body = bytes.Replace(body, []byte("==\n\r\n"), []byte("==\r\n"), 1)
 	}
 	return req, body
@@ -60,12 +61,13 @@ func deliver(t *testing.T, req *http.Request, body []byte) answer {
 	return exchange(t, req)
 }
 
-// behind returns where the chunk ends that begins at a place of a stream: its head is a line.
+// behind returns where the chunk ends that begins at an offset of a stream: its
+// head is a line.
 func behind(b []byte, at int) int {
 	return at + bytes.Index(b[at:], []byte("\r\n")) + 2 + 64<<10 + 2
 }
 
-// alterations are what becomes of a stream on its way. Each changes something.
+// alterations are changes to a stream in transit.
 var alterations = map[string]func(req *http.Request, b []byte) []byte{
 	"a byte of the first chunk": func(_ *http.Request, b []byte) []byte { b[bytes.Index(b, []byte("\r\n"))+100] ^= 1; return b },
 	"a byte of the last chunk":  func(_ *http.Request, b []byte) []byte { b[bytes.LastIndex(b, []byte("\r\n0"))-10] ^= 1; return b },
@@ -104,9 +106,9 @@ var trailerAlterations = map[string]func(req *http.Request, b []byte) []byte{
 	},
 }
 
-// TestIntruderInAStream: an upload in chunks was altered in transit: a chunk, its
-// signature, their order, the end or the checksum after them; or the key is wrong.
-// Nothing of it is stored. An earlier object of that name stays unchanged.
+// TestIntruderInAStream: of an upload in chunks nothing is stored if a chunk, its
+// signature, their order, the end or the checksum after them was altered in
+// transit, or if the key is wrong. An earlier object of that name stays unchanged.
 func TestIntruderInAStream(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "streams")
@@ -154,8 +156,8 @@ func TestIntruderInAStream(t *testing.T) {
 	}
 }
 
-// TestIntruderWithLargeHeaders: a request whose headers or whose target are very large is
-// refused, and the endpoint goes on.
+// TestIntruderWithLargeHeaders: a request with very large headers or a very large
+// target is refused, and the endpoint continues.
 func TestIntruderWithLargeHeaders(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "large")
@@ -174,7 +176,7 @@ func TestIntruderWithLargeHeaders(t *testing.T) {
 		req := r.request(t, "/"+b+"/key")
 		grow(req)
 		resp, err := http.DefaultTransport.(*http.Transport).Clone().RoundTrip(req)
-		if err == nil { // else it hung up
+		if err == nil { // otherwise it disconnected
 			require.GreaterOrEqual(t, resp.StatusCode, 400, name)
 			body, _ := io.ReadAll(resp.Body)
 			require.NotContains(t, string(body), "bytes", name)

@@ -15,8 +15,8 @@ func (b *backend) GetObjectTagging(rc context.Context, bucket, key, version stri
 	return o.record.Tags, nil
 }
 
-// PutObjectTagging replaces an object's tags. Two at once, or one beside a PUT
-// of the object, leave the record of one of them.
+// PutObjectTagging replaces an object's tags. Of two concurrent calls, or of one
+// beside a PUT of the object, the record of one stays.
 func (b *backend) PutObjectTagging(rc context.Context, bucket, key, version string, tags map[string]string) error {
 	o, err := b.tagged(b.life, bucket, key, version)
 	if err == nil {
@@ -26,7 +26,7 @@ func (b *backend) PutObjectTagging(rc context.Context, bucket, key, version stri
 	return b.answer(rc, "PutObjectTagging", err)
 }
 
-// DeleteObjectTagging takes an object's tags away.
+// DeleteObjectTagging removes an object's tags.
 func (b *backend) DeleteObjectTagging(rc context.Context, bucket, key, version string) error {
 	return b.PutObjectTagging(rc, bucket, key, version, nil)
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// An upload in parts is a directory, named for its id, in a hidden directory of
-// its bucket (of its bucket, so that parts and object have one tenant). Its
-// record holds the key and what the object will be; each part is a file, named
-// for its number, that is put as an object is. So parts survive the endpoint,
-// and several endpoints can take parts of one upload.
+// A multipart upload is a directory, named for its id, in a hidden directory of its
+// bucket, so that parts and object have one tenant. Its record holds the key and
+// the future record of the object. Each part is a file, named for its number, and
+// is put like an object. So parts survive a restart of the endpoint, and several
+// endpoints can receive parts of one upload.
 
 const (
-	// maxParts is how many parts an upload may have.
+	// maxParts is the most parts of an upload.
 	maxParts = 10_000
 	// minPart is the least length of a part that is not the last.
 	minPart = 5 << 20
@@ -38,7 +38,7 @@ const (
 	hiddenMode = 0o700
 )
 
-// upload is one that was begun.
+// upload is an unfinished upload.
 type upload struct {
 	id     string
 	key    objectKey
@@ -99,8 +99,8 @@ func (b *backend) createUpload(ctx context.Context, in s3response.CreateMultipar
 	return s3response.InitiateMultipartUploadResult{Bucket: k.bucket, Key: k.key, UploadId: id}, nil
 }
 
-// makeUploadsDir returns the hidden directory of a bucket. Parts are not flushed
-// to the object tier: the object is, when it is whole.
+// makeUploadsDir returns the hidden directory of a bucket. Parts are not flushed to
+// the object tier; the complete object is.
 func (b *backend) makeUploadsDir(ctx context.Context, bucket string) (moraine.InodeID, error) {
 	parent, err := b.findBucket(ctx, bucket)
 	if err != nil {
@@ -154,8 +154,8 @@ func (b *backend) partPath(u *upload, number *int32) (string, error) {
 	return path.Join(b.uploadPath(u.key.bucket, u.id), partName(int(*number))), nil
 }
 
-// UploadPart stores a part. It is as safe as an object when this returns nil; a part that was
-// put before under its number is replaced.
+// UploadPart stores a part. When it returns nil the part is as safe as an object. A
+// part that was put before under its number is replaced.
 func (b *backend) UploadPart(rc context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
 	endAfterChunked(rc)
 	level, err := b.levelOf(rc)
@@ -207,7 +207,7 @@ func (b *backend) uploadPart(ctx context.Context, from transfer, in *s3.UploadPa
 		ChecksumXXHASH64: c.XXHASH64, ChecksumXXHASH3: c.XXHASH3, ChecksumXXHASH128: c.XXHASH128}, nil
 }
 
-// goneUpload is the error of one that ended while a part was put.
+// goneUpload is the error of an upload that ended while a part was put.
 func goneUpload(err error, u *upload) error {
 	if errors.Is(err, moraine.NotFound) {
 		return s3err.GetNoSuchUploadErr(u.id)
@@ -215,7 +215,7 @@ func goneUpload(err error, u *upload) error {
 	return err
 }
 
-// AbortMultipartUpload gives up an upload and its parts.
+// AbortMultipartUpload aborts an upload and removes its parts.
 func (b *backend) AbortMultipartUpload(rc context.Context, in *s3.AbortMultipartUploadInput) error {
 	u, err := b.findUpload(b.life, in.Bucket, in.Key, in.UploadId)
 	if err == nil {
@@ -280,8 +280,8 @@ func (b *backend) listedPart(ctx context.Context, u *upload, e *wire.DirEntry) (
 	return p, nil
 }
 
-// ListMultipartUploads lists the uploads of a bucket that were begun and not
-// ended, in order of key and age.
+// ListMultipartUploads lists the unfinished uploads of a bucket, in order of key
+// and age.
 func (b *backend) ListMultipartUploads(rc context.Context, in *s3.ListMultipartUploadsInput) (s3response.ListMultipartUploadsResult, error) {
 	out, err := b.listUploads(b.life, in)
 	return out, b.answer(rc, "ListMultipartUploads", err)
@@ -318,7 +318,7 @@ func (b *backend) uploads(ctx context.Context, bucket, prefix, marker, idMarker 
 		}
 		r, err := b.readRecord(ctx, moraine.InodeID(e.Attr.Inode))
 		if errors.Is(err, moraine.NotFound) || err == nil && r.Key == "" {
-			continue // it ended meanwhile, or its beginning was cut short
+			continue // it ended meanwhile, or its start was interrupted
 		}
 		if err != nil {
 			return nil, err

@@ -24,8 +24,8 @@ func putPart(t *testing.T, c *minio.Core, bucket, key, id string, number int, da
 	return minio.CompletePart{PartNumber: number, ETag: p.ETag}
 }
 
-// The parts of an upload become one object, in one step, with what the upload
-// was begun with; no part and no bookkeeping is left.
+// The parts of an upload become one object, in one step, with the metadata given at
+// its start. No part and no bookkeeping is left.
 func TestMultipart(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -34,7 +34,7 @@ func TestMultipart(t *testing.T) {
 	require.NoError(t, err)
 	one, two, three := bytesOf(1, minPart), bytesOf(2, minPart+1), bytesOf(3, 1234)
 	last := putPart(t, c, b, "d/k", id, 30, three)
-	putPart(t, c, b, "d/k", id, 1, two) // replaced by what follows
+	putPart(t, c, b, "d/k", id, 1, two) // replaced by the next put
 	first := putPart(t, c, b, "d/k", id, 1, one)
 	second := putPart(t, c, b, "d/k", id, 2, two)
 	putPart(t, c, b, "d/k", id, 3, three) // not chosen
@@ -83,7 +83,7 @@ func TestMultipart(t *testing.T) {
 	}
 }
 
-// An upload that is given up is gone with its parts; what comes late is refused.
+// An aborted upload is gone with its parts; later requests are refused.
 func TestAbortUpload(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -105,7 +105,7 @@ func TestAbortUpload(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
-// Two uploads of one key, completed at once, leave one of them, whole.
+// Two uploads of one key, completed concurrently, leave one of them, whole.
 func TestUploadsAtOnce(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)
@@ -136,8 +136,8 @@ func TestUploadsAtOnce(t *testing.T) {
 	require.True(t, whole)
 }
 
-// A copy shares the bytes of what it is of: none moves, and neither sees what
-// happens to the other.
+// A copy shares the bytes of its source: none moves, and neither sees changes of
+// the other.
 func TestCopy(t *testing.T) {
 	ctx := t.Context()
 	c := dial(t, accessKey, secretKey)

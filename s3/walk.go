@@ -11,15 +11,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A listing is in the order of the bytes of whole keys. A directory's entries
-// come in the order of their names, which is another: the directory "a" stands
-// before the file "a-b", but the keys below it, "a/...", after. So a directory
-// waits until the names have passed "a/". Those that wait are prefixes of the
-// name at hand, so there are never more than a name has bytes, and one pass over
-// each directory is enough, from wherever the listing goes on.
+// A listing is in the byte order of whole keys. A directory's entries come in the
+// order of their names, which differs: the directory "a" comes before the file
+// "a-b", but the keys below it, "a/...", after. So a directory waits until the
+// names have passed "a/". Waiting directories are prefixes of the current name, so
+// there are never more than a name has bytes. One pass over each directory
+// suffices, from wherever the listing continues.
 
-// walker yields the keys of a bucket that have a prefix and come after a key.
-// It reads no more of the bucket than it has to.
+// walker yields the keys of a bucket that have a prefix and come after a key. It
+// reads no more of the bucket than it must.
 type walker struct {
 	b      *backend
 	ctx    context.Context
@@ -30,8 +30,8 @@ type walker struct {
 	yield  func(item) bool
 }
 
-// item is a key of a listing, or, where folded is set, the common beginning of
-// the keys of a directory.
+// item is a key of a listing or, if folded is set, the common prefix of the keys of
+// a directory.
 type item struct {
 	key    string
 	attr   *wire.Attr
@@ -46,7 +46,7 @@ func (w *walker) walk() error {
 	at := w.prefix[:strings.LastIndexByte(w.prefix, '/')+1]
 	dir := path.Join(w.b.bucketPath(w.bucket), at)
 	if at != "" && (path.Clean(at)+"/" != at || at[0] == '/') {
-		return nil // no key can begin so
+		return nil // no key can begin this way
 	}
 	if at == uploadsDir+"/" || strings.HasPrefix(at, uploadsDir+"/") {
 		return nil
@@ -95,7 +95,7 @@ func (w *walker) dir(attr *wire.Attr, at string) error {
 	rest, within := strings.CutPrefix(w.after, at)
 	if !within {
 		if w.after > at {
-			return nil // all that begins with at is before
+			return nil // everything that begins with at is before it
 		}
 		rest = ""
 	}
@@ -112,7 +112,7 @@ type dirWalk struct {
 	inode   moraine.InodeID
 	at      string
 	rest    string // of walker.after, below at
-	partial string // names begin so
+	partial string // names begin this way
 	waiting []waitingDir
 }
 
@@ -120,7 +120,7 @@ type dirWalk struct {
 type waitingDir struct {
 	key  string // its name and a slash
 	attr *wire.Attr
-	link bool // it is reached through a symbolic link
+	link bool // reached through a symbolic link
 }
 
 func (d *dirWalk) run() error {
@@ -145,9 +145,9 @@ func (d *dirWalk) run() error {
 	return d.enter("")
 }
 
-// seed looks up the entries that the pass over the directory will not meet,
-// because their names come before the one that it starts after, and whose keys
-// do not: directories of which that name is a continuation.
+// seed looks up the entries that the pass over the directory does not reach: their
+// names come before its start, but their keys do not. These are directories whose
+// name is a prefix of the start.
 func (d *dirWalk) seed() (start string, err error) {
 	start, _, _ = strings.Cut(d.rest, "/")
 	for i := 1; i < len(start); i++ {
@@ -169,7 +169,7 @@ func (d *dirWalk) seed() (start string, err error) {
 	return start, d.lookup(start)
 }
 
-// lookup takes an entry by its name, if there is one.
+// lookup takes an entry by its name, if it exists.
 func (d *dirWalk) lookup(name string) error {
 	if !strings.HasPrefix(name, d.partial) || len(name) > maxName || name == "." || name == ".." {
 		return nil
@@ -184,7 +184,7 @@ func (d *dirWalk) lookup(name string) error {
 	return d.entry(name, attr)
 }
 
-// entry takes the next entry in order of name: a file is an item, a directory
+// entry takes the next entry in order of name: a file is an item, and a directory
 // waits.
 func (d *dirWalk) entry(name string, attr *wire.Attr) error {
 	if d.at == "" && name == uploadsDir || !strings.HasPrefix(name, d.partial) {
@@ -210,7 +210,7 @@ func (d *dirWalk) entry(name string, attr *wire.Attr) error {
 	return nil
 }
 
-// ignoreDangling leaves out a symbolic link that leads nowhere, or in a circle.
+// ignoreDangling ignores a symbolic link that leads nowhere, or in a circle.
 func ignoreDangling(err error) error {
 	switch moraine.KindOf(err) {
 	case moraine.NotFound, moraine.NotDirectory, moraine.InvalidArgument, moraine.PermissionDenied:
@@ -219,8 +219,8 @@ func ignoreDangling(err error) error {
 	return err
 }
 
-// enter walks the waiting directories whose keys come before a name; all, if it
-// is empty.
+// enter walks the waiting directories whose keys come before a name, or all if the
+// name is empty.
 func (d *dirWalk) enter(name string) error {
 	slices.SortFunc(d.waiting, func(a, b waitingDir) int { return strings.Compare(a.key, b.key) })
 	for len(d.waiting) > 0 && (name == "" || d.waiting[0].key < name) {
@@ -239,7 +239,7 @@ func (d *dirWalk) descend(next waitingDir) error {
 		return w.folded(next, key)
 	}
 	if next.link {
-		return nil // what it leads to is listed where it is
+		return nil // its target is listed at its own place
 	}
 	if err := w.ownKey(next.attr, key); err != nil {
 		return err
@@ -247,8 +247,8 @@ func (d *dirWalk) descend(next waitingDir) error {
 	return w.dir(next.attr, key)
 }
 
-// folded yields a directory as one item. Where the listing goes on in its
-// middle, it is one only if something in it comes after.
+// folded yields a directory as one item. If the listing continues in the middle of
+// the directory, it is an item only if something in it comes after.
 func (w *walker) folded(next waitingDir, key string) error {
 	if strings.HasPrefix(w.after, key) && w.after != key {
 		more := false
