@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsettled is a metadata service that does not hear what has been written behind, as long
-// as held says so.
+// unsettled is a metadata service that does not receive settle requests while held
+// says so.
 type unsettled struct {
 	transport.Metadata
 	held *atomic.Bool
@@ -30,9 +30,9 @@ func (u unsettled) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRes
 	return u.Metadata.Do(ctx, req)
 }
 
-// TestInterruptedSyncOfAnAppend: a write with O_APPEND and O_SYNC gets a signal when its
-// bytes are in the file and the file waits for its devices. It does not say EINTR, upon
-// which programs write the bytes again.
+// TestInterruptedSyncOfAnAppend: a write with O_APPEND and O_SYNC gets a signal
+// when its bytes are in the file and it waits for the devices. It does not return
+// EINTR, after which programs would write the bytes again.
 func TestInterruptedSyncOfAnAppend(t *testing.T) {
 	h, held := &incluster.Hold{}, &atomic.Bool{}
 	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: 3, Devices: 1, Meta: func(node string, m transport.Metadata) transport.Metadata {

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// blockSize is what programs are told to read and write at once, where they ask.
-// Each of their calls is a request, so the usual 4 KiB would be slow.
+// blockSize is the I/O size that the mount recommends to programs. Each of their
+// calls is a request, so the usual 4 KiB would be slow.
 const blockSize = 128 << 10
 
 // fileType are the type bits of the mode.
@@ -24,7 +24,7 @@ func fileType(t wire.FileType) uint32 {
 	return syscall.S_IFREG
 }
 
-// fillAttr tells the kernel what an inode is like.
+// fillAttr fills in an inode's attributes for the kernel.
 func fillAttr(a *wire.Attr, out *gofuse.Attr) {
 	*out = gofuse.Attr{Ino: a.Inode, Size: a.Size, Blocks: blocks(a), Mode: fileType(a.Type) | a.Mode&permBits,
 		Nlink: a.Nlink, Owner: gofuse.Owner{Uid: a.Uid, Gid: a.Gid}, Blksize: blockSize}
@@ -36,8 +36,8 @@ func fillAttr(a *wire.Attr, out *gofuse.Attr) {
 	}
 }
 
-// blocks is how many units of 512 bytes hold the content. Programs take a file
-// with none for one hole, so it says 0 only where it is one.
+// blocks is how many units of 512 bytes hold the content. Programs take a file with
+// 0 blocks for one hole, so it is 0 only for such a file.
 func blocks(a *wire.Attr) uint64 {
 	held := a.Stored
 	if a.Evicted {
@@ -46,7 +46,7 @@ func blocks(a *wire.Attr) uint64 {
 	return (held + 511) / 512
 }
 
-// splitTime splits nanoseconds since the epoch; times before it have a negative
+// splitTime splits nanoseconds since the epoch. Earlier times have a negative
 // number of seconds, in two's complement.
 func splitTime(ns int64) (sec uint64, nsec uint32) {
 	s, n := ns/1e9, ns%1e9
@@ -56,15 +56,16 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 	return uint64(s), uint32(n)
 }
 
-// fillEntry tells the kernel what a name stands for. It is valid for no time.
+// fillEntry fills in the inode of a name for the kernel. The entry has no validity
+// time.
 func (m *Mount) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
 	*out = gofuse.EntryOut{NodeId: m.node(a.Inode), Generation: 1}
 	fillAttr(a, &out.Attr)
 }
 
-// attr asks what an inode is like now, for those who share this mount: with what
-// was written here and is not committed yet. A file that is open shows from now
-// on what others have committed.
+// attr returns the current attributes of an inode for users of this mount,
+// including writes here that are not committed yet. From then on an open file also
+// shows what others have committed.
 func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
 	f := m.files.of(inode)
 	if f == nil {
@@ -76,7 +77,7 @@ func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, er
 	return f.handle.Attr(), nil
 }
 
-// present is attr for an inode that was just asked for.
+// present is attr for an inode whose attributes were just read.
 func (m *Mount) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
 	if f := m.files.of(moraine.InodeID(a.Inode)); f == nil || !f.writes {
 		return a, nil
@@ -96,7 +97,7 @@ func (m *Mount) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofus
 	return gofuse.OK
 }
 
-// attrFields maps the kernel's bits to the service's.
+// attrFields maps the kernel's bits to those of the metadata service.
 var attrFields = []struct {
 	kernel uint32
 	field  wire.SetAttrField
@@ -109,8 +110,8 @@ var attrFields = []struct {
 	{gofuse.FATTR_MTIME, wire.SetAttrField_SET_ATTR_MTIME},
 }
 
-// SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens.
-// The client sees to what was written to the file before and is not committed.
+// SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens. The
+// client handles earlier writes to the file that are not committed.
 func (m *Mount) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
@@ -142,7 +143,7 @@ func (m *Mount) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.S
 	return f.handle.Attr(), nil
 }
 
-// wanted is what the service is asked to change.
+// wanted is the change that the metadata service must make.
 func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.SetAttr, error) {
 	set := &wire.SetAttr{Size: in.Size, Mode: in.Mode & permBits, Uid: in.Uid, Gid: in.Gid}
 	for _, f := range attrFields {
@@ -170,8 +171,8 @@ func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.Se
 	return set, nil
 }
 
-// StatFs implements gofuse.RawFileSystem. Space is counted in bytes of files, by
-// the cluster's default scheme.
+// StatFs implements gofuse.RawFileSystem. It counts space in bytes of files, by the
+// cluster's default scheme.
 func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	ctx, done := m.request(cancel, in)
 	defer done()
@@ -190,8 +191,7 @@ func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.
 	return gofuse.OK
 }
 
-// boundSpace has a mount below a quota look like a disk of what the quota lets
-// it have.
+// boundSpace makes a mount below a quota look like a disk of the quota's size.
 func boundSpace(out *gofuse.StatfsOut, u *wire.UsageReply) {
 	if room := u.RoomBytes / moraine.BlockSize; room < out.Bavail {
 		out.Bavail = room
@@ -202,11 +202,11 @@ func boundSpace(out *gofuse.StatfsOut, u *wire.UsageReply) {
 	out.Files = u.Usage.GetInodes() + out.Ffree
 }
 
-// maxFreeInodes is how many more files there may be: as good as any number.
+// maxFreeInodes is the reported number of free inodes: practically unlimited.
 const maxFreeInodes = 1 << 40
 
-// space is what all devices in service hold together. Nothing is free while no host is up:
-// then nobody may know how full they are.
+// space is the capacity of all devices in service. Nothing is free while no host is
+// up, since the fill of the devices is then unknown.
 func space(c *wire.ClusterReply) (total, free uint64) {
 	up := false
 	for _, h := range c.GetTopology().GetHosts() {

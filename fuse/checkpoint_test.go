@@ -30,8 +30,9 @@ func verifies(t *testing.T, c *incluster.Client, path string, step uint64) {
 	require.Equal(t, incluster.StepBytes(step), data)
 }
 
-// stepCalls are system calls that change a checkpoint. part and index are files of a
-// committed one, dir its directory; mine is a file beside the run, and empty a directory.
+// stepCalls are system calls that change a checkpoint. part and index are files of
+// a committed one, and dir is its directory. mine is a file beside the run, and
+// empty a directory.
 func stepCalls(run, dir, part, index, mine, empty string) map[string]func() error {
 	open := func(name string, flags int) func() error {
 		return func() error {
@@ -97,8 +98,8 @@ func stepCalls(run, dir, part, index, mine, empty string) map[string]func() erro
 	}
 }
 
-// TestACommittedStepCannotBeChangedThroughAMount makes every system call that would change
-// a committed checkpoint, and reads the checkpoint whole in between.
+// TestACommittedStepCannotBeChangedThroughAMount makes every system call that would
+// change a committed checkpoint, and reads the whole checkpoint after each.
 func TestACommittedStepCannotBeChangedThroughAMount(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	for name, opts := range map[string]mountOptions{"plain": {}, "with exclusive leases": alone} {
@@ -135,8 +136,8 @@ func TestACommittedStepCannotBeChangedThroughAMount(t *testing.T) {
 	}
 }
 
-// TestRemovalOfAStepThroughAMount: `rm -r` removes a checkpoint as a whole, and refuses
-// what is read and what is the last good one.
+// TestRemovalOfAStepThroughAMount: `rm -r` removes a checkpoint as a whole, and
+// refuses one that is being read and the last good one.
 func TestRemovalOfAStepThroughAMount(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")

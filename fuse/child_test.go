@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envChild has the test binary do one of these instead of its tests.
+// envChild makes the test binary run one of these functions instead of its tests.
 const envChild = "MORAINE_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child runs one of children in a process of its own, and returns what it says.
+// child runs one of children in a process of its own, and returns its output.
 func child(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := childCommand(name, args...).CombinedOutput()
@@ -51,7 +51,7 @@ func childCommand(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// mapFile maps a whole file, and has do use it.
+// mapFile maps a whole file, and calls do with it.
 func mapFile(name string, prot, flags int, do func(f *os.File, b []byte) error) error {
 	how := os.O_RDONLY
 	if prot&unix.PROT_WRITE != 0 {
@@ -95,7 +95,7 @@ func mapDigests([]string) error {
 }
 
 // startMapper starts a child that reads files through memory until the test ends,
-// and returns what asks it for a file's digest.
+// and returns a function that returns a file's digest.
 func startMapper(t *testing.T) (digest func(file string) string) {
 	t.Helper()
 	cmd := childCommand("map-digests")
@@ -118,8 +118,8 @@ func startMapper(t *testing.T) (digest func(file string) string) {
 	}
 }
 
-// mapRandom holds a file of random bytes, of a seed and a size, against what it
-// is to be, at random places, by several readers at once.
+// mapRandom compares a file of random bytes, of a seed and a size, with the
+// expected bytes, at random places, by several concurrent readers.
 func mapRandom(args []string) error {
 	s, err := strconv.ParseUint(args[1], 10, 64)
 	if err != nil {
@@ -152,8 +152,8 @@ func mapRandom(args []string) error {
 
 const throughMemory, pastIt = "through memory", "past it"
 
-// mapWrite writes to a file through memory and past it, and reads each the other
-// way.
+// mapWrite writes to a file through its map and past it, and reads each write the
+// other way.
 func mapWrite(args []string) error {
 	return mapFile(args[0], unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, func(f *os.File, b []byte) error {
 		copy(b[1<<20:], throughMemory)

@@ -22,8 +22,9 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// What one mount has closed, the other reads when it opens the file after that:
-// new files, files made longer, shorter, overwritten, replaced, mapped ones.
+// After one mount has closed a file, another mount that opens it reads the change:
+// new files, and files that were extended, shortened, overwritten, replaced or
+// mapped.
 func TestCloseToOpen(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	mounts := []*mounted{mount(t, c, "c1"), mount(t, c, "c2")}
@@ -35,7 +36,7 @@ func TestCloseToOpen(t *testing.T) {
 		w, rd := mounts[i%2], mounts[1-i%2]
 		kind := r.IntN(4)
 		switch kind {
-		case 0: // a new one in its place
+		case 0: // replaced by a new one
 			model = randomBytes(r.Uint64(), r.IntN(400<<10))
 			require.NoError(t, os.WriteFile(w.at("new"), model, 0o644))
 			require.NoError(t, os.Rename(w.at("new"), w.at("file")))
@@ -78,8 +79,8 @@ func overwrite(model, p []byte, off int) []byte {
 	return out
 }
 
-// A mapped file can be read at any place, privately and shared, by several at
-// once, and written; what is written through the map or past it is seen both
+// A mapped file can be read at any place, privately and shared, by several readers
+// concurrently, and written. Writes through the map and past it are visible both
 // ways, and elsewhere after an fsync.
 func TestMapped(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
@@ -98,7 +99,7 @@ func TestMapped(t *testing.T) {
 	}
 }
 
-// Appends of two mounts lie behind each other, none lost, none torn.
+// Appends of two mounts follow each other; none is lost or torn.
 func TestAppendsOfTwoMounts(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	mounts := []*mounted{mount(t, c, "c1"), mount(t, c, "c2")}
@@ -135,9 +136,9 @@ func TestAppendsOfTwoMounts(t *testing.T) {
 	require.Equal(t, [2]int{lines, lines}, next)
 }
 
-// An open file may lose its last name, by an unlink or by a rename onto it. It
-// stays whole for its users, to read and to write. It is removed when they have
-// closed it.
+// A file that loses its last name while it is open, by an unlink or by a rename
+// onto it, stays whole for its users, to read and to write. It is removed when they
+// have closed it.
 func TestUnlinkWhileOpen(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
@@ -169,7 +170,7 @@ func TestUnlinkWhileOpen(t *testing.T) {
 			got, err := io.ReadAll(f)
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(data, got))
-			// It can be opened again by what is open.
+			// It can be reopened through the open descriptor.
 			again, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 			require.NoError(t, err)
 			require.NoError(t, f.Close())
@@ -177,7 +178,7 @@ func TestUnlinkWhileOpen(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(data, got))
 			require.NoError(t, again.Close())
-			// The last close is told to the mount after it has returned.
+			// The mount learns of the last close after the close has returned.
 			require.Eventually(t, func() bool {
 				_, err := m.client.Inodes().Stat(t.Context(), inode(after.Ino))
 				return err != nil
@@ -186,8 +187,8 @@ func TestUnlinkWhileOpen(t *testing.T) {
 	}
 }
 
-// An open file that another mount has removed is gone: its reader hears so, and
-// does not get wrong bytes.
+// An open file that another mount has removed is gone: its reader gets an error,
+// and no wrong bytes.
 func TestRemovedByAnotherMount(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m, other := mount(t, c, "c1"), mount(t, c, "c2")
@@ -207,9 +208,9 @@ func TestRemovedByAnotherMount(t *testing.T) {
 	}
 }
 
-// Whoever opens a file that is being replaced has the old or the new one, and has
-// it whole. Where it is replaced twice while it is being opened the kernel, which
-// looks again once, answers ESTALE, as it does on NFS.
+// A program that opens a file while it is replaced gets the old or the new one,
+// whole. If it is replaced twice during the open, the kernel, which retries once,
+// returns ESTALE, as on NFS.
 func TestOpenWhileReplaced(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")

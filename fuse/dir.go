@@ -11,17 +11,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// dir is an open directory. The kernel reads on from an offset: the number of
-// the entry, counted from 1 with "." and "..". The service reads on from a name.
-// What joins them are the names that were last told, and a mark at the beginning
-// of each earlier answer, so that seekdir finds any place again, exactly unless
-// the directory was changed in between.
+// dir is an open directory. The kernel continues from an offset: the number of the
+// entry, counted from 1 with "." and "..". The metadata service continues from a
+// name. The names of the last answer join them, and a mark at the beginning of each
+// earlier answer. So seekdir finds any place again, exactly unless the directory
+// was changed in between.
 type dir struct {
 	inode moraine.InodeID
 
 	mu    sync.Mutex
 	marks []mark
-	last  []string // names told in the last answer
+	last  []string // names in the last answer
 	first uint64   // offset of the first of them
 }
 
@@ -31,11 +31,11 @@ type mark struct {
 	name   string
 }
 
-// dots is how many entries a directory has before those that the service knows.
+// dots is how many entries a directory has before those of the metadata service.
 const dots = 2
 
-// start returns after which name, and how many entries, the answer to offset
-// begins.
+// start returns the name after which the answer to offset begins, and how many
+// entries to skip.
 func (d *dir) start(offset uint64) (after string, skip uint64) {
 	if offset <= dots {
 		d.marks = append(d.marks[:0], mark{offset: dots})
@@ -52,7 +52,7 @@ func (d *dir) start(offset uint64) (after string, skip uint64) {
 	return d.marks[i-1].name, offset - d.marks[i-1].offset
 }
 
-// answered records the names in the answer to offset, all after a name.
+// told records the names in the answer to offset, all after a name.
 func (d *dir) told(offset uint64, after string, names []string) {
 	d.first, d.last = offset, names
 	if n := len(d.marks); n == 0 || d.marks[n-1].offset < offset {
@@ -92,8 +92,8 @@ func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
 	delete(m.dirs.open, in.Fh)
 }
 
-// FsyncDir implements gofuse.RawFileSystem: every change of a directory is
-// durable when its call returns, but for files made under an exclusive lease.
+// FsyncDir implements gofuse.RawFileSystem. Every change of a directory is durable
+// when its call returns, except for files made under an exclusive lease.
 func (m *Mount) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
@@ -105,9 +105,9 @@ func (m *Mount) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.D
 	return m.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ *wire.Attr) bool { return out.AddDirEntry(e) })
 }
 
-// ReadDirPlus implements gofuse.RawFileSystem. The attributes are of the moment:
-// no answer is made of what was fetched for an earlier one. Those of files that
-// are written here are left out: the service does not know them.
+// ReadDirPlus implements gofuse.RawFileSystem. The attributes are current: answers
+// never come from an earlier fetch. Attributes of files that are being written here
+// are omitted, since the metadata service does not know them.
 func (m *Mount) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
 	return m.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a *wire.Attr) bool {
 		entry := out.AddDirLookupEntry(e)
@@ -122,11 +122,11 @@ func (m *Mount) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofu
 const (
 	direntBytes     = 32
 	direntPlusBytes = 160
-	maxDirPage      = 1000 // entries that the service gives at once
+	maxDirPage      = 1000 // entries that the metadata service returns at once
 )
 
-// readDir answers with as many entries as there is room for. add says whether
-// there was; the attributes of "." and ".." are not given.
+// readDir answers with as many entries as fit. add returns whether an entry fits;
+// "." and ".." come without attributes.
 func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, *wire.Attr) bool) gofuse.Status {
 	d := m.dirs.get(in.Fh)
 	if d == nil {
@@ -167,8 +167,8 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 			at++
 			names = append(names, e.Name)
 		}
-		// An answer without entries is the end of the directory; one that is
-		// not full is no harm.
+		// An answer without entries means the end of the directory; a partly filled
+		// one is harmless.
 		if len(names) > 0 || !page.GetMore() || len(page.GetEntries()) == 0 {
 			d.answered(offset, first, names)
 			return gofuse.OK
@@ -178,8 +178,8 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 
 // entryNumber is the inode number of an entry in a listing. For a checkpoint's
 // index it is the smallest possible number, and not its own. rm and find remove the
-// files of a directory with more than 10,000 of them in the order of these numbers.
-// The index must go first.
+// files of a directory with more than 10,000 of them in the order of these numbers,
+// and the index must go first.
 func entryNumber(name string, a *wire.Attr) uint64 {
 	if a.GetSealed() && name == ckpt.IndexName && a.GetType() == wire.FileType_FILE_TYPE_REGULAR {
 		return 1

@@ -83,7 +83,7 @@ func inodeOf(t *testing.T, path string) inode {
 	return inode(st.Ino)
 }
 
-// Each rename that Linux has does what it says; links count; names are bounded.
+// Each kind of rename in Linux works; links count; names have a length limit.
 func TestNames(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
@@ -120,8 +120,7 @@ func TestNames(t *testing.T) {
 	require.ErrorIs(t, os.Mkdir(m.at(strconv.Itoa(1)+fmt.Sprintf("%0255d", 1)), 0o755), syscall.ENAMETOOLONG)
 }
 
-// A directory of the cluster can be mounted alone, and so that nothing can be
-// changed.
+// A directory of the cluster can be mounted alone, and read-only.
 func TestMountOfADirectory(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")

@@ -23,11 +23,11 @@ func (m *Mount) Lookup(cancel <-chan struct{}, in *gofuse.InHeader, name string,
 	return m.entry(attr, err, out)
 }
 
-// Forget implements gofuse.RawFileSystem. Nodes are numbers: nothing is kept of
-// them but what is open.
+// Forget implements gofuse.RawFileSystem. Nodes are numbers: the mount keeps only
+// the open ones.
 func (m *Mount) Forget(_, _ uint64) {}
 
-// entry answers a request that ends in a name.
+// entry answers a request for a name.
 func (m *Mount) entry(attr *wire.Attr, err error, out *gofuse.EntryOut) gofuse.Status {
 	if err != nil {
 		return status(err)
@@ -39,7 +39,7 @@ func (m *Mount) entry(attr *wire.Attr, err error, out *gofuse.EntryOut) gofuse.S
 // Mknod implements gofuse.RawFileSystem, for regular files only.
 func (m *Mount) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	if t := in.Mode & syscall.S_IFMT; t != 0 && t != syscall.S_IFREG {
-		return gofuse.EPERM // as POSIX says of a file system without such nodes
+		return gofuse.EPERM // as POSIX requires of a file system without such nodes
 	}
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
@@ -101,8 +101,8 @@ func (m *Mount) Rmdir(cancel <-chan struct{}, in *gofuse.InHeader, name string) 
 	return status(err)
 }
 
-// Unlink implements gofuse.RawFileSystem. A file that is open here lives on
-// until it is closed, as long as the mount's session does.
+// Unlink implements gofuse.RawFileSystem. A file that is open here exists until it
+// is closed, as long as the mount's session does.
 func (m *Mount) Unlink(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
 	ctx, done := m.request(cancel, in)
 	defer done()
@@ -132,20 +132,20 @@ func (m *Mount) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, name, newNam
 	}))
 }
 
-// losing does something by which the entry's holder, if there is one, loses
-// that name. What is open here is kept. Another client may put something else
-// there between the look and the deed: that is not open here.
+// losing calls do, which takes a name from the inode of an entry, if there is one.
+// An inode that is open here is kept. Another client may replace the entry between
+// the check and do: the new inode is not open here.
 func (m *Mount) losing(ctx context.Context, parent moraine.InodeID, name string, do func(keep bool) error) error {
 	attr, err := m.client.Inodes().Lookup(ctx, parent, name)
 	if err != nil || attr.Type != wire.FileType_FILE_TYPE_REGULAR {
-		return do(false) // there is nothing to lose, or do meets the same error
+		return do(false) // there is nothing to lose, or do gets the same error
 	}
 	s, open, err := m.files.beginLoss(ctx, moraine.InodeID(attr.Inode))
 	if err != nil {
 		return err
 	}
-	// It may be done though the answer does not come. Letting go of what still
-	// has a name does nothing.
+	// do may have taken effect although its answer is lost. A release of an inode
+	// that still has a name does nothing.
 	defer func() { m.release(s, m.files.endLoss(s, open)) }()
 	return do(open)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// errnos maps each kind of error to what a system call answers. What a mount
-// waited for in vain is ETIMEDOUT; what is broken, gone or a fault of ours EIO.
+// errnos maps each kind of error to the errno of a system call. A wait that
+// exceeded its time is ETIMEDOUT. Damaged or lost data, and internal errors, are
+// EIO.
 var errnos = map[moraine.Kind]syscall.Errno{
 	moraine.Internal:         syscall.EIO,
 	moraine.InvalidArgument:  syscall.EINVAL,
@@ -59,9 +60,8 @@ func status(err error) gofuse.Status {
 	return gofuse.EIO
 }
 
-// nodeStatus is status for a request about a node that the kernel knows by
-// number: one that is gone is ESTALE, upon which the kernel looks its name up
-// again.
+// nodeStatus is status for a request about a node that the kernel knows by number.
+// A missing node is ESTALE, after which the kernel looks its name up again.
 func nodeStatus(err error) gofuse.Status {
 	if err != nil && moraine.KindOf(err) == moraine.NotFound {
 		return gofuse.Status(syscall.ESTALE)

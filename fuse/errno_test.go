@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every kind of error has an errno of its own choosing; none is success.
+// Every kind of error has an explicit errno; none is success.
 func TestErrnos(t *testing.T) {
 	n := 0
 	for k := moraine.Kind(0); k.String() != "unknown error"; k++ {

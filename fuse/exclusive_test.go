@@ -15,10 +15,11 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// alone is a mount that asks for exclusive leases.
+// alone is a mount that requests exclusive leases.
 var alone = mountOptions{client: client.Config{CacheEntries: 10_000, ExclusiveLeases: true}}
 
-// holding makes files in a directory until the mount makes them by itself.
+// holding makes files in a directory until the mount makes them without the
+// metadata service.
 func holding(t *testing.T, m *mounted, dir string) {
 	t.Helper()
 	for i := range 200 {
@@ -32,8 +33,8 @@ func holding(t *testing.T, m *mounted, dir string) {
 	t.Fatal("the mount gets no exclusive lease")
 }
 
-// A tree is written through a mount with exclusive leases. As soon as it is closed,
-// it looks the same through every mount, with the same inode numbers.
+// A tree that is written through a mount with exclusive leases looks the same
+// through every mount as soon as it is closed, with the same inode numbers.
 func TestATreeMadeUnderExclusiveLeases(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	one, other := mount(t, c, "c1", alone), mount(t, c, "c2", alone)

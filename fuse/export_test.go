@@ -8,14 +8,14 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// DefaultReadBytes is Config.ReadBytes where it is not set.
+// DefaultReadBytes is the default of Config.ReadBytes.
 const DefaultReadBytes = defaultReadBytes
 
-// ReadMemory returns the bytes that are taken for replies to reads.
+// ReadMemory returns the bytes in use for replies to reads.
 func (m *Mount) ReadMemory() int64 { return m.reads.InUse() }
 
-// Entries returns how many entries the mount's tables have: open files, inodes that are
-// open or being removed, and open directories.
+// Entries returns how many entries the mount's tables have: open files, inodes that
+// are open or being removed, and open directories.
 func (m *Mount) Entries() (files, inodes, dirs int) {
 	m.files.mu.Lock()
 	defer m.files.mu.Unlock()
@@ -24,7 +24,7 @@ func (m *Mount) Entries() (files, inodes, dirs int) {
 	return len(m.files.handles), len(m.files.inodes), len(m.dirs.open)
 }
 
-// InterruptAfter has a signal end calls that have taken d; 0: as long as ever.
+// InterruptAfter makes a signal end calls that have taken d; 0: the default time.
 func (m *Mount) InterruptAfter(d time.Duration) {
 	if d == 0 {
 		d = undisturbed
@@ -33,7 +33,7 @@ func (m *Mount) InterruptAfter(d time.Duration) {
 }
 
 // Operations returns the methods of the server's interface that a Mount implements
-// itself: those that it embeds answer ENOSYS.
+// itself: the embedded ones answer ENOSYS.
 func Operations() []string {
 	var ops []string
 	of := reflect.TypeFor[gofuse.RawFileSystem]()
@@ -48,7 +48,7 @@ func Operations() []string {
 	return ops
 }
 
-// What a thread's files in /proc say.
+// The contents of a thread's files in /proc.
 var (
 	SignalPending = signalPending
 	Killed        = killed

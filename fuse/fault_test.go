@@ -21,9 +21,9 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// What cannot be written is an error of fsync, and of close where nobody called
-// fsync. A full disk takes the device's index with it here, so that the devices
-// are out of service either way.
+// Bytes that cannot be written are an error of fsync, and of close if fsync was not
+// called. A full disk takes the device's index with it here, so the devices are out
+// of service in either case.
 func TestErrorsReachFsyncAndClose(t *testing.T) {
 	for name, row := range map[string]struct {
 		fault    error
@@ -31,7 +31,7 @@ func TestErrorsReachFsyncAndClose(t *testing.T) {
 		says     []syscall.Errno
 	}{
 		"no space": {syscall.ENOSPC, time.Minute, []syscall.Errno{syscall.ENOSPC}},
-		// Other disks are looked for as long as the client is patient.
+		// The client looks for other disks as long as its patience lasts.
 		"broken disks": {syscall.EIO, 3 * time.Second, []syscall.Errno{syscall.EIO, syscall.ETIMEDOUT}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,12 +48,12 @@ func TestErrorsReachFsyncAndClose(t *testing.T) {
 			require.NoError(t, err)
 			closed, err := os.Create(m.at("closed"))
 			require.NoError(t, err)
-			// The test may end with them open; the mount then says so.
+			// The test may end with them open; the mount then reports that.
 			defer synced.Close() //nolint:errcheck // what it says is looked at below
 			defer closed.Close() //nolint:errcheck
 
 			broken.Store(true)
-			for _, f := range []*os.File{synced, closed} { // there is memory enough
+			for _, f := range []*os.File{synced, closed} { // there is enough memory
 				_, err = f.Write(data)
 				require.NoError(t, err)
 			}
@@ -66,8 +66,8 @@ func TestErrorsReachFsyncAndClose(t *testing.T) {
 	}
 }
 
-// A call that waits for servers that are down ends when its caller gets a
-// signal; when they are back, calls go on.
+// A call that waits for servers that are down ends when its caller gets a signal.
+// When they are back, calls continue.
 func TestInterrupt(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
@@ -101,10 +101,10 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// shortEnd is for mounts that end with files open on purpose.
+// shortEnd is for mounts that end with open files on purpose.
 var shortEnd = fuse.Config{EndPatience: time.Millisecond}
 
-// A mount that is ended commits what was written, also to files that are still
+// A mount that is unmounted commits all written bytes, also to files that are still
 // open; those end with it.
 func TestEndCommitsWhatWasWritten(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
@@ -120,15 +120,14 @@ func TestEndCommitsWhatWasWritten(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(data, got))
 	_, err = os.Stat(m.at("file"))
-	require.ErrorIs(t, err, os.ErrNotExist, "it is not mounted any more")
+	require.ErrorIs(t, err, os.ErrNotExist, "it is unmounted")
 	_, err = f.Write(data)
 	require.ErrorIs(t, err, syscall.ENOTCONN)
 	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
 }
 
-// A mount whose files are all closed ends without an error. It does so even if a
-// process keeps a copy of the mount in its own mount namespace, as a container
-// does.
+// A mount whose files are all closed ends without an error, even if a process keeps
+// a copy of the mount in its own mount namespace, as a container does.
 func TestEndWithCopyInOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a mount namespace of its own needs root")
@@ -152,8 +151,8 @@ func TestEndWithCopyInOtherNamespace(t *testing.T) {
 	require.NoError(t, m.end())
 }
 
-// Files that are closed while their mount ends were committed by their close,
-// and are no reason to say that the end failed.
+// Files that are closed during the unmount were committed by their close, and cause
+// no error of the unmount.
 func TestEndWhileFilesAreClosed(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	other := mount(t, c, "c2")

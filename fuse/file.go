@@ -13,9 +13,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// openFlags make reads and writes go past the kernel's pages (see the package's
-// comment). Writes to one file that do not extend it may run at once: the handle
-// orders them.
+// openFlags make reads and writes bypass the kernel's pages (see the package
+// comment). Writes to one file that do not extend it may run concurrently: the
+// handle orders them.
 const openFlags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 
 // Open implements gofuse.RawFileSystem.
@@ -30,16 +30,16 @@ func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.Open
 	return gofuse.OK
 }
 
-// open opens a file and enters it in the table.
+// open opens a file and adds it to the table.
 func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, opts client.HandleOptions) (fh uint64, err error) {
-	// It is pinned first, so that whoever removes its name from now on knows
-	// that it must be kept.
+	// Pin it first, so that a removal of its name from now on knows that it must be
+	// kept.
 	s, err := m.files.pin(ctx, inode)
 	if err != nil {
 		return 0, err
 	}
 	opts.Level = m.cfg.Level
-	if flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
+	if flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
 		opts.Level = moraine.NVMe
 	}
 	h, err := m.client.Inodes().OpenHandle(ctx, inode, opts)
@@ -57,8 +57,7 @@ func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, o
 	return m.files.add(&file{state: s, handle: h, writes: writes}), nil
 }
 
-// release gives back the content of an inode that has no name, where the table
-// says so.
+// release releases the content of an inode without a name, if the table says so.
 func (m *Mount) release(s *openInode, release bool) {
 	if !release {
 		return
@@ -71,15 +70,15 @@ func (m *Mount) release(s *openInode, release bool) {
 	})
 }
 
-// Create implements gofuse.RawFileSystem. The kernel asks for it where it found
-// no such name. Somebody else may have made one since, which it holds no
-// permissions of: ESTALE makes it look again and open that.
+// Create implements gofuse.RawFileSystem. The kernel calls it after it found no
+// such name. Another client may have made one since, whose permissions the kernel
+// has not checked. ESTALE makes the kernel look it up again and open it.
 func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
 	ctx, done := m.request(cancel, &in.InHeader)
 	defer done()
 	var later *client.Later
 	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		later = &client.Later{} // whoever may write to it has it flushed when he closes it
+		later = &client.Later{} // its flush policy starts when the last writer closes it
 	}
 	attr, err := m.client.Inodes().Create(ctx, m.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true, Later: later})
@@ -98,23 +97,23 @@ func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string,
 	return gofuse.OK
 }
 
-// Release implements gofuse.RawFileSystem: the last user of an open file has
-// closed it. Each close was a Flush before, which reported errors; nobody hears
-// of this one.
+// Release implements gofuse.RawFileSystem: the last user of an open file has closed
+// it. Each close was a Flush before, which reported errors; an error here reaches
+// no program.
 func (m *Mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	f := m.files.take(in.Fh)
 	if f == nil {
 		return
 	}
 	if err := f.close(m.life); err != nil {
-		m.log.Error("what was written to a file is not all there, and its writer may not know", "inode", f.state.inode, "err", err)
+		m.log.Error("file commit failed after close", "inode", f.state.inode, "err", err)
 	}
 	m.release(f.state, m.files.unpin(f.state))
 }
 
-// Flush implements gofuse.RawFileSystem: a close. It returns when what was
-// written is committed, at the mount's level, so that whoever opens the file next,
-// anywhere, reads it.
+// Flush implements gofuse.RawFileSystem: a close. It returns when the written bytes
+// are committed, at the mount's level, so that the next open of the file, on any
+// mount, reads them.
 func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -129,8 +128,8 @@ func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 }
 
 // Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its
-// devices, synced (level nvme), whatever level close has. What others wrote to the file
-// through this mount is committed too, whatever the file was opened for.
+// devices, synced (level nvme), at any level of close. It also commits what other
+// programs wrote to the file through this mount, whatever the file was opened for.
 func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -141,8 +140,8 @@ func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status 
 	return status(f.handle.Sync(ctx))
 }
 
-// Read implements gofuse.RawFileSystem. Fewer bytes than asked for mean the end
-// of the file.
+// Read implements gofuse.RawFileSystem. Fewer bytes than requested mean the end of
+// the file.
 func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -155,8 +154,8 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 	if err := m.reads.Acquire(ctx, granted); err != nil {
 		return nil, status(err)
 	}
-	// Only a reply with bytes keeps them: for one without, the server does not call Done.
-	// A panic ends the request alone.
+	// Only a reply with bytes keeps them: for one without, the server does not call
+	// Done. A panic ends only this request.
 	defer func() { m.reads.Release(granted) }()
 	n, err := f.handle.ReadAt(ctx, buf, int64(in.Offset))
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -171,8 +170,8 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 	return r, gofuse.OK
 }
 
-// readReply is a read's answer of at least one byte. It is written to the kernel from
-// where it is.
+// readReply is a read's answer of at least one byte. It is written to the kernel
+// without a copy.
 type readReply struct {
 	m       *Mount
 	granted atomic.Int64 // bytes of Mount.reads; 0 after Done
@@ -183,16 +182,16 @@ func (r *readReply) Size() int                            { return len(r.vector[
 func (r *readReply) Bytes([]byte) ([]byte, gofuse.Status) { return r.vector[0], gofuse.OK }
 func (r *readReply) Slices() ([][]byte, gofuse.Status)    { return r.vector[:], gofuse.OK }
 
-// Done gives the memory back. The server calls it for each reply with bytes, also where
-// the kernel did not take them.
+// Done frees the memory. The server calls it for each reply with bytes, also if the
+// kernel did not accept them.
 func (r *readReply) Done() {
 	if n := r.granted.Swap(0); n > 0 {
 		r.m.reads.Release(n)
 	}
 }
 
-// Write implements gofuse.RawFileSystem. data is copied before it returns; a write with
-// O_SYNC or O_DSYNC returns when it is on its devices.
+// Write implements gofuse.RawFileSystem. It copies data before it returns. A write
+// with O_SYNC or O_DSYNC returns when it is on its devices.
 func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
 	f := m.files.get(in.Fh)
 	if f == nil {
@@ -205,8 +204,9 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 			return 0, status(err)
 		}
 	}
-	// Where the end is only the service knows. The kernel's own writing of the
-	// pages of a mapped file has its place, whatever the file was opened with.
+	// Only the metadata service knows where the end is. When the kernel writes
+	// pages of a mapped file, they have an offset, whatever the file was opened
+	// with.
 	var n int
 	var err error
 	own := in.WriteFlags&gofuse.WRITE_CACHE == 0
@@ -216,23 +216,23 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 	} else {
 		n, err = f.handle.WriteAt(ctx, data, int64(in.Offset))
 	}
-	if n > 0 && own && in.Flags&syscall.O_DSYNC != 0 { // O_SYNC has its bit
+	if n > 0 && own && in.Flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
 		err := f.handle.Sync(ctx)
 		if appends && errors.Is(err, moraine.Canceled) {
-			return 0, gofuse.Status(syscall.ETIMEDOUT) // upon EINTR it would be appended again
+			return 0, gofuse.Status(syscall.ETIMEDOUT) // after EINTR the program would append it again
 		}
 		if err != nil {
 			return 0, status(err)
 		}
 	}
-	if n > 0 { // a short write; the error, if it stays, comes with the next
+	if n > 0 { // a short write; the next one returns the error, if it persists
 		return uint32(n), gofuse.OK
 	}
 	return 0, status(err)
 }
 
 // notOpen is the answer for a file handle that is not in the table: after the
-// mount's end they were all cut off.
+// mount's end all of them are closed.
 func (m *Mount) notOpen() gofuse.Status {
 	if m.ended.Load() {
 		return gofuse.Status(syscall.ENOTCONN)
@@ -251,8 +251,8 @@ func (s *openInode) notePrivileges(mode uint32) {
 	}
 }
 
-// dropPrivileges takes the setuid and setgid bits from a file that is written to
-// by somebody who may not keep them.
+// dropPrivileges clears the setuid and setgid bits of a file after a write by a
+// user who may not keep them.
 func (m *Mount) dropPrivileges(ctx context.Context, s *openInode) error {
 	attr, err := m.client.Inodes().Stat(ctx, s.inode)
 	if err != nil {

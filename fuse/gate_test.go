@@ -10,13 +10,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// gate stands between a client and the servers: it lets requests of one kind through,
-// fails them, or holds them until their caller gives up or the gate opens. Kinds are
-// those of the metadata service ("create", "getextents") and "get_chunk".
+// gate stands between a client and the servers. It passes requests of one kind,
+// fails them, or blocks them until their caller stops waiting or the gate opens.
+// Kinds are those of the metadata service ("create", "getextents") and "get_chunk".
 type gate struct {
 	transport.Dialer
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	kind   string
 	fail   bool
 	opened chan struct{} // nil: the gate is open
@@ -33,10 +33,10 @@ func (g *gate) Chunks(node string, addrs []string) transport.Chunks {
 	return gatedChunks{g.Dialer.Chunks(node, addrs), g}
 }
 
-// hold holds requests of a kind until open, but for the first skip of them.
+// hold blocks requests of a kind until open, except the first skip of them.
 func (g *gate) hold(kind string, skip int) { g.shut(kind, skip, false) }
 
-// failing fails requests of a kind until open, but for the first skip of them.
+// failing fails requests of a kind until open, except the first skip of them.
 func (g *gate) failing(kind string, skip int) { g.shut(kind, skip, true) }
 
 func (g *gate) shut(kind string, skip int, fail bool) {
@@ -45,7 +45,7 @@ func (g *gate) shut(kind string, skip int, fail bool) {
 	g.kind, g.fail, g.opened, g.met = kind, fail, make(chan struct{}), -skip
 }
 
-// open lets everything through, and returns how many requests the gate met. It may be
+// open passes everything, and returns how many requests the gate met. It may be
 // called twice.
 func (g *gate) open() (met int) {
 	g.mu.Lock()

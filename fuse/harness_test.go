@@ -27,10 +27,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests mount for real: the kernel's requests go through the shipped server
-// to a cluster inside this process, whose disks are in memory. Two things would
-// have it wait for itself, and are done by children (child_test.go, shell): to
-// touch a mapped file, which stops a thread where the collector cannot, and to
+// The tests mount for real: the kernel's requests go through the real server to a
+// cluster inside this process, whose disks are in memory. Two things would deadlock
+// with this process, so children do them (child_test.go, shell). One is to touch a
+// mapped file, which stops a thread where the collector cannot. The other is to
 // start a child in a directory of the mount (exec.Cmd.Dir).
 
 // seed returns the seed of a random test, and prints it.
@@ -39,7 +39,7 @@ func seed(t *testing.T) uint64 {
 	return testseed.First(t)
 }
 
-// requireFuse skips a test where nothing can be mounted.
+// requireFuse skips a test if nothing can be mounted.
 func requireFuse(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -49,7 +49,7 @@ func requireFuse(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// requireTools fails where a program is missing that `make setup` installs.
+// requireTools fails if a program is missing that `make setup` installs.
 func requireTools(t *testing.T, names ...string) {
 	t.Helper()
 	for _, n := range names {
@@ -67,7 +67,7 @@ func startCluster(t *testing.T, opts incluster.Options) *incluster.Cluster {
 		opts.Chunkservers = 3
 	}
 	opts.Metadata = 1
-	opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // how the state is kept is not tested here
+	opts.SnapshotEntries, opts.MemTableBytes = 5000, 4<<20 // these tests do not cover how the state is stored
 	if os.Getenv("MORAINE_TEST_LOG") != "" {
 		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -87,14 +87,14 @@ type mounted struct {
 	dir    string
 	client *incluster.Client
 	fsys   *fuse.Mount
-	// end unmounts, and returns what Run did. It may be called twice.
+	// end unmounts, and returns the result of Run. It may be called twice.
 	end func() error
 }
 
 // at is a path below the mount.
 func (m *mounted) at(name string) string { return filepath.Join(m.dir, name) }
 
-// mountOptions are those of a test's mount; zeros take defaults.
+// mountOptions are those of a test's mount; zeros mean defaults.
 type mountOptions struct {
 	client client.Config
 	// over, if not nil, is put between the client and the network.
@@ -104,7 +104,7 @@ type mountOptions struct {
 	log io.Writer
 }
 
-// mount mounts the cluster's root until the test ends, by a client of its own.
+// mount mounts the cluster's root, with a client of its own, until the test ends.
 func mount(t *testing.T, c *incluster.Cluster, node string, opts ...mountOptions) *mounted {
 	t.Helper()
 	var o mountOptions
@@ -186,8 +186,8 @@ func randomBytes(seed uint64, n int) []byte {
 	return b
 }
 
-// makeTree makes directories, files of all sizes around those of stripes, and
-// links below dir.
+// makeTree makes directories, links, and files of all sizes around those of
+// stripes, below dir.
 func makeTree(t *testing.T, dir string, s uint64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(s, 1))
@@ -206,7 +206,7 @@ func makeTree(t *testing.T, dir string, s uint64) {
 		require.NoError(t, os.Symlink("nowhere/at all", filepath.Join(sub, "dangling")))
 		require.NoError(t, os.Link(filepath.Join(sub, "file-2"), filepath.Join(sub, "second name")))
 	}
-	// As an unpacked archive has it: a directory that its owner may not write to.
+	// As in an unpacked archive: a directory that its owner may not write to.
 	require.NoError(t, os.Chmod(filepath.Join(dir, "dir 3", "below"), 0o555))
 }
 
@@ -246,7 +246,7 @@ func listTree(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// digest is of a file's content, read in pieces of odd sizes.
+// digest is that of a file's content, read in pieces of odd sizes.
 func digest(t *testing.T, path string) []byte {
 	t.Helper()
 	f, err := os.Open(path)
@@ -258,7 +258,7 @@ func digest(t *testing.T, path string) []byte {
 	return h.Sum(nil)
 }
 
-// inode is a number as a stat tells it.
+// inode is a number as stat reports it.
 type inode = moraine.InodeID
 
 // createOptions are those of a plain file.

@@ -23,12 +23,12 @@ type latestWorld struct {
 	t    *testing.T
 	c    *incluster.Cluster
 	m    *mounted
-	cl   *incluster.Client // watches
+	cl   *incluster.Client // the watching client
 	root moraine.InodeID
 }
 
 // newest returns the path of the newest good checkpoint in the run's list, "" for
-// none. It also returns the whole list, which shows steps that came and went.
+// none, and the whole list, which also shows steps that came and went.
 func (w *latestWorld) newest(ctx context.Context) (newest, list string, err error) {
 	steps, err := ckpt.ListSteps(ctx, w.cl.Client, w.root, true)
 	for _, s := range steps {
@@ -40,8 +40,8 @@ func (w *latestWorld) newest(ctx context.Context) (newest, list string, err erro
 	return newest, list, err
 }
 
-// watchGo compares what ReadDir and ResolveStep say of the latest checkpoint with the list,
-// wherever the list was the same before and after.
+// watchGo compares the latest checkpoint by ReadDir and ResolveStep with the list,
+// whenever the list was the same before and after.
 func (w *latestWorld) watchGo(ctx context.Context) error {
 	before, listBefore, err := w.newest(ctx)
 	if err != nil {
@@ -67,8 +67,8 @@ func (w *latestWorld) watchGo(ctx context.Context) error {
 	return nil
 }
 
-// watchMount opens the index of the latest checkpoint. Where that fails, latest must have
-// moved in between.
+// watchMount opens the index of the latest checkpoint. If that fails, latest must
+// have moved in between.
 func (w *latestWorld) watchMount() error {
 	link := w.m.at("runs/r/latest")
 	before, linkErr := os.Readlink(link)
@@ -83,8 +83,8 @@ func (w *latestWorld) watchMount() error {
 	return nil
 }
 
-// watch watches through the mount and in Go until stop is called, which returns how often it
-// looked.
+// watch watches through the mount and in Go until stop is called, which returns how
+// often it checked.
 func (w *latestWorld) watch(ctx context.Context) (stop func() (looks int)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -112,7 +112,7 @@ func (w *latestWorld) watch(ctx context.Context) (stop func() (looks int)) {
 	}
 }
 
-// hostsOf returns the hosts and devices that a file's first stripe is on.
+// hostsOf returns the hosts and devices of a file's first stripe.
 func (w *latestWorld) hostsOf(path string) map[string]uint32 {
 	w.t.Helper()
 	attr, err := w.cl.Stat(w.t.Context(), path)
@@ -142,9 +142,9 @@ func (w *latestWorld) until(want string) {
 	}, time.Minute, 20*time.Millisecond, "latest does not become %s", want)
 }
 
-// TestLatestNeverDangles watches `latest` through a mount and in Go, while checkpoints are
-// committed, removed, lost with their chunkservers, and found again: it always names the
-// newest good checkpoint of the list, and one that is there.
+// TestLatestNeverDangles watches `latest` through a mount and in Go while
+// checkpoints are committed, removed, lost with their chunkservers, and recovered.
+// It always names the newest good checkpoint of the list, and one that exists.
 func TestLatestNeverDangles(t *testing.T) {
 	ctx := t.Context()
 	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: 6})

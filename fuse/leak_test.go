@@ -19,25 +19,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leakRow is one call of a program, and what it comes to. It ends in three ways: as the
+// leakRow is one call of a program, and its result. It ends in three ways: as the
 // program wants, with an error of the service, and by a signal.
 type leakRow struct {
 	name string
-	// ops are the operations of the mount that it takes.
+	// ops are the operations of the mount that it uses.
 	ops []string
-	// asks is the kind of requests that fail or are held; "": the call asks nobody, and
-	// only succeeds. The first skip of them go through.
+	// asks is the kind of requests that fail or are blocked. With "" the call sends
+	// no request, and can only succeed. The first skip of them pass.
 	asks string
 	skip int
-	// noError leaves out the outcome error: clients try the servers again for long.
+	// noError leaves out the outcome error: clients retry the servers for long.
 	noError bool
-	// want is what a call that is not disturbed returns.
+	// want is what an undisturbed call returns.
 	want error
 	prep func(e *leakEnv, path string) leakCall
 }
 
-// leakCall is one call that was prepared. do makes one system call. undo removes what is
-// left, whatever became of do.
+// leakCall is one prepared call. do makes one system call. undo removes what is
+// left, whatever the result of do.
 type leakCall struct {
 	do   func() error
 	undo func()
@@ -54,7 +54,7 @@ type leakEnv struct {
 	buf     []byte
 }
 
-// open returns a file of its own, open, and what closes and removes it.
+// open opens a file of its own, and returns a function that closes and removes it.
 func (e *leakEnv) open(path string, flags int) (fd int, undo func()) {
 	fd, err := unix.Open(path, flags|unix.O_CREAT|unix.O_RDWR, 0o644)
 	require.NoError(e.t, err)
@@ -64,7 +64,7 @@ func (e *leakEnv) open(path string, flags int) (fd int, undo func()) {
 	}
 }
 
-// shared opens what is there already.
+// shared opens an existing file.
 func (e *leakEnv) shared(path string) (fd int, undo func()) {
 	fd, err := unix.Open(path, unix.O_RDONLY, 0)
 	require.NoError(e.t, err)
@@ -94,7 +94,7 @@ func onFile(do func(e *leakEnv, fd int) error) func(*leakEnv, string) leakCall {
 	}
 }
 
-// onDirty is a call on a file of its own with bytes that are not committed.
+// onDirty is a call on a file of its own with uncommitted bytes.
 func onDirty(flags int, do func(e *leakEnv, fd int) error) func(*leakEnv, string) leakCall {
 	return func(e *leakEnv, path string) leakCall {
 		fd, undo := e.open(path, 0)
@@ -112,7 +112,7 @@ func size(n, want int, err error) error {
 	return err
 }
 
-// spliced reads 4096 bytes at off into a pipe, and checks how many came.
+// spliced reads 4096 bytes at off into a pipe, and checks the count.
 func spliced(fd int, off int64, want int) error {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
@@ -307,13 +307,13 @@ func openOf(name func(*leakEnv) string, flags int) func(*leakEnv, string) leakCa
 	}
 }
 
-// The table has each operation that the mount implements, so that a new one cannot be
-// forgotten.
+// The table has each operation that the mount implements, so that a new one is
+// always covered.
 func TestTheLeakTableHasEveryOperation(t *testing.T) {
 	ops := fuse.Operations()
 	require.Greater(t, len(ops), 25, ops)
 	for _, op := range ops {
-		if op == "String" { // no request
+		if op == "String" { // not a request
 			continue
 		}
 		if !slices.ContainsFunc(leakRows, func(r leakRow) bool { return slices.Contains(r.ops, op) }) {
@@ -322,10 +322,10 @@ func TestTheLeakTableHasEveryOperation(t *testing.T) {
 	}
 }
 
-// No operation of a mount keeps memory, entries of its tables, descriptors or goroutines,
-// however it ends.
+// However an operation of a mount ends, it keeps no memory, entries of its tables,
+// descriptors or goroutines.
 func TestNoOperationKeepsAnything(t *testing.T) {
-	// An interrupt waits for a thread: some are enough for one that is kept by each to show.
+	// An interrupt waits for a thread: a few suffice to show one that each keeps.
 	all, interrupts := testseed.Runs(t, 200, 10_000), testseed.Runs(t, 5*slack, 10_000)
 	c := startCluster(t, incluster.Options{Seed: 1})
 	servers := &gate{}
@@ -356,7 +356,7 @@ func TestNoOperationKeepsAnything(t *testing.T) {
 				if outcome == "interrupt" {
 					times = interrupts
 				}
-				e.run(&row, outcome, 1) // what is made once is made
+				e.run(&row, outcome, 1) // one-time allocations happen here
 				before := e.kept()
 				e.run(&row, outcome, times)
 				e.requireKept(before, outcome, times)
@@ -375,7 +375,7 @@ func (e *leakEnv) run(row *leakRow, outcome string, times int) {
 func (e *leakEnv) runOnce(row *leakRow, outcome, path string) {
 	e.t.Helper()
 	call := row.prep(e, path)
-	defer call.undo() // a file that stays open would keep the test from its end
+	defer call.undo() // a file that stays open would block the end of the test
 	defer e.m.fsys.InterruptAfter(0)
 	defer e.servers.open()
 	switch outcome {
@@ -388,19 +388,19 @@ func (e *leakEnv) runOnce(row *leakRow, outcome, path string) {
 	case "error":
 		e.servers.failing(row.asks, row.skip)
 		err := call.do()
-		require.NotZero(e.t, e.servers.open(), "%s asked no %s", row.name, row.asks)
+		require.NotZero(e.t, e.servers.open(), "%s sent no %s request", row.name, row.asks)
 		require.Error(e.t, err)
 	case "interrupt":
 		e.servers.hold(row.asks, row.skip)
 		e.m.fsys.InterruptAfter(time.Millisecond)
 		err := interrupted(call.do, func() bool { return e.servers.count() > 0 })
-		require.NotZero(e.t, e.servers.open(), "%s asked no %s", row.name, row.asks)
+		require.NotZero(e.t, e.servers.open(), "%s sent no %s request", row.name, row.asks)
 		require.Error(e.t, err)
 	}
 }
 
-// interrupted makes a system call in a thread that gets signals until it returns, from
-// when it is under way.
+// interrupted makes a system call in a thread that gets signals, from when the call
+// runs until it returns.
 func interrupted(do func() error, underWay func() bool) error {
 	thread, ended := make(chan int, 1), make(chan error, 1)
 	go func() {
@@ -439,11 +439,11 @@ func (e *leakEnv) kept() kept {
 	return k
 }
 
-// slack is how many goroutines and descriptors may come by themselves, and stay.
+// slack is how many background goroutines and descriptors may appear and stay.
 const slack = 3
 
-// requireKept waits until nothing is kept that was not before. The kernel releases files
-// after their last close has returned.
+// requireKept waits until nothing is kept that was not kept before. The kernel
+// releases files after their last close has returned.
 func (e *leakEnv) requireKept(before kept, outcome string, times int) {
 	e.t.Helper()
 	var now kept

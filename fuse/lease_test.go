@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asked counts the requests of a client by what they are, but for those that keep
-// its session and its leases.
+// asked counts the requests of a client by kind, except those that renew its
+// session and its leases.
 type asked struct {
 	transport.Dialer
 	mu sync.Mutex
@@ -55,8 +55,8 @@ func (m askedMetadata) Do(ctx context.Context, req *wire.MetaRequest) (*wire.Met
 	return m.Metadata.Do(ctx, req)
 }
 
-// What `ls -lR` and `find` do, again and again on a tree that does not change, asks
-// the service nothing; what another mount changes is seen at once.
+// Repeated `ls -lR` and `find` on an unchanged tree send no request to the metadata
+// service. A change by another mount is visible at once.
 func TestAnUnchangedTreeIsWalkedWithoutRequests(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	count := &asked{n: map[string]int{}}

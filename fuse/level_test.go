@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// heldCluster starts a cluster whose devices can be held back, and whose chunkservers
-// answer at level memory already.
+// heldCluster starts a cluster whose devices can be blocked, and whose chunkservers
+// already answer at level memory.
 func heldCluster(t *testing.T, h *incluster.Hold, hosts, devices int) *incluster.Cluster {
 	t.Helper()
 	c := startCluster(t, incluster.Options{Seed: 1, Chunkservers: hosts, Devices: devices, Rule: h.Rule, Meta: h.Meta})
@@ -37,9 +37,9 @@ func levelOf(t *testing.T, m *mounted, name string) moraine.Level {
 var atMemory = mountOptions{mount: fuse.Config{Level: moraine.Memory}}
 
 // A mount at level memory: close returns while no device has a byte yet, and every
-// mount reads the file; fsync returns when the devices have it, and so do each write to a
-// file that was opened with O_SYNC or O_DSYNC, on any mount, and close of any file on a
-// mount at level nvme.
+// mount reads the file. fsync returns when the devices have it. So do, on any
+// mount, each write to a file opened with O_SYNC or O_DSYNC, and close of any file
+// on a mount at level nvme.
 func TestLevelsOfCloseAndFsync(t *testing.T) {
 	h := &incluster.Hold{}
 	c := heldCluster(t, h, 3, 1)
@@ -56,7 +56,7 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 		name  string
 		file  *os.File
 		end   func(*os.File) error
-		early bool // it returned while the devices were held back
+		early bool // it returned while the devices were blocked
 		err   error
 	}
 	open := func(path string, data []byte) *os.File {
@@ -66,7 +66,7 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 		require.NoError(t, err)
 		return f
 	}
-	reopened, err := os.Open(fast.at("closed")) // what somebody else has closed is synced too
+	reopened, err := os.Open(fast.at("closed")) // a file that another program closed is synced too
 	require.NoError(t, err)
 	calls := []*call{
 		{name: "fsync", file: open(fast.at("synced"), data), end: (*os.File).Sync},
@@ -90,7 +90,7 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 		running.Go(func() {
 			f, err := os.OpenFile(w.on.at(w.name), os.O_CREATE|os.O_RDWR|w.flag, 0o644)
 			if err == nil {
-				_, err = f.Write(data[:10_000]) // which nothing else has sent so soon
+				_, err = f.Write(data[:10_000]) // nothing else has sent these bytes so soon
 			}
 			c.early = h.On() // the write itself
 			if err == nil {
@@ -99,7 +99,7 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 			c.err = err
 		})
 	}
-	time.Sleep(500 * time.Millisecond) // for who would return early
+	time.Sleep(500 * time.Millisecond) // catches an early return
 	require.True(t, h.On())
 	h.End()
 	running.Wait()
@@ -114,9 +114,9 @@ func TestLevelsOfCloseAndFsync(t *testing.T) {
 	require.NoError(t, reopened.Close())
 }
 
-// What was closed at level memory, and is gone with all chunkservers before a device
-// had it, is an error to who reads it, not zeros; what was synced on the same mount is
-// whole, and so is the lost file once it is written again.
+// A file closed at level memory, and lost with all chunkservers before a device had
+// it, gives readers an error, not zeros. A file synced on the same mount is whole,
+// and so is the lost file once it is written again.
 func TestWhatAMountClosedAtMemoryMayBeLost(t *testing.T) {
 	h := &incluster.Hold{}
 	c := heldCluster(t, h, 3, 1)
@@ -132,7 +132,8 @@ func TestWhatAMountClosedAtMemoryMayBeLost(t *testing.T) {
 	require.NoError(t, os.WriteFile(m.at("closed"), data, 0o644))
 	require.True(t, h.On())
 	nodes := []string{"n1", "n2", "n3"}
-	// Who is killed leaves the disk as it is then; what waits goes nowhere.
+	// A killed chunkserver leaves the disk as it is then; blocked writes go
+	// nowhere.
 	c.Kill(nodes...)
 	h.End()
 	require.NoError(t, c.Restart(nodes...))
@@ -149,8 +150,8 @@ func TestWhatAMountClosedAtMemoryMayBeLost(t *testing.T) {
 	require.True(t, bytes.Equal(data[:1000], got))
 }
 
-// On a single host memory is one copy, and close waits for the devices: also of a
-// mount that takes it for one of several hosts, and hears from the commit.
+// On a single host memory is one copy, so close waits for the devices. This holds
+// also for a mount that expects several hosts, and learns it from the commit.
 func TestCloseOnASingleHostWaitsForItsDevices(t *testing.T) {
 	for _, knows := range []bool{true, false} {
 		h := &incluster.Hold{}
@@ -177,7 +178,7 @@ func TestCloseOnASingleHostWaitsForItsDevices(t *testing.T) {
 			early = h.On()
 			ended <- err
 		}()
-		time.Sleep(300 * time.Millisecond) // for who would return early
+		time.Sleep(300 * time.Millisecond) // catches an early return
 		require.True(t, h.On())
 		h.End()
 		require.NoError(t, <-ended)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A read at the end of a file gives its memory back: a mount of the default settings
+// A read at the end of a file frees its memory: a mount with default settings
 // answers more of them than its memory has room for at once.
 func TestReadsAtEndOfFileKeepNoMemory(t *testing.T) {
 	const each = 64 << 10
@@ -69,8 +69,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// A read that gets no memory for its reply within the patience fails with ETIMEDOUT and
-// a log line; those that have memory go on.
+// A read that gets no memory for its reply within the patience fails with ETIMEDOUT
+// and a log line. Reads that have memory continue.
 func TestReadsDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 	const size = 1 << 20
 	c := startCluster(t, incluster.Options{Seed: 1})

@@ -1,21 +1,21 @@
-// Package fuse shows a cluster as a mounted file system: an adapter from the
-// kernel's FUSE requests to package client, and from its errors to errnos. It
-// decides nothing: what a call means is the client's and the service's answer.
+// Package fuse shows a cluster as a mounted file system. It adapts the kernel's
+// FUSE requests to package client, and the client's errors to errnos. It decides
+// nothing: the client and the metadata service define what a call means.
 //
-// Nothing is cached that is not certain. The kernel is given no validity for
-// names and attributes, so each call comes here and sees what was acknowledged
-// anywhere before it began; the client answers from its cache where it holds a
-// lease. Files are opened with direct I/O: read returns exactly the bytes
-// that the client returned, and ends where the file ends, rather than a page
-// that the kernel filled up with zeros because it believed in an older size.
-// Mapped files still use the kernel's pages; each mmap begins with none.
+// It caches nothing uncertain. The kernel gets no validity for names and
+// attributes, so each call comes here and sees everything acknowledged anywhere
+// before it began. The client answers from its cache where it holds a cache lease.
+// Files are opened with direct I/O: read returns exactly the bytes that the client
+// returned, and ends where the file ends. With cached pages the kernel would fill a
+// page with zeros past an older size. Mapped files still use the kernel's pages;
+// each mmap begins with none.
 //
 // One path through it: an application's write becomes a request of up to 1 MiB
-// (file.go), copied into the file's client.Handle, which makes stripes of
-// successive writes. fsync and close come as requests too and return when the
-// handle has committed, with the first error since the last report (open.go).
-// The number of a FUSE node is the inode's number, so that there is no table of
-// nodes to keep: what is remembered is the open files only (table.go).
+// (file.go). The mount copies it into the file's client.Handle, which makes stripes
+// of successive writes. fsync and close are requests too, and return when the
+// handle has committed, with the first error since the last report. The number of a
+// FUSE node is the inode's number, so there is no table of nodes: the mount
+// remembers only the open files (table.go).
 package fuse
 
 import (
@@ -34,61 +34,60 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what an operator may write.
+// Config holds the settings of an operator.
 type Config struct {
 	// Dir is the empty directory to mount on.
 	Dir string
-	// Root is the directory of the cluster that is shown there; 0: the client's
-	// root.
+	// Root is the directory of the cluster to mount; 0: the client's root.
 	Root moraine.InodeID
 	// Name is what the list of mounts shows as the source.
 	Name string
-	// AllowOther lets other users in than the one who mounts; permissions are
-	// held by mode, owner and group either way.
+	// AllowOther admits other users than the one who mounts. In either case mode,
+	// owner and group decide permissions.
 	AllowOther bool
 	// ReadOnly mounts read-only.
 	ReadOnly bool
-	// Level is what close waits for, moraine.NVMe or Memory; 0: what the client's
-	// commits do. fsync waits for nvme, and so does a write to a file that was opened
+	// Level is what close waits for, moraine.NVMe or Memory; 0: the level of the
+	// client's commits. fsync waits for nvme, and so does a write to a file opened
 	// with O_SYNC or O_DSYNC.
 	Level moraine.Level
-	// RequestBytes bounds the requests that were taken from the kernel and not
-	// yet answered, ReadBytes the answers to reads. Default 64 MiB each. With
-	// the client's own memory they are all that grows with the load.
+	// RequestBytes limits the requests taken from the kernel and not yet answered,
+	// ReadBytes the answers to reads. Default 64 MiB each. Only they and the
+	// client's own memory grow with the load.
 	RequestBytes, ReadBytes int64
-	// Patience bounds how long a read waits for memory for its answer; then it fails with
-	// ETIMEDOUT. Default 2 min.
+	// Patience limits how long a read waits for memory for its answer; then it
+	// fails with ETIMEDOUT. Default 2 min.
 	Patience time.Duration
-	// EndPatience is how long the end of a mount waits for open files to be
-	// closed before it cuts them off. Default 10 s.
+	// EndPatience is how long an unmount waits for open files to be closed before
+	// it disconnects them. Default 10 s.
 	EndPatience time.Duration
 }
 
-// Deps is what the mount works with.
+// Deps are the dependencies of the mount.
 type Deps struct {
-	// Client stays the caller's, to be closed after Run has returned.
+	// Client belongs to the caller, which closes it after Run has returned.
 	Client *client.Client
 	Log    *slog.Logger
-	// Metrics counts for the mount. Default: of no registry.
+	// Metrics counts for the mount. Default: without a registry.
 	Metrics *Metrics
 }
 
 // Metrics counts what mounts do. Several mounts of one process may share it.
 type Metrics struct {
-	// WaitsExceeded counts the calls that failed since a bounded resource of the mount did
-	// not come free in time.
+	// WaitsExceeded counts the calls that failed since a limited resource of the
+	// mount did not become free in time.
 	WaitsExceeded *prometheus.CounterVec
 }
 
-// NewMetrics makes the metrics and registers them with reg, which may be nil.
+// NewMetrics makes the metrics and registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{WaitsExceeded: limit.NewMetrics(reg, "fuse")}
 }
 
 const (
-	// maxRequest is the most that one read or write carries.
+	// maxRequest is the most bytes of one read or write.
 	maxRequest = 1 << 20
-	// defaultReadBytes is Config.ReadBytes where it is not set.
+	// defaultReadBytes is the default of Config.ReadBytes.
 	defaultReadBytes = 64 << 20
 	// fsType is what the list of mounts shows as the type, after "fuse.".
 	fsType = "moraine"
@@ -116,9 +115,9 @@ func (c *Config) setDefaults() {
 func (c *Config) validate() error {
 	switch {
 	case c.Dir == "":
-		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: errors.New("no directory to mount on")}
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: errors.New("no directory to mount on: set Dir")}
 	case c.Level != 0 && c.Level != moraine.NVMe && c.Level != moraine.Memory:
-		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("close waits for nvme or memory, not %s", c.Level)}
+		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("invalid level %s for close: use nvme or memory", c.Level)}
 	case c.RequestBytes < 2*maxRequest || c.ReadBytes < maxRequest:
 		return &moraine.Error{Op: "fuse.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("too little memory for requests of %d bytes", maxRequest)}
 	}
@@ -127,7 +126,7 @@ func (c *Config) validate() error {
 
 // Mount is one mounted file system.
 type Mount struct {
-	gofuse.RawFileSystem // answers what is not implemented here with ENOSYS
+	gofuse.RawFileSystem // answers requests that are not implemented here with ENOSYS
 
 	cfg    Config
 	client *client.Client
@@ -135,16 +134,16 @@ type Mount struct {
 	root   moraine.InodeID
 	files  table
 	dirs   dirTable
-	// reads bounds the bytes of reads that are being answered.
+	// reads limits the bytes of reads being answered.
 	reads *limit.Semaphore
 	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
 	undisturbed atomic.Int64
 
-	// life is the context of everything that must not end with a request.
+	// life is the context of everything that must outlive a request.
 	life context.Context
-	// background are the releases under way.
+	// background are the running releases.
 	background sync.WaitGroup
-	ended      atomic.Bool // the mount is taken away
+	ended      atomic.Bool // the mount is detached
 }
 
 // New checks the settings. It mounts nothing.
@@ -176,12 +175,12 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 // String implements gofuse.RawFileSystem.
 func (m *Mount) String() string { return fsType }
 
-// Run mounts, calls ready once the file system can be used, and serves until it
-// is unmounted or ctx ends. Then everything written is committed before it
-// returns: an error says what was not. When ctx ends the file system is taken
-// out of the tree of directories at once; files that are still open may be used
-// and closed until Config.EndPatience has passed, and get ENOTCONN afterwards,
-// which is an error too.
+// Run mounts, calls ready once the file system can be used, and serves until it is
+// unmounted or ctx ends. Before it returns it commits everything written; an error
+// names what it could not. When ctx ends it detaches the file system from the
+// directory tree at once. Open files can be used and closed until
+// Config.EndPatience has passed. After that they get ENOTCONN, which is an error of
+// Run too.
 func (m *Mount) Run(ctx context.Context, ready func()) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -203,7 +202,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 		ready()
 	}
 	select {
-	case <-served: // somebody unmounted it
+	case <-served: // a user unmounted it
 		err = nil
 	case <-ctx.Done():
 		err = m.end(server, served)
@@ -219,10 +218,10 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		Options:  []string{"default_permissions"},
 		MaxWrite: maxRequest, MaxReadAhead: maxRequest, MaxBackground: maxBackground,
 		MaxInflightRequestBytes: int(m.cfg.RequestBytes),
-		// A splice of a full request needs a pipe larger than the usual limit,
-		// and fails with a line in the log for each; writev needs none.
+		// A splice of a full request needs a pipe larger than the usual limit, and
+		// logs a line for each failure; writev needs none.
 		DisableSplice: true,
-		// Otherwise the kernel asks for security.capability before each write.
+		// Otherwise the kernel requests security.capability before each write.
 		ExtraCapabilities:    gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		IgnoreSecurityLabels: true,
 		DirectMount:          true,
@@ -240,6 +239,6 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 	return server, nil
 }
 
-// maxBackground is how many requests the kernel sends on its own, reading ahead
-// of a mapped file.
+// maxBackground is how many read-ahead requests of a mapped file the kernel sends
+// on its own.
 const maxBackground = 32

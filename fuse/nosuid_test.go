@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// TestAMountGivesNoPrivileges: no file of a mount runs as its owner, and none is a device, for
-// whoever has a certificate chooses owners and modes.
+// TestAMountGivesNoPrivileges: no file of a mount runs as its owner, and none is a
+// device, since every holder of a certificate can set owners and modes.
 func TestAMountGivesNoPrivileges(t *testing.T) {
 	requireFuse(t)
 	c := startCluster(t, incluster.Options{Metadata: 1, Chunkservers: 1})

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Modes, owners and groups decide who may do what, and the numbers and the space
-// of files are told.
+// Modes, owners and groups decide permissions, and stat reports numbers and space
+// of files.
 func TestPermissions(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it needs two users, and so root")
@@ -49,7 +49,7 @@ func TestPermissions(t *testing.T) {
 	require.NoError(t, os.Chown(m.at("shared/f"), 1002, 1002))
 	require.NoError(t, as(1002, "echo more >> shared/f; cat shared/f; chmod 600 shared/f"))
 
-	// A write by somebody else than root takes setuid and setgid away.
+	// A write by a user other than root clears setuid and setgid.
 	require.NoError(t, unix.Chmod(m.at("shared/f"), 0o6777))
 	require.NoError(t, as(1001, "echo again >> shared/f"))
 	var st unix.Stat_t

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// failing are the tests of go-fuse's suite that fail, with why.
+// failing are the tests of go-fuse's suite that fail, with the reason.
 var failing = map[string]string{
 	"Fallocate":           noFallocate,
 	"FallocateKeepSize":   noFallocate,
@@ -23,11 +23,11 @@ var failing = map[string]string{
 
 const noFallocate = "space cannot be reserved, and to say that it was would be no promise: fallocate is EOPNOTSUPP, upon which posix_fallocate writes zeros"
 
-// envListed has a child run one of them.
+// envListed makes a child run one of them.
 const envListed = "MORAINE_TEST_LISTED"
 
-// TestPosix runs go-fuse's suite on a mount. One that is listed as failing, and
-// does not, fails the test: the list is to be true.
+// TestPosix runs go-fuse's suite on a mount. A test that is listed as failing and
+// passes fails TestPosix: the list must be true.
 func TestPosix(t *testing.T) {
 	if name := os.Getenv(envListed); name != "" {
 		posix(t, name)

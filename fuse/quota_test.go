@@ -13,7 +13,8 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// A full quota is EDQUOT, and a mount below one is a disk of what it leaves.
+// A full quota is EDQUOT, and a mount below one looks like a disk of its free
+// space.
 func TestQuota(t *testing.T) {
 	c := startCluster(t, incluster.Options{})
 	admin, err := c.Admin(t.Context(), "admin")

@@ -8,18 +8,18 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// undisturbed is how long a call goes on when a signal reaches its caller. POSIX
+// undisturbed is how long a call continues after a signal reaches its caller. POSIX
 // programs do not expect calls on files to be interrupted, and some (the Go
-// runtime, anything with SIGCHLD or a timer) get signals all the time; but one
+// runtime, programs with SIGCHLD or a timer) get signals constantly. But a call
 // that waits for servers that are down must end on Ctrl-C.
 const undisturbed = time.Second
 
-// request returns the context of one call of an application, and what releases
-// it. It ends when the caller was interrupted, not before the call has taken
-// the time undisturbed.
+// request returns the context of one call of an application, and its cancel
+// function. The context ends when the caller was interrupted, but not before the
+// call has taken the time undisturbed.
 func (m *Mount) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(m.life)
-	thread := in.Pid // in is the server's once the call has returned
+	thread := in.Pid // in belongs to the server once the call has returned
 	t := time.AfterFunc(time.Duration(m.undisturbed.Load()), func() {
 		if interrupted(ctx, cancel, thread) {
 			stop(&moraine.Error{Op: "fuse", Kind: moraine.Canceled})
@@ -31,7 +31,7 @@ func (m *Mount) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Co
 	}
 }
 
-// interrupted waits until the caller of a call was interrupted, or until ctx ends.
+// interrupted waits until a call's caller was interrupted, or until ctx ends.
 func interrupted(ctx context.Context, cancel <-chan struct{}, thread uint32) bool {
 	look := time.NewTicker(signalInterval)
 	defer look.Stop()
@@ -47,7 +47,7 @@ func interrupted(ctx context.Context, cancel <-chan struct{}, thread uint32) boo
 	return true
 }
 
-// inode is the inode that a FUSE node stands for.
+// inode is the inode of a FUSE node.
 func (m *Mount) inode(node uint64) moraine.InodeID {
 	if node == rootNode {
 		return m.root
@@ -55,8 +55,8 @@ func (m *Mount) inode(node uint64) moraine.InodeID {
 	return moraine.InodeID(node)
 }
 
-// node is the FUSE node that an inode is shown as. The numbers that the service
-// issues are never 1.
+// node is the FUSE node of an inode. The metadata service never issues the number
+// 1.
 func (m *Mount) node(inode uint64) uint64 {
 	if moraine.InodeID(inode) == m.root {
 		return rootNode
@@ -64,5 +64,5 @@ func (m *Mount) node(inode uint64) uint64 {
 	return inode
 }
 
-// rootNode is how the kernel names the directory that is mounted.
+// rootNode is the kernel's number of the mounted directory.
 const rootNode = 1

@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// The kernel sends FUSE_INTERRUPT over the device, and the server reads the device only
-// while there is memory for one more request. Writes that wait for servers can fill that
-// memory, and then the signal that would end one of them is not read. So a call that has
-// waited for long looks itself whether its caller has a signal. The kernel cannot help
-// otherwise: which request a read of the device returns is not known before it is read.
+// The kernel sends FUSE_INTERRUPT over the device, and the server reads the device
+// only while there is memory for one more request. Writes that wait for servers can
+// fill that memory, and the signal that would end one of them is then not read. So
+// a call that has waited for long checks itself whether its caller has a signal.
+// The kernel offers no other way: which request a read of the device returns is
+// unknown before the read.
 
-// signalInterval is how often a call that waits looks for a signal of its caller.
+// signalInterval is how often a waiting call checks for a signal of its caller.
 const signalInterval = 500 * time.Millisecond
 
-// contextError reports whether the thread that made a call has a signal pending that it does
-// not block, or ends since a signal killed it. It is false where the thread is not
-// visible: it is in another PID namespace (the kernel says 0 then), or has ended.
+// gaveUp reports whether the thread that made a call has a pending signal that it
+// does not block, or ends because a signal killed it. It is false if the thread is
+// not visible: it is in another PID namespace (the kernel then reports 0), or has
+// ended.
 func gaveUp(thread uint32) bool {
 	if thread == 0 {
 		return false
@@ -46,16 +48,16 @@ func signalPending(status []byte) bool {
 }
 
 const (
-	// flagExiting is PF_EXITING of the kernel: the thread is on its way out.
+	// flagExiting is PF_EXITING of the kernel: the thread is exiting.
 	flagExiting = 0x4
-	// exitSignal are the bits of an exit code that tell the signal.
+	// exitSignal are the bits of an exit code that hold the signal.
 	exitSignal = 0x7f
 )
 
-// killed reads /proc/PID/stat. The close of a process that exits by itself waits as any
-// other; nobody waits for that of a process that was killed.
+// killed reads /proc/PID/stat. The close of a process that exits by itself waits
+// like any other. For a killed process nothing waits.
 func killed(stat []byte) bool {
-	end := bytes.LastIndexByte(stat, ')') // of the command's name, which may have anything
+	end := bytes.LastIndexByte(stat, ')') // of the command's name, which may contain anything
 	fields := bytes.Fields(stat[end+1:])
 	const flags, exitCode = 9 - 3, 52 - 3 // proc(5) counts from 1, and 3 is the first after the name
 	if end < 0 || len(fields) <= exitCode {

@@ -17,8 +17,8 @@ import (
 	"github.com/morainefs/moraine/integration/incluster"
 )
 
-// Writes that wait for servers fill the memory of requests, so that the mount reads no
-// request and no interrupt. Its callers end all the same when they get a signal, and so
+// Writes that wait for servers fill the memory of requests, so that the mount reads
+// no request and no interrupt. Its callers still end when they get a signal, and so
 // does the mount.
 func TestSignalsReachWritersThatFillTheMemory(t *testing.T) {
 	for name, signal := range map[string]os.Signal{"interrupt": os.Interrupt, "kill": os.Kill} {
@@ -44,8 +44,8 @@ type writer struct {
 	ended chan struct{}
 }
 
-// requireEnd sends the signal to all writers until they have ended, as who ends a job
-// does: dd takes the first interrupt for itself, and closes its file then.
+// requireEnd sends the signal to all writers until they have ended, as a user who
+// ends a job does. dd handles the first interrupt itself, and then closes its file.
 func requireEnd(t *testing.T, writers []writer, signal os.Signal) {
 	t.Helper()
 	left := slices.Clone(writers)
@@ -67,7 +67,7 @@ func (w writer) hasEnded() bool {
 	}
 }
 
-// startWriters starts processes that write, and takes the chunkservers away from them.
+// startWriters starts writing processes, and then stops their chunkservers.
 func startWriters(t *testing.T, c *incluster.Cluster, m *mounted, n int) []writer {
 	t.Helper()
 	requireTools(t, "dd")
@@ -94,8 +94,8 @@ func startWriters(t *testing.T, c *incluster.Cluster, m *mounted, n int) []write
 	return writers
 }
 
-// waitUntilNothingIsRead returns when a request of another process is not answered. On a
-// machine that is slow it may return early, and then the test shows less.
+// waitUntilNothingIsRead returns when a request of another process is not answered.
+// On a slow machine it may return early, and then the test shows less.
 func waitUntilNothingIsRead(t *testing.T, m *mounted) {
 	t.Helper()
 	for range 60 {
@@ -110,7 +110,7 @@ func waitUntilNothingIsRead(t *testing.T, m *mounted) {
 	t.Log("the mount answered all the time")
 }
 
-// gaveUp finds a thread that has a signal which it does not block, or that ends by
+// A thread has given up when it has a signal that it does not block, or ends by
 // one.
 func TestThreadsThatGaveUp(t *testing.T) {
 	const status = "Name:\tdd\nSigQ:\t0/1\nSigPnd:\t%016x\nShdPnd:\t%016x\nSigBlk:\t%016x\nSigIgn:\t0000000000000000\n"
@@ -138,8 +138,8 @@ func TestThreadsThatGaveUp(t *testing.T) {
 	require.False(t, fuse.GaveUp(0))
 }
 
-// The children of a mount's process do not get the FUSE device: one that had it would
-// keep the mount, with all calls on it, when that process is killed.
+// The children of a mount's process do not inherit the FUSE device. Such a child
+// would keep the mount, with all calls on it, after that process is killed.
 func TestChildrenDoNotGetTheDevice(t *testing.T) {
 	m := mount(t, startCluster(t, incluster.Options{Seed: 1}), "c1")
 	require.NoError(t, os.WriteFile(m.at("file"), nil, 0o644))

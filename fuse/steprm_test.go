@@ -52,7 +52,8 @@ func saveWide(t *testing.T, c *incluster.Client, path string, step uint64, ranks
 	require.NoError(t, err)
 }
 
-// numbers reads a directory as rm does, and returns the inode numbers of its entries.
+// numbers reads a directory as rm does, and returns the inode numbers of its
+// entries.
 func numbers(t *testing.T, dir string) map[string]uint64 {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -77,10 +78,11 @@ func numbers(t *testing.T, dir string) map[string]uint64 {
 	}
 }
 
-// TestRemovalOfAWideStepThroughAMount: rm sorts the files of a directory with more than
-// 10,000 of them by inode number. The index of a checkpoint has the least one in a listing,
-// so that rm -r removes the checkpoint by its first unlink, however many files it has. Where
-// it is interrupted the checkpoint is wholly there, or is none any more.
+// TestRemovalOfAWideStepThroughAMount: rm sorts the files of a directory with more
+// than 10,000 of them by inode number. The index of a checkpoint has the smallest
+// one in a listing. So rm -r removes the checkpoint by its first unlink, however
+// many files it has. If rm is interrupted, the checkpoint is either complete or
+// removed.
 func TestRemovalOfAWideStepThroughAMount(t *testing.T) {
 	ranks := 4
 	if os.Getenv("MORAINE_TEST_LONG") != "" {
@@ -118,7 +120,7 @@ func TestRemovalOfAWideStepThroughAMount(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.Equal(t, []uint64{1, 2}, steps())
 
-	// One that is interrupted at any moment.
+	// A removal that is interrupted at any moment.
 	dir = m.at("runs/r/attempt-1/step-2")
 	rm := exec.Command("rm", "-r", dir)
 	require.NoError(t, rm.Start())

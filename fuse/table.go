@@ -17,17 +17,16 @@ import (
 type file struct {
 	state  *openInode
 	handle *client.Handle
-	// writes says that it was opened for writing.
+	// writes is set if it was opened for writing.
 	writes bool
 
 	// ending orders its close and the end of the mount, which commits all files,
-	// also those that are just being closed.
+	// including those that are being closed.
 	ending sync.Mutex
 	closed bool
 }
 
-// commit commits what was written to a file. Of one that was closed, the close
-// did.
+// commit commits the bytes written to a file. For a closed file, the close did.
 func (f *file) commit(ctx context.Context) error {
 	f.ending.Lock()
 	defer f.ending.Unlock()
@@ -45,29 +44,28 @@ func (f *file) close(ctx context.Context) error {
 	return f.handle.Close(ctx)
 }
 
-// openInode is what is remembered of an inode as long as it is open, or is about
-// to lose a name.
+// openInode is the mount's state of an inode that is open, or about to lose a name.
 type openInode struct {
 	inode moraine.InodeID
 	// opens counts its open files and those being opened, losses the calls that
 	// take a name from it.
 	opens, losses int
-	// losing is not nil while such a call is under way, and closed at its end.
+	// losing is not nil while such a call runs, and closed at its end.
 	losing chan struct{}
-	// kept says that it may have lost its last name while it was open: the
-	// session has to let go of it at the end.
+	// kept is set if it may have lost its last name while it was open: the session
+	// must release it at the end.
 	kept  bool
 	files []*file
-	// privileged says that its mode may have setuid or setgid bits, which a write
-	// takes away.
+	// privileged is set if its mode may have setuid or setgid bits, which a write
+	// clears.
 	privileged atomic.Bool
 }
 
-// table is the open files of a mount. The numbers of file handles are given once.
+// table is the open files of a mount. The numbers of file handles are never reused.
 type table struct {
-	turn limit.Resource // to open or remove a file that is just being removed
+	turn limit.Resource // to open or remove a file that is being removed
 
-	mu      sync.Mutex // guards what follows, and all of openInode but privileged
+	mu      sync.Mutex // guards the fields below, and all of openInode but privileged
 	next    uint64
 	handles map[uint64]*file
 	inodes  map[moraine.InodeID]*openInode
@@ -78,10 +76,10 @@ func (t *table) init(turn limit.Resource) {
 	t.handles, t.inodes = map[uint64]*file{}, map[moraine.InodeID]*openInode{}
 }
 
-// pin counts a file that is being opened: what removes the inode's last name
-// from now on keeps it. It waits while one is being removed, so that either the
-// removal knows of the open, or the open finds the file gone. Everybody who pins
-// unpins.
+// pin counts a file that is being opened: a removal of the inode's last name from
+// now on keeps it. It waits while a name is being removed, so that either the
+// removal knows of the open, or the open finds the file gone. Every pin needs an
+// unpin.
 func (t *table) pin(ctx context.Context, inode moraine.InodeID) (*openInode, error) {
 	for {
 		s, losing := t.tryPin(inode)
@@ -94,8 +92,8 @@ func (t *table) pin(ctx context.Context, inode moraine.InodeID) (*openInode, err
 	}
 }
 
-// awaitTurn waits for the end of a call that takes a name from an inode, no longer than
-// the mount's patience.
+// awaitTurn waits for the end of a call that takes a name from an inode, at most
+// for the mount's patience.
 func (t *table) awaitTurn(ctx context.Context, losing <-chan struct{}) error {
 	return t.turn.Wait(ctx, func(ctx context.Context) error {
 		select {
@@ -118,7 +116,8 @@ func (t *table) tryPin(inode moraine.InodeID) (s *openInode, losing chan struct{
 	return s, nil
 }
 
-// entry returns the entry of an inode, and makes it. The mutex is held.
+// entry returns the entry of an inode, and makes it if it is missing. The mutex is
+// held.
 func (t *table) entry(inode moraine.InodeID) *openInode {
 	s := t.inodes[inode]
 	if s == nil {
@@ -128,8 +127,8 @@ func (t *table) entry(inode moraine.InodeID) *openInode {
 	return s
 }
 
-// unpin ends what pin began. It reports whether the session is to release the
-// inode: nobody holds it any more, and it has no name.
+// unpin ends a pin. It reports whether the session must release the inode: it has
+// no users and no name.
 func (t *table) unpin(s *openInode) (release bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,9 +136,9 @@ func (t *table) unpin(s *openInode) (release bool) {
 	return t.drop(s)
 }
 
-// drop forgets an inode that nobody holds. One that the session has to let go of
-// stays until that is done: an open in between would find it, and lose it. The
-// mutex is held.
+// drop forgets an inode without users. An inode that the session must release stays
+// until that is done: an open in between would find it, and lose it. The mutex is
+// held.
 func (t *table) drop(s *openInode) (release bool) {
 	if s.opens > 0 || s.losses > 0 {
 		return false
@@ -152,8 +151,8 @@ func (t *table) drop(s *openInode) (release bool) {
 	return true
 }
 
-// beginLoss holds back opens of an inode until endLoss, and reports whether it is
-// open now. It waits while another name of it is being removed.
+// beginLoss blocks opens of an inode until endLoss, and reports whether it is open
+// now. It waits while another name of it is being removed.
 func (t *table) beginLoss(ctx context.Context, inode moraine.InodeID) (s *openInode, open bool, err error) {
 	for {
 		t.mu.Lock()
@@ -173,8 +172,8 @@ func (t *table) beginLoss(ctx context.Context, inode moraine.InodeID) (s *openIn
 	}
 }
 
-// endLoss ends what beginLoss began. kept says that the session may hold the
-// inode without a name now. It reports what unpin does.
+// endLoss ends a beginLoss. kept says that the session may now hold the inode
+// without a name. It reports the same as unpin.
 func (t *table) endLoss(s *openInode, kept bool) (release bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +184,7 @@ func (t *table) endLoss(s *openInode, kept bool) (release bool) {
 	return t.drop(s)
 }
 
-// add enters an open file, whose inode the caller has pinned for it.
+// add adds an open file, whose inode the caller has pinned for it.
 func (t *table) add(f *file) (fh uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,15 +206,15 @@ func (t *table) take(fh uint64) *file {
 	return f
 }
 
-// get returns an open file; nil where there is none of that number.
+// get returns an open file, or nil if there is none of that number.
 func (t *table) get(fh uint64) *file {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.handles[fh]
 }
 
-// of returns a file that is open on the inode: one that writes, if there is one;
-// nil where none is open.
+// of returns an open file of the inode, preferably one for writing; nil if none is
+// open.
 func (t *table) of(inode moraine.InodeID) *file {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -249,15 +248,15 @@ func (t *table) writers() []*file {
 	return fs
 }
 
-// flushesAtOnce bounds the files that are committed at once at the end.
+// flushesAtOnce limits the files that are committed concurrently at the end.
 const flushesAtOnce = 16
 
-// flushAll commits what was written to any file.
+// flushAll commits the bytes written to any file.
 func (t *table) flushAll(ctx context.Context) error {
 	return each(t.writers(), func(f *file) error { return f.commit(ctx) })
 }
 
-// closeAll closes the files that nobody closed.
+// closeAll closes the files that are still open.
 func (t *table) closeAll(ctx context.Context) error {
 	t.mu.Lock()
 	var left []*file

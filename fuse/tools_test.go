@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What `cp -a` copies onto a mount, and back, is the same: content, modes,
-// times, owners, links, names of one file, extended attributes.
+// `cp -a` onto a mount and back changes nothing: content, modes, times, owners,
+// links, hard links, extended attributes.
 func TestCopyTree(t *testing.T) {
 	requireTools(t, "setfattr", "getfattr")
 	c := startCluster(t, incluster.Options{Seed: 1})
@@ -32,7 +32,7 @@ func TestCopyTree(t *testing.T) {
 	shell(t, `rm -rf "$1"; test "$(ls -A "$2")" = ""`, other.at("copy"), m.dir)
 }
 
-// A tree that was packed and unpacked on a mount is the same.
+// A tree that is packed and unpacked on a mount stays the same.
 func TestTar(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")
@@ -68,7 +68,7 @@ func TestGit(t *testing.T) {
 	require.Equal(t, shell(t, `cd "$1"; git rev-parse HEAD`, src), shell(t, `cd "$1"; git rev-parse HEAD`, m.at("clone")))
 }
 
-// fio finds what it wrote, block by block, whatever the order and the way.
+// fio finds what it wrote, block by block, in every order and with every method.
 func TestFio(t *testing.T) {
 	requireTools(t, "fio")
 	c := startCluster(t, incluster.Options{Seed: 1})

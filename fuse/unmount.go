@@ -16,20 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOnlyFlags are the flags of a read-only mount; the first two are what a
-// mount has without any.
+// readOnlyFlags are the flags of a read-only mount; every mount has the first two.
 const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
 
-// end takes the mount out of the tree, commits what was written, and waits until
-// nobody uses it any more, or until the patience ends. A mount that is still there
-// then without an open file is not an error: a process in another mount namespace
-// (a container that began while it was mounted) or a working directory keeps it,
-// and loses nothing.
+// end detaches the mount, commits the written bytes, and waits until the mount has
+// no users, or until the patience ends. A mount that then remains without an open
+// file is not an error: a process in another mount namespace (a container that
+// began while it was mounted) or a working directory keeps it, and loses nothing.
 func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 	m.ended.Store(true)
 	err := Detach(m.cfg.Dir)
 	if err != nil {
-		m.log.Error("the mount cannot be detached", "dir", m.cfg.Dir, "err", err)
+		m.log.Error("mount detach failed", "dir", m.cfg.Dir, "err", err)
 	}
 	flushed := m.files.flushAll(m.life)
 	select {
@@ -42,16 +40,16 @@ func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
 		m.log.Info("mount ended while another mount namespace or a working directory still had it", "dir", m.cfg.Dir)
 		return errors.Join(err, flushed)
 	}
-	m.log.Warn("files are still open: they are cut off", "dir", m.cfg.Dir, "files", open)
+	m.log.Warn("open files disconnected", "dir", m.cfg.Dir, "files", open)
 	return errors.Join(err, m.files.flushAll(m.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
-		Err: fmt.Errorf("%d files were still open after %v; what was written before is committed", open, m.cfg.EndPatience)})
+		Err: fmt.Errorf("%d files were still open after %v and are disconnected; what was written before is committed", open, m.cfg.EndPatience)})
 }
 
-// Detach takes a mount out of the tree of directories at once. Whoever has files
-// open there keeps them, as long as the process that serves it lives.
+// Detach removes a mount from the directory tree at once. Open files stay usable as
+// long as the process that serves them lives.
 func Detach(dir string) error { return unmount(dir, unix.MNT_DETACH, "-uz") }
 
-// Unmount unmounts dir; Busy where it is in use.
+// Unmount unmounts dir; Busy if it is in use.
 func Unmount(dir string) error { return unmount(dir, 0, "-u") }
 
 func unmount(dir string, flags int, helperFlag string) error {
@@ -70,7 +68,7 @@ func unmount(dir string, flags int, helperFlag string) error {
 	return &moraine.Error{Op: "unmount", Ref: dir, Kind: moraine.IOError, Err: err}
 }
 
-// helperUnmount unmounts as a user who is not root.
+// helperUnmount unmounts as a user other than root.
 func helperUnmount(dir, flag string) error {
 	out, err := exec.Command("fusermount3", flag, dir).CombinedOutput()
 	if err == nil {
@@ -83,15 +81,15 @@ func helperUnmount(dir, flag string) error {
 	return fmt.Errorf("fusermount3: %w: %s", err, text)
 }
 
-// IsDead reports whether a mount is at dir whose process has ended: every call
-// there answers ENOTCONN until it is detached.
+// IsDead reports whether dir has a mount whose process has ended: every call there
+// returns ENOTCONN until it is detached.
 func IsDead(dir string) bool {
 	var st unix.Stat_t
 	return errors.Is(unix.Stat(dir, &st), unix.ENOTCONN)
 }
 
-// IsMounted reports whether a file system of this kind is mounted at dir, dead
-// or alive.
+// IsMounted reports whether a file system of this kind is mounted at dir, dead or
+// alive.
 func IsMounted(dir string) (bool, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -107,13 +105,13 @@ func IsMounted(dir string) (bool, error) {
 	return false, nil
 }
 
-// unescapeMount undoes what the kernel does to blanks and backslashes.
+// unescapeMount undoes the kernel's escapes of blanks and backslashes.
 func unescapeMount(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// raiseReadahead lets the kernel read ahead of a mapped file in whole requests.
-// It gives a new mount 128 KiB, whatever is negotiated.
+// raiseReadahead lets the kernel read ahead of a mapped file in whole requests. The
+// kernel gives a new mount 128 KiB, whatever is negotiated.
 func raiseReadahead(dir string, log *slog.Logger) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -121,17 +119,17 @@ func raiseReadahead(dir string, log *slog.Logger) {
 	}
 	file := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), "read_ahead_kb")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", maxRequest>>10), 0o644); err != nil {
-		log.Debug("mapped files are read ahead by 128 KiB only", "err", err)
+		log.Debug("read-ahead stays at 128 KiB", "err", err)
 	}
 }
 
-// closeOnExec keeps the FUSE device from the children of this process: the library opens
-// it without O_CLOEXEC. A child that has it keeps the mount from its end when this process
-// is killed, and calls on the mount then wait for ever.
+// closeOnExec keeps the FUSE device from the children of this process: the library
+// opens it without O_CLOEXEC. A child that inherits it keeps the mount alive after
+// this process is killed, and calls on the mount then wait for ever.
 func closeOnExec(log *slog.Logger) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		log.Warn("a child of this process would keep the mount", "err", err)
+		log.Warn("FUSE device stays inheritable", "err", err)
 	}
 	for _, e := range fds {
 		fd, err := strconv.Atoi(e.Name())

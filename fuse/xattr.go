@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused reports whether an attribute has a meaning that is not given to it
-// here: access control lists, and capabilities of programs. It is better not to
-// keep what is not obeyed.
+// refused reports whether an attribute has a meaning that this mount does not
+// implement: access control lists, and capabilities of programs. It is better not
+// to store what is not enforced.
 func refused(name string) bool {
 	return strings.HasPrefix(name, "system.") || name == "security.capability"
 }
@@ -47,7 +47,7 @@ func (m *Mount) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []by
 	return fit(list, dest)
 }
 
-// fit copies a value to where there may be too little room for it.
+// fit copies a value to a buffer that may be too small for it.
 func fit(value, dest []byte) (uint32, gofuse.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), gofuse.ERANGE
