@@ -1,12 +1,12 @@
-// Package sim computes what a cluster of given parts would do, where no such
-// cluster is at hand: how likely it is to lose a stripe in a year, and what
-// bandwidth its parts allow. It is arithmetic and a seeded random source: no
-// clock, no I/O.
+// Package sim computes how a cluster of given parts would behave, where no such
+// cluster is available. It computes how likely the cluster is to lose a stripe in a
+// year, and the bandwidth that its parts allow. It is arithmetic and a seeded
+// random source: no clock, no I/O.
 //
-// A path through it: Durability draws episodes, from the first lost unit to the
-// moment when everything is whole again (episode.go), in which the stripes that
-// miss chunks are counted by which lost units they were on, and rebuilt, those
-// with the least redundancy first.
+// One path through it: Durability draws episodes, from the first lost unit to the
+// moment when everything is whole again (episode.go). In an episode, it counts the
+// stripes that miss chunks by the lost units that held them. It rebuilds those with
+// the least redundancy first.
 package sim
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Year is what rates and probabilities are about.
+// Year is the unit of rates and probabilities.
 const Year = 365.25 * 24 * time.Hour
 
 // Domain is what the chunks of a stripe never share.
@@ -40,23 +40,24 @@ type Fleet struct {
 	Scheme         moraine.Scheme
 	Domain         Domain
 	Hosts, Devices int // devices of each host
-	Racks          int // of as many hosts each; only DomainRack looks at them
-	// DeviceBytes are stored on each device, parity included.
+	Racks          int // of equally many hosts; only DomainRack uses them
+	// DeviceBytes is how many bytes each device stores, parity included.
 	DeviceBytes float64
 	// ChunkBytes is the length of a chunk.
 	ChunkBytes float64
-	// DeviceAFR and HostAFR are how many devices, and hosts with all their devices,
-	// are lost for good in a year, of one.
+	// DeviceAFR and HostAFR are the expected permanent losses per year of one
+	// device, and of one host with all its devices.
 	DeviceAFR, HostAFR float64
-	// RebuildRate is how many bytes of lost chunks each host rebuilds in a second.
+	// RebuildRate is how many bytes of lost chunks each host rebuilds per second.
 	RebuildRate float64
-	// StripesPerSecond bounds the stripes that are given out to be rebuilt, by all hosts
-	// together, as the metadata leader does; 0: nothing does.
+	// StripesPerSecond limits the stripes that the metadata leader gives out for
+	// rebuild, to all hosts together; 0: no limit.
 	StripesPerSecond float64
-	// Detect is how long a loss goes unnoticed. What a host held is given up after Grace
-	// besides, in case it comes back; what a device held at once, as its host says that it
-	// failed. A stripe on several lost units waits for the last of them, where the
-	// cluster puts back what was on the first meanwhile: so it is worse off here.
+	// Detect is how long a loss goes unnoticed. A lost host is declared dead after
+	// Grace in addition, in case it returns. A lost device counts at once, since
+	// its host reports the failure. In the model, a stripe on several lost units
+	// waits for the last of them. A real cluster rebuilds the chunks of the first
+	// meanwhile, so the model is pessimistic here.
 	Detect, Grace time.Duration
 }
 
@@ -66,30 +67,30 @@ func (f *Fleet) validate() error {
 	}
 	switch {
 	case !f.Scheme.Valid() || f.Scheme.M == 0:
-		return bad("scheme %s has no redundancy to compute with", f.Scheme)
+		return bad("scheme %s has no redundancy", f.Scheme)
 	case f.Domain != DomainHost && f.Domain != DomainDevice && f.Domain != DomainRack:
-		return bad("domain %q: device, host or rack", f.Domain)
+		return bad("unknown domain %q: use device, host or rack", f.Domain)
 	case f.Hosts < 1 || f.Devices < 1:
-		return bad("%d hosts of %d devices", f.Hosts, f.Devices)
+		return bad("%d hosts with %d devices: both must be positive", f.Hosts, f.Devices)
 	case f.Domain == DomainRack && (f.Racks < 1 || f.Hosts%f.Racks != 0):
-		return bad("%d racks for %d hosts: as many hosts in each", f.Racks, f.Hosts)
+		return bad("%d racks for %d hosts: each rack needs the same number of hosts", f.Racks, f.Hosts)
 	case f.domains() <= f.Scheme.Chunks():
-		return bad("%s needs more than %d %ss, so that what is lost can be rebuilt on another; there are %d", f.Scheme, f.Scheme.Chunks(), f.Domain, f.domains())
+		return bad("%s needs more than %d %ss, so that lost chunks can be rebuilt on another; the fleet has %d", f.Scheme, f.Scheme.Chunks(), f.Domain, f.domains())
 	case f.DeviceBytes < f.ChunkBytes || f.ChunkBytes <= 0:
-		return bad("%.0f bytes a device in chunks of %.0f", f.DeviceBytes, f.ChunkBytes)
+		return bad("%.0f bytes per device in chunks of %.0f: both must be positive", f.DeviceBytes, f.ChunkBytes)
 	case f.DeviceAFR < 0 || f.HostAFR < 0 || f.DeviceAFR+f.HostAFR <= 0 || f.DeviceAFR > 20 || f.HostAFR > 20:
-		return bad("%g devices and %g hosts lost in a year, of one", f.DeviceAFR, f.HostAFR)
+		return bad("invalid annual failure rates: %g per device, %g per host", f.DeviceAFR, f.HostAFR)
 	case f.StripesPerSecond < 0:
-		return bad("%g stripes given out in a second", f.StripesPerSecond)
+		return bad("invalid limit of %g stripes per second", f.StripesPerSecond)
 	case f.RebuildRate <= 0:
-		return bad("a rebuild rate of %g bytes/s", f.RebuildRate)
+		return bad("invalid rebuild rate of %g bytes/s", f.RebuildRate)
 	case f.Detect < 0 || f.Grace < 0:
-		return bad("durations below 0")
+		return bad("negative duration")
 	}
 	return nil
 }
 
-// domains counts what the chunks of a stripe are spread over.
+// domains counts the units over which the chunks of a stripe are spread.
 func (f *Fleet) domains() int {
 	switch f.Domain {
 	case DomainHost:
@@ -100,17 +101,18 @@ func (f *Fleet) domains() int {
 	return f.Hosts * f.Devices
 }
 
-// apart reports whether chunks of a stripe never share what two hosts are in, be it one host.
+// apart reports whether the chunks of a stripe never share the domain of two hosts,
+// which may be the same host.
 func (f *Fleet) apart(a, b int) bool {
 	return f.Domain == DomainHost && a == b || f.Domain == DomainRack && a%f.Racks == b%f.Racks
 }
 
-// Stripes is how many the fleet holds.
+// Stripes is the number of stripes in the fleet.
 func (f *Fleet) Stripes() float64 {
 	return float64(f.Hosts*f.Devices) * f.DeviceBytes / f.ChunkBytes / float64(f.Scheme.Chunks())
 }
 
-// rates are how many devices and hosts are lost in a second.
+// rates are how many devices and hosts are lost per second.
 func (f *Fleet) rates() (devices, hosts float64) {
 	return float64(f.Hosts*f.Devices) * f.DeviceAFR / Year.Seconds(), float64(f.Hosts) * f.HostAFR / Year.Seconds()
 }
@@ -122,25 +124,24 @@ type Estimate struct {
 	High  float64 `json:"high"`
 }
 
-// Result is what Durability found.
+// Result is the result of Durability.
 type Result struct {
 	// AnyStripe is the probability that the fleet loses one stripe or more in a
 	// year, OneStripe that of a given stripe.
 	AnyStripe Estimate `json:"any_stripe"`
 	OneStripe Estimate `json:"one_stripe"`
-	// Stripes is how many the fleet holds.
+	// Stripes is the number of stripes in the fleet.
 	Stripes float64 `json:"stripes"`
 	// RebuildDevice and RebuildHost are how long the chunks of one lost device, and
-	// of one lost host, take to rebuild. They are in seconds, without the wait
-	// before.
+	// of one lost host, take to rebuild, in seconds, without the wait before.
 	RebuildDevice float64 `json:"rebuild_device_seconds"`
 	RebuildHost   float64 `json:"rebuild_host_seconds"`
-	// Episodes is how many were drawn, Lossy in how many of them stripes were lost.
+	// Episodes is how many were drawn, and Lossy how many of them lost stripes.
 	Episodes int `json:"episodes"`
 	Lossy    int `json:"lossy"`
 }
 
-// errEndless: the rebuild does not keep up with the losses.
+// errEndless: the rebuild is slower than the losses.
 var errEndless = &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument,
 	Err: errors.New("units are lost faster than their chunks are rebuilt: raise the rebuild rate, or lower the loss rates")}
 
@@ -148,17 +149,17 @@ var errEndless = &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument,
 const z95 = 1.96
 
 // Durability draws episodes by Monte Carlo. Losses of stripes are far too rare to
-// be met by chance, so that further failures within an episode are drawn more
-// often than they come, and each episode is weighed by how much more (importance
-// sampling; see Nicola, Shahabuddin, Nakayama, "Techniques for fast simulation of
-// models of highly dependable systems", IEEE Transactions on Reliability 50,
-// 2001). The same seed gives the same result.
+// occur by chance. So further failures within an episode are drawn more often than
+// they occur, and each episode is weighted accordingly (importance sampling; see
+// Nicola, Shahabuddin, Nakayama, "Techniques for fast simulation of models of
+// highly dependable systems", IEEE Transactions on Reliability 50, 2001). The same
+// seed gives the same result.
 func Durability(f Fleet, episodes int, seed uint64) (Result, error) {
 	if err := f.validate(); err != nil {
 		return Result{}, err
 	}
 	if episodes < 100 {
-		return Result{}, &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d episodes tell nothing: 100 at least", episodes)}
+		return Result{}, &moraine.Error{Op: "sim", Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d episodes are too few: use at least 100", episodes)}
 	}
 	rng := rand.New(rand.NewPCG(seed, uint64(f.Scheme.K)<<8|uint64(f.Scheme.M)))
 	res := Result{Stripes: f.Stripes(), Episodes: episodes}

@@ -36,7 +36,7 @@ func TestTwoCopiesByHand(t *testing.T) {
 	r, err := sim.Durability(f, 40_000, 1)
 	require.NoError(t, err)
 	rate := f.DeviceAFR / sim.Year.Seconds()
-	waiting := f.Detect.Seconds() + r.RebuildDevice/2 // a device's host says that it failed
+	waiting := f.Detect.Seconds() + r.RebuildDevice/2 // a device's host reports the failure
 	want := 2 * rate * rate * waiting * sim.Year.Seconds()
 	require.InEpsilon(t, want, r.OneStripe.Value, 0.05)
 	require.Less(t, r.OneStripe.Low, want*1.02)
@@ -56,7 +56,7 @@ func (l layout) domain(device int) int {
 	return device
 }
 
-// place draws devices for chunks that have none (-1), in domains of their own.
+// place draws devices for chunks without one (-1), in domains of their own.
 func (l layout) place(at []int, rng *rand.Rand) {
 	for i, d := range at {
 		for d < 0 {
@@ -75,7 +75,7 @@ func (l layout) fresh(rng *rand.Rand) []int {
 	return at
 }
 
-// loss draws what is lost next: a device, or all of a host (whole).
+// loss draws the next loss: a device, or all devices of a host (whole).
 func (l layout) loss(rng *rand.Rand) (first, n int, whole bool) {
 	devices := float64(l.f.Hosts*l.f.Devices) * l.f.DeviceAFR
 	if rng.Float64() < devices/(devices+float64(l.f.Hosts)*l.f.HostAFR) {
@@ -84,14 +84,15 @@ func (l layout) loss(rng *rand.Rand) (first, n int, whole bool) {
 	return rng.IntN(l.f.Hosts) * l.f.Devices, l.f.Devices, true
 }
 
-// crude is the same model without any cleverness: each stripe has its devices, and
-// years go by loss by loss. It returns which part of the stripes is lost in a year.
+// crude is the same model without any optimisation: each stripe has its devices,
+// and years pass loss by loss. It returns the share of the stripes that are lost in
+// a year.
 func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 	type stripe struct {
 		at      []int
 		missing int
 		givenUp float64 // the last of what it misses
-		down    []int   // hosts that were lost whole, with chunks that are missing
+		down    []int   // hosts that were lost whole, with missing chunks
 	}
 	l := layout{f}
 	stripes := make([]*stripe, int(f.Stripes()))
@@ -125,14 +126,14 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 			queue = slices.Delete(queue, pick, pick+1)
 			continue
 		}
-		if len(queue) == 0 { // the devices are equally full, as the model has it
+		if len(queue) == 0 { // the devices are equally full, as in the model
 			for _, s := range stripes {
 				s.at = l.fresh(rng)
 			}
 		}
 		now = next
 		next = now + rng.ExpFloat64()/lossRate
-		first, n, whole := l.loss(rng) // and new, empty ones take their place
+		first, n, whole := l.loss(rng) // and new, empty ones replace them
 		givenUp := now + f.Detect.Seconds()
 		if whole {
 			givenUp += f.Grace.Seconds()
@@ -162,10 +163,10 @@ func crude(f sim.Fleet, years float64, rng *rand.Rand) float64 {
 	return float64(lost) / float64(len(stripes)) / years
 }
 
-// Where losses are frequent enough to be met by chance, the weighted episodes give
-// what chance gives: of devices alone, and of devices and hosts in each domain.
+// If losses are frequent enough to occur by chance, the weighted episodes agree
+// with chance: for devices alone, and for devices and hosts in each domain.
 func TestAgreesWithChance(t *testing.T) {
-	runs := testseed.Sample(t, 7) // by chance is the long way: one row, drawn anew
+	runs := testseed.Sample(t, 7) // chance takes long: the short form runs one row, newly drawn
 	for name, change := range map[string]func(*sim.Fleet){
 		"x2":                              func(f *sim.Fleet) {},
 		"2+1":                             func(f *sim.Fleet) {},
@@ -210,8 +211,8 @@ func TestSeedsAgree(t *testing.T) {
 	}
 }
 
-// More redundancy, faster rebuilds and fewer losses each make a loss less likely,
-// and the same seed gives the same figures.
+// More redundancy, faster rebuilds and fewer losses each make a loss less likely.
+// The same seed gives the same figures.
 func TestDurabilityIsOrdered(t *testing.T) {
 	of := func(f sim.Fleet) float64 {
 		r, err := sim.Durability(f, 8_000, 3)
@@ -233,7 +234,7 @@ func TestDurabilityIsOrdered(t *testing.T) {
 	require.Greater(t, of(frail), base)
 }
 
-// What the leader gives out bounds what many hosts could rebuild.
+// The leader's rate limits what many hosts could rebuild.
 func TestARebuildIsBoundedByWhatIsGivenOut(t *testing.T) {
 	free, bound := fleet(t, "4+2"), fleet(t, "4+2")
 	bound.StripesPerSecond = 256

@@ -6,36 +6,37 @@ import (
 	"math/rand/v2"
 )
 
-// maxUnits bounds the lost units that still matter at one time: they are bits.
+// maxUnits limits the lost units that matter at one time: they are bits.
 const maxUnits = 30
 
-// maxFailures bounds the losses of one episode.
+// maxFailures limits the losses of one episode.
 const maxFailures = 10_000
 
-// unit is a lost device, or a lost host. An empty one takes its place once
-// nothing misses what was on it.
+// unit is a lost device, or a lost host. An empty one replaces it once no stripe
+// misses a chunk that was on it.
 type unit struct {
 	host    int
 	whole   bool    // all devices of the host
-	weight  float64 // devices; 0 where the place is free
-	givenUp float64 // when what it held begins to be rebuilt
+	weight  float64 // devices; 0 if the slot is free
+	givenUp float64 // when the rebuild of its chunks begins
 }
 
-// episode goes from the first loss until every stripe is whole again. Stripes are
-// counted, not drawn: groups has how many miss chunks on just these lost units.
+// episode runs from the first loss until every stripe is whole again. It counts
+// stripes instead of drawing them: groups has how many miss chunks on exactly these
+// lost units.
 type episode struct {
 	f   *Fleet
 	rng *rand.Rand
 
 	now       float64 // seconds since the first loss
-	logWeight float64 // of this course of events against how it was drawn
+	logWeight float64 // probability of these events relative to how they were drawn
 	lost      float64 // stripes
 
 	units    []unit // by bit
 	groups   map[uint32]float64
 	goneHost map[int]bool // hosts lost as a whole
 	gone     map[int]int  // devices lost by themselves, by host
-	devices  int          // that are left
+	devices  int          // remaining devices
 	hosts    int
 	failures int
 }
@@ -53,8 +54,9 @@ func (e *episode) run() error {
 		rate := e.rate()
 		window, drawn := e.untilWhole(), rate
 		if e.lost == 0 && e.hosts > 1 {
-			// While stripes miss that many chunks a further loss is drawn about as often
-			// as not: otherwise the few seconds that matter most are hardly ever met.
+			// While stripes miss that many chunks, a further loss is drawn about
+			// half of the time. Otherwise the few seconds that matter most would
+			// hardly ever have one.
 			window = e.untilBetter()
 			drawn = max(rate, 1/window)
 		}
@@ -71,7 +73,7 @@ func (e *episode) run() error {
 	return nil
 }
 
-// rate is how many units are lost in a second, of those that are left.
+// rate is how many of the remaining units are lost per second.
 func (e *episode) rate() float64 { return e.yearly() / Year.Seconds() }
 
 func (e *episode) yearly() float64 {
@@ -99,9 +101,9 @@ func (e *episode) fail() {
 	e.hit(u)
 }
 
-// wholeHost draws whether a host is lost, or a device. Both come as often as not
-// while nothing is lost yet: the rarer one, a host as a rule, costs the more
-// stripes, and an estimate that hardly meets it is wrong without showing it.
+// wholeHost draws whether a host or a device is lost. While nothing is lost yet,
+// both are equally likely. The rarer one, usually a host, loses more stripes, and
+// an estimate that hardly draws it is wrong without showing it.
 func (e *episode) wholeHost() bool {
 	p := float64(e.hosts) * e.f.HostAFR / e.yearly()
 	q := p
@@ -117,7 +119,7 @@ func (e *episode) wholeHost() bool {
 	return host
 }
 
-// left is how many devices of a host are there.
+// left is how many devices of a host remain.
 func (e *episode) left(host int) int {
 	if e.goneHost[host] {
 		return 0
@@ -125,7 +127,7 @@ func (e *episode) left(host int) int {
 	return e.f.Devices - e.gone[host]
 }
 
-// change loses or replaces something of a host.
+// change loses or replaces a part of a host.
 func (e *episode) change(host int, do func()) {
 	before := e.left(host)
 	do()
@@ -134,7 +136,7 @@ func (e *episode) change(host int, do func()) {
 	e.hosts += min(after, 1) - min(before, 1)
 }
 
-// replace puts empty units where lost ones are missed no more.
+// replace puts empty units in place of lost ones that no stripe misses.
 func (e *episode) replace() {
 	used := uint32(0)
 	for set := range e.groups {
@@ -156,7 +158,7 @@ func (e *episode) replace() {
 	}
 }
 
-// someHost draws a host that is left.
+// someHost draws a remaining host.
 func (e *episode) someHost() int {
 	for {
 		if h := e.rng.IntN(e.f.Hosts); e.left(h) > 0 {
@@ -165,7 +167,7 @@ func (e *episode) someHost() int {
 	}
 }
 
-// hostOfDevice draws a device that is left, and returns its host.
+// hostOfDevice draws a remaining device, and returns its host.
 func (e *episode) hostOfDevice() int {
 	for {
 		if h := e.rng.IntN(e.f.Hosts); e.rng.IntN(e.f.Devices) < e.left(h) {
@@ -174,7 +176,7 @@ func (e *episode) hostOfDevice() int {
 	}
 }
 
-// hit moves the stripes that had a chunk on a unit to groups that miss it.
+// hit moves the stripes with a chunk on a unit to groups that miss it.
 func (e *episode) hit(u unit) {
 	bit := e.enter(u)
 	order := order(e.groups)
@@ -201,9 +203,9 @@ func (e *episode) hit(u unit) {
 	}
 }
 
-// share is how many of the stripes that miss the chunks of set have one on u.
-// Their other chunks are anywhere but in the domains of set and on the units that
-// were lost without hitting them.
+// share is the fraction of the stripes that miss the chunks of set and have one on
+// u. Their other chunks are anywhere except in the domains of set and on the units
+// that were lost without hitting them.
 func (e *episode) share(set uint32, u unit, bit int) float64 {
 	left := float64(e.f.Hosts * e.f.Devices)
 	domain := left / float64(e.f.domains())
@@ -237,7 +239,7 @@ func (e *episode) domainIn(set uint32, host int) bool {
 	return false
 }
 
-// enter gives a unit a bit.
+// enter assigns a bit to a unit.
 func (e *episode) enter(u unit) int {
 	for b := range e.units {
 		if e.units[b].weight == 0 {
@@ -246,7 +248,7 @@ func (e *episode) enter(u unit) int {
 		}
 	}
 	if len(e.units) == maxUnits {
-		e.failures = maxFailures // the rebuild does not keep up: run says so
+		e.failures = maxFailures // the rebuild is too slow: run reports it
 		e.units[0] = u
 		return 0
 	}

@@ -7,11 +7,11 @@ import (
 	"slices"
 )
 
-// soon is as good as now, in seconds.
+// soon counts as now, in seconds.
 const soon = 1e-9
 
-// speed is how many chunks of stripes that miss so many all hosts that are left rebuild in a
-// second.
+// speed is how many chunks per second the remaining hosts rebuild of stripes that
+// miss so many.
 func (e *episode) speed(missing int) float64 {
 	chunks := e.f.RebuildRate * float64(max(e.hosts, 1)) / e.f.ChunkBytes
 	if e.f.StripesPerSecond > 0 {
@@ -46,10 +46,11 @@ func order(groups map[uint32]float64) []uint32 {
 	return sets
 }
 
-// untilWhole is how long the rebuild of everything takes if nothing more is lost.
+// untilWhole is how long the rebuild of everything takes without further losses.
 func (e *episode) untilWhole() float64 { return e.rebuild(maps.Clone(e.groups), math.Inf(1)) }
 
-// untilBetter is how long the rebuild of those takes that miss the most chunks.
+// untilBetter is how long the rebuild takes of the stripes that miss the most
+// chunks.
 func (e *episode) untilBetter() float64 {
 	worst := map[uint32]float64{}
 	most := 0
@@ -67,8 +68,8 @@ func (e *episode) advance(d float64) {
 	e.now += d
 }
 
-// rebuild works on groups for d seconds at the most, and returns after how many
-// everything was whole. All chunks that a stripe misses are rebuilt at once.
+// rebuild rebuilds groups for at most d seconds, and returns after how many
+// everything was whole. All chunks that a stripe misses are rebuilt together.
 func (e *episode) rebuild(groups map[uint32]float64, d float64) (took float64) {
 	order := order(groups)
 	for took < d && len(groups) > 0 {

@@ -15,13 +15,13 @@ func parts(t *testing.T) sim.Parts {
 		Creates: 10_000, Stats: 50_000, WriteCommands: 5}
 }
 
-// Each part binds where it is the scarce one, at the value that can be computed by
-// hand.
+// Each part is the limit where it is the scarce one, at the value that can be
+// computed by hand.
 func TestEachPartBinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		change      func(*sim.Parts)
 		part        string
-		write, read float64 // 0: bound by something else
+		write, read float64 // 0: limited by another part
 	}{
 		"devices":        {func(p *sim.Parts) { p.DeviceWrite, p.DeviceRead = 1e9, 1e9 }, "the hosts' devices", 40e9 * 4 / 6, 40e9},
 		"network":        {func(p *sim.Parts) { p.NIC = 1e9 }, "the hosts' network", 10e9 * 4 / 6, 10e9},
