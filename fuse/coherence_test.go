@@ -15,11 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-
-	"github.com/morainefs/moraine/integration/incluster"
 )
 
 // After one mount has closed a file, another mount that opens it reads the change:
@@ -136,9 +135,9 @@ func TestAppendsOfTwoMounts(t *testing.T) {
 	require.Equal(t, [2]int{lines, lines}, next)
 }
 
-// A file that loses its last name while it is open, by an unlink or by a rename
-// onto it, stays whole for its users, to read and to write. It is removed when they
-// have closed it.
+// An open file may lose its last name, by an unlink or by a rename onto it. It
+// stays whole for its users, to read and to write. It is removed when they have
+// closed it.
 func TestUnlinkWhileOpen(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1")

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/transport/wire"
@@ -52,8 +51,8 @@ func (d *dir) start(offset uint64) (after string, skip uint64) {
 	return d.marks[i-1].name, offset - d.marks[i-1].offset
 }
 
-// told records the names in the answer to offset, all after a name.
-func (d *dir) told(offset uint64, after string, names []string) {
+// answered records the names in the answer to offset, all after a name.
+func (d *dir) answered(offset uint64, after string, names []string) {
 	d.first, d.last = offset, names
 	if n := len(d.marks); n == 0 || d.marks[n-1].offset < offset {
 		d.marks = append(d.marks, mark{offset: offset, name: after})
@@ -178,8 +177,8 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 
 // entryNumber is the inode number of an entry in a listing. For a checkpoint's
 // index it is the smallest possible number, and not its own. rm and find remove the
-// files of a directory with more than 10,000 of them in the order of these numbers,
-// and the index must go first.
+// files of a directory with more than 10,000 of them in the order of these numbers.
+// The index must go first.
 func entryNumber(name string, a *wire.Attr) uint64 {
 	if a.GetSealed() && name == ckpt.IndexName && a.GetType() == wire.FileType_FILE_TYPE_REGULAR {
 		return 1

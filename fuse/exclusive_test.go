@@ -33,8 +33,8 @@ func holding(t *testing.T, m *mounted, dir string) {
 	t.Fatal("the mount gets no exclusive lease")
 }
 
-// A tree that is written through a mount with exclusive leases looks the same
-// through every mount as soon as it is closed, with the same inode numbers.
+// A tree is written through a mount with exclusive leases. As soon as it is closed,
+// it looks the same through every mount, with the same inode numbers.
 func TestATreeMadeUnderExclusiveLeases(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	one, other := mount(t, c, "c1", alone), mount(t, c, "c2", alone)
@@ -89,7 +89,7 @@ func TestATreeMadeUnderExclusiveLeases(t *testing.T) {
 
 // For processes of the same machine, a file that the metadata service does not know
 // yet behaves like any other.
-func TestAFileThatTheServiceHasNotHeardOf(t *testing.T) {
+func TestAFileThatTheServiceDoesNotKnowYet(t *testing.T) {
 	c := startCluster(t, incluster.Options{Seed: 1})
 	m := mount(t, c, "c1", alone)
 	require.NoError(t, os.Mkdir(m.at("d"), 0o755))

@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/stretchr/testify/require"
 )
 
 // Bytes that cannot be written are an error of fsync, and of close if fsync was not
@@ -126,8 +125,9 @@ func TestEndCommitsWhatWasWritten(t *testing.T) {
 	require.ErrorIs(t, f.Close(), syscall.ENOTCONN)
 }
 
-// A mount whose files are all closed ends without an error, even if a process keeps
-// a copy of the mount in its own mount namespace, as a container does.
+// A mount whose files are all closed ends without an error. It does so even if a
+// process keeps a copy of the mount in its own mount namespace, as a container
+// does.
 func TestEndWithCopyInOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a mount namespace of its own needs root")

@@ -28,7 +28,7 @@ type latestWorld struct {
 }
 
 // newest returns the path of the newest good checkpoint in the run's list, "" for
-// none, and the whole list, which also shows steps that came and went.
+// none. It also returns the whole list, which shows steps that came and went.
 func (w *latestWorld) newest(ctx context.Context) (newest, list string, err error) {
 	steps, err := ckpt.ListSteps(ctx, w.cl.Client, w.root, true)
 	for _, s := range steps {

@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/integration/incluster"
+	"github.com/stretchr/testify/require"
 )
 
 // Writes that wait for servers fill the memory of requests, so that the mount reads
@@ -110,9 +109,9 @@ func waitUntilNothingIsRead(t *testing.T, m *mounted) {
 	t.Log("the mount answered all the time")
 }
 
-// A thread has given up when it has a signal that it does not block, or ends by
+// gaveUp finds a thread that has a signal which it does not block, or that ends by
 // one.
-func TestThreadsThatGaveUp(t *testing.T) {
+func TestThreadsWithASignalAreFound(t *testing.T) {
 	const status = "Name:\tdd\nSigQ:\t0/1\nSigPnd:\t%016x\nShdPnd:\t%016x\nSigBlk:\t%016x\nSigIgn:\t0000000000000000\n"
 	for _, row := range []struct {
 		own, shared, blocked uint64

@@ -52,9 +52,9 @@ func (o *object) inode() moraine.InodeID { return moraine.InodeID(o.attr.Inode) 
 // isDir reports whether the object is a directory.
 func (o *object) isDir() bool { return o.attr.Type == wire.FileType_FILE_TYPE_DIRECTORY }
 
-// find returns the object at a key. It returns NotFound if nothing has the path, if
-// a key that ends in a slash names a file or another key a directory, and for a
-// directory that was not put as an object.
+// find returns the object at a key. It returns NotFound if nothing has the path, or
+// for a directory that was not put as an object. It also does so if a key that ends
+// in a slash names a file, or another key a directory.
 func (b *backend) find(ctx context.Context, k objectKey) (*object, error) {
 	attr, err := b.cl.Stat(ctx, b.path(k))
 	if err != nil {

@@ -38,8 +38,8 @@ func (b *backend) levelOf(rc context.Context) (moraine.Level, error) {
 
 // protected returns when the bytes of a commit are protected from the loss of at
 // least one host, or on their devices. A commit at level memory may report that it
-// protects from no failure, as when only one host is left and the client does not
-// know that yet.
+// protects from no failure. That happens when only one host is left and the client
+// does not know it yet.
 func (b *backend) protected(ctx context.Context, done client.CommitResult) error {
 	if done.Protects > 0 {
 		return nil

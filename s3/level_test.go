@@ -43,8 +43,8 @@ func levelOf(t *testing.T, bucket, key string) moraine.Level {
 }
 
 // TestLevelOfAPut: an endpoint answers a PUT, a copy and the completion of an
-// upload when the bytes are on their devices, also if they were put at memory
-// before. A request for memory is answered while no device has a byte.
+// upload when the bytes are on their devices. This holds also if they were put at
+// memory before. A request for memory is answered while no device has a byte.
 func TestLevelOfAPut(t *testing.T) {
 	hold := &shared.devices
 	require.NoError(t, hold.Know(t.Context(), 3))

@@ -43,7 +43,7 @@ func send(t *testing.T, method, target string, header http.Header, body string) 
 }
 
 // A request for an unsupported feature is refused, and changes nothing.
-func TestWhatIsNotKeptIsRefused(t *testing.T) {
+func TestUnsupportedRequestsAreRefused(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "refused")
 	data := []byte("bytes that stay")

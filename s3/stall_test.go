@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that sends half of a body and then nothing, and one that never reads its
-// answer, are disconnected, and what they held is released.
-func TestClientsThatStandStillAreEnded(t *testing.T) {
+// The endpoint disconnects a client that sends half of a body and then nothing, and
+// one that never reads its answer. It releases what they held.
+func TestStalledClientsAreDisconnected(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "stalls")
 	data := bytesOf(seed(t), leakBody)

@@ -106,9 +106,9 @@ var trailerAlterations = map[string]func(req *http.Request, b []byte) []byte{
 	},
 }
 
-// TestIntruderInAStream: of an upload in chunks nothing is stored if a chunk, its
-// signature, their order, the end or the checksum after them was altered in
-// transit, or if the key is wrong. An earlier object of that name stays unchanged.
+// TestIntruderInAStream: an upload in chunks was altered in transit: a chunk, its
+// signature, their order, the end or the checksum after them; or the key is wrong.
+// Nothing of it is stored. An earlier object of that name stays unchanged.
 func TestIntruderInAStream(t *testing.T) {
 	c := dial(t, accessKey, secretKey)
 	b := bucket(t, c, "streams")

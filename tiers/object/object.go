@@ -79,7 +79,7 @@ func (b *Bucket) explain(ctx context.Context, r Ref, err error) error {
 	}
 	body, _, _, why := b.core.GetObject(ctx, b.cfg.Bucket, r.Key, opts)
 	if why == nil {
-		_ = body.Close() // of an object that is there: the HEAD said what it said
+		_ = body.Close() // the object exists: the HEAD has described it
 		return err
 	}
 	return why

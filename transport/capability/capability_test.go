@@ -339,7 +339,8 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzParse reads claims whose signature nobody checks: what it accepts has one encoding.
+// FuzzParse parses claims without a check of the signature: accepted claims have
+// one encoding.
 func FuzzParse(f *testing.F) {
 	for _, c := range everyRight() {
 		b, err := capability.Sign(signer, c)

@@ -63,8 +63,8 @@ func TestRenew(t *testing.T) {
 	require.ErrorIs(t, err, moraine.WrongCluster)
 }
 
-// Whoever makes an authority of his own with the cluster's id can write any role into a
-// certificate. It is not renewed, whatever ca.crt lies beside it.
+// A forger can make an authority with the cluster's id and write any role into a
+// certificate. Such a certificate is not renewed, whatever ca.crt is beside it.
 func TestAForgedCertificateIsNotRenewed(t *testing.T) {
 	ca, forger, dir := newCA(t), newCA(t), t.TempDir()
 	require.Equal(t, ca.Cluster(), forger.Cluster())

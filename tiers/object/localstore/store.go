@@ -257,9 +257,10 @@ func (s *Store) publish(f *written, cond Condition) error {
 	return s.failed("put", key, s.syncChange(syncName, key))
 }
 
-// moveAside gives the file of a key a name below damaged, where its record is damaged: its bytes
-// may be whole, and a person may want them. The caller holds changes, and has the key marked
-// as changing. If we stop after it, the key is free, as it was for all who read it.
+// moveAside moves the file of a key whose record is damaged to a name below
+// `damaged`: its bytes may be intact, and a person may want them. The caller holds
+// changes, and has marked the key as changing. If we stop after it, the key is
+// free, as readers already saw it.
 func (s *Store) moveAside(key string) error {
 	file := s.objectFile(key)
 	s.mu.Lock()
