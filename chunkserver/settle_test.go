@@ -203,7 +203,7 @@ func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	release()
 }
 
-// Chunks that are dirty when the server is told to stop are on the device when it
+// Chunks that are dirty when the server is stopped are on the device when it
 // has stopped.
 func TestTheEndWritesWhatIsDirty(t *testing.T) {
 	fs, g, meta := vfs.NewMem(1), newGate(), newFakeMeta()

@@ -37,7 +37,7 @@ func TestMemoryLevelOverProcesses(t *testing.T) {
 		require.Contains(t, []any{"memory", "nvme"}, done["level"])
 		time.Sleep(time.Duration(rng.Int64N(int64(30 * time.Millisecond))))
 		nodes := c.Nodes(devcluster.Chunkserver)
-		how := []string{"m killed", "all killed", "all told to end"}[round%3]
+		how := []string{"m killed", "all killed", "all terminated"}[round%3]
 		if how == "m killed" {
 			nodes = nodes[:2]
 		}

@@ -61,7 +61,7 @@ back = source + ".back"
 s3.download_file(bucket, "parts", back, Config=config)
 equal(hashlib.sha256(pathlib.Path(back).read_bytes()).hexdigest(), digest, "digest of the download")
 
-# An upload that is given up leaves nothing.
+# An aborted upload leaves nothing.
 upload = s3.create_multipart_upload(Bucket=bucket, Key="given-up")["UploadId"]
 s3.upload_part(Bucket=bucket, Key="given-up", UploadId=upload, PartNumber=1, Body=data[: 5 << 20])
 equal([u["Key"] for u in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]], ["given-up"], "uploads")
