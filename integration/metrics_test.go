@@ -10,23 +10,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+
 	"github.com/morainefs/moraine/chunkserver"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/fuse"
 	"github.com/morainefs/moraine/internal/devcluster"
-	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/mover"
 	"github.com/morainefs/moraine/s3"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-	"github.com/stretchr/testify/require"
 )
 
 // described is what docs/METRICS.md and the code must agree on.
@@ -39,7 +40,7 @@ type described struct {
 // parts are all components that have metrics; the name is the word after moraine_
 // in theirs.
 var parts = map[string]func(prometheus.Registerer){
-	"metadata":    func(r prometheus.Registerer) { metadata.NewMetrics(r) },
+	"metadata":    func(r prometheus.Registerer) { lead.NewMetrics(r) },
 	"raft":        func(r prometheus.Registerer) { raftstore.NewMetrics(r) },
 	"chunkserver": func(r prometheus.Registerer) { chunkserver.NewMetrics(r) },
 	"disk":        func(r prometheus.Registerer) { disk.NewMetrics(r) },

@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -37,7 +38,7 @@ func newAbsences() absences {
 	return absences{turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
 }
 
-// wait waits for the turn to judge, which whoever has it gives back.
+// Wait waits for the turn to judge, which whoever has it gives back.
 func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) error {
 	select {
 	case k.turn <- struct{}{}:
@@ -50,7 +51,7 @@ func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) err
 	case <-c.After(until.Sub(c.Now())):
 		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("another announcement is being judged: try again in a moment; --force goes ahead")}
 	case <-ctx.Done():
-		return contextError("metadata.maintenance", ctx)
+		return lead.ContextError("metadata.maintenance", ctx)
 	}
 }
 
@@ -103,8 +104,8 @@ func (a *absence) stale(now time.Time) bool {
 // left without host and those that are away already, and Unavailable where this leader
 // does not know yet whether the other hosts are there, or has not come to the end.
 func (l *leader) mayBeAway(ctx context.Context, host string, others []string) error {
-	until := l.waitUntil(ctx, uint64(maxWait.Milliseconds()))
-	if err := l.absences.wait(ctx, l.deps.Clock, until); err != nil {
+	until := l.WaitUntil(ctx, uint64(lead.MaxWait.Milliseconds()))
+	if err := l.absences.wait(ctx, l.Clock, until); err != nil {
 		return err
 	}
 	defer func() { <-l.absences.turn }()
@@ -113,12 +114,12 @@ func (l *leader) mayBeAway(ctx context.Context, host string, others []string) er
 		if err != nil {
 			return err
 		}
-		a := l.absences.take(host, others, works, l.deps.Clock.Now())
+		a := l.absences.take(host, others, works, l.Clock.Now())
 		if err := l.judgeAbsence(ctx, a, until); err != nil {
 			return err
 		}
 		// Hosts may have fallen silent meanwhile.
-		if now, _ := l.topology.working(l.deps.Clock.Now()); maps.Equal(now, works) {
+		if now, _ := l.topology.working(l.Clock.Now()); maps.Equal(now, works) {
 			return a.verdict(l.topology.view())
 		}
 	}
@@ -129,7 +130,7 @@ func (l *leader) othersWorking(host string, others []string) (map[uint32]bool, e
 	if l.topology.view().hosts[host] == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
 	}
-	works, unheard := l.topology.working(l.deps.Clock.Now())
+	works, unheard := l.topology.working(l.Clock.Now())
 	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
 	if len(unheard) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
@@ -141,17 +142,17 @@ func (l *leader) othersWorking(host string, others []string) (map[uint32]bool, e
 // judgeAbsence brings a judgement to its end, or keeps it for the next attempt.
 func (l *leader) judgeAbsence(ctx context.Context, a *absence, until time.Time) error {
 	for !a.ended && a.bare < maxBare {
-		now := l.deps.Clock.Now()
+		now := l.Clock.Now()
 		if ctx.Err() != nil {
 			l.absences.keep(a, now)
-			return contextError("metadata.maintenance", ctx)
+			return lead.ContextError("metadata.maintenance", ctx)
 		}
 		if !now.Before(until) {
 			l.absences.keep(a, now)
 			return &moraine.Error{Ref: a.host, Kind: moraine.Unavailable,
 				Err: fmt.Errorf("%s that it has chunks of are judged, and there are more: asked again within a minute, it goes on from there; --force goes ahead", stripes(a.seen))}
 		}
-		if err := l.store.View(func(r state.Reader, _ uint64) error { return a.page(l.machine, r) }); err != nil {
+		if err := l.Store.View(func(r state.Reader, _ uint64) error { return a.page(l.Machine, r) }); err != nil {
 			return err
 		}
 	}

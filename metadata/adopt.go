@@ -84,7 +84,7 @@ func (s *strays) all() []*statepb.AdoptedChunk {
 func (l *leader) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	adopted := uint64(0)
 	for some := range slices.Chunk(chunks, state.MaxAdopted) {
-		resp, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
+		resp, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
 			AdoptChunks: &statepb.AdoptChunks{Chunks: some, GraceMillis: uint64(l.cfg.Grace.Milliseconds())}}})
 		if err != nil {
 			return err
@@ -92,8 +92,8 @@ func (l *leader) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) erro
 		adopted += resp.GetAdopt().GetAdopted()
 	}
 	if adopted > 0 {
-		l.deps.Metrics.AdoptedChunks.Add(float64(adopted))
-		l.deps.Log.Info("chunks adopted", "chunks", adopted)
+		l.Metrics.AdoptedChunks.Add(float64(adopted))
+		l.Log.Info("chunks adopted", "chunks", adopted)
 	}
 	return nil
 }
@@ -101,11 +101,11 @@ func (l *leader) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) erro
 // adoptStrays judges the chunks that wait for the report of another device, again and
 // again, until ctx ends.
 func (l *leader) adoptStrays(ctx context.Context) {
-	for l.pause(ctx, nil, strayEvery) {
+	for l.Pause(ctx, nil, strayEvery) {
 		for some := range slices.Chunk(l.strays.all(), strayLook) {
 			if err := l.decideStrays(ctx, some); err != nil {
 				if ctx.Err() == nil {
-					l.deps.Log.Warn("chunks could not be adopted", "err", err)
+					l.Log.Warn("chunks could not be adopted", "err", err)
 				}
 				break
 			}
@@ -117,13 +117,13 @@ func (l *leader) adoptStrays(ctx context.Context) {
 // wanted.
 func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	var decided, wanted []*statepb.AdoptedChunk
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		now, err := l.machine.ClusterTime(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		now, err := l.Machine.ClusterTime(r)
 		if err != nil {
 			return err
 		}
 		for _, c := range chunks {
-			v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(l.cfg.Grace.Milliseconds())))
+			v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(l.cfg.Grace.Milliseconds())))
 			if err != nil {
 				return err
 			}
@@ -150,13 +150,13 @@ func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChun
 // reportsAwaited reports whether it is not known yet what some device holds, since the
 // metadata was restored: nothing is deleted until it is.
 func (l *leader) reportsAwaited(r state.Reader) (bool, error) {
-	if l.cluster.incarnation <= 1 || l.reported.Load() {
+	if l.Cluster.Incarnation <= 1 || l.reported.Load() {
 		return false, nil
 	}
-	if l.deps.Clock.Since(l.began) < lateHosts {
+	if l.Clock.Since(l.Began) < lateHosts {
 		return true, nil
 	}
-	n, err := l.machine.Unreported(r)
+	n, err := l.Machine.Unreported(r)
 	if err == nil && n == 0 {
 		l.reported.Store(true) // devices that register later are not waited for
 	}
@@ -166,7 +166,7 @@ func (l *leader) reportsAwaited(r state.Reader) (bool, error) {
 // repairsWait reports whether repairs wait for reports: most of what a restored state
 // misses is on other devices. They wait for as long as a silent host is waited for, at most.
 func (l *leader) repairsWait(r state.Reader) (bool, error) {
-	if l.deps.Clock.Since(l.began) > l.cfg.RepairGrace {
+	if l.Clock.Since(l.Began) > l.cfg.RepairGrace {
 		return false, nil
 	}
 	return l.reportsAwaited(r)

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -14,7 +15,7 @@ import (
 // meanwhile, so that the longest is what all others may have to wait for. Used
 // by the one goroutine that applies entries.
 type applyTimes struct {
-	metrics *Metrics
+	metrics *lead.Metrics
 	by      map[protoreflect.FieldDescriptor]*applyTime
 }
 
@@ -24,7 +25,7 @@ type applyTime struct {
 	longest time.Duration
 }
 
-func newApplyTimes(m *Metrics) *applyTimes {
+func newApplyTimes(m *lead.Metrics) *applyTimes {
 	return &applyTimes{metrics: m, by: map[protoreflect.FieldDescriptor]*applyTime{}}
 }
 

@@ -12,19 +12,19 @@ const overdueAfter = 2 * time.Minute
 
 // keepBackups takes backups by itself while this server leads, until ctx ends.
 func (l *leader) keepBackups(ctx context.Context) {
-	if src, ok := l.store.(snapshotter); ok {
-		l.server.kept.Run(ctx, src, l.cluster.incarnation)
+	if src, ok := l.Store.(snapshotter); ok {
+		l.server.kept.Run(ctx, src, l.Cluster.Incarnation)
 	}
 }
 
 // keptBackups says how that goes; nil where none are taken.
 func (l *leader) keptBackups() *wire.KeptBackups {
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	st, on := l.server.kept.Status()
 	if !on {
 		return nil
 	}
-	w := &wire.KeptBackups{Node: l.cfg.Node, Dir: st.Dir, IntervalMillis: uint64(st.Every.Milliseconds()), Bytes: uint64(st.Bytes), Kept: uint32(st.Kept)}
+	w := &wire.KeptBackups{Node: l.Node, Dir: st.Dir, IntervalMillis: uint64(st.Every.Milliseconds()), Bytes: uint64(st.Bytes), Kept: uint32(st.Kept)}
 	if !st.Taken.IsZero() {
 		w.AgeMillis = max(now.Sub(st.Taken).Milliseconds(), 1)
 	}
@@ -32,7 +32,7 @@ func (l *leader) keptBackups() *wire.KeptBackups {
 		w.Error = wire.Text(st.Err.Error(), wire.MaxText)
 	}
 	// A leader that has just begun takes one at once where none is fresh.
-	w.Overdue = st.Overdue(now) && now.Sub(l.began) > overdueAfter
+	w.Overdue = st.Overdue(now) && now.Sub(l.Began) > overdueAfter
 	return w
 }
 
@@ -42,11 +42,11 @@ func (l *leader) measureBackups() {
 	if w == nil {
 		return
 	}
-	l.deps.Metrics.BackupAge.Set(float64(w.AgeMillis) / 1000)
-	l.deps.Metrics.BackupBytes.Set(float64(w.Bytes))
+	l.Metrics.BackupAge.Set(float64(w.AgeMillis) / 1000)
+	l.Metrics.BackupBytes.Set(float64(w.Bytes))
 	failed := 0.0
 	if w.Error != "" {
 		failed = 1
 	}
-	l.deps.Metrics.BackupFailed.Set(failed)
+	l.Metrics.BackupFailed.Set(failed)
 }

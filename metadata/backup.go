@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -48,8 +49,8 @@ type backup struct {
 
 // readBackup answers with the next piece of a backup, the first of a new one
 // where none is named.
-func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := c.req.GetReadBackup()
+func (l *leader) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := c.Req.GetReadBackup()
 	if asked.End {
 		return l.endBackup(asked.Backup)
 	}
@@ -59,7 +60,7 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used = l.deps.Clock.Now()
+	b.used = l.Clock.Now()
 	switch next := b.offset + uint64(len(b.piece)); asked.Offset {
 	case b.offset: // again, or the first
 	case next:
@@ -71,8 +72,8 @@ func (l *leader) readBackup(ctx context.Context, c *call) (*wire.MetaResponse, e
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("offset %d of a backup that is read at %d", asked.Offset, next)}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{
-		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.cluster.incarnation),
-		Cluster: l.cluster.uuid[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
+		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.Cluster.Incarnation),
+		Cluster: l.Cluster.UUID[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
 }
 
 // endBackup gives up a backup that its reader wants no more of; one that is gone has ended.
@@ -133,14 +134,14 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 	if id != 0 {
 		return 0, nil, errBackupEnded
 	}
-	store, ok := l.store.(snapshotter)
+	store, ok := l.Store.(snapshotter)
 	if !ok {
 		return 0, nil, &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("this store has no snapshots")}
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return 0, nil, err
 	}
-	if err := set.makeRoom(l.deps.Clock.Now()); err != nil {
+	if err := set.makeRoom(l.Clock.Now()); err != nil {
 		return 0, nil, err
 	}
 	b, err := l.beginBackup(ctx, store)
@@ -151,13 +152,13 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 		return 0, nil, err
 	}
 	if l.server.leader.Load() != l { // nobody sweeps it any more
-		return 0, nil, errors.Join(errStopped, b.stream.Close())
+		return 0, nil, errors.Join(lead.ErrStopped, b.stream.Close())
 	}
 	if set.open == nil {
 		set.open = make(map[uint64]*backup)
 	}
 	set.last++
-	id = l.store.Term()<<20 | set.last&(1<<20-1) // so that no other leader gives it
+	id = l.Store.Term()<<20 | set.last&(1<<20-1) // so that no other leader gives it
 	set.open[id] = b
 	return id, b, nil
 }
@@ -172,7 +173,7 @@ func (l *leader) beginBackup(ctx context.Context, store snapshotter) (*backup, e
 	if _, err := io.ReadFull(stream, p); err != nil {
 		return nil, errors.Join(err, stream.Close())
 	}
-	return &backup{info: info, stream: stream, piece: p, used: l.deps.Clock.Now()}, nil
+	return &backup{info: info, stream: stream, piece: p, used: l.Clock.Now()}, nil
 }
 
 // makeRoom takes a place for one that begins.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -15,8 +16,8 @@ import (
 const maxBatch = 64
 
 // batch makes several requests of a session in order, in one entry of the log.
-func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	requests := c.req.GetBatch().GetRequests()
+func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	requests := c.Req.GetBatch().GetRequests()
 	if len(requests) == 0 || len(requests) > maxBatch {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d requests; 1 to %d make a batch", len(requests), maxBatch)}
 	}
@@ -37,11 +38,11 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		cmds := make([]*statepb.Command, len(left))
 		for n, i := range left {
 			r := requests[i]
-			cmds[n] = &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: &wire.MetaRequest{
-				Partition: r.Partition, RoutingEpoch: c.req.RoutingEpoch, Session: r.Session, Number: r.Number,
+			cmds[n] = &statepb.Command{Caller: c.Caller, Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+				Partition: r.Partition, RoutingEpoch: c.Req.RoutingEpoch, Session: r.Session, Number: r.Number,
 				AckedBelow: r.AckedBelow, GivenUp: r.GivenUp, LeaseEpoch: r.LeaseEpoch, Op: r.Op}}}
 		}
-		results, err := l.proposer.proposeAll(ctx, l.done, cmds)
+		results, err := l.proposer.proposeAll(ctx, l.Done, cmds)
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +58,7 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 				// The routing changed on the way: who asks learns it, and asks again.
 				return nil, transport.ErrorFromWire(res.Response.Error)
 			}
-			if err := l.resolveResult(ctx, res); err != nil {
+			if err := l.leases.resolveResult(ctx, res); err != nil {
 				return nil, err
 			}
 			if requests[i].LeaseEpoch != 0 {
@@ -66,7 +67,7 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 			reply.Responses[i] = res.Response
 		}
 		if len(again) > 0 {
-			if err := l.wantBack(ctx, met); err != nil {
+			if err := l.leases.wantBack(ctx, met); err != nil {
 				return nil, err
 			}
 		}
@@ -77,13 +78,13 @@ func (l *leader) batch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 
 // mayBatch holds a request of a batch against what one may have: its own routing
 // and session, which are those of the batch, were held against the leader's.
-func (l *leader) mayBatch(c *call, req *wire.MetaRequest) error {
+func (l *leader) mayBatch(c *lead.Call, req *wire.MetaRequest) error {
 	switch req.GetOp().(type) {
 	case *wire.MetaRequest_Create, *wire.MetaRequest_Commit, *wire.MetaRequest_EndHold:
 	default:
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%T is not made in a batch", req.GetOp())}
 	}
-	if req.Session != c.req.Session || req.Number == 0 || req.Partition != c.req.Partition {
+	if req.Session != c.Req.Session || req.Number == 0 || req.Partition != c.Req.Partition {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a request of a batch has the batch's session, and a number")}
 	}
 	return nil

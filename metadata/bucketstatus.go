@@ -70,8 +70,8 @@ func (v *topologyView) watches(host string) bool {
 // bucketStatus is how each bucket answers that a host serves, or that has objects by the
 // state: one that no host is up for answers nobody.
 func (l *leader) bucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
-	out := l.bucketHealths.status(l.topology.view(), l.deps.Clock.Now())
-	used, err := l.machine.ObjectBuckets(r, maxBuckets)
+	out := l.bucketHealths.status(l.topology.view(), l.Clock.Now())
+	used, err := l.Machine.ObjectBuckets(r, maxBuckets)
 	for _, name := range used {
 		if !slices.ContainsFunc(out, func(s *wire.BucketStatus) bool { return bucketName(s.Bucket) == name }) {
 			out = append(out, &wire.BucketStatus{Bucket: "s3://" + name})

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,16 +20,16 @@ import (
 // permit signs a capability for the caller's session and node. It is good for as
 // long as a session token is, so that the same keys outlive it; expires is when it
 // ends, wall clock, seconds.
-func (s *signer) permit(c *call, now time.Time, claims *wire.CapabilityClaims) (b []byte, expires int64, err error) {
+func (s *signer) permit(c *lead.Call, now time.Time, claims *wire.CapabilityClaims) (b []byte, expires int64, err error) {
 	key := s.current()
 	if key == nil {
 		return nil, 0, &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("there is no key to sign capabilities with yet")}
 	}
-	claims.Cluster, claims.Incarnation = s.cluster.uuid[:], uint64(s.cluster.incarnation)
+	claims.Cluster, claims.Incarnation = s.cluster.UUID[:], uint64(s.cluster.Incarnation)
 	claims.Key, claims.Expires = key.Id, now.Add(s.life).Unix()
-	claims.Session = c.req.Session
-	if c.isChunkserver() {
-		claims.Node = c.caller.Node
+	claims.Session = c.Req.Session
+	if c.IsChunkserver() {
+		claims.Node = c.Caller.Node
 	}
 	b, err = capability.Sign(key.private, claims)
 	return b, claims.Expires, err
@@ -37,17 +38,17 @@ func (s *signer) permit(c *call, now time.Time, claims *wire.CapabilityClaims) (
 // permitWrites signs the capability of the session's live grant that covers a stripe: to
 // write the stripes of the grant, with as many chunks, and as long ones, as the record of
 // the grant says.
-func (l *leader) permitWrites(c *call, stripe uint64) ([]byte, int64, error) {
+func (l *leader) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error) {
 	var g state.GrantInfo
 	var live bool
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		g, live, err = l.machine.LiveGrant(r, moraine.StripeID(stripe))
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		g, live, err = l.Machine.LiveGrant(r, moraine.StripeID(stripe))
 		return err
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	if !live || g.Session != moraine.SessionID(c.req.Session) {
+	if !live || g.Session != moraine.SessionID(c.Req.Session) {
 		return nil, 0, &moraine.Error{Ref: moraine.StripeID(stripe).String(), Kind: moraine.Stale,
 			Err: fmt.Errorf("no live grant of the session covers the stripe")}
 	}
@@ -58,17 +59,17 @@ func (l *leader) permitWrites(c *call, stripe uint64) ([]byte, int64, error) {
 }
 
 // permitRepairs signs the capability to repair the chunks of intents.
-func (l *leader) permitRepairs(c *call, intents []*wire.Intent) ([]byte, error) {
+func (l *leader) permitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error) {
 	if len(intents) == 0 {
 		return nil, nil
 	}
-	b, _, err := l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
+	b, _, err := l.tokens.permit(c, l.Clock.Now(), &wire.CapabilityClaims{
 		Right: wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR, Intents: intents})
 	return b, err
 }
 
 // permitJobs adds what their holder needs to repair the stripes of leased jobs.
-func (l *leader) permitJobs(c *call, jobs *wire.JobsReply) (err error) {
+func (l *leader) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
 	for _, j := range jobs.GetJobs() {
 		for _, task := range j.GetRepairs() {
 			if task.Capability, err = l.permitRepairs(c, task.Intents); err != nil {
@@ -80,12 +81,12 @@ func (l *leader) permitJobs(c *call, jobs *wire.JobsReply) (err error) {
 }
 
 // permitStripes gives each stripe of a list the capability to read it.
-func (l *leader) permitStripes(c *call, stripes []*wire.Stripe) error {
+func (l *leader) permitStripes(c *lead.Call, stripes []*wire.Stripe) error {
 	ids := make([]uint64, len(stripes))
 	for n, s := range stripes {
 		ids[n] = s.Id
 	}
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	for ranges := range slices.Chunk(capability.Ranges(ids), capability.MaxRanges) {
 		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Stripes: ranges}
 		b, _, err := l.tokens.permit(c, now, claims)
@@ -103,7 +104,7 @@ func (l *leader) permitStripes(c *call, stripes []*wire.Stripe) error {
 
 // getExtents reads a page of extents, and adds what a caller that is confined to
 // a directory, or to the jobs that it holds, needs to read the bytes.
-func (l *leader) getExtents(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) getExtents(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := l.mayReadForJob(ctx, c); err != nil {
 		return nil, err
 	}
@@ -116,37 +117,37 @@ func (l *leader) getExtents(ctx context.Context, c *call) (*wire.MetaResponse, e
 
 // needsCapabilities reports whether a caller reads with what does not admit to every
 // stripe: it is a server, or its session token is of a directory.
-func (l *leader) needsCapabilities(c *call) bool {
-	return l.confined(c) && (c.isChunkserver() || c.req.Session != 0)
+func (l *leader) needsCapabilities(c *lead.Call) bool {
+	return l.confined(c) && (c.IsChunkserver() || c.Req.Session != 0)
 }
 
 // confined reports whether a caller is confined to a directory, or, as a chunkserver is, to
 // its jobs.
-func (l *leader) confined(c *call) bool {
-	if c.isChunkserver() {
+func (l *leader) confined(c *lead.Call) bool {
+	if c.IsChunkserver() {
 		return true
 	}
-	if c.req.Session == 0 {
-		return c.caller.Scope != "/"
+	if c.Req.Session == 0 {
+		return c.Caller.Scope != "/"
 	}
-	ses, err := l.sessions.live(c.req.Session)
+	ses, err := l.sessions.live(c.Req.Session)
 	return err != nil || !ses.all
 }
 
 // reportBadChunks takes up what readers met. One that is confined must show that it may
 // read the chunks: of others it says nothing that counts. Of its own devices a chunkserver says
 // what it likes.
-func (l *leader) reportBadChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	confined, now, v := l.confined(c), l.deps.Clock.Now().Unix(), l.topology.view()
-	req := proto.CloneOf(c.req)
+func (l *leader) reportBadChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	confined, now, v := l.confined(c), l.Clock.Now().Unix(), l.topology.view()
+	req := proto.CloneOf(c.Req)
 	op := req.GetReportBadChunks()
 	op.Chunks = slices.DeleteFunc(op.Chunks, func(b *wire.BadChunk) bool {
 		shown := b.Capability
 		b.Capability = nil // the log has no use for it
-		itself := c.isChunkserver() && v.mayReport(c, b.Device) == nil
-		return confined && !itself && !l.tokens.permits(shown, c.req.Session, b, now)
+		itself := c.IsChunkserver() && v.mayReport(c, b.Device) == nil
+		return confined && !itself && !l.tokens.permits(shown, c.Req.Session, b, now)
 	})
-	return l.propose(ctx, c.caller, req)
+	return l.Propose(ctx, c.Caller, req)
 }
 
 // permits reports whether a capability of a session covers some of a chunk, now.
@@ -160,12 +161,12 @@ func (s *signer) permits(b []byte, session uint64, chunk *wire.BadChunk, now int
 		return nil
 	})
 	return err == nil && claims.Session == session && session != 0 && now < claims.Expires &&
-		claims.Incarnation == uint64(s.cluster.incarnation) && capability.CoversSome(claims, chunk.Stripe, chunk.Index)
+		claims.Incarnation == uint64(s.cluster.Incarnation) && capability.CoversSome(claims, chunk.Stripe, chunk.Index)
 }
 
 // permitReads signs capabilities for all that a page of extents names: for whole stripes,
 // and for what the extents name of objects and of limited stripes.
-func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
+func (l *leader) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 	var stripes []uint64
 	var limited [][]*wire.ChunkPart
 	for _, s := range page.Stripes {
@@ -177,7 +178,7 @@ func (l *leader) permitReads(c *call, page *wire.ExtentsReply) error {
 	}
 	slices.SortFunc(limited, func(a, b []*wire.ChunkPart) int { return cmp.Compare(a[0].Stripe, b[0].Stripe) })
 	objects := capability.ObjectRanges(page.Extents)
-	ranges, now := capability.Ranges(stripes), l.deps.Clock.Now()
+	ranges, now := capability.Ranges(stripes), l.Clock.Now()
 	for len(ranges)+len(objects)+len(limited) > 0 {
 		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: objects, Inode: page.GetAttr().GetInode()}
 		n := min(len(ranges), capability.MaxRanges)

@@ -70,13 +70,13 @@ func (s *sessions) gateways() map[string]time.Time {
 // and those that have expired of servers that are not: that may be why.
 // whole: the caller is confined to no directory. Others are told of no gateway.
 func (l *leader) certificatesNow(v *topologyView, whole bool) (out []*wire.ServerCertificate) {
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	add := func(role transport.Role, node string, expires time.Time) {
 		out = append(out, &wire.ServerCertificate{Role: string(role), Node: node, Expires: expires.Unix(), LeftSeconds: int64(expires.Sub(now) / time.Second)})
 	}
-	for _, m := range l.store.Members() {
+	for _, m := range l.Store.Members() {
 		switch at, ok := l.certificates.of(server{transport.RoleMetadata, m.ID}); {
-		case m.ID == l.cfg.Node && l.deps.Expires != nil:
+		case m.ID == l.Node && l.deps.Expires != nil:
 			add(transport.RoleMetadata, m.ID, l.deps.Expires())
 		case ok && (m.Alive || at.Before(now)):
 			add(transport.RoleMetadata, m.ID, at)

@@ -10,6 +10,10 @@ import (
 // fastest creates.
 const maxChanges = 256 << 10
 
+// maxWatched is about how many changes, of the whole namespace, one answer to a
+// watch looks at.
+const maxWatched = 4096
+
 // changes are the last things that entries of the log touched, as every server
 // applied them, whether it leads or not. A new leader tells from them what a
 // session that comes back has missed, and a watch goes on where it was. It is not
@@ -78,4 +82,33 @@ func (c *changes) since(index uint64, fn func(*change) bool) {
 			return
 		}
 	}
+}
+
+// changedSince returns the changes of the entries past after, and the last of those
+// entries. covered is false where some are not known any more; then next is where
+// to begin anew. more is closed when there is another, nil where there are others
+// already.
+func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, covered bool, more <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after == 0 || !t.changes.covers(after) {
+		return nil, t.changes.last, false, nil
+	}
+	next = t.changes.last
+	cut := false
+	t.changes.since(after, func(c *change) bool {
+		if len(found) >= maxWatched && c.index != found[len(found)-1].index {
+			cut = true
+			return false
+		}
+		found = append(found, *c)
+		return true
+	})
+	if cut {
+		return found, found[len(found)-1].index, true, nil
+	}
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return found, next, true, t.changed
 }

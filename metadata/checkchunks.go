@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -13,18 +14,18 @@ import (
 // without changing anything. What it finds may be on its way to be right: the caller
 // asks again after a while, with a new list of the device. While devices have not reported
 // since the metadata was restored nothing is called missing: they may have it.
-func (l *leader) checkChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	slice := c.req.GetCheckChunks().GetSlice()
+func (l *leader) checkChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	slice := c.Req.GetCheckChunks().GetSlice()
 	if err := checkSlice(slice); err != nil {
 		return nil, err
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	reply := &wire.CheckChunksReply{}
-	err := l.store.View(func(r state.Reader, applied uint64) error {
+	err := l.Store.View(func(r state.Reader, applied uint64) error {
 		reply.Applied = applied
-		info, err := l.machine.Cluster(r)
+		info, err := l.Machine.Cluster(r)
 		if err != nil || slice == nil {
 			return err
 		}
@@ -32,7 +33,7 @@ func (l *leader) checkChunks(ctx context.Context, c *call) (*wire.MetaResponse, 
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		unreported, err := l.machine.Unreported(r)
+		unreported, err := l.Machine.Unreported(r)
 		if err != nil {
 			return err
 		}
@@ -75,7 +76,7 @@ func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire
 		if reply.To != 0 && chunk.Stripe >= reply.To {
 			continue
 		}
-		v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
+		v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
 		if err == nil && v.Fate == state.Live {
 			v.Fate, err = l.fits(r, chunk)
 		}
@@ -106,7 +107,7 @@ func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire
 // fits is the fate of a chunk that a record claims by its checksum: it must be as long as
 // the record says, too.
 func (l *leader) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, error) {
-	s, _, err := l.machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
+	s, _, err := l.Machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
 	if err == nil && s != nil && s.Scheme.ChunkLen(s.Length) != int64(chunk.Length) {
 		return state.Damaged, nil
 	}
@@ -115,7 +116,7 @@ func (l *leader) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, erro
 
 // describeFinding adds what the record of the stripe says.
 func (l *leader) describeFinding(r state.Reader, found *wire.ChunkFinding) error {
-	s, queued, err := l.machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
+	s, queued, err := l.Machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
 	if err != nil || s == nil {
 		return err
 	}

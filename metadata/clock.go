@@ -21,26 +21,26 @@ const (
 // keepTime advances cluster time and does what depends on the passing of time,
 // until ctx ends.
 func (l *leader) keepTime(ctx context.Context) {
-	ticker := l.deps.Clock.NewTicker(tickEvery)
+	ticker := l.Clock.NewTicker(tickEvery)
 	defer ticker.Stop()
-	last := l.deps.Clock.Now()
+	last := l.Clock.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		now := l.deps.Clock.Now()
+		now := l.Clock.Now()
 		elapsed := now.Sub(last)
 		last = now
 		if elapsed > clockGap {
-			l.deps.Metrics.ClockGaps.Inc()
-			l.deps.Log.Warn("time jumped: every session and host gets a full term anew", "elapsed", elapsed)
+			l.Metrics.ClockGaps.Inc()
+			l.Log.Warn("time jumped: every session and host gets a full term anew", "elapsed", elapsed)
 			l.sessions.renewAll(now)
 			l.topology.renewAll(now)
 		}
 		if err := l.tick(ctx, now, min(elapsed, maxTick)); err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("a tick failed", "err", err)
+			l.Log.Warn("a tick failed", "err", err)
 		}
 	}
 }
@@ -48,21 +48,21 @@ func (l *leader) keepTime(ctx context.Context) {
 // tick is one step of cluster time.
 func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration) error {
 	tick := &statepb.Tick{Millis: uint64(elapsed.Milliseconds()), Mark: true}
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		tick.Compare, err = l.machine.SumMark(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		tick.Compare, err = l.Machine.SumMark(r)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	doubt := l.proposer.doubt.Swap(false) // a tick that fails raises it again
-	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Tick{Tick: tick}}); err != nil {
+	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_Tick{Tick: tick}}); err != nil {
 		if doubt {
 			l.proposer.doubt.Store(true)
 		}
 		return err
 	}
-	l.deps.Metrics.Ticks.Inc()
+	l.Metrics.Ticks.Inc()
 	if doubt {
 		if err := l.catchUp(); err != nil {
 			l.proposer.doubt.Store(true)
@@ -74,10 +74,10 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	l.deps.Metrics.Sessions.Set(float64(l.sessions.count()))
+	l.Metrics.Sessions.Set(float64(l.sessions.count()))
 	l.measureBackups()
 	if _, err := l.server.backups.sweep(now); err != nil {
-		l.deps.Log.Warn("could not close the snapshot of a backup that nobody reads", "err", err)
+		l.Log.Warn("could not close the snapshot of a backup that nobody reads", "err", err)
 	}
 	if err := l.measureKept(); err != nil {
 		return err

@@ -3,14 +3,15 @@ package metadata
 import (
 	"context"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // getTopology answers with the topology of now.
-func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) getTopology(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Topology{Topology: l.topology.view().wire}}, nil
@@ -18,12 +19,12 @@ func (l *leader) getTopology(ctx context.Context, _ *call) (*wire.MetaResponse, 
 
 // getCluster answers how the cluster is: what the state counts, and what only
 // this leader knows.
-func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := l.ask(c.req.GetGetCluster().GetFresh())
+func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := l.ask(c.Req.GetGetCluster().GetFresh())
 	// A server without other voters that waits for its disk answers without a barrier, which
 	// would wait too: no other server can lead, so that its state is the newest there is.
-	if l.store.Healthy() == nil {
-		if err := l.store.ReadBarrier(ctx); err != nil {
+	if l.server.store.Healthy() == nil {
+		if err := l.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -36,7 +37,7 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	reply := &wire.ClusterReply{}
 	v := l.topology.view()
 	topology := v.wire
-	err := l.store.View(func(r state.Reader, applied uint64) (err error) {
+	err := l.Store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Metadata = l.nodes(asked, applied)
 		if topology, err = l.countDraining(r, topology); err != nil {
 			return err
@@ -46,7 +47,7 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 	if err != nil {
 		return nil, err
 	}
-	whole := c.caller.Scope == "/"
+	whole := c.Caller.Scope == "/"
 	reply.Certificates = l.certificatesNow(v, whole)
 	if !whole {
 		reply.Check.Found = nil // it may tell of what is not the caller's
@@ -57,16 +58,16 @@ func (l *leader) getCluster(ctx context.Context, c *call) (*wire.MetaResponse, e
 
 // count fills in what the state knows.
 func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
-	info, err := l.machine.Cluster(r)
+	info, err := l.Machine.Cluster(r)
 	if err != nil {
 		return err
 	}
-	n, err := l.machine.Counters(r)
+	n, err := l.Machine.Counters(r)
 	if err != nil {
 		return err
 	}
 	reply.Cluster, reply.Incarnation, reply.FeatureLevel = info.UUID[:], uint64(info.Incarnation), info.FeatureLevel
-	if reply.RoutingEpoch, err = l.machine.RoutingEpoch(r); err != nil {
+	if reply.RoutingEpoch, err = l.Machine.RoutingEpoch(r); err != nil {
 		return err
 	}
 	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
@@ -76,19 +77,19 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if err := l.countKept(r, n, reply); err != nil {
 		return err
 	}
-	unreported, err := l.machine.Unreported(r)
+	unreported, err := l.Machine.Unreported(r)
 	if err != nil {
 		return err
 	}
 	reply.Unreported = uint64(unreported)
-	if reply.RepairRunning, err = l.machine.RepairHopeful(r); err != nil {
+	if reply.RepairRunning, err = l.Machine.RepairHopeful(r); err != nil {
 		return err
 	}
-	if reply.StripesBySpare, err = l.machine.StripesBySpare(r); err != nil {
+	if reply.StripesBySpare, err = l.Machine.StripesBySpare(r); err != nil {
 		return err
 	}
 	reply.Backups, reply.Check = l.keptBackups(), l.stateCheck()
-	ended, err := l.machine.EndedGrants(r, maxEndedCounted)
+	ended, err := l.Machine.EndedGrants(r, maxEndedCounted)
 	if err != nil {
 		return err
 	}
@@ -100,8 +101,8 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.Buckets, err = l.bucketStatus(r); err != nil {
 		return err
 	}
-	reply.Rebalance = l.balancing.report(l.deps.Clock.Now())
-	reply.Rewriting = l.rewriting.now(l.deps.Clock.Now())
+	reply.Rebalance = l.balancing.report(l.Clock.Now())
+	reply.Rewriting = l.rewriting.now(l.Clock.Now())
 	reply.Waits = l.waitsNow(r, reply.RepairQueued)
 	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
 	return err
@@ -118,7 +119,7 @@ func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
 			LowSpace: s.lowSpaceOf(m.ID), Heard: l.memberKnown(&m, asked),
-			Endpoint: l.endpoints.health(server{transport.RoleMetadata, m.ID}, l.deps.Clock.Now()),
+			Endpoint: l.endpoints.health(server{transport.RoleMetadata, m.ID}, l.Clock.Now()),
 		}
 		if m.ID == s.cfg.Node {
 			out[i].Applied, out[i].Alive, out[i].Heard = applied, true, true
@@ -140,18 +141,18 @@ func (s *Server) lowSpaceOf(id string) bool {
 	if l == nil {
 		return false
 	}
-	h, heard := l.news.of(id, l.deps.Clock.Now())
+	h, heard := l.news.of(id, l.Clock.Now())
 	return heard && h.status.GetLowSpace()
 }
 
 // outOfSpace reports whether nothing may grow: the disk of this server is nearly full,
 // or those of so many others that a majority would go with them.
-func (l *leader) outOfSpace() bool { return l.store.LowSpace() || l.fullDisks.Load() }
+func (l *leader) outOfSpace() bool { return l.Store.LowSpace() || l.fullDisks.Load() }
 
 // countFullDisks keeps what crowded says of the others.
 func (l *leader) countFullDisks() {
 	voters, roomy := 0, 0
-	for _, m := range l.store.Members() {
+	for _, m := range l.Store.Members() {
 		if !m.Voter {
 			continue
 		}

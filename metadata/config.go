@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 )
@@ -131,7 +132,7 @@ type Deps struct {
 	Rand        io.Reader   // of keys; default: the machine's
 	Secrets     Secrets     // default: in memory, as long as the server
 	Log         *slog.Logger
-	Metrics     *Metrics // default: not registered anywhere
+	Metrics     *lead.Metrics // default: not registered anywhere
 	// Expires is when the certificate of this server expires; nil: the servers have none.
 	Expires func() time.Time
 }
@@ -246,6 +247,6 @@ func (d *Deps) setDefaults() {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	if d.Metrics == nil {
-		d.Metrics = NewMetrics(nil)
+		d.Metrics = lead.NewMetrics(nil)
 	}
 }

@@ -189,7 +189,7 @@ func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	busy := true
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
 		busy, err = l.repairing(r)
 		return err
 	})
@@ -198,7 +198,7 @@ func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
 	}
 	device, alike := l.topology.slowest(now, !busy, uint64(l.cfg.SlowTimes))
 	if alike != "" {
-		l.deps.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
+		l.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
 	}
 	if device == 0 {
 		return nil

@@ -255,7 +255,7 @@ func (e *endpoints) unreachable(v *topologyView, now time.Time) map[string]bool 
 
 // markEndpoints returns the topology with what peers found of each host that is up.
 func (l *leader) markEndpoints(t *wire.Topology) *wire.Topology {
-	out, now := proto.CloneOf(t), l.deps.Clock.Now()
+	out, now := proto.CloneOf(t), l.Clock.Now()
 	for _, h := range out.Hosts {
 		if h.Alive && !retired(h) {
 			h.Endpoint = l.endpoints.health(server{transport.RoleChunkserver, h.Id}, now)

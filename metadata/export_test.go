@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // OpName is what the service calls a request; "" where it does not know it.
 func OpName(req *wire.MetaRequest) string {
-	if op := newOpTable(NewMetrics(nil)).of(req); op != nil {
+	if op := newOpTable(lead.NewMetrics(nil)).of(req); op != nil {
 		return op.name
 	}
 	return ""

@@ -6,33 +6,34 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // finishUpgrade raises the feature level to the newest that every member speaks.
-func (l *leader) finishUpgrade(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) finishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	info, level, err := l.commonLevel()
 	if err != nil {
 		return nil, err
 	}
-	if asked := c.req.GetFinishUpgrade().GetLevel(); asked != 0 {
+	if asked := c.Req.GetFinishUpgrade().GetLevel(); asked != 0 {
 		if asked > level {
 			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("not every metadata server speaks level %d: %s", asked, l.levels(asked))}
 		}
 		level = asked
 	}
 	if level > info.FeatureLevel {
-		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
+		_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
 			SetFeatureLevel: &statepb.SetFeatureLevel{Level: level}}})
 		if err != nil {
 			return nil, err
 		}
-		l.deps.Log.Info("the feature level was raised", "from", info.FeatureLevel, "to", level)
+		l.Log.Info("the feature level was raised", "from", info.FeatureLevel, "to", level)
 	}
 	return l.membersReply()
 }
@@ -40,16 +41,16 @@ func (l *leader) finishUpgrade(ctx context.Context, c *call) (*wire.MetaResponse
 // commonLevel is the newest level that all members speak, voters or not: what
 // has no vote replays the log too. It fails where one has not said.
 func (l *leader) commonLevel() (info state.ClusterInfo, level uint64, err error) {
-	if _, _, info, err = l.seatOf(l.cfg.Node); err != nil {
+	if _, _, info, err = l.seatOf(l.Node); err != nil {
 		return info, 0, err
 	}
 	level = moraine.FeatureLevel
 	var silent []string
-	for _, m := range l.store.Members() {
-		if m.ID == l.cfg.Node {
+	for _, m := range l.Store.Members() {
+		if m.ID == l.Node {
 			continue
 		}
-		h, heard := l.news.of(m.ID, l.deps.Clock.Now())
+		h, heard := l.news.of(m.ID, l.Clock.Now())
 		if !heard {
 			silent = append(silent, m.ID)
 			continue
@@ -66,10 +67,10 @@ func (l *leader) commonLevel() (info state.ClusterInfo, level uint64, err error)
 func (l *leader) levels(level uint64) string {
 	var out []string
 	if moraine.FeatureLevel < level {
-		out = append(out, fmt.Sprintf("%s speaks %d", l.cfg.Node, moraine.FeatureLevel))
+		out = append(out, fmt.Sprintf("%s speaks %d", l.Node, moraine.FeatureLevel))
 	}
-	for _, m := range l.store.Members() {
-		if h, ok := l.news.of(m.ID, l.deps.Clock.Now()); ok && m.ID != l.cfg.Node && h.status.GetLevel() < level {
+	for _, m := range l.Store.Members() {
+		if h, ok := l.news.of(m.ID, l.Clock.Now()); ok && m.ID != l.Node && h.status.GetLevel() < level {
 			out = append(out, fmt.Sprintf("%s speaks %d", m.ID, h.status.GetLevel()))
 		}
 	}

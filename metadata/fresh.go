@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,7 +22,7 @@ type asked struct {
 }
 
 func (l *leader) ask(fresh bool) asked {
-	return asked{fresh: fresh, mark: l.topology.mark(), at: l.deps.Clock.Now()}
+	return asked{fresh: fresh, mark: l.topology.mark(), at: l.Clock.Now()}
 }
 
 // awaitReports waits, where a fresh status was asked for, until each host and metadata server
@@ -32,14 +33,14 @@ func (l *leader) awaitReports(ctx context.Context, asked asked) error {
 		return nil
 	}
 	for !l.topology.allReported(asked.mark) || !l.membersKnown(asked) {
-		left := max(l.cfg.Suspect, memberSilent) + 2*tickEvery - l.deps.Clock.Since(asked.at)
+		left := max(l.cfg.Suspect, memberSilent) + 2*tickEvery - l.Clock.Since(asked.at)
 		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, deadline.Sub(l.deps.Clock.Now())-replyTime)
+			left = min(left, deadline.Sub(l.Clock.Now())-lead.ReplyTime)
 		}
 		if left <= 0 {
 			break
 		}
-		if err := l.await(ctx, nil, min(left, tellPoll)); err != nil {
+		if err := l.Await(ctx, nil, min(left, tellPoll)); err != nil {
 			return err
 		}
 	}
@@ -96,19 +97,19 @@ func (t *topology) reportedSince(asked asked, w *wire.Topology) *wire.Topology {
 }
 
 // memberKnown reports whether it is known that a metadata server is alive, or that it is not.
-func (l *leader) memberKnown(m *Member, asked asked) bool {
-	now := l.deps.Clock.Now()
+func (l *leader) memberKnown(m *lead.Member, asked asked) bool {
+	now := l.Clock.Now()
 	switch {
-	case m.ID == l.cfg.Node:
+	case m.ID == l.Node:
 		return true
 	case !m.Alive: // for a moment after an election that is said of all
-		return now.Sub(l.began) >= memberSilent
+		return now.Sub(l.Began) >= memberSilent
 	}
 	return !asked.fresh || m.Contact <= now.Sub(asked.at)
 }
 
 func (l *leader) membersKnown(asked asked) bool {
-	for _, m := range l.store.Members() {
+	for _, m := range l.Store.Members() {
 		if m.Voter && !l.memberKnown(&m, asked) {
 			return false
 		}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/place"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
@@ -19,8 +20,8 @@ const maxPlace = 1024
 // grant reserves stripe numbers in the state and says where each is to go. The
 // reservation is the only entry: a repeated request finds the same numbers, and
 // gets placements as of now.
-func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := c.req.GetGrant()
+func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := c.Req.GetGrant()
 	if asked.Count == 0 || asked.Count > maxPlace {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be asked for at once", asked.Count, maxPlace)}
 	}
@@ -43,10 +44,10 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		return nil, err
 	}
 	// The record of the grant bounds what its capability allows.
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	req.GetGrant().Scheme = schemeToWire(want.Scheme)
 	req.GetGrant().ChunkLength = cmp.Or(asked.ChunkLength, moraine.MaxChunkSize)
-	resp, err := l.propose(ctx, c.caller, req)
+	resp, err := l.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
@@ -69,13 +70,13 @@ func (l *leader) grant(ctx context.Context, c *call) (*wire.MetaResponse, error)
 // policyScheme is what the policy of a place says of new stripes there; nil
 // where it says nothing, or the caller may not name the place. some is whether any directory has
 // a policy. It is advice, as placements are: the state of a moment ago does.
-func (l *leader) policyScheme(c *call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
-	err = l.store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.machine.Counters(r)
+func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
+	err = l.Store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.Machine.Counters(r)
 		if some = n.Policies > 0; !some || at == 0 || err != nil {
 			return err
 		}
-		s, err := l.machine.PolicySchemeFor(r, c.caller, moraine.SessionID(c.req.Session), at)
+		s, err := l.Machine.PolicySchemeFor(r, c.Caller, moraine.SessionID(c.Req.Session), at)
 		if s.K > 0 {
 			scheme = schemeToWire(s)
 		}
@@ -86,8 +87,8 @@ func (l *leader) policyScheme(c *call, at moraine.InodeID) (scheme *wire.Scheme,
 
 // place says again where granted stripes are to go. Nothing is recorded: the
 // devices of a stripe are what its commit says.
-func (l *leader) place(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := c.req.GetPlace()
+func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := c.Req.GetPlace()
 	switch {
 	case len(asked.Stripes) == 0 || len(asked.Stripes) > maxPlace:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d stripes; 1 to %d may be placed at once", len(asked.Stripes), maxPlace)}
@@ -113,7 +114,7 @@ func (l *leader) place(ctx context.Context, c *call) (*wire.MetaResponse, error)
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
 	if asked.Capability {
-		if err := l.store.ReadBarrier(ctx); err != nil {
+		if err := l.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
 		if reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, asked.Stripes[0]); err != nil {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -111,15 +112,15 @@ func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.He
 
 // commitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that are
 // better left as they are now go into the answer as stale: see unsafeMoves.
-func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) commitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	asked := c.req.GetCommitRepair()
+	asked := c.Req.GetCommitRepair()
 	var kind wire.JobKind
 	var kept map[uint64]bool
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		if kind, err = l.machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if kind, err = l.Machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
 			return err
 		}
 		kept, err = l.unsafeMoves(r, kind, asked.GetIntents())
@@ -128,9 +129,9 @@ func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err != nil {
 		return nil, err
 	}
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	req.GetCommitRepair().Intents = slices.DeleteFunc(req.GetCommitRepair().Intents, func(in *wire.Intent) bool { return kept[in.Stripe] })
-	resp, err := l.propose(ctx, c.caller, req)
+	resp, err := l.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
@@ -149,10 +150,10 @@ func (l *leader) commitRepair(ctx context.Context, c *call) (*wire.MetaResponse,
 // the state, which would take them until the repair grace is over. A stripe that is moved
 // only for evenness stays too while another of its chunks cannot be read.
 func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	kept := make(map[uint64]bool)
 	for _, in := range intents {
-		s, err := l.machine.StripeByID(r, moraine.StripeID(in.Stripe))
+		s, err := l.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
 		if err != nil {
 			return nil, err
 		}
@@ -183,13 +184,13 @@ func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.
 func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTaken []uint64) {
 	seen := make(map[uint64]bool)
 	var bytes, chunks uint64
-	err := l.store.View(func(r state.Reader, _ uint64) error {
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
 		for _, in := range intents {
 			if slices.Contains(notTaken, in.Stripe) {
 				continue
 			}
 			seen[in.Stripe] = true
-			s, err := l.machine.StripeByID(r, moraine.StripeID(in.Stripe))
+			s, err := l.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
 			if err != nil {
 				return err
 			}
@@ -201,12 +202,12 @@ func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTak
 		return nil
 	})
 	if err != nil {
-		l.deps.Log.Warn("what was repaired could not be counted", "err", err)
+		l.Log.Warn("what was repaired could not be counted", "err", err)
 	}
 	if kind == wire.JobKind_JOB_KIND_REBALANCE {
-		l.deps.Metrics.RebalancedChunks.Add(float64(chunks))
-		l.deps.Metrics.RebalancedBytes.Add(float64(bytes))
-		l.balancing.moved(l.deps.Clock.Now(), chunks, bytes)
+		l.Metrics.RebalancedChunks.Add(float64(chunks))
+		l.Metrics.RebalancedBytes.Add(float64(bytes))
+		l.balancing.moved(l.Clock.Now(), chunks, bytes)
 		return
 	}
 	l.healing.repaired(uint64(len(seen)), bytes)
@@ -214,9 +215,9 @@ func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTak
 
 // healingNow describes the repair for people; nil where there is none.
 func (l *leader) healingNow(r state.Reader, queued uint64) (*wire.Healing, error) {
-	scans, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
+	scans, err := l.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
 	if err != nil {
 		return nil, err
 	}
-	return l.healing.report(l.deps.Clock.Now(), queued, uint32(len(scans))), nil
+	return l.healing.report(l.Clock.Now(), queued, uint32(len(scans))), nil
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -19,37 +20,37 @@ import (
 const maxDeviceChanges = 64
 
 // registerHost records a host and its devices, and gives each its boot epoch.
-func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	host, err := c.host()
+func (l *leader) registerHost(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	host, err := c.Host()
 	if err != nil {
 		return nil, err
 	}
-	if c.req.GetRegisterHost().GetHost() == nil {
+	if c.Req.GetRegisterHost().GetHost() == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
 	}
 	mark := l.topology.mark()
-	asked := c.req.GetRegisterHost()
+	asked := c.Req.GetRegisterHost()
 	if err := l.topology.view().mayRegister(c, host); err != nil {
 		return nil, err
 	}
 	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	req.GetRegisterHost().Host.Id = host
 	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
 	l.topology.boots(host, asked.GetHost().GetDevices())
 	l.endpoints.booted(host)
-	resp, err := l.propose(ctx, c.caller, req)
+	resp, err := l.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
 	if err := l.loadHosts(); err != nil {
 		return nil, err
 	}
-	l.topology.noteHeartbeat(host, nil, mark, l.deps.Clock.Now())
+	l.topology.noteHeartbeat(host, nil, mark, l.Clock.Now())
 	reply := resp.GetRegisterHost()
-	reply.Cluster, reply.Incarnation, reply.Mark = l.cluster.uuid[:], uint64(l.cluster.incarnation), l.mark()
+	reply.Cluster, reply.Incarnation, reply.Mark = l.Cluster.UUID[:], uint64(l.Cluster.Incarnation), l.mark()
 	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
 	return resp, nil
 }
@@ -57,28 +58,28 @@ func (l *leader) registerHost(ctx context.Context, c *call) (*wire.MetaResponse,
 // heartbeat notes that a host is alive and tells it what to delete: what has
 // been dead for longer than the grace, in a state that this server has just
 // proved to be current.
-func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	host, err := c.host()
+func (l *leader) heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	host, err := c.Host()
 	if err != nil {
 		return nil, err
 	}
 	mark := l.topology.mark()
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	asked := c.req.GetHeartbeat()
+	asked := c.Req.GetHeartbeat()
 	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
-	known := l.topology.noteHeartbeat(host, asked.Devices, mark, l.deps.Clock.Now())
+	known := l.topology.noteHeartbeat(host, asked.Devices, mark, l.Clock.Now())
 	v := l.topology.view()
-	now := l.deps.Clock.Now()
-	l.certificates.saw(c.peer, now)
+	now := l.Clock.Now()
+	l.certificates.saw(c.Peer, now)
 	if v.hosts[host] != nil {
 		l.bucketHealths.note(host, asked.Bucket, now)
 	}
 	reply := &wire.HeartbeatReply{Probe: l.endpoints.noteProbes(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
-		Incarnation: uint64(l.cluster.incarnation), Mark: l.mark()}
+		Incarnation: uint64(l.Cluster.Incarnation), Mark: l.mark()}
 	revoked := l.server.revoked.Load()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != asked.RevokedVersion {
 		reply.Revoked = revoked.List()
@@ -105,18 +106,18 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	}
 	reply.Scrub = l.scrubs.tell(own)
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
-	err = l.store.View(func(r state.Reader, applied uint64) (err error) {
+	err = l.Store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied
 		if reply.Deletions, err = l.deletions(r, working, limit); err != nil {
 			return err
 		}
 		if h := v.hosts[host]; h != nil {
 			answers := asked.Bucket.GetTried() && asked.Bucket.GetError() == ""
-			if reply.CheckObjects, err = l.objects.give(r, l.machine, host, h.Bucket, answers, l.began, now); err != nil {
+			if reply.CheckObjects, err = l.objects.give(r, l.Machine, host, h.Bucket, answers, l.Began, now); err != nil {
 				return err
 			}
 		}
-		info, err := l.machine.Cluster(r)
+		info, err := l.Machine.Cluster(r)
 		if err != nil || info.FeatureLevel < state.LevelMemory {
 			return err
 		}
@@ -127,7 +128,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
-	l.deps.Metrics.Deletions.Add(float64(len(reply.Deletions)))
+	l.Metrics.Deletions.Add(float64(len(reply.Deletions)))
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}, nil
 }
 
@@ -137,7 +138,7 @@ func (l *leader) heartbeat(ctx context.Context, c *call) (*wire.MetaResponse, er
 // needs no part of the others have: no device, and none that is slow, keeps the
 // others from theirs.
 func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
-	now, err := l.machine.ClusterTime(r)
+	now, err := l.Machine.ClusterTime(r)
 	grace := uint64(l.cfg.Grace.Milliseconds())
 	if err != nil || now <= grace {
 		return nil, err
@@ -155,7 +156,7 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 		for n, i := range more {
 			others := len(more) - n
 			part := len(lists[i]) + (left+others-1)/others
-			list, err := l.machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
+			list, err := l.Machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
 			if err != nil {
 				return nil, err
 			}
@@ -177,9 +178,9 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 
 // deletedChunks forgets the tombstones of deletions that a host carried out on
 // its own devices.
-func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) deletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	v := l.topology.view()
-	deleted := c.req.GetDeletedChunks().GetDeleted()
+	deleted := c.Req.GetDeletedChunks().GetDeleted()
 	for _, d := range deleted {
 		if err := v.mayReport(c, d.Device); err != nil {
 			return nil, err
@@ -188,21 +189,21 @@ func (l *leader) deletedChunks(ctx context.Context, c *call) (*wire.MetaResponse
 	// Before the tombstones go, for a plan between the two would take what is on the
 	// devices for alive.
 	var bytes map[uint32]uint64
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		bytes, err = l.machine.FreedBytes(r, deleted)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		bytes, err = l.Machine.FreedBytes(r, deleted)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.topology.deleted(c.caller.Node, bytes, l.deps.Clock.Now())
-	return l.mutate(ctx, c)
+	l.topology.deleted(c.Caller.Node, bytes, l.Clock.Now())
+	return l.Mutate(ctx, c)
 }
 
 // mayReport is whether the caller may speak of what is on device.
-func (v *topologyView) mayReport(c *call, device uint32) error {
-	if c.caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.caller.Node) {
-		return denied("device %d is not one of node %q", device, c.caller.Node)
+func (v *topologyView) mayReport(c *lead.Call, device uint32) error {
+	if c.Caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.Caller.Node) {
+		return lead.Denied("device %d is not one of node %q", device, c.Caller.Node)
 	}
 	return nil
 }
@@ -211,12 +212,12 @@ func (v *topologyView) mayReport(c *call, device uint32) error {
 // is in service on another host is that host's as long as the host is up: a disk is carried
 // once it is out, or its host is down. Who registers a device that it takes to be broken does
 // not claim it.
-func (v *topologyView) mayRegister(c *call, host string) error {
-	if c.caller.Role == string(transport.RoleAdmin) {
+func (v *topologyView) mayRegister(c *lead.Call, host string) error {
+	if c.Caller.Role == string(transport.RoleAdmin) {
 		return nil
 	}
 	claimed := make(map[string]bool)
-	for _, d := range c.req.GetRegisterHost().GetHost().GetDevices() {
+	for _, d := range c.Req.GetRegisterHost().GetHost().GetDevices() {
 		if d.State != wire.DeviceState_DEVICE_STATE_OUT {
 			claimed[string(d.Uuid)] = true
 		}
@@ -241,13 +242,13 @@ func (l *leader) loadHosts() error {
 	l.hostsLoad.Lock()
 	defer l.hostsLoad.Unlock()
 	var hosts []*wire.Host
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		hosts, err = l.machine.Hosts(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		hosts, err = l.Machine.Hosts(r)
 		return err
 	})
 	if err == nil {
-		l.topology.load(hosts, l.deps.Clock.Now())
-		l.repairs.set()
+		l.topology.load(hosts, l.Clock.Now())
+		l.repairs.Set()
 	}
 	return err
 }
@@ -262,7 +263,7 @@ func (l *leader) followDevices(ctx context.Context) {
 			return
 		}
 		if err := l.loadHosts(); err != nil {
-			l.deps.Log.Error("could not read the hosts", "err", err)
+			l.Log.Error("could not read the hosts", "err", err)
 		}
 	}
 }
@@ -272,13 +273,13 @@ func (l *leader) followDevices(ctx context.Context) {
 func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
 	before := l.topology.view()
 	l.avoidUnreachable(before, now)
-	changes := l.topology.judge(now, l.cfg.RepairGrace, l.clusterTime())
+	changes := l.topology.judge(now, l.cfg.RepairGrace, l.ClusterTime())
 	v := l.topology.view()
 	if v.wire.Version != before.wire.Version {
-		l.repairs.set()
+		l.repairs.Set()
 	}
 	l.countHosts(v)
-	if slices.ContainsFunc(changes, v.endsDrain) && l.speaks(ctx, state.LevelSilentDrains) != nil {
+	if slices.ContainsFunc(changes, v.endsDrain) && l.Speaks(ctx, state.LevelSilentDrains) != nil {
 		changes = slices.DeleteFunc(changes, v.endsDrain)
 	}
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
@@ -294,7 +295,7 @@ func (l *leader) countHosts(v *topologyView) {
 	l.endpoints.arrange(v, l.server.reachable())
 	l.bucketHealths.forget(v)
 	l.countTrouble(v)
-	m := l.deps.Metrics
+	m := l.Metrics
 	m.LiveHosts.Set(float64(v.reporting))
 	m.UnknownHosts.Set(float64(v.live - v.reporting))
 	m.UnreportedDevices.Set(float64(v.unreported()))
@@ -310,14 +311,14 @@ func (v *topologyView) endsDrain(set *wire.SetDeviceState) bool {
 
 // setDevice changes the state of a device on the leader's own word.
 func (l *leader) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
-	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
 		Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
 	if err != nil {
 		return err
 	}
 	if set.State == wire.DeviceState_DEVICE_STATE_OUT {
-		l.deps.Metrics.DevicesOut.Inc()
+		l.Metrics.DevicesOut.Inc()
 	}
-	l.deps.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
+	l.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
 	return nil
 }

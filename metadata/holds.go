@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -87,8 +88,8 @@ func (t *leaseTable) keeps(h *holder) bool {
 
 // wantBack returns once an exclusive lease has ended that is in somebody's way: its
 // holder gave it back, or had no leases any more and has lost it.
-func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
-	t := l.lease
+func (k *leaseKeeper) wantBack(ctx context.Context, want state.Hold) error {
+	t := k.table
 	for {
 		var wait <-chan struct{}
 		var until time.Time
@@ -99,7 +100,7 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 		switch {
 		case !t.leading:
 			t.mu.Unlock()
-			return errStopped
+			return lead.ErrStopped
 		case e == nil || e.session != want.Session || e.since != want.Since:
 			t.mu.Unlock()
 			return nil
@@ -108,7 +109,7 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 		case h == nil || t.ranOut(h, now):
 			t.mu.Unlock()
 			t.metrics.HoldsLapsed.Inc()
-			_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_LapseHold{
+			_, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_LapseHold{
 				LapseHold: &statepb.LapseHold{Directory: uint64(want.Directory), Session: uint64(want.Session), Since: want.Since}}})
 			if err != nil {
 				return err
@@ -124,11 +125,11 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 		t.mu.Unlock()
 		select {
 		case <-wait:
-		case <-l.deps.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
+		case <-k.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
 		case <-ctx.Done():
-			return contextError("metadata.hold", ctx)
-		case <-l.done:
-			return errStopped
+			return lead.ContextError("metadata.hold", ctx)
+		case <-k.Done:
+			return lead.ErrStopped
 		}
 	}
 }
@@ -137,8 +138,8 @@ func (l *leader) wantBack(ctx context.Context, want state.Hold) error {
 // answer shows an entry, or the attributes, or under which it may have made what the
 // answer says is not there. Leases outside of the caller's scope are passed over: the
 // answer shows nothing of what is there.
-func (l *leader) holdSeen(r state.Reader, c *call, seen *state.Seen) (state.Hold, error) {
-	session := moraine.SessionID(c.req.Session)
+func (k *leaseKeeper) holdSeen(r state.Reader, c *lead.Call, seen *state.Seen) (state.Hold, error) {
+	session := moraine.SessionID(c.Req.Session)
 	last := moraine.InodeID(0)
 	for i := range seen.Touches {
 		touch := &seen.Touches[i]
@@ -146,14 +147,14 @@ func (l *leader) holdSeen(r state.Reader, c *call, seen *state.Seen) (state.Hold
 			continue
 		}
 		last = touch.Lease
-		h, err := l.machine.Holder(r, touch.Lease)
-		if minds, err := l.blocks(r, c, h, err); err != nil || minds {
+		h, err := k.Machine.Holder(r, touch.Lease)
+		if minds, err := k.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	for _, id := range seen.Missing {
-		h, err := l.machine.NumberHold(r, id, session)
-		if minds, err := l.blocks(r, c, h, err); err != nil || minds {
+		h, err := k.Machine.NumberHold(r, id, session)
+		if minds, err := k.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
@@ -162,44 +163,31 @@ func (l *leader) holdSeen(r state.Reader, c *call, seen *state.Seen) (state.Hold
 
 // blocks reports whether a hold, which was found unless err says why not, is another session's
 // and in the caller's scope.
-func (l *leader) blocks(r state.Reader, c *call, h state.Hold, err error) (bool, error) {
-	if err != nil || h.Session == 0 || uint64(h.Session) == c.req.Session {
+func (k *leaseKeeper) blocks(r state.Reader, c *lead.Call, h state.Hold, err error) (bool, error) {
+	if err != nil || h.Session == 0 || uint64(h.Session) == c.Req.Session {
 		return false, err
 	}
-	return l.machine.MayName(r, c.caller, moraine.SessionID(c.req.Session), h.Directory)
+	return k.Machine.MayName(r, c.Caller, moraine.SessionID(c.Req.Session), h.Directory)
 }
 
-// applied proposes a command until no exclusive lease is in its way.
-func (l *leader) applied(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command) (state.Result, error) {
-	for {
-		res, err := l.proposer.propose(ctx, stopped, cmd, nil)
-		if err != nil || res.Met.Directory == 0 {
-			return res, err
-		}
-		if err := l.wantBack(ctx, res.Met); err != nil {
-			return res, err
-		}
-	}
-}
-
-// loadHolds reads the exclusive leases of the state. Until the leadership serves, no
+// holds reads the exclusive leases of the state. Until the leadership serves, no
 // command gives or ends one.
-func (l *leader) loadHolds() error {
-	return l.store.View(func(r state.Reader, _ uint64) error {
-		l.holds = nil
-		return l.machine.Holds(r, func(h state.Hold) { l.holds = append(l.holds, h) })
+func (k *leaseKeeper) holds() (holds []state.Hold, err error) {
+	err = k.Store.View(func(r state.Reader, _ uint64) error {
+		return k.Machine.Holds(r, func(h state.Hold) { holds = append(holds, h) })
 	})
+	return holds, err
 }
 
 // hold gives a session an exclusive lease: to one whose leases hold, on a directory
 // that others do not fight for.
-func (l *leader) hold(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if dir := moraine.InodeID(c.req.GetHold().GetDirectory()); dir != 0 {
-		if err := l.lease.mayHold(c.req.Session, c.req.LeaseEpoch, dir); err != nil {
+func (k *leaseKeeper) hold(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if dir := moraine.InodeID(c.Req.GetHold().GetDirectory()); dir != 0 {
+		if err := k.table.mayHold(c.Req.Session, c.Req.LeaseEpoch, dir); err != nil {
 			return nil, err
 		}
 	}
-	return l.propose(ctx, c.caller, c.req)
+	return k.Propose(ctx, c.Caller, c.Req)
 }
 
 // mayHold refuses a session that has no standing, as whoever waits for the directory

@@ -66,7 +66,7 @@ func (l *leader) keptDeletions(r state.Reader, device uint32, now uint64, limit 
 	if needed > 0 {
 		atMost = now - min(now, grace)
 	}
-	return l.machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
+	return l.Machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
 }
 
 // countKept says what is kept for backups, and for how long all of it is.
@@ -86,7 +86,7 @@ func (l *leader) countKept(r state.Reader, n state.Counters, reply *wire.Cluster
 func (l *leader) horizonNow(r state.Reader, now uint64) (uint64, error) {
 	horizon := uint64(max(l.cfg.BackupHorizon, 0).Milliseconds())
 	for device := range l.topology.view().devices {
-		k, err := l.machine.KeptOn(r, moraine.DeviceID(device))
+		k, err := l.Machine.KeptOn(r, moraine.DeviceID(device))
 		if err != nil {
 			return 0, err
 		}
@@ -100,15 +100,15 @@ func (l *leader) horizonNow(r state.Reader, now uint64) (uint64, error) {
 // measureKept keeps the gauges of what is kept for backups.
 func (l *leader) measureKept() error {
 	reply := &wire.ClusterReply{}
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.machine.Counters(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.Machine.Counters(r)
 		if err != nil {
 			return err
 		}
 		return l.countKept(r, n, reply)
 	})
-	l.deps.Metrics.KeptBytes.Set(float64(reply.KeptBytes))
-	l.deps.Metrics.PendingBytes.Set(float64(reply.PendingBytes))
-	l.deps.Metrics.BackupHorizon.Set((time.Duration(reply.BackupHorizonNowMillis) * time.Millisecond).Seconds())
+	l.Metrics.KeptBytes.Set(float64(reply.KeptBytes))
+	l.Metrics.PendingBytes.Set(float64(reply.PendingBytes))
+	l.Metrics.BackupHorizon.Set((time.Duration(reply.BackupHorizonNowMillis) * time.Millisecond).Seconds())
 	return err
 }

@@ -2,47 +2,27 @@ package metadata
 
 import (
 	"context"
-	"fmt"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-// speaks fails while the state is below a feature level: what is of that level
-// must not be proposed, since a server of an earlier build would stop.
-func (l *leader) speaks(ctx context.Context, level uint64) error {
-	if eager || level <= l.level.Load() { // it never falls
-		return nil
-	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
-		return err
-	}
-	return l.store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.machine.Cluster(r)
-		l.level.Store(max(l.level.Load(), info.FeatureLevel))
-		if err == nil && info.FeatureLevel < level {
-			err = &moraine.Error{Kind: moraine.Unimplemented,
-				Err: fmt.Errorf("the cluster has feature level %d, and this needs %d: finish the upgrade first (`moraine cluster upgrade --finish`)", info.FeatureLevel, level)}
-		}
-		return err
-	})
-}
 
 // setMaintenance announces that a host will be away, unless a stripe would be left
 // without a chunk to spare meanwhile: hosts that are silent, and those that are away
 // already, count as missing too. The entry names the hosts that were away when this
 // was judged, so that of two announcements at once one is judged anew.
-func (l *leader) setMaintenance(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := c.req.GetSetMaintenance()
+func (l *leader) setMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := c.Req.GetSetMaintenance()
 	if asked.Millis == 0 {
-		return l.mutate(ctx, c)
+		return l.Mutate(ctx, c)
 	}
 	var others []string
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		others, err = l.machine.HostsAway(r, asked.Host)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		others, err = l.Machine.HostsAway(r, asked.Host)
 		return err
 	})
 	if err != nil {
@@ -53,9 +33,9 @@ func (l *leader) setMaintenance(ctx context.Context, c *call) (*wire.MetaRespons
 			return nil, err
 		}
 	}
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	req.GetSetMaintenance().Others = others
-	return l.propose(ctx, c.caller, req)
+	return l.Propose(ctx, c.Caller, req)
 }
 
 // maxClaimed bounds the chunks that are counted on a device that is drained.
@@ -66,7 +46,7 @@ const maxClaimed = 4096
 // what a leader keeps of it comes a moment later, and an empty answer would be
 // believed.
 func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
-	devices, err := l.machine.Devices(r)
+	devices, err := l.Machine.Devices(r)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +56,7 @@ func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.T
 		if d.State != deviceDraining && d.State != deviceOut {
 			continue
 		}
-		page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
+		page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
 		if err != nil {
 			return nil, err
 		}

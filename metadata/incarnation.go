@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -121,7 +122,7 @@ func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 }
 
 // seeIncarnation tells the store of the number that the state has.
-func (s *Server) seeIncarnation(m Seating) {
+func (s *Server) seeIncarnation(m lead.Seating) {
 	_ = s.store.View(func(r state.Reader, _ uint64) error { // not open yet, or ended: there is a next time
 		number, err := numberOf(r)
 		if err == nil {
@@ -172,13 +173,13 @@ func (l *leader) checkReportedIncarnation(host string, heard moraine.MarkedIncar
 		l.claims.note(host, false)
 		return nil
 	}
-	l.deps.Metrics.Outlived.Inc()
+	l.Metrics.Outlived.Inc()
 	if !heard.Outlives(own) {
 		return &moraine.Error{Ref: host, Kind: moraine.Unavailable,
 			Err: fmt.Errorf("the host follows incarnation %v of the metadata, and this server is of %v: the number was given out twice; end the servers of the one that is not wanted", heard, own)}
 	}
 	claimed := l.claims.note(host, true)
-	l.deps.Log.Error("a chunkserver has heard of an incarnation that outlives this server's", "host", host, "heard", heard.String(), "own", own.String(), "hosts that say so", claimed)
+	l.Log.Error("a chunkserver has heard of an incarnation that outlives this server's", "host", host, "heard", heard.String(), "own", own.String(), "hosts that say so", claimed)
 	if 2*claimed > len(l.topology.view().wire.Hosts) {
 		l.server.outlivedBy(heard, fmt.Sprintf("the chunkserver %s, with %d others,", host, claimed-1))
 	}

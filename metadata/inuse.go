@@ -25,13 +25,3 @@ func (s *Server) InUse() map[string]int64 {
 	l.sessions.mu.Unlock()
 	return use
 }
-
-func (t *leaseTable) inUse(use map[string]int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	use["leases"], use["exclusive leases"] = int64(t.leaseCount), t.exclusiveCount.Load()
-	use["sessions that hold leases"] = int64(len(t.sessions))
-	use["changes that wait for holders of leases"] = int64(len(t.pendings))
-	use["names that such changes show"] = int64(len(t.shown))
-	use["leases recalled lately"] = int64(len(t.heat))
-}

@@ -9,16 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
-	// maxWait bounds how long a request waits for something to happen.
-	maxWait = 30 * time.Second
-	// replyTime is what is left of a caller's deadline for the answer to travel.
-	replyTime = 100 * time.Millisecond
 	// jobPoll is how often waiters look by themselves: a job whose retry was
 	// put off becomes ready by the passing of time alone.
 	jobPoll = time.Second
@@ -43,12 +40,12 @@ var (
 const lostJobPause = 50 * time.Millisecond
 
 // leaseJobs leases jobs to the caller's node, waiting for one if there is none.
-func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	host, err := c.host()
+func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	host, err := c.Host()
 	if err != nil {
 		return nil, err
 	}
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	asked := req.GetLeaseJobs()
 	asked.Host, asked.Max = host, min(max(asked.Max, 1), maxLease)
 	if asked.Kinds, err = moverKinds(asked.Kinds, asked.Bucket); err != nil {
@@ -57,41 +54,41 @@ func (l *leader) leaseJobs(ctx context.Context, c *call) (*wire.MetaResponse, er
 	ofLevel4 := func(k wire.JobKind) bool {
 		return k == wire.JobKind_JOB_KIND_REBALANCE || k == wire.JobKind_JOB_KIND_REWRITE
 	}
-	if slices.ContainsFunc(asked.Kinds, ofLevel4) && l.speaks(ctx, state.LevelRebalance) != nil {
+	if slices.ContainsFunc(asked.Kinds, ofLevel4) && l.Speaks(ctx, state.LevelRebalance) != nil {
 		// A server of an earlier build would refuse the whole request.
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
 	l.traits.heard(l.topology.view(), host, asked.Traits)
 	asked.Traits = nil // it is no matter of the state
-	until := l.waitUntil(ctx, asked.WaitMillis)
+	until := l.WaitUntil(ctx, asked.WaitMillis)
 	all := asked.Kinds
 	for {
-		fired := l.jobs.wait()
+		fired := l.jobs.Wait()
 		asked.Kinds = l.startable(all)
-		ready, err := l.jobsReady(c.req, asked.Kinds)
+		ready, err := l.jobsReady(c.Req, asked.Kinds)
 		if err != nil {
 			return nil, err
 		}
 		if ready {
-			resp, err := l.propose(ctx, c.caller, req)
+			resp, err := l.Propose(ctx, c.Caller, req)
 			if err == nil {
 				err = l.permitJobs(c, resp.GetJobs())
 			}
 			n := len(resp.GetJobs().GetJobs())
-			l.deps.Metrics.JobsLeased.Add(float64(n))
+			l.Metrics.JobsLeased.Add(float64(n))
 			if err == nil && resp.GetError() == nil && n == 0 {
 				// Somebody else was first. That answer stays the one to this
 				// request's number, so that the caller must ask anew; it is not
 				// sent at once, for the caller does so at once.
-				err = l.await(ctx, fired, min(max(0, until.Sub(l.deps.Clock.Now())), lostJobPause))
+				err = l.Await(ctx, fired, min(max(0, until.Sub(l.Clock.Now())), lostJobPause))
 			}
 			return resp, err
 		}
-		left := until.Sub(l.deps.Clock.Now())
+		left := until.Sub(l.Clock.Now())
 		if left <= 0 {
 			return l.noJobs(), nil
 		}
-		if err := l.await(ctx, fired, min(left, jobPoll)); err != nil {
+		if err := l.Await(ctx, fired, min(left, jobPoll)); err != nil {
 			return nil, err
 		}
 	}
@@ -131,12 +128,12 @@ func (l *leader) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready b
 	if len(kinds) == 0 {
 		return false, nil
 	}
-	err = l.store.View(func(r state.Reader, _ uint64) error {
-		jobs, err := l.machine.PendingJobs(r, kinds, 1)
+	err = l.Store.View(func(r state.Reader, _ uint64) error {
+		jobs, err := l.Machine.PendingJobs(r, kinds, 1)
 		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {
 			return err
 		}
-		ready, err = l.machine.Answered(r, moraine.SessionID(req.Session), req.Number)
+		ready, err = l.Machine.Answered(r, moraine.SessionID(req.Session), req.Number)
 		return err
 	})
 	return ready, err
@@ -147,58 +144,30 @@ func (l *leader) noJobs() *wire.MetaResponse {
 		LeaseMillis: state.JobLeaseMillis}}}
 }
 
-// waitUntil is when a request that may wait must be answered: in time for its
-// caller's deadline, whatever it asked for.
-func (l *leader) waitUntil(ctx context.Context, millis uint64) time.Time {
-	now := l.deps.Clock.Now()
-	until := now.Add(time.Duration(min(millis, uint64(maxWait.Milliseconds()))) * time.Millisecond)
-	if deadline, ok := ctx.Deadline(); ok {
-		if before := deadline.Add(-replyTime); before.Before(until) {
-			return before
-		}
-	}
-	return until
-}
-
-// await waits until fired is closed or d has passed. It fails where the caller
-// has gone or this server stopped leading.
-func (l *leader) await(ctx context.Context, fired <-chan struct{}, d time.Duration) error {
-	select {
-	case <-fired:
-		return nil
-	case <-l.deps.Clock.After(d):
-		return nil
-	case <-ctx.Done():
-		return contextError("metadata", ctx)
-	case <-l.done:
-		return l.server.notLeader()
-	}
-}
-
 // listJobs answers from the state. A client that is confined to a directory
 // sees only a job whose number it knows.
-func (l *leader) listJobs(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if c.caller.Scope != "/" && c.req.GetListJobs().GetId() == 0 {
-		return nil, denied("a client confined to %s may ask only for a job by its number", c.caller.Scope)
+func (l *leader) listJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if c.Caller.Scope != "/" && c.Req.GetListJobs().GetId() == 0 {
+		return nil, lead.Denied("a client confined to %s may ask only for a job by its number", c.Caller.Scope)
 	}
 	return l.read(ctx, c)
 }
 
 // getStep answers what a checkpoint is, waiting, if asked to, until it is
 // committed or has failed.
-func (l *leader) getStep(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	until := l.waitUntil(ctx, c.req.GetGetStep().GetWaitMillis())
+func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	until := l.WaitUntil(ctx, c.Req.GetGetStep().GetWaitMillis())
 	for {
-		fired := l.steps.wait()
+		fired := l.steps.Wait()
 		resp, err := l.read(ctx, c)
 		if err != nil || resp.GetError() != nil {
 			return resp, err
 		}
-		left := until.Sub(l.deps.Clock.Now())
+		left := until.Sub(l.Clock.Now())
 		if left <= 0 || ended(resp.GetStep().GetStep()) {
 			return resp, nil
 		}
-		if err := l.await(ctx, fired, left); err != nil {
+		if err := l.Await(ctx, fired, left); err != nil {
 			return nil, err
 		}
 	}
@@ -216,26 +185,26 @@ func ended(s *wire.Step) bool {
 
 // resolveStep is a question, or, where the answer is to be fixed for an
 // attempt, a command.
-func (l *leader) resolveStep(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if state.IsRead(c.req) {
+func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if state.IsRead(c.Req) {
 		return l.read(ctx, c)
 	}
-	return l.mutate(ctx, c)
+	return l.Mutate(ctx, c)
 }
 
 // abortSilentSteps aborts the checkpoints whose ranks fell silent, naming those
 // that are missing.
 func (l *leader) abortSilentSteps(ctx context.Context, _ time.Time) error {
 	var silent []*wire.AbortStep
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		silent, err = l.machine.SilentSteps(r, maxAbort)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		silent, err = l.Machine.SilentSteps(r, maxAbort)
 		return err
 	})
 	if err != nil || len(silent) == 0 {
 		return err
 	}
-	l.deps.Metrics.StepsAborted.Add(float64(len(silent)))
-	_, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_AbortSteps{AbortSteps: &statepb.AbortSteps{Steps: silent}}})
+	l.Metrics.StepsAborted.Add(float64(len(silent)))
+	_, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_AbortSteps{AbortSteps: &statepb.AbortSteps{Steps: silent}}})
 	return err
 }
 

@@ -11,28 +11,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 )
 
-// clusterID is what no command changes while a leader leads.
-type clusterID struct {
-	uuid        moraine.UUID
-	incarnation moraine.Incarnation
-}
-
 // leader is one leadership of this server: everything that only a leader
 // knows. It is made when the server begins to lead and dropped when it stops.
 type leader struct {
-	cfg     *Config
-	deps    *Deps
-	machine *state.Machine
-	store   Store
-	server  *Server
+	*lead.Term
+	cfg    *Config
+	deps   *Deps
+	server *Server
 
-	cluster   clusterID
-	done      chan struct{} // closed when the leadership ends
+	log       *commandLog
 	proposer  *proposer
 	sessions  *sessions
 	topology  *topology
@@ -46,25 +39,23 @@ type leader struct {
 	absences  absences
 	scrubs    scrubs
 	lease     *leaseTable
-	holds     []state.Hold // of the state, when the leadership began
+	leases    *leaseKeeper
 
 	// routing is the present routing epoch.
 	routing atomic.Uint64
-	// level is the feature level that the state is known to have reached.
-	level atomic.Uint64
 	// fullDisks: those of so many metadata servers are nearly full that the others
 	// are no majority.
 	fullDisks atomic.Bool
 	// reported: every device has reported since the metadata was restored.
 	reported  atomic.Bool
-	jobs      signal     // jobs may be leased or run
-	steps     signal     // a checkpoint changed
-	repairs   poke       // the repair queue, or what can be done about it, changed
-	runnable  poke       // a job for the leader itself may be there
-	hostsRead poke       // hosts or devices in the state changed
-	hostsLoad sync.Mutex // a read of the hosts and its takeover are one step
-	steered   poke       // an administrator changed how devices are to be filled
-	settled   poke       // chunks that were in memory alone are on their devices, or gone
+	jobs      lead.Signal // jobs may be leased or run
+	steps     lead.Signal // a checkpoint changed
+	repairs   lead.Poke   // the repair queue, or what can be done about it, changed
+	runnable  lead.Poke   // a job for the leader itself may be there
+	hostsRead lead.Poke   // hosts or devices in the state changed
+	hostsLoad sync.Mutex  // a read of the hosts and its takeover are one step
+	steered   lead.Poke   // an administrator changed how devices are to be filled
+	settled   lead.Poke   // chunks that were in memory alone are on their devices, or gone
 
 	// strayed: a session may have a root outside the scope of its certificate.
 	strayed atomic.Bool
@@ -78,7 +69,6 @@ type leader struct {
 
 	claims claims
 	news   *memberNews
-	began  time.Time
 	// endedCounted is when the ended grants were counted last; the tick's alone.
 	endedCounted time.Time
 	seated       bool // this server's directory is recorded; the tick's alone
@@ -87,37 +77,47 @@ type leader struct {
 // lead leads until ctx ends. It returns early, with an error, where it could
 // not begin to.
 func (s *Server) lead(ctx context.Context) error {
+	done := make(chan struct{})
+	term := &lead.Term{Node: s.cfg.Node, Store: s.store, Machine: s.machine, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: s.deps.Metrics,
+		Began: s.deps.Clock.Now(), Done: done, NotLeader: s.notLeader}
 	l := &leader{
-		cfg: &s.cfg, deps: &s.deps, machine: s.machine, store: s.store, server: s, lease: s.lease,
-		done: make(chan struct{}), sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
+		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
+		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
 		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
-		jobs: newSignal(), steps: newSignal(), news: newMemberNews(), began: s.deps.Clock.Now(),
-		repairs: newPoke(), runnable: newPoke(), hostsRead: newPoke(), settled: newPoke(), steered: newPoke(),
+		jobs: lead.NewSignal(), steps: lead.NewSignal(), news: newMemberNews(),
+		repairs: lead.NewPoke(), runnable: lead.NewPoke(), hostsRead: lead.NewPoke(), settled: lead.NewPoke(), steered: lead.NewPoke(),
 		endpoints: newEndpoints(s.store.Term()), bucketHealths: newBucketHealths(), certificates: newCertificates(), objects: newObjectChecks(),
 		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
 	}
-	l.proposer = newProposer(l.cfg, l.deps, l.store, l.observe)
+	l.proposer = newProposer(l.cfg, l.deps, s.store, l.observe)
+	l.leases = newKeeper(term, s.lease, l.sessions)
+	l.log = &commandLog{node: s.cfg.Node, proposer: l.proposer, leases: l.leases, done: done}
+	term.Commands = l.log
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { l.proposer.work(ctx); return nil })
 	g.Go(func() error {
-		defer close(l.done)
+		defer close(done)
 		if err := l.prepare(ctx); err != nil {
 			return fmt.Errorf("prepare to lead: %w", err)
 		}
-		l.deps.Metrics.Leaderships.Inc()
-		l.deps.Metrics.Leading.Set(1)
+		holds, err := l.leases.holds()
+		if err != nil {
+			return fmt.Errorf("prepare to lead: %w", err)
+		}
+		l.Metrics.Leaderships.Inc()
+		l.Metrics.Leading.Set(1)
 		l.countHosts(l.topology.view())
-		l.deps.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
-		l.lease.lead(l.sessions.holding(), l.holds)
+		l.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
+		l.lease.lead(l.sessions.holding(), holds)
 		s.leader.Store(l)
 		defer func() {
 			s.leader.Store(nil)
 			l.lease.follow()
 			if err := s.backups.closeAll(); err != nil {
-				l.deps.Log.Warn("could not close the snapshots of backups", "err", err)
+				l.Log.Warn("could not close the snapshots of backups", "err", err)
 			}
-			l.deps.Metrics.stopLeading()
-			l.deps.Log.Info("stopped leading")
+			l.Metrics.StopLeading()
+			l.Log.Info("stopped leading")
 		}()
 		l.run(ctx)
 		return nil
@@ -137,13 +137,13 @@ func (l *leader) run(ctx context.Context) {
 // prepare builds the leader's memory from a state that holds every entry of the
 // leaders before.
 func (l *leader) prepare(ctx context.Context) error {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	if err := l.identify(ctx); err != nil {
 		return err
 	}
-	l.tokens = &signer{cluster: l.cluster, life: l.cfg.TokenLife, time: l.clusterTime}
+	l.tokens = &signer{cluster: l.Cluster, life: l.cfg.TokenLife, time: l.ClusterTime}
 	l.server.askSecret(ctx)
 	if err := l.loadKeys(); err != nil {
 		return err
@@ -157,9 +157,6 @@ func (l *leader) prepare(ctx context.Context) error {
 	if err := l.loadSessions(); err != nil {
 		return err
 	}
-	if err := l.loadHolds(); err != nil {
-		return err
-	}
 	// Before anybody asks: a leader that had not looked yet would answer that none is revoked.
 	if err := l.server.loadRevoked(); err != nil {
 		return err
@@ -167,20 +164,11 @@ func (l *leader) prepare(ctx context.Context) error {
 	return l.loadHosts()
 }
 
-// clusterTime is in milliseconds; 0 where the state cannot be read.
-func (l *leader) clusterTime() (now uint64) {
-	_ = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		now, err = l.machine.ClusterTime(r)
-		return err
-	})
-	return now
-}
-
 // identify reads the cluster's identity, and writes it where it is new.
 func (l *leader) identify(ctx context.Context) error {
 	err := l.readCluster()
 	if errors.Is(err, moraine.Unavailable) {
-		if _, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_Init{
+		if _, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_Init{
 			Init: &statepb.Init{Cluster: l.cfg.Cluster[:], Incarnation: 1, Names: true}}}); err != nil {
 			return err
 		}
@@ -197,18 +185,18 @@ func (l *leader) identify(ctx context.Context) error {
 // build may be among its voters.
 func (l *leader) beginLevel(ctx context.Context) error {
 	fresh := false
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.machine.Cluster(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.Machine.Cluster(r)
 		if err != nil || info.FeatureLevel >= moraine.FeatureLevel {
 			return err
 		}
-		fresh, err = l.machine.Unused(r)
+		fresh, err = l.Machine.Unused(r)
 		return err
 	})
 	if err != nil || !fresh {
 		return err
 	}
-	_, err = l.command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
+	_, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
 		SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
 	return err
 }
@@ -216,8 +204,8 @@ func (l *leader) beginLevel(ctx context.Context) error {
 // readCluster takes over the cluster's identity; Unavailable where the state
 // has none yet.
 func (l *leader) readCluster() error {
-	return l.store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.machine.Cluster(r)
+	return l.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.Machine.Cluster(r)
 		if err != nil {
 			return err
 		}
@@ -225,7 +213,7 @@ func (l *leader) readCluster() error {
 			return &moraine.Error{Op: "metadata.identify", Ref: info.UUID.String(), Kind: moraine.WrongCluster,
 				Err: fmt.Errorf("this server was started for cluster %s", l.cfg.Cluster)}
 		}
-		l.cluster = clusterID{uuid: info.UUID, incarnation: info.Incarnation}
+		l.Cluster = lead.ClusterID{UUID: info.UUID, Incarnation: info.Incarnation}
 		l.server.incarnation.Store(uint32(info.Incarnation))
 		if m := l.server.seating(); m != nil {
 			m.SawIncarnation(info.Incarnation)
@@ -240,10 +228,10 @@ func (l *leader) mark() []byte { return transport.MarkBytes(l.server.ownIncarnat
 // loadSessions takes over the sessions of the state that are not known yet, and
 // gives each a full term. Those known that ended meanwhile expire as any other.
 func (l *leader) loadSessions() error {
-	now := l.deps.Clock.Now()
-	return l.store.View(func(r state.Reader, _ uint64) error {
+	now := l.Clock.Now()
+	return l.Store.View(func(r state.Reader, _ uint64) error {
 		var infos []state.SessionInfo
-		err := l.machine.Sessions(r, func(info state.SessionInfo) bool {
+		err := l.Machine.Sessions(r, func(info state.SessionInfo) bool {
 			infos = append(infos, info)
 			return true
 		})
@@ -266,23 +254,23 @@ func (l *leader) loadSessions() error {
 func (l *leader) observe(r *state.Result) {
 	ev := &r.Events
 	if ev.JobsReady {
-		l.jobs.fire()
-		l.runnable.set()
+		l.jobs.Fire()
+		l.runnable.Set()
 	}
 	if ev.RepairsQueued {
-		l.repairs.set()
+		l.repairs.Set()
 	}
 	if ev.Settled {
-		l.settled.set()
+		l.settled.Set()
 	}
 	if ev.Routing != 0 {
 		l.sawRouting(ev.Routing)
 	}
 	if ev.DevicesChanged {
-		l.hostsRead.set()
+		l.hostsRead.Set()
 	}
 	if len(ev.StepsChanged) > 0 {
-		l.steps.fire()
+		l.steps.Fire()
 	}
 	if ev.DirUnnamed {
 		l.strayed.Store(true)
@@ -303,7 +291,7 @@ func (l *leader) observe(r *state.Result) {
 // of them either is in the state or never will be. Without it a session whose
 // client died before it heard of it would be in no memory, and never expire.
 func (l *leader) catchUp() error {
-	l.deps.Metrics.CatchUps.Inc()
+	l.Metrics.CatchUps.Inc()
 	if err := l.loadRouting(); err != nil {
 		return err
 	}
@@ -314,8 +302,8 @@ func (l *leader) catchUp() error {
 		return err
 	}
 	l.strayed.Store(true)
-	l.jobs.fire()
-	l.runnable.set()
-	l.steps.fire()
+	l.jobs.Fire()
+	l.runnable.Set()
+	l.steps.Fire()
 	return nil
 }

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
-// wait is a pending change that ends with the acknowledgement of a number.
+// Wait is a pending change that ends with the acknowledgement of a number.
 type wait struct {
 	p      *pending
 	number uint64
@@ -84,8 +85,8 @@ func (t *leaseTable) ack(h *holder, number uint64) {
 }
 
 // resolve returns once nothing is pending that find finds, and the recovery is over.
-func (l *leader) resolve(ctx context.Context, find func(*leaseTable) *pending) error {
-	t := l.lease
+func (k *leaseKeeper) resolve(ctx context.Context, find func(*leaseTable) *pending) error {
+	t := k.table
 	if t.quiet.Load() {
 		return nil
 	}
@@ -93,7 +94,7 @@ func (l *leader) resolve(ctx context.Context, find func(*leaseTable) *pending) e
 		t.mu.Lock()
 		if !t.leading {
 			t.mu.Unlock()
-			return errStopped
+			return lead.ErrStopped
 		}
 		over, until := t.blocked(find)
 		now := t.now()
@@ -106,11 +107,11 @@ func (l *leader) resolve(ctx context.Context, find func(*leaseTable) *pending) e
 		}
 		select {
 		case <-over:
-		case <-l.deps.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
+		case <-k.Clock.After(max(until.Sub(now), 0) + time.Millisecond):
 		case <-ctx.Done():
-			return contextError("metadata.settle", ctx)
-		case <-l.done:
-			return errStopped
+			return lead.ContextError("metadata.settle", ctx)
+		case <-k.Done:
+			return lead.ErrStopped
 		}
 	}
 }
@@ -143,11 +144,11 @@ func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struc
 }
 
 // resolveSeen waits until what an answer shows may be known.
-func (l *leader) resolveSeen(ctx context.Context, seen *state.Seen) error {
+func (k *leaseKeeper) resolveSeen(ctx context.Context, seen *state.Seen) error {
 	if seen.All {
-		return l.resolveAll(ctx)
+		return k.resolveAll(ctx)
 	}
-	return l.resolve(ctx, func(t *leaseTable) *pending {
+	return k.resolve(ctx, func(t *leaseTable) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -156,14 +157,14 @@ func (l *leader) resolveSeen(ctx context.Context, seen *state.Seen) error {
 }
 
 // resolveResult waits until a command's answer may be known.
-func (l *leader) resolveResult(ctx context.Context, r *state.Result) error {
+func (k *leaseKeeper) resolveResult(ctx context.Context, r *state.Result) error {
 	if r.Repeated {
-		return l.resolveAll(ctx)
+		return k.resolveAll(ctx)
 	}
 	if len(r.Touched)+len(r.Read) == 0 {
 		return nil // it shows nothing that anybody caches
 	}
-	return l.resolve(ctx, func(t *leaseTable) *pending {
+	return k.resolve(ctx, func(t *leaseTable) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -177,17 +178,17 @@ func (l *leader) resolveResult(ctx context.Context, r *state.Result) error {
 }
 
 // resolveAll waits until everything that is pending now may be known.
-func (l *leader) resolveAll(ctx context.Context) error {
-	if l.lease.quiet.Load() {
+func (k *leaseKeeper) resolveAll(ctx context.Context) error {
+	if k.table.quiet.Load() {
 		return nil
 	}
 	var now []*pending
-	l.lease.mu.Lock()
-	for p := range l.lease.pendings {
+	k.table.mu.Lock()
+	for p := range k.table.pendings {
 		now = append(now, p)
 	}
-	l.lease.mu.Unlock()
-	return l.resolve(ctx, func(*leaseTable) *pending {
+	k.table.mu.Unlock()
+	return k.resolve(ctx, func(*leaseTable) *pending {
 		for _, p := range now {
 			if p.left > 0 {
 				return p

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -13,49 +14,71 @@ import (
 // maxRecallWait bounds how long a session's question for recalls is held.
 const maxRecallWait = 30 * time.Second
 
+// Sessions are the live sessions of the leader.
+type Sessions interface {
+	// LeasesOf reports whether a live session is confined to a directory, and whether it
+	// may hold leases.
+	LeasesOf(id uint64) (confined, may bool, err error)
+	// RenewLeases gives a live session a full term from now on, and reports the same.
+	RenewLeases(id uint64, now time.Time) (confined, may bool, err error)
+}
+
+// leaseKeeper is what one leadership does with the leases: it answers what sessions ask
+// for, and holds answers back that a cache may contradict.
+type leaseKeeper struct {
+	*lead.Term
+	table    *leaseTable
+	sessions Sessions
+}
+
+// newKeeper begins to keep leases for a leadership.
+func newKeeper(t *lead.Term, table *leaseTable, sessions Sessions) *leaseKeeper {
+	return &leaseKeeper{Term: t, table: table, sessions: sessions}
+}
+
 // leases begins, keeps and polls a session's standing.
-func (l *leader) leases(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	req := c.req.GetLeases()
-	began := l.deps.Clock.Now()
+func (k *leaseKeeper) leases(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	req := c.Req.GetLeases()
+	began := k.Clock.Now()
 	if req.Begin || req.Renew { // only who leads now may promise anything
-		if err := l.store.ReadBarrier(ctx); err != nil {
+		if err := k.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
 	}
-	ses, err := l.sessions.live(c.req.Session)
+	confined, may, err := k.sessions.LeasesOf(c.Req.Session)
 	if err == nil && (req.Begin || req.Renew) {
 		// Whose leases hold has a session: see leaseTerm.
-		ses, err = l.sessions.renew(c.req.Session, began)
+		confined, may, err = k.sessions.RenewLeases(c.Req.Session, began)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if !ses.leases {
+	if !may {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the session was not opened to hold leases")}
 	}
 	if req.Begin {
-		if err := l.lease.begin(c.req.Session, !ses.all, began, req); err != nil {
+		if err := k.table.begin(c.Req.Session, confined, began, req); err != nil {
 			return nil, err
 		}
 	}
-	reply, err := l.recalls(ctx, c.req.Session, began, req)
+	reply, err := k.recalls(ctx, c.Req.Session, began, req)
 	if err != nil {
 		return nil, err
 	}
-	reply.TermMillis = uint64(l.lease.term.Milliseconds())
+	reply.TermMillis = uint64(k.table.term.Milliseconds())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leases{Leases: reply}}, nil
 }
 
 // recalls answers with what a session has to carry out, and waits for it as long
 // as was asked.
-func (l *leader) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
+func (k *leaseKeeper) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
 	wait := min(time.Duration(req.WaitMillis)*time.Millisecond, maxRecallWait)
 	var over <-chan time.Time
 	if wait > 0 {
-		over = l.deps.Clock.After(wait)
+		over = k.Clock.After(wait)
 	}
 	for first := true; ; first = false {
-		reply, wake := l.lease.poll(id, began, req, first)
+		reply, wake := k.table.poll(id, began, req, first)
 		if wait <= 0 || reply.Ended || len(reply.Recalls) > 0 {
 			return reply, nil
 		}
@@ -64,9 +87,9 @@ func (l *leader) recalls(ctx context.Context, id uint64, began time.Time, req *w
 		case <-over:
 			wait = 0
 		case <-ctx.Done():
-			return nil, contextError("metadata.leases", ctx)
-		case <-l.done:
-			return nil, errStopped
+			return nil, lead.ContextError("metadata.leases", ctx)
+		case <-k.Done:
+			return nil, lead.ErrStopped
 		}
 	}
 }
@@ -77,7 +100,7 @@ func (t *leaseTable) begin(id uint64, confined bool, began time.Time, req *wire.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.leading {
-		return errStopped
+		return lead.ErrStopped
 	}
 	if old := t.sessions[id]; old != nil && req.Epoch <= old.epoch {
 		if req.Epoch == old.epoch {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -53,7 +54,7 @@ const (
 // It lives as long as the server; what is not the changes is there only while the
 // server leads. Methods may be called concurrently, but for apply.
 type leaseTable struct {
-	metrics *Metrics
+	metrics *lead.Metrics
 	now     func() time.Time
 	term    time.Duration
 
@@ -90,7 +91,7 @@ type leaseTable struct {
 	recovered  chan struct{}
 }
 
-func newLeaseTable(m *Metrics, now func() time.Time, sessionTimeout time.Duration) *leaseTable {
+func newLeaseTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duration) *leaseTable {
 	return &leaseTable{metrics: m, now: now, term: min(leaseTerm, sessionTimeout), changes: changes{limit: maxChanges}}
 }
 
@@ -131,6 +132,9 @@ func (t *leaseTable) count() int {
 	defer t.mu.Unlock()
 	return t.leaseCount
 }
+
+// exclusives is how many exclusive leases there are.
+func (t *leaseTable) exclusives() int64 { return t.exclusiveCount.Load() }
 
 // settleRecovery ends the recovery where it is over. The mutex is held.
 func (t *leaseTable) settleRecovery() bool {
@@ -247,4 +251,15 @@ func (t *leaseTable) send(h *holder, touches []*wire.Touch) {
 func touchToWire(t *state.Touch) *wire.Touch {
 	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name,
 		Gone: t.Name == "" && (t.Change == state.Removed || t.Change == state.Taken)}
+}
+
+// inUse adds how much of the tables is used, by name.
+func (t *leaseTable) inUse(use map[string]int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	use["leases"], use["exclusive leases"] = int64(t.leaseCount), t.exclusiveCount.Load()
+	use["sessions that hold leases"] = int64(len(t.sessions))
+	use["changes that wait for holders of leases"] = int64(len(t.pendings))
+	use["names that such changes show"] = int64(len(t.shown))
+	use["leases recalled lately"] = int64(len(t.heat))
 }

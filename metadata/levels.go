@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -25,36 +26,36 @@ const (
 
 // commit proposes a commit. One of chunks in memory needs a state that knows which
 // these are, and raises them.
-func (l *leader) commit(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) commit(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := l.ownFile(c); err != nil {
 		return nil, err
 	}
-	for _, s := range c.req.GetCommit().GetStripes() {
+	for _, s := range c.Req.GetCommit().GetStripes() {
 		for _, chunk := range s.GetChunks() {
 			if chunk.GetLevel() != uint32(moraine.Memory) {
 				continue
 			}
-			if err := l.speaks(ctx, state.LevelMemory); err != nil {
+			if err := l.Speaks(ctx, state.LevelMemory); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return l.mutate(ctx, c)
+	return l.Mutate(ctx, c)
 }
 
 // settleChunks takes over where the chunks of a device are that were in memory.
-func (l *leader) settleChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.topology.view().mayReport(c, c.req.GetSettleChunks().GetDevice()); err != nil {
+func (l *leader) settleChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.topology.view().mayReport(c, c.Req.GetSettleChunks().GetDevice()); err != nil {
 		return nil, err
 	}
-	return l.mutate(ctx, c)
+	return l.Mutate(ctx, c)
 }
 
 // inMemory returns those of some devices that have chunks which are recorded as in
 // memory alone.
 func (l *leader) inMemory(r state.Reader, devices []uint32) (out []uint32, err error) {
 	for _, d := range devices {
-		some, err := l.machine.InMemory(r, moraine.DeviceID(d))
+		some, err := l.Machine.InMemory(r, moraine.DeviceID(d))
 		if err != nil {
 			return nil, err
 		}
@@ -73,14 +74,14 @@ func (l *leader) raiseLevels(ctx context.Context) {
 	var last time.Time
 	for {
 		err := l.raiseOnce(ctx)
-		if now := l.deps.Clock.Now(); err == nil && now.Sub(last) >= raisePoll {
+		if now := l.Clock.Now(); err == nil && now.Sub(last) >= raisePoll {
 			last = now
 			looked, err = l.findLost(ctx, looked)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("the levels of files could not be raised; trying again", "err", err)
+			l.Log.Warn("the levels of files could not be raised; trying again", "err", err)
 		}
-		if !l.pause(ctx, nil, raisePause) || !l.pause(ctx, l.settled, raisePoll) {
+		if !l.Pause(ctx, nil, raisePause) || !l.Pause(ctx, l.settled, raisePoll) {
 			return
 		}
 	}
@@ -91,8 +92,8 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 	for after := moraine.InodeID(0); ; {
 		var ids []moraine.InodeID
 		var last moraine.InodeID
-		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-			ids, last, err = l.machine.Raisable(r, after, raiseRows, state.MaxRaised)
+		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+			ids, last, err = l.Machine.Raisable(r, after, raiseRows, state.MaxRaised)
 			return err
 		})
 		if err != nil {
@@ -103,10 +104,10 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 			for _, id := range ids {
 				op.Inodes = append(op.Inodes, uint64(id))
 			}
-			if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+			if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
 				return err
 			}
-			l.settled.set() // there may be more to do for them
+			l.settled.Set() // there may be more to do for them
 		}
 		if last == 0 {
 			return nil
@@ -119,8 +120,8 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 // where to go on. Only what it finds is proposed: a file may be in memory for long.
 func (l *leader) findLost(ctx context.Context, from state.FilePlace) (next state.FilePlace, err error) {
 	var lost []state.FilePlace
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		lost, next, err = l.machine.FindLost(r, from, lostExtents)
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		lost, next, err = l.Machine.FindLost(r, from, lostExtents)
 		return err
 	})
 	if err != nil || len(lost) == 0 {
@@ -130,7 +131,7 @@ func (l *leader) findLost(ctx context.Context, from state.FilePlace) (next state
 	for _, at := range lost {
 		op.Lost = append(op.Lost, &statepb.FilePlace{Inode: uint64(at.Inode), Offset: uint64(at.Offset)})
 	}
-	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
 		return from, err
 	}
 	return next, nil

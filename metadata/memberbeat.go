@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -18,7 +19,7 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 	if beat.Id == "" || len(beat.DataId) != len(moraine.UUID{}) {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("a beat needs an id and a data id")}
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	dir := moraine.UUID(beat.DataId)
@@ -54,9 +55,9 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 		}
 	}
 	if peer := transport.PeerFrom(ctx); peer != nil && peer.Node == beat.Id {
-		l.certificates.saw(peer, l.deps.Clock.Now())
+		l.certificates.saw(peer, l.Clock.Now())
 	}
-	l.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: l.deps.Clock.Now()}, l.store.Members)
+	l.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: l.Clock.Now()}, l.Store.Members)
 	l.countFullDisks()
 	reply.Accepted = true
 	return nil
@@ -69,28 +70,28 @@ func wipedText(id string) string {
 }
 
 func (l *leader) setMember(ctx context.Context, id string, dir moraine.UUID) error {
-	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_SetMember{
+	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetMember{
 		SetMember: &statepb.SetMember{Id: id, DataId: dir[:]}}})
 	return err
 }
 
 // seatOf reads the directory that the state has for a server.
 func (l *leader) seatOf(id string) (dir moraine.UUID, known bool, info state.ClusterInfo, err error) {
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		if info, err = l.machine.Cluster(r); err != nil {
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if info, err = l.Machine.Cluster(r); err != nil {
 			return err
 		}
-		dir, known, err = l.machine.Member(r, id)
+		dir, known, err = l.Machine.Member(r, id)
 		return err
 	})
 	return dir, known, info, err
 }
 
-func (l *leader) member(id string) (Member, bool) {
-	for _, m := range l.store.Members() {
+func (l *leader) member(id string) (lead.Member, bool) {
+	for _, m := range l.Store.Members() {
 		if m.ID == id {
 			return m, true
 		}
 	}
-	return Member{}, false
+	return lead.Member{}, false
 }

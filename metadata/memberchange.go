@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -24,15 +25,15 @@ const (
 )
 
 // addMember makes a server a member without a vote; tendMembers gives it one.
-func (l *leader) addMember(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) addMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	m := l.server.membership()
 	if m == nil {
 		return nil, errNoMembership
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	asked := c.req.GetAddMember()
+	asked := c.Req.GetAddMember()
 	there, err := l.mayAdd(asked)
 	if err != nil {
 		return nil, err
@@ -41,7 +42,7 @@ func (l *leader) addMember(ctx context.Context, c *call) (*wire.MetaResponse, er
 		if err := m.AddMember(ctx, asked.Id, asked.Address, false); err != nil {
 			return nil, err
 		}
-		l.deps.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
+		l.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
 	}
 	return l.membersReply()
 }
@@ -55,7 +56,7 @@ func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	if asked.Id == "" || len(asked.Id) > 255 || !isAddress(asked.Address) {
 		return false, bad(moraine.InvalidArgument, "want an id, and an address as HOST:PORT or unix:PATH")
 	}
-	members := l.store.Members()
+	members := l.Store.Members()
 	for _, m := range members {
 		same := slices.Contains(m.Addresses, asked.Address)
 		switch {
@@ -78,7 +79,7 @@ func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	case len(members) >= maxVoters:
 		return false, bad(moraine.TooLarge, "there are %d servers, and %d are the most: remove one first", len(members), maxVoters)
 	}
-	if h, heard := l.news.of(asked.Id, l.deps.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
+	if h, heard := l.news.of(asked.Id, l.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
 		return false, bad(moraine.NewerFormat, "its build speaks feature level %d, the cluster is at %d: give it a newer build", h.status.GetLevel(), info.FeatureLevel)
 	}
 	return false, nil
@@ -100,15 +101,15 @@ func isAddress(addr string) bool {
 // removeMember takes a server out, unless the others could not go on without it.
 // Where it is this one it hands over the leadership instead, and the caller asks
 // the next leader.
-func (l *leader) removeMember(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) removeMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	m := l.server.membership()
 	if m == nil {
 		return nil, errNoMembership
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	id := c.req.GetRemoveMember().GetId()
+	id := c.Req.GetRemoveMember().GetId()
 	member, there := l.member(id)
 	if !there {
 		_, known, _, err := l.seatOf(id)
@@ -125,7 +126,7 @@ func (l *leader) removeMember(ctx context.Context, c *call) (*wire.MetaResponse,
 			return nil, err
 		}
 	}
-	if id == l.cfg.Node {
+	if id == l.Node {
 		if err := l.handTo(ctx, m); err != nil {
 			return nil, err
 		}
@@ -134,25 +135,25 @@ func (l *leader) removeMember(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err := m.RemoveMember(ctx, id); err != nil {
 		return nil, err
 	}
-	l.deps.Log.Info("a metadata server was removed", "member", id)
+	l.Log.Info("a metadata server was removed", "member", id)
 	return l.membersReply()
 }
 
 // awaitRest fails where the voters but id are no majority that is up. A leader
 // of late gives them a moment to be heard of.
 func (l *leader) awaitRest(ctx context.Context, id string) error {
-	deadline := l.deps.Clock.Now().Add(settlePatience)
+	deadline := l.Clock.Now().Add(settlePatience)
 	for {
-		err := restGoesOn(l.store.Members(), id, l.cfg.Node)
-		if err == nil || l.deps.Clock.Now().After(deadline) || ctx.Err() != nil {
+		err := restGoesOn(l.Store.Members(), id, l.Node)
+		if err == nil || l.Clock.Now().After(deadline) || ctx.Err() != nil {
 			return err
 		}
-		sleep(ctx, l.deps.Clock, settleStep)
+		lead.Sleep(ctx, l.Clock, settleStep)
 	}
 }
 
 // restGoesOn fails where the voters but id could not form a majority. self is up.
-func restGoesOn(members []Member, id, self string) error {
+func restGoesOn(members []lead.Member, id, self string) error {
 	rest, up := 0, 0
 	var down []string
 	for _, m := range members {
@@ -179,15 +180,15 @@ func restGoesOn(members []Member, id, self string) error {
 }
 
 // handTo hands the leadership to the voter that is furthest.
-func (l *leader) handTo(ctx context.Context, m Membership) error {
-	best := Member{}
-	for _, o := range l.store.Members() {
-		if o.Voter && o.Alive && o.ID != l.cfg.Node && (best.ID == "" || o.Match > best.Match) {
+func (l *leader) handTo(ctx context.Context, m lead.Membership) error {
+	best := lead.Member{}
+	for _, o := range l.Store.Members() {
+		if o.Voter && o.Alive && o.ID != l.Node && (best.ID == "" || o.Match > best.Match) {
 			best = o
 		}
 	}
 	if best.ID == "" {
-		return &moraine.Error{Op: "remove metadata server", Ref: l.cfg.Node, Kind: moraine.Conflict, Err: errors.New("no other server can lead")}
+		return &moraine.Error{Op: "remove metadata server", Ref: l.Node, Kind: moraine.Conflict, Err: errors.New("no other server can lead")}
 	}
 	return m.Transfer(ctx, best.ID)
 }

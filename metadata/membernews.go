@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -28,7 +29,7 @@ func newMemberNews() *memberNews { return &memberNews{reports: make(map[string]m
 
 // note remembers what was heard of a server. Where that would be one too many,
 // the one that is no member and was not heard of for longest is forgotten.
-func (n *memberNews) note(id string, h memberReport, members func() []Member) {
+func (n *memberNews) note(id string, h memberReport, members func() []lead.Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, known := n.reports[id]; !known && len(n.reports) >= maxMembers {
@@ -38,10 +39,10 @@ func (n *memberNews) note(id string, h memberReport, members func() []Member) {
 }
 
 // evict forgets one; nobody where all are members, of which there are few.
-func (n *memberNews) evict(members []Member) {
+func (n *memberNews) evict(members []lead.Member) {
 	oldest := ""
 	for id, h := range n.reports {
-		member := slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
+		member := slices.ContainsFunc(members, func(m lead.Member) bool { return m.ID == id })
 		if !member && (oldest == "" || h.at.Before(n.reports[oldest].at)) {
 			oldest = id
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -16,27 +17,27 @@ import (
 const caughtUp = 256
 
 // getMembers describes all metadata servers.
-func (l *leader) getMembers(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) getMembers(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	return l.membersReply()
 }
 
 func (l *leader) membersReply() (*wire.MetaResponse, error) {
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	own := l.server.memberStatus()
-	reply := &wire.MembersReply{Cluster: l.cluster.uuid[:], Term: l.store.Term(), Commit: own.Commit,
-		Sessions: uint64(l.sessions.count()), Leases: uint64(l.lease.count()), LeadershipMillis: uint64(now.Sub(l.began).Milliseconds()), Commands: l.server.ops.mix()}
+	reply := &wire.MembersReply{Cluster: l.Cluster.UUID[:], Term: l.Store.Term(), Commit: own.Commit,
+		Sessions: uint64(l.sessions.count()), Leases: uint64(l.lease.count()), LeadershipMillis: uint64(now.Sub(l.Began).Milliseconds()), Commands: l.server.ops.mix()}
 	there := map[string]bool{}
-	for _, m := range l.store.Members() {
+	for _, m := range l.Store.Members() {
 		there[m.ID] = true
 		w := &wire.Member{Id: m.ID, Addresses: l.server.addresses(m.ID), Voter: m.Voter, Leader: m.Leader, Alive: m.Alive,
 			Match: m.Match, ContactMillis: millis(m.Contact)}
 		if h, ok := l.news.of(m.ID, now); ok {
 			w.Status = h.status
 		}
-		if m.ID == l.cfg.Node {
+		if m.ID == l.Node {
 			w.Status, w.Match, w.Alive, w.ContactMillis = own, own.LogLast, true, 0
 		}
 		if own.Commit > w.Match {
@@ -53,14 +54,14 @@ func (l *leader) membersReply() (*wire.MetaResponse, error) {
 		}
 	}
 	slices.SortFunc(reply.Members, func(a, b *wire.Member) int { return cmp.Compare(a.Id, b.Id) })
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.machine.Cluster(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.Machine.Cluster(r)
 		if err != nil {
 			return err
 		}
 		reply.Incarnation, reply.FeatureLevel = uint64(info.Incarnation), info.FeatureLevel
 		for _, m := range reply.Members {
-			if _, m.Seated, err = l.machine.Member(r, m.Id); err != nil {
+			if _, m.Seated, err = l.Machine.Member(r, m.Id); err != nil {
 				return err
 			}
 		}
@@ -83,14 +84,14 @@ func (l *leader) tendMembers(ctx context.Context, now time.Time) error {
 	if err := l.seatSelf(ctx); err != nil {
 		return err
 	}
-	for _, member := range l.store.Members() {
+	for _, member := range l.Store.Members() {
 		if member.Voter || l.whyNoVote(m, member, now) != "" {
 			continue
 		}
 		if err := m.AddMember(ctx, member.ID, member.Addresses[0], true); err != nil {
 			return err
 		}
-		l.deps.Log.Info("a metadata server has caught up, and votes", "member", member.ID)
+		l.Log.Info("a metadata server has caught up, and votes", "member", member.ID)
 	}
 	return nil
 }
@@ -105,15 +106,15 @@ func (l *leader) seatSelf(ctx context.Context) error {
 		return err
 	}
 	dir := seat.DataID
-	have, known, info, err := l.seatOf(l.cfg.Node)
+	have, known, info, err := l.seatOf(l.Node)
 	if err != nil || info.FeatureLevel < state.LevelMembers {
 		return err
 	}
 	if known && have != dir {
-		l.deps.Log.Error("this server leads with a --data that is not the one recorded for it")
+		l.Log.Error("this server leads with a --data that is not the one recorded for it")
 	}
 	if !known {
-		if err := l.setMember(ctx, l.cfg.Node, dir); err != nil {
+		if err := l.setMember(ctx, l.Node, dir); err != nil {
 			return err
 		}
 	}
@@ -122,7 +123,7 @@ func (l *leader) seatSelf(ctx context.Context) error {
 }
 
 // whyNoVote says why a member that has no vote is given none now; "" where it is.
-func (l *leader) whyNoVote(m Membership, member Member, now time.Time) string {
+func (l *leader) whyNoVote(m lead.Membership, member lead.Member, now time.Time) string {
 	_, known, info, err := l.seatOf(member.ID)
 	own := m.MemberStatus()
 	h, heard := l.news.of(member.ID, now)

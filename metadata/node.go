@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -15,58 +15,56 @@ import (
 // those that any client sends too only for that work: it reads the files of jobs that it
 // holds, makes files without a name, and has evicted files staged.
 
-func (c *call) isChunkserver() bool { return c.caller.Role == string(transport.RoleChunkserver) }
-
 // mayReadForJob fails where a chunkserver asks for the extents of a file that is not of the
 // job that it names, or where that job is not its own now.
-func (l *leader) mayReadForJob(ctx context.Context, c *call) error {
-	if !c.isChunkserver() {
+func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
+	if !c.IsChunkserver() {
 		return nil
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return err
 	}
-	asked, may := c.req.GetGetExtents(), false
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		may, err = l.machine.IsOfJob(r, c.caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
+	asked, may := c.Req.GetGetExtents(), false
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		may, err = l.Machine.IsOfJob(r, c.Caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
 		return err
 	})
 	if err == nil && !may {
 		err = &moraine.Error{Ref: moraine.InodeID(asked.Inode).String(), Kind: moraine.PermissionDenied,
-			Err: fmt.Errorf("job %s of node %q is not leased, or not about the file", moraine.JobID(asked.Job), c.caller.Node)}
+			Err: fmt.Errorf("job %s of node %q is not leased, or not about the file", moraine.JobID(asked.Job), c.Caller.Node)}
 	}
 	return err
 }
 
 // ownFile fails where a chunkserver commits to another file than one without a name that its
 // session made.
-func (l *leader) ownFile(c *call) error {
-	if !c.isChunkserver() {
+func (l *leader) ownFile(c *lead.Call) error {
+	if !c.IsChunkserver() {
 		return nil
 	}
-	op, own := c.req.GetCommit(), false
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		own, err = l.machine.OwnedBy(r, moraine.SessionID(c.req.Session), moraine.InodeID(op.Inode))
+	op, own := c.Req.GetCommit(), false
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		own, err = l.Machine.OwnedBy(r, moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
 		return err
 	})
 	if err == nil && (!own || op.Link != nil || op.Create != nil) {
-		err = denied("a chunkserver commits only to files without a name that it made")
+		err = lead.Denied("a chunkserver commits only to files without a name that it made")
 	}
 	return err
 }
 
 // create makes what has a name, or a file that has none yet.
-func (l *leader) create(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if c.isChunkserver() && !c.req.GetCreate().GetUnlinked() {
-		return nil, denied("a chunkserver makes only files without a name")
+func (l *leader) create(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if c.IsChunkserver() && !c.Req.GetCreate().GetUnlinked() {
+		return nil, lead.Denied("a chunkserver makes only files without a name")
 	}
-	return l.mutate(ctx, c)
+	return l.Mutate(ctx, c)
 }
 
 // queueMove queues moves of files between tiers.
-func (l *leader) queueMove(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if c.isChunkserver() && c.req.GetQueueMove().GetKind() != wire.JobKind_JOB_KIND_STAGE {
-		return nil, denied("a chunkserver has files staged, and nothing else moved")
+func (l *leader) queueMove(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if c.IsChunkserver() && c.Req.GetQueueMove().GetKind() != wire.JobKind_JOB_KIND_STAGE {
+		return nil, lead.Denied("a chunkserver has files staged, and nothing else moved")
 	}
-	return l.mutate(ctx, c)
+	return l.Mutate(ctx, c)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -314,25 +315,25 @@ func (o *objectChecks) answered(host string, checks []*wire.ObjectCheck, now tim
 
 // reportObjects takes up what hosts found in their bucket. Only what changes a record goes
 // through the log.
-func (l *leader) reportObjects(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	checks := c.req.GetReportObjects().GetChecks()
+func (l *leader) reportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	checks := c.Req.GetReportObjects().GetChecks()
 	if len(checks) > state.MaxReportedObjects {
 		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), state.MaxReportedObjects)}
 	}
-	if c.caller.Role != string(transport.RoleAdmin) {
-		h := l.topology.view().hosts[c.caller.Node]
+	if c.Caller.Role != string(transport.RoleAdmin) {
+		h := l.topology.view().hosts[c.Caller.Node]
 		for _, w := range checks {
 			if h == nil || h.Bucket == "" || bucketName(h.Bucket) != w.GetObject().GetBucket() {
-				return nil, denied("bucket %q is not one that node %q serves", w.GetObject().GetBucket(), c.caller.Node)
+				return nil, lead.Denied("bucket %q is not one that node %q serves", w.GetObject().GetBucket(), c.Caller.Node)
 			}
 		}
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	var changes []*wire.ObjectCheck
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, err = l.machine.ObjectsChange(r, checks)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		changes, err = l.Machine.ObjectsChange(r, checks)
 		return err
 	})
 	if err != nil {
@@ -340,45 +341,45 @@ func (l *leader) reportObjects(ctx context.Context, c *call) (*wire.MetaResponse
 	}
 	resp := &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
 	if len(changes) > 0 {
-		resp, err = l.propose(ctx, c.caller, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{Checks: changes}}})
+		resp, err = l.Propose(ctx, c.Caller, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{Checks: changes}}})
 		if err != nil || resp.GetError() != nil {
 			return resp, err
 		}
-		l.logObjects(c.caller.Node, changes)
+		l.logObjects(c.Caller.Node, changes)
 	}
-	l.objects.answered(c.caller.Node, checks, l.deps.Clock.Now())
+	l.objects.answered(c.Caller.Node, checks, l.Clock.Now())
 	return resp, nil
 }
 
 func (l *leader) logObjects(host string, changes []*wire.ObjectCheck) {
 	for _, w := range changes {
 		if w.State == wire.ObjectState_OBJECT_STATE_GOOD {
-			l.deps.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
+			l.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
 		} else {
-			l.deps.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
+			l.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
 				"state", w.State, "host", host, "err", w.Error)
 		}
 	}
 }
 
 // checkObjects begins a check of all objects, or says how far it is.
-func (l *leader) checkObjects(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) checkObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	o, now := l.objects, l.deps.Clock.Now()
+	o, now := l.objects, l.Clock.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		if c.req.GetCheckObjects().GetStart() {
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		if c.Req.GetCheckObjects().GetStart() {
 			// One that another fsck waits for begins again too: it may have been past an
 			// object before that went.
 			o.full = true
-			if err := o.begin(r, l.machine, now); err != nil {
+			if err := o.begin(r, l.Machine, now); err != nil {
 				return err
 			}
 		}
-		return o.settle(r, l.machine, now)
+		return o.settle(r, l.Machine, now)
 	})
 	if err != nil {
 		return nil, err
@@ -395,10 +396,10 @@ var errNoAnswer = errors.New("no host has answered")
 
 // countBad counts the objects that are not in their bucket as they were recorded.
 func (l *leader) countBad(r state.Reader) (lost, bad uint64, err error) {
-	n, err := l.machine.Counters(r)
+	n, err := l.Machine.Counters(r)
 	if err != nil || n.BadObjects == 0 {
 		return 0, 0, err
 	}
-	gone, copies, err := l.machine.CountBadObjects(r, maxBadCounted)
+	gone, copies, err := l.Machine.CountBadObjects(r, maxBadCounted)
 	return uint64(gone), uint64(copies), err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -62,7 +63,7 @@ type op struct {
 	// serve answers it.
 	serve serveFunc
 	// local answers it in place of serve, on a server that does not lead too.
-	local func(*Server, context.Context, *call) (*wire.MetaResponse, error)
+	local func(*Server, context.Context, *lead.Call) (*wire.MetaResponse, error)
 	// ok counts those that were answered without an error, counts those and the
 	// others, for people.
 	ok     prometheus.Counter
@@ -71,7 +72,14 @@ type op struct {
 
 type opCounts struct{ answered, failed atomic.Uint64 }
 
-type serveFunc func(*leader, context.Context, *call) (*wire.MetaResponse, error)
+type serveFunc func(*leader, context.Context, *lead.Call) (*wire.MetaResponse, error)
+
+// inLeases, and those below, have a part of the leader serve a request.
+func inLeases(serve func(*leaseKeeper, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.leases, ctx, c)
+	}
+}
 
 func reading(name string) op {
 	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
@@ -88,7 +96,7 @@ func growing(name string, serve serveFunc) op {
 }
 
 func freeing(name string) op {
-	return op{name: name, may: people, session: true, serve: (*leader).mutate}
+	return op{name: name, may: people, session: true, serve: (*leader).Mutate}
 }
 
 // serving is what a chunkserver, or the mover in it, says of itself.
@@ -106,7 +114,7 @@ func byMovers(o op) op {
 // its field in wire.MetaRequest.
 type opTable [1024]op
 
-func newOpTable(m *Metrics) *opTable {
+func newOpTable(m *lead.Metrics) *opTable {
 	t := &opTable{
 		10: unrouted(asking("open_session", (*leader).openSession)),
 		11: unrouted(asking("renew_session", (*leader).renewSession)),
@@ -123,9 +131,9 @@ func newOpTable(m *Metrics) *opTable {
 		26: freeing("remove"),
 		27: freeing("set_attr"),
 		28: freeing("remove_tree"),
-		29: growing("link", (*leader).mutate),
+		29: growing("link", (*leader).Mutate),
 		30: byMovers(freeing("release")),
-		31: growing("set_xattr", (*leader).mutate),
+		31: growing("set_xattr", (*leader).Mutate),
 		32: reading("get_xattr"),
 
 		40: byMovers(growing("grant", (*leader).grant)),
@@ -134,65 +142,65 @@ func newOpTable(m *Metrics) *opTable {
 		43: byMovers(growing("commit", (*leader).commit)),
 		44: {name: "get_extents", may: anyone, reads: true, snapshot: true, serve: (*leader).getExtents},
 		45: asking("report_bad_chunks", (*leader).reportBadChunks),
-		46: growing("clone", (*leader).mutate),
+		46: growing("clone", (*leader).Mutate),
 
 		60: serving("register_host", (*leader).registerHost),
 		61: serving("heartbeat", (*leader).heartbeat),
 		62: serving("report_chunks", (*leader).reportChunks),
 		63: serving("deleted_chunks", (*leader).deletedChunks),
-		64: {name: "set_device_state", may: admins, serve: (*leader).mutate},
+		64: {name: "set_device_state", may: admins, serve: (*leader).Mutate},
 
 		80: serving("lease_jobs", (*leader).leaseJobs),
-		81: serving("renew_job", (*leader).mutate),
-		82: serving("finish_job", (*leader).mutate),
+		81: serving("renew_job", (*leader).Mutate),
+		82: serving("finish_job", (*leader).Mutate),
 		83: {name: "list_jobs", may: people, reads: true, serve: (*leader).listJobs},
-		84: {name: "cancel_job", may: admins, serve: (*leader).mutate},
+		84: {name: "cancel_job", may: admins, serve: (*leader).Mutate},
 		85: serving("begin_repair", (*leader).beginRepair),
 		86: serving("commit_repair", (*leader).commitRepair),
-		87: serving("end_intents", (*leader).mutate),
+		87: serving("end_intents", (*leader).Mutate),
 
-		100: {name: "open_run", may: people, session: true, grows: true, serve: (*leader).mutate},
-		101: growing("begin_step", (*leader).mutate),
-		102: growing("seal_part", (*leader).mutate),
+		100: {name: "open_run", may: people, session: true, grows: true, serve: (*leader).Mutate},
+		101: growing("begin_step", (*leader).Mutate),
+		102: growing("seal_part", (*leader).Mutate),
 		103: asking("get_step", (*leader).getStep),
-		104: serving("commit_step", (*leader).mutate),
+		104: serving("commit_step", (*leader).Mutate),
 		105: freeing("abort_step"),
 		106: reading("list_runs"),
 		107: reading("list_steps"),
 		108: {name: "resolve_step", may: people, serve: (*leader).resolveStep},
 		109: freeing("remove_step"),
 		110: byMovers(reading("list_parts")),
-		680: {name: "lease_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
-		681: {name: "release_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		680: {name: "lease_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
+		681: {name: "release_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
 
 		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).queueMove}, // a chunkserver has no session
-		121: serving("begin_object", (*leader).mutate),
-		122: serving("end_object", (*leader).mutate),
-		123: serving("commit_flush", (*leader).mutate),
-		124: serving("move_object", (*leader).mutate),
-		125: serving("commit_evict", (*leader).mutate),
-		126: {name: "commit_stage", may: chunkservers | admins, session: true, serve: (*leader).mutate},
-		127: serving("deleted_object", (*leader).mutate),
+		121: serving("begin_object", (*leader).Mutate),
+		122: serving("end_object", (*leader).Mutate),
+		123: serving("commit_flush", (*leader).Mutate),
+		124: serving("move_object", (*leader).Mutate),
+		125: serving("commit_evict", (*leader).Mutate),
+		126: {name: "commit_stage", may: chunkservers | admins, session: true, serve: (*leader).Mutate},
+		127: serving("deleted_object", (*leader).Mutate),
 		132: serving("report_objects", (*leader).reportObjects),
 		133: {name: "check_objects", may: admins, reads: true, serve: (*leader).checkObjects},
 		134: reading("list_bad_objects"),
 		128: byMovers(reading("get_object")),
 		129: reading("get_tier"),
-		130: growing("set_policy", (*leader).mutate),
+		130: growing("set_policy", (*leader).Mutate),
 		131: reading("get_policy"),
 
 		220: {name: "get_usage", may: people, reads: true, snapshot: true, since: state.LevelUsage, serve: (*leader).read},
-		221: {name: "set_quota", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
+		221: {name: "set_quota", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).Mutate},
 		222: reading("list_quotas"),
-		224: {name: "clone_tree", may: people, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).mutate},
-		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).mutate},
-		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: (*leader).leases},
-		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).hold},
-		401: {name: "end_hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).mutate},
+		224: {name: "clone_tree", may: people, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).Mutate},
+		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).Mutate},
+		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: inLeases((*leaseKeeper).leases)},
+		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: inLeases((*leaseKeeper).hold)},
+		401: {name: "end_hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).Mutate},
 		402: {name: "batch", may: people, session: true, since: state.LevelHolds, serve: (*leader).batch},
 		202: {name: "watch", may: people, reads: true, serve: (*leader).watch},
-		320: {name: "concat", may: people, session: true, grows: true, since: state.LevelConcat, serve: (*leader).mutate},
-		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).mutate},
+		320: {name: "concat", may: people, session: true, grows: true, since: state.LevelConcat, serve: (*leader).Mutate},
+		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).Mutate},
 		341: {name: "list_quarantine", may: admins, reads: true, serve: (*leader).listQuarantine},
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
 		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
@@ -202,15 +210,15 @@ func newOpTable(m *Metrics) *opTable {
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
 		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: (*leader).setMaintenance},
-		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).mutate},
+		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).Mutate},
 		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: (*leader).settleChunks},
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
 		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
 		480: {name: "check_chunks", may: admins, reads: true, serve: (*leader).checkChunks},
-		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).mutate},
-		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
-		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).mutate},
+		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).Mutate},
+		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
+		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
 		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
 		620: {name: "revoke_cert", may: admins, grows: true, since: state.LevelRewrite, serve: (*leader).revokeCert},
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},

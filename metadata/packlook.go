@@ -55,7 +55,7 @@ func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose ui
 	if s.l.cfg.PackAfter < 0 {
 		return false, nil
 	}
-	p, ok, err := s.l.machine.Packable(r, file)
+	p, ok, err := s.l.Machine.Packable(r, file)
 	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.l.cfg.PackAfter.Nanoseconds() {
 		return false, err
 	}
@@ -87,11 +87,11 @@ func (s *sweep) placeOf(r state.Reader, dir moraine.InodeID) (packPlace, error) 
 	if ok {
 		return known, nil
 	}
-	scheme, err := s.l.machine.PolicyScheme(r, dir)
+	scheme, err := s.l.Machine.PolicyScheme(r, dir)
 	if err != nil {
 		return packPlace{}, err
 	}
-	domain, err := s.l.machine.PackDomain(r, dir, s.packs.scopes)
+	domain, err := s.l.Machine.PackDomain(r, dir, s.packs.scopes)
 	if err != nil {
 		return packPlace{}, err
 	}

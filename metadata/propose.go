@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
@@ -34,7 +35,7 @@ const groupSize = 64
 type proposer struct {
 	store   Store
 	clock   clock.Clock
-	metrics *Metrics
+	metrics *lead.Metrics
 	// observe sees every result, in the order of its entry, before its
 	// proposer does.
 	observe func(*state.Result)
@@ -44,7 +45,7 @@ type proposer struct {
 	settleMillis          uint64 // of each command; 0 is the default
 	queue                 chan *proposal
 	commands              limit.Resource // what fills queue
-	groupReady            poke           // a crowd waits in the queue
+	groupReady            lead.Poke      // a crowd waits in the queue
 	// doubt is whether an entry may have taken effect, or may yet, whose results
 	// observe did not see.
 	doubt   atomic.Bool
@@ -79,7 +80,7 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 		queue: make(chan *proposal, cfg.QueuedCommands),
 		commands: limit.Resource{Name: "queue of commands", Advice: "the metadata servers are overloaded, or their disks are slow",
 			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
-		groupReady: newPoke(),
+		groupReady: lead.NewPoke(),
 		buffers:    sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }},
 	}
 }
@@ -146,20 +147,20 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }
 
-// wait returns what became of a proposal that was queued, or with what is before it.
+// Wait returns what became of a proposal that was queued, or with what is before it.
 func (prop *proposal) wait(ctx context.Context, stopped <-chan struct{}) (state.Result, error) {
 	select {
 	case o := <-prop.done:
 		return o.result, o.err
 	case <-ctx.Done():
-		return state.Result{}, contextError("metadata.propose", ctx)
+		return state.Result{}, lead.ContextError("metadata.propose", ctx)
 	case <-stopped:
 	}
 	select { // the last answers before the stop are answers
 	case o := <-prop.done:
 		return o.result, o.err
 	default:
-		return state.Result{}, errStopped
+		return state.Result{}, lead.ErrStopped
 	}
 }
 
@@ -167,7 +168,7 @@ func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *p
 	select {
 	case p.queue <- prop:
 		if len(p.queue) >= groupSize-1 { // work holds one more
-			p.groupReady.set()
+			p.groupReady.Set()
 		}
 		return nil
 	default:
@@ -180,7 +181,7 @@ func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *p
 	case <-ctx.Done():
 		return p.commands.GaveUp(ctx, time.Since(began))
 	case <-stopped:
-		return errStopped
+		return lead.ErrStopped
 	}
 }
 
@@ -272,7 +273,7 @@ func (p *proposer) send(ctx context.Context, batch []*proposal) {
 	if err != nil {
 		p.doubt.Store(true)
 		if ctx.Err() != nil { // it was this server that gave up, not the callers
-			err = errStopped
+			err = lead.ErrStopped
 		}
 		for _, prop := range batch {
 			prop.done <- outcome{err: err}
@@ -289,27 +290,5 @@ func (p *proposer) send(ctx context.Context, batch []*proposal) {
 			prop.after(&results[i])
 		}
 		prop.done <- outcome{result: results[i]}
-	}
-}
-
-// errStopped is the answer to a command whose fate this server cannot tell,
-// since it stopped leading.
-var errStopped = &moraine.Error{Op: "metadata.propose", Kind: moraine.Unavailable,
-	Err: fmt.Errorf("this server stopped leading; whether the command took effect is unknown")}
-
-// contextError says why ctx ended.
-func contextError(op string, ctx context.Context) error {
-	kind := moraine.Canceled
-	if ctx.Err() == context.DeadlineExceeded {
-		kind = moraine.Timeout
-	}
-	return &moraine.Error{Op: op, Kind: kind, Err: ctx.Err()}
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, c clock.Clock, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-c.After(d):
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -56,19 +57,19 @@ func (r *reports) page(after *wire.ListQuarantine, limit int) (out []*wire.Quara
 
 // listQuarantine lists the chunks that nothing explains and nobody deletes without a
 // person's word. They are known from the devices' reports since this server leads.
-func (l *leader) listQuarantine(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) listQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	asked := c.req.GetListQuarantine()
+	asked := c.Req.GetListQuarantine()
 	limit := quarantinePage
 	if asked.Limit > 0 {
 		limit = min(limit, int(asked.Limit))
 	}
 	reply := &wire.QuarantineReply{}
 	chunks, more, listed := l.reports.page(asked, limit)
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.machine.Counters(r)
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		n, err := l.Machine.Counters(r)
 		reply.TotalBytes = n.LeakedBytes
 		return err
 	})

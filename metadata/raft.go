@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
@@ -41,17 +42,17 @@ func numberOf(r state.Reader) (moraine.Incarnation, error) {
 type raftNode struct{ *raftstore.Store }
 
 var (
-	_ Membership = raftNode{}
-	_ Seating    = raftNode{}
+	_ lead.Membership = raftNode{}
+	_ lead.Seating    = raftNode{}
 )
 
 // Members implements Store.
-func (n raftNode) Members() []Member {
+func (n raftNode) Members() []lead.Member {
 	peers, _ := n.Peers()
 	leader, _ := n.Leader()
-	out := make([]Member, len(peers))
+	out := make([]lead.Member, len(peers))
 	for i, p := range peers {
-		out[i] = Member{
+		out[i] = lead.Member{
 			ID: p.ID, Addresses: p.Client, Voter: p.Voter, Leader: p.ID == leader, Match: p.LastIndex,
 			Alive: p.Contact >= 0 && p.Contact < memberSilent, Contact: p.Contact,
 		}
@@ -60,9 +61,9 @@ func (n raftNode) Members() []Member {
 }
 
 // Seat implements Seating.
-func (n raftNode) Seat() (Seat, error) {
+func (n raftNode) Seat() (lead.Seat, error) {
 	id, err := n.Identity()
-	return Seat{DataID: id.DataID, Admitted: id.Admitted, Entered: id.Entered}, err
+	return lead.Seat{DataID: id.DataID, Admitted: id.Admitted, Entered: id.Entered}, err
 }
 
 // Settled implements Membership.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -47,10 +48,10 @@ func (l *leader) rebalance(ctx context.Context) {
 	// Before each host that is alive has told how full it is, nothing can be judged; and
 	// what the leader before had moved must be seen.
 	rest := l.cfg.Suspect + time.Second
-	for l.pause(ctx, l.steered, rest) {
+	for l.Pause(ctx, l.steered, rest) {
 		var err error
 		if rest, err = l.balanceRound(ctx); err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("chunks could not be moved to emptier devices; trying again", "err", err)
+			l.Log.Warn("chunks could not be moved to emptier devices; trying again", "err", err)
 			rest = l.cfg.Suspect
 		}
 	}
@@ -59,8 +60,8 @@ func (l *leader) rebalance(ctx context.Context) {
 // balanceRound plans one round, if there is anything to do, and returns how long to rest
 // after it.
 func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err error) {
-	began := l.deps.Clock.Now()
-	if began.Sub(l.began) < l.cfg.Suspect {
+	began := l.Clock.Now()
+	if began.Sub(l.Began) < l.cfg.Suspect {
 		return l.cfg.Suspect, nil // an operator's word came before hosts were heard
 	}
 	p, err := l.planBalance()
@@ -68,7 +69,7 @@ func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err erro
 		return 0, err
 	}
 	l.balancing.note(began, p)
-	l.deps.Metrics.RebalanceLeft.Set(float64(p.spread.left))
+	l.Metrics.RebalanceLeft.Set(float64(p.spread.left))
 	if p.state != wire.RebalanceState_REBALANCE_STATE_MOVING {
 		if p.state == wire.RebalanceState_REBALANCE_STATE_STUCK {
 			return balanceStuck, nil
@@ -79,17 +80,17 @@ func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err erro
 		return 0, err
 	}
 	for {
-		if !l.pause(ctx, nil, time.Second) {
+		if !l.Pause(ctx, nil, time.Second) {
 			return 0, ctx.Err()
 		}
 		var running uint64
-		err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-			running, err = l.machine.Rebalancing(r)
+		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+			running, err = l.Machine.Rebalancing(r)
 			return err
 		})
 		if err != nil || running == 0 {
 			// Each host that is alive is heard of once more before the next plan.
-			took := l.deps.Clock.Since(began)
+			took := l.Clock.Since(began)
 			return max(l.cfg.Suspect, p.takes-took), err
 		}
 	}
@@ -110,9 +111,9 @@ type balancePlan struct {
 // planBalance judges how evenly devices are filled, and chooses what to move.
 func (l *leader) planBalance() (p balancePlan, err error) {
 	v, disks, unsure := l.topology.fillings()
-	err = l.store.View(func(r state.Reader, _ uint64) error {
+	err = l.Store.View(func(r state.Reader, _ uint64) error {
 		var known bool
-		p.settings, known, err = l.machine.RebalanceSettings(r)
+		p.settings, known, err = l.Machine.RebalanceSettings(r)
 		if err != nil || !known {
 			return err
 		}
@@ -152,15 +153,15 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 // repairing reports whether stripes are being repaired, or looked for, or moved by
 // jobs of a round before: another leader's.
 func (l *leader) repairing(r state.Reader) (bool, error) {
-	running, err := l.machine.RepairHopeful(r)
+	running, err := l.Machine.RepairHopeful(r)
 	if err != nil || running > 0 {
 		return true, err
 	}
-	moving, err := l.machine.Rebalancing(r)
+	moving, err := l.Machine.Rebalancing(r)
 	if err != nil || moving > 0 {
 		return true, err
 	}
-	scans, err := l.machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+	scans, err := l.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
 	return len(scans) > 0, err
 }
 
@@ -170,7 +171,7 @@ func (l *leader) repairing(r state.Reader) (bool, error) {
 func (l *leader) countDead(r state.Reader, disks []filling) error {
 	left := balanceDead
 	for i := range disks {
-		bytes, chunks, all, err := l.machine.DeadBytes(r, moraine.DeviceID(disks[i].id), left)
+		bytes, chunks, all, err := l.Machine.DeadBytes(r, moraine.DeviceID(disks[i].id), left)
 		if err != nil {
 			return err
 		}
@@ -235,14 +236,14 @@ func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error 
 // looked at in this round.
 func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
 	at := l.balancing.from
-	page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(from.id), at[from.id], 0, balancePage)
+	page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(from.id), at[from.id], 0, balancePage)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, e := range page {
 		id := e.Chunk.Stripe
 		at[from.id] = id + 1
-		queued, err := l.machine.Queued(r, id)
+		queued, err := l.Machine.Queued(r, id)
 		if err != nil {
 			return n, false, err
 		}
@@ -250,7 +251,7 @@ func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *f
 		if queued || taken[id] {
 			continue
 		}
-		s, err := l.machine.StripeByID(r, id)
+		s, err := l.Machine.StripeByID(r, id)
 		if err != nil {
 			return n, false, err
 		}
@@ -273,7 +274,7 @@ func (l *leader) createMoves(ctx context.Context, tasks []*wire.RepairTask) erro
 	for len(tasks) > 0 {
 		n := min(balanceJob, len(tasks))
 		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE, Repairs: tasks[:n], Subject: fmt.Sprintf("%d chunks to emptier devices", n)}
-		if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
+		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
 			CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}); err != nil {
 			return err
 		}
@@ -283,10 +284,10 @@ func (l *leader) createMoves(ctx context.Context, tasks []*wire.RepairTask) erro
 }
 
 // setRebalance changes the settings, and has them taken up at once.
-func (l *leader) setRebalance(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	resp, err := l.mutate(ctx, c)
+func (l *leader) setRebalance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	resp, err := l.Mutate(ctx, c)
 	if err == nil && resp.GetError() == nil {
-		l.steered.set()
+		l.steered.Set()
 	}
 	return resp, err
 }

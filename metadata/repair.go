@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -33,19 +34,19 @@ const (
 func (l *leader) scheduleRepairs(ctx context.Context) {
 	var at state.RepairCursor
 	for {
-		began := l.deps.Clock.Now()
+		began := l.Clock.Now()
 		look, err := l.giveRepairs(ctx, at)
 		if err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("repairs could not be scheduled", "err", err)
+			l.Log.Warn("repairs could not be scheduled", "err", err)
 		}
 		at = look.next
-		rest := min(repairIdle*l.deps.Clock.Since(began), maxRepairRest)
+		rest := min(repairIdle*l.Clock.Since(began), maxRepairRest)
 		if look.given > 0 {
 			rest = time.Duration(look.given) * time.Second / time.Duration(l.cfg.RepairsPerSecond)
 		}
-		more := l.pause(ctx, nil, rest)
+		more := l.Pause(ctx, nil, rest)
 		if more && look.given == 0 && !look.more {
-			more = l.pause(ctx, l.repairs, jobPoll)
+			more = l.Pause(ctx, l.repairs, jobPoll)
 		}
 		if !more {
 			return
@@ -68,10 +69,10 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	var queued, running uint64
 	var out look
 	back := l.topology.cameBack()
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
 		queued, running, err = l.repairCounts(r)
 		if err == nil {
-			l.healing.note(l.deps.Clock.Now(), queued)
+			l.healing.note(l.Clock.Now(), queued)
 		}
 		if err != nil || queued == running {
 			return err
@@ -79,7 +80,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 		if waits, err := l.repairsWait(r); err != nil || waits {
 			return err
 		}
-		waiting, out.next, err = l.machine.RepairQueue(r, at, repairLook, back)
+		waiting, out.next, err = l.Machine.RepairQueue(r, at, repairLook, back)
 		out.more = !out.next.End()
 		return err
 	})
@@ -89,10 +90,10 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	if !out.more {
 		out.next = state.RepairCursor{}
 	}
-	l.deps.Metrics.RepairQueue.Set(float64(queued))
-	l.deps.Metrics.RepairRunning.Set(float64(running))
+	l.Metrics.RepairQueue.Set(float64(queued))
+	l.Metrics.RepairRunning.Set(float64(running))
 	v := l.topology.view()
-	tasks, last := l.chooseRepairs(v, waiting, int(running), l.speaks(ctx, state.LevelUnrecoverable) == nil)
+	tasks, last := l.chooseRepairs(v, waiting, int(running), l.Speaks(ctx, state.LevelUnrecoverable) == nil)
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
@@ -138,11 +139,11 @@ func (l *leader) chooseRepairs(v *topologyView, waiting []*wire.RepairTask, runn
 // repairCounts returns how many stripes are on the queue, and how many of those
 // jobs work on.
 func (l *leader) repairCounts(r state.Reader) (queued, running uint64, err error) {
-	n, err := l.machine.Counters(r)
+	n, err := l.Machine.Counters(r)
 	if err != nil {
 		return 0, 0, err
 	}
-	running, err = l.machine.RepairRunning(r)
+	running, err = l.Machine.RepairRunning(r)
 	return n.RepairQueued, running, err
 }
 
@@ -154,11 +155,11 @@ func (l *leader) createRepairs(ctx context.Context, tasks []*wire.RepairTask, ho
 	for len(tasks) > 0 {
 		n := min(size, len(tasks))
 		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REPAIR, Repairs: tasks[:n], Subject: fmt.Sprintf("%d stripes: %s", n, tasks[0].Reason)}
-		if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
+		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
 			CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}); err != nil {
 			return err
 		}
-		l.deps.Metrics.RepairTasks.Add(float64(n))
+		l.Metrics.RepairTasks.Add(float64(n))
 		tasks = tasks[n:]
 	}
 	return nil
@@ -166,19 +167,19 @@ func (l *leader) createRepairs(ctx context.Context, tasks []*wire.RepairTask, ho
 
 // beginRepair records the intents of a job's holder, and chooses the devices
 // that it leaves open.
-func (l *leader) beginRepair(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	asked := c.req.GetBeginRepair()
+func (l *leader) beginRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	asked := c.Req.GetBeginRepair()
 	open := false
 	for _, in := range asked.Intents {
 		open = open || in.Device == 0
 	}
 	if !open {
-		return l.recordIntents(ctx, c, c.req)
+		return l.recordIntents(ctx, c, c.Req)
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	req := proto.CloneOf(c.req)
+	req := proto.CloneOf(c.Req)
 	for _, in := range req.GetBeginRepair().Intents {
 		if in.Device != 0 {
 			continue
@@ -191,8 +192,8 @@ func (l *leader) beginRepair(ctx context.Context, c *call) (*wire.MetaResponse, 
 }
 
 // recordIntents proposes intents, and permits their holder to fill them.
-func (l *leader) recordIntents(ctx context.Context, c *call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := l.propose(ctx, c.caller, req)
+func (l *leader) recordIntents(ctx context.Context, c *lead.Call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := l.Propose(ctx, c.Caller, req)
 	if reply := resp.GetBeginRepair(); err == nil && reply != nil {
 		reply.Capability, err = l.permitRepairs(c, reply.Intents)
 	}
@@ -205,11 +206,11 @@ func (l *leader) chooseTarget(in *wire.Intent) error {
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)}
 	var s *moraine.Stripe
 	var had *wire.Intent
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		if s, err = l.machine.StripeByID(r, chunk.Stripe); err != nil {
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if s, err = l.Machine.StripeByID(r, chunk.Stripe); err != nil {
 			return err
 		}
-		had, err = l.machine.Intent(r, chunk)
+		had, err = l.Machine.Intent(r, chunk)
 		return err
 	})
 	if err != nil {

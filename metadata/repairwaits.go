@@ -35,13 +35,13 @@ func (l *leader) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 	w := &l.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	if now.Before(w.until) {
 		return w.count
 	}
-	items, more, err := l.machine.QueuedStripes(r, maxWaits)
+	items, more, err := l.Machine.QueuedStripes(r, maxWaits)
 	if err != nil {
-		l.deps.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
+		l.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
 		w.until, w.count = now.Add(waitsRetry), nil
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -132,22 +133,22 @@ func (f *findings) to(slice *wire.ReportChunks) uint64 {
 // reportChunks judges a slice of what a device holds: what is dead is to be
 // deleted, what is recorded and not there, or damaged, is queued for repair,
 // and what nothing explains is counted and left alone.
-func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	slice := c.req.GetReportChunks()
+func (l *leader) reportChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	slice := c.Req.GetReportChunks()
 	if err := l.topology.view().mayReport(c, slice.Device); err != nil {
 		return nil, err
 	}
 	if err := checkSlice(slice); err != nil {
 		return nil, err
 	}
-	if own := uint64(l.cluster.incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
+	if own := uint64(l.Cluster.Incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
 		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report was begun under incarnation %d of the metadata, and this is %d: begin it again", slice.Incarnation, own)}
 	}
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	f := &findings{}
-	err := l.store.View(func(r state.Reader, applied uint64) error {
+	err := l.Store.View(func(r state.Reader, applied uint64) error {
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
@@ -162,9 +163,9 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 	if err != nil {
 		return nil, err
 	}
-	l.deps.Metrics.UnknownChunks.Add(float64(f.unknown))
-	l.deps.Metrics.MissingChunks.Add(float64(f.missing))
-	l.deps.Metrics.Deletions.Add(float64(len(f.deletions)))
+	l.Metrics.UnknownChunks.Add(float64(f.unknown))
+	l.Metrics.MissingChunks.Add(float64(f.missing))
+	l.Metrics.Deletions.Add(float64(len(f.deletions)))
 	if err := l.queueRepairs(ctx, f.repairs); err != nil {
 		return nil, err
 	}
@@ -173,7 +174,7 @@ func (l *leader) reportChunks(ctx context.Context, c *call) (*wire.MetaResponse,
 		return nil, err
 	}
 	if slice.Scrub {
-		l.deps.Metrics.DamagedChunks.Add(float64(f.damaged))
+		l.Metrics.DamagedChunks.Add(float64(f.damaged))
 	} else if p := l.reports.add(slice, f); p != nil {
 		if err := l.completeReport(ctx, slice.Device, p); err != nil {
 			return nil, err
@@ -202,7 +203,7 @@ func sampled(stripe uint64, slice *wire.ReportChunks) bool {
 
 // sampleParity has the parity of a stripe checked by whoever holds its first parity chunk.
 func (l *leader) sampleParity(r state.Reader, chunk *wire.ChunkReport, f *findings) error {
-	w, err := l.machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
+	w, err := l.Machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
 	if err != nil || w == nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 
 // judgeReported judges the chunks that a device says it holds.
 func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *findings) error {
-	now, err := l.machine.ClusterTime(r)
+	now, err := l.Machine.ClusterTime(r)
 	if err != nil {
 		return err
 	}
@@ -248,7 +249,7 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		if f.cut != 0 && chunk.Stripe >= f.cut {
 			continue
 		}
-		v, err := l.machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
+		v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
 		if err != nil {
 			return err
 		}
@@ -289,7 +290,7 @@ func (l *leader) findMissing(r state.Reader, slice *wire.ReportChunks, f *findin
 	}
 	from, to := moraine.StripeID(slice.From), moraine.StripeID(slice.To)
 	for f.missing < maxMissing {
-		page, err := l.machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
+		page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
 		if err != nil {
 			return err
 		}
@@ -321,7 +322,7 @@ func (f *findings) cutAtLast() {
 func (l *leader) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
 	for len(items) > 0 {
 		n := min(len(items), queueItems)
-		if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_QueueRepairs{
+		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_QueueRepairs{
 			QueueRepairs: &statepb.QueueRepairs{Items: items[:n]}}}); err != nil {
 			return err
 		}
@@ -339,9 +340,9 @@ func (l *leader) completeReport(ctx context.Context, device uint32, p *pass) err
 		started = p.unsettled - 1
 	}
 	if p.unknownChunks > 0 {
-		l.deps.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
+		l.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
 	}
-	_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
+	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, FittingChunks: p.fitting, Reported: p.started}}})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -127,15 +128,15 @@ func (l *leader) awaitFill(ctx context.Context) error {
 		if known == 0 {
 			wait = l.cfg.Suspect + 2*tickEvery
 		}
-		left := wait - l.deps.Clock.Since(l.began)
+		left := wait - l.Clock.Since(l.Began)
 		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, deadline.Sub(l.deps.Clock.Now())-replyTime)
+			left = min(left, deadline.Sub(l.Clock.Now())-lead.ReplyTime)
 		}
 		if unknown == 0 || left <= 0 {
 			l.topology.refresh()
 			return nil
 		}
-		if err := l.await(ctx, nil, min(left, tellPoll)); err != nil {
+		if err := l.Await(ctx, nil, min(left, tellPoll)); err != nil {
 			return err
 		}
 	}

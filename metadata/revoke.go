@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -29,7 +30,7 @@ func (s *Server) followRevoked(ctx context.Context) {
 		if err := s.loadRevoked(); err != nil && moraine.KindOf(err) != moraine.Unavailable {
 			s.deps.Log.Error("could not read the revoked certificates", "err", err)
 		}
-		sleep(ctx, s.deps.Clock, revokedEvery)
+		lead.Sleep(ctx, s.deps.Clock, revokedEvery)
 	}
 }
 
@@ -57,21 +58,21 @@ func (s *Server) loadRevoked() error {
 
 // revokeCert puts certificates on the list, or takes them off it. One that would shut
 // out its caller is refused.
-func (l *leader) revokeCert(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	req := proto.CloneOf(c.req)
+func (l *leader) revokeCert(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	req := proto.CloneOf(c.Req)
 	op := req.GetRevokeCert()
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	for _, w := range op.Revocations {
 		w.At = now.Unix()
 		if w.IssuedUntil == 0 {
 			w.IssuedUntil = now.Unix()
 		}
 	}
-	if !op.Undo && transport.NewRevocations(op.Revocations).Has(c.peer) {
-		return nil, &moraine.Error{Ref: c.caller.Node, Kind: moraine.InvalidArgument,
+	if !op.Undo && transport.NewRevocations(op.Revocations).Has(c.Peer) {
+		return nil, &moraine.Error{Ref: c.Caller.Node, Kind: moraine.InvalidArgument,
 			Err: errors.New("that is the certificate of this request: revoke it with another administrator's")}
 	}
-	resp, err := l.propose(ctx, c.caller, req)
+	resp, err := l.Propose(ctx, c.Caller, req)
 	if err == nil && resp.GetError() == nil {
 		err = l.server.loadRevoked()
 	}
@@ -79,8 +80,8 @@ func (l *leader) revokeCert(ctx context.Context, c *call) (*wire.MetaResponse, e
 }
 
 // listRevoked lists what is revoked.
-func (l *leader) listRevoked(ctx context.Context, _ *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) listRevoked(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	if err := l.server.loadRevoked(); err != nil {

@@ -111,21 +111,21 @@ func (l *leader) rewriteStripes(ctx context.Context) {
 		return
 	}
 	settled, err := l.lastStripe()
-	for l.pause(ctx, nil, l.cfg.RewriteEvery) {
+	for l.Pause(ctx, nil, l.cfg.RewriteEvery) {
 		next, failed := l.lastStripe()
 		if err == nil && failed == nil {
 			err = l.rewriteRound(ctx, settled)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("stripes that are mostly dead could not be looked for; trying again later", "err", err)
+			l.Log.Warn("stripes that are mostly dead could not be looked for; trying again later", "err", err)
 		}
 		settled, err = next, failed
 	}
 }
 
 func (l *leader) lastStripe() (id moraine.StripeID, err error) {
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		id, err = l.machine.LastStripe(r)
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		id, err = l.Machine.LastStripe(r)
 		return err
 	})
 	return id, err
@@ -135,33 +135,33 @@ func (l *leader) lastStripe() (id moraine.StripeID, err error) {
 // that looks come to the end of large namespaces, with the file after the one that it failed
 // at.
 func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
-	if l.speaks(ctx, state.LevelRewrite) != nil {
+	if l.Speaks(ctx, state.LevelRewrite) != nil {
 		return nil // not before the upgrade is finished
 	}
-	l.rewriting.begin(l.deps.Clock.Now())
+	l.rewriting.begin(l.Clock.Now())
 	s := newSweep(l, settled)
 	for !s.ended {
 		if err := l.rewriteTurn(ctx, s); err != nil {
 			l.rewriting.rest()
-			l.deps.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
+			l.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
 			s.skip()
-			if !l.pause(ctx, nil, min(rewriteAgain, l.cfg.RewriteEvery)) {
+			if !l.Pause(ctx, nil, min(rewriteAgain, l.cfg.RewriteEvery)) {
 				return ctx.Err()
 			}
 			l.rewriting.resume()
 		}
-		if !l.pause(ctx, nil, rewritePause) {
+		if !l.Pause(ctx, nil, rewritePause) {
 			return ctx.Err()
 		}
 	}
-	l.deps.Metrics.StripesDeadBytes.Set(float64(l.rewriting.end(l.deps.Clock.Now())))
+	l.Metrics.StripesDeadBytes.Set(float64(l.rewriting.end(l.Clock.Now())))
 	return nil
 }
 
 // rewriteTurn looks at some more records, and makes jobs of what they name. Tasks that could
 // not be made jobs of are left to the next look.
 func (l *leader) rewriteTurn(ctx context.Context, s *sweep) error {
-	if err := l.store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
+	if err := l.Store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
 		return err
 	}
 	tasks := s.tasks
@@ -218,11 +218,11 @@ func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 		if !busy {
 			break
 		}
-		if !l.pause(ctx, nil, rewritePoll) {
+		if !l.Pause(ctx, nil, rewritePoll) {
 			return ctx.Err()
 		}
 	}
-	resp, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
+	resp, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
 		{Kind: wire.JobKind_JOB_KIND_REWRITE, Inode: uint64(t.inode), Rewrite: t.task}}}}})
 	if err != nil {
 		return err
@@ -231,11 +231,11 @@ func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 		return nil // the file is gone
 	}
 	l.rewriting.choose(t)
-	l.deps.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
-	l.deps.Metrics.PackFiles.Add(float64(len(t.task.Files)))
+	l.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
+	l.Metrics.PackFiles.Add(float64(len(t.task.Files)))
 	stripes := len(t.task.Stripes) + len(t.task.Files)
 	seconds := max(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond), float64(stripes)/rewriteStripes)
-	l.pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
+	l.Pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
 	return ctx.Err()
 }
 
@@ -245,12 +245,12 @@ func (l *leader) rewriteBusy() (busy bool, err error) {
 	if !l.topology.calm() {
 		return true, nil
 	}
-	err = l.store.View(func(r state.Reader, _ uint64) error {
-		running, err := l.machine.RepairHopeful(r)
+	err = l.Store.View(func(r state.Reader, _ uint64) error {
+		running, err := l.Machine.RepairHopeful(r)
 		if busy = running > 0; busy || err != nil {
 			return err
 		}
-		n, err := l.machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
+		n, err := l.Machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
 		busy = n >= rewriteJobs
 		return err
 	})

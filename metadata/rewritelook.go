@@ -58,7 +58,7 @@ func (s *sweep) skip() {
 
 // look looks at some more records.
 func (s *sweep) look(r state.Reader) error {
-	m := s.l.machine
+	m := s.l.Machine
 	for left := rewriteLooks; left > 0; {
 		if len(s.files) == 0 {
 			if s.last {
@@ -100,7 +100,7 @@ func (s *sweep) look(r state.Reader) error {
 func (s *sweep) judge(r state.Reader, file moraine.InodeID, whole bool) error {
 	var chosen, small []found
 	for id, named := range s.named {
-		record, err := s.l.machine.StripeByID(r, id)
+		record, err := s.l.Machine.StripeByID(r, id)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (s *sweep) offerSmall(r state.Reader, file moraine.InodeID, small []found) 
 // unqueued are those of small stripes that do not wait for repair.
 func (s *sweep) unqueued(r state.Reader, small []found) (whole []found, err error) {
 	for _, f := range small {
-		queued, err := s.l.machine.Queued(r, f.id)
+		queued, err := s.l.Machine.Queued(r, f.id)
 		if err != nil {
 			return nil, err
 		}
@@ -238,7 +238,7 @@ func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named
 		return false, nil
 	}
 	// What waits for repair may be lost for all that is known: that goes first.
-	queued, err := s.l.machine.Queued(r, record.ID)
+	queued, err := s.l.Machine.Queued(r, record.ID)
 	return !queued, err
 }
 

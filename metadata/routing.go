@@ -10,8 +10,8 @@ import (
 
 // loadRouting takes the routing epoch over from the state.
 func (l *leader) loadRouting() error {
-	return l.store.View(func(r state.Reader, _ uint64) error {
-		epoch, err := l.machine.RoutingEpoch(r)
+	return l.Store.View(func(r state.Reader, _ uint64) error {
+		epoch, err := l.Machine.RoutingEpoch(r)
 		if err == nil {
 			l.sawRouting(epoch)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -43,31 +44,18 @@ func (l *leader) runJobs(ctx context.Context) {
 	for {
 		ran, err := r.runPieces(ctx)
 		if err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("a piece of a job failed", "err", err)
+			l.Log.Warn("a piece of a job failed", "err", err)
 		}
 		var more bool
 		if ran == 0 || err != nil {
-			more = l.pause(ctx, l.runnable, jobPoll)
+			more = l.Pause(ctx, l.runnable, jobPoll)
 		} else {
-			more = l.pause(ctx, nil, time.Duration(ran)*time.Second/time.Duration(l.cfg.RunnerPieces))
+			more = l.Pause(ctx, nil, time.Duration(ran)*time.Second/time.Duration(l.cfg.RunnerPieces))
 		}
 		if !more {
 			return
 		}
 	}
-}
-
-// pause waits for d, or until p (may be nil) is set. It returns false when ctx
-// has ended.
-func (l *leader) pause(ctx context.Context, p poke, d time.Duration) bool {
-	if d > 0 {
-		select {
-		case <-p:
-		case <-l.deps.Clock.After(d):
-		case <-ctx.Done():
-		}
-	}
-	return ctx.Err() == nil
 }
 
 // runPieces runs one piece of each of a few jobs and returns how many it ran. One
@@ -93,7 +81,7 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 			ran++
 		default:
 			delete(r.refused, job)
-			r.l.deps.Metrics.JobPieces.Inc()
+			r.l.Metrics.JobPieces.Inc()
 			ran++
 		}
 	}
@@ -104,9 +92,9 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 func (r *runner) ready() (jobs []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err = r.l.store.View(func(s state.Reader, _ uint64) error {
+	err = r.l.Store.View(func(s state.Reader, _ uint64) error {
 		for _, kind := range leaderJobs {
-			some, err := r.l.machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
+			some, err := r.l.Machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
 			if err != nil {
 				return err
 			}
@@ -126,7 +114,7 @@ func (r *runner) ready() (jobs []uint64, err error) {
 // piece runs one piece of a job. met is the exclusive lease that was in its way, refused
 // what the state has against it.
 func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused, err error) {
-	cmd := r.l.own(&statepb.Command{Op: &statepb.Command_RunJob{
+	cmd := r.l.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.l.cfg.RunnerKeys)}}})
 	res, err := r.l.proposer.propose(ctx, nil, cmd, nil)
 	if err != nil || res.Met.Directory != 0 {
@@ -138,11 +126,11 @@ func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused
 	return met, nil, nil
 }
 
-// wait passes a job over until an exclusive lease has ended.
+// Wait passes a job over until an exclusive lease has ended.
 func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
 	r.passOver(job, func() {
-		if err := r.l.wantBack(ctx, met); err != nil && ctx.Err() == nil {
-			r.l.deps.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
+		if err := r.l.leases.wantBack(ctx, met); err != nil && ctx.Err() == nil {
+			r.l.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
 		}
 	})
 }
@@ -155,8 +143,8 @@ func (r *runner) putOff(ctx context.Context, job uint64, why error) {
 		r.refused[job] = times + 1
 	}
 	d := min(jobPoll<<min(times, 10), maxPutOff)
-	r.l.deps.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
-	r.passOver(job, func() { sleep(ctx, r.l.deps.Clock, d) })
+	r.l.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
+	r.passOver(job, func() { lead.Sleep(ctx, r.l.Clock, d) })
 }
 
 // passOver passes a job over until wait returns.
@@ -172,6 +160,6 @@ func (r *runner) passOver(job uint64, wait func()) {
 		r.mu.Lock()
 		delete(r.waiting, job)
 		r.mu.Unlock()
-		r.l.runnable.set()
+		r.l.runnable.Set()
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -14,9 +15,9 @@ import (
 
 // met notes the connection by which a session was met, and has its root looked at where a
 // directory confines its certificate.
-func (l *leader) met(ses *session, c *call) {
-	ses.peer.Store(c.peer)
-	if c.caller.Scope != "/" {
+func (l *leader) met(ses *session, c *lead.Call) {
+	ses.peer.Store(c.Peer)
+	if c.Caller.Scope != "/" {
 		l.strayed.Store(true)
 	}
 }
@@ -29,16 +30,16 @@ func (l *leader) endStrayed(context.Context, time.Time) error {
 		return nil
 	}
 	ended := 0
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
 		ended, err = l.sessions.endOutside(func(scope string, root uint64) (bool, error) {
-			return l.machine.InScope(r, scope, moraine.InodeID(root))
+			return l.Machine.InScope(r, scope, moraine.InodeID(root))
 		})
 		return err
 	})
 	if err != nil {
 		l.strayed.Store(true)
 	} else if ended > 0 {
-		l.deps.Log.Info("sessions end: their directory is not where the scope of their certificate is", "sessions", ended)
+		l.Log.Info("sessions end: their directory is not where the scope of their certificate is", "sessions", ended)
 	}
 	return err
 }

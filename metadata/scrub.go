@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,11 +23,11 @@ type scrubs struct {
 }
 
 // startScrub notes the devices that are to be scrubbed.
-func (l *leader) startScrub(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if err := l.store.ReadBarrier(ctx); err != nil {
+func (l *leader) startScrub(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	asked := c.req.GetStartScrub()
+	asked := c.Req.GetStartScrub()
 	v := l.topology.view()
 	if asked.Host != "" && v.hosts[asked.Host] == nil {
 		return nil, &moraine.Error{Ref: asked.Host, Kind: moraine.NotFound}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -34,14 +35,14 @@ const (
 
 // membership returns what the store can besides; nil where its members cannot
 // change.
-func (s *Server) membership() Membership {
-	m, _ := s.store.(Membership)
+func (s *Server) membership() lead.Membership {
+	m, _ := s.store.(lead.Membership)
 	return m
 }
 
 // seating is as membership.
-func (s *Server) seating() Seating {
-	m, _ := s.store.(Seating)
+func (s *Server) seating() lead.Seating {
+	m, _ := s.store.(lead.Seating)
 	return m
 }
 
@@ -72,7 +73,7 @@ func (s *Server) enter(ctx context.Context) error {
 	}
 	began, told := s.deps.Clock.Now(), false
 	for ctx.Err() == nil {
-		s.stage.Store(int32(seat.stage()))
+		s.stage.Store(int32(seat.Stage()))
 		if seat.Entered {
 			return nil
 		}
@@ -99,19 +100,9 @@ func (s *Server) enter(ctx context.Context) error {
 			told = true
 			s.deps.Log.Warn("this server has a new --data, and takes part once the leader of its cluster, or at a first start all others, have answered", "waits for", step.waitsFor)
 		}
-		sleep(ctx, s.deps.Clock, enterRetry)
+		lead.Sleep(ctx, s.deps.Clock, enterRetry)
 	}
 	return nil
-}
-
-func (s Seat) stage() wire.MemberStage {
-	switch {
-	case s.Entered:
-		return wire.MemberStage_MEMBER_STAGE_ENTERED
-	case s.Admitted:
-		return wire.MemberStage_MEMBER_STAGE_ADMITTED
-	}
-	return wire.MemberStage_MEMBER_STAGE_NEW
 }
 
 // entry is what a server that is to enter may do.
@@ -122,7 +113,7 @@ type entry struct {
 }
 
 // askToEnter asks every other server once.
-func (s *Server) askToEnter(ctx context.Context, seat Seat) (e entry, err error) {
+func (s *Server) askToEnter(ctx context.Context, seat lead.Seat) (e entry, err error) {
 	fresh, admitted := !s.cfg.Join, seat.Admitted
 	for _, p := range s.cfg.Peers {
 		if p.ID == s.cfg.Node {
@@ -226,7 +217,7 @@ func (s *Server) beat(ctx context.Context) error {
 				return s.refused(reply)
 			}
 		}
-		sleep(ctx, s.deps.Clock, beatEvery)
+		lead.Sleep(ctx, s.deps.Clock, beatEvery)
 	}
 	return nil
 }
@@ -269,7 +260,7 @@ func (s *Server) addresses(id string) []string {
 
 // memberBeat answers a beat: the leader judges it, any other server says how far
 // its group has come, and who leads.
-func (s *Server) memberBeat(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (s *Server) memberBeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	stage := wire.MemberStage(s.stage.Load())
 	if stage == wire.MemberStage_MEMBER_STAGE_UNKNOWN {
 		return nil, &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server has not started yet")}
@@ -278,7 +269,7 @@ func (s *Server) memberBeat(ctx context.Context, c *call) (*wire.MetaResponse, e
 	reply := &wire.MemberBeatReply{Id: s.cfg.Node, Stage: stage, Fresh: stage != wire.MemberStage_MEMBER_STAGE_ENTERED,
 		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
 	if l := s.leader.Load(); l != nil {
-		if err := l.judgeBeat(ctx, c.req.GetMemberBeat(), reply); err != nil {
+		if err := l.judgeBeat(ctx, c.Req.GetMemberBeat(), reply); err != nil {
 			return nil, err
 		}
 	}
@@ -290,7 +281,7 @@ func (s *Server) memberBeat(ctx context.Context, c *call) (*wire.MetaResponse, e
 
 // getLeader says whom this server follows, from its memory: it asks nobody, and who
 // has no answer from a leader learns here whether another one leads.
-func (s *Server) getLeader(context.Context, *call) (*wire.MetaResponse, error) {
+func (s *Server) getLeader(context.Context, *lead.Call) (*wire.MetaResponse, error) {
 	id, here := s.store.Leader()
 	reply := &wire.LeaderReply{Id: id, Addresses: s.addresses(id), Term: s.store.Term(), Serving: here && s.leader.Load() != nil}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: reply}}, nil
@@ -298,7 +289,7 @@ func (s *Server) getLeader(context.Context, *call) (*wire.MetaResponse, error) {
 
 // getMember says what this server knows by itself: where nobody leads, it is all that
 // can be known.
-func (s *Server) getMember(context.Context, *call) (*wire.MetaResponse, error) {
+func (s *Server) getMember(context.Context, *lead.Call) (*wire.MetaResponse, error) {
 	id, here := s.store.Leader()
 	reply := &wire.MemberReply{Id: s.cfg.Node, Stage: wire.MemberStage(s.stage.Load()), Leader: id, Serving: here && s.leader.Load() != nil,
 		Status: s.memberStatus(), Incarnation: uint64(s.ownIncarnation().Number)}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -174,9 +175,9 @@ func (s *Server) wantedSecret() []byte {
 
 // giveSecret puts the secret into the answer to a beat of a server that asks for it.
 // Only a metadata server gets it, and none that the leader refuses.
-func (s *Server) giveSecret(c *call, reply *wire.MemberBeatReply) {
-	want := c.req.GetMemberBeat().GetWantSecret()
-	if len(want) == 0 || reply.Refused != "" || c.caller.Role != string(transport.RoleMetadata) || !s.secrets.has(want) {
+func (s *Server) giveSecret(c *lead.Call, reply *wire.MemberBeatReply) {
+	want := c.Req.GetMemberBeat().GetWantSecret()
+	if len(want) == 0 || reply.Refused != "" || c.Caller.Role != string(transport.RoleMetadata) || !s.secrets.has(want) {
 		return
 	}
 	held := s.secrets.held.Load()

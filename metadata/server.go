@@ -33,6 +33,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/autobackup"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -169,7 +170,7 @@ func (s *Server) startLeading(ctx context.Context) (stop func()) {
 		for ctx.Err() == nil {
 			if err := s.lead(ctx); err != nil && ctx.Err() == nil {
 				s.deps.Log.Warn("could not begin to lead; trying again", "err", err)
-				sleep(ctx, s.deps.Clock, leadRetry)
+				lead.Sleep(ctx, s.deps.Clock, leadRetry)
 			}
 		}
 	}()
@@ -227,11 +228,11 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 		return nil, err
 	}
 	if !op.snapshot {
-		if err := l.admitSession(c); err != nil {
+		if err := l.admitSession(op, c); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.speaks(ctx, op.since); err != nil {
+	if err := l.Speaks(ctx, op.since); err != nil {
 		return nil, err
 	}
 	if op.grows && !op.readOnly(req) && l.outOfSpace() {
@@ -253,7 +254,7 @@ func outOfSpaceError() error {
 // a newer one it can only be where this server was given up: the caller is to find
 // another one.
 func (l *leader) checkIncarnation(session moraine.ID) error {
-	own := l.cluster.incarnation
+	own := l.Cluster.Incarnation
 	switch of := session.Incarnation(); {
 	case session == 0 || of == own:
 		return nil

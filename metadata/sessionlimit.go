@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -54,27 +55,27 @@ func less(counts map[state.Principal]int, p state.Principal) {
 
 // admitOpening reserves a session for the caller's certificate. The repeat of an
 // OpenSession whose session is live opens none, and is admitted beyond the bound too.
-func (l *leader) admitOpening(c *call, op *wire.OpenSession) (release func(), err error) {
-	p := state.PrincipalOf(c.caller)
+func (l *leader) admitOpening(c *lead.Call, op *wire.OpenSession) (release func(), err error) {
+	p := state.PrincipalOf(c.Caller)
 	if l.sessions.reserve(p) {
 		return func() { l.sessions.release(p) }, nil
 	}
 	var known bool
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		known, err = l.machine.HasNonce(r, op.GetNonce())
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		known, err = l.Machine.HasNonce(r, op.GetNonce())
 		return err
 	})
 	if err != nil || known {
 		return func() {}, err
 	}
-	l.deps.Metrics.SessionsRefused.Inc()
-	if now := l.deps.Clock.Now(); l.sessions.reportRefusal(now) {
-		l.deps.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
-			"node", c.caller.Node, "role", c.caller.Role, "sessions", l.cfg.MaxSessions)
+	l.Metrics.SessionsRefused.Inc()
+	if now := l.Clock.Now(); l.sessions.reportRefusal(now) {
+		l.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
+			"node", c.Caller.Node, "role", c.Caller.Role, "sessions", l.cfg.MaxSessions)
 	}
-	return nil, &moraine.Error{Ref: c.caller.Node, Kind: moraine.Unavailable,
+	return nil, &moraine.Error{Ref: c.Caller.Node, Kind: moraine.Unavailable,
 		Err: fmt.Errorf("the certificate of %q has %d live sessions, which is the most: close clients that are not needed. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
-			c.caller.Node, l.cfg.MaxSessions, l.cfg.SessionTimeout)}
+			c.Caller.Node, l.cfg.MaxSessions, l.cfg.SessionTimeout)}
 }
 
 // reportRefusal reports whether a refusal is to be logged now: one a minute is.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -28,10 +29,10 @@ func (c *cluster) openWith(p *transport.Peer, n int) (*client, error) {
 // memory of the leader, faster than sessions expire.
 func TestSessionsOfACertificateAreBounded(t *testing.T) {
 	const most = 20
-	var metrics []*metadata.Metrics
+	var metrics []*lead.Metrics
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
 		cfg.MaxSessions = most
-		deps.Metrics = metadata.NewMetrics(nil)
+		deps.Metrics = lead.NewMetrics(nil)
 		metrics = append(metrics, deps.Metrics)
 	}, func(c *cluster) {
 		p := peer(transport.RoleClient, "c1")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -33,7 +34,7 @@ type sessions struct {
 
 // session is one live session. Its identity never changes.
 type session struct {
-	// peer is the connection that last asked for something under the session; nil
+	// Peer is the connection that last asked for something under the session; nil
 	// where none has asked this leader.
 	peer      atomic.Pointer[transport.Peer]
 	principal state.Principal // of the certificate that opened it
@@ -130,6 +131,24 @@ func (s *sessions) renew(id uint64, now time.Time) (*session, error) {
 	return ses, nil
 }
 
+// LeasesOf implements leases.Sessions.
+func (s *sessions) LeasesOf(id uint64) (confined, may bool, err error) {
+	ses, err := s.live(id)
+	if err != nil {
+		return false, false, err
+	}
+	return !ses.all, ses.leases, nil
+}
+
+// RenewLeases implements leases.Sessions.
+func (s *sessions) RenewLeases(id uint64, now time.Time) (confined, may bool, err error) {
+	ses, err := s.renew(id, now)
+	if err != nil {
+		return false, false, err
+	}
+	return !ses.all, ses.leases, nil
+}
+
 // renewAll gives every session a full term anew.
 func (s *sessions) renewAll(now time.Time) {
 	s.mu.Lock()
@@ -165,10 +184,10 @@ func sessionExpired(id uint64) error {
 // admitSession holds a call that names a session against the leader's memory:
 // the session must be alive and the caller's own. What the session allows is
 // the state machine's to judge.
-func (l *leader) admitSession(c *call) error {
-	id := c.req.Session
+func (l *leader) admitSession(o *op, c *lead.Call) error {
+	id := c.Req.Session
 	if id == 0 {
-		if c.op.session {
+		if o.session {
 			return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request needs a session")}
 		}
 		return nil
@@ -177,10 +196,10 @@ func (l *leader) admitSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !ses.of(c.caller) {
+	if !ses.of(c.Caller) {
 		return sessionExpired(id)
 	}
-	if ses.peer.Load() != c.peer {
+	if ses.peer.Load() != c.Peer {
 		l.met(ses, c)
 	}
 	return nil
@@ -192,7 +211,7 @@ func (s *session) of(c *statepb.Caller) bool {
 }
 
 // openSession makes a session. A repeated request finds the session it made.
-func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
+func (l *leader) openSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req, err := openSessionRequest(c)
 	if err != nil {
 		return nil, err
@@ -202,7 +221,7 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		return nil, err
 	}
 	defer release()
-	err = l.speaks(ctx, state.LevelAnswers)
+	err = l.Speaks(ctx, state.LevelAnswers)
 	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
 		return nil, err
 	}
@@ -211,9 +230,9 @@ func (l *leader) openSession(ctx context.Context, c *call) (*wire.MetaResponse, 
 		if req.GetOpenSession().Drawn, err = l.drawNumber(); err != nil {
 			return nil, err
 		}
-		cmd := &statepb.Command{Caller: c.caller, Op: &statepb.Command_Request{Request: req}}
-		began := l.deps.Clock.Now()
-		res, err := l.proposer.propose(ctx, l.done, cmd, func(r *state.Result) { l.opened(r, began) })
+		cmd := &statepb.Command{Caller: c.Caller, Op: &statepb.Command_Request{Request: req}}
+		began := l.Clock.Now()
+		res, err := l.proposer.propose(ctx, l.Done, cmd, func(r *state.Result) { l.opened(r, began) })
 		switch failed := res.Response.GetError(); {
 		case err != nil:
 			return nil, err
@@ -256,8 +275,8 @@ func (l *leader) opened(r *state.Result, began time.Time) {
 	if r.Response.GetError() != nil || reply == nil {
 		return
 	}
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.machine.Session(r, moraine.SessionID(reply.Session))
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := l.Machine.Session(r, moraine.SessionID(reply.Session))
 		if err != nil {
 			return err
 		}
@@ -270,13 +289,13 @@ func (l *leader) opened(r *state.Result, began time.Time) {
 		return err
 	})
 	if err != nil && !errors.Is(err, moraine.SessionExpired) {
-		l.deps.Log.Error("could not read a session that was opened", "session", moraine.SessionID(reply.Session), "err", err)
+		l.Log.Error("could not read a session that was opened", "session", moraine.SessionID(reply.Session), "err", err)
 	}
 }
 
 // session is a live session as this leader keeps it in memory.
 func (l *leader) session(r state.Reader, info state.SessionInfo, renewed time.Time) (*session, error) {
-	tenants, all, err := l.machine.Tenants(r, info.Root)
+	tenants, all, err := l.Machine.Tenants(r, info.Root)
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
 		return nil, err
 	}
@@ -285,19 +304,19 @@ func (l *leader) session(r state.Reader, info state.SessionInfo, renewed time.Ti
 
 // renewSession grants another term, after a round that proves that this server
 // still leads.
-func (l *leader) renewSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	if c.req.Session == 0 {
+func (l *leader) renewSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if c.Req.Session == 0 {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
 	}
-	began := l.deps.Clock.Now()
-	if err := l.store.ReadBarrier(ctx); err != nil {
+	began := l.Clock.Now()
+	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := l.sessions.renew(c.req.Session, began); err != nil {
+	if _, err := l.sessions.renew(c.Req.Session, began); err != nil {
 		return nil, err
 	}
-	op := c.req.GetRenewSession()
-	return l.sessionReply(c.req.Session, op.GetWantToken(), op.GetRevokedVersion())
+	op := c.Req.GetRenewSession()
+	return l.sessionReply(c.Req.Session, op.GetWantToken(), op.GetRevokedVersion())
 }
 
 // sessionReply says what a session's client must know, with a token if asked, and the
@@ -309,20 +328,20 @@ func (l *leader) sessionReply(id uint64, token bool, revoked uint64) (*wire.Meta
 	}
 	reply := &wire.SessionReply{
 		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
-		Cluster: l.cluster.uuid[:], Incarnation: uint64(l.cluster.incarnation), Mark: l.mark(), TopologyVersion: l.topology.view().wire.Version,
+		Cluster: l.Cluster.UUID[:], Incarnation: uint64(l.Cluster.Incarnation), Mark: l.mark(), TopologyVersion: l.topology.view().wire.Version,
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}
 	l.server.sendRevocations(reply, revoked)
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		reply.Quotas, err = l.machine.HasQuotas(r)
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		reply.Quotas, err = l.Machine.HasQuotas(r)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	if token {
-		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.deps.Clock.Now()); err != nil {
+		if reply.Token, reply.TokenExpires, err = l.tokens.sign(id, ses, l.Clock.Now()); err != nil {
 			return nil, err
 		}
 	}
@@ -331,8 +350,8 @@ func (l *leader) sessionReply(id uint64, token bool, revoked uint64) (*wire.Meta
 
 // closeSession ends a session at its client's wish; one that has ended already
 // is closed.
-func (l *leader) closeSession(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	return l.propose(ctx, c.caller, c.req)
+func (l *leader) closeSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	return l.Propose(ctx, c.Caller, c.Req)
 }
 
 // endOverdue expires the sessions that were not renewed in time: of very many (a whole job
@@ -341,22 +360,22 @@ func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
 	overdue := l.sessions.overdue(now)
 	for range maxExpireCommands {
 		most := maxExpire
-		if l.lease.exclusiveCount.Load() > 0 {
+		if l.lease.exclusives() > 0 {
 			most = state.MaxExpireHolding
 		}
 		ids := overdue[:min(most, len(overdue))]
 		if overdue = overdue[len(ids):]; len(ids) == 0 {
 			return nil
 		}
-		_, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
+		_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
 			ExpireSessions: &statepb.ExpireSessions{Sessions: ids}}})
 		if err != nil {
 			return err
 		}
 		l.sessions.remove(ids)
-		l.deps.Metrics.Expired.Add(float64(len(ids)))
-		l.deps.Log.Info("sessions were not renewed and have ended", "sessions", len(ids), "left", len(overdue))
-		if l.deps.Clock.Since(now) > tickEvery/2 {
+		l.Metrics.Expired.Add(float64(len(ids)))
+		l.Log.Info("sessions were not renewed and have ended", "sessions", len(ids), "left", len(overdue))
+		if l.Clock.Since(now) > tickEvery/2 {
 			return nil
 		}
 	}

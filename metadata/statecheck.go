@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -50,23 +51,23 @@ func (l *leader) checkStates(ctx context.Context) {
 		c.mu.Lock()
 		last := c.ended
 		c.mu.Unlock()
-		if !last.IsZero() && l.deps.Clock.Since(last) < l.cfg.CheckEvery {
-			wait -= l.deps.Clock.Since(last)
+		if !last.IsZero() && l.Clock.Since(last) < l.cfg.CheckEvery {
+			wait -= l.Clock.Since(last)
 		} else if !l.checkOnce(ctx) {
 			wait = min(checkRetry, wait)
 		}
 		l.measureCheck()
-		sleep(ctx, l.deps.Clock, wait)
+		lead.Sleep(ctx, l.Clock, wait)
 	}
 }
 
 // checkOnce makes one check, and reports whether it came to its end.
 func (l *leader) checkOnce(ctx context.Context) bool {
-	began := l.deps.Clock.Now()
+	began := l.Clock.Now()
 	var problems []string
 	whole := false
-	err := l.store.View(func(r state.Reader, _ uint64) (err error) {
-		problems, whole, err = l.machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: l.deps.Clock, began: began}, checkRecords)
+	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		problems, whole, err = l.Machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: l.Clock, began: began}, checkRecords)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -75,20 +76,20 @@ func (l *leader) checkOnce(ctx context.Context) bool {
 	if moraine.KindOf(err) == moraine.Corrupt {
 		problems, err = append(problems, err.Error()), nil
 	}
-	took := l.deps.Clock.Since(began)
+	took := l.Clock.Since(began)
 	c := &l.server.checks
 	c.mu.Lock()
 	if c.err = err; err == nil {
-		c.ended, c.took, c.problems = l.deps.Clock.Now(), took, problems
+		c.ended, c.took, c.problems = l.Clock.Now(), took, problems
 	}
 	c.mu.Unlock()
 	switch {
 	case err != nil:
-		l.deps.Log.Warn("could not check the metadata; trying again", "err", err)
+		l.Log.Warn("could not check the metadata; trying again", "err", err)
 	case len(problems) > 0:
-		l.deps.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
+		l.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
 	default:
-		l.deps.Log.Info("checked the metadata", "took", took, "whole", whole)
+		l.Log.Info("checked the metadata", "took", took, "whole", whole)
 	}
 	return err == nil
 }
@@ -99,11 +100,11 @@ func (l *leader) stateCheck() *wire.StateCheck {
 	c := &l.server.checks
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := l.deps.Clock.Now()
+	now := l.Clock.Now()
 	if w.Done = !c.ended.IsZero(); w.Done {
 		age := now.Sub(c.ended)
 		w.AgeMillis, w.TookMillis = uint64(age.Milliseconds()), uint64(c.took.Milliseconds())
-		w.Overdue = w.Enabled && age > 2*l.cfg.CheckEvery && now.Sub(l.began) > l.cfg.CheckEvery
+		w.Overdue = w.Enabled && age > 2*l.cfg.CheckEvery && now.Sub(l.Began) > l.cfg.CheckEvery
 	}
 	w.Problems = uint32(len(c.problems))
 	for _, p := range c.problems[:min(len(c.problems), checkFound)] {
@@ -120,8 +121,8 @@ func (l *leader) measureCheck() {
 	if !w.Done {
 		return
 	}
-	l.deps.Metrics.CheckProblems.Set(float64(w.Problems))
-	l.deps.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
+	l.Metrics.CheckProblems.Set(float64(w.Problems))
+	l.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
 }
 
 // pacedReader is a Reader that takes a share of the time, and fails when ctx has ended.
@@ -164,7 +165,7 @@ func (p *pacedReader) pace() error {
 		return fmt.Errorf("the check was ended: %w", p.ctx.Err())
 	}
 	if worked := p.clock.Since(p.began); worked > time.Millisecond {
-		sleep(p.ctx, p.clock, time.Duration(float64(worked)*(1/checkShare-1)))
+		lead.Sleep(p.ctx, p.clock, time.Duration(float64(worked)*(1/checkShare-1)))
 		p.began = p.clock.Now()
 	}
 	return nil

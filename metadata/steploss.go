@@ -27,16 +27,16 @@ const (
 // judgeSteps keeps what the state calls lost checkpoints what they are, until ctx ends. A
 // new leader begins with a look, where there ever was a loss.
 func (l *leader) judgeSteps(ctx context.Context) {
-	w := &lossWatch{leader: l, last: l.deps.Clock.Now()}
+	w := &lossWatch{leader: l, last: l.Clock.Now()}
 	for {
 		if err := w.step(ctx); err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("the leader could not look for lost checkpoints: it tries again", "err", err)
+			l.Log.Warn("the leader could not look for lost checkpoints: it tries again", "err", err)
 		}
 		pause := stepLossPoll
 		if w.full != nil {
 			pause = stepLossPause
 		}
-		if !l.pause(ctx, nil, pause) {
+		if !l.Pause(ctx, nil, pause) {
 			return
 		}
 	}
@@ -64,7 +64,7 @@ func (w *lossWatch) step(ctx context.Context) error {
 			return err
 		}
 	}
-	now := w.deps.Clock.Now()
+	now := w.Clock.Now()
 	if w.full == nil {
 		if changes == w.seen && (stripes+steps == 0 || now.Sub(w.last) < stepLossAgain) {
 			return nil
@@ -85,8 +85,8 @@ func (w *lossWatch) step(ctx context.Context) error {
 func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
 	var look *state.StepLook
 	lost := w.lost
-	err := w.store.View(func(r state.Reader, _ uint64) (err error) {
-		look, lost, err = w.machine.LossSuspects(r, w.lost, changes != w.quick)
+	err := w.Store.View(func(r state.Reader, _ uint64) (err error) {
+		look, lost, err = w.Machine.LossSuspects(r, w.lost, changes != w.quick)
 		return err
 	})
 	for err == nil && look != nil && !look.Done && ctx.Err() == nil {
@@ -100,8 +100,8 @@ func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
 
 // look goes on with a look, by one part, and records what it found.
 func (w *lossWatch) look(ctx context.Context, look *state.StepLook) error {
-	err := w.store.View(func(r state.Reader, _ uint64) error {
-		return w.machine.FindStepLoss(r, look, stepLossExtents)
+	err := w.Store.View(func(r state.Reader, _ uint64) error {
+		return w.Machine.FindStepLoss(r, look, stepLossExtents)
 	})
 	if err != nil {
 		return err
@@ -111,14 +111,14 @@ func (w *lossWatch) look(ctx context.Context, look *state.StepLook) error {
 		return err
 	}
 	if op := look.Judge(changes); op != nil {
-		_, err = w.command(ctx, &statepb.Command{Op: &statepb.Command_JudgeSteps{JudgeSteps: op}})
+		_, err = w.Command(ctx, &statepb.Command{Op: &statepb.Command_JudgeSteps{JudgeSteps: op}})
 	}
 	return err
 }
 
 func (l *leader) stepLosses() (changes, stripes, steps uint64, err error) {
-	err = l.store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, stripes, steps, err = l.machine.StepLosses(r)
+	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		changes, stripes, steps, err = l.Machine.StepLosses(r)
 		return err
 	})
 	return changes, stripes, steps, err

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -24,7 +25,7 @@ const keySpread = 10 * time.Second
 // signer issues session tokens. The id of a key is the cluster time, in
 // milliseconds, at which it was made, so that its age survives a failover.
 type signer struct {
-	cluster clusterID
+	cluster lead.ClusterID
 	life    time.Duration
 	keys    atomic.Pointer[[]signingKey] // by id
 	time    func() uint64                // cluster time, milliseconds
@@ -44,9 +45,9 @@ func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, er
 	}
 	expires := now.Add(s.life).Unix()
 	claims := &wire.TokenClaims{
-		Cluster: s.cluster.uuid[:], Session: id, AllTenants: ses.all,
+		Cluster: s.cluster.UUID[:], Session: id, AllTenants: ses.all,
 		ReadOnly: ses.readOnly, Expires: expires, Key: key.Id,
-		Incarnation: uint64(s.cluster.incarnation), Node: ses.node, Principal: ses.principal[:],
+		Incarnation: uint64(s.cluster.Incarnation), Node: ses.node, Principal: ses.principal[:],
 	}
 	for _, t := range ses.tenants {
 		claims.Tenants = append(claims.Tenants, uint32(t))
@@ -103,7 +104,7 @@ func (s *signer) newest() (signingKey, bool) {
 // rotateKey adds a signing key where there is none, where the newest one is older
 // than its life, or where this server cannot open it.
 func (l *leader) rotateKey(ctx context.Context) error {
-	now := l.clusterTime()
+	now := l.ClusterTime()
 	newest, ok := l.tokens.newest()
 	if ok && newest.private != nil && now < newest.Id+uint64(l.cfg.KeyLife.Milliseconds()) {
 		return nil
@@ -118,10 +119,10 @@ func (l *leader) rotateKey(ctx context.Context) error {
 	}
 	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	key := &wire.SigningKey{Id: max(now, newest.Id+1), PublicKey: public}
-	if key.Sealed, err = held.seal(l.deps.Rand, l.cluster.uuid, key, seed); err != nil {
+	if key.Sealed, err = held.seal(l.deps.Rand, l.Cluster.UUID, key, seed); err != nil {
 		return &moraine.Error{Op: "metadata.rotateKey", Kind: moraine.Internal, Err: err}
 	}
-	if _, err := l.command(ctx, &statepb.Command{Op: &statepb.Command_AddSigningKey{
+	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_AddSigningKey{
 		AddSigningKey: &statepb.AddSigningKey{Key: key}}}); err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (l *leader) rotateKey(ctx context.Context) error {
 func (l *leader) secret(lost bool) (*secret, error) {
 	keeper := &l.server.secrets
 	if lost {
-		l.deps.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
+		l.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
 			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, nothing else is to be done",
 			"file", SecretFile, "held", keeper.held.Load() != nil)
 	}
@@ -147,14 +148,14 @@ func (l *leader) secret(lost bool) (*secret, error) {
 	if err := keeper.keep(drawn); err != nil {
 		return nil, err
 	}
-	l.deps.Log.Info("drew the cluster secret")
+	l.Log.Info("drew the cluster secret")
 	return &drawn, nil
 }
 
 // loadKeys reads the signing keys of the state and opens those that it can.
 func (l *leader) loadKeys() error {
-	return l.store.View(func(r state.Reader, _ uint64) error {
-		all, err := l.machine.SigningKeys(r)
+	return l.Store.View(func(r state.Reader, _ uint64) error {
+		all, err := l.Machine.SigningKeys(r)
 		if err != nil {
 			return err
 		}
@@ -165,9 +166,9 @@ func (l *leader) loadKeys() error {
 			if held == nil {
 				continue
 			}
-			private, err := held.open(l.cluster.uuid, k)
+			private, err := held.open(l.Cluster.UUID, k)
 			if err != nil && bytes.Equal(secretOf(k), held.id()) {
-				l.deps.Log.Error("a signing key cannot be opened", "key", k.Id, "err", err)
+				l.Log.Error("a signing key cannot be opened", "key", k.Id, "err", err)
 			}
 			keys[i].private = private
 		}

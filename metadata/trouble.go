@@ -16,7 +16,7 @@ const (
 
 // countTrouble sets the metrics of what a leader hears of by the way. Only the tick calls it.
 func (l *leader) countTrouble(v *topologyView) {
-	m, now := l.deps.Metrics, l.deps.Clock.Now()
+	m, now := l.Metrics, l.Clock.Now()
 	failing := 0
 	for _, b := range l.bucketHealths.status(v, now) {
 		if b.Failed > 0 {
@@ -28,8 +28,8 @@ func (l *leader) countTrouble(v *topologyView) {
 	l.measureCheck()
 	if l.endedCounted.IsZero() || now.Sub(l.endedCounted) >= endedEvery {
 		l.endedCounted = now
-		_ = l.store.View(func(r state.Reader, _ uint64) error {
-			n, err := l.machine.EndedGrants(r, maxEndedCounted)
+		_ = l.Store.View(func(r state.Reader, _ uint64) error {
+			n, err := l.Machine.EndedGrants(r, maxEndedCounted)
 			m.EndedGrants.Set(float64(n))
 			return err
 		})
@@ -44,12 +44,12 @@ func (l *leader) avoidUnreachable(v *topologyView, now time.Time) {
 	}
 	for id := range hosts {
 		if !v.avoided[id] {
-			l.deps.Log.Warn("peers of a host get no connection to it: nothing new is placed on it", "host", id)
+			l.Log.Warn("peers of a host get no connection to it: nothing new is placed on it", "host", id)
 		}
 	}
 	for id := range v.avoided {
 		if !hosts[id] {
-			l.deps.Log.Info("peers of a host reach it again", "host", id)
+			l.Log.Info("peers of a host reach it again", "host", id)
 		}
 	}
 	l.topology.avoid(hosts)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -16,22 +17,19 @@ import (
 const (
 	// maxWatchWait bounds how long a watch is held that has nothing to tell.
 	maxWatchWait = 30 * time.Second
-	// maxWatched is about how many changes, of the whole namespace, one answer to a
-	// watch looks at.
-	maxWatched = 4096
 )
 
 // watch tells what changed below a directory since an entry of the log, and waits
 // for a change as long as was asked. It keeps nothing of a watch: the changes that
 // every server remembers are all there is, so that another leader goes on where
 // this one stopped.
-func (l *leader) watch(ctx context.Context, c *call) (*wire.MetaResponse, error) {
-	req := c.req.GetWatch()
+func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	req := c.Req.GetWatch()
 	if err := l.mayWatch(ctx, c); err != nil {
 		return nil, err
 	}
-	over := l.deps.Clock.After(min(time.Duration(req.WaitMillis)*time.Millisecond, maxWatchWait))
-	reply := &wire.WatchReply{Next: req.After, Incarnation: uint64(l.cluster.incarnation)}
+	over := l.Clock.After(min(time.Duration(req.WaitMillis)*time.Millisecond, maxWatchWait))
+	reply := &wire.WatchReply{Next: req.After, Incarnation: uint64(l.Cluster.Incarnation)}
 	if req.Incarnation != reply.Incarnation {
 		reply.Next = 0 // an entry of an incarnation that is lost: it says nothing about this one
 	}
@@ -57,9 +55,9 @@ func (l *leader) watch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 			continue
 		case <-over:
 		case <-ctx.Done():
-			return nil, contextError("metadata.watch", ctx)
-		case <-l.done:
-			return nil, errStopped
+			return nil, lead.ContextError("metadata.watch", ctx)
+		case <-l.Done:
+			return nil, lead.ErrStopped
 		}
 		break
 	}
@@ -67,43 +65,14 @@ func (l *leader) watch(ctx context.Context, c *call) (*wire.MetaResponse, error)
 }
 
 // mayWatch fails unless the caller sees the directory.
-func (l *leader) mayWatch(ctx context.Context, c *call) error {
-	req := &wire.MetaRequest{Session: c.req.Session, Partition: c.req.Partition,
-		Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: c.req.GetWatch().Directory, Limit: 1}}}
-	resp, err := l.read(ctx, &call{op: c.op, req: req, caller: c.caller})
+func (l *leader) mayWatch(ctx context.Context, c *lead.Call) error {
+	req := &wire.MetaRequest{Session: c.Req.Session, Partition: c.Req.Partition,
+		Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: c.Req.GetWatch().Directory, Limit: 1}}}
+	resp, err := l.read(ctx, &lead.Call{Req: req, Caller: c.Caller})
 	if err == nil && resp.Error != nil {
 		err = transport.ErrorFromWire(resp.Error)
 	}
 	return err
-}
-
-// changedSince returns the changes of the entries past after, and the last of those
-// entries. covered is false where some are not known any more; then next is where
-// to begin anew. more is closed when there is another, nil where there are others
-// already.
-func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, covered bool, more <-chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if after == 0 || !t.changes.covers(after) {
-		return nil, t.changes.last, false, nil
-	}
-	next = t.changes.last
-	cut := false
-	t.changes.since(after, func(c *change) bool {
-		if len(found) >= maxWatched && c.index != found[len(found)-1].index {
-			cut = true
-			return false
-		}
-		found = append(found, *c)
-		return true
-	})
-	if cut {
-		return found, found[len(found)-1].index, true, nil
-	}
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-	}
-	return found, next, true, t.changed
 }
 
 // events makes of changes what happened below top, once nobody holds a lease by
@@ -116,12 +85,12 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change
 	if len(found) == 0 {
 		return nil, nil
 	}
-	if err := l.resolveSeen(ctx, &seen); err != nil {
+	if err := l.leases.resolveSeen(ctx, &seen); err != nil {
 		return nil, err
 	}
 	var events []*wire.WatchEvent
-	err := l.store.View(func(r state.Reader, _ uint64) error {
-		w := watcher{machine: l.machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
+	err := l.Store.View(func(r state.Reader, _ uint64) error {
+		w := watcher{machine: l.Machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
 		for len(found) > 0 {
 			n := 1
 			for n < len(found) && found[n].index == found[0].index {

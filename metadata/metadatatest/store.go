@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -118,14 +119,14 @@ func (s *store) Term() uint64 {
 }
 
 // Members implements metadata.Store; they are in the order of their ids.
-func (s *store) Members() []metadata.Member {
+func (s *store) Members() []lead.Member {
 	s.g.mu.Lock()
 	defer s.g.mu.Unlock()
-	var out []metadata.Member
+	var out []lead.Member
 	for id := range s.g.members {
-		out = append(out, metadata.Member{ID: id, Voter: true, Leader: id == s.g.leader, Alive: true, Match: uint64(s.g.entries)})
+		out = append(out, lead.Member{ID: id, Voter: true, Leader: id == s.g.leader, Alive: true, Match: uint64(s.g.entries)})
 	}
-	slices.SortFunc(out, func(a, b metadata.Member) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b lead.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 

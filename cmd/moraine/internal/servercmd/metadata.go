@@ -16,15 +16,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/metadatacmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/transport"
-	"github.com/spf13/cobra"
 )
 
 // metadataOptions are the flags of `moraine metadata`.
@@ -288,7 +290,7 @@ func serveMetadata(ctx context.Context, env *cli.Env, sec cli.Security, o metada
 	}
 	storeDeps := raftstore.Deps{Log: log, Metrics: raftstore.NewMetrics(reg), Stream: raftStream{server.RaftListener(), pool}}
 	service, err = metadata.New(o.service, metadata.Deps{
-		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: metadata.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data}, Expires: sec.Expires(),
+		NewStore: metadata.OverRaft(o.store, storeDeps), Dial: pool.Metadata, HeedRevoked: pool.SetRevoked, Log: log, Metrics: lead.NewMetrics(reg), Secrets: metadata.DirSecrets{Dir: o.data}, Expires: sec.Expires(),
 	})
 	if err != nil {
 		return err

@@ -1,8 +1,9 @@
-package metadata
+package lead
 
 import (
-	"github.com/morainefs/moraine/internal/limit"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // Metrics are what a metadata server counts. All are named
@@ -169,8 +170,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// stopLeading clears the gauges that only a leader knows.
-func (m *Metrics) stopLeading() {
+// StopLeading clears the gauges that only a leader knows.
+func (m *Metrics) StopLeading() {
 	for _, g := range []leaderGauge{m.LiveHosts, m.UnreachableHosts, m.FailingBuckets, m.EndedGrants, m.CheckProblems, m.CheckAge, m.SilentHosts, m.UnknownHosts, m.UnreportedDevices, m.RepairQueue, m.RepairRunning} {
 		g.vec.Reset()
 	}

@@ -1,6 +1,6 @@
 //go:build !moraine_eager
 
-package metadata
+package lead
 
 // eager is false: a leader proposes nothing past the feature level of the cluster.
 const eager = false

@@ -1,0 +1,67 @@
+package metadata
+
+import (
+	"context"
+
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// commandLog proposes commands, and has those repeated that meet an exclusive lease. It
+// implements Commands.
+type commandLog struct {
+	node     string
+	proposer *proposer
+	leases   *leaseKeeper
+	done     <-chan struct{} // closed when the leadership ends
+}
+
+// Command proposes what the leader itself decides; a failure that the state
+// machine answers is an error.
+func (d *commandLog) Command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error) {
+	res, err := d.applied(ctx, nil, d.own(cmd))
+	if err != nil {
+		return nil, err
+	}
+	if e := res.Response.GetError(); e != nil {
+		return nil, transport.ErrorFromWire(e)
+	}
+	return res.Response, nil
+}
+
+// own makes a command that nobody asked for the leader's.
+func (d *commandLog) own(cmd *statepb.Command) *statepb.Command {
+	if cmd.Caller == nil {
+		cmd.Caller = &statepb.Caller{Node: d.node, Role: "metadata", Scope: "/"}
+	}
+	return cmd
+}
+
+// Propose proposes a caller's request, and returns what the state machine
+// answered: its failures are in the response.
+func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
+	res, err := d.applied(ctx, d.done, cmd)
+	if err == nil {
+		err = d.leases.resolveResult(ctx, &res)
+	}
+	if err == nil && req.LeaseEpoch != 0 {
+		res.Response.Lease = ownChanges(req, &res)
+	}
+	return res.Response, err
+}
+
+// applied proposes a command until no exclusive lease is in its way.
+func (d *commandLog) applied(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command) (state.Result, error) {
+	for {
+		res, err := d.proposer.propose(ctx, stopped, cmd, nil)
+		if err != nil || res.Met.Directory == 0 {
+			return res, err
+		}
+		if err := d.leases.wantBack(ctx, res.Met); err != nil {
+			return res, err
+		}
+	}
+}
