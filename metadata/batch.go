@@ -6,6 +6,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -58,16 +59,16 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 				// The routing changed on the way: who asks learns it, and asks again.
 				return nil, transport.ErrorFromWire(res.Response.Error)
 			}
-			if err := l.leases.resolveResult(ctx, res); err != nil {
+			if err := l.leases.ResolveResult(ctx, res); err != nil {
 				return nil, err
 			}
 			if requests[i].LeaseEpoch != 0 {
-				res.Response.Lease = ownChanges(requests[i], res)
+				res.Response.Lease = leases.OwnChanges(requests[i], res)
 			}
 			reply.Responses[i] = res.Response
 		}
 		if len(again) > 0 {
-			if err := l.leases.wantBack(ctx, met); err != nil {
+			if err := l.leases.WantBack(ctx, met); err != nil {
 				return nil, err
 			}
 		}

@@ -82,6 +82,6 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	if err := l.measureKept(); err != nil {
 		return err
 	}
-	l.lease.sweep()
+	l.lease.Sweep()
 	return l.rotateKey(ctx)
 }

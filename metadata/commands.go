@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -14,7 +15,7 @@ import (
 type commandLog struct {
 	node     string
 	proposer *proposer
-	leases   *leaseKeeper
+	leases   *leases.Keeper
 	done     <-chan struct{} // closed when the leadership ends
 }
 
@@ -45,10 +46,10 @@ func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *w
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
 	res, err := d.applied(ctx, d.done, cmd)
 	if err == nil {
-		err = d.leases.resolveResult(ctx, &res)
+		err = d.leases.ResolveResult(ctx, &res)
 	}
 	if err == nil && req.LeaseEpoch != 0 {
-		res.Response.Lease = ownChanges(req, &res)
+		res.Response.Lease = leases.OwnChanges(req, &res)
 	}
 	return res.Response, err
 }
@@ -60,7 +61,7 @@ func (d *commandLog) applied(ctx context.Context, stopped <-chan struct{}, cmd *
 		if err != nil || res.Met.Directory == 0 {
 			return res, err
 		}
-		if err := d.leases.wantBack(ctx, res.Met); err != nil {
+		if err := d.leases.WantBack(ctx, res.Met); err != nil {
 			return res, err
 		}
 	}

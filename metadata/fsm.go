@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 )
 
@@ -57,7 +58,7 @@ type machineFSM struct {
 	machine *state.Machine
 	// diverged gets a value when this replica was found to differ.
 	diverged chan<- struct{}
-	lease    *leaseTable
+	lease    *leases.Table
 	// spoken is set once the state was found to be of a level that this build speaks.
 	spoken *atomic.Bool
 	clock  clock.Clock
@@ -117,6 +118,6 @@ func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, er
 	if err := batch.Flush(); err != nil {
 		return nil, err
 	}
-	f.lease.apply(index, entries, commands, results)
+	f.lease.Apply(index, entries, commands, results)
 	return results, nil
 }

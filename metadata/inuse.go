@@ -5,7 +5,7 @@ package metadata
 // sessions were given. It may be called concurrently, with what it returns.
 func (s *Server) InUse() map[string]int64 {
 	use := map[string]int64{}
-	s.lease.inUse(use)
+	s.lease.InUse(use)
 	s.backups.mu.Lock()
 	use["backups that are read"] = int64(len(s.backups.open))
 	s.backups.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -38,8 +39,8 @@ type leader struct {
 	waits     repairWaits
 	absences  absences
 	scrubs    scrubs
-	lease     *leaseTable
-	leases    *leaseKeeper
+	lease     *leases.Table
+	leases    *leases.Keeper
 
 	// routing is the present routing epoch.
 	routing atomic.Uint64
@@ -74,7 +75,7 @@ type leader struct {
 	seated       bool // this server's directory is recorded; the tick's alone
 }
 
-// lead leads until ctx ends. It returns early, with an error, where it could
+// Lead leads until ctx ends. It returns early, with an error, where it could
 // not begin to.
 func (s *Server) lead(ctx context.Context) error {
 	done := make(chan struct{})
@@ -90,7 +91,7 @@ func (s *Server) lead(ctx context.Context) error {
 		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, s.store, l.observe)
-	l.leases = newKeeper(term, s.lease, l.sessions)
+	l.leases = leases.NewKeeper(term, s.lease, l.sessions)
 	l.log = &commandLog{node: s.cfg.Node, proposer: l.proposer, leases: l.leases, done: done}
 	term.Commands = l.log
 	g, ctx := errgroup.WithContext(ctx)
@@ -100,7 +101,7 @@ func (s *Server) lead(ctx context.Context) error {
 		if err := l.prepare(ctx); err != nil {
 			return fmt.Errorf("prepare to lead: %w", err)
 		}
-		holds, err := l.leases.holds()
+		holds, err := l.leases.Holds()
 		if err != nil {
 			return fmt.Errorf("prepare to lead: %w", err)
 		}
@@ -108,11 +109,11 @@ func (s *Server) lead(ctx context.Context) error {
 		l.Metrics.Leading.Set(1)
 		l.countHosts(l.topology.view())
 		l.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
-		l.lease.lead(l.sessions.holding(), holds)
+		l.lease.Lead(l.sessions.holding(), holds)
 		s.leader.Store(l)
 		defer func() {
 			s.leader.Store(nil)
-			l.lease.follow()
+			l.lease.Follow()
 			if err := s.backups.closeAll(); err != nil {
 				l.Log.Warn("could not close the snapshots of backups", "err", err)
 			}

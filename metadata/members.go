@@ -28,7 +28,7 @@ func (l *leader) membersReply() (*wire.MetaResponse, error) {
 	now := l.Clock.Now()
 	own := l.server.memberStatus()
 	reply := &wire.MembersReply{Cluster: l.Cluster.UUID[:], Term: l.Store.Term(), Commit: own.Commit,
-		Sessions: uint64(l.sessions.count()), Leases: uint64(l.lease.count()), LeadershipMillis: uint64(now.Sub(l.Began).Milliseconds()), Commands: l.server.ops.mix()}
+		Sessions: uint64(l.sessions.count()), Leases: uint64(l.lease.Count()), LeadershipMillis: uint64(now.Sub(l.Began).Milliseconds()), Commands: l.server.ops.mix()}
 	there := map[string]bool{}
 	for _, m := range l.Store.Members() {
 		there[m.ID] = true

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -75,7 +76,7 @@ type opCounts struct{ answered, failed atomic.Uint64 }
 type serveFunc func(*leader, context.Context, *lead.Call) (*wire.MetaResponse, error)
 
 // inLeases, and those below, have a part of the leader serve a request.
-func inLeases(serve func(*leaseKeeper, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+func inLeases(serve func(*leases.Keeper, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
 	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 		return serve(l.leases, ctx, c)
 	}
@@ -194,8 +195,8 @@ func newOpTable(m *lead.Metrics) *opTable {
 		222: reading("list_quotas"),
 		224: {name: "clone_tree", may: people, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).Mutate},
 		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).Mutate},
-		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: inLeases((*leaseKeeper).leases)},
-		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: inLeases((*leaseKeeper).hold)},
+		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: inLeases((*leases.Keeper).Poll)},
+		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: inLeases((*leases.Keeper).Hold)},
 		401: {name: "end_hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).Mutate},
 		402: {name: "batch", may: people, session: true, since: state.LevelHolds, serve: (*leader).batch},
 		202: {name: "watch", may: people, reads: true, serve: (*leader).watch},

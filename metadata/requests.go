@@ -19,13 +19,13 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 			return nil, err
 		}
 		// One that begins after this has not begun yet for who reads now.
-		mind := l.lease.exclusives() > 0
+		mind := l.lease.Exclusives() > 0
 		var met state.Hold
 		err := l.Store.View(func(r state.Reader, applied uint64) (err error) {
 			asOf = applied
 			resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req)
 			if err == nil && mind {
-				met, err = l.leases.holdSeen(r, c, &seen)
+				met, err = l.leases.HoldSeen(r, c, &seen)
 			}
 			return err
 		})
@@ -35,7 +35,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 		if met.Directory == 0 {
 			break
 		}
-		if err := l.leases.wantBack(ctx, met); err != nil {
+		if err := l.leases.WantBack(ctx, met); err != nil {
 			return nil, err
 		}
 	}
@@ -49,9 +49,9 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 			return nil, err
 		}
 	}
-	err := l.leases.resolveSeen(ctx, &seen)
+	err := l.leases.ResolveSeen(ctx, &seen)
 	if err == nil && c.Req.LeaseEpoch != 0 && c.Req.Session != 0 && resp.Error == nil && !seen.All {
-		resp.Lease = l.lease.grant(c.Req.Session, c.Req.LeaseEpoch, &seen, asOf)
+		resp.Lease = l.lease.Grant(c.Req.Session, c.Req.LeaseEpoch, &seen, asOf)
 	}
 	return resp, err
 }

@@ -129,7 +129,7 @@ func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused
 // Wait passes a job over until an exclusive lease has ended.
 func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
 	r.passOver(job, func() {
-		if err := r.l.leases.wantBack(ctx, met); err != nil && ctx.Err() == nil {
+		if err := r.l.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
 			r.l.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
 		}
 	})

@@ -34,6 +34,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/autobackup"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -61,7 +62,7 @@ type Server struct {
 	// diverged gets a value when the state was found to differ from that of
 	// the server that leads.
 	diverged chan struct{}
-	lease    *leaseTable
+	lease    *leases.Table
 	secrets  secretKeeper
 	checks   stateChecks
 	// revoked are the certificates that are not taken any more; revokedServers are those
@@ -81,7 +82,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.NewStore == nil {
 		return nil, &moraine.Error{Op: "metadata.New", Kind: moraine.InvalidArgument, Err: fmt.Errorf("no store was given")}
 	}
-	lease := newLeaseTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
+	lease := leases.NewTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
 	kept := autobackup.New(autobackup.Config{Dir: cfg.BackupDir, Every: cfg.BackupEvery, Keep: cfg.BackupKeep, Horizon: cfg.BackupHorizon, Cluster: cfg.Cluster, Node: cfg.Node},
 		autobackup.Deps{FS: deps.FS, Clock: deps.Clock, Log: deps.Log})
 	s := &Server{cfg: cfg, deps: deps, lease: lease, kept: kept, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),

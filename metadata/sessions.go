@@ -360,7 +360,7 @@ func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
 	overdue := l.sessions.overdue(now)
 	for range maxExpireCommands {
 		most := maxExpire
-		if l.lease.exclusives() > 0 {
+		if l.lease.Exclusives() > 0 {
 			most = state.MaxExpireHolding
 		}
 		ids := overdue[:min(most, len(overdue))]

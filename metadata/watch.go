@@ -9,6 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -34,7 +35,7 @@ func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		reply.Next = 0 // an entry of an incarnation that is lost: it says nothing about this one
 	}
 	for {
-		found, next, covered, more := l.lease.changedSince(reply.Next)
+		found, next, covered, more := l.lease.ChangedSince(reply.Next)
 		if !covered {
 			reply.Resync, reply.Next = true, next
 			break
@@ -77,15 +78,15 @@ func (l *leader) mayWatch(ctx context.Context, c *lead.Call) error {
 
 // events makes of changes what happened below top, once nobody holds a lease by
 // which he could still see it otherwise.
-func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change) ([]*wire.WatchEvent, error) {
+func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases.Change) ([]*wire.WatchEvent, error) {
 	var seen state.Seen
 	for i := range found {
-		seen.Touches = append(seen.Touches, found[i].touch)
+		seen.Touches = append(seen.Touches, found[i].Touch)
 	}
 	if len(found) == 0 {
 		return nil, nil
 	}
-	if err := l.leases.resolveSeen(ctx, &seen); err != nil {
+	if err := l.leases.ResolveSeen(ctx, &seen); err != nil {
 		return nil, err
 	}
 	var events []*wire.WatchEvent
@@ -93,7 +94,7 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []change
 		w := watcher{machine: l.Machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
 		for len(found) > 0 {
 			n := 1
-			for n < len(found) && found[n].index == found[0].index {
+			for n < len(found) && found[n].Index == found[0].Index {
 				n++
 			}
 			if err := w.entry(found[:n]); err != nil {
@@ -125,11 +126,11 @@ type placed struct {
 // entry takes the changes of one entry of the log. A name that an inode loses and
 // another that it gets are a rename. Attributes that changed with a name are not
 // told again.
-func (w *watcher) entry(changes []change) error {
+func (w *watcher) entry(changes []leases.Change) error {
 	moved := make(map[moraine.InodeID]*wire.WatchEvent, len(changes)) // by inode: its last removal
 	told := make(map[moraine.InodeID]bool, len(changes))
 	for i := range changes {
-		t := &changes[i].touch
+		t := &changes[i].Touch
 		if t.Name == "" {
 			continue
 		}
@@ -138,7 +139,7 @@ func (w *watcher) entry(changes []change) error {
 		if err != nil {
 			return err
 		}
-		e := &wire.WatchEvent{Inode: uint64(t.Inode), Path: path.Join(dir.path, t.Name), Index: changes[i].index}
+		e := &wire.WatchEvent{Inode: uint64(t.Inode), Path: path.Join(dir.path, t.Name), Index: changes[i].Index}
 		was := moved[t.Inode]
 		switch {
 		case t.Change == state.Removed && dir.ok:
@@ -159,7 +160,7 @@ func (w *watcher) entry(changes []change) error {
 		w.events = append(w.events, e)
 	}
 	for i := range changes {
-		t := &changes[i].touch
+		t := &changes[i].Touch
 		if t.Name != "" || t.Inode == 0 || told[t.Inode] || t.Change == state.Taken {
 			continue
 		}
@@ -170,7 +171,7 @@ func (w *watcher) entry(changes []change) error {
 		}
 		if at.ok {
 			w.events = append(w.events, &wire.WatchEvent{Kind: wire.WatchKind_WATCH_CHANGED, Path: at.path,
-				Inode: uint64(t.Inode), Index: changes[i].index})
+				Inode: uint64(t.Inode), Index: changes[i].Index})
 		}
 	}
 	return nil

@@ -37,6 +37,8 @@ var arrows = []arrow{
 	{"metadata", []string{"transport"}},
 	{"metadata/state", []string{"transport/wire"}},
 	{"metadata/place", nil},
+	{"metadata/lead", []string{"metadata/state", "transport"}},
+	{"metadata/leases", []string{"metadata/lead", "metadata/state", "transport"}},
 	{"sim", nil},
 	{"metadata/raftstore", []string{"metadata/state"}},
 	{"transport", nil},

@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"context"
@@ -24,13 +24,13 @@ type exclusiveLease struct {
 }
 
 // leadHolds takes over the exclusive leases of the state. The mutex is held.
-func (t *leaseTable) leadHolds(holds []state.Hold) {
+func (t *Table) leadHolds(holds []state.Hold) {
 	t.exclusive = make(map[moraine.InodeID]*exclusiveLease, len(holds))
 	t.changeHolds(holds)
 }
 
 // changeHolds follows the exclusive leases. The mutex is held.
-func (t *leaseTable) changeHolds(changes []state.Hold) {
+func (t *Table) changeHolds(changes []state.Hold) {
 	for _, c := range changes {
 		if old := t.exclusive[c.Directory]; old != nil {
 			close(old.ended)
@@ -48,7 +48,7 @@ func (t *leaseTable) changeHolds(changes []state.Hold) {
 }
 
 // dropHolds forgets the exclusive leases: another server leads. The mutex is held.
-func (t *leaseTable) dropHolds() {
+func (t *Table) dropHolds() {
 	for _, h := range t.exclusive {
 		close(h.ended)
 	}
@@ -58,7 +58,7 @@ func (t *leaseTable) dropHolds() {
 }
 
 // ask tells a session to give a directory back. The mutex is held.
-func (t *leaseTable) ask(h *holder, dir moraine.InodeID) {
+func (t *Table) ask(h *holder, dir moraine.InodeID) {
 	if h.asked == nil {
 		h.asked = map[moraine.InodeID]time.Time{}
 	}
@@ -76,7 +76,7 @@ func (t *leaseTable) ask(h *holder, dir moraine.InodeID) {
 
 // keeps reports whether the session has kept a directory for a term since it was
 // asked for it. Its leases are not renewed: others wait. The mutex is held.
-func (t *leaseTable) keeps(h *holder) bool {
+func (t *Table) keeps(h *holder) bool {
 	now := t.now()
 	for _, at := range h.asked {
 		if now.Sub(at) > t.term {
@@ -86,9 +86,9 @@ func (t *leaseTable) keeps(h *holder) bool {
 	return false
 }
 
-// wantBack returns once an exclusive lease has ended that is in somebody's way: its
+// WantBack returns once an exclusive lease has ended that is in somebody's way: its
 // holder gave it back, or had no leases any more and has lost it.
-func (k *leaseKeeper) wantBack(ctx context.Context, want state.Hold) error {
+func (k *Keeper) WantBack(ctx context.Context, want state.Hold) error {
 	t := k.table
 	for {
 		var wait <-chan struct{}
@@ -134,11 +134,11 @@ func (k *leaseKeeper) wantBack(ctx context.Context, want state.Hold) error {
 	}
 }
 
-// holdSeen returns another session's exclusive lease on a directory of which an
+// HoldSeen returns another session's exclusive lease on a directory of which an
 // answer shows an entry, or the attributes, or under which it may have made what the
 // answer says is not there. Leases outside of the caller's scope are passed over: the
 // answer shows nothing of what is there.
-func (k *leaseKeeper) holdSeen(r state.Reader, c *lead.Call, seen *state.Seen) (state.Hold, error) {
+func (k *Keeper) HoldSeen(r state.Reader, c *lead.Call, seen *state.Seen) (state.Hold, error) {
 	session := moraine.SessionID(c.Req.Session)
 	last := moraine.InodeID(0)
 	for i := range seen.Touches {
@@ -163,25 +163,25 @@ func (k *leaseKeeper) holdSeen(r state.Reader, c *lead.Call, seen *state.Seen) (
 
 // blocks reports whether a hold, which was found unless err says why not, is another session's
 // and in the caller's scope.
-func (k *leaseKeeper) blocks(r state.Reader, c *lead.Call, h state.Hold, err error) (bool, error) {
+func (k *Keeper) blocks(r state.Reader, c *lead.Call, h state.Hold, err error) (bool, error) {
 	if err != nil || h.Session == 0 || uint64(h.Session) == c.Req.Session {
 		return false, err
 	}
 	return k.Machine.MayName(r, c.Caller, moraine.SessionID(c.Req.Session), h.Directory)
 }
 
-// holds reads the exclusive leases of the state. Until the leadership serves, no
+// Holds reads the exclusive leases of the state. Until the leadership serves, no
 // command gives or ends one.
-func (k *leaseKeeper) holds() (holds []state.Hold, err error) {
+func (k *Keeper) Holds() (holds []state.Hold, err error) {
 	err = k.Store.View(func(r state.Reader, _ uint64) error {
 		return k.Machine.Holds(r, func(h state.Hold) { holds = append(holds, h) })
 	})
 	return holds, err
 }
 
-// hold gives a session an exclusive lease: to one whose leases hold, on a directory
+// Hold gives a session an exclusive lease: to one whose leases hold, on a directory
 // that others do not fight for.
-func (k *leaseKeeper) hold(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (k *Keeper) Hold(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if dir := moraine.InodeID(c.Req.GetHold().GetDirectory()); dir != 0 {
 		if err := k.table.mayHold(c.Req.Session, c.Req.LeaseEpoch, dir); err != nil {
 			return nil, err
@@ -192,7 +192,7 @@ func (k *leaseKeeper) hold(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 
 // mayHold refuses a session that has no standing, as whoever waits for the directory
 // has to tell it so.
-func (t *leaseTable) mayHold(session, epoch uint64, dir moraine.InodeID) error {
+func (t *Table) mayHold(session, epoch uint64, dir moraine.InodeID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()

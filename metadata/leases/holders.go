@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"slices"
@@ -33,7 +33,7 @@ type holder struct {
 }
 
 // ranOut drops a session's standing where its term has ended. The mutex is held.
-func (t *leaseTable) ranOut(h *holder, now time.Time) bool {
+func (t *Table) ranOut(h *holder, now time.Time) bool {
 	if now.Sub(h.renewed) <= t.term {
 		return false
 	}
@@ -42,8 +42,8 @@ func (t *leaseTable) ranOut(h *holder, now time.Time) bool {
 	return true
 }
 
-// sweep drops the standings that have ended, so that they take no memory.
-func (t *leaseTable) sweep() {
+// Sweep drops the standings that have ended, so that they take no memory.
+func (t *Table) Sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
@@ -60,7 +60,7 @@ func (t *leaseTable) sweep() {
 }
 
 // drop ends a standing, nil for none. The mutex is held.
-func (t *leaseTable) drop(h *holder) {
+func (t *Table) drop(h *holder) {
 	if h == nil || t.sessions[h.id] != h {
 		return
 	}
@@ -76,14 +76,14 @@ func (t *leaseTable) drop(h *holder) {
 }
 
 // release takes back all leases of a session. The mutex is held.
-func (t *leaseTable) release(h *holder) {
+func (t *Table) release(h *holder) {
 	for lease := range h.leases {
 		t.unhold(h, lease)
 	}
 }
 
 // add enters a standing that holds nothing. The mutex is held.
-func (t *leaseTable) add(h *holder) {
+func (t *Table) add(h *holder) {
 	if n := len(t.free); n > 0 {
 		h.slot, t.free = t.free[n-1], t.free[:n-1]
 		t.slots[h.slot] = h
@@ -96,15 +96,15 @@ func (t *leaseTable) add(h *holder) {
 }
 
 // holdersOf returns the slots of who holds a lease. The mutex is held.
-func (t *leaseTable) holdersOf(lease moraine.InodeID) []uint32 {
+func (t *Table) holdersOf(lease moraine.InodeID) []uint32 {
 	if slot, ok := t.one[lease]; ok {
 		return []uint32{slot}
 	}
 	return t.many[lease]
 }
 
-// holds enters a lease; false where the session has too many. The mutex is held.
-func (t *leaseTable) holds(h *holder, lease moraine.InodeID) bool {
+// Holds enters a lease; false where the session has too many. The mutex is held.
+func (t *Table) holds(h *holder, lease moraine.InodeID) bool {
 	if _, ok := h.leases[lease]; ok {
 		return true
 	}
@@ -125,7 +125,7 @@ func (t *leaseTable) holds(h *holder, lease moraine.InodeID) bool {
 }
 
 // unhold takes a lease back. The mutex is held.
-func (t *leaseTable) unhold(h *holder, lease moraine.InodeID) {
+func (t *Table) unhold(h *holder, lease moraine.InodeID) {
 	if _, ok := h.leases[lease]; !ok {
 		return
 	}

@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"sort"
@@ -20,22 +20,22 @@ const maxWatched = 4096
 // safe for concurrent use.
 type changes struct {
 	limit int
-	ring  []change
-	start int // index in ring of the oldest
+	ring  []Change
+	start int // Index in ring of the oldest
 	// floor: the changes of later entries are all there.
 	floor uint64
-	last  uint64 // index of the last entry noted
+	last  uint64 // Index of the last entry noted
 	count uint64 // of the entries of the state, as of last
 }
 
-// change is one touched thing. One with an empty touch says that a directory went
+// Change is one touched thing. One with an empty touch says that a directory went
 // elsewhere in the tree.
-type change struct {
-	index uint64
-	touch state.Touch
+type Change struct {
+	Index uint64
+	Touch state.Touch
 }
 
-func (c change) moved() bool { return c.touch == state.Touch{} }
+func (c Change) moved() bool { return c.Touch == state.Touch{} }
 
 // note takes over what the entry at index touched; count is the number of entries
 // that the state has applied with it. A gap, as a snapshot makes one, has what was
@@ -47,20 +47,20 @@ func (c *changes) note(index, count uint64, results []state.Result) {
 	c.last, c.count = index, count
 	for i := range results {
 		for _, t := range results[i].Touched {
-			c.add(change{index, t})
+			c.add(Change{index, t})
 		}
 		if results[i].Events.TreeMoved {
-			c.add(change{index: index})
+			c.add(Change{Index: index})
 		}
 	}
 }
 
-func (c *changes) add(ch change) {
+func (c *changes) add(ch Change) {
 	if len(c.ring) < c.limit {
 		c.ring = append(c.ring, ch)
 		return
 	}
-	c.floor = c.ring[c.start].index
+	c.floor = c.ring[c.start].Index
 	c.ring[c.start] = ch
 	c.start = (c.start + 1) % len(c.ring)
 }
@@ -71,12 +71,12 @@ func (c *changes) covers(index uint64) bool {
 }
 
 // at returns the i-th change, the oldest first.
-func (c *changes) at(i int) *change { return &c.ring[(c.start+i)%len(c.ring)] }
+func (c *changes) at(i int) *Change { return &c.ring[(c.start+i)%len(c.ring)] }
 
 // since calls fn with the changes of entries past index, the oldest first, until
 // it returns false.
-func (c *changes) since(index uint64, fn func(*change) bool) {
-	first := sort.Search(len(c.ring), func(i int) bool { return c.at(i).index > index })
+func (c *changes) since(index uint64, fn func(*Change) bool) {
+	first := sort.Search(len(c.ring), func(i int) bool { return c.at(i).Index > index })
 	for i := first; i < len(c.ring); i++ {
 		if !fn(c.at(i)) {
 			return
@@ -84,11 +84,11 @@ func (c *changes) since(index uint64, fn func(*change) bool) {
 	}
 }
 
-// changedSince returns the changes of the entries past after, and the last of those
+// ChangedSince returns the changes of the entries past after, and the last of those
 // entries. covered is false where some are not known any more; then next is where
 // to begin anew. more is closed when there is another, nil where there are others
 // already.
-func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, covered bool, more <-chan struct{}) {
+func (t *Table) ChangedSince(after uint64) (found []Change, next uint64, covered bool, more <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if after == 0 || !t.changes.covers(after) {
@@ -96,8 +96,8 @@ func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, co
 	}
 	next = t.changes.last
 	cut := false
-	t.changes.since(after, func(c *change) bool {
-		if len(found) >= maxWatched && c.index != found[len(found)-1].index {
+	t.changes.since(after, func(c *Change) bool {
+		if len(found) >= maxWatched && c.Index != found[len(found)-1].Index {
 			cut = true
 			return false
 		}
@@ -105,7 +105,7 @@ func (t *leaseTable) changedSince(after uint64) (found []change, next uint64, co
 		return true
 	})
 	if cut {
-		return found, found[len(found)-1].index, true, nil
+		return found, found[len(found)-1].Index, true, nil
 	}
 	if t.changed == nil {
 		t.changed = make(chan struct{})

@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"context"
@@ -23,21 +23,21 @@ type Sessions interface {
 	RenewLeases(id uint64, now time.Time) (confined, may bool, err error)
 }
 
-// leaseKeeper is what one leadership does with the leases: it answers what sessions ask
+// Keeper is what one leadership does with the leases: it answers what sessions ask
 // for, and holds answers back that a cache may contradict.
-type leaseKeeper struct {
+type Keeper struct {
 	*lead.Term
-	table    *leaseTable
+	table    *Table
 	sessions Sessions
 }
 
-// newKeeper begins to keep leases for a leadership.
-func newKeeper(t *lead.Term, table *leaseTable, sessions Sessions) *leaseKeeper {
-	return &leaseKeeper{Term: t, table: table, sessions: sessions}
+// NewKeeper begins to keep leases for a leadership.
+func NewKeeper(t *lead.Term, table *Table, sessions Sessions) *Keeper {
+	return &Keeper{Term: t, table: table, sessions: sessions}
 }
 
-// leases begins, keeps and polls a session's standing.
-func (k *leaseKeeper) leases(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+// Poll begins, keeps and polls a session's standing.
+func (k *Keeper) Poll(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := c.Req.GetLeases()
 	began := k.Clock.Now()
 	if req.Begin || req.Renew { // only who leads now may promise anything
@@ -71,7 +71,7 @@ func (k *leaseKeeper) leases(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 
 // recalls answers with what a session has to carry out, and waits for it as long
 // as was asked.
-func (k *leaseKeeper) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
+func (k *Keeper) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
 	wait := min(time.Duration(req.WaitMillis)*time.Millisecond, maxRecallWait)
 	var over <-chan time.Time
 	if wait > 0 {
@@ -96,7 +96,7 @@ func (k *leaseKeeper) recalls(ctx context.Context, id uint64, began time.Time, r
 
 // begin makes a standing. One that is there already is left as it is: the request
 // was repeated. Only a leader that has just proved that it leads may call it.
-func (t *leaseTable) begin(id uint64, confined bool, began time.Time, req *wire.Leases) error {
+func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Leases) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.leading {
@@ -121,7 +121,7 @@ func (t *leaseTable) begin(id uint64, confined bool, began time.Time, req *wire.
 // session that is confined to a directory drops them all instead: nothing here tells
 // whether an inode that it names is below that directory, and a lease on a foreign one
 // would show its names, and delay its owner. The mutex is held.
-func (t *leaseTable) reclaim(h *holder, req *wire.Leases) {
+func (t *Table) reclaim(h *holder, req *wire.Leases) {
 	if len(req.Held) == 0 {
 		return
 	}
@@ -134,9 +134,9 @@ func (t *leaseTable) reclaim(h *holder, req *wire.Leases) {
 		t.holds(h, moraine.InodeID(lease))
 	}
 	var missed []*wire.Touch
-	t.changes.since(req.Exact, func(c *change) bool {
-		if _, held := h.leases[c.touch.Lease]; held && !c.moved() {
-			missed = append(missed, touchToWire(&c.touch))
+	t.changes.since(req.Exact, func(c *Change) bool {
+		if _, held := h.leases[c.Touch.Lease]; held && !c.moved() {
+			missed = append(missed, touchToWire(&c.Touch))
 		}
 		return len(missed) < maxSettling
 	})
@@ -157,7 +157,7 @@ func (h *holder) recallAll() {
 
 // poll returns what a session has to carry out past req.Ack, and a channel that is
 // closed when there is more. first takes over what the request says.
-func (t *leaseTable) poll(id uint64, began time.Time, req *wire.Leases, first bool) (*wire.LeasesReply, <-chan struct{}) {
+func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (*wire.LeasesReply, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.sessions[id]
@@ -202,10 +202,10 @@ func (h *holder) renew(began time.Time) bool {
 	return true
 }
 
-// grant leases what an answer shows to the session, under the standing that it
+// Grant leases what an answer shows to the session, under the standing that it
 // asked for them. applied is the entry as of which the answer was made. What was
 // touched since is not leased, nor anything where the standing is over.
-func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *wire.LeaseGrant {
+func (t *Table) Grant(id, epoch uint64, seen *state.Seen, applied uint64) *wire.LeaseGrant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.sessions[id]
@@ -219,11 +219,11 @@ func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *
 		}
 	}
 	looked := 0
-	t.changes.since(applied, func(c *change) bool {
+	t.changes.since(applied, func(c *Change) bool {
 		if c.moved() && h.confined {
 			clear(wanted)
 		}
-		delete(wanted, c.touch.Lease)
+		delete(wanted, c.Touch.Lease)
 		looked++
 		return looked < maxSettling && len(wanted) > 0
 	})
@@ -240,8 +240,8 @@ func (t *leaseTable) grant(id, epoch uint64, seen *state.Seen, applied uint64) *
 	return g
 }
 
-// ownChanges tells a session that has a cache what its own command changed.
-func ownChanges(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
+// OwnChanges tells a session that has a cache what its own command changed.
+func OwnChanges(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
 	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Told: !r.Repeated}
 	for i := range r.Touched {
 		g.Touched = append(g.Touched, touchToWire(&r.Touched[i]))

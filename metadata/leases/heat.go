@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"time"
@@ -23,7 +23,7 @@ type heat struct {
 }
 
 // warm counts the leases that one command has recalled. The mutex is held.
-func (t *leaseTable) warm(affected map[*holder][]*wire.Touch, now time.Time) {
+func (t *Table) warm(affected map[*holder][]*wire.Touch, now time.Time) {
 	counted := map[uint64]bool(nil)
 	for _, touches := range affected {
 		for _, touch := range touches {

@@ -1,4 +1,4 @@
-package metadata
+package leases
 
 import (
 	"context"
@@ -38,8 +38,8 @@ func keyOf(t *state.Touch) shownKey {
 	return shownKey{inode: t.Inode}
 }
 
-// hold keeps back what shows the change. The mutex is held.
-func (t *leaseTable) hold(p *pending, touches []state.Touch) {
+// Hold keeps back what shows the change. The mutex is held.
+func (t *Table) hold(p *pending, touches []state.Touch) {
 	for i := range touches {
 		key := keyOf(&touches[i])
 		if !slices.Contains(p.keys, key) {
@@ -52,7 +52,7 @@ func (t *leaseTable) hold(p *pending, touches []state.Touch) {
 }
 
 // satisfy ends one wait of a pending change. The mutex is held.
-func (t *leaseTable) satisfy(p *pending) {
+func (t *Table) satisfy(p *pending) {
 	if p.left--; p.left > 0 {
 		return
 	}
@@ -70,7 +70,7 @@ func (t *leaseTable) satisfy(p *pending) {
 
 // ack notes that a session has carried out its recalls up to a number. The mutex
 // is held.
-func (t *leaseTable) ack(h *holder, number uint64) {
+func (t *Table) ack(h *holder, number uint64) {
 	if number = min(number, h.sent); number <= h.acked {
 		return
 	}
@@ -85,7 +85,7 @@ func (t *leaseTable) ack(h *holder, number uint64) {
 }
 
 // resolve returns once nothing is pending that find finds, and the recovery is over.
-func (k *leaseKeeper) resolve(ctx context.Context, find func(*leaseTable) *pending) error {
+func (k *Keeper) resolve(ctx context.Context, find func(*Table) *pending) error {
 	t := k.table
 	if t.quiet.Load() {
 		return nil
@@ -118,7 +118,7 @@ func (k *leaseKeeper) resolve(ctx context.Context, find func(*leaseTable) *pendi
 
 // blocked returns what is to be waited for, and when it ends by itself; nil where
 // nothing is. The mutex is held.
-func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struct{}, until time.Time) {
+func (t *Table) blocked(find func(*Table) *pending) (over <-chan struct{}, until time.Time) {
 	if !t.settleRecovery() {
 		return t.recovered, t.recoverBy
 	}
@@ -143,12 +143,12 @@ func (t *leaseTable) blocked(find func(*leaseTable) *pending) (over <-chan struc
 	}
 }
 
-// resolveSeen waits until what an answer shows may be known.
-func (k *leaseKeeper) resolveSeen(ctx context.Context, seen *state.Seen) error {
+// ResolveSeen waits until what an answer shows may be known.
+func (k *Keeper) ResolveSeen(ctx context.Context, seen *state.Seen) error {
 	if seen.All {
 		return k.resolveAll(ctx)
 	}
-	return k.resolve(ctx, func(t *leaseTable) *pending {
+	return k.resolve(ctx, func(t *Table) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -156,15 +156,15 @@ func (k *leaseKeeper) resolveSeen(ctx context.Context, seen *state.Seen) error {
 	})
 }
 
-// resolveResult waits until a command's answer may be known.
-func (k *leaseKeeper) resolveResult(ctx context.Context, r *state.Result) error {
+// ResolveResult waits until a command's answer may be known.
+func (k *Keeper) ResolveResult(ctx context.Context, r *state.Result) error {
 	if r.Repeated {
 		return k.resolveAll(ctx)
 	}
 	if len(r.Touched)+len(r.Read) == 0 {
 		return nil // it shows nothing that anybody caches
 	}
-	return k.resolve(ctx, func(t *leaseTable) *pending {
+	return k.resolve(ctx, func(t *Table) *pending {
 		if len(t.pendings) == 0 {
 			return nil
 		}
@@ -178,7 +178,7 @@ func (k *leaseKeeper) resolveResult(ctx context.Context, r *state.Result) error 
 }
 
 // resolveAll waits until everything that is pending now may be known.
-func (k *leaseKeeper) resolveAll(ctx context.Context) error {
+func (k *Keeper) resolveAll(ctx context.Context) error {
 	if k.table.quiet.Load() {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (k *leaseKeeper) resolveAll(ctx context.Context) error {
 		now = append(now, p)
 	}
 	k.table.mu.Unlock()
-	return k.resolve(ctx, func(*leaseTable) *pending {
+	return k.resolve(ctx, func(*Table) *pending {
 		for _, p := range now {
 			if p.left > 0 {
 				return p
@@ -199,7 +199,7 @@ func (k *leaseKeeper) resolveAll(ctx context.Context) error {
 }
 
 // showing finds a pending change that one of touches shows. The mutex is held.
-func (t *leaseTable) showing(touches []state.Touch) *pending {
+func (t *Table) showing(touches []state.Touch) *pending {
 	for i := range touches {
 		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {
 			return ps[0]

@@ -1,4 +1,16 @@
-package metadata
+// Package leases knows what sessions may answer from their caches, and holds back the answers
+// that would contradict them.
+//
+// The path of a change: the store applies an entry -> Table.Apply finds the sessions that hold a
+// lease on what the entry touched, queues a recall for each, and notes the change as pending ->
+// each session gets the recall with Keeper.Poll, drops what it named, and acknowledges it with
+// its next Poll -> the last acknowledgement ends the pending change. An answer that shows the
+// change waits for that in Keeper.ResolveSeen or ResolveResult, or until the leases have run out.
+//
+// A Table lives as long as its server, and applies every entry. A Keeper lives as long as one
+// leadership. Exclusive leases on directories (exclusive.go) are in the state; the Keeper asks
+// for those back that are in somebody's way (WantBack).
+package leases
 
 import (
 	"slices"
@@ -30,7 +42,7 @@ const (
 	maxSettling = 4096
 )
 
-// leaseTable knows what the sessions may answer from their caches, and holds back
+// Table knows what the sessions may answer from their caches, and holds back
 // what would contradict them. The rules, each of which a client relies on:
 //
 //   - Before a state that an entry changed can be seen here, apply has the change
@@ -53,7 +65,7 @@ const (
 //
 // It lives as long as the server; what is not the changes is there only while the
 // server leads. Methods may be called concurrently, but for apply.
-type leaseTable struct {
+type Table struct {
 	metrics *lead.Metrics
 	now     func() time.Time
 	term    time.Duration
@@ -77,7 +89,7 @@ type leaseTable struct {
 	many map[moraine.InodeID][]uint32
 	// leaseCount is how many leases there are.
 	leaseCount int
-	heat       map[moraine.InodeID]heat // leases recalled lately
+	heat       map[moraine.InodeID]heat // Poll recalled lately
 	// exclusive are the exclusive leases, exclusiveCount how many there are.
 	exclusive      map[moraine.InodeID]*exclusiveLease
 	exclusiveCount atomic.Int64
@@ -91,12 +103,12 @@ type leaseTable struct {
 	recovered  chan struct{}
 }
 
-func newLeaseTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duration) *leaseTable {
-	return &leaseTable{metrics: m, now: now, term: min(leaseTerm, sessionTimeout), changes: changes{limit: maxChanges}}
+func NewTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duration) *Table {
+	return &Table{metrics: m, now: now, term: min(leaseTerm, sessionTimeout), changes: changes{limit: maxChanges}}
 }
 
-// lead begins to grant. sessions are those of the state that may hold leases.
-func (t *leaseTable) lead(sessions []uint64, holds []state.Hold) {
+// Lead begins to grant. sessions are those of the state that may hold leases.
+func (t *Table) Lead(sessions []uint64, holds []state.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
@@ -112,8 +124,8 @@ func (t *leaseTable) lead(sessions []uint64, holds []state.Hold) {
 	t.settleRecovery()
 }
 
-// follow forgets what only a leader knows.
-func (t *leaseTable) follow() {
+// Follow forgets what only a leader knows.
+func (t *Table) Follow() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = false
@@ -126,18 +138,18 @@ func (t *leaseTable) follow() {
 	t.metrics.Leases.Set(0)
 }
 
-// count is how many leases there are.
-func (t *leaseTable) count() int {
+// Count is how many leases there are.
+func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaseCount
 }
 
-// exclusives is how many exclusive leases there are.
-func (t *leaseTable) exclusives() int64 { return t.exclusiveCount.Load() }
+// Exclusives is how many exclusive leases there are.
+func (t *Table) Exclusives() int64 { return t.exclusiveCount.Load() }
 
 // settleRecovery ends the recovery where it is over. The mutex is held.
-func (t *leaseTable) settleRecovery() bool {
+func (t *Table) settleRecovery() bool {
 	if t.recovered == nil {
 		return true
 	}
@@ -150,9 +162,9 @@ func (t *leaseTable) settleRecovery() bool {
 	return true
 }
 
-// apply takes over what an entry touched, before anybody can see it. commands are
+// Apply takes over what an entry touched, before anybody can see it. commands are
 // those of the entry, results what they gave.
-func (t *leaseTable) apply(index, count uint64, commands []*statepb.Command, results []state.Result) {
+func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results []state.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changes.note(index, count, results)
@@ -179,7 +191,7 @@ func (t *leaseTable) apply(index, count uint64, commands []*statepb.Command, res
 }
 
 // recall takes what a command touched from those who hold it. The mutex is held.
-func (t *leaseTable) recall(req *wire.MetaRequest, r *state.Result) {
+func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	var p *pending
 	affected := map[*holder][]*wire.Touch(nil)
 	for i := range r.Touched {
@@ -236,7 +248,7 @@ func (h *holder) excepted(req *wire.MetaRequest, touch *state.Touch) bool {
 
 // send queues a recall; where touches is nil, or too many are queued, the standing
 // ends. The mutex is held.
-func (t *leaseTable) send(h *holder, touches []*wire.Touch) {
+func (t *Table) send(h *holder, touches []*wire.Touch) {
 	h.sent++
 	t.metrics.Recalls.Inc()
 	if touches == nil || len(h.recalls) >= maxRecalls {
@@ -253,8 +265,8 @@ func touchToWire(t *state.Touch) *wire.Touch {
 		Gone: t.Name == "" && (t.Change == state.Removed || t.Change == state.Taken)}
 }
 
-// inUse adds how much of the tables is used, by name.
-func (t *leaseTable) inUse(use map[string]int64) {
+// InUse adds how much of the tables is used, by name.
+func (t *Table) InUse(use map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	use["leases"], use["exclusive leases"] = int64(t.leaseCount), t.exclusiveCount.Load()
