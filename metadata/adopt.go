@@ -16,9 +16,6 @@ const (
 	// maxStrays bounds the chunks that the leader remembers until the device of their record
 	// has reported; others wait for the next report of their own device.
 	maxStrays = 1 << 18
-	// lateHosts is for how long hosts are waited for that the restored state does not know:
-	// they register with their next heartbeats.
-	lateHosts = 30 * time.Second
 	// strayLook is how many of them one look judges, and strayEvery the pause between looks.
 	strayLook, strayEvery = 4096, time.Second
 )
@@ -65,7 +62,7 @@ func (s *strays) remove(chunks []*statepb.AdoptedChunk) {
 	}
 }
 
-// all returns what is remembered, in order.
+// All returns what is remembered, in order.
 func (s *strays) all() []*statepb.AdoptedChunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,27 +144,11 @@ func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChun
 	return nil
 }
 
-// reportsAwaited reports whether it is not known yet what some device holds, since the
-// metadata was restored: nothing is deleted until it is.
-func (l *leader) reportsAwaited(r state.Reader) (bool, error) {
-	if l.Cluster.Incarnation <= 1 || l.reported.Load() {
-		return false, nil
-	}
-	if l.Clock.Since(l.Began) < lateHosts {
-		return true, nil
-	}
-	n, err := l.Machine.Unreported(r)
-	if err == nil && n == 0 {
-		l.reported.Store(true) // devices that register later are not waited for
-	}
-	return n > 0, err
-}
-
 // repairsWait reports whether repairs wait for reports: most of what a restored state
 // misses is on other devices. They wait for as long as a silent host is waited for, at most.
 func (l *leader) repairsWait(r state.Reader) (bool, error) {
 	if l.Clock.Since(l.Began) > l.cfg.RepairGrace {
 		return false, nil
 	}
-	return l.reportsAwaited(r)
+	return l.fleet.ReportsAwaited(r)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,22 +18,6 @@ const (
 	balanceReserve = 25
 )
 
-// filling is one device, as moves between devices look at it. used is what is on it,
-// without what is dead and not deleted yet, and with what was planned to come and go.
-type filling struct {
-	id             uint32
-	host, rack     string
-	capacity, used uint64
-	gives, takes   bool
-}
-
-func (f *filling) fill() float64 { return float64(f.used) / float64(max(f.capacity, 1)) }
-
-// after is the fill with n bytes more, or, where n is negative, less.
-func (f *filling) after(n int64) float64 {
-	return float64(max(int64(f.used)+n, 0)) / float64(max(f.capacity, 1))
-}
-
 // balancer plans moves of chunks that bring the fill of devices nearer to each other. It
 // is a pure function of what it was made of, step by step: each move is planned on top
 // of those before. A move goes from a device that is fuller than the mean to one that is
@@ -43,10 +28,10 @@ func (f *filling) after(n int64) float64 {
 // Where nothing can be moved so, since each stripe has a chunk on every host that could
 // take one, what is on a host is spread over its devices all the same (within).
 type balancer struct {
-	view   *topologyView
-	disks  map[uint32]*filling
-	sorted []*filling // by id, so that the plan is the same for the same question
-	low    []*filling // those that take chunks and were below the mean, the emptiest first
+	view   planner
+	disks  map[uint32]*fleet.Filling
+	sorted []*fleet.Filling // by id, so that the plan is the same for the same question
+	low    []*fleet.Filling // those that take chunks and were below the mean, the emptiest first
 	mean   float64
 	band   float64
 	within bool
@@ -56,25 +41,25 @@ type balancer struct {
 }
 
 // newBalancer begins a plan of moves of budget bytes to, and from, each host.
-func newBalancer(v *topologyView, disks []filling, band float64, budget int64) *balancer {
-	b := &balancer{view: v, disks: make(map[uint32]*filling, len(disks)), band: band, budget: budget, in: make(map[string]int64), out: make(map[string]int64)}
+func newBalancer(v *fleet.View, disks []fleet.Filling, band float64, budget int64) *balancer {
+	b := &balancer{view: planner{v}, disks: make(map[uint32]*fleet.Filling, len(disks)), band: band, budget: budget, in: make(map[string]int64), out: make(map[string]int64)}
 	var used, capacity float64
 	for i := range disks {
 		d := &disks[i]
-		b.disks[d.id], b.sorted = d, append(b.sorted, d)
-		b.in[d.host], b.out[d.host] = budget, budget
-		used, capacity = used+float64(d.used), capacity+float64(d.capacity)
+		b.disks[d.Id], b.sorted = d, append(b.sorted, d)
+		b.in[d.Host], b.out[d.Host] = budget, budget
+		used, capacity = used+float64(d.Used), capacity+float64(d.Capacity)
 	}
-	slices.SortFunc(b.sorted, func(x, y *filling) int { return cmp.Compare(x.id, y.id) })
+	slices.SortFunc(b.sorted, func(x, y *fleet.Filling) int { return cmp.Compare(x.Id, y.Id) })
 	if capacity > 0 {
 		b.mean = used / capacity
 	}
 	for _, d := range b.sorted {
-		if d.takes && d.fill() < b.mean {
+		if d.Takes && d.Fill() < b.mean {
 			b.low = append(b.low, d)
 		}
 	}
-	slices.SortStableFunc(b.low, byFill)
+	slices.SortStableFunc(b.low, fleet.ByFill)
 	return b
 }
 
@@ -82,7 +67,7 @@ func newBalancer(v *topologyView, disks []filling, band float64, budget int64) *
 type spread struct {
 	mean, most, least float64
 	fullest, emptiest uint32
-	outside           int    // devices further from it than the band
+	outside           int    // Devices further from it than the band
 	left              uint64 // bytes that must be moved until none is
 }
 
@@ -91,20 +76,20 @@ func (b *balancer) spread() spread {
 	s := spread{mean: b.mean, least: 1}
 	var over, under float64
 	for _, d := range b.sorted {
-		f := d.fill()
+		f := d.Fill()
 		if f >= s.most {
-			s.most, s.fullest = f, d.id
+			s.most, s.fullest = f, d.Id
 		}
 		if f <= s.least {
-			s.least, s.emptiest = f, d.id
+			s.least, s.emptiest = f, d.Id
 		}
 		if f > b.mean+b.band {
 			s.outside++
-			over += (f - b.mean - b.band) * float64(d.capacity)
+			over += (f - b.mean - b.band) * float64(d.Capacity)
 		}
 		if f < b.mean-b.band {
 			s.outside++
-			under += (b.mean - b.band - f) * float64(d.capacity)
+			under += (b.mean - b.band - f) * float64(d.Capacity)
 		}
 	}
 	s.left = uint64(max(over, under))
@@ -112,21 +97,21 @@ func (b *balancer) spread() spread {
 }
 
 // sources are the devices that may give, the fullest first.
-func (b *balancer) sources() []*filling {
+func (b *balancer) sources() []*fleet.Filling {
 	low := make(map[string]bool) // hosts with a device that is to be given chunks; "": any has
 	for _, d := range b.low {
-		if d.fill() < b.mean-b.band {
-			low[""], low[d.host] = true, true
+		if d.Fill() < b.mean-b.band {
+			low[""], low[d.Host] = true, true
 		}
 	}
-	var out []*filling
+	var out []*fleet.Filling
 	for _, d := range b.sorted {
-		f := d.fill()
-		if d.gives && b.out[d.host] > 0 && (f > b.mean+b.band || low[""] && f > b.mean || b.within && low[d.host]) {
+		f := d.Fill()
+		if d.Gives && b.out[d.Host] > 0 && (f > b.mean+b.band || low[""] && f > b.mean || b.within && low[d.Host]) {
 			out = append(out, d)
 		}
 	}
-	slices.SortStableFunc(out, func(x, y *filling) int { return byFill(y, x) })
+	slices.SortStableFunc(out, func(x, y *fleet.Filling) int { return fleet.ByFill(y, x) })
 	return out
 }
 
@@ -144,11 +129,11 @@ func (b *balancer) move(s *moraine.Stripe) *wire.Intent {
 			if !b.asSafe(s, index, to) {
 				continue
 			}
-			from.used -= min(from.used, uint64(size))
-			to.used += uint64(size)
-			b.out[from.host] -= size
-			b.in[to.host] -= size
-			return &wire.Intent{Stripe: uint64(s.ID), Index: uint32(index), Device: to.id, Version: uint32(s.Version) + 1}
+			from.Used -= min(from.Used, uint64(size))
+			to.Used += uint64(size)
+			b.out[from.Host] -= size
+			b.in[to.Host] -= size
+			return &wire.Intent{Stripe: uint64(s.ID), Index: uint32(index), Device: to.Id, Version: uint32(s.Version) + 1}
 		}
 	}
 	return nil
@@ -160,32 +145,30 @@ func (b *balancer) givers(s *moraine.Stripe) []int {
 	var out []int
 	for i, c := range s.Chunks {
 		d := b.disks[uint32(c.Device)]
-		if d != nil && d.gives && b.out[d.host] > 0 && (b.within || d.fill() > b.mean) {
+		if d != nil && d.Gives && b.out[d.Host] > 0 && (b.within || d.Fill() > b.mean) {
 			out = append(out, i)
 		}
 	}
-	at := func(i int) *filling { return b.disks[uint32(s.Chunks[i].Device)] }
-	slices.SortStableFunc(out, func(i, j int) int { return byFill(at(j), at(i)) })
+	at := func(i int) *fleet.Filling { return b.disks[uint32(s.Chunks[i].Device)] }
+	slices.SortStableFunc(out, func(i, j int) int { return fleet.ByFill(at(j), at(i)) })
 	return out
 }
 
 // targets are the devices that a chunk of a size may go to from another, the emptiest
 // first. Those of the same host are always among them: there it is as safe as before.
-func (b *balancer) targets(from *filling, size int64) []*filling {
-	over := !b.within && from.fill() > b.mean+b.band
-	var out []*filling
+func (b *balancer) targets(from *fleet.Filling, size int64) []*fleet.Filling {
+	over := !b.within && from.Fill() > b.mean+b.band
+	var out []*fleet.Filling
 	for i, d := range b.low {
-		room := d.capacity - min(d.capacity, d.used)
-		if (i < balanceTargets && !b.within || d.host == from.host) && (over || d.fill() < b.mean-b.band) && d.fill() < b.mean &&
-			d != from && b.in[d.host] > 0 && room >= uint64(size)+d.capacity/balanceReserve && from.after(-size) >= d.after(size) {
+		room := d.Capacity - min(d.Capacity, d.Used)
+		if (i < balanceTargets && !b.within || d.Host == from.Host) && (over || d.Fill() < b.mean-b.band) && d.Fill() < b.mean &&
+			d != from && b.in[d.Host] > 0 && room >= uint64(size)+d.Capacity/balanceReserve && from.After(-size) >= d.After(size) {
 			out = append(out, d)
 		}
 	}
-	slices.SortStableFunc(out, byFill)
+	slices.SortStableFunc(out, fleet.ByFill)
 	return out
 }
-
-func byFill(x, y *filling) int { return cmp.Compare(x.fill(), y.fill()) }
 
 // whole reports whether each chunk of a stripe is where it should be, on a device that
 // is in service, on a host that answers and is not announced to be away, and not in
@@ -201,14 +184,14 @@ func (b *balancer) whole(s *moraine.Stripe) bool {
 
 // asSafe reports whether a stripe survives as much with a chunk on another device: of
 // hosts and devices, and of racks no more of it is in any one.
-func (b *balancer) asSafe(s *moraine.Stripe, index int, to *filling) bool {
+func (b *balancer) asSafe(s *moraine.Stripe, index int, to *fleet.Filling) bool {
 	now := s.Layout().Devices
 	moved := slices.Clone(now)
-	moved[index] = moraine.DeviceID(to.id)
+	moved[index] = moraine.DeviceID(to.Id)
 	if slices.Contains(now, moved[index]) || b.view.safety(s.Scheme, now).better(b.view.safety(s.Scheme, moved)) {
 		return false
 	}
-	return b.inRack(moved, to.rack) <= max(b.inRack(now, b.rack(now[index])), b.inRack(now, to.rack))
+	return b.inRack(moved, to.Rack) <= max(b.inRack(now, b.rack(now[index])), b.inRack(now, to.Rack))
 }
 
 // inRack counts the chunks in a rack.
@@ -222,8 +205,8 @@ func (b *balancer) inRack(devices []moraine.DeviceID, rack string) (n int) {
 }
 
 func (b *balancer) rack(d moraine.DeviceID) string {
-	if device := b.view.devices[uint32(d)]; device != nil {
-		return b.view.hosts[device.Host].GetRack()
+	if device := b.view.Devices[uint32(d)]; device != nil {
+		return b.view.Hosts[device.Host].GetRack()
 	}
 	return ""
 }

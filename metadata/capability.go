@@ -138,13 +138,13 @@ func (l *leader) confined(c *lead.Call) bool {
 // read the chunks: of others it says nothing that counts. Of its own devices a chunkserver says
 // what it likes.
 func (l *leader) reportBadChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	confined, now, v := l.confined(c), l.Clock.Now().Unix(), l.topology.view()
+	confined, now, v := l.confined(c), l.Clock.Now().Unix(), l.fleet.Topology.View()
 	req := proto.CloneOf(c.Req)
 	op := req.GetReportBadChunks()
 	op.Chunks = slices.DeleteFunc(op.Chunks, func(b *wire.BadChunk) bool {
 		shown := b.Capability
 		b.Capability = nil // the log has no use for it
-		itself := c.IsChunkserver() && v.mayReport(c, b.Device) == nil
+		itself := c.IsChunkserver() && v.MayReport(c, b.Device) == nil
 		return confined && !itself && !l.tokens.permits(shown, c.Req.Session, b, now)
 	})
 	return l.Propose(ctx, c.Caller, req)

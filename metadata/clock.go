@@ -4,24 +4,23 @@ import (
 	"context"
 	"time"
 
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
 const (
-	// tickEvery is how often cluster time is advanced.
-	tickEvery = time.Second
 	// maxTick is the most that cluster time advances in one tick.
 	maxTick = time.Second
 	// clockGap is the time between two ticks past which this server may have
 	// been stopped, or cut off, so that silence of others proves nothing.
-	clockGap = 2 * tickEvery
+	clockGap = 2 * lead.TickEvery
 )
 
 // keepTime advances cluster time and does what depends on the passing of time,
 // until ctx ends.
 func (l *leader) keepTime(ctx context.Context) {
-	ticker := l.Clock.NewTicker(tickEvery)
+	ticker := l.Clock.NewTicker(lead.TickEvery)
 	defer ticker.Stop()
 	last := l.Clock.Now()
 	for {
@@ -37,7 +36,7 @@ func (l *leader) keepTime(ctx context.Context) {
 			l.Metrics.ClockGaps.Inc()
 			l.Log.Warn("time jumped: every session and host gets a full term anew", "elapsed", elapsed)
 			l.sessions.renewAll(now)
-			l.topology.renewAll(now)
+			l.fleet.Topology.RenewAll(now)
 		}
 		if err := l.tick(ctx, now, min(elapsed, maxTick)); err != nil && ctx.Err() == nil {
 			l.Log.Warn("a tick failed", "err", err)
@@ -69,7 +68,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.judgeHosts, l.judgeSlow, l.abortSilentSteps, l.tendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.abortSilentSteps, l.tendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}
@@ -79,7 +78,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	if _, err := l.server.backups.sweep(now); err != nil {
 		l.Log.Warn("could not close the snapshot of a backup that nobody reads", "err", err)
 	}
-	if err := l.measureKept(); err != nil {
+	if err := l.fleet.Horizon.MeasureKept(); err != nil {
 		return err
 	}
 	l.lease.Sweep()

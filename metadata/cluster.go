@@ -3,24 +3,16 @@ package metadata
 import (
 	"context"
 
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-// getTopology answers with the topology of now.
-func (l *leader) getTopology(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
-		return nil, err
-	}
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Topology{Topology: l.topology.view().wire}}, nil
-}
 
 // getCluster answers how the cluster is: what the state counts, and what only
 // this leader knows.
 func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	asked := l.ask(c.Req.GetGetCluster().GetFresh())
+	asked := l.fleet.Ask(c.Req.GetGetCluster().GetFresh())
 	// A server without other voters that waits for its disk answers without a barrier, which
 	// would wait too: no other server can lead, so that its state is the newest there is.
 	if l.server.store.Healthy() == nil {
@@ -28,18 +20,18 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 			return nil, err
 		}
 	}
-	if err := l.awaitFill(ctx); err != nil {
+	if err := l.fleet.AwaitFill(ctx); err != nil {
 		return nil, err
 	}
-	if err := l.awaitReports(ctx, asked); err != nil {
+	if err := l.fleet.AwaitReports(ctx, asked); err != nil {
 		return nil, err
 	}
 	reply := &wire.ClusterReply{}
-	v := l.topology.view()
-	topology := v.wire
+	v := l.fleet.Topology.View()
+	topology := v.Wire
 	err := l.Store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Metadata = l.nodes(asked, applied)
-		if topology, err = l.countDraining(r, topology); err != nil {
+		if topology, err = l.fleet.CountDraining(r, topology); err != nil {
 			return err
 		}
 		return l.count(r, reply)
@@ -48,11 +40,11 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 		return nil, err
 	}
 	whole := c.Caller.Scope == "/"
-	reply.Certificates = l.certificatesNow(v, whole)
+	reply.Certificates = l.fleet.CertificatesNow(v, whole)
 	if !whole {
 		reply.Check.Found = nil // it may tell of what is not the caller's
 	}
-	reply.Topology, reply.DefaultScheme = l.topology.reportedSince(asked, l.markEndpoints(l.markRevoked(topology))), schemeToWire(v.defaultScheme())
+	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), schemeToWire(v.DefaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -74,7 +66,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	reply.Sessions, reply.Inodes, reply.Stripes = n.Sessions, n.Inodes, n.Stripes
 	reply.RepairQueued, reply.LostStripes = n.RepairQueued, n.LostStripes
 	reply.LeakedBytes = n.LeakedBytes
-	if err := l.countKept(r, n, reply); err != nil {
+	if err := l.fleet.Horizon.CountKept(r, n, reply); err != nil {
 		return err
 	}
 	unreported, err := l.Machine.Unreported(r)
@@ -94,11 +86,11 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 		return err
 	}
 	reply.EndedGrants = uint64(ended)
-	if reply.LostObjects, reply.BadObjects, err = l.countBad(r); err != nil {
+	if reply.LostObjects, reply.BadObjects, err = l.fleet.Objects.CountBad(r); err != nil {
 		return err
 	}
 	reply.Insecure = l.deps.Expires == nil
-	if reply.Buckets, err = l.bucketStatus(r); err != nil {
+	if reply.Buckets, err = l.fleet.BucketStatus(r); err != nil {
 		return err
 	}
 	reply.Rebalance = l.balancing.report(l.Clock.Now())
@@ -109,7 +101,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 }
 
 // nodes describes the metadata servers, as this one sees them.
-func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
+func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 	s := l.server
 	members := s.store.Members()
 	out := make([]*wire.MetadataNode, len(members))
@@ -118,8 +110,8 @@ func (l *leader) nodes(asked asked, applied uint64) []*wire.MetadataNode {
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
-			LowSpace: s.lowSpaceOf(m.ID), Heard: l.memberKnown(&m, asked),
-			Endpoint: l.endpoints.health(server{transport.RoleMetadata, m.ID}, l.Clock.Now()),
+			LowSpace: s.lowSpaceOf(m.ID), Heard: l.fleet.MemberKnown(&m, asked),
+			Endpoint: l.fleet.MemberEndpoint(m.ID),
 		}
 		if m.ID == s.cfg.Node {
 			out[i].Applied, out[i].Alive, out[i].Heard = applied, true, true
@@ -181,8 +173,8 @@ func (s *Server) Status() Status {
 	st.Leader, _ = s.store.Leader()
 	_ = s.store.View(func(_ state.Reader, applied uint64) error { st.Applied = applied; return nil })
 	if l := s.leader.Load(); l != nil {
-		v := l.topology.view()
-		st.Leading, st.Sessions, st.Hosts, st.LiveHosts = true, l.sessions.count(), len(v.wire.Hosts), v.live
+		v := l.fleet.Topology.View()
+		st.Leading, st.Sessions, st.Hosts, st.LiveHosts = true, l.sessions.count(), len(v.Wire.Hosts), v.Live
 	}
 	return st
 }

@@ -198,8 +198,8 @@ func (c *Config) validate() error {
 		return bad("devices are drained that are %d times as slow as others: 2 at least, or -1 for none", c.SlowTimes)
 	case c.RepairGrace < c.Suspect:
 		return bad("the grace before a repair (%v) is shorter than the time to be suspect (%v)", c.RepairGrace, c.Suspect)
-	case c.SessionTimeout < 2*tickEvery:
-		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*tickEvery)
+	case c.SessionTimeout < 2*lead.TickEvery:
+		return bad("a session timeout of %v is too short: at least %v", c.SessionTimeout, 2*lead.TickEvery)
 	case c.MaxSessions < 1:
 		return bad("%d sessions of one certificate: at least 1", c.MaxSessions)
 	case c.EntryCommands < 1 || c.EntriesInFlight < 1 || c.QueuedCommands < 1 || c.EntryBytes < 1:

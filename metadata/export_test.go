@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -18,16 +19,16 @@ func OpName(req *wire.MetaRequest) string {
 
 // PlanRepair is planRepair over hosts, for tests.
 func PlanRepair(hosts []*wire.Host, s *moraine.Stripe, bad uint32) []*wire.Intent {
-	t := newTopology(1, time.Second)
+	t := fleet.NewTopology(1, time.Second)
 	now := time.Now()
-	t.load(hosts, now)
+	t.Load(hosts, now)
 	for _, h := range hosts {
 		if h.Alive {
-			t.noteHeartbeat(h.Id, nil, t.mark(), now.Add(time.Minute))
+			t.NoteHeartbeat(h.Id, nil, t.Mark(), now.Add(time.Minute))
 		}
 	}
-	t.judge(now.Add(time.Minute), time.Hour, 0)
-	return planRepair(t.view(), s, bad)
+	t.Judge(now.Add(time.Minute), time.Hour, 0)
+	return planRepair(t.View(), s, bad)
 }
 
 // Balanced is a plan of moves between devices, and how far they are from the mean.
@@ -42,16 +43,16 @@ type Balanced struct {
 // PlanBalance is balancer over hosts and stripes, for tests: budget bytes to and from
 // each host.
 func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, budget int64) Balanced {
-	t := newTopology(1, time.Second)
+	t := fleet.NewTopology(1, time.Second)
 	now := time.Now()
-	t.load(hosts, now)
+	t.Load(hosts, now)
 	for _, h := range hosts {
 		if h.Alive {
-			t.noteHeartbeat(h.Id, h.Devices, t.mark(), now.Add(time.Minute))
+			t.NoteHeartbeat(h.Id, h.Devices, t.Mark(), now.Add(time.Minute))
 		}
 	}
-	t.judge(now.Add(time.Minute), time.Hour, 0)
-	v, disks, _ := t.fillings()
+	t.Judge(now.Add(time.Minute), time.Hour, 0)
+	v, disks, _ := t.Fillings()
 	b := newBalancer(v, disks, band, budget)
 	var out Balanced
 	for _, b.within = range []bool{false, true} {
@@ -61,39 +62,14 @@ func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, bu
 		for _, s := range stripes {
 			if in := b.move(s); in != nil {
 				out.Moves = append(out.Moves, in)
-				out.FromAfter = append(out.FromAfter, b.disks[uint32(s.Chunks[in.Index].Device)].fill())
-				out.ToAfter = append(out.ToAfter, b.disks[in.Device].fill())
+				out.FromAfter = append(out.FromAfter, b.disks[uint32(s.Chunks[in.Index].Device)].Fill())
+				out.ToAfter = append(out.ToAfter, b.disks[in.Device].Fill())
 			}
 		}
 	}
 	s := b.spread()
 	out.Outside, out.LeftBytes, out.Mean, out.Most, out.Least = s.outside, s.left, s.mean, s.most, s.least
 	return out
-}
-
-// Fullness is what a leader knows of how full one device of one host is, for tests.
-type Fullness struct{ t *topology }
-
-// NewFullness begins with a device, 1 on host n1, of a capacity.
-func NewFullness(suspect time.Duration, now time.Time) *Fullness {
-	f := &Fullness{t: newTopology(1, suspect)}
-	f.t.load([]*wire.Host{{Id: "n1", Devices: []*wire.Device{{Id: 1, State: deviceIn}}}}, now)
-	return f
-}
-
-// Heard takes in a heartbeat, Deleted an acknowledgement.
-func (f *Fullness) Heard(used uint64, now time.Time) {
-	f.t.noteHeartbeat("n1", []*wire.Device{{Id: 1, Capacity: 1000, Used: used}}, f.t.mark(), now)
-}
-
-func (f *Fullness) Deleted(bytes uint64, now time.Time) {
-	f.t.deleted("n1", map[uint32]uint64{1: bytes}, now)
-}
-
-// Used is what the device is taken to hold, and whether it may give.
-func (f *Fullness) Used() (bytes uint64, gives bool) {
-	_, out, _ := f.t.fillings()
-	return out[0].used, out[0].gives
 }
 
 // SetMaxMissing sets how many missing chunks one slice of a report queues, and returns what

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/place"
 	"github.com/morainefs/moraine/metadata/state"
@@ -33,14 +34,14 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	if scheme == nil {
 		scheme = policy
 	}
-	v := l.topology.view()
-	want, err := v.request(scheme, asked.ChunkLength, asked.Avoid)
+	v := l.fleet.Topology.View()
+	want, err := v.Request(scheme, asked.ChunkLength, asked.Avoid)
 	if err != nil {
 		return nil, err
 	}
 	want.MinProtection = l.cfg.MinProtection
 	// What cannot be placed is not worth an entry.
-	if _, err := place.Place(v.place, want); err != nil {
+	if _, err := place.Place(v.Place, want); err != nil {
 		return nil, err
 	}
 	// The record of the grant bounds what its capability allows.
@@ -57,7 +58,7 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	reply.Placements = make([]*wire.Placement, 0, reply.Count)
 	for i := range uint64(reply.Count) {
 		want.Stripe = moraine.StripeID(reply.First + i)
-		p, err := place.Place(v.place, want)
+		p, err := place.Place(v.Place, want)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +86,7 @@ func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Sc
 	return scheme, some, err
 }
 
-// place says again where granted stripes are to go. Nothing is recorded: the
+// Place says again where granted stripes are to go. Nothing is recorded: the
 // devices of a stripe are what its commit says.
 func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetPlace()
@@ -95,19 +96,19 @@ func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	case len(asked.Keep) > 0 && len(asked.Stripes) != 1:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("devices to keep are those of one stripe, not of %d", len(asked.Stripes))}
 	}
-	v := l.topology.view()
-	want, err := v.request(asked.Scheme, asked.ChunkLength, asked.Avoid)
+	v := l.fleet.Topology.View()
+	want, err := v.Request(asked.Scheme, asked.ChunkLength, asked.Avoid)
 	if err != nil {
 		return nil, err
 	}
 	want.MinProtection = l.cfg.MinProtection
 	if len(asked.Keep) > 0 {
-		want.Keep = deviceIDs(asked.Keep)
+		want.Keep = fleet.DeviceIDs(asked.Keep)
 	}
 	reply := &wire.PlaceReply{Placements: make([]*wire.Placement, 0, len(asked.Stripes))}
 	for _, id := range asked.Stripes {
 		want.Stripe = moraine.StripeID(id)
-		p, err := place.Place(v.place, want)
+		p, err := place.Place(v.Place, want)
 		if err != nil {
 			return nil, err
 		}
@@ -122,33 +123,6 @@ func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Place{Place: reply}}, nil
-}
-
-// request makes a request for placement of what a client asks for: without a
-// scheme, the default one of the registered hosts.
-func (v *topologyView) request(scheme *wire.Scheme, chunkLength uint64, avoid []uint32) (place.Request, error) {
-	want := place.Request{Scheme: v.defaultScheme(), ChunkLength: chunkLength, Avoid: deviceIDs(avoid)}
-	if scheme != nil {
-		if scheme.K > moraine.MaxChunks || scheme.M > moraine.MaxChunks {
-			return want, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("a scheme of %d+%d chunks; at most %d in all", scheme.K, scheme.M, moraine.MaxChunks)}
-		}
-		want.Scheme = moraine.Scheme{K: uint8(scheme.K), M: uint8(scheme.M)}
-	}
-	if chunkLength > moraine.MaxChunkSize {
-		return want, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("chunks of %d bytes; at most %d", chunkLength, moraine.MaxChunkSize)}
-	}
-	return want, nil
-}
-
-func deviceIDs(ids []uint32) []moraine.DeviceID {
-	if len(ids) == 0 {
-		return nil
-	}
-	out := make([]moraine.DeviceID, len(ids))
-	for i, id := range ids {
-		out[i] = moraine.DeviceID(id)
-	}
-	return out
 }
 
 func schemeToWire(s moraine.Scheme) *wire.Scheme {

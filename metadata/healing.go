@@ -164,15 +164,15 @@ func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.
 		if from == in.Device {
 			continue // published before, or put over one that was bad
 		}
-		v := l.topology.view()
-		if d := v.devices[from]; d != nil && (d.Alive || v.perhaps(s.Chunks[in.Index])) && !l.topology.answers(in.Device, now) {
+		v := l.fleet.Topology.View()
+		if d := v.Devices[from]; d != nil && (d.Alive || planner{v}.perhaps(s.Chunks[in.Index])) && !l.fleet.Topology.Answers(in.Device, now) {
 			kept[in.Stripe] = true
 		}
 		if kind != wire.JobKind_JOB_KIND_REBALANCE {
 			continue
 		}
 		for i, c := range s.Chunks {
-			if i != int(in.Index) && !l.topology.answers(uint32(c.Device), now) {
+			if i != int(in.Index) && !l.fleet.Topology.Answers(uint32(c.Device), now) {
 				kept[in.Stripe] = true
 			}
 		}

@@ -58,7 +58,7 @@ func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 		// A server of an earlier build would refuse the whole request.
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
-	l.traits.heard(l.topology.view(), host, asked.Traits)
+	l.fleet.Traits.Note(l.fleet.Topology.View(), host, asked.Traits)
 	asked.Traits = nil // it is no matter of the state
 	until := l.WaitUntil(ctx, asked.WaitMillis)
 	all := asked.Kinds
@@ -97,7 +97,7 @@ func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 // startable returns those of the kinds of which a job may begin now: no rewriting of stripes
 // does while a host is away.
 func (l *leader) startable(kinds []wire.JobKind) []wire.JobKind {
-	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || l.topology.calm() {
+	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || l.fleet.Topology.Calm() {
 		return kinds
 	}
 	return slices.DeleteFunc(slices.Clone(kinds), func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REWRITE })

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
@@ -29,7 +30,7 @@ type leader struct {
 	log       *commandLog
 	proposer  *proposer
 	sessions  *sessions
-	topology  *topology
+	fleet     *fleet.Fleet
 	tokens    *signer
 	reports   *reports
 	strays    *strays
@@ -37,8 +38,6 @@ type leader struct {
 	balancing balancing
 	rewriting rewriting
 	waits     repairWaits
-	absences  absences
-	scrubs    scrubs
 	lease     *leases.Table
 	leases    *leases.Keeper
 
@@ -47,29 +46,17 @@ type leader struct {
 	// fullDisks: those of so many metadata servers are nearly full that the others
 	// are no majority.
 	fullDisks atomic.Bool
-	// reported: every device has reported since the metadata was restored.
-	reported  atomic.Bool
 	jobs      lead.Signal // jobs may be leased or run
 	steps     lead.Signal // a checkpoint changed
 	repairs   lead.Poke   // the repair queue, or what can be done about it, changed
 	runnable  lead.Poke   // a job for the leader itself may be there
-	hostsRead lead.Poke   // hosts or devices in the state changed
-	hostsLoad sync.Mutex  // a read of the hosts and its takeover are one step
 	steered   lead.Poke   // an administrator changed how devices are to be filled
 	settled   lead.Poke   // chunks that were in memory alone are on their devices, or gone
 
 	// strayed: a session may have a root outside the scope of its certificate.
 	strayed atomic.Bool
 
-	traits bucketTraits // of buckets that movers have probed
-
-	endpoints     *endpoints
-	bucketHealths *bucketHealths
-	certificates  *certificates
-	objects       *objectChecks
-
-	claims claims
-	news   *memberNews
+	news *memberNews
 	// endedCounted is when the ended grants were counted last; the tick's alone.
 	endedCounted time.Time
 	seated       bool // this server's directory is recorded; the tick's alone
@@ -84,16 +71,18 @@ func (s *Server) lead(ctx context.Context) error {
 	l := &leader{
 		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
-		topology: newTopology(s.store.Term(), s.cfg.Suspect), reports: newReports(), strays: newStrays(),
+		reports:  newReports(), strays: newStrays(),
 		jobs: lead.NewSignal(), steps: lead.NewSignal(), news: newMemberNews(),
-		repairs: lead.NewPoke(), runnable: lead.NewPoke(), hostsRead: lead.NewPoke(), settled: lead.NewPoke(), steered: lead.NewPoke(),
-		endpoints: newEndpoints(s.store.Term()), bucketHealths: newBucketHealths(), certificates: newCertificates(), objects: newObjectChecks(),
-		balancing: balancing{from: map[uint32]moraine.StripeID{}}, absences: newAbsences(),
+		repairs: lead.NewPoke(), runnable: lead.NewPoke(), settled: lead.NewPoke(), steered: lead.NewPoke(),
+		balancing: balancing{from: map[uint32]moraine.StripeID{}},
 	}
 	l.proposer = newProposer(l.cfg, l.deps, s.store, l.observe)
 	l.leases = leases.NewKeeper(term, s.lease, l.sessions)
 	l.log = &commandLog{node: s.cfg.Node, proposer: l.proposer, leases: l.leases, done: done}
 	term.Commands = l.log
+	l.fleet = fleet.New(term, fleet.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, SlowTimes: s.cfg.SlowTimes,
+		BackupHorizon: s.cfg.BackupHorizon, SharesDisk: s.cfg.SharesDisk, Expires: s.deps.Expires},
+		fleetLeader{server: s, sessions: l.sessions, tokens: func() *signer { return l.tokens }, space: l.outOfSpace, repairs: l.repairs})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { l.proposer.work(ctx); return nil })
 	g.Go(func() error {
@@ -107,7 +96,8 @@ func (s *Server) lead(ctx context.Context) error {
 		}
 		l.Metrics.Leaderships.Inc()
 		l.Metrics.Leading.Set(1)
-		l.countHosts(l.topology.view())
+		l.fleet.CountHosts(l.fleet.Topology.View())
+		_ = l.measure(ctx, l.Began)
 		l.Log.Info("serving as leader", "term", s.store.Term(), "sessions", l.sessions.count())
 		l.lease.Lead(l.sessions.holding(), holds)
 		s.leader.Store(l)
@@ -129,7 +119,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.followDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups, l.checkStates} {
+	for _, work := range []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups, l.checkStates} {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()
@@ -162,7 +152,7 @@ func (l *leader) prepare(ctx context.Context) error {
 	if err := l.server.loadRevoked(); err != nil {
 		return err
 	}
-	return l.loadHosts()
+	return l.fleet.LoadHosts()
 }
 
 // identify reads the cluster's identity, and writes it where it is new.
@@ -223,7 +213,7 @@ func (l *leader) readCluster() error {
 	})
 }
 
-// mark is that of the incarnation, as messages have it.
+// Mark is that of the incarnation, as messages have it.
 func (l *leader) mark() []byte { return transport.MarkBytes(l.server.ownIncarnation()) }
 
 // loadSessions takes over the sessions of the state that are not known yet, and
@@ -268,7 +258,7 @@ func (l *leader) observe(r *state.Result) {
 		l.sawRouting(ev.Routing)
 	}
 	if ev.DevicesChanged {
-		l.hostsRead.Set()
+		l.fleet.HostsRead.Set()
 	}
 	if len(ev.StepsChanged) > 0 {
 		l.steps.Fire()
@@ -299,7 +289,7 @@ func (l *leader) catchUp() error {
 	if err := l.loadSessions(); err != nil {
 		return err
 	}
-	if err := l.loadHosts(); err != nil { // wakes the repairs, too
+	if err := l.fleet.LoadHosts(); err != nil { // wakes the repairs, too
 		return err
 	}
 	l.strayed.Store(true)

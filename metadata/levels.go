@@ -43,29 +43,6 @@ func (l *leader) commit(ctx context.Context, c *lead.Call) (*wire.MetaResponse, 
 	return l.Mutate(ctx, c)
 }
 
-// settleChunks takes over where the chunks of a device are that were in memory.
-func (l *leader) settleChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.topology.view().mayReport(c, c.Req.GetSettleChunks().GetDevice()); err != nil {
-		return nil, err
-	}
-	return l.Mutate(ctx, c)
-}
-
-// inMemory returns those of some devices that have chunks which are recorded as in
-// memory alone.
-func (l *leader) inMemory(r state.Reader, devices []uint32) (out []uint32, err error) {
-	for _, d := range devices {
-		some, err := l.Machine.InMemory(r, moraine.DeviceID(d))
-		if err != nil {
-			return nil, err
-		}
-		if some {
-			out = append(out, d)
-		}
-	}
-	return out, nil
-}
-
 // raiseLevels gives files the level that their chunks have reached, or lost, until
 // ctx ends. A row of the state says of each file below nvme how far it is known to be
 // there, so that the next leader goes on where this one left it.

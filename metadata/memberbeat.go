@@ -55,7 +55,7 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 		}
 	}
 	if peer := transport.PeerFrom(ctx); peer != nil && peer.Node == beat.Id {
-		l.certificates.saw(peer, l.Clock.Now())
+		l.fleet.Certificates.Saw(peer, l.Clock.Now())
 	}
 	l.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: l.Clock.Now()}, l.Store.Members)
 	l.countFullDisks()

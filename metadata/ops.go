@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
@@ -25,7 +26,7 @@ const (
 	admins
 	metadatas // the servers of this service, of themselves
 	anyone    = clients | chunkservers | admins
-	people    = clients | admins // all but servers: see node.go
+	people    = clients | admins // All but servers: see node.go
 )
 
 func roleOf(r transport.Role) who {
@@ -82,6 +83,18 @@ func inLeases(serve func(*leases.Keeper, context.Context, *lead.Call) (*wire.Met
 	}
 }
 
+func inFleet(serve func(*fleet.Fleet, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.fleet, ctx, c)
+	}
+}
+
+func inObjects(serve func(*fleet.ObjectChecks, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.fleet.Objects, ctx, c)
+	}
+}
+
 func reading(name string) op {
 	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
 }
@@ -121,7 +134,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 		11: unrouted(asking("renew_session", (*leader).renewSession)),
 		12: {name: "close_session", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).closeSession},
 		13: unrouted(asking("get_cluster", (*leader).getCluster)),
-		14: asking("get_topology", (*leader).getTopology),
+		14: asking("get_topology", inFleet((*fleet.Fleet).GetTopology)),
 
 		20: reading("lookup"),
 		21: reading("walk"),
@@ -145,10 +158,10 @@ func newOpTable(m *lead.Metrics) *opTable {
 		45: asking("report_bad_chunks", (*leader).reportBadChunks),
 		46: growing("clone", (*leader).Mutate),
 
-		60: serving("register_host", (*leader).registerHost),
-		61: serving("heartbeat", (*leader).heartbeat),
+		60: serving("register_host", inFleet((*fleet.Fleet).RegisterHost)),
+		61: serving("heartbeat", inFleet((*fleet.Fleet).Heartbeat)),
 		62: serving("report_chunks", (*leader).reportChunks),
-		63: serving("deleted_chunks", (*leader).deletedChunks),
+		63: serving("deleted_chunks", inFleet((*fleet.Fleet).DeletedChunks)),
 		64: {name: "set_device_state", may: admins, serve: (*leader).Mutate},
 
 		80: serving("lease_jobs", (*leader).leaseJobs),
@@ -182,8 +195,8 @@ func newOpTable(m *lead.Metrics) *opTable {
 		125: serving("commit_evict", (*leader).Mutate),
 		126: {name: "commit_stage", may: chunkservers | admins, session: true, serve: (*leader).Mutate},
 		127: serving("deleted_object", (*leader).Mutate),
-		132: serving("report_objects", (*leader).reportObjects),
-		133: {name: "check_objects", may: admins, reads: true, serve: (*leader).checkObjects},
+		132: serving("report_objects", inObjects((*fleet.ObjectChecks).ReportObjects)),
+		133: {name: "check_objects", may: admins, reads: true, serve: inObjects((*fleet.ObjectChecks).CheckObjects)},
 		134: reading("list_bad_objects"),
 		128: byMovers(reading("get_object")),
 		129: reading("get_tier"),
@@ -210,9 +223,9 @@ func newOpTable(m *lead.Metrics) *opTable {
 		242: {name: "add_member", may: admins, serve: (*leader).addMember},
 		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
 		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
-		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: (*leader).setMaintenance},
+		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: inFleet((*fleet.Fleet).SetMaintenance)},
 		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).Mutate},
-		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: (*leader).settleChunks},
+		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: inFleet((*fleet.Fleet).SettleChunks)},
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
 		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
@@ -220,7 +233,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).Mutate},
 		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
 		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
-		452: {name: "start_scrub", may: admins, serve: (*leader).startScrub},
+		452: {name: "start_scrub", may: admins, serve: inFleet((*fleet.Fleet).StartScrub)},
 		620: {name: "revoke_cert", may: admins, grows: true, since: state.LevelRewrite, serve: (*leader).revokeCert},
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},
 		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},

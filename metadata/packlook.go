@@ -95,11 +95,11 @@ func (s *sweep) placeOf(r state.Reader, dir moraine.InodeID) (packPlace, error) 
 	if err != nil {
 		return packPlace{}, err
 	}
-	v := s.l.topology.view()
+	v := s.l.fleet.Topology.View()
 	if scheme.K == 0 {
-		scheme = v.defaultScheme()
+		scheme = v.DefaultScheme()
 	}
-	p, err := place.Place(v.place, place.Request{Stripe: 1, Scheme: scheme, MinProtection: s.l.cfg.MinProtection})
+	p, err := place.Place(v.Place, place.Request{Stripe: 1, Scheme: scheme, MinProtection: s.l.cfg.MinProtection})
 	if err != nil || p.Scheme != scheme || p.Protects < int(scheme.M) {
 		scheme = moraine.Scheme{}
 	}

@@ -4,9 +4,13 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/place"
 	"github.com/morainefs/moraine/transport/wire"
 )
+
+// planner judges and plans where the chunks of stripes are, by what is known of the devices.
+type planner struct{ *fleet.View }
 
 // safety is how well a stripe's chunks are spread, best first: what it survives
 // for certain, then what it survives with luck.
@@ -33,13 +37,14 @@ func (s safety) better(than safety) bool {
 // replaced. One on a host that is merely silent is waited for: it is neither
 // replaced nor moved. Chunks that share a host are spread as soon as there are
 // hosts for them.
-func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine.DeviceID) []*wire.Intent {
+func planRepair(view *fleet.View, s *moraine.Stripe, bad uint32, avoid ...moraine.DeviceID) []*wire.Intent {
+	v := planner{view}
 	now := make([]moraine.DeviceID, len(s.Chunks)) // where chunks are; 0 where one is gone
 	keep := make([]moraine.DeviceID, len(s.Chunks))
 	left, readable, maybe := 0, 0, 0
 	for i, c := range s.Chunks {
-		d := v.devices[uint32(c.Device)]
-		if bad&(1<<i) != 0 || d == nil || d.State == deviceOut || d.State == deviceRetired {
+		d := v.Devices[uint32(c.Device)]
+		if bad&(1<<i) != 0 || d == nil || d.State == fleet.DeviceOut || d.State == fleet.DeviceRetired {
 			if v.perhaps(c) {
 				maybe++
 			}
@@ -47,7 +52,7 @@ func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine
 		}
 		left++
 		now[i] = c.Device
-		if d.State == deviceIn {
+		if d.State == fleet.DeviceIn {
 			keep[i] = c.Device
 		}
 		if d.Alive {
@@ -85,20 +90,20 @@ func planRepair(v *topologyView, s *moraine.Stripe, bad uint32, avoid ...moraine
 // device is alive, and has not started since the chunk was in its memory alone. A device
 // goes out for what it did to others, or by a person's word, and serves what it has; and
 // what is said of a chunk that is bad may be wrong, or have been so for a moment.
-func (v *topologyView) perhaps(c moraine.ChunkState) bool {
-	d := v.devices[uint32(c.Device)]
-	if d == nil || d.State == deviceRetired || (c.Level == moraine.Memory && uint64(c.Epoch) != d.Epoch) {
+func (v planner) perhaps(c moraine.ChunkState) bool {
+	d := v.Devices[uint32(c.Device)]
+	if d == nil || d.State == fleet.DeviceRetired || (c.Level == moraine.Memory && uint64(c.Epoch) != d.Epoch) {
 		return false
 	}
-	h := v.hosts[d.Host]
+	h := v.Hosts[d.Host]
 	return h != nil && h.Alive
 }
 
 // tooFew reports whether fewer than K chunks of a stripe are left; bad is as for planRepair.
-func (v *topologyView) tooFew(s *moraine.Stripe, bad uint32) bool {
+func (v planner) tooFew(s *moraine.Stripe, bad uint32) bool {
 	left := 0
 	for i, c := range s.Chunks {
-		if d := v.devices[uint32(c.Device)]; bad&(1<<i) == 0 && d != nil && d.State != deviceOut && d.State != deviceRetired {
+		if d := v.Devices[uint32(c.Device)]; bad&(1<<i) == 0 && d != nil && d.State != fleet.DeviceOut && d.State != fleet.DeviceRetired {
 			left++
 		}
 	}
@@ -108,10 +113,10 @@ func (v *topologyView) tooFew(s *moraine.Stripe, bad uint32) bool {
 // leaveOut takes those chunks out of a plan that are on devices that are out, where the
 // stripe is no safer with them: what is there dies with the move, and may be the only copy
 // on a disk of its own.
-func (v *topologyView) leaveOut(s *moraine.Stripe, plan []moraine.DeviceID) {
+func (v planner) leaveOut(s *moraine.Stripe, plan []moraine.DeviceID) {
 	for i := range plan {
-		d := v.devices[uint32(s.Chunks[i].Device)]
-		if d == nil || d.State != deviceOut || !v.perhaps(s.Chunks[i]) {
+		d := v.Devices[uint32(s.Chunks[i].Device)]
+		if d == nil || d.State != fleet.DeviceOut || !v.perhaps(s.Chunks[i]) {
 			continue
 		}
 		without := slices.Clone(plan)
@@ -130,8 +135,8 @@ func (s safety) worse(before safety, draining bool) bool {
 
 // replace chooses devices for the chunks that keep leaves open; nil where there
 // are none to choose from.
-func (v *topologyView) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID) []moraine.DeviceID {
-	p, err := place.Place(v.place, place.Request{
+func (v planner) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID) []moraine.DeviceID {
+	p, err := place.Place(v.Place, place.Request{
 		Stripe: s.ID, Scheme: s.Scheme, ChunkLength: uint64(s.Scheme.ChunkLen(s.Length)), Keep: keep, Avoid: avoid, Repair: true,
 	})
 	if err != nil {
@@ -141,11 +146,11 @@ func (v *topologyView) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID
 }
 
 // unshare returns keep with one chunk left on each host that is alive.
-func (v *topologyView) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
+func (v planner) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
 	out := slices.Clone(keep)
 	seen := make(map[string]bool, len(keep))
 	for i, id := range out {
-		d := v.devices[uint32(id)]
+		d := v.Devices[uint32(id)]
 		if d == nil || !d.Alive {
 			continue
 		}
@@ -158,11 +163,11 @@ func (v *topologyView) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
 }
 
 // safety judges chunks on devices, 0 where a chunk is gone.
-func (v *topologyView) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safety {
+func (v planner) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safety {
 	hosts := make([]string, 0, len(devices))
 	there := make([]moraine.DeviceID, 0, len(devices))
 	for _, id := range devices {
-		if d := v.devices[uint32(id)]; d != nil {
+		if d := v.Devices[uint32(id)]; d != nil {
 			hosts, there = append(hosts, d.Host), append(there, id)
 		}
 	}
@@ -174,7 +179,7 @@ func (v *topologyView) safety(scheme moraine.Scheme, devices []moraine.DeviceID)
 		hosts: place.Protects(spare, hosts), devices: place.Protects(spare, there),
 		luckyHosts: lucky(spare, hosts), luckyDevices: lucky(spare, there),
 	}
-	if v.counted < 2 { // on a single host, the host is no domain
+	if v.Counted < 2 { // on a single host, the host is no domain
 		s.hosts, s.luckyHosts = 0, 0
 	}
 	return s

@@ -73,10 +73,10 @@ func (l *leader) listQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaRe
 		reply.TotalBytes = n.LeakedBytes
 		return err
 	})
-	v := l.topology.view()
+	v := l.fleet.Topology.View()
 	for _, chunk := range chunks {
 		named := &wire.QuarantinedChunk{Device: chunk.Device, Stripe: chunk.Stripe, Index: chunk.Index, Length: chunk.Length, Incarnation: chunk.Incarnation}
-		if d := v.devices[chunk.Device]; d != nil {
+		if d := v.Devices[chunk.Device]; d != nil {
 			named.Host = d.Host
 		}
 		reply.Chunks = append(reply.Chunks, named)

@@ -11,10 +11,6 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// memberSilent is how long another metadata server may not have answered the
-// leader before it is shown as not alive.
-const memberSilent = 3 * time.Second
-
 // OverRaft returns what Deps.NewStore must be for a server that keeps its state
 // with raftstore. deps.FSM is filled in.
 func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error) {
@@ -54,7 +50,7 @@ func (n raftNode) Members() []lead.Member {
 	for i, p := range peers {
 		out[i] = lead.Member{
 			ID: p.ID, Addresses: p.Client, Voter: p.Voter, Leader: p.ID == leader, Match: p.LastIndex,
-			Alive: p.Contact >= 0 && p.Contact < memberSilent, Contact: p.Contact,
+			Alive: p.Contact >= 0 && p.Contact < lead.MemberSilent, Contact: p.Contact,
 		}
 	}
 	return out

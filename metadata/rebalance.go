@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -104,13 +105,13 @@ type balancePlan struct {
 	tasks    []*wire.RepairTask
 	// unsure: not every chunk that might be moved was looked at.
 	unsure bool
-	// takes is how long the moves take at the rate that is allowed.
+	// Takes is how long the moves take at the rate that is allowed.
 	takes time.Duration
 }
 
 // planBalance judges how evenly devices are filled, and chooses what to move.
 func (l *leader) planBalance() (p balancePlan, err error) {
-	v, disks, unsure := l.topology.fillings()
+	v, disks, unsure := l.fleet.Topology.Fillings()
 	err = l.Store.View(func(r state.Reader, _ uint64) error {
 		var known bool
 		p.settings, known, err = l.Machine.RebalanceSettings(r)
@@ -121,7 +122,7 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 		round := int64(balanceRound / time.Second)
 		b := newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
 		p.spread = b.spread()
-		busy, err := l.repairing(r)
+		busy, err := l.fleet.Repairing(r)
 		switch {
 		case err != nil:
 			return err
@@ -150,34 +151,19 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 	return p, err
 }
 
-// repairing reports whether stripes are being repaired, or looked for, or moved by
-// jobs of a round before: another leader's.
-func (l *leader) repairing(r state.Reader) (bool, error) {
-	running, err := l.Machine.RepairHopeful(r)
-	if err != nil || running > 0 {
-		return true, err
-	}
-	moving, err := l.Machine.Rebalancing(r)
-	if err != nil || moving > 0 {
-		return true, err
-	}
-	scans, err := l.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
-	return len(scans) > 0, err
-}
-
 // countDead takes what is dead off what is on each device: it is deleted after the
 // grace, and would be moved twice. A device with more of it than can be counted gives
 // nothing; the fullest, which come first, are counted before others.
-func (l *leader) countDead(r state.Reader, disks []filling) error {
+func (l *leader) countDead(r state.Reader, disks []fleet.Filling) error {
 	left := balanceDead
 	for i := range disks {
-		bytes, chunks, all, err := l.Machine.DeadBytes(r, moraine.DeviceID(disks[i].id), left)
+		bytes, chunks, all, err := l.Machine.DeadBytes(r, moraine.DeviceID(disks[i].Id), left)
 		if err != nil {
 			return err
 		}
 		left -= chunks
-		disks[i].used -= min(disks[i].used, bytes)
-		disks[i].gives = disks[i].gives && all
+		disks[i].Used -= min(disks[i].Used, bytes)
+		disks[i].Gives = disks[i].Gives && all
 	}
 	return nil
 }
@@ -213,16 +199,16 @@ func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error 
 	looks, taken := 0, make(map[moraine.StripeID]bool)
 	sources := b.sources()
 	for _, from := range sources { // one that is gone on with is not looked at from the start
-		p.unsure = p.unsure || l.balancing.from[from.id] != 0
+		p.unsure = p.unsure || l.balancing.from[from.Id] != 0
 	}
 	for len(sources) > 0 && looks < balanceLooks && len(p.tasks) < most {
-		var again []*filling
+		var again []*fleet.Filling
 		for _, from := range sources {
 			n, end, err := l.choosePage(r, b, p, from, taken)
 			if err != nil {
 				return err
 			}
-			if looks += n; !end && b.out[from.host] > 0 {
+			if looks += n; !end && b.out[from.Host] > 0 {
 				again = append(again, from)
 			}
 		}
@@ -234,15 +220,15 @@ func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error 
 
 // choosePage looks at one page of a device's chunks; end is whether all of them were
 // looked at in this round.
-func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
+func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
 	at := l.balancing.from
-	page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(from.id), at[from.id], 0, balancePage)
+	page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, e := range page {
 		id := e.Chunk.Stripe
-		at[from.id] = id + 1
+		at[from.Id] = id + 1
 		queued, err := l.Machine.Queued(r, id)
 		if err != nil {
 			return n, false, err
@@ -264,7 +250,7 @@ func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *f
 		}
 	}
 	if len(page) < balancePage {
-		at[from.id], end = 0, true // the next round begins with the first
+		at[from.Id], end = 0, true // the next round begins with the first
 	}
 	return n, end, nil
 }

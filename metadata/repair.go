@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -68,7 +69,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	var waiting []*wire.RepairTask
 	var queued, running uint64
 	var out look
-	back := l.topology.cameBack()
+	back := l.fleet.Topology.CameBack()
 	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
 		queued, running, err = l.repairCounts(r)
 		if err == nil {
@@ -92,14 +93,14 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	}
 	l.Metrics.RepairQueue.Set(float64(queued))
 	l.Metrics.RepairRunning.Set(float64(running))
-	v := l.topology.view()
+	v := l.fleet.Topology.View()
 	tasks, last := l.chooseRepairs(v, waiting, int(running), l.Speaks(ctx, state.LevelUnrecoverable) == nil)
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
 	// The queue has changed: the next look is from the front.
 	out = look{given: len(tasks) + len(last)}
-	if err := l.createRepairs(ctx, tasks, v.live); err != nil {
+	if err := l.createRepairs(ctx, tasks, v.Live); err != nil {
 		return out, err
 	}
 	return out, l.createRepairs(ctx, last, 1)
@@ -109,7 +110,7 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 // have too few chunks left, and are only tried, are apart: they have jobs of their own, so
 // that no other stripe waits because one of them failed. Without try there are none of them:
 // movers of earlier builds do not try.
-func (l *leader) chooseRepairs(v *topologyView, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
+func (l *leader) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
 	most := l.cfg.MaxRepairs * state.MaxRepairStripes
 	room := min(most-running, l.cfg.RepairsPerSecond)
 	for _, w := range waiting {
@@ -118,7 +119,7 @@ func (l *leader) chooseRepairs(v *topologyView, waiting []*wire.RepairTask, runn
 			break
 		}
 		s := stripeFromWire(w.Stripe)
-		lost := v.tooFew(s, w.Missing)
+		lost := planner{v}.tooFew(s, w.Missing)
 		if lost && (!try || running+given >= most/lostShare) {
 			continue
 		}
@@ -223,7 +224,7 @@ func (l *leader) chooseTarget(in *wire.Intent) error {
 	if had != nil {
 		avoid = append(avoid, moraine.DeviceID(had.Device))
 	}
-	for _, plan := range planRepair(l.topology.view(), s, 1<<in.Index, avoid...) {
+	for _, plan := range planRepair(l.fleet.Topology.View(), s, 1<<in.Index, avoid...) {
 		if plan.Index == in.Index {
 			in.Device = plan.Device
 			return nil

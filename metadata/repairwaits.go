@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -45,12 +46,13 @@ func (l *leader) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 		w.until, w.count = now.Add(waitsRetry), nil
 		return nil
 	}
-	w.until, w.count = now.Add(waitsAge), countWaits(l.topology.view(), items)
+	w.until, w.count = now.Add(waitsAge), countWaits(l.fleet.Topology.View(), items)
 	w.count.More = more
 	return w.count
 }
 
-func countWaits(v *topologyView, items []state.QueuedStripe) *wire.RepairWaits {
+func countWaits(view *fleet.View, items []state.QueuedStripe) *wire.RepairWaits {
+	v := planner{view}
 	w := &wire.RepairWaits{Counted: uint64(len(items))}
 	plans := 0
 	for _, q := range items {
@@ -67,7 +69,7 @@ func countWaits(v *topologyView, items []state.QueuedStripe) *wire.RepairWaits {
 		default:
 			w.Drain++
 		}
-		if plans++; q.Running || plans > maxPlans || len(planRepair(v, q.Stripe, q.Missing)) > 0 {
+		if plans++; q.Running || plans > maxPlans || len(planRepair(view, q.Stripe, q.Missing)) > 0 {
 			continue
 		}
 		switch {
@@ -84,10 +86,10 @@ func countWaits(v *topologyView, items []state.QueuedStripe) *wire.RepairWaits {
 
 // readable reports whether so many chunks of a stripe are on devices that answer that the
 // others can be rebuilt; missing has a bit for each that is not there.
-func (v *topologyView) readable(s *moraine.Stripe, missing uint32) bool {
+func (v planner) readable(s *moraine.Stripe, missing uint32) bool {
 	n := 0
 	for i, c := range s.Chunks {
-		if d := v.devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.Alive {
+		if d := v.Devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.Alive {
 			n++
 		}
 	}
@@ -96,14 +98,14 @@ func (v *topologyView) readable(s *moraine.Stripe, missing uint32) bool {
 
 // outside reports whether a host takes chunks that has none of the stripe's, but for those
 // that are missing: where nothing is put there it has no room.
-func (v *topologyView) outside(s *moraine.Stripe, missing uint32) bool {
+func (v planner) outside(s *moraine.Stripe, missing uint32) bool {
 	has := make(map[string]bool, len(s.Chunks))
 	for i, c := range s.Chunks {
-		if d := v.devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.State == deviceIn {
+		if d := v.Devices[uint32(c.Device)]; missing&(1<<i) == 0 && d != nil && d.State == fleet.DeviceIn {
 			has[d.Host] = true
 		}
 	}
-	for id, h := range v.hosts {
+	for id, h := range v.Hosts {
 		if !has[id] && h.Alive && h.MaintenanceUntil == 0 && takes(h) {
 			return true
 		}
@@ -111,10 +113,10 @@ func (v *topologyView) outside(s *moraine.Stripe, missing uint32) bool {
 	return false
 }
 
-// takes reports whether a host has a device in service.
+// Takes reports whether a host has a device in service.
 func takes(h *wire.Host) bool {
 	for _, d := range h.Devices {
-		if d.State == deviceIn {
+		if d.State == fleet.DeviceIn {
 			return true
 		}
 	}

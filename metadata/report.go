@@ -135,7 +135,7 @@ func (f *findings) to(slice *wire.ReportChunks) uint64 {
 // and what nothing explains is counted and left alone.
 func (l *leader) reportChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	slice := c.Req.GetReportChunks()
-	if err := l.topology.view().mayReport(c, slice.Device); err != nil {
+	if err := l.fleet.Topology.View().MayReport(c, slice.Device); err != nil {
 		return nil, err
 	}
 	if err := checkSlice(slice); err != nil {
@@ -239,7 +239,7 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		return err
 	}
 	grace := uint64(l.cfg.Grace.Milliseconds())
-	waits, err := l.reportsAwaited(r)
+	waits, err := l.fleet.ReportsAwaited(r)
 	if err != nil {
 		return err
 	}

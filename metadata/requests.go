@@ -40,9 +40,9 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 		}
 	}
 	if t := resp.GetTier(); t != nil {
-		t.Traits, t.LedMillis = l.traits.all(), uint64(l.Clock.Since(l.Began).Milliseconds())
+		t.Traits, t.LedMillis = l.fleet.Traits.All(), uint64(l.Clock.Since(l.Began).Milliseconds())
 		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-			t.Health, err = l.bucketStatus(r)
+			t.Health, err = l.fleet.BucketStatus(r)
 			return err
 		})
 		if err != nil {

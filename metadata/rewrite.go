@@ -242,7 +242,7 @@ func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 // rewriteBusy reports whether another job would be too many now. While a host is away what
 // is put has less room to be spread, and what is read may have nothing to spare.
 func (l *leader) rewriteBusy() (busy bool, err error) {
-	if !l.topology.calm() {
+	if !l.fleet.Topology.Calm() {
 		return true, nil
 	}
 	err = l.Store.View(func(r state.Reader, _ uint64) error {

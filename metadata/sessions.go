@@ -105,7 +105,7 @@ func (s *sessions) holding() []uint64 {
 	return ids
 }
 
-// live returns a session that has not ended.
+// Live returns a session that has not ended.
 func (s *sessions) live(id uint64) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *sessions) RenewLeases(id uint64, now time.Time) (confined, may bool, er
 	return !ses.all, ses.leases, nil
 }
 
-// renewAll gives every session a full term anew.
+// RenewAll gives every session a full term anew.
 func (s *sessions) renewAll(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,7 +328,7 @@ func (l *leader) sessionReply(id uint64, token bool, revoked uint64) (*wire.Meta
 	}
 	reply := &wire.SessionReply{
 		Session: id, TermMillis: uint64(l.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
-		Cluster: l.Cluster.UUID[:], Incarnation: uint64(l.Cluster.Incarnation), Mark: l.mark(), TopologyVersion: l.topology.view().wire.Version,
+		Cluster: l.Cluster.UUID[:], Incarnation: uint64(l.Cluster.Incarnation), Mark: l.mark(), TopologyVersion: l.fleet.Topology.View().Wire.Version,
 		Leases: ses.leases, RoutingEpoch: l.routing.Load(),
 		Metadata: l.server.reachable(),
 	}
@@ -375,7 +375,7 @@ func (l *leader) endOverdue(ctx context.Context, now time.Time) error {
 		l.sessions.remove(ids)
 		l.Metrics.Expired.Add(float64(len(ids)))
 		l.Log.Info("sessions were not renewed and have ended", "sessions", len(ids), "left", len(overdue))
-		if l.Clock.Since(now) > tickEvery/2 {
+		if l.Clock.Since(now) > lead.TickEvery/2 {
 			return nil
 		}
 	}
@@ -388,3 +388,21 @@ const (
 	maxExpire         = 64
 	maxExpireCommands = 64
 )
+
+// gateways are the certificates of gateways that have sessions, each once, the one that
+// expires first.
+func (s *sessions) gateways() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]time.Time{}
+	for _, ses := range s.byID {
+		p := ses.peer.Load()
+		if p == nil || p.Role != transport.RoleGateway || p.NotAfter.IsZero() || ses.ending {
+			continue
+		}
+		if have, ok := out[p.Node]; !ok || p.NotAfter.Before(have) {
+			out[p.Node] = p.NotAfter
+		}
+	}
+	return out
+}

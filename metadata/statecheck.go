@@ -8,6 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
@@ -108,7 +109,7 @@ func (l *leader) stateCheck() *wire.StateCheck {
 	}
 	w.Problems = uint32(len(c.problems))
 	for _, p := range c.problems[:min(len(c.problems), checkFound)] {
-		w.Found = append(w.Found, wire.Text(p, maxProbeError))
+		w.Found = append(w.Found, wire.Text(p, fleet.MaxProbeError))
 	}
 	if c.err != nil {
 		w.Error = wire.Text(c.err.Error(), wire.MaxText)

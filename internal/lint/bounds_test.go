@@ -62,7 +62,7 @@ var bounds = map[string]string{
 	"tiers/mem/map_linux.go g.SetLimit":                  "page faults of the start: nothing to wait for",
 	"s3/delete.go g.SetLimit":                            "ctx of the request; each delete by the client's patience",
 	// Turns: one at a time.
-	"metadata/absence.go turn":                        "the announcement's own time",
+	"metadata/fleet/absence.go turn":                  "the announcement's own time",
 	"chunkserver/floor.go turn":                       "limit.Resource, in admit; ctx of work without a request",
 	"chunkserver/share.go turn":                       "limit.Resource, in admit, and the most that the caller allows",
 	"chunkserver/neighbour.go turn":                   "limit.Resource, in admit; ctx of work without a request",

@@ -20,6 +20,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+const (
+	// TickEvery is how often cluster time is advanced.
+	TickEvery = time.Second
+	// MemberSilent is how long another metadata server may not have answered the leader
+	// before it is shown as not alive.
+	MemberSilent = 3 * time.Second
+)
+
 // State is the replicated state, as the parts of a leadership read it.
 type State interface {
 	// ReadBarrier returns once View shows every entry that was committed when it was

@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"slices"
@@ -42,19 +42,19 @@ func (b *bucketHealths) note(host string, said *wire.BucketHealth, now time.Time
 		delete(b.byHost, host)
 		return
 	}
-	said.Error = wire.Text(said.Error, maxProbeError)
+	said.Error = wire.Text(said.Error, MaxProbeError)
 	b.byHost[host] = bucketWord{said, now}
 }
 
 // watches reports whether a host is one of those that ask its bucket every few seconds: the
 // first of the hosts that are up and serve it.
-func (v *topologyView) watches(host string) bool {
-	h := v.hosts[host]
+func (v *View) watches(host string) bool {
+	h := v.Hosts[host]
 	if h == nil || h.Bucket == "" {
 		return false
 	}
 	before := 0
-	for _, o := range v.wire.Hosts { // in order of their ids
+	for _, o := range v.Wire.Hosts { // in order of their ids
 		if o.Id == host {
 			return true
 		}
@@ -67,11 +67,11 @@ func (v *topologyView) watches(host string) bool {
 	return false
 }
 
-// bucketStatus is how each bucket answers that a host serves, or that has objects by the
+// BucketStatus is how each bucket answers that a host serves, or that has objects by the
 // state: one that no host is up for answers nobody.
-func (l *leader) bucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
-	out := l.bucketHealths.status(l.topology.view(), l.Clock.Now())
-	used, err := l.Machine.ObjectBuckets(r, maxBuckets)
+func (f *Fleet) BucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
+	out := f.bucketHealths.status(f.Topology.View(), f.Clock.Now())
+	used, err := f.Machine.ObjectBuckets(r, maxBuckets)
 	for _, name := range used {
 		if !slices.ContainsFunc(out, func(s *wire.BucketStatus) bool { return bucketName(s.Bucket) == name }) {
 			out = append(out, &wire.BucketStatus{Bucket: "s3://" + name})
@@ -82,11 +82,11 @@ func (l *leader) bucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
 }
 
 // status is how each bucket answers that a host is up for, in order of their names.
-func (b *bucketHealths) status(v *topologyView, now time.Time) (out []*wire.BucketStatus) {
+func (b *bucketHealths) status(v *View, now time.Time) (out []*wire.BucketStatus) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	byName := map[string]*wire.BucketStatus{}
-	for _, h := range v.wire.Hosts {
+	for _, h := range v.Wire.Hosts {
 		if h.Bucket == "" || !h.Alive || retired(h) {
 			continue
 		}
@@ -125,11 +125,11 @@ func (b *bucketHealths) status(v *topologyView, now time.Time) (out []*wire.Buck
 }
 
 // forget drops what hosts said that are registered no more.
-func (b *bucketHealths) forget(v *topologyView) {
+func (b *bucketHealths) forget(v *View) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for id := range b.byHost {
-		if v.hosts[id] == nil {
+		if v.Hosts[id] == nil {
 			delete(b.byHost, id)
 		}
 	}

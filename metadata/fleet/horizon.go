@@ -1,9 +1,10 @@
-package metadata
+package fleet
 
 import (
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -27,7 +28,7 @@ func keptReserve(capacity uint64) uint64 {
 // overfull is by how many bytes a device is too full to keep anything for backups, as its
 // host said last, without what was deleted since.
 func (t *topology) overfull(device uint32) uint64 {
-	d := t.view().devices[device]
+	d := t.View().Devices[device]
 	if d == nil {
 		return 0
 	}
@@ -53,62 +54,70 @@ func (t *topology) overfull(device uint32) uint64 {
 // it shares with the metadata is nearly full.
 const sharedDiskStep = 64 << 20
 
+// Horizon is what one leadership knows of the backup horizon.
+type Horizon struct {
+	*lead.Term
+	cfg      Config
+	topology *topology
+	leader   Leader
+}
+
 // keptDeletions returns at most limit deletions for a device, of what was kept for backups:
 // what has been dead for the horizon, and, where the device, or the metadata's disk that it lies on, becomes
 // full, as much as it needs of what has been dead for the grace, oldest first.
-func (l *leader) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
-	grace := uint64(l.cfg.Grace.Milliseconds())
-	horizon := max(grace, uint64(l.cfg.BackupHorizon.Milliseconds()))
-	needed, atMost := l.topology.overfull(device), uint64(0)
-	if l.cfg.SharesDisk && l.outOfSpace() {
+func (k *Horizon) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
+	grace := uint64(k.cfg.Grace.Milliseconds())
+	horizon := max(grace, uint64(k.cfg.BackupHorizon.Milliseconds()))
+	needed, atMost := k.topology.overfull(device), uint64(0)
+	if k.cfg.SharesDisk && k.leader.OutOfSpace() {
 		needed = max(needed, sharedDiskStep)
 	}
 	if needed > 0 {
 		atMost = now - min(now, grace)
 	}
-	return l.Machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
+	return k.Machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
 }
 
-// countKept says what is kept for backups, and for how long all of it is.
-func (l *leader) countKept(r state.Reader, n state.Counters, reply *wire.ClusterReply) error {
+// CountKept says what is kept for backups, and for how long all of it is.
+func (k *Horizon) CountKept(r state.Reader, n state.Counters, reply *wire.ClusterReply) error {
 	reply.PendingBytes = n.PendingBytes
-	if l.cfg.BackupHorizon <= 0 {
+	if k.cfg.BackupHorizon <= 0 {
 		return nil // what is dead waits for the grace alone
 	}
 	reply.KeptBytes, reply.PendingBytes = n.KeptBytes, n.PendingBytes-n.KeptBytes
-	horizon, err := l.horizonNow(r, n.ClusterTime)
-	reply.BackupHorizonMillis, reply.BackupHorizonNowMillis = uint64(l.cfg.BackupHorizon.Milliseconds()), horizon
+	horizon, err := k.horizonNow(r, n.ClusterTime)
+	reply.BackupHorizonMillis, reply.BackupHorizonNowMillis = uint64(k.cfg.BackupHorizon.Milliseconds()), horizon
 	return err
 }
 
 // horizonNow is the backup horizon, in milliseconds, or less where a device gave back what
 // died since.
-func (l *leader) horizonNow(r state.Reader, now uint64) (uint64, error) {
-	horizon := uint64(max(l.cfg.BackupHorizon, 0).Milliseconds())
-	for device := range l.topology.view().devices {
-		k, err := l.Machine.KeptOn(r, moraine.DeviceID(device))
+func (k *Horizon) horizonNow(r state.Reader, now uint64) (uint64, error) {
+	horizon := uint64(max(k.cfg.BackupHorizon, 0).Milliseconds())
+	for device := range k.topology.View().Devices {
+		kept, err := k.Machine.KeptOn(r, moraine.DeviceID(device))
 		if err != nil {
 			return 0, err
 		}
-		if k.Gone > 0 {
-			horizon = min(horizon, now-min(now, k.Gone))
+		if kept.Gone > 0 {
+			horizon = min(horizon, now-min(now, kept.Gone))
 		}
 	}
 	return horizon, nil
 }
 
-// measureKept keeps the gauges of what is kept for backups.
-func (l *leader) measureKept() error {
+// MeasureKept keeps the gauges of what is kept for backups.
+func (k *Horizon) MeasureKept() error {
 	reply := &wire.ClusterReply{}
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.Machine.Counters(r)
+	err := k.Store.View(func(r state.Reader, _ uint64) error {
+		n, err := k.Machine.Counters(r)
 		if err != nil {
 			return err
 		}
-		return l.countKept(r, n, reply)
+		return k.CountKept(r, n, reply)
 	})
-	l.Metrics.KeptBytes.Set(float64(reply.KeptBytes))
-	l.Metrics.PendingBytes.Set(float64(reply.PendingBytes))
-	l.Metrics.BackupHorizon.Set((time.Duration(reply.BackupHorizonNowMillis) * time.Millisecond).Seconds())
+	k.Metrics.KeptBytes.Set(float64(reply.KeptBytes))
+	k.Metrics.PendingBytes.Set(float64(reply.PendingBytes))
+	k.Metrics.BackupHorizon.Set((time.Duration(reply.BackupHorizonNowMillis) * time.Millisecond).Seconds())
 	return err
 }

@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"maps"
@@ -24,9 +24,9 @@ type traitsWord struct {
 	number uint64 // of the word, in order
 }
 
-// heard takes in what a registered host found; nil says nothing.
-func (b *bucketTraits) heard(v *topologyView, host string, said *wire.BucketTraits) {
-	if said == nil || v.hosts[host] == nil || len(said.Bucket) > maxBucketURL {
+// Note takes in what a registered host found; nil says nothing.
+func (b *bucketTraits) Note(v *View, host string, said *wire.BucketTraits) {
+	if said == nil || v.Hosts[host] == nil || len(said.Bucket) > maxBucketURL {
 		return
 	}
 	b.mu.Lock()
@@ -34,13 +34,13 @@ func (b *bucketTraits) heard(v *topologyView, host string, said *wire.BucketTrai
 	if b.byHost == nil {
 		b.byHost = make(map[string]traitsWord)
 	}
-	maps.DeleteFunc(b.byHost, func(host string, _ traitsWord) bool { return v.hosts[host] == nil })
+	maps.DeleteFunc(b.byHost, func(host string, _ traitsWord) bool { return v.Hosts[host] == nil })
 	b.words++
 	b.byHost[host] = traitsWord{said, b.words}
 }
 
-// all returns what was said last of each bucket, in the order of their names.
-func (b *bucketTraits) all() []*wire.BucketTraits {
+// All returns what was said last of each bucket, in the order of their names.
+func (b *bucketTraits) All() []*wire.BucketTraits {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last := make(map[string]traitsWord)

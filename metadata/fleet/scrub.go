@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -22,38 +22,38 @@ type scrubs struct {
 	wanted map[uint32]int64
 }
 
-// startScrub notes the devices that are to be scrubbed.
-func (l *leader) startScrub(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+// StartScrub notes the devices that are to be scrubbed.
+func (f *Fleet) StartScrub(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := f.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.Req.GetStartScrub()
-	v := l.topology.view()
-	if asked.Host != "" && v.hosts[asked.Host] == nil {
+	v := f.Topology.View()
+	if asked.Host != "" && v.Hosts[asked.Host] == nil {
 		return nil, &moraine.Error{Ref: asked.Host, Kind: moraine.NotFound}
 	}
 	for _, id := range asked.Devices {
-		d, ok := v.devices[id]
+		d, ok := v.Devices[id]
 		switch {
 		case !ok:
 			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.NotFound}
-		case d.State == deviceRetired:
+		case d.State == DeviceRetired:
 			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: errors.New("it is retired: nothing of it is read any more")}
 		case asked.Host != "" && d.Host != asked.Host:
 			return nil, &moraine.Error{Ref: fmt.Sprintf("device %d", id), Kind: moraine.InvalidArgument, Err: fmt.Errorf("it is not of host %s, but of %s", asked.Host, d.Host)}
 		}
 	}
-	l.scrubs.mu.Lock()
-	defer l.scrubs.mu.Unlock()
-	if l.scrubs.wanted == nil {
-		l.scrubs.wanted = make(map[uint32]int64)
+	f.scrubs.mu.Lock()
+	defer f.scrubs.mu.Unlock()
+	if f.scrubs.wanted == nil {
+		f.scrubs.wanted = make(map[uint32]int64)
 	}
-	for id, d := range v.devices {
-		if d.State == deviceRetired || (asked.Host != "" && d.Host != asked.Host) ||
+	for id, d := range v.Devices {
+		if d.State == DeviceRetired || (asked.Host != "" && d.Host != asked.Host) ||
 			(len(asked.Devices) > 0 && !slices.Contains(asked.Devices, id)) {
 			continue
 		}
-		l.scrubs.wanted[id] = d.Scrub.GetLastDone()
+		f.scrubs.wanted[id] = d.Scrub.GetLastDone()
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }

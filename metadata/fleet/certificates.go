@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// certificates is when the certificates expire that servers have shown the leader: hosts with
+// Certificates is when the certificates expire that servers have shown the leader: hosts with
 // their heartbeats, metadata servers with their beats. Those of gateways are with their
 // sessions.
 type certificates struct {
@@ -27,8 +27,8 @@ const maxCertificates = 64 << 10
 
 func newCertificates() *certificates { return &certificates{shown: make(map[server]shown)} }
 
-// saw takes in the certificate of a connection; peer is nil where there is none.
-func (c *certificates) saw(peer *transport.Peer, now time.Time) {
+// Saw takes in the certificate of a connection; peer is nil where there is none.
+func (c *certificates) Saw(peer *transport.Peer, now time.Time) {
 	if peer == nil || peer.NotAfter.IsZero() {
 		return
 	}
@@ -48,47 +48,29 @@ func (c *certificates) of(name server) (time.Time, bool) {
 	return s.expires, ok
 }
 
-// gateways are the certificates of gateways that have sessions, each once, the one that
-// expires first.
-func (s *sessions) gateways() map[string]time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := map[string]time.Time{}
-	for _, ses := range s.byID {
-		p := ses.peer.Load()
-		if p == nil || p.Role != transport.RoleGateway || p.NotAfter.IsZero() || ses.ending {
-			continue
-		}
-		if have, ok := out[p.Node]; !ok || p.NotAfter.Before(have) {
-			out[p.Node] = p.NotAfter
-		}
-	}
-	return out
-}
-
-// certificatesNow lists the certificates of the servers that are up, as far as they are known,
+// CertificatesNow lists the certificates of the servers that are up, as far as they are known,
 // and those that have expired of servers that are not: that may be why.
 // whole: the caller is confined to no directory. Others are told of no gateway.
-func (l *leader) certificatesNow(v *topologyView, whole bool) (out []*wire.ServerCertificate) {
-	now := l.Clock.Now()
+func (f *Fleet) CertificatesNow(v *View, whole bool) (out []*wire.ServerCertificate) {
+	now := f.Clock.Now()
 	add := func(role transport.Role, node string, expires time.Time) {
 		out = append(out, &wire.ServerCertificate{Role: string(role), Node: node, Expires: expires.Unix(), LeftSeconds: int64(expires.Sub(now) / time.Second)})
 	}
-	for _, m := range l.Store.Members() {
-		switch at, ok := l.certificates.of(server{transport.RoleMetadata, m.ID}); {
-		case m.ID == l.Node && l.deps.Expires != nil:
-			add(transport.RoleMetadata, m.ID, l.deps.Expires())
+	for _, m := range f.Store.Members() {
+		switch at, ok := f.Certificates.of(server{transport.RoleMetadata, m.ID}); {
+		case m.ID == f.Node && f.cfg.Expires != nil:
+			add(transport.RoleMetadata, m.ID, f.cfg.Expires())
 		case ok && (m.Alive || at.Before(now)):
 			add(transport.RoleMetadata, m.ID, at)
 		}
 	}
-	for _, h := range v.wire.Hosts {
-		if at, ok := l.certificates.of(server{transport.RoleChunkserver, h.Id}); ok && (h.Alive || at.Before(now)) && !retired(h) {
+	for _, h := range v.Wire.Hosts {
+		if at, ok := f.Certificates.of(server{transport.RoleChunkserver, h.Id}); ok && (h.Alive || at.Before(now)) && !retired(h) {
 			add(transport.RoleChunkserver, h.Id, at)
 		}
 	}
 	if whole {
-		for node, at := range l.sessions.gateways() {
+		for node, at := range f.leader.Gateways() {
 			add(transport.RoleGateway, node, at)
 		}
 	}

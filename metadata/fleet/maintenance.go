@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -11,52 +11,52 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// setMaintenance announces that a host will be away, unless a stripe would be left
+// SetMaintenance announces that a host will be away, unless a stripe would be left
 // without a chunk to spare meanwhile: hosts that are silent, and those that are away
 // already, count as missing too. The entry names the hosts that were away when this
 // was judged, so that of two announcements at once one is judged anew.
-func (l *leader) setMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (f *Fleet) SetMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetSetMaintenance()
 	if asked.Millis == 0 {
-		return l.Mutate(ctx, c)
+		return f.Mutate(ctx, c)
 	}
 	var others []string
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		others, err = l.Machine.HostsAway(r, asked.Host)
+	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
+		others, err = f.Machine.HostsAway(r, asked.Host)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	if !asked.Force {
-		if err := l.mayBeAway(ctx, asked.Host, others); err != nil {
+		if err := f.absences.mayBeAway(ctx, asked.Host, others); err != nil {
 			return nil, err
 		}
 	}
 	req := proto.CloneOf(c.Req)
 	req.GetSetMaintenance().Others = others
-	return l.Propose(ctx, c.Caller, req)
+	return f.Propose(ctx, c.Caller, req)
 }
 
 // maxClaimed bounds the chunks that are counted on a device that is drained.
 const maxClaimed = 4096
 
-// countDraining returns a topology in which each device that is being drained, or is
+// CountDraining returns a topology in which each device that is being drained, or is
 // out, says how many chunks stripes still have on it. Which are is the state's to say:
 // what a leader keeps of it comes a moment later, and an empty answer would be
 // believed.
-func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
-	devices, err := l.Machine.Devices(r)
+func (f *Fleet) CountDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
+	devices, err := f.Machine.Devices(r)
 	if err != nil {
 		return nil, err
 	}
 	claimed := make(map[uint32]uint64)
 	states := make(map[uint32]wire.DeviceState)
 	for _, d := range devices {
-		if d.State != deviceDraining && d.State != deviceOut {
+		if d.State != deviceDraining && d.State != DeviceOut {
 			continue
 		}
-		page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
+		page, err := f.Machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
 		if err != nil {
 			return nil, err
 		}
@@ -74,4 +74,19 @@ func (l *leader) countDraining(r state.Reader, topology *wire.Topology) (*wire.T
 		}
 	}
 	return out, nil
+}
+
+// Repairing reports whether stripes are being repaired, or looked for, or moved by
+// jobs of a round before: another leader's.
+func (f *Fleet) Repairing(r state.Reader) (bool, error) {
+	running, err := f.Machine.RepairHopeful(r)
+	if err != nil || running > 0 {
+		return true, err
+	}
+	moving, err := f.Machine.Rebalancing(r)
+	if err != nil || moving > 0 {
+		return true, err
+	}
+	scans, err := f.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+	return len(scans) > 0, err
 }

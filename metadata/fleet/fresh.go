@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -14,37 +14,37 @@ import (
 // that died a moment before is not taken for alive, and one that was restarted is not taken
 // for what it was before.
 
-// asked is when a status was asked for.
-type asked struct {
+// Asked is when a status was asked for.
+type Asked struct {
 	fresh bool
-	mark  uint64 // hosts that were heard at a later mark have answered since
+	mark  uint64 // Hosts that were heard at a later mark have answered since
 	at    time.Time
 }
 
-func (l *leader) ask(fresh bool) asked {
-	return asked{fresh: fresh, mark: l.topology.mark(), at: l.Clock.Now()}
+func (f *Fleet) Ask(fresh bool) Asked {
+	return Asked{fresh: fresh, mark: f.Topology.Mark(), at: f.Clock.Now()}
 }
 
-// awaitReports waits, where a fresh status was asked for, until each host and metadata server
+// AwaitReports waits, where a fresh status was asked for, until each host and metadata server
 // that is taken for alive was heard since, or counts as down: no longer than a host may be
 // silent, or the request may take.
-func (l *leader) awaitReports(ctx context.Context, asked asked) error {
+func (f *Fleet) AwaitReports(ctx context.Context, asked Asked) error {
 	if !asked.fresh {
 		return nil
 	}
-	for !l.topology.allReported(asked.mark) || !l.membersKnown(asked) {
-		left := max(l.cfg.Suspect, memberSilent) + 2*tickEvery - l.Clock.Since(asked.at)
+	for !f.Topology.allReported(asked.mark) || !f.membersKnown(asked) {
+		left := max(f.cfg.Suspect, lead.MemberSilent) + 2*lead.TickEvery - f.Clock.Since(asked.at)
 		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, deadline.Sub(l.Clock.Now())-lead.ReplyTime)
+			left = min(left, deadline.Sub(f.Clock.Now())-lead.ReplyTime)
 		}
 		if left <= 0 {
 			break
 		}
-		if err := l.Await(ctx, nil, min(left, tellPoll)); err != nil {
+		if err := f.Await(ctx, nil, min(left, tellPoll)); err != nil {
 			return err
 		}
 	}
-	l.topology.refreshAll()
+	f.Topology.refreshAll()
 	return nil
 }
 
@@ -63,8 +63,8 @@ func (t *topology) allReported(mark uint64) bool {
 
 // unreported counts the devices in use of which a whole report of their chunks is still to
 // come: what is missing on them is not known.
-func (v *topologyView) unreported() (n int) {
-	for _, d := range v.devices {
+func (v *View) unreported() (n int) {
+	for _, d := range v.Devices {
 		if holds(d) && !d.Reported {
 			n++
 		}
@@ -79,9 +79,9 @@ func (t *topology) refreshAll() {
 	t.publish()
 }
 
-// reportedSince is a topology in which only those hosts are said to be heard that were after
+// ReportedSince is a topology in which only those hosts are said to be heard that were after
 // the status was asked for.
-func (t *topology) reportedSince(asked asked, w *wire.Topology) *wire.Topology {
+func (t *topology) ReportedSince(asked Asked, w *wire.Topology) *wire.Topology {
 	if !asked.fresh {
 		return w
 	}
@@ -96,21 +96,21 @@ func (t *topology) reportedSince(asked asked, w *wire.Topology) *wire.Topology {
 	return out
 }
 
-// memberKnown reports whether it is known that a metadata server is alive, or that it is not.
-func (l *leader) memberKnown(m *lead.Member, asked asked) bool {
-	now := l.Clock.Now()
+// MemberKnown reports whether it is known that a metadata server is alive, or that it is not.
+func (f *Fleet) MemberKnown(m *lead.Member, asked Asked) bool {
+	now := f.Clock.Now()
 	switch {
-	case m.ID == l.Node:
+	case m.ID == f.Node:
 		return true
 	case !m.Alive: // for a moment after an election that is said of all
-		return now.Sub(l.Began) >= memberSilent
+		return now.Sub(f.Began) >= lead.MemberSilent
 	}
 	return !asked.fresh || m.Contact <= now.Sub(asked.at)
 }
 
-func (l *leader) membersKnown(asked asked) bool {
-	for _, m := range l.Store.Members() {
-		if m.Voter && !l.memberKnown(&m, asked) {
+func (f *Fleet) membersKnown(asked Asked) bool {
+	for _, m := range f.Store.Members() {
+		if m.Voter && !f.MemberKnown(&m, asked) {
 			return false
 		}
 	}

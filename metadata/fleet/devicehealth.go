@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"cmp"
@@ -48,7 +48,7 @@ type slowness struct {
 	warnedAt time.Time            // that a host was found slow as a whole
 }
 
-// judge returns the device that is to be let go for being slow, 0 for none, and a host all
+// Judge returns the device that is to be let go for being slow, 0 for none, and a host all
 // of whose devices are slow alike, "" for none: that is the host, and no disk of it. A device
 // is judged by figures that were slow all the while, of peers that were there all the while.
 func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {
@@ -57,10 +57,10 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 	byHand := make(map[uint32]time.Time)
 	for _, h := range hosts {
 		for _, d := range h.record.Devices {
-			if d.State != deviceRetired {
+			if d.State != DeviceRetired {
 				disks++
 			}
-			if d.State != deviceIn && d.State != deviceRetired && (d.Reason == reasonSlow || d.Reason == reasonSlowBefore) {
+			if d.State != DeviceIn && d.State != DeviceRetired && (d.Reason == reasonSlow || d.Reason == reasonSlowBefore) {
 				gone++
 			}
 			if at, was := s.byHand[d.Id]; setInByHand(d) && was {
@@ -69,7 +69,7 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 				byHand[d.Id] = now
 			}
 			u, ok := h.usage[d.Id]
-			if !ok || !h.alive || d.State != deviceIn || u.failed {
+			if !ok || !h.alive || d.State != DeviceIn || u.failed {
 				continue
 			}
 			for kind, micros := range append([]uint64{u.putMicros}, u.readMicros[:]...) {
@@ -113,7 +113,7 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 // setInByHand reports whether a device is in by a person's word: what else takes one in
 // says so.
 func setInByHand(d *wire.Device) bool {
-	return d.State == deviceIn && d.Reason != "" && d.Reason != reasonBack
+	return d.State == DeviceIn && d.Reason != "" && d.Reason != reasonBack
 }
 
 // timed is how long the operations of one kind take on a device.
@@ -182,38 +182,38 @@ func (t *topology) letGo(now time.Time) {
 	t.slow.last = now
 }
 
-// judgeSlow drains a device that is much slower than its peers. It is not declared out: its
+// JudgeSlow drains a device that is much slower than its peers. It is not declared out: its
 // chunks are as good as any, and are what others are made from.
-func (l *leader) judgeSlow(ctx context.Context, now time.Time) error {
-	if l.cfg.SlowTimes < 0 {
+func (f *Fleet) JudgeSlow(ctx context.Context, now time.Time) error {
+	if f.cfg.SlowTimes < 0 {
 		return nil
 	}
 	busy := true
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		busy, err = l.repairing(r)
+	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
+		busy, err = f.Repairing(r)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	device, alike := l.topology.slowest(now, !busy, uint64(l.cfg.SlowTimes))
+	device, alike := f.Topology.slowest(now, !busy, uint64(f.cfg.SlowTimes))
 	if alike != "" {
-		l.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
+		f.Log.Warn("all devices of a host are slow alike: it is the host, and none of them is drained", "host", alike)
 	}
 	if device == 0 {
 		return nil
 	}
 	set := &wire.SetDeviceState{Device: device, State: deviceDraining, Reason: reasonSlow, Keep: true}
-	if err := l.setDevice(ctx, set); err != nil {
+	if err := f.setDevice(ctx, set); err != nil {
 		return err
 	}
-	l.topology.letGo(now)
+	f.Topology.letGo(now)
 	return nil
 }
 
 // usageOf is what a heartbeat says of a device.
 func usageOf(d *wire.Device) usage {
-	u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == deviceOut, distrusted: d.Distrusted,
+	u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == DeviceOut, distrusted: d.Distrusted,
 		putMicros: d.PutMicros, corrupt: d.CorruptChunks}
 	copy(u.readMicros[:], d.ReadMicros)
 	if u.failed {
@@ -255,5 +255,5 @@ func (u *usage) describe(d *wire.Device) {
 
 // retired reports whether a host has devices and all are retired.
 func retired(h *wire.Host) bool {
-	return len(h.Devices) > 0 && !slices.ContainsFunc(h.Devices, func(d *wire.Device) bool { return d.State != deviceRetired })
+	return len(h.Devices) > 0 && !slices.ContainsFunc(h.Devices, func(d *wire.Device) bool { return d.State != DeviceRetired })
 }

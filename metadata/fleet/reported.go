@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -13,7 +14,7 @@ import (
 // are, and hears within a heartbeat interval which of them are there and how full they are.
 
 // holds reports whether a device is one that stripes may have chunks on.
-func holds(d *wire.Device) bool { return d.State == deviceIn || d.State == deviceDraining }
+func holds(d *wire.Device) bool { return d.State == DeviceIn || d.State == deviceDraining }
 
 // working returns the devices that serve, as far as their hosts say, on hosts that are not
 // silent, and the hosts that are taken for alive without having been heard: their devices
@@ -82,7 +83,7 @@ func (t *topology) meanFill() float64 {
 
 // guess has a device that nobody has told of be as full as the others. To take it for
 // empty would show room that is not there, and draw all new chunks to it.
-func (v *topologyView) guess(d *wire.Device) {
+func (v *View) guess(d *wire.Device) {
 	v.guessed[d.Id] = true
 	d.Used = min(uint64(v.mean*float64(d.Capacity)), d.Capacity)
 }
@@ -93,7 +94,7 @@ func (v *topologyView) guess(d *wire.Device) {
 const guessedRoom = 16
 
 // free is how many bytes of a device are free, to placement.
-func (v *topologyView) free(d *wire.Device) uint64 {
+func (v *View) free(d *wire.Device) uint64 {
 	free := d.Capacity - min(d.Used, d.Capacity)
 	if v.guessed[d.Id] {
 		free = max(free, d.Capacity/guessedRoom)
@@ -119,25 +120,47 @@ const (
 	tellPoll = 20 * time.Millisecond
 )
 
-// awaitFill waits, in the first seconds of a leadership, until it is known how full the
+// AwaitFill waits, in the first seconds of a leadership, until it is known how full the
 // devices are.
-func (l *leader) awaitFill(ctx context.Context) error {
+func (f *Fleet) AwaitFill(ctx context.Context) error {
 	for {
-		known, unknown := l.topology.fillKnown()
+		known, unknown := f.Topology.fillKnown()
 		wait := tellWait
 		if known == 0 {
-			wait = l.cfg.Suspect + 2*tickEvery
+			wait = f.cfg.Suspect + 2*lead.TickEvery
 		}
-		left := wait - l.Clock.Since(l.Began)
+		left := wait - f.Clock.Since(f.Began)
 		if deadline, ok := ctx.Deadline(); ok {
-			left = min(left, deadline.Sub(l.Clock.Now())-lead.ReplyTime)
+			left = min(left, deadline.Sub(f.Clock.Now())-lead.ReplyTime)
 		}
 		if unknown == 0 || left <= 0 {
-			l.topology.refresh()
+			f.Topology.refresh()
 			return nil
 		}
-		if err := l.Await(ctx, nil, min(left, tellPoll)); err != nil {
+		if err := f.Await(ctx, nil, min(left, tellPoll)); err != nil {
 			return err
 		}
 	}
+}
+
+const (
+	// lateHosts is for how long hosts are waited for that the restored state does not know:
+	// they register with their next heartbeats.
+	lateHosts = 30 * time.Second
+)
+
+// ReportsAwaited reports whether it is not known yet what some device holds, since the
+// metadata was restored: nothing is deleted until it is.
+func (f *Fleet) ReportsAwaited(r state.Reader) (bool, error) {
+	if f.Cluster.Incarnation <= 1 || f.allReported.Load() {
+		return false, nil
+	}
+	if f.Clock.Since(f.Began) < lateHosts {
+		return true, nil
+	}
+	n, err := f.Machine.Unreported(r)
+	if err == nil && n == 0 {
+		f.allReported.Store(true) // Devices that register later are not waited for
+	}
+	return n > 0, err
 }

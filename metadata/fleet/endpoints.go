@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"cmp"
@@ -29,8 +29,8 @@ const (
 	probersEach = 3
 	// probeStale is when the word of a prober is forgotten that says nothing any more.
 	probeStale = 30 * time.Second
-	// maxProbeError bounds the text of an error that is kept.
-	maxProbeError = 400
+	// MaxProbeError bounds the text of an error that is kept.
+	MaxProbeError = 400
 )
 
 // server names one that is tried.
@@ -69,7 +69,7 @@ func newEndpoints(term uint64) *endpoints {
 }
 
 // arrange takes over which servers there are. It is cheap where nothing has changed.
-func (e *endpoints) arrange(v *topologyView, members []*wire.MemberAddress) {
+func (e *endpoints) arrange(v *View, members []*wire.MemberAddress) {
 	key := ""
 	for _, m := range members {
 		key += m.Id + "\x00"
@@ -79,14 +79,14 @@ func (e *endpoints) arrange(v *topologyView, members []*wire.MemberAddress) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.version == v.wire.Version && e.members == key {
+	if e.version == v.Wire.Version && e.members == key {
 		return
 	}
-	e.version, e.members = v.wire.Version, key
+	e.version, e.members = v.Wire.Version, key
 	var ring []string
 	old := e.targets
 	e.targets = make(map[server]*endpoint)
-	for _, h := range v.wire.Hosts {
+	for _, h := range v.Wire.Hosts {
 		if h.Alive && !retired(h) {
 			ring = append(ring, h.Id)
 		}
@@ -177,7 +177,7 @@ func (e *endpoints) noteProbes(prober string, said []*wire.Probe, now time.Time)
 		if t == nil || p.Mark != e.base+t.boots || !slices.Contains(t.probers, prober) {
 			continue
 		}
-		t.reports[prober] = word{wire.Text(p.Error, maxProbeError), now}
+		t.reports[prober] = word{wire.Text(p.Error, MaxProbeError), now}
 	}
 	return aims
 }
@@ -234,11 +234,11 @@ func (e *endpoints) healthLocked(name server, now time.Time) *wire.EndpointHealt
 // unreachable are the hosts that nothing new is to be placed on, as their peers get no
 // connection to them. Where that is so of more than half of the hosts, the fault is more
 // likely that of who says so, and it is of none.
-func (e *endpoints) unreachable(v *topologyView, now time.Time) map[string]bool {
+func (e *endpoints) unreachable(v *View, now time.Time) map[string]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out, alive := make(map[string]bool), 0
-	for _, h := range v.wire.Hosts {
+	for _, h := range v.Wire.Hosts {
 		if !h.Alive {
 			continue
 		}
@@ -253,12 +253,12 @@ func (e *endpoints) unreachable(v *topologyView, now time.Time) map[string]bool 
 	return out
 }
 
-// markEndpoints returns the topology with what peers found of each host that is up.
-func (l *leader) markEndpoints(t *wire.Topology) *wire.Topology {
-	out, now := proto.CloneOf(t), l.Clock.Now()
+// MarkEndpoints returns the topology with what peers found of each host that is up.
+func (f *Fleet) MarkEndpoints(t *wire.Topology) *wire.Topology {
+	out, now := proto.CloneOf(t), f.Clock.Now()
 	for _, h := range out.Hosts {
 		if h.Alive && !retired(h) {
-			h.Endpoint = l.endpoints.health(server{transport.RoleChunkserver, h.Id}, now)
+			h.Endpoint = f.endpoints.health(server{transport.RoleChunkserver, h.Id}, now)
 		}
 	}
 	return out

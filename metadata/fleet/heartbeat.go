@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 // maxDeviceChanges bounds the devices whose state one tick changes.
 const maxDeviceChanges = 64
 
-// registerHost records a host and its devices, and gives each its boot epoch.
-func (l *leader) registerHost(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+// RegisterHost records a host and its devices, and gives each its boot epoch.
+func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
 		return nil, err
@@ -28,66 +28,66 @@ func (l *leader) registerHost(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	if c.Req.GetRegisterHost().GetHost() == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request describes no host")}
 	}
-	mark := l.topology.mark()
+	mark := f.Topology.Mark()
 	asked := c.Req.GetRegisterHost()
-	if err := l.topology.view().mayRegister(c, host); err != nil {
+	if err := f.Topology.View().mayRegister(c, host); err != nil {
 		return nil, err
 	}
-	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
 	req := proto.CloneOf(c.Req)
 	req.GetRegisterHost().Host.Id = host
 	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
-	l.topology.boots(host, asked.GetHost().GetDevices())
-	l.endpoints.booted(host)
-	resp, err := l.Propose(ctx, c.Caller, req)
+	f.Topology.boots(host, asked.GetHost().GetDevices())
+	f.endpoints.booted(host)
+	resp, err := f.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
-	if err := l.loadHosts(); err != nil {
+	if err := f.LoadHosts(); err != nil {
 		return nil, err
 	}
-	l.topology.noteHeartbeat(host, nil, mark, l.Clock.Now())
+	f.Topology.NoteHeartbeat(host, nil, mark, f.Clock.Now())
 	reply := resp.GetRegisterHost()
-	reply.Cluster, reply.Incarnation, reply.Mark = l.Cluster.UUID[:], uint64(l.Cluster.Incarnation), l.mark()
-	reply.Keys, reply.GraceMillis = l.tokens.public(), uint64(l.cfg.Grace.Milliseconds())
+	reply.Cluster, reply.Incarnation, reply.Mark = f.Cluster.UUID[:], uint64(f.Cluster.Incarnation), f.mark()
+	reply.Keys, reply.GraceMillis = f.leader.Keys(), uint64(f.cfg.Grace.Milliseconds())
 	return resp, nil
 }
 
-// heartbeat notes that a host is alive and tells it what to delete: what has
+// Heartbeat notes that a host is alive and tells it what to delete: what has
 // been dead for longer than the grace, in a state that this server has just
 // proved to be current.
-func (l *leader) heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
 		return nil, err
 	}
-	mark := l.topology.mark()
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	mark := f.Topology.Mark()
+	if err := f.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.Req.GetHeartbeat()
-	if err := l.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
+	if err := f.checkReportedIncarnation(host, transport.MarkedIncarnation(asked.HeardIncarnation, asked.HeardMark)); err != nil {
 		return nil, err
 	}
-	known := l.topology.noteHeartbeat(host, asked.Devices, mark, l.Clock.Now())
-	v := l.topology.view()
-	now := l.Clock.Now()
-	l.certificates.saw(c.Peer, now)
-	if v.hosts[host] != nil {
-		l.bucketHealths.note(host, asked.Bucket, now)
+	known := f.Topology.NoteHeartbeat(host, asked.Devices, mark, f.Clock.Now())
+	v := f.Topology.View()
+	now := f.Clock.Now()
+	f.Certificates.Saw(c.Peer, now)
+	if v.Hosts[host] != nil {
+		f.bucketHealths.note(host, asked.Bucket, now)
 	}
-	reply := &wire.HeartbeatReply{Probe: l.endpoints.noteProbes(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: l.tokens.public(), TopologyVersion: v.wire.Version, Register: !known,
-		Incarnation: uint64(l.Cluster.Incarnation), Mark: l.mark()}
-	revoked := l.server.revoked.Load()
+	reply := &wire.HeartbeatReply{Probe: f.endpoints.noteProbes(host, asked.Probes, now), WatchBucket: v.watches(host), Keys: f.leader.Keys(), TopologyVersion: v.Wire.Version, Register: !known,
+		Incarnation: uint64(f.Cluster.Incarnation), Mark: f.mark()}
+	revoked := f.leader.Revoked()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != asked.RevokedVersion {
 		reply.Revoked = revoked.List()
 	}
 	var devices, working []uint32
 	var own []*wire.Device // what the host says of others' devices counts for nothing
 	for _, d := range asked.Devices {
-		have := v.devices[d.Id]
+		have := v.Devices[d.Id]
 		if have != nil && have.Host == host {
 			own = append(own, d)
 		}
@@ -104,31 +104,31 @@ func (l *leader) heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 			}
 		}
 	}
-	reply.Scrub = l.scrubs.tell(own)
+	reply.Scrub = f.scrubs.tell(own)
 	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
-	err = l.Store.View(func(r state.Reader, applied uint64) (err error) {
+	err = f.Store.View(func(r state.Reader, applied uint64) (err error) {
 		reply.Applied = applied
-		if reply.Deletions, err = l.deletions(r, working, limit); err != nil {
+		if reply.Deletions, err = f.deletions(r, working, limit); err != nil {
 			return err
 		}
-		if h := v.hosts[host]; h != nil {
+		if h := v.Hosts[host]; h != nil {
 			answers := asked.Bucket.GetTried() && asked.Bucket.GetError() == ""
-			if reply.CheckObjects, err = l.objects.give(r, l.Machine, host, h.Bucket, answers, l.Began, now); err != nil {
+			if reply.CheckObjects, err = f.Objects.give(r, f.Machine, host, h.Bucket, answers, f.Began, now); err != nil {
 				return err
 			}
 		}
-		info, err := l.Machine.Cluster(r)
+		info, err := f.Machine.Cluster(r)
 		if err != nil || info.FeatureLevel < state.LevelMemory {
 			return err
 		}
 		reply.MemoryLevel = true
-		reply.Memory, err = l.inMemory(r, devices)
+		reply.Memory, err = f.inMemory(r, devices)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.Metrics.Deletions.Add(float64(len(reply.Deletions)))
+	f.Metrics.Deletions.Add(float64(len(reply.Deletions)))
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}, nil
 }
 
@@ -137,13 +137,13 @@ func (l *leader) heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 // restored. Each device has an equal part of them, and what one
 // needs no part of the others have: no device, and none that is slow, keeps the
 // others from theirs.
-func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
-	now, err := l.Machine.ClusterTime(r)
-	grace := uint64(l.cfg.Grace.Milliseconds())
+func (f *Fleet) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
+	now, err := f.Machine.ClusterTime(r)
+	grace := uint64(f.cfg.Grace.Milliseconds())
 	if err != nil || now <= grace {
 		return nil, err
 	}
-	if waits, err := l.reportsAwaited(r); err != nil || waits {
+	if waits, err := f.ReportsAwaited(r); err != nil || waits {
 		return nil, err
 	}
 	left, lists := limit, make([][]*wire.Deletion, len(devices))
@@ -156,11 +156,11 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 		for n, i := range more {
 			others := len(more) - n
 			part := len(lists[i]) + (left+others-1)/others
-			list, err := l.Machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
+			list, err := f.Machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
 			if err != nil {
 				return nil, err
 			}
-			kept, err := l.keptDeletions(r, devices[i], now, part-len(list))
+			kept, err := f.Horizon.keptDeletions(r, devices[i], now, part-len(list))
 			if err != nil {
 				return nil, err
 			}
@@ -176,32 +176,32 @@ func (l *leader) deletions(r state.Reader, devices []uint32, limit int) ([]*wire
 	return slices.Concat(lists...), nil
 }
 
-// deletedChunks forgets the tombstones of deletions that a host carried out on
+// DeletedChunks forgets the tombstones of deletions that a host carried out on
 // its own devices.
-func (l *leader) deletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	v := l.topology.view()
+func (f *Fleet) DeletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	v := f.Topology.View()
 	deleted := c.Req.GetDeletedChunks().GetDeleted()
 	for _, d := range deleted {
-		if err := v.mayReport(c, d.Device); err != nil {
+		if err := v.MayReport(c, d.Device); err != nil {
 			return nil, err
 		}
 	}
 	// Before the tombstones go, for a plan between the two would take what is on the
 	// devices for alive.
 	var bytes map[uint32]uint64
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		bytes, err = l.Machine.FreedBytes(r, deleted)
+	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
+		bytes, err = f.Machine.FreedBytes(r, deleted)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.topology.deleted(c.Caller.Node, bytes, l.Clock.Now())
-	return l.Mutate(ctx, c)
+	f.Topology.deleted(c.Caller.Node, bytes, f.Clock.Now())
+	return f.Mutate(ctx, c)
 }
 
-// mayReport is whether the caller may speak of what is on device.
-func (v *topologyView) mayReport(c *lead.Call, device uint32) error {
+// MayReport is whether the caller may speak of what is on device.
+func (v *View) MayReport(c *lead.Call, device uint32) error {
 	if c.Caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.Caller.Node) {
 		return lead.Denied("device %d is not one of node %q", device, c.Caller.Node)
 	}
@@ -212,7 +212,7 @@ func (v *topologyView) mayReport(c *lead.Call, device uint32) error {
 // is in service on another host is that host's as long as the host is up: a disk is carried
 // once it is out, or its host is down. Who registers a device that it takes to be broken does
 // not claim it.
-func (v *topologyView) mayRegister(c *lead.Call, host string) error {
+func (v *View) mayRegister(c *lead.Call, host string) error {
 	if c.Caller.Role == string(transport.RoleAdmin) {
 		return nil
 	}
@@ -222,7 +222,7 @@ func (v *topologyView) mayRegister(c *lead.Call, host string) error {
 			claimed[string(d.Uuid)] = true
 		}
 	}
-	for _, h := range v.wire.Hosts {
+	for _, h := range v.Wire.Hosts {
 		if h.Id == host || !h.Alive {
 			continue
 		}
@@ -235,90 +235,113 @@ func (v *topologyView) mayRegister(c *lead.Call, host string) error {
 	return nil
 }
 
-// loadHosts takes over the hosts and devices of the state. One read and its takeover are
+// LoadHosts takes over the hosts and devices of the state. One read and its takeover are
 // one step: without hostsLoad an older read, taken over late, would replace a newer one, and
 // a host registered meanwhile would be missing until the next change of any host.
-func (l *leader) loadHosts() error {
-	l.hostsLoad.Lock()
-	defer l.hostsLoad.Unlock()
+func (f *Fleet) LoadHosts() error {
+	f.hostsLoad.Lock()
+	defer f.hostsLoad.Unlock()
 	var hosts []*wire.Host
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		hosts, err = l.Machine.Hosts(r)
+	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
+		hosts, err = f.Machine.Hosts(r)
 		return err
 	})
 	if err == nil {
-		l.topology.load(hosts, l.Clock.Now())
-		l.repairs.Set()
+		f.Topology.Load(hosts, f.Clock.Now())
+		f.leader.RepairsChanged()
 	}
 	return err
 }
 
-// followDevices brings the topology up to date whenever hosts or devices change
+// FollowDevices brings the topology up to date whenever hosts or devices change
 // in the state, until ctx ends.
-func (l *leader) followDevices(ctx context.Context) {
+func (f *Fleet) FollowDevices(ctx context.Context) {
 	for {
 		select {
-		case <-l.hostsRead:
+		case <-f.HostsRead:
 		case <-ctx.Done():
 			return
 		}
-		if err := l.loadHosts(); err != nil {
-			l.Log.Error("could not read the hosts", "err", err)
+		if err := f.LoadHosts(); err != nil {
+			f.Log.Error("could not read the hosts", "err", err)
 		}
 	}
 }
 
-// judgeHosts finds out which hosts fell silent and which came back, and
+// JudgeHosts finds out which hosts fell silent and which came back, and
 // declares devices out of service and in again.
-func (l *leader) judgeHosts(ctx context.Context, now time.Time) error {
-	before := l.topology.view()
-	l.avoidUnreachable(before, now)
-	changes := l.topology.judge(now, l.cfg.RepairGrace, l.ClusterTime())
-	v := l.topology.view()
-	if v.wire.Version != before.wire.Version {
-		l.repairs.Set()
+func (f *Fleet) JudgeHosts(ctx context.Context, now time.Time) error {
+	before := f.Topology.View()
+	f.avoidUnreachable(before, now)
+	changes := f.Topology.Judge(now, f.cfg.RepairGrace, f.ClusterTime())
+	v := f.Topology.View()
+	if v.Wire.Version != before.Wire.Version {
+		f.leader.RepairsChanged()
 	}
-	l.countHosts(v)
-	if slices.ContainsFunc(changes, v.endsDrain) && l.Speaks(ctx, state.LevelSilentDrains) != nil {
+	f.CountHosts(v)
+	if slices.ContainsFunc(changes, v.endsDrain) && f.Speaks(ctx, state.LevelSilentDrains) != nil {
 		changes = slices.DeleteFunc(changes, v.endsDrain)
 	}
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
-		if err := l.setDevice(ctx, set); err != nil {
+		if err := f.setDevice(ctx, set); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// countHosts sets the metrics of hosts.
-func (l *leader) countHosts(v *topologyView) {
-	l.endpoints.arrange(v, l.server.reachable())
-	l.bucketHealths.forget(v)
-	l.countTrouble(v)
-	m := l.Metrics
+// CountHosts sets the metrics of hosts.
+func (f *Fleet) CountHosts(v *View) {
+	f.endpoints.arrange(v, f.leader.Reachable())
+	f.bucketHealths.forget(v)
+	f.countTrouble(v)
+	m := f.Metrics
 	m.LiveHosts.Set(float64(v.reporting))
-	m.UnknownHosts.Set(float64(v.live - v.reporting))
+	m.UnknownHosts.Set(float64(v.Live - v.reporting))
 	m.UnreportedDevices.Set(float64(v.unreported()))
-	m.SilentHosts.Set(float64(len(v.wire.Hosts) - v.live))
+	m.SilentHosts.Set(float64(len(v.Wire.Hosts) - v.Live))
 }
 
 // endsDrain reports whether a change takes a device out that is drained, for the silence of
 // its host.
-func (v *topologyView) endsDrain(set *wire.SetDeviceState) bool {
-	d := v.devices[set.Device]
+func (v *View) endsDrain(set *wire.SetDeviceState) bool {
+	d := v.Devices[set.Device]
 	return d != nil && d.State == deviceDraining && set.Reason == reasonSilent
 }
 
 // setDevice changes the state of a device on the leader's own word.
-func (l *leader) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
-	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
+func (f *Fleet) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
+	_, err := f.Command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
 		Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
 	if err != nil {
 		return err
 	}
 	if set.State == wire.DeviceState_DEVICE_STATE_OUT {
-		l.Metrics.DevicesOut.Inc()
+		f.Metrics.DevicesOut.Inc()
 	}
-	l.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
+	f.Log.Warn("device changed state", "device", set.Device, "state", set.State, "reason", set.Reason)
 	return nil
+}
+
+// SettleChunks takes over where the chunks of a device are that were in memory.
+func (f *Fleet) SettleChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := f.Topology.View().MayReport(c, c.Req.GetSettleChunks().GetDevice()); err != nil {
+		return nil, err
+	}
+	return f.Mutate(ctx, c)
+}
+
+// inMemory returns those of some devices that have chunks which are recorded as in
+// memory alone.
+func (f *Fleet) inMemory(r state.Reader, devices []uint32) (out []uint32, err error) {
+	for _, d := range devices {
+		some, err := f.Machine.InMemory(r, moraine.DeviceID(d))
+		if err != nil {
+			return nil, err
+		}
+		if some {
+			out = append(out, d)
+		}
+	}
+	return out, nil
 }

@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -49,8 +49,11 @@ const (
 	maxBadCounted = 10_000
 )
 
-// objectChecks is what the leader knows of checks of objects.
-type objectChecks struct {
+// ObjectChecks is what the leader knows of checks of objects.
+type ObjectChecks struct {
+	*lead.Term
+	topology *topology
+
 	mu      sync.Mutex // guards what follows
 	check   wire.CheckObjectsReply
 	full    bool      // an fsck waits for it
@@ -84,8 +87,8 @@ type askedObject struct {
 	counts       bool // it is of the check under way
 }
 
-func newObjectChecks() *objectChecks {
-	return &objectChecks{check: wire.CheckObjectsReply{Done: true}, buckets: map[string]*bucketCheck{}, asked: map[uint64]askedObject{}, again: map[string]*badRound{}}
+func newObjectChecks(t *lead.Term, topology *topology) *ObjectChecks {
+	return &ObjectChecks{Term: t, topology: topology, check: wire.CheckObjectsReply{Done: true}, buckets: map[string]*bucketCheck{}, asked: map[uint64]askedObject{}, again: map[string]*badRound{}}
 }
 
 // bucketName is the name of a bucket that a host serves as s3://BUCKET/PREFIX.
@@ -95,7 +98,7 @@ func bucketName(url string) string {
 }
 
 // begin starts a check of all objects. The mutex is held.
-func (o *objectChecks) begin(r state.Reader, m *state.Machine, now time.Time) error {
+func (o *ObjectChecks) begin(r state.Reader, m *state.Machine, now time.Time) error {
 	names, err := m.ObjectBuckets(r, maxBuckets)
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (o *objectChecks) begin(r state.Reader, m *state.Machine, now time.Time) er
 }
 
 // due reports whether a check is to begin by itself. The mutex is held.
-func (o *objectChecks) due(began, now time.Time) bool {
+func (o *ObjectChecks) due(began, now time.Time) bool {
 	switch {
 	case !o.check.Done:
 		return false
@@ -133,7 +136,7 @@ func (o *objectChecks) due(began, now time.Time) bool {
 }
 
 // give returns the objects that a host is to compare now. answers: its bucket answers it.
-func (o *objectChecks) give(r state.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) give(r state.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	bucket := bucketName(url)
 	if bucket == "" || !answers {
 		return nil, nil
@@ -167,7 +170,7 @@ func (o *objectChecks) give(r state.Reader, m *state.Machine, host, url string, 
 }
 
 // giveBad gives bad objects that are to be compared again. The mutex is held.
-func (o *objectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	round := o.again[bucket]
 	if round == nil {
 		if len(o.again) >= maxBuckets {
@@ -197,7 +200,7 @@ func (o *objectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket st
 }
 
 // giveNext gives the next objects of the check under way. The mutex is held.
-func (o *objectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	b := o.buckets[bucket]
 	if o.check.Done || b == nil || b.end {
 		return nil, nil
@@ -234,7 +237,7 @@ func (o *objectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket s
 
 // settle gives up what nobody has answered, and ends the check where nothing is left of it.
 // The mutex is held.
-func (o *objectChecks) settle(r state.Reader, m *state.Machine, now time.Time) error {
+func (o *ObjectChecks) settle(r state.Reader, m *state.Machine, now time.Time) error {
 	open := 0
 	o.settled = now
 	for id, a := range o.asked {
@@ -266,7 +269,7 @@ func (o *objectChecks) settle(r state.Reader, m *state.Machine, now time.Time) e
 }
 
 // release takes what is left of a bucket for not compared: no host is there that could.
-func (o *objectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *bucketCheck) error {
+func (o *ObjectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *bucketCheck) error {
 	for more := true; more; {
 		objects, last, next, err := m.ObjectsOf(r, name, b.after, objectLook, objectLook)
 		if err != nil {
@@ -281,7 +284,7 @@ func (o *objectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *
 }
 
 // count counts an answer. The mutex is held.
-func (o *objectChecks) count(a askedObject, s wire.ObjectState, text string, now time.Time) {
+func (o *ObjectChecks) count(a askedObject, s wire.ObjectState, text string, now time.Time) {
 	if b := o.buckets[a.bucket]; b != nil {
 		b.moved = now
 	}
@@ -296,12 +299,12 @@ func (o *objectChecks) count(a askedObject, s wire.ObjectState, text string, now
 	default:
 		o.check.Checked--
 		o.check.Unknown++
-		o.check.Error = text[:min(len(text), maxProbeError)]
+		o.check.Error = text[:min(len(text), MaxProbeError)]
 	}
 }
 
 // answered takes in what a host found.
-func (o *objectChecks) answered(host string, checks []*wire.ObjectCheck, now time.Time) {
+func (o *ObjectChecks) answered(host string, checks []*wire.ObjectCheck, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, w := range checks {
@@ -313,27 +316,27 @@ func (o *objectChecks) answered(host string, checks []*wire.ObjectCheck, now tim
 	}
 }
 
-// reportObjects takes up what hosts found in their bucket. Only what changes a record goes
+// ReportObjects takes up what hosts found in their bucket. Only what changes a record goes
 // through the log.
-func (l *leader) reportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	checks := c.Req.GetReportObjects().GetChecks()
 	if len(checks) > state.MaxReportedObjects {
 		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), state.MaxReportedObjects)}
 	}
 	if c.Caller.Role != string(transport.RoleAdmin) {
-		h := l.topology.view().hosts[c.Caller.Node]
+		h := o.topology.View().Hosts[c.Caller.Node]
 		for _, w := range checks {
 			if h == nil || h.Bucket == "" || bucketName(h.Bucket) != w.GetObject().GetBucket() {
 				return nil, lead.Denied("bucket %q is not one that node %q serves", w.GetObject().GetBucket(), c.Caller.Node)
 			}
 		}
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := o.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	var changes []*wire.ObjectCheck
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, err = l.Machine.ObjectsChange(r, checks)
+	err := o.Store.View(func(r state.Reader, _ uint64) (err error) {
+		changes, err = o.Machine.ObjectsChange(r, checks)
 		return err
 	})
 	if err != nil {
@@ -341,45 +344,45 @@ func (l *leader) reportObjects(ctx context.Context, c *lead.Call) (*wire.MetaRes
 	}
 	resp := &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
 	if len(changes) > 0 {
-		resp, err = l.Propose(ctx, c.Caller, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{Checks: changes}}})
+		resp, err = o.Propose(ctx, c.Caller, &wire.MetaRequest{Op: &wire.MetaRequest_ReportObjects{ReportObjects: &wire.ReportObjects{Checks: changes}}})
 		if err != nil || resp.GetError() != nil {
 			return resp, err
 		}
-		l.logObjects(c.Caller.Node, changes)
+		o.logObjects(c.Caller.Node, changes)
 	}
-	l.objects.answered(c.Caller.Node, checks, l.Clock.Now())
+	o.answered(c.Caller.Node, checks, o.Clock.Now())
 	return resp, nil
 }
 
-func (l *leader) logObjects(host string, changes []*wire.ObjectCheck) {
+func (o *ObjectChecks) logObjects(host string, changes []*wire.ObjectCheck) {
 	for _, w := range changes {
 		if w.State == wire.ObjectState_OBJECT_STATE_GOOD {
-			l.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
+			o.Log.Info("an object is in its bucket again as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key, "host", host)
 		} else {
-			l.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
+			o.Log.Error("an object is not in its bucket as it was recorded", "object", w.Object.Id, "bucket", w.Object.Bucket, "key", w.Object.Key,
 				"state", w.State, "host", host, "err", w.Error)
 		}
 	}
 }
 
-// checkObjects begins a check of all objects, or says how far it is.
-func (l *leader) checkObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+// CheckObjects begins a check of all objects, or says how far it is.
+func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := o.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	o, now := l.objects, l.Clock.Now()
+	now := o.Clock.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
+	err := o.Store.View(func(r state.Reader, _ uint64) error {
 		if c.Req.GetCheckObjects().GetStart() {
 			// One that another fsck waits for begins again too: it may have been past an
 			// object before that went.
 			o.full = true
-			if err := o.begin(r, l.Machine, now); err != nil {
+			if err := o.begin(r, o.Machine, now); err != nil {
 				return err
 			}
 		}
-		return o.settle(r, l.Machine, now)
+		return o.settle(r, o.Machine, now)
 	})
 	if err != nil {
 		return nil, err
@@ -394,12 +397,12 @@ func (l *leader) checkObjects(ctx context.Context, c *lead.Call) (*wire.MetaResp
 
 var errNoAnswer = errors.New("no host has answered")
 
-// countBad counts the objects that are not in their bucket as they were recorded.
-func (l *leader) countBad(r state.Reader) (lost, bad uint64, err error) {
-	n, err := l.Machine.Counters(r)
+// CountBad counts the objects that are not in their bucket as they were recorded.
+func (o *ObjectChecks) CountBad(r state.Reader) (lost, bad uint64, err error) {
+	n, err := o.Machine.Counters(r)
 	if err != nil || n.BadObjects == 0 {
 		return 0, 0, err
 	}
-	gone, copies, err := l.Machine.CountBadObjects(r, maxBadCounted)
+	gone, copies, err := o.Machine.CountBadObjects(r, maxBadCounted)
 	return uint64(gone), uint64(copies), err
 }

@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func slowFleet(n int, slow ...uint32) map[string]*host {
 	for i := range n {
 		h := &host{alive: true, usage: make(map[uint32]usage), record: &wire.Host{Id: fmt.Sprintf("n%d", i+1)}}
 		for id := uint32(2*i + 1); id <= uint32(2*i+2); id++ {
-			h.record.Devices = append(h.record.Devices, &wire.Device{Id: id, State: deviceIn})
+			h.record.Devices = append(h.record.Devices, &wire.Device{Id: id, State: DeviceIn})
 			h.usage[id] = usage{putMicros: 3000}
 		}
 		hosts[h.record.Id] = h
@@ -69,7 +69,7 @@ func TestPersonsWordOnASlowDevice(t *testing.T) {
 // Nothing is let go while a host is away or something waits for repair, nor by what was
 // measured meanwhile.
 func TestSlowDeviceStaysWhileTheFleetIsNotCalm(t *testing.T) {
-	tp, now := newTopology(1, time.Second), time.Unix(1000, 0)
+	tp, now := NewTopology(1, time.Second), time.Unix(1000, 0)
 	tp.hosts = slowFleet(6, 3)
 	for at := range 101 {
 		tp.hosts["n6"].alive = at >= 60

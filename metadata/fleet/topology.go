@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// topology is the leader's view of hosts and devices: what is registered, which
+// Topology is the leader's view of hosts and devices: what is registered, which
 // is in the state, and what the heartbeats say, which is only here.
 type topology struct {
 	suspect time.Duration
@@ -33,31 +33,31 @@ type topology struct {
 	clusterTime, back uint64
 	came              bool
 	requests          atomic.Uint64   // marks given out: see mark
-	avoided           map[string]bool // hosts that peers cannot reach: nothing new is placed on them
+	avoided           map[string]bool // Hosts that peers cannot reach: nothing new is placed on them
 
-	current atomic.Pointer[topologyView]
+	current atomic.Pointer[View]
 }
 
-// topologyView is a topology at one moment. It never changes.
-type topologyView struct {
-	wire      *wire.Topology
-	place     *place.Topology
-	hosts     map[string]*wire.Host
-	devices   map[uint32]*wire.Device
-	live      int // hosts alive, or taken for it
-	reporting int // hosts alive that this leader has heard of
-	counted   int // hosts and devices that count for the default scheme
+// View is a topology at one moment. It never changes.
+type View struct {
+	Wire      *wire.Topology
+	Place     *place.Topology
+	Hosts     map[string]*wire.Host
+	Devices   map[uint32]*wire.Device
+	Live      int // Hosts alive, or taken for it
+	reporting int // Hosts alive that this leader has heard of
+	Counted   int // Hosts and devices that count for the default scheme
 	disks     int
 	mean      float64         // how full devices are
-	guessed   map[uint32]bool // devices that are taken to be as full
+	guessed   map[uint32]bool // Devices that are taken to be as full
 	avoided   map[string]bool // as of topology
 }
 
-// host is what the leader knows of one registered host.
+// Host is what the leader knows of one registered host.
 type host struct {
 	record   *wire.Host // as registered; never changed in place
 	lastSeen time.Time  // of its last heartbeat, or when this leader began
-	spoke    bool       // heard is of a heartbeat or a registration, not given to it
+	spoke    bool       // Note is of a heartbeat or a registration, not given to it
 	seq      uint64     // of the request that it was last heard by: see topology.mark
 	booted   bool       // its last heartbeat was of the boot that is registered
 	alive    bool
@@ -95,18 +95,18 @@ type scrubbed struct {
 	running                            bool
 }
 
-func newTopology(term uint64, suspect time.Duration) *topology {
+func NewTopology(term uint64, suspect time.Duration) *topology {
 	t := &topology{suspect: suspect, version: term << 32, hosts: make(map[string]*host), came: true}
 	t.publish()
 	return t
 }
 
-// view returns the topology of now.
-func (t *topology) view() *topologyView { return t.current.Load() }
+// View returns the topology of now.
+func (t *topology) View() *View { return t.current.Load() }
 
-// load takes over the hosts and devices of the state. A host that is new to
+// Load takes over the hosts and devices of the state. A host that is new to
 // this leader is taken for alive for a term.
-func (t *topology) load(records []*wire.Host, now time.Time) {
+func (t *topology) Load(records []*wire.Host, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known := make(map[string]bool, len(records))
@@ -127,13 +127,13 @@ func (t *topology) load(records []*wire.Host, now time.Time) {
 	t.changed()
 }
 
-// mark orders requests: one that came after another has a greater mark. A request takes
+// Mark orders requests: one that came after another has a greater mark. A request takes
 // its mark when it comes, before it waits for anything.
-func (t *topology) mark() uint64 { return t.requests.Add(1) }
+func (t *topology) Mark() uint64 { return t.requests.Add(1) }
 
-// noteHeartbeat notes a heartbeat, or a registration, that came at a mark. It returns false for a
+// NoteHeartbeat notes a heartbeat, or a registration, that came at a mark. It returns false for a
 // host that is not registered.
-func (t *topology) noteHeartbeat(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
+func (t *topology) NoteHeartbeat(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.hosts[id]
@@ -173,9 +173,9 @@ func (t *topology) noteHeartbeat(id string, devices []*wire.Device, mark uint64,
 	return true
 }
 
-// cameBack is when, in cluster time, a host came back last: what was read of its chunks
+// CameBack is when, in cluster time, a host came back last: what was read of its chunks
 // before says nothing.
-func (t *topology) cameBack() uint64 {
+func (t *topology) CameBack() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.back
@@ -203,12 +203,12 @@ func (t *topology) deleted(id string, bytes map[uint32]uint64, now time.Time) {
 	}
 }
 
-// fillings is how full each device is that is in service and answers, as its host said
+// Fillings is how full each device is that is in service and answers, as its host said
 // last, without what was deleted since, and which of them may give and take chunks to be
 // filled evenly, the fullest first. What is drained, out, on a silent host or on one that is
 // announced to be away is left alone. unsure is whether there are devices that will be
 // known better soon.
-func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
+func (t *topology) Fillings() (v *View, out []Filling, unsure bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, h := range t.hosts {
@@ -217,7 +217,7 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 		}
 		for _, d := range h.record.Devices {
 			u, told := h.usage[d.Id]
-			if d.State != deviceIn || u.failed {
+			if d.State != DeviceIn || u.failed {
 				continue
 			}
 			if !told || u.capacity == 0 {
@@ -228,16 +228,16 @@ func (t *topology) fillings() (v *topologyView, out []filling, unsure bool) {
 			for _, f := range h.freed[d.Id] {
 				used, unsure = used-min(used, f.bytes), true
 			}
-			out = append(out, filling{id: d.Id, host: id, rack: h.record.Rack, capacity: u.capacity, used: used, gives: true, takes: !t.avoided[id]})
+			out = append(out, Filling{Id: d.Id, Host: id, Rack: h.record.Rack, Capacity: u.capacity, Used: used, Gives: true, Takes: !t.avoided[id]})
 		}
 	}
-	slices.SortFunc(out, func(x, y filling) int { return cmp.Or(byFill(&y, &x), cmp.Compare(x.id, y.id)) })
-	return t.view(), out, unsure
+	slices.SortFunc(out, func(x, y Filling) int { return cmp.Or(ByFill(&y, &x), cmp.Compare(x.Id, y.Id)) })
+	return t.View(), out, unsure
 }
 
-// calm reports whether every host with devices that are to be used is alive, and none is
+// Calm reports whether every host with devices that are to be used is alive, and none is
 // announced to be away.
-func (t *topology) calm() bool {
+func (t *topology) Calm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.calmLocked()
@@ -246,7 +246,7 @@ func (t *topology) calm() bool {
 // calmLocked is calm. The caller holds mu.
 func (t *topology) calmLocked() bool {
 	for _, h := range t.hosts {
-		used := func(d *wire.Device) bool { return d.State != deviceOut && d.State != deviceRetired }
+		used := func(d *wire.Device) bool { return d.State != DeviceOut && d.State != DeviceRetired }
 		if slices.ContainsFunc(h.record.Devices, used) && (!h.alive || h.record.MaintenanceUntil > t.clusterTime) {
 			return false
 		}
@@ -254,10 +254,10 @@ func (t *topology) calmLocked() bool {
 	return true
 }
 
-// answers reports whether a device works, on a host that this leader has heard of, that is
+// Answers reports whether a device works, on a host that this leader has heard of, that is
 // not silent now and is not announced to be away.
-func (t *topology) answers(device uint32, now time.Time) bool {
-	d := t.view().devices[device]
+func (t *topology) Answers(device uint32, now time.Time) bool {
+	d := t.View().Devices[device]
 	if d == nil || !d.Alive {
 		return false
 	}
@@ -294,12 +294,12 @@ func (t *topology) boots(id string, with []*wire.Device) {
 	}
 }
 
-// judge finds the hosts that fell silent or came back, brings the view up to
+// Judge finds the hosts that fell silent or came back, brings the view up to
 // date, and returns the devices whose state must change: those of hosts that
 // have been silent for longer than grace, and those that their server took out,
 // go out of service; those that went out for silence alone come back with their
 // host, and those of them that were draining as such.
-func (t *topology) judge(now time.Time, grace time.Duration, clusterTime uint64) []*wire.SetDeviceState {
+func (t *topology) Judge(now time.Time, grace time.Duration, clusterTime uint64) []*wire.SetDeviceState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var sets []*wire.SetDeviceState
@@ -350,34 +350,34 @@ const (
 	reasonBack   = "its host is back"
 )
 
-// judge returns the change of state that a device should have, nil for none.
+// Judge returns the change of state that a device should have, nil for none.
 func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
 	u, heard := h.usage[d.Id]
 	switch {
 	case gone && holds(d):
-		return &wire.SetDeviceState{State: deviceOut, Reason: reasonSilent}
+		return &wire.SetDeviceState{State: DeviceOut, Reason: reasonSilent}
 	case heard && u.failed && holds(d):
-		set := &wire.SetDeviceState{State: deviceOut, Reason: reasonFailed, Keep: u.distrusted}
+		set := &wire.SetDeviceState{State: DeviceOut, Reason: reasonFailed, Keep: u.distrusted}
 		if u.why != "" {
 			set.Reason = (reasonFailed + ": " + u.why)[:min(len(reasonFailed)+2+len(u.why), moraine.MaxNameLen)]
 		}
 		return set
-	case heard && h.alive && !u.failed && d.State == deviceOut && d.Reason == reasonSilent:
-		return &wire.SetDeviceState{State: deviceIn, Reason: reasonBack}
+	case heard && h.alive && !u.failed && d.State == DeviceOut && d.Reason == reasonSilent:
+		return &wire.SetDeviceState{State: DeviceIn, Reason: reasonBack}
 	}
 	return nil
 }
 
 const (
-	deviceIn       = wire.DeviceState_DEVICE_STATE_IN
-	deviceOut      = wire.DeviceState_DEVICE_STATE_OUT
+	DeviceIn       = wire.DeviceState_DEVICE_STATE_IN
+	DeviceOut      = wire.DeviceState_DEVICE_STATE_OUT
 	deviceDraining = wire.DeviceState_DEVICE_STATE_DRAINING
-	deviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
+	DeviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
 )
 
-// renewAll gives every host a full term anew. Hosts that were known to be
+// RenewAll gives every host a full term anew. Hosts that were known to be
 // silent stay so.
-func (t *topology) renewAll(now time.Time) {
+func (t *topology) RenewAll(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hosts {
@@ -408,23 +408,23 @@ func (t *topology) changed() {
 // the topology for itself.
 func (t *topology) publish() {
 	t.stale, t.first = false, false
-	v := &topologyView{
-		wire:  &wire.Topology{Version: t.version},
-		hosts: make(map[string]*wire.Host, len(t.hosts)), devices: make(map[uint32]*wire.Device),
+	v := &View{
+		Wire:  &wire.Topology{Version: t.version},
+		Hosts: make(map[string]*wire.Host, len(t.hosts)), Devices: make(map[uint32]*wire.Device),
 		mean: t.meanFill(), guessed: make(map[uint32]bool),
 	}
 	for _, h := range t.hosts {
 		v.add(h, t.clusterTime)
 	}
 	v.avoided = t.avoided
-	slices.SortFunc(v.wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
-	v.place = place.NewTopology(v.placeHosts(t.clusterTime))
+	slices.SortFunc(v.Wire.Hosts, func(a, b *wire.Host) int { return strings.Compare(a.Id, b.Id) })
+	v.Place = place.NewTopology(v.placeHosts(t.clusterTime))
 	t.current.Store(v)
 }
 
 // add puts a host into the view, unless nothing of it is left: it is silent, and
 // all its devices are retired.
-func (v *topologyView) add(h *host, clusterTime uint64) {
+func (v *View) add(h *host, clusterTime uint64) {
 	if !h.alive && retired(h.record) {
 		return
 	}
@@ -441,39 +441,39 @@ func (v *topologyView) add(h *host, clusterTime uint64) {
 		} else if holds(d) {
 			v.guess(d)
 		}
-		d.Alive = h.alive && d.State != deviceOut
-		v.devices[d.Id] = d
-		if d.State != deviceRetired {
+		d.Alive = h.alive && d.State != DeviceOut
+		v.Devices[d.Id] = d
+		if d.State != DeviceRetired {
 			counts++
 		}
 	}
-	v.hosts[w.Id] = w
-	v.wire.Hosts = append(v.wire.Hosts, w)
+	v.Hosts[w.Id] = w
+	v.Wire.Hosts = append(v.Wire.Hosts, w)
 	if h.alive {
-		v.live++
+		v.Live++
 		if w.Heard {
 			v.reporting++
 		}
 	}
 	if counts > 0 {
-		v.counted++
+		v.Counted++
 		v.disks += counts
 	}
 }
 
 // placeHosts turns hosts into what placement chooses from.
 // A host that is announced to be away takes nothing new.
-func (v *topologyView) placeHosts(clusterTime uint64) []place.Host {
-	out := make([]place.Host, 0, len(v.wire.Hosts))
-	for _, h := range v.wire.Hosts {
+func (v *View) placeHosts(clusterTime uint64) []place.Host {
+	out := make([]place.Host, 0, len(v.Wire.Hosts))
+	for _, h := range v.Wire.Hosts {
 		p := place.Host{ID: h.Id, Rack: h.Rack, Alive: h.Alive}
 		for _, d := range h.Devices {
-			if d.State == deviceRetired {
+			if d.State == DeviceRetired {
 				continue
 			}
 			p.Devices = append(p.Devices, place.Device{
 				ID: moraine.DeviceID(d.Id), Capacity: d.Capacity, Free: v.free(d),
-				Takes: d.State == deviceIn && h.MaintenanceUntil <= clusterTime && !v.avoided[h.Id],
+				Takes: d.State == DeviceIn && h.MaintenanceUntil <= clusterTime && !v.avoided[h.Id],
 			})
 		}
 		out = append(out, p)
@@ -481,13 +481,13 @@ func (v *topologyView) placeHosts(clusterTime uint64) []place.Host {
 	return out
 }
 
-// defaultScheme is the scheme of new stripes where nothing names one.
-func (v *topologyView) defaultScheme() moraine.Scheme {
-	return moraine.DefaultScheme(v.counted, v.disks)
+// DefaultScheme is the scheme of new stripes where nothing names one.
+func (v *View) DefaultScheme() moraine.Scheme {
+	return moraine.DefaultScheme(v.Counted, v.disks)
 }
 
 // onHost is whether device is one of host's.
-func (v *topologyView) onHost(device uint32, host string) bool {
-	d := v.devices[device]
+func (v *View) onHost(device uint32, host string) bool {
+	d := v.Devices[device]
 	return d != nil && d.Host == host
 }

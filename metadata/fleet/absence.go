@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"context"
@@ -30,12 +30,14 @@ const (
 // absences are the judgements of hosts that are to be announced to be away. A large host
 // takes longer than one attempt of a request: the next one goes on where it ended.
 type absences struct {
-	turn chan struct{} // has room for one: who has put it judges
-	kept map[string]*absence
+	*lead.Term
+	topology *topology
+	turn     chan struct{} // has room for one: who has put it judges
+	kept     map[string]*absence
 }
 
-func newAbsences() absences {
-	return absences{turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
+func newAbsences(t *lead.Term, topology *topology) *absences {
+	return &absences{Term: t, topology: topology, turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
 }
 
 // Wait waits for the turn to judge, which whoever has it gives back.
@@ -103,34 +105,34 @@ func (a *absence) stale(now time.Time) bool {
 // mayBeAway returns Conflict where a stripe that has redundancy would have none
 // left without host and those that are away already, and Unavailable where this leader
 // does not know yet whether the other hosts are there, or has not come to the end.
-func (l *leader) mayBeAway(ctx context.Context, host string, others []string) error {
-	until := l.WaitUntil(ctx, uint64(lead.MaxWait.Milliseconds()))
-	if err := l.absences.wait(ctx, l.Clock, until); err != nil {
+func (k *absences) mayBeAway(ctx context.Context, host string, others []string) error {
+	until := k.WaitUntil(ctx, uint64(lead.MaxWait.Milliseconds()))
+	if err := k.wait(ctx, k.Clock, until); err != nil {
 		return err
 	}
-	defer func() { <-l.absences.turn }()
+	defer func() { <-k.turn }()
 	for {
-		works, err := l.othersWorking(host, others)
+		works, err := k.othersWorking(host, others)
 		if err != nil {
 			return err
 		}
-		a := l.absences.take(host, others, works, l.Clock.Now())
-		if err := l.judgeAbsence(ctx, a, until); err != nil {
+		a := k.take(host, others, works, k.Clock.Now())
+		if err := k.judgeAbsence(ctx, a, until); err != nil {
 			return err
 		}
 		// Hosts may have fallen silent meanwhile.
-		if now, _ := l.topology.working(l.Clock.Now()); maps.Equal(now, works) {
-			return a.verdict(l.topology.view())
+		if now, _ := k.topology.working(k.Clock.Now()); maps.Equal(now, works) {
+			return a.verdict(k.topology.View())
 		}
 	}
 }
 
 // othersWorking returns the devices whose hosts answer.
-func (l *leader) othersWorking(host string, others []string) (map[uint32]bool, error) {
-	if l.topology.view().hosts[host] == nil {
+func (k *absences) othersWorking(host string, others []string) (map[uint32]bool, error) {
+	if k.topology.View().Hosts[host] == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
 	}
-	works, unheard := l.topology.working(l.Clock.Now())
+	works, unheard := k.topology.working(k.Clock.Now())
 	unheard = slices.DeleteFunc(unheard, func(id string) bool { return id == host || slices.Contains(others, id) })
 	if len(unheard) > 0 {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.Unavailable,
@@ -140,19 +142,19 @@ func (l *leader) othersWorking(host string, others []string) (map[uint32]bool, e
 }
 
 // judgeAbsence brings a judgement to its end, or keeps it for the next attempt.
-func (l *leader) judgeAbsence(ctx context.Context, a *absence, until time.Time) error {
+func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time) error {
 	for !a.ended && a.bare < maxBare {
-		now := l.Clock.Now()
+		now := k.Clock.Now()
 		if ctx.Err() != nil {
-			l.absences.keep(a, now)
+			k.keep(a, now)
 			return lead.ContextError("metadata.maintenance", ctx)
 		}
 		if !now.Before(until) {
-			l.absences.keep(a, now)
+			k.keep(a, now)
 			return &moraine.Error{Ref: a.host, Kind: moraine.Unavailable,
 				Err: fmt.Errorf("%s that it has chunks of are judged, and there are more: asked again within a minute, it goes on from there; --force goes ahead", stripes(a.seen))}
 		}
-		if err := l.Store.View(func(r state.Reader, _ uint64) error { return a.page(l.Machine, r) }); err != nil {
+		if err := k.Store.View(func(r state.Reader, _ uint64) error { return a.page(k.Machine, r) }); err != nil {
 			return err
 		}
 	}
@@ -228,7 +230,7 @@ func (a *absence) queued(m *state.Machine, r state.Reader) error {
 	return nil
 }
 
-// judge counts a stripe that would be left with no chunk to spare. One without redundancy
+// Judge counts a stripe that would be left with no chunk to spare. One without redundancy
 // has none to lose.
 func (a *absence) judge(s *moraine.Stripe) {
 	a.seen++
@@ -272,7 +274,7 @@ func (a *absence) spare(s *moraine.Stripe, bad uint32) (spare int, whole bool) {
 }
 
 // verdict says what was found.
-func (a *absence) verdict(v *topologyView) error {
+func (a *absence) verdict(v *View) error {
 	if a.bare == 0 {
 		return nil
 	}
@@ -287,9 +289,9 @@ func (a *absence) verdict(v *topologyView) error {
 
 // why names what counts as missing beside the host that is to go: other hosts, and
 // chunks.
-func (a *absence) why(v *topologyView) string {
+func (a *absence) why(v *View) string {
 	var out []string
-	for id, h := range v.hosts {
+	for id, h := range v.Hosts {
 		if !h.Alive {
 			out = append(out, id+" is down")
 		} else if slices.Contains(a.others, id) {

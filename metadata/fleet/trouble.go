@@ -1,0 +1,38 @@
+package fleet
+
+import (
+	"maps"
+	"time"
+)
+
+// countTrouble sets the metrics of buckets and hosts that do not answer.
+func (f *Fleet) countTrouble(v *View) {
+	m, now := f.Metrics, f.Clock.Now()
+	failing := 0
+	for _, b := range f.bucketHealths.status(v, now) {
+		if b.Failed > 0 {
+			failing++
+		}
+	}
+	m.FailingBuckets.Set(float64(failing))
+	m.UnreachableHosts.Set(float64(len(v.avoided)))
+}
+
+// avoidUnreachable has nothing new placed on hosts that their peers cannot reach.
+func (f *Fleet) avoidUnreachable(v *View, now time.Time) {
+	hosts := f.endpoints.unreachable(v, now)
+	if maps.Equal(hosts, v.avoided) {
+		return
+	}
+	for id := range hosts {
+		if !v.avoided[id] {
+			f.Log.Warn("peers of a host get no connection to it: nothing new is placed on it", "host", id)
+		}
+	}
+	for id := range v.avoided {
+		if !hosts[id] {
+			f.Log.Info("peers of a host reach it again", "host", id)
+		}
+	}
+	f.Topology.avoid(hosts)
+}
