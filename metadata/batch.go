@@ -24,7 +24,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	}
 	reply := &wire.BatchReply{Responses: make([]*wire.MetaResponse, len(requests))}
 	left := make([]int, 0, len(requests)) // those to be proposed
-	full := l.outOfSpace()
+	full := l.members.OutOfSpace()
 	for i, req := range requests {
 		if err := l.mayBatch(c, req); err != nil {
 			return nil, err

@@ -68,7 +68,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.abortSilentSteps, l.tendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.abortSilentSteps, l.members.TendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}

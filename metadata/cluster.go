@@ -110,7 +110,7 @@ func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 		out[i] = &wire.MetadataNode{
 			Id: m.ID, Addresses: p.Addresses, AdminAddress: p.AdminAddress,
 			Leader: m.Leader, Voter: m.Voter, Applied: m.Match, Alive: m.Alive,
-			LowSpace: s.lowSpaceOf(m.ID), Heard: l.fleet.MemberKnown(&m, asked),
+			LowSpace: l.members.LowSpaceOf(m.ID), Heard: l.fleet.MemberKnown(&m, asked),
 			Endpoint: l.fleet.MemberEndpoint(m.ID),
 		}
 		if m.ID == s.cfg.Node {
@@ -121,39 +121,6 @@ func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 		}
 	}
 	return out
-}
-
-// lowSpaceOf reports whether the disk of a metadata server is nearly full: this
-// one's own, or, where this server leads, another's that said so lately.
-func (s *Server) lowSpaceOf(id string) bool {
-	if id == s.cfg.Node {
-		return s.store.LowSpace()
-	}
-	l := s.leader.Load()
-	if l == nil {
-		return false
-	}
-	h, heard := l.news.of(id, l.Clock.Now())
-	return heard && h.status.GetLowSpace()
-}
-
-// outOfSpace reports whether nothing may grow: the disk of this server is nearly full,
-// or those of so many others that a majority would go with them.
-func (l *leader) outOfSpace() bool { return l.Store.LowSpace() || l.fullDisks.Load() }
-
-// countFullDisks keeps what crowded says of the others.
-func (l *leader) countFullDisks() {
-	voters, roomy := 0, 0
-	for _, m := range l.Store.Members() {
-		if !m.Voter {
-			continue
-		}
-		voters++
-		if !l.server.lowSpaceOf(m.ID) {
-			roomy++
-		}
-	}
-	l.fullDisks.Store(voters > 0 && roomy <= voters/2)
 }
 
 // Status is what a server says of itself for people and probes.

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -31,6 +32,7 @@ type leader struct {
 	proposer  *proposer
 	sessions  *sessions
 	fleet     *fleet.Fleet
+	members   *members.Group
 	tokens    *signer
 	reports   *reports
 	strays    *strays
@@ -42,24 +44,19 @@ type leader struct {
 	leases    *leases.Keeper
 
 	// routing is the present routing epoch.
-	routing atomic.Uint64
-	// fullDisks: those of so many metadata servers are nearly full that the others
-	// are no majority.
-	fullDisks atomic.Bool
-	jobs      lead.Signal // jobs may be leased or run
-	steps     lead.Signal // a checkpoint changed
-	repairs   lead.Poke   // the repair queue, or what can be done about it, changed
-	runnable  lead.Poke   // a job for the leader itself may be there
-	steered   lead.Poke   // an administrator changed how devices are to be filled
-	settled   lead.Poke   // chunks that were in memory alone are on their devices, or gone
+	routing  atomic.Uint64
+	jobs     lead.Signal // jobs may be leased or run
+	steps    lead.Signal // a checkpoint changed
+	repairs  lead.Poke   // the repair queue, or what can be done about it, changed
+	runnable lead.Poke   // a job for the leader itself may be there
+	steered  lead.Poke   // an administrator changed how devices are to be filled
+	settled  lead.Poke   // chunks that were in memory alone are on their devices, or gone
 
 	// strayed: a session may have a root outside the scope of its certificate.
 	strayed atomic.Bool
 
-	news *memberNews
 	// endedCounted is when the ended grants were counted last; the tick's alone.
 	endedCounted time.Time
-	seated       bool // this server's directory is recorded; the tick's alone
 }
 
 // Lead leads until ctx ends. It returns early, with an error, where it could
@@ -72,7 +69,7 @@ func (s *Server) lead(ctx context.Context) error {
 		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
 		reports:  newReports(), strays: newStrays(),
-		jobs: lead.NewSignal(), steps: lead.NewSignal(), news: newMemberNews(),
+		jobs: lead.NewSignal(), steps: lead.NewSignal(),
 		repairs: lead.NewPoke(), runnable: lead.NewPoke(), settled: lead.NewPoke(), steered: lead.NewPoke(),
 		balancing: balancing{from: map[uint32]moraine.StripeID{}},
 	}
@@ -82,7 +79,8 @@ func (s *Server) lead(ctx context.Context) error {
 	term.Commands = l.log
 	l.fleet = fleet.New(term, fleet.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, SlowTimes: s.cfg.SlowTimes,
 		BackupHorizon: s.cfg.BackupHorizon, SharesDisk: s.cfg.SharesDisk, Expires: s.deps.Expires},
-		fleetLeader{server: s, sessions: l.sessions, tokens: func() *signer { return l.tokens }, space: l.outOfSpace, repairs: l.repairs})
+		fleetLeader{server: s, sessions: l.sessions, tokens: func() *signer { return l.tokens }, space: func() bool { return l.members.OutOfSpace() }, repairs: l.repairs})
+	l.members = members.New(term, membersServer{Server: s, sessions: l.sessions, fleet: l.fleet})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { l.proposer.work(ctx); return nil })
 	g.Go(func() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -92,6 +93,12 @@ func inFleet(serve func(*fleet.Fleet, context.Context, *lead.Call) (*wire.MetaRe
 func inObjects(serve func(*fleet.ObjectChecks, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
 	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 		return serve(l.fleet.Objects, ctx, c)
+	}
+}
+
+func inMembers(serve func(*members.Group, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.members, ctx, c)
 	}
 }
 
@@ -219,10 +226,10 @@ func newOpTable(m *lead.Metrics) *opTable {
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
 		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
-		241: {name: "get_members", may: people, reads: true, serve: (*leader).getMembers},
-		242: {name: "add_member", may: admins, serve: (*leader).addMember},
-		243: {name: "remove_member", may: admins, serve: (*leader).removeMember},
-		244: {name: "finish_upgrade", may: admins, serve: (*leader).finishUpgrade},
+		241: {name: "get_members", may: people, reads: true, serve: inMembers((*members.Group).GetMembers)},
+		242: {name: "add_member", may: admins, serve: inMembers((*members.Group).AddMember)},
+		243: {name: "remove_member", may: admins, serve: inMembers((*members.Group).RemoveMember)},
+		244: {name: "finish_upgrade", may: admins, serve: inMembers((*members.Group).FinishUpgrade)},
 		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: inFleet((*fleet.Fleet).SetMaintenance)},
 		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).Mutate},
 		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: inFleet((*fleet.Fleet).SettleChunks)},

@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
@@ -73,18 +72,10 @@ func (n raftNode) MemberStatus() *wire.MemberStatus {
 	st := n.Status()
 	return &wire.MemberStatus{
 		Term: st.Term, Applied: st.Applied, Commit: st.Commit, LogFirst: st.FirstIndex, LogLast: st.LastIndex, LogBytes: uint64(max(st.LogBytes, 0)),
-		SnapshotIndex: st.Snapshot, SnapshotBytes: uint64(max(st.SnapshotBytes, 0)), SnapshotAgeMillis: millis(st.SnapshotAge),
+		SnapshotIndex: st.Snapshot, SnapshotBytes: uint64(max(st.SnapshotBytes, 0)), SnapshotAgeMillis: lead.Millis(st.SnapshotAge),
 		Apply: latenciesToWire(st.Apply), Append: latenciesToWire(st.Append), LowSpace: st.LowSpace,
-		LeaderContactMillis: millis(st.LeaderContact), AppendWaitsMillis: uint64(st.AppendWaits.Milliseconds()),
+		LeaderContactMillis: lead.Millis(st.LeaderContact), AppendWaitsMillis: uint64(st.AppendWaits.Milliseconds()),
 	}
-}
-
-// millis keeps what is negative, however little, negative: there it means not known.
-func millis(d time.Duration) int64 {
-	if d < 0 {
-		return -1
-	}
-	return d.Milliseconds()
 }
 
 func latenciesToWire(l raftstore.Latencies) *wire.Latencies {

@@ -23,8 +23,6 @@ import (
 // Later the server says each second who it is (beat), and what its build speaks.
 
 const (
-	// beatEvery is how often a server says of itself what the leader cannot know.
-	beatEvery = time.Second
 	// beatTimeout bounds one such request.
 	beatTimeout = 2 * time.Second
 	// enterRetry is the pause before a server that may not enter yet asks again.
@@ -217,7 +215,7 @@ func (s *Server) beat(ctx context.Context) error {
 				return s.refused(reply)
 			}
 		}
-		lead.Sleep(ctx, s.deps.Clock, beatEvery)
+		lead.Sleep(ctx, s.deps.Clock, lead.BeatEvery)
 	}
 	return nil
 }
@@ -269,7 +267,7 @@ func (s *Server) memberBeat(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	reply := &wire.MemberBeatReply{Id: s.cfg.Node, Stage: stage, Fresh: stage != wire.MemberStage_MEMBER_STAGE_ENTERED,
 		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
 	if l := s.leader.Load(); l != nil {
-		if err := l.judgeBeat(ctx, c.Req.GetMemberBeat(), reply); err != nil {
+		if err := l.members.JudgeBeat(ctx, c.Req.GetMemberBeat(), reply); err != nil {
 			return nil, err
 		}
 	}
@@ -298,9 +296,6 @@ func (s *Server) getMember(context.Context, *lead.Call) (*wire.MetaResponse, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Member{Member: reply}}, nil
 }
-
-// errNoMembership is the answer where a store has no Membership.
-var errNoMembership = &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("the members of this cluster cannot change")}
 
 // notLeading is the answer of a server that has just given up its leadership.
 func (s *Server) notLeading() error {

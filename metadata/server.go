@@ -236,7 +236,7 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if err := l.Speaks(ctx, op.since); err != nil {
 		return nil, err
 	}
-	if op.grows && !op.readOnly(req) && l.outOfSpace() {
+	if op.grows && !op.readOnly(req) && l.members.OutOfSpace() {
 		return nil, outOfSpaceError()
 	}
 	resp, err := op.serve(l, ctx, c)

@@ -39,6 +39,7 @@ var arrows = []arrow{
 	{"metadata/place", nil},
 	{"metadata/lead", []string{"metadata/state", "transport"}},
 	{"metadata/leases", []string{"metadata/lead", "metadata/state", "transport"}},
+	{"metadata/members", []string{"metadata/lead", "metadata/state", "transport"}},
 	{"metadata/fleet", []string{"metadata/lead", "metadata/place", "metadata/state", "transport"}},
 	{"sim", nil},
 	{"metadata/raftstore", []string{"metadata/state"}},

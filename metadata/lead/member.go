@@ -68,3 +68,11 @@ func (s Seat) Stage() wire.MemberStage {
 	}
 	return wire.MemberStage_MEMBER_STAGE_NEW
 }
+
+// Millis keeps what is negative, however little, negative: there it means not known.
+func Millis(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}

@@ -23,6 +23,8 @@ import (
 const (
 	// TickEvery is how often cluster time is advanced.
 	TickEvery = time.Second
+	// BeatEvery is how often a server says of itself what the leader cannot know.
+	BeatEvery = time.Second
 	// MemberSilent is how long another metadata server may not have answered the leader
 	// before it is shown as not alive.
 	MemberSilent = 3 * time.Second

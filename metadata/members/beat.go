@@ -1,4 +1,4 @@
-package metadata
+package members
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// judgeBeat says whether the server that a beat is of may take part, and records
+// JudgeBeat says whether the server that a beat is of may take part, and records
 // its directory where it is a member whose directory is not known yet.
-func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wire.MemberBeatReply) error {
+func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wire.MemberBeatReply) error {
 	if beat.Id == "" || len(beat.DataId) != len(moraine.UUID{}) {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("a beat needs an id and a data id")}
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	dir := moraine.UUID(beat.DataId)
-	own, theirs := l.server.ownIncarnation(), transport.MarkedIncarnation(beat.Incarnation, beat.Mark)
+	own, theirs := g.server.Incarnation(), transport.MarkedIncarnation(beat.Incarnation, beat.Mark)
 	if theirs.Outlives(own) && own.Number != 0 {
-		l.server.outlivedBy(theirs, "the metadata server "+beat.Id)
+		g.server.OutlivedBy(theirs, "the metadata server "+beat.Id)
 		return &moraine.Error{Kind: moraine.Unavailable, Err: errors.New("this server was given up: who asks must not mind what it says")}
 	}
 	if theirs.Differs(own) {
@@ -33,12 +33,12 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 			"Put its --data aside, and start a server on an empty one under an id that was never used", theirs, own)
 		return nil
 	}
-	have, known, info, err := l.seatOf(beat.Id)
+	have, known, info, err := g.seatOf(beat.Id)
 	if err != nil {
 		return err
 	}
-	_, member := l.member(beat.Id)
-	m := l.server.membership()
+	_, member := g.member(beat.Id)
+	m := g.server.Membership()
 	switch {
 	case known && have != dir:
 		reply.Refused = wipedText(beat.Id)
@@ -50,15 +50,15 @@ func (l *leader) judgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wi
 		reply.Refused = fmt.Sprintf("its build speaks feature level %d, and the cluster is at %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
 		return nil
 	case member && !known && info.FeatureLevel >= state.LevelMembers:
-		if err := l.setMember(ctx, beat.Id, dir); err != nil {
+		if err := g.setMember(ctx, beat.Id, dir); err != nil {
 			return err
 		}
 	}
 	if peer := transport.PeerFrom(ctx); peer != nil && peer.Node == beat.Id {
-		l.fleet.Certificates.Saw(peer, l.Clock.Now())
+		g.server.SawCertificate(peer)
 	}
-	l.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: l.Clock.Now()}, l.Store.Members)
-	l.countFullDisks()
+	g.news.note(beat.Id, memberReport{status: beat.Status, dataID: dir, at: g.Clock.Now()}, g.Store.Members)
+	g.countFullDisks()
 	reply.Accepted = true
 	return nil
 }
@@ -69,26 +69,26 @@ func wipedText(id string) string {
 		"moraine metadata replace %[1]s %[1]sb=HOST:PORT", id)
 }
 
-func (l *leader) setMember(ctx context.Context, id string, dir moraine.UUID) error {
-	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetMember{
+func (g *Group) setMember(ctx context.Context, id string, dir moraine.UUID) error {
+	_, err := g.Command(ctx, &statepb.Command{Op: &statepb.Command_SetMember{
 		SetMember: &statepb.SetMember{Id: id, DataId: dir[:]}}})
 	return err
 }
 
 // seatOf reads the directory that the state has for a server.
-func (l *leader) seatOf(id string) (dir moraine.UUID, known bool, info state.ClusterInfo, err error) {
-	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if info, err = l.Machine.Cluster(r); err != nil {
+func (g *Group) seatOf(id string) (dir moraine.UUID, known bool, info state.ClusterInfo, err error) {
+	err = g.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if info, err = g.Machine.Cluster(r); err != nil {
 			return err
 		}
-		dir, known, err = l.Machine.Member(r, id)
+		dir, known, err = g.Machine.Member(r, id)
 		return err
 	})
 	return dir, known, info, err
 }
 
-func (l *leader) member(id string) (lead.Member, bool) {
-	for _, m := range l.Store.Members() {
+func (g *Group) member(id string) (lead.Member, bool) {
+	for _, m := range g.Store.Members() {
 		if m.ID == id {
 			return m, true
 		}

@@ -1,4 +1,4 @@
-package metadata
+package members
 
 import (
 	"context"
@@ -12,45 +12,45 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// finishUpgrade raises the feature level to the newest that every member speaks.
-func (l *leader) finishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+// FinishUpgrade raises the feature level to the newest that every member speaks.
+func (g *Group) FinishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
-	info, level, err := l.commonLevel()
+	info, level, err := g.commonLevel()
 	if err != nil {
 		return nil, err
 	}
 	if asked := c.Req.GetFinishUpgrade().GetLevel(); asked != 0 {
 		if asked > level {
-			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("not every metadata server speaks level %d: %s", asked, l.levels(asked))}
+			return nil, &moraine.Error{Op: "finish upgrade", Kind: moraine.Conflict, Err: fmt.Errorf("not every metadata server speaks level %d: %s", asked, g.levels(asked))}
 		}
 		level = asked
 	}
 	if level > info.FeatureLevel {
-		_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
+		_, err := g.Command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
 			SetFeatureLevel: &statepb.SetFeatureLevel{Level: level}}})
 		if err != nil {
 			return nil, err
 		}
-		l.Log.Info("the feature level was raised", "from", info.FeatureLevel, "to", level)
+		g.Log.Info("the feature level was raised", "from", info.FeatureLevel, "to", level)
 	}
-	return l.membersReply()
+	return g.membersReply()
 }
 
 // commonLevel is the newest level that all members speak, voters or not: what
 // has no vote replays the log too. It fails where one has not said.
-func (l *leader) commonLevel() (info state.ClusterInfo, level uint64, err error) {
-	if _, _, info, err = l.seatOf(l.Node); err != nil {
+func (g *Group) commonLevel() (info state.ClusterInfo, level uint64, err error) {
+	if _, _, info, err = g.seatOf(g.Node); err != nil {
 		return info, 0, err
 	}
 	level = moraine.FeatureLevel
 	var silent []string
-	for _, m := range l.Store.Members() {
-		if m.ID == l.Node {
+	for _, m := range g.Store.Members() {
+		if m.ID == g.Node {
 			continue
 		}
-		h, heard := l.news.of(m.ID, l.Clock.Now())
+		h, heard := g.news.of(m.ID, g.Clock.Now())
 		if !heard {
 			silent = append(silent, m.ID)
 			continue
@@ -64,13 +64,13 @@ func (l *leader) commonLevel() (info state.ClusterInfo, level uint64, err error)
 }
 
 // levels names the members whose builds do not speak a level.
-func (l *leader) levels(level uint64) string {
+func (g *Group) levels(level uint64) string {
 	var out []string
 	if moraine.FeatureLevel < level {
-		out = append(out, fmt.Sprintf("%s speaks %d", l.Node, moraine.FeatureLevel))
+		out = append(out, fmt.Sprintf("%s speaks %d", g.Node, moraine.FeatureLevel))
 	}
-	for _, m := range l.Store.Members() {
-		if h, ok := l.news.of(m.ID, l.Clock.Now()); ok && m.ID != l.Node && h.status.GetLevel() < level {
+	for _, m := range g.Store.Members() {
+		if h, ok := g.news.of(m.ID, g.Clock.Now()); ok && m.ID != g.Node && h.status.GetLevel() < level {
 			out = append(out, fmt.Sprintf("%s speaks %d", m.ID, h.status.GetLevel()))
 		}
 	}

@@ -1,4 +1,4 @@
-package metadata
+package members
 
 import (
 	"context"
@@ -24,17 +24,17 @@ const (
 	settleStep     = 50 * time.Millisecond
 )
 
-// addMember makes a server a member without a vote; tendMembers gives it one.
-func (l *leader) addMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	m := l.server.membership()
+// AddMember makes a server a member without a vote; TendMembers gives it one.
+func (g *Group) AddMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	m := g.server.Membership()
 	if m == nil {
 		return nil, errNoMembership
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.Req.GetAddMember()
-	there, err := l.mayAdd(asked)
+	there, err := g.mayAdd(asked)
 	if err != nil {
 		return nil, err
 	}
@@ -42,21 +42,21 @@ func (l *leader) addMember(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 		if err := m.AddMember(ctx, asked.Id, asked.Address, false); err != nil {
 			return nil, err
 		}
-		l.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
+		g.Log.Info("a metadata server was added, without a vote until it has caught up", "member", asked.Id, "address", asked.Address)
 	}
-	return l.membersReply()
+	return g.membersReply()
 }
 
 // mayAdd refuses a server that must not be added; there is whether it is a
 // member already.
-func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
+func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	bad := func(kind moraine.Kind, format string, args ...any) error {
 		return &moraine.Error{Op: "add metadata server", Ref: asked.Id, Kind: kind, Err: fmt.Errorf(format, args...)}
 	}
 	if asked.Id == "" || len(asked.Id) > 255 || !isAddress(asked.Address) {
 		return false, bad(moraine.InvalidArgument, "want an id, and an address as HOST:PORT or unix:PATH")
 	}
-	members := l.Store.Members()
+	members := g.Store.Members()
 	for _, m := range members {
 		same := slices.Contains(m.Addresses, asked.Address)
 		switch {
@@ -70,7 +70,7 @@ func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
 			return false, bad(moraine.Exists, "%s is at %s", m.ID, asked.Address)
 		}
 	}
-	_, known, info, err := l.seatOf(asked.Id)
+	_, known, info, err := g.seatOf(asked.Id)
 	switch {
 	case err != nil:
 		return false, err
@@ -79,7 +79,7 @@ func (l *leader) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	case len(members) >= maxVoters:
 		return false, bad(moraine.TooLarge, "there are %d servers, and %d are the most: remove one first", len(members), maxVoters)
 	}
-	if h, heard := l.news.of(asked.Id, l.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
+	if h, heard := g.news.of(asked.Id, g.Clock.Now()); heard && h.status.GetLevel() < info.FeatureLevel {
 		return false, bad(moraine.NewerFormat, "its build speaks feature level %d, the cluster is at %d: give it a newer build", h.status.GetLevel(), info.FeatureLevel)
 	}
 	return false, nil
@@ -98,57 +98,57 @@ func isAddress(addr string) bool {
 	return err == nil && host != "" && bad == nil && n > 0
 }
 
-// removeMember takes a server out, unless the others could not go on without it.
+// RemoveMember takes a server out, unless the others could not go on without it.
 // Where it is this one it hands over the leadership instead, and the caller asks
 // the next leader.
-func (l *leader) removeMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	m := l.server.membership()
+func (g *Group) RemoveMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	m := g.server.Membership()
 	if m == nil {
 		return nil, errNoMembership
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	id := c.Req.GetRemoveMember().GetId()
-	member, there := l.member(id)
+	member, there := g.member(id)
 	if !there {
-		_, known, _, err := l.seatOf(id)
+		_, known, _, err := g.seatOf(id)
 		if err == nil && !known {
 			err = &moraine.Error{Op: "remove metadata server", Ref: id, Kind: moraine.NotFound, Err: errors.New("no such server: see moraine metadata ls")}
 		}
 		if err != nil {
 			return nil, err
 		}
-		return l.membersReply() // it was removed, and the answer lost
+		return g.membersReply() // it was removed, and the answer lost
 	}
 	if member.Voter {
-		if err := l.awaitRest(ctx, id); err != nil {
+		if err := g.awaitRest(ctx, id); err != nil {
 			return nil, err
 		}
 	}
-	if id == l.Node {
-		if err := l.handTo(ctx, m); err != nil {
+	if id == g.Node {
+		if err := g.handTo(ctx, m); err != nil {
 			return nil, err
 		}
-		return nil, l.server.notLeading()
+		return nil, g.server.NotLeading()
 	}
 	if err := m.RemoveMember(ctx, id); err != nil {
 		return nil, err
 	}
-	l.Log.Info("a metadata server was removed", "member", id)
-	return l.membersReply()
+	g.Log.Info("a metadata server was removed", "member", id)
+	return g.membersReply()
 }
 
 // awaitRest fails where the voters but id are no majority that is up. A leader
 // of late gives them a moment to be heard of.
-func (l *leader) awaitRest(ctx context.Context, id string) error {
-	deadline := l.Clock.Now().Add(settlePatience)
+func (g *Group) awaitRest(ctx context.Context, id string) error {
+	deadline := g.Clock.Now().Add(settlePatience)
 	for {
-		err := restGoesOn(l.Store.Members(), id, l.Node)
-		if err == nil || l.Clock.Now().After(deadline) || ctx.Err() != nil {
+		err := restGoesOn(g.Store.Members(), id, g.Node)
+		if err == nil || g.Clock.Now().After(deadline) || ctx.Err() != nil {
 			return err
 		}
-		lead.Sleep(ctx, l.Clock, settleStep)
+		lead.Sleep(ctx, g.Clock, settleStep)
 	}
 }
 
@@ -180,15 +180,15 @@ func restGoesOn(members []lead.Member, id, self string) error {
 }
 
 // handTo hands the leadership to the voter that is furthest.
-func (l *leader) handTo(ctx context.Context, m lead.Membership) error {
+func (g *Group) handTo(ctx context.Context, m lead.Membership) error {
 	best := lead.Member{}
-	for _, o := range l.Store.Members() {
-		if o.Voter && o.Alive && o.ID != l.Node && (best.ID == "" || o.Match > best.Match) {
+	for _, o := range g.Store.Members() {
+		if o.Voter && o.Alive && o.ID != g.Node && (best.ID == "" || o.Match > best.Match) {
 			best = o
 		}
 	}
 	if best.ID == "" {
-		return &moraine.Error{Op: "remove metadata server", Ref: l.Node, Kind: moraine.Conflict, Err: errors.New("no other server can lead")}
+		return &moraine.Error{Op: "remove metadata server", Ref: g.Node, Kind: moraine.Conflict, Err: errors.New("no other server can lead")}
 	}
 	return m.Transfer(ctx, best.ID)
 }

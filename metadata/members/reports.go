@@ -1,4 +1,4 @@
-package metadata
+package members
 
 import (
 	"slices"
@@ -55,7 +55,7 @@ func (n *memberNews) of(id string, now time.Time) (memberReport, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h, ok := n.reports[id]
-	return h, ok && now.Sub(h.at) < 5*beatEvery
+	return h, ok && now.Sub(h.at) < 5*lead.BeatEvery
 }
 
 // ids returns all servers that were heard of lately.
@@ -64,7 +64,7 @@ func (n *memberNews) ids(now time.Time) []string {
 	defer n.mu.Unlock()
 	var out []string
 	for id, h := range n.reports {
-		if now.Sub(h.at) < 5*beatEvery {
+		if now.Sub(h.at) < 5*lead.BeatEvery {
 			out = append(out, id)
 		}
 	}

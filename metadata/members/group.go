@@ -1,0 +1,197 @@
+// Package members knows the metadata servers of a cluster: which are members of the Raft group,
+// what each reports of itself, and which may be added, given a vote, or removed.
+//
+// The path of a new server: it sends a beat each second -> Group.JudgeBeat decides whether it may
+// take part, and notes its report -> an administrator adds it (AddMember): it is a member
+// without a vote -> TendMembers, which is part of each tick, gives it a vote once it has caught
+// up. A Group lives as long as one leadership; the members themselves are in the log.
+package members
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// caughtUp is how many entries a member may lack and still be given a vote:
+// what comes in within some milliseconds.
+const caughtUp = 256
+
+// errNoMembership is the answer where a store has no Membership.
+var errNoMembership = &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("the members of this cluster cannot change")}
+
+// Server is what the group asks of the server that leads.
+type Server interface {
+	// Membership and Seating are nil where the store has none.
+	Membership() lead.Membership
+	Seating() lead.Seating
+	// MemberStatus is what this server alone knows of itself, Addresses where clients
+	// reach a metadata server.
+	MemberStatus() *wire.MemberStatus
+	Addresses(id string) []string
+	// Incarnation is what this server's directory is of, as far as is known, and
+	// OutlivedBy ends this server where another one outlives that.
+	Incarnation() moraine.MarkedIncarnation
+	OutlivedBy(reported moraine.MarkedIncarnation, who string)
+	// NotLeading is the answer of a server that has just given up its leadership.
+	NotLeading() error
+	// SawCertificate notes the certificate of a connection.
+	SawCertificate(peer *transport.Peer)
+	// Describe adds how much this leader has to do.
+	Describe(reply *wire.MembersReply)
+}
+
+// Group is what one leadership knows of the metadata servers.
+type Group struct {
+	*lead.Term
+	server Server
+	news   *memberNews
+	// fullDisks: those of so many metadata servers are nearly full that the others
+	// are no majority.
+	fullDisks atomic.Bool
+	seated    bool // this server's directory is recorded; the tick's alone
+}
+
+// New makes the memory of a leadership that has not heard of any server yet.
+func New(t *lead.Term, server Server) *Group {
+	return &Group{Term: t, server: server, news: newMemberNews()}
+}
+
+// GetMembers describes all metadata servers.
+func (g *Group) GetMembers(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
+	if err := g.Store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	return g.membersReply()
+}
+
+func (g *Group) membersReply() (*wire.MetaResponse, error) {
+	now := g.Clock.Now()
+	own := g.server.MemberStatus()
+	reply := &wire.MembersReply{Cluster: g.Cluster.UUID[:], Term: g.Store.Term(), Commit: own.Commit,
+		LeadershipMillis: uint64(now.Sub(g.Began).Milliseconds())}
+	g.server.Describe(reply)
+	there := map[string]bool{}
+	for _, m := range g.Store.Members() {
+		there[m.ID] = true
+		w := &wire.Member{Id: m.ID, Addresses: g.server.Addresses(m.ID), Voter: m.Voter, Leader: m.Leader, Alive: m.Alive,
+			Match: m.Match, ContactMillis: lead.Millis(m.Contact)}
+		if h, ok := g.news.of(m.ID, now); ok {
+			w.Status = h.status
+		}
+		if m.ID == g.Node {
+			w.Status, w.Match, w.Alive, w.ContactMillis = own, own.LogLast, true, 0
+		}
+		if own.Commit > w.Match {
+			w.Lag = own.Commit - w.Match
+		}
+		if ms := g.server.Membership(); ms != nil && !m.Voter {
+			w.Why = g.whyNoVote(ms, m, now)
+		}
+		reply.Members = append(reply.Members, w)
+	}
+	for _, id := range g.news.ids(now) {
+		if h, ok := g.news.of(id, now); ok && !there[id] {
+			reply.Members = append(reply.Members, &wire.Member{Id: id, Waiting: true, Alive: true, Status: h.status})
+		}
+	}
+	slices.SortFunc(reply.Members, func(a, b *wire.Member) int { return cmp.Compare(a.Id, b.Id) })
+	err := g.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := g.Machine.Cluster(r)
+		if err != nil {
+			return err
+		}
+		reply.Incarnation, reply.FeatureLevel = uint64(info.Incarnation), info.FeatureLevel
+		for _, m := range reply.Members {
+			if _, m.Seated, err = g.Machine.Member(r, m.Id); err != nil {
+				return err
+			}
+		}
+		if ms := g.server.Membership(); ms != nil && ms.Settled() {
+			// A server that was removed a moment ago does not wait to be added.
+			reply.Members = slices.DeleteFunc(reply.Members, func(m *wire.Member) bool { return m.Waiting && m.Seated })
+		}
+		return nil
+	})
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Members{Members: reply}}, err
+}
+
+// TendMembers records this server's own directory, and gives a vote to members
+// that have caught up. It is part of a tick.
+func (g *Group) TendMembers(ctx context.Context, now time.Time) error {
+	m := g.server.Membership()
+	if m == nil {
+		return nil
+	}
+	if err := g.seatSelf(ctx); err != nil {
+		return err
+	}
+	for _, member := range g.Store.Members() {
+		if member.Voter || g.whyNoVote(m, member, now) != "" {
+			continue
+		}
+		if err := m.AddMember(ctx, member.ID, member.Addresses[0], true); err != nil {
+			return err
+		}
+		g.Log.Info("a metadata server has caught up, and votes", "member", member.ID)
+	}
+	return nil
+}
+
+func (g *Group) seatSelf(ctx context.Context) error {
+	m := g.server.Seating()
+	if g.seated || m == nil {
+		return nil
+	}
+	seat, err := m.Seat()
+	if err != nil {
+		return err
+	}
+	dir := seat.DataID
+	have, known, info, err := g.seatOf(g.Node)
+	if err != nil || info.FeatureLevel < state.LevelMembers {
+		return err
+	}
+	if known && have != dir {
+		g.Log.Error("this server leads with a --data that is not the one recorded for it")
+	}
+	if !known {
+		if err := g.setMember(ctx, g.Node, dir); err != nil {
+			return err
+		}
+	}
+	g.seated = true
+	return nil
+}
+
+// whyNoVote says why a member that has no vote is given none now; "" where it is.
+func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) string {
+	_, known, info, err := g.seatOf(member.ID)
+	own := m.MemberStatus()
+	h, heard := g.news.of(member.ID, now)
+	switch {
+	case err != nil:
+		return wire.Text(err.Error(), wire.MaxText)
+	case !member.Alive || len(member.Addresses) == 0:
+		return "it does not answer: is it started, with --join?"
+	case !heard:
+		return "it has not told of itself yet"
+	case h.status.GetLevel() < info.FeatureLevel:
+		return fmt.Sprintf("its build speaks feature level %d, the cluster is at %d", h.status.GetLevel(), info.FeatureLevel)
+	case !known && info.FeatureLevel >= state.LevelMembers:
+		return "its --data is not recorded yet"
+	case member.Match+caughtUp < own.LogLast:
+		return fmt.Sprintf("it lacks %d of %d entries", own.LogLast-member.Match, own.LogLast)
+	}
+	return ""
+}
