@@ -44,7 +44,7 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	if !whole {
 		reply.Check.Found = nil // it may tell of what is not the caller's
 	}
-	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), schemeToWire(v.DefaultScheme())
+	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), lead.SchemeToWire(v.DefaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
@@ -93,11 +93,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.Buckets, err = l.fleet.BucketStatus(r); err != nil {
 		return err
 	}
-	reply.Rebalance = l.balancing.report(l.Clock.Now())
-	reply.Rewriting = l.rewriting.now(l.Clock.Now())
-	reply.Waits = l.waitsNow(r, reply.RepairQueued)
-	reply.Healing, err = l.healingNow(r, reply.RepairQueued)
-	return err
+	return l.repair.Describe(r, reply.RepairQueued, reply)
 }
 
 // nodes describes the metadata servers, as this one sees them.

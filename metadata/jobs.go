@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// jobPoll is how often waiters look by themselves: a job whose retry was
-	// put off becomes ready by the passing of time alone.
-	jobPoll = time.Second
 	// maxLease bounds the jobs that one request leases.
 	maxLease = 16
 )
@@ -88,7 +85,7 @@ func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 		if left <= 0 {
 			return l.noJobs(), nil
 		}
-		if err := l.Await(ctx, fired, min(left, jobPoll)); err != nil {
+		if err := l.Await(ctx, fired, min(left, lead.JobPoll)); err != nil {
 			return nil, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/members"
+	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
@@ -28,20 +29,15 @@ type leader struct {
 	deps   *Deps
 	server *Server
 
-	log       *commandLog
-	proposer  *proposer
-	sessions  *sessions
-	fleet     *fleet.Fleet
-	members   *members.Group
-	tokens    *signer
-	reports   *reports
-	strays    *strays
-	healing   healing
-	balancing balancing
-	rewriting rewriting
-	waits     repairWaits
-	lease     *leases.Table
-	leases    *leases.Keeper
+	log      *commandLog
+	proposer *proposer
+	sessions *sessions
+	fleet    *fleet.Fleet
+	members  *members.Group
+	repair   *repair.Repair
+	tokens   *signer
+	lease    *leases.Table
+	leases   *leases.Keeper
 
 	// routing is the present routing epoch.
 	routing  atomic.Uint64
@@ -49,8 +45,6 @@ type leader struct {
 	steps    lead.Signal // a checkpoint changed
 	repairs  lead.Poke   // the repair queue, or what can be done about it, changed
 	runnable lead.Poke   // a job for the leader itself may be there
-	steered  lead.Poke   // an administrator changed how devices are to be filled
-	settled  lead.Poke   // chunks that were in memory alone are on their devices, or gone
 
 	// strayed: a session may have a root outside the scope of its certificate.
 	strayed atomic.Bool
@@ -68,10 +62,8 @@ func (s *Server) lead(ctx context.Context) error {
 	l := &leader{
 		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
-		reports:  newReports(), strays: newStrays(),
-		jobs: lead.NewSignal(), steps: lead.NewSignal(),
-		repairs: lead.NewPoke(), runnable: lead.NewPoke(), settled: lead.NewPoke(), steered: lead.NewPoke(),
-		balancing: balancing{from: map[uint32]moraine.StripeID{}},
+		jobs:     lead.NewSignal(), steps: lead.NewSignal(),
+		repairs: lead.NewPoke(), runnable: lead.NewPoke(),
 	}
 	l.proposer = newProposer(l.cfg, l.deps, s.store, l.observe)
 	l.leases = leases.NewKeeper(term, s.lease, l.sessions)
@@ -80,6 +72,9 @@ func (s *Server) lead(ctx context.Context) error {
 	l.fleet = fleet.New(term, fleet.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, SlowTimes: s.cfg.SlowTimes,
 		BackupHorizon: s.cfg.BackupHorizon, SharesDisk: s.cfg.SharesDisk, Expires: s.deps.Expires},
 		fleetLeader{server: s, sessions: l.sessions, tokens: func() *signer { return l.tokens }, space: func() bool { return l.members.OutOfSpace() }, repairs: l.repairs})
+	l.repair = repair.New(term, repair.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, MaxRepairs: s.cfg.MaxRepairs,
+		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
+		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing}, l.fleet, repairLeader{l}, l.repairs)
 	l.members = members.New(term, membersServer{Server: s, sessions: l.sessions, fleet: l.fleet})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { l.proposer.work(ctx); return nil })
@@ -117,7 +112,8 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, work := range []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runJobs, l.scheduleRepairs, l.rebalance, l.raiseLevels, l.judgeSteps, l.rewriteStripes, l.adoptStrays, l.keepBackups, l.checkStates} {
+	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runJobs, l.keepBackups, l.checkStates}
+	for _, work := range append(works, l.repair.Works()...) {
 		wg.Go(func() { work(ctx) })
 	}
 	wg.Wait()
@@ -238,7 +234,7 @@ func (l *leader) loadSessions() error {
 	})
 }
 
-// observe wakes what a result of this leader's entries concerns. It runs on the
+// Observe wakes what a result of this leader's entries concerns. It runs on the
 // proposer's workers, after the entry can be seen, and must not wait.
 func (l *leader) observe(r *state.Result) {
 	ev := &r.Events
@@ -246,12 +242,7 @@ func (l *leader) observe(r *state.Result) {
 		l.jobs.Fire()
 		l.runnable.Set()
 	}
-	if ev.RepairsQueued {
-		l.repairs.Set()
-	}
-	if ev.Settled {
-		l.settled.Set()
-	}
+	l.repair.Observe(ev)
 	if ev.Routing != 0 {
 		l.sawRouting(ev.Routing)
 	}

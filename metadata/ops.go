@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/members"
+	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -102,6 +103,24 @@ func inMembers(serve func(*members.Group, context.Context, *lead.Call) (*wire.Me
 	}
 }
 
+func inQueue(serve func(*repair.Queue, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.repair.Queue, ctx, c)
+	}
+}
+
+func inRebalancer(serve func(*repair.Rebalancer, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.repair.Rebalancer, ctx, c)
+	}
+}
+
+func inReports(serve func(*repair.Reports, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.repair.Reports, ctx, c)
+	}
+}
+
 func reading(name string) op {
 	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
 }
@@ -167,7 +186,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 
 		60: serving("register_host", inFleet((*fleet.Fleet).RegisterHost)),
 		61: serving("heartbeat", inFleet((*fleet.Fleet).Heartbeat)),
-		62: serving("report_chunks", (*leader).reportChunks),
+		62: serving("report_chunks", inReports((*repair.Reports).ReportChunks)),
 		63: serving("deleted_chunks", inFleet((*fleet.Fleet).DeletedChunks)),
 		64: {name: "set_device_state", may: admins, serve: (*leader).Mutate},
 
@@ -176,8 +195,8 @@ func newOpTable(m *lead.Metrics) *opTable {
 		82: serving("finish_job", (*leader).Mutate),
 		83: {name: "list_jobs", may: people, reads: true, serve: (*leader).listJobs},
 		84: {name: "cancel_job", may: admins, serve: (*leader).Mutate},
-		85: serving("begin_repair", (*leader).beginRepair),
-		86: serving("commit_repair", (*leader).commitRepair),
+		85: serving("begin_repair", inQueue((*repair.Queue).BeginRepair)),
+		86: serving("commit_repair", inQueue((*repair.Queue).CommitRepair)),
 		87: serving("end_intents", (*leader).Mutate),
 
 		100: {name: "open_run", may: people, session: true, grows: true, serve: (*leader).Mutate},
@@ -222,7 +241,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 		202: {name: "watch", may: people, reads: true, serve: (*leader).watch},
 		320: {name: "concat", may: people, session: true, grows: true, since: state.LevelConcat, serve: (*leader).Mutate},
 		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).Mutate},
-		341: {name: "list_quarantine", may: admins, reads: true, serve: (*leader).listQuarantine},
+		341: {name: "list_quarantine", may: admins, reads: true, serve: inReports((*repair.Reports).ListQuarantine)},
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
 		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
 		240: {name: "member_beat", may: metadatas | admins, local: (*Server).memberBeat},
@@ -235,8 +254,8 @@ func newOpTable(m *lead.Metrics) *opTable {
 		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: inFleet((*fleet.Fleet).SettleChunks)},
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
-		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: (*leader).setRebalance},
-		480: {name: "check_chunks", may: admins, reads: true, serve: (*leader).checkChunks},
+		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: inRebalancer((*repair.Rebalancer).SetRebalance)},
+		480: {name: "check_chunks", may: admins, reads: true, serve: inReports((*repair.Reports).CheckChunks)},
 		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).Mutate},
 		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
 		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},

@@ -48,7 +48,7 @@ func (l *leader) runJobs(ctx context.Context) {
 		}
 		var more bool
 		if ran == 0 || err != nil {
-			more = l.Pause(ctx, l.runnable, jobPoll)
+			more = l.Pause(ctx, l.runnable, lead.JobPoll)
 		} else {
 			more = l.Pause(ctx, nil, time.Duration(ran)*time.Second/time.Duration(l.cfg.RunnerPieces))
 		}
@@ -142,7 +142,7 @@ func (r *runner) putOff(ctx context.Context, job uint64, why error) {
 	if len(r.refused) < maxWaitingJobs || times > 0 {
 		r.refused[job] = times + 1
 	}
-	d := min(jobPoll<<min(times, 10), maxPutOff)
+	d := min(lead.JobPoll<<min(times, 10), maxPutOff)
 	r.l.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
 	r.passOver(job, func() { lead.Sleep(ctx, r.l.Clock, d) })
 }

@@ -42,6 +42,7 @@ var arrows = []arrow{
 	{"metadata/members", []string{"metadata/lead", "metadata/state", "transport"}},
 	{"metadata/fleet", []string{"metadata/lead", "metadata/place", "metadata/state", "transport"}},
 	{"sim", nil},
+	{"metadata/repair", []string{"metadata/fleet", "metadata/lead", "metadata/place", "metadata/state", "transport"}},
 	{"metadata/raftstore", []string{"metadata/state"}},
 	{"transport", nil},
 	{"tiers", nil},

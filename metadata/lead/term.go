@@ -25,6 +25,9 @@ const (
 	TickEvery = time.Second
 	// BeatEvery is how often a server says of itself what the leader cannot know.
 	BeatEvery = time.Second
+	// JobPoll is how often waiters look by themselves: a job whose retry was
+	// put off becomes ready by the passing of time alone.
+	JobPoll = time.Second
 	// MemberSilent is how long another metadata server may not have answered the leader
 	// before it is shown as not alive.
 	MemberSilent = 3 * time.Second

@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -52,16 +54,21 @@ const (
 	rewriteAgain = time.Minute
 )
 
-// rewriting is the leader's memory of the looks for stripes that are mostly dead. A new
+// Rewriter is the leader's memory of the looks for stripes that are mostly dead. A new
 // leader begins anew.
-type rewriting struct {
+type Rewriter struct {
+	*lead.Term
+	cfg    Config
+	fleet  *fleet.Fleet
+	leader Leader
+
 	mu     sync.Mutex
 	report *wire.Rewriting
 	at     time.Time // when the look began or, between two, ended
 }
 
 // now says how it goes; nil where no look has begun yet.
-func (r *rewriting) now(at time.Time) *wire.Rewriting {
+func (r *Rewriter) now(at time.Time) *wire.Rewriting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.at.IsZero() {
@@ -72,14 +79,14 @@ func (r *rewriting) now(at time.Time) *wire.Rewriting {
 	return out
 }
 
-func (r *rewriting) begin(now time.Time) {
+func (r *Rewriter) begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report, r.at = &wire.Rewriting{Looking: true, Rounds: r.report.GetRounds()}, now
 }
 
 // rest notes that the look stands still, after an error.
-func (r *rewriting) rest() {
+func (r *Rewriter) rest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.report != nil {
@@ -88,14 +95,14 @@ func (r *rewriting) rest() {
 }
 
 // resume notes that it goes on.
-func (r *rewriting) resume() {
+func (r *Rewriter) resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Looking = true
 }
 
 // end returns how much is dead in stripes that are in use.
-func (r *rewriting) end(now time.Time) (dead uint64) {
+func (r *Rewriter) end(now time.Time) (dead uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Looking, r.report.Rounds, r.at = false, r.report.Rounds+1, now
@@ -106,26 +113,26 @@ func (r *rewriting) end(now time.Time) (dead uint64) {
 // name little, and has movers rewrite them, until ctx ends. A stripe is looked at when it
 // is older than the look before, so that what is being written, or about to be written
 // over, is left alone.
-func (l *leader) rewriteStripes(ctx context.Context) {
-	if l.cfg.RewriteLive < 0 {
+func (rw *Rewriter) rewriteStripes(ctx context.Context) {
+	if rw.cfg.RewriteLive < 0 {
 		return
 	}
-	settled, err := l.lastStripe()
-	for l.Pause(ctx, nil, l.cfg.RewriteEvery) {
-		next, failed := l.lastStripe()
+	settled, err := rw.lastStripe()
+	for rw.Pause(ctx, nil, rw.cfg.RewriteEvery) {
+		next, failed := rw.lastStripe()
 		if err == nil && failed == nil {
-			err = l.rewriteRound(ctx, settled)
+			err = rw.rewriteRound(ctx, settled)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("stripes that are mostly dead could not be looked for; trying again later", "err", err)
+			rw.Log.Warn("stripes that are mostly dead could not be looked for; trying again later", "err", err)
 		}
 		settled, err = next, failed
 	}
 }
 
-func (l *leader) lastStripe() (id moraine.StripeID, err error) {
-	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		id, err = l.Machine.LastStripe(r)
+func (rw *Rewriter) lastStripe() (id moraine.StripeID, err error) {
+	err = rw.Store.View(func(r state.Reader, _ uint64) (err error) {
+		id, err = rw.Machine.LastStripe(r)
 		return err
 	})
 	return id, err
@@ -134,40 +141,40 @@ func (l *leader) lastStripe() (id moraine.StripeID, err error) {
 // rewriteRound looks through all files once. After an error it goes on from where it was, so
 // that looks come to the end of large namespaces, with the file after the one that it failed
 // at.
-func (l *leader) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
-	if l.Speaks(ctx, state.LevelRewrite) != nil {
+func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
+	if rw.Speaks(ctx, state.LevelRewrite) != nil {
 		return nil // not before the upgrade is finished
 	}
-	l.rewriting.begin(l.Clock.Now())
-	s := newSweep(l, settled)
+	rw.begin(rw.Clock.Now())
+	s := newSweep(rw, settled)
 	for !s.ended {
-		if err := l.rewriteTurn(ctx, s); err != nil {
-			l.rewriting.rest()
-			l.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
+		if err := rw.rewriteTurn(ctx, s); err != nil {
+			rw.rest()
+			rw.Log.Warn("stripes that are mostly dead could not be looked for; going on in a while", "err", err)
 			s.skip()
-			if !l.Pause(ctx, nil, min(rewriteAgain, l.cfg.RewriteEvery)) {
+			if !rw.Pause(ctx, nil, min(rewriteAgain, rw.cfg.RewriteEvery)) {
 				return ctx.Err()
 			}
-			l.rewriting.resume()
+			rw.resume()
 		}
-		if !l.Pause(ctx, nil, rewritePause) {
+		if !rw.Pause(ctx, nil, rewritePause) {
 			return ctx.Err()
 		}
 	}
-	l.Metrics.StripesDeadBytes.Set(float64(l.rewriting.end(l.Clock.Now())))
+	rw.Metrics.StripesDeadBytes.Set(float64(rw.end(rw.Clock.Now())))
 	return nil
 }
 
 // rewriteTurn looks at some more records, and makes jobs of what they name. Tasks that could
 // not be made jobs of are left to the next look.
-func (l *leader) rewriteTurn(ctx context.Context, s *sweep) error {
-	if err := l.Store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
+func (rw *Rewriter) rewriteTurn(ctx context.Context, s *sweep) error {
+	if err := rw.Store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
 		return err
 	}
 	tasks := s.tasks
 	s.tasks = nil
 	for _, task := range tasks {
-		if err := l.createRewrite(ctx, task); err != nil {
+		if err := rw.createRewrite(ctx, task); err != nil {
 			return err
 		}
 	}
@@ -182,7 +189,7 @@ type rewriteTask struct {
 }
 
 // count adds a stripe of which all that names it was seen.
-func (r *rewriting) count(record *moraine.Stripe, named state.Named) {
+func (r *Rewriter) count(record *moraine.Stripe, named state.Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Stripes++
@@ -191,14 +198,14 @@ func (r *rewriting) count(record *moraine.Stripe, named state.Named) {
 }
 
 // leave notes how many stripes were not judged.
-func (r *rewriting) leave(untold uint64) {
+func (r *Rewriter) leave(untold uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.SharedStripes = untold
 }
 
 // choose counts a job that was made.
-func (r *rewriting) choose(t rewriteTask) {
+func (r *Rewriter) choose(t rewriteTask) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.ChosenStripes += uint64(len(t.task.Stripes))
@@ -209,20 +216,20 @@ func (r *rewriting) choose(t rewriteTask) {
 // createRewrite makes one job as soon as there are few others, nothing is being repaired and
 // every host is there, and then rests for as long as its bytes and its stripes take at the
 // rates that are allowed.
-func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
+func (rw *Rewriter) createRewrite(ctx context.Context, t rewriteTask) error {
 	for {
-		busy, err := l.rewriteBusy()
+		busy, err := rw.rewriteBusy()
 		if err != nil {
 			return err
 		}
 		if !busy {
 			break
 		}
-		if !l.Pause(ctx, nil, rewritePoll) {
+		if !rw.Pause(ctx, nil, rewritePoll) {
 			return ctx.Err()
 		}
 	}
-	resp, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
+	resp, err := rw.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{
 		{Kind: wire.JobKind_JOB_KIND_REWRITE, Inode: uint64(t.inode), Rewrite: t.task}}}}})
 	if err != nil {
 		return err
@@ -230,27 +237,27 @@ func (l *leader) createRewrite(ctx context.Context, t rewriteTask) error {
 	if len(resp.GetJobs().GetJobs()) == 0 {
 		return nil // the file is gone
 	}
-	l.rewriting.choose(t)
-	l.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
-	l.Metrics.PackFiles.Add(float64(len(t.task.Files)))
+	rw.choose(t)
+	rw.Metrics.RewriteStripes.Add(float64(len(t.task.Stripes)))
+	rw.Metrics.PackFiles.Add(float64(len(t.task.Files)))
 	stripes := len(t.task.Stripes) + len(t.task.Files)
-	seconds := max(float64(t.bytes)/float64(l.cfg.RewriteBytesPerSecond), float64(stripes)/rewriteStripes)
-	l.Pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
+	seconds := max(float64(t.bytes)/float64(rw.cfg.RewriteBytesPerSecond), float64(stripes)/rewriteStripes)
+	rw.Pause(ctx, nil, time.Duration(seconds*float64(time.Second)))
 	return ctx.Err()
 }
 
 // rewriteBusy reports whether another job would be too many now. While a host is away what
 // is put has less room to be spread, and what is read may have nothing to spare.
-func (l *leader) rewriteBusy() (busy bool, err error) {
-	if !l.fleet.Topology.Calm() {
+func (rw *Rewriter) rewriteBusy() (busy bool, err error) {
+	if !rw.fleet.Topology.Calm() {
 		return true, nil
 	}
-	err = l.Store.View(func(r state.Reader, _ uint64) error {
-		running, err := l.Machine.RepairHopeful(r)
+	err = rw.Store.View(func(r state.Reader, _ uint64) error {
+		running, err := rw.Machine.RepairHopeful(r)
 		if busy = running > 0; busy || err != nil {
 			return err
 		}
-		n, err := l.Machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
+		n, err := rw.Machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
 		busy = n >= rewriteJobs
 		return err
 	})

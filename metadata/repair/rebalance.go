@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -30,9 +30,14 @@ const (
 	balanceJob = 8
 )
 
-// balancing is the leader's memory of how the moves of chunks go that fill devices
+// Rebalancer is the leader's memory of how the moves of chunks go that fill devices
 // evenly. A new leader begins anew.
-type balancing struct {
+type Rebalancer struct {
+	*lead.Term
+	cfg     Config
+	fleet   *fleet.Fleet
+	steered lead.Poke // an administrator changed how devices are to be filled
+
 	mu       sync.Mutex
 	state    wire.RebalanceState
 	settings state.RebalanceSettings
@@ -45,54 +50,54 @@ type balancing struct {
 
 // rebalance moves chunks from the fullest devices to the emptiest until ctx ends, a
 // round at a time. Repairs go first: no round begins while one is under way.
-func (l *leader) rebalance(ctx context.Context) {
+func (rb *Rebalancer) rebalance(ctx context.Context) {
 	// Before each host that is alive has told how full it is, nothing can be judged; and
 	// what the leader before had moved must be seen.
-	rest := l.cfg.Suspect + time.Second
-	for l.Pause(ctx, l.steered, rest) {
+	rest := rb.cfg.Suspect + time.Second
+	for rb.Pause(ctx, rb.steered, rest) {
 		var err error
-		if rest, err = l.balanceRound(ctx); err != nil && ctx.Err() == nil {
-			l.Log.Warn("chunks could not be moved to emptier devices; trying again", "err", err)
-			rest = l.cfg.Suspect
+		if rest, err = rb.balanceRound(ctx); err != nil && ctx.Err() == nil {
+			rb.Log.Warn("chunks could not be moved to emptier devices; trying again", "err", err)
+			rest = rb.cfg.Suspect
 		}
 	}
 }
 
 // balanceRound plans one round, if there is anything to do, and returns how long to rest
 // after it.
-func (l *leader) balanceRound(ctx context.Context) (rest time.Duration, err error) {
-	began := l.Clock.Now()
-	if began.Sub(l.Began) < l.cfg.Suspect {
-		return l.cfg.Suspect, nil // an operator's word came before hosts were heard
+func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err error) {
+	began := rb.Clock.Now()
+	if began.Sub(rb.Began) < rb.cfg.Suspect {
+		return rb.cfg.Suspect, nil // an operator's word came before hosts were heard
 	}
-	p, err := l.planBalance()
+	p, err := rb.planBalance()
 	if err != nil {
 		return 0, err
 	}
-	l.balancing.note(began, p)
-	l.Metrics.RebalanceLeft.Set(float64(p.spread.left))
+	rb.note(began, p)
+	rb.Metrics.RebalanceLeft.Set(float64(p.spread.left))
 	if p.state != wire.RebalanceState_REBALANCE_STATE_MOVING {
 		if p.state == wire.RebalanceState_REBALANCE_STATE_STUCK {
 			return balanceStuck, nil
 		}
 		return balanceRound, nil // to judge may mean to count what is dead, which is not for nothing
 	}
-	if err := l.createMoves(ctx, p.tasks); err != nil {
+	if err := rb.createMoves(ctx, p.tasks); err != nil {
 		return 0, err
 	}
 	for {
-		if !l.Pause(ctx, nil, time.Second) {
+		if !rb.Pause(ctx, nil, time.Second) {
 			return 0, ctx.Err()
 		}
 		var running uint64
-		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-			running, err = l.Machine.Rebalancing(r)
+		err := rb.Store.View(func(r state.Reader, _ uint64) (err error) {
+			running, err = rb.Machine.Rebalancing(r)
 			return err
 		})
 		if err != nil || running == 0 {
 			// Each host that is alive is heard of once more before the next plan.
-			took := l.Clock.Since(began)
-			return max(l.cfg.Suspect, p.takes-took), err
+			took := rb.Clock.Since(began)
+			return max(rb.cfg.Suspect, p.takes-took), err
 		}
 	}
 }
@@ -110,11 +115,11 @@ type balancePlan struct {
 }
 
 // planBalance judges how evenly devices are filled, and chooses what to move.
-func (l *leader) planBalance() (p balancePlan, err error) {
-	v, disks, unsure := l.fleet.Topology.Fillings()
-	err = l.Store.View(func(r state.Reader, _ uint64) error {
+func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
+	v, disks, unsure := rb.fleet.Topology.Fillings()
+	err = rb.Store.View(func(r state.Reader, _ uint64) error {
 		var known bool
-		p.settings, known, err = l.Machine.RebalanceSettings(r)
+		p.settings, known, err = rb.Machine.RebalanceSettings(r)
 		if err != nil || !known {
 			return err
 		}
@@ -122,7 +127,7 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 		round := int64(balanceRound / time.Second)
 		b := newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
 		p.spread = b.spread()
-		busy, err := l.fleet.Repairing(r)
+		busy, err := rb.fleet.Repairing(r)
 		switch {
 		case err != nil:
 			return err
@@ -137,7 +142,7 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 			return nil
 		}
 		// Only now, for it is not for nothing.
-		if err := l.countDead(r, disks); err != nil {
+		if err := rb.countDead(r, disks); err != nil {
 			return err
 		}
 		b = newBalancer(v, disks, band, int64(p.settings.BytesPerSecond)*round)
@@ -146,7 +151,7 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 			return nil
 		}
 		p.unsure = unsure
-		return l.chooseMoves(r, b, &p)
+		return rb.chooseMoves(r, b, &p)
 	})
 	return p, err
 }
@@ -154,10 +159,10 @@ func (l *leader) planBalance() (p balancePlan, err error) {
 // countDead takes what is dead off what is on each device: it is deleted after the
 // grace, and would be moved twice. A device with more of it than can be counted gives
 // nothing; the fullest, which come first, are counted before others.
-func (l *leader) countDead(r state.Reader, disks []fleet.Filling) error {
+func (rb *Rebalancer) countDead(r state.Reader, disks []fleet.Filling) error {
 	left := balanceDead
 	for i := range disks {
-		bytes, chunks, all, err := l.Machine.DeadBytes(r, moraine.DeviceID(disks[i].Id), left)
+		bytes, chunks, all, err := rb.Machine.DeadBytes(r, moraine.DeviceID(disks[i].Id), left)
 		if err != nil {
 			return err
 		}
@@ -170,13 +175,13 @@ func (l *leader) countDead(r state.Reader, disks []fleet.Filling) error {
 
 // chooseMoves chooses what to move, and, where nothing can be moved between hosts, what
 // within them.
-func (l *leader) chooseMoves(r state.Reader, b *balancer, p *balancePlan) error {
-	if err := l.lookThrough(r, b, p); err != nil {
+func (rb *Rebalancer) chooseMoves(r state.Reader, b *balancer, p *balancePlan) error {
+	if err := rb.lookThrough(r, b, p); err != nil {
 		return err
 	}
 	if len(p.tasks) == 0 && !p.unsure {
 		b.within = true
-		if err := l.lookThrough(r, b, p); err != nil {
+		if err := rb.lookThrough(r, b, p); err != nil {
 			return err
 		}
 	}
@@ -194,17 +199,17 @@ func (l *leader) chooseMoves(r state.Reader, b *balancer, p *balancePlan) error 
 
 // lookThrough goes over chunks of the fullest devices, some of each in turn, so that
 // many devices give.
-func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error {
-	most := l.cfg.RepairsPerSecond * int(balanceRound/time.Second)
+func (rb *Rebalancer) lookThrough(r state.Reader, b *balancer, p *balancePlan) error {
+	most := rb.cfg.RepairsPerSecond * int(balanceRound/time.Second)
 	looks, taken := 0, make(map[moraine.StripeID]bool)
 	sources := b.sources()
 	for _, from := range sources { // one that is gone on with is not looked at from the start
-		p.unsure = p.unsure || l.balancing.from[from.Id] != 0
+		p.unsure = p.unsure || rb.from[from.Id] != 0
 	}
 	for len(sources) > 0 && looks < balanceLooks && len(p.tasks) < most {
 		var again []*fleet.Filling
 		for _, from := range sources {
-			n, end, err := l.choosePage(r, b, p, from, taken)
+			n, end, err := rb.choosePage(r, b, p, from, taken)
 			if err != nil {
 				return err
 			}
@@ -220,16 +225,16 @@ func (l *leader) lookThrough(r state.Reader, b *balancer, p *balancePlan) error 
 
 // choosePage looks at one page of a device's chunks; end is whether all of them were
 // looked at in this round.
-func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
-	at := l.balancing.from
-	page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
+func (rb *Rebalancer) choosePage(r state.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
+	at := rb.from
+	page, err := rb.Machine.ExpectedChunks(r, moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, e := range page {
 		id := e.Chunk.Stripe
 		at[from.Id] = id + 1
-		queued, err := l.Machine.Queued(r, id)
+		queued, err := rb.Machine.Queued(r, id)
 		if err != nil {
 			return n, false, err
 		}
@@ -237,7 +242,7 @@ func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *f
 		if queued || taken[id] {
 			continue
 		}
-		s, err := l.Machine.StripeByID(r, id)
+		s, err := rb.Machine.StripeByID(r, id)
 		if err != nil {
 			return n, false, err
 		}
@@ -256,11 +261,11 @@ func (l *leader) choosePage(r state.Reader, b *balancer, p *balancePlan, from *f
 }
 
 // createMoves makes jobs of the moves of a round.
-func (l *leader) createMoves(ctx context.Context, tasks []*wire.RepairTask) error {
+func (rb *Rebalancer) createMoves(ctx context.Context, tasks []*wire.RepairTask) error {
 	for len(tasks) > 0 {
 		n := min(balanceJob, len(tasks))
 		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE, Repairs: tasks[:n], Subject: fmt.Sprintf("%d chunks to emptier devices", n)}
-		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
+		if _, err := rb.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
 			CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}); err != nil {
 			return err
 		}
@@ -269,17 +274,17 @@ func (l *leader) createMoves(ctx context.Context, tasks []*wire.RepairTask) erro
 	return nil
 }
 
-// setRebalance changes the settings, and has them taken up at once.
-func (l *leader) setRebalance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	resp, err := l.Mutate(ctx, c)
+// SetRebalance changes the settings, and has them taken up at once.
+func (rb *Rebalancer) SetRebalance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	resp, err := rb.Mutate(ctx, c)
 	if err == nil && resp.GetError() == nil {
-		l.steered.Set()
+		rb.steered.Set()
 	}
 	return resp, err
 }
 
 // note takes over what a round came to.
-func (b *balancing) note(now time.Time, p balancePlan) {
+func (b *Rebalancer) note(now time.Time, p balancePlan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state, b.settings, b.spread = p.state, p.settings, p.spread
@@ -294,7 +299,7 @@ func (b *balancing) note(now time.Time, p balancePlan) {
 }
 
 // moved counts chunks that a mover committed.
-func (b *balancing) moved(now time.Time, chunks, bytes uint64) {
+func (b *Rebalancer) moved(now time.Time, chunks, bytes uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.progress.done, b.progress.bytes = b.progress.done+chunks, b.progress.bytes+bytes
@@ -303,7 +308,7 @@ func (b *balancing) moved(now time.Time, chunks, bytes uint64) {
 }
 
 // report says how it goes; nil where nothing was judged yet.
-func (b *balancing) report(now time.Time) *wire.Rebalance {
+func (b *Rebalancer) report(now time.Time) *wire.Rebalance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state == wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED {

@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -24,53 +23,40 @@ const (
 	lostExtents = 4096
 )
 
-// commit proposes a commit. One of chunks in memory needs a state that knows which
-// these are, and raises them.
-func (l *leader) commit(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.ownFile(c); err != nil {
-		return nil, err
-	}
-	for _, s := range c.Req.GetCommit().GetStripes() {
-		for _, chunk := range s.GetChunks() {
-			if chunk.GetLevel() != uint32(moraine.Memory) {
-				continue
-			}
-			if err := l.Speaks(ctx, state.LevelMemory); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return l.Mutate(ctx, c)
+// Levels gives files the level that their chunks have reached.
+type Levels struct {
+	*lead.Term
+	settled lead.Poke // chunks that were in memory alone are on their devices, or gone
 }
 
 // raiseLevels gives files the level that their chunks have reached, or lost, until
 // ctx ends. A row of the state says of each file below nvme how far it is known to be
 // there, so that the next leader goes on where this one left it.
-func (l *leader) raiseLevels(ctx context.Context) {
+func (lv *Levels) raiseLevels(ctx context.Context) {
 	var looked state.FilePlace
 	var last time.Time
 	for {
-		err := l.raiseOnce(ctx)
-		if now := l.Clock.Now(); err == nil && now.Sub(last) >= raisePoll {
+		err := lv.raiseOnce(ctx)
+		if now := lv.Clock.Now(); err == nil && now.Sub(last) >= raisePoll {
 			last = now
-			looked, err = l.findLost(ctx, looked)
+			looked, err = lv.findLost(ctx, looked)
 		}
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("the levels of files could not be raised; trying again", "err", err)
+			lv.Log.Warn("the levels of files could not be raised; trying again", "err", err)
 		}
-		if !l.Pause(ctx, nil, raisePause) || !l.Pause(ctx, l.settled, raisePoll) {
+		if !lv.Pause(ctx, nil, raisePause) || !lv.Pause(ctx, lv.settled, raisePoll) {
 			return
 		}
 	}
 }
 
 // raiseOnce looks at every row once.
-func (l *leader) raiseOnce(ctx context.Context) error {
+func (lv *Levels) raiseOnce(ctx context.Context) error {
 	for after := moraine.InodeID(0); ; {
 		var ids []moraine.InodeID
 		var last moraine.InodeID
-		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-			ids, last, err = l.Machine.Raisable(r, after, raiseRows, state.MaxRaised)
+		err := lv.Store.View(func(r state.Reader, _ uint64) (err error) {
+			ids, last, err = lv.Machine.Raisable(r, after, raiseRows, state.MaxRaised)
 			return err
 		})
 		if err != nil {
@@ -81,10 +67,10 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 			for _, id := range ids {
 				op.Inodes = append(op.Inodes, uint64(id))
 			}
-			if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+			if _, err := lv.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
 				return err
 			}
-			l.settled.Set() // there may be more to do for them
+			lv.settled.Set() // there may be more to do for them
 		}
 		if last == 0 {
 			return nil
@@ -95,10 +81,10 @@ func (l *leader) raiseOnce(ctx context.Context) error {
 
 // findLost goes on from a place to look for what is lost of files in memory, and returns
 // where to go on. Only what it finds is proposed: a file may be in memory for long.
-func (l *leader) findLost(ctx context.Context, from state.FilePlace) (next state.FilePlace, err error) {
+func (lv *Levels) findLost(ctx context.Context, from state.FilePlace) (next state.FilePlace, err error) {
 	var lost []state.FilePlace
-	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		lost, next, err = l.Machine.FindLost(r, from, lostExtents)
+	err = lv.Store.View(func(r state.Reader, _ uint64) (err error) {
+		lost, next, err = lv.Machine.FindLost(r, from, lostExtents)
 		return err
 	})
 	if err != nil || len(lost) == 0 {
@@ -108,7 +94,7 @@ func (l *leader) findLost(ctx context.Context, from state.FilePlace) (next state
 	for _, at := range lost {
 		op.Lost = append(op.Lost, &statepb.FilePlace{Inode: uint64(at.Inode), Offset: uint64(at.Offset)})
 	}
-	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
+	if _, err := lv.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
 		return from, err
 	}
 	return next, nil

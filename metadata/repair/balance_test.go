@@ -1,4 +1,4 @@
-package metadata_test
+package repair_test
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/place"
+	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -79,9 +79,9 @@ func (y *yard) spread(s *moraine.Stripe) (hosts, inRack int) {
 }
 
 // round plans a round and carries it out, and holds every move against the rules.
-func (y *yard) round(t *testing.T, band float64, budget int64) metadata.Balanced {
+func (y *yard) round(t *testing.T, band float64, budget int64) repair.Balanced {
 	t.Helper()
-	plan := metadata.PlanBalance(y.hosts, y.stripes, band, budget)
+	plan := repair.PlanBalance(y.hosts, y.stripes, band, budget)
 	byID := map[uint64]*moraine.Stripe{}
 	for _, s := range y.stripes {
 		byID[uint64(s.ID)] = s
@@ -170,7 +170,7 @@ func TestBalanceComesToAnEnd(t *testing.T) {
 					need += (d.Used - want + chunk - 1) / chunk
 				}
 			}
-			var last metadata.Balanced
+			var last repair.Balanced
 			for range 200 {
 				if last = y.round(t, band, 10*chunk); len(last.Moves) == 0 {
 					break
@@ -216,9 +216,9 @@ func TestBalanceLeavesAlone(t *testing.T) {
 			rng := rand.New(rand.NewPCG(3, 3))
 			capacities := [][]uint64{{100}, {100}, {100}, {100}, {100}, {100}, {100}}
 			y := newYard(t, rng, capacities, 0, 1, 60, ec) // every stripe has a chunk on each of the first six
-			require.NotEmpty(t, metadata.PlanBalance(y.hosts, y.stripes, 0.05, 1<<40).Moves)
+			require.NotEmpty(t, repair.PlanBalance(y.hosts, y.stripes, 0.05, 1<<40).Moves)
 			change(y, y.hosts[6])
-			require.Empty(t, metadata.PlanBalance(y.hosts, y.stripes, 0.05, 1<<40).Moves)
+			require.Empty(t, repair.PlanBalance(y.hosts, y.stripes, 0.05, 1<<40).Moves)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -110,20 +110,20 @@ func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.He
 	return out
 }
 
-// commitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that are
+// CommitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that are
 // better left as they are now go into the answer as stale: see unsafeMoves.
-func (l *leader) commitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+func (q *Queue) CommitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := q.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.Req.GetCommitRepair()
 	var kind wire.JobKind
 	var kept map[uint64]bool
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if kind, err = l.Machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
+	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if kind, err = q.Machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
 			return err
 		}
-		kept, err = l.unsafeMoves(r, kind, asked.GetIntents())
+		kept, err = q.unsafeMoves(r, kind, asked.GetIntents())
 		return err
 	})
 	if err != nil {
@@ -131,11 +131,11 @@ func (l *leader) commitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	}
 	req := proto.CloneOf(c.Req)
 	req.GetCommitRepair().Intents = slices.DeleteFunc(req.GetCommitRepair().Intents, func(in *wire.Intent) bool { return kept[in.Stripe] })
-	resp, err := l.Propose(ctx, c.Caller, req)
+	resp, err := q.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
-	l.countRepaired(kind, req.GetCommitRepair().Intents, resp.GetCommitRepair().GetStale())
+	q.countRepaired(kind, req.GetCommitRepair().Intents, resp.GetCommitRepair().GetStale())
 	if len(kept) > 0 {
 		resp = proto.CloneOf(resp)
 		reply := resp.GetCommitRepair()
@@ -149,11 +149,11 @@ func (l *leader) commitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResp
 // was announced to be away, since the intent was made. Whether hosts are alive is not in
 // the state, which would take them until the repair grace is over. A stripe that is moved
 // only for evenness stays too while another of its chunks cannot be read.
-func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
-	now := l.Clock.Now()
+func (q *Queue) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
+	now := q.Clock.Now()
 	kept := make(map[uint64]bool)
 	for _, in := range intents {
-		s, err := l.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
+		s, err := q.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
 		if err != nil {
 			return nil, err
 		}
@@ -164,15 +164,15 @@ func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.
 		if from == in.Device {
 			continue // published before, or put over one that was bad
 		}
-		v := l.fleet.Topology.View()
-		if d := v.Devices[from]; d != nil && (d.Alive || planner{v}.perhaps(s.Chunks[in.Index])) && !l.fleet.Topology.Answers(in.Device, now) {
+		v := q.fleet.Topology.View()
+		if d := v.Devices[from]; d != nil && (d.Alive || planner{v}.perhaps(s.Chunks[in.Index])) && !q.fleet.Topology.Answers(in.Device, now) {
 			kept[in.Stripe] = true
 		}
 		if kind != wire.JobKind_JOB_KIND_REBALANCE {
 			continue
 		}
 		for i, c := range s.Chunks {
-			if i != int(in.Index) && !l.fleet.Topology.Answers(uint32(c.Device), now) {
+			if i != int(in.Index) && !q.fleet.Topology.Answers(uint32(c.Device), now) {
 				kept[in.Stripe] = true
 			}
 		}
@@ -181,16 +181,16 @@ func (l *leader) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.
 }
 
 // countRepaired counts what a mover has committed.
-func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTaken []uint64) {
+func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTaken []uint64) {
 	seen := make(map[uint64]bool)
 	var bytes, chunks uint64
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
+	err := q.Store.View(func(r state.Reader, _ uint64) error {
 		for _, in := range intents {
 			if slices.Contains(notTaken, in.Stripe) {
 				continue
 			}
 			seen[in.Stripe] = true
-			s, err := l.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
+			s, err := q.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
 			if err != nil {
 				return err
 			}
@@ -202,22 +202,22 @@ func (l *leader) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTak
 		return nil
 	})
 	if err != nil {
-		l.Log.Warn("what was repaired could not be counted", "err", err)
+		q.Log.Warn("what was repaired could not be counted", "err", err)
 	}
 	if kind == wire.JobKind_JOB_KIND_REBALANCE {
-		l.Metrics.RebalancedChunks.Add(float64(chunks))
-		l.Metrics.RebalancedBytes.Add(float64(bytes))
-		l.balancing.moved(l.Clock.Now(), chunks, bytes)
+		q.Metrics.RebalancedChunks.Add(float64(chunks))
+		q.Metrics.RebalancedBytes.Add(float64(bytes))
+		q.rebalancer.moved(q.Clock.Now(), chunks, bytes)
 		return
 	}
-	l.healing.repaired(uint64(len(seen)), bytes)
+	q.healing.repaired(uint64(len(seen)), bytes)
 }
 
 // healingNow describes the repair for people; nil where there is none.
-func (l *leader) healingNow(r state.Reader, queued uint64) (*wire.Healing, error) {
-	scans, err := l.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
+func (q *Queue) healingNow(r state.Reader, queued uint64) (*wire.Healing, error) {
+	scans, err := q.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
 	if err != nil {
 		return nil, err
 	}
-	return l.healing.report(l.Clock.Now(), queued, uint32(len(scans))), nil
+	return q.healing.report(q.Clock.Now(), queued, uint32(len(scans))), nil
 }

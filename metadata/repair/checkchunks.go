@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -9,23 +9,23 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// checkChunks judges a slice of what a device holds, for an administrator who looks
-// for what is wrong (`moraine fsck`): by the rules of reportChunks, in one view, and
+// CheckChunks judges a slice of what a device holds, for an administrator who looks
+// for what is wrong (`moraine fsck`): by the rules of ReportChunks, in one view, and
 // without changing anything. What it finds may be on its way to be right: the caller
 // asks again after a while, with a new list of the device. While devices have not reported
 // since the metadata was restored nothing is called missing: they may have it.
-func (l *leader) checkChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	slice := c.Req.GetCheckChunks().GetSlice()
 	if err := checkSlice(slice); err != nil {
 		return nil, err
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	reply := &wire.CheckChunksReply{}
-	err := l.Store.View(func(r state.Reader, applied uint64) error {
+	err := k.Store.View(func(r state.Reader, applied uint64) error {
 		reply.Applied = applied
-		info, err := l.Machine.Cluster(r)
+		info, err := k.Machine.Cluster(r)
 		if err != nil || slice == nil {
 			return err
 		}
@@ -33,28 +33,28 @@ func (l *leader) checkChunks(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		unreported, err := l.Machine.Unreported(r)
+		unreported, err := k.Machine.Unreported(r)
 		if err != nil {
 			return err
 		}
 		if reply.Unreported = uint64(unreported); unreported == 0 {
-			if err := l.checkMissing(r, slice, reply); err != nil {
+			if err := k.checkMissing(r, slice, reply); err != nil {
 				return err
 			}
 		}
-		return l.checkHeld(r, slice, reply)
+		return k.checkHeld(r, slice, reply)
 	})
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckChunks{CheckChunks: reply}}, err
 }
 
 // checkMissing finds what is recorded and not in the slice, and cuts the slice where
 // that is too much for one answer.
-func (l *leader) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	f := &findings{}
-	if err := l.findMissing(r, slice, f); err != nil {
+	if err := k.findMissing(r, slice, f); err != nil {
 		return err
 	}
-	if f.missing >= maxMissing {
+	if f.missing >= k.cfg.MaxMissing {
 		reply.To = f.repairs[len(f.repairs)-1].Stripe
 	}
 	for _, item := range f.repairs {
@@ -62,7 +62,7 @@ func (l *leader) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *w
 			break // they are in order
 		}
 		found := &wire.ChunkFinding{Fault: wire.ChunkFault_CHUNK_FAULT_MISSING, Stripe: item.Stripe, Index: item.Index}
-		if err := l.describeFinding(r, found); err != nil {
+		if err := k.describeFinding(r, found); err != nil {
 			return err
 		}
 		reply.Findings = append(reply.Findings, found)
@@ -71,14 +71,14 @@ func (l *leader) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *w
 }
 
 // checkHeld judges what is in the slice.
-func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	for _, chunk := range slice.Chunks {
 		if reply.To != 0 && chunk.Stripe >= reply.To {
 			continue
 		}
-		v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
+		v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
 		if err == nil && v.Fate == state.Live {
-			v.Fate, err = l.fits(r, chunk)
+			v.Fate, err = k.fits(r, chunk)
 		}
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire
 			reply.Pending, reply.PendingBytes = reply.Pending+1, reply.PendingBytes+chunk.Length
 			continue
 		}
-		if err := l.describeFinding(r, found); err != nil {
+		if err := k.describeFinding(r, found); err != nil {
 			return err
 		}
 		reply.Findings = append(reply.Findings, found)
@@ -106,8 +106,8 @@ func (l *leader) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire
 
 // fits is the fate of a chunk that a record claims by its checksum: it must be as long as
 // the record says, too.
-func (l *leader) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, error) {
-	s, _, err := l.Machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
+func (k *Reports) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, error) {
+	s, _, err := k.Machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
 	if err == nil && s != nil && s.Scheme.ChunkLen(s.Length) != int64(chunk.Length) {
 		return state.Damaged, nil
 	}
@@ -115,12 +115,12 @@ func (l *leader) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, erro
 }
 
 // describeFinding adds what the record of the stripe says.
-func (l *leader) describeFinding(r state.Reader, found *wire.ChunkFinding) error {
-	s, queued, err := l.Machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
+func (k *Reports) describeFinding(r state.Reader, found *wire.ChunkFinding) error {
+	s, queued, err := k.Machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
 	if err != nil || s == nil {
 		return err
 	}
-	found.Scheme, found.Queued, found.Layout = schemeToWire(s.Scheme), queued, uint32(s.Version)
+	found.Scheme, found.Queued, found.Layout = lead.SchemeToWire(s.Scheme), queued, uint32(s.Version)
 	if found.Fault == wire.ChunkFault_CHUNK_FAULT_MISSING {
 		found.Length = uint64(s.Scheme.ChunkLen(s.Length))
 	}

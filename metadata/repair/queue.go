@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -28,26 +28,39 @@ const (
 	lostShare = 4
 )
 
+// Queue gives the stripes that wait for repair to jobs, and publishes what movers have
+// rebuilt.
+type Queue struct {
+	*lead.Term
+	cfg        Config
+	fleet      *fleet.Fleet
+	leader     Leader
+	rebalancer *Rebalancer
+	changed    lead.Poke // the queue, or what can be done about it, changed
+	healing    healing
+	waits      repairWaits
+}
+
 // scheduleRepairs gives queued stripes to repair jobs, those with the least
 // redundancy first, until ctx ends. Only what can be made better now becomes a
 // job; the rest stays queued, and is looked at again each second, and when a
 // host comes or goes.
-func (l *leader) scheduleRepairs(ctx context.Context) {
+func (q *Queue) scheduleRepairs(ctx context.Context) {
 	var at state.RepairCursor
 	for {
-		began := l.Clock.Now()
-		look, err := l.giveRepairs(ctx, at)
+		began := q.Clock.Now()
+		look, err := q.giveRepairs(ctx, at)
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("repairs could not be scheduled", "err", err)
+			q.Log.Warn("repairs could not be scheduled", "err", err)
 		}
 		at = look.next
-		rest := min(repairIdle*l.Clock.Since(began), maxRepairRest)
+		rest := min(repairIdle*q.Clock.Since(began), maxRepairRest)
 		if look.given > 0 {
-			rest = time.Duration(look.given) * time.Second / time.Duration(l.cfg.RepairsPerSecond)
+			rest = time.Duration(look.given) * time.Second / time.Duration(q.cfg.RepairsPerSecond)
 		}
-		more := l.Pause(ctx, nil, rest)
+		more := q.Pause(ctx, nil, rest)
 		if more && look.given == 0 && !look.more {
-			more = l.Pause(ctx, l.repairs, jobPoll)
+			more = q.Pause(ctx, q.changed, lead.JobPoll)
 		}
 		if !more {
 			return
@@ -65,23 +78,23 @@ type look struct {
 
 // giveRepairs looks at part of the queue, from a place on, and makes jobs of
 // what can be repaired now.
-func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, error) {
+func (q *Queue) giveRepairs(ctx context.Context, at state.RepairCursor) (look, error) {
 	var waiting []*wire.RepairTask
 	var queued, running uint64
 	var out look
-	back := l.fleet.Topology.CameBack()
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		queued, running, err = l.repairCounts(r)
+	back := q.fleet.Topology.CameBack()
+	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
+		queued, running, err = q.repairCounts(r)
 		if err == nil {
-			l.healing.note(l.Clock.Now(), queued)
+			q.healing.note(q.Clock.Now(), queued)
 		}
 		if err != nil || queued == running {
 			return err
 		}
-		if waits, err := l.repairsWait(r); err != nil || waits {
+		if waits, err := q.repairsWait(r); err != nil || waits {
 			return err
 		}
-		waiting, out.next, err = l.Machine.RepairQueue(r, at, repairLook, back)
+		waiting, out.next, err = q.Machine.RepairQueue(r, at, repairLook, back)
 		out.more = !out.next.End()
 		return err
 	})
@@ -91,28 +104,28 @@ func (l *leader) giveRepairs(ctx context.Context, at state.RepairCursor) (look, 
 	if !out.more {
 		out.next = state.RepairCursor{}
 	}
-	l.Metrics.RepairQueue.Set(float64(queued))
-	l.Metrics.RepairRunning.Set(float64(running))
-	v := l.fleet.Topology.View()
-	tasks, last := l.chooseRepairs(v, waiting, int(running), l.Speaks(ctx, state.LevelUnrecoverable) == nil)
+	q.Metrics.RepairQueue.Set(float64(queued))
+	q.Metrics.RepairRunning.Set(float64(running))
+	v := q.fleet.Topology.View()
+	tasks, last := q.chooseRepairs(v, waiting, int(running), q.Speaks(ctx, state.LevelUnrecoverable) == nil)
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
 	// The queue has changed: the next look is from the front.
 	out = look{given: len(tasks) + len(last)}
-	if err := l.createRepairs(ctx, tasks, v.Live); err != nil {
+	if err := q.createRepairs(ctx, tasks, v.Live); err != nil {
 		return out, err
 	}
-	return out, l.createRepairs(ctx, last, 1)
+	return out, q.createRepairs(ctx, last, 1)
 }
 
 // chooseRepairs plans as many of the stripes that wait as jobs have room for. Those that
 // have too few chunks left, and are only tried, are apart: they have jobs of their own, so
 // that no other stripe waits because one of them failed. Without try there are none of them:
 // movers of earlier builds do not try.
-func (l *leader) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
-	most := l.cfg.MaxRepairs * state.MaxRepairStripes
-	room := min(most-running, l.cfg.RepairsPerSecond)
+func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
+	most := q.cfg.MaxRepairs * state.MaxRepairStripes
+	room := min(most-running, q.cfg.RepairsPerSecond)
 	for _, w := range waiting {
 		given := len(tasks) + len(last)
 		if given >= room {
@@ -139,45 +152,45 @@ func (l *leader) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, runnin
 
 // repairCounts returns how many stripes are on the queue, and how many of those
 // jobs work on.
-func (l *leader) repairCounts(r state.Reader) (queued, running uint64, err error) {
-	n, err := l.Machine.Counters(r)
+func (q *Queue) repairCounts(r state.Reader) (queued, running uint64, err error) {
+	n, err := q.Machine.Counters(r)
 	if err != nil {
 		return 0, 0, err
 	}
-	running, err = l.Machine.RepairRunning(r)
+	running, err = q.Machine.RepairRunning(r)
 	return n.RepairQueued, running, err
 }
 
 // createRepairs makes repair jobs of tasks, small enough for every host to get
 // one.
-func (l *leader) createRepairs(ctx context.Context, tasks []*wire.RepairTask, hosts int) error {
+func (q *Queue) createRepairs(ctx context.Context, tasks []*wire.RepairTask, hosts int) error {
 	hosts = max(hosts, 1)
 	size := min((len(tasks)+hosts-1)/hosts, state.MaxRepairStripes)
 	for len(tasks) > 0 {
 		n := min(size, len(tasks))
 		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REPAIR, Repairs: tasks[:n], Subject: fmt.Sprintf("%d stripes: %s", n, tasks[0].Reason)}
-		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
+		if _, err := q.Command(ctx, &statepb.Command{Op: &statepb.Command_CreateJobs{
 			CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}); err != nil {
 			return err
 		}
-		l.Metrics.RepairTasks.Add(float64(n))
+		q.Metrics.RepairTasks.Add(float64(n))
 		tasks = tasks[n:]
 	}
 	return nil
 }
 
-// beginRepair records the intents of a job's holder, and chooses the devices
+// BeginRepair records the intents of a job's holder, and chooses the devices
 // that it leaves open.
-func (l *leader) beginRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (q *Queue) BeginRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetBeginRepair()
 	open := false
 	for _, in := range asked.Intents {
 		open = open || in.Device == 0
 	}
 	if !open {
-		return l.recordIntents(ctx, c, c.Req)
+		return q.recordIntents(ctx, c, c.Req)
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := q.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	req := proto.CloneOf(c.Req)
@@ -185,33 +198,33 @@ func (l *leader) beginRepair(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 		if in.Device != 0 {
 			continue
 		}
-		if err := l.chooseTarget(in); err != nil {
+		if err := q.chooseTarget(in); err != nil {
 			return nil, err
 		}
 	}
-	return l.recordIntents(ctx, c, req)
+	return q.recordIntents(ctx, c, req)
 }
 
 // recordIntents proposes intents, and permits their holder to fill them.
-func (l *leader) recordIntents(ctx context.Context, c *lead.Call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := l.Propose(ctx, c.Caller, req)
+func (q *Queue) recordIntents(ctx context.Context, c *lead.Call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	resp, err := q.Propose(ctx, c.Caller, req)
 	if reply := resp.GetBeginRepair(); err == nil && reply != nil {
-		reply.Capability, err = l.permitRepairs(c, reply.Intents)
+		reply.Capability, err = q.leader.PermitRepairs(c, reply.Intents)
 	}
 	return resp, err
 }
 
 // chooseTarget fills in the device of an intent. A device that the holder had
 // before and could not fill is not chosen again.
-func (l *leader) chooseTarget(in *wire.Intent) error {
+func (q *Queue) chooseTarget(in *wire.Intent) error {
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)}
 	var s *moraine.Stripe
 	var had *wire.Intent
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if s, err = l.Machine.StripeByID(r, chunk.Stripe); err != nil {
+	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
+		if s, err = q.Machine.StripeByID(r, chunk.Stripe); err != nil {
 			return err
 		}
-		had, err = l.Machine.Intent(r, chunk)
+		had, err = q.Machine.Intent(r, chunk)
 		return err
 	})
 	if err != nil {
@@ -224,7 +237,7 @@ func (l *leader) chooseTarget(in *wire.Intent) error {
 	if had != nil {
 		avoid = append(avoid, moraine.DeviceID(had.Device))
 	}
-	for _, plan := range planRepair(l.fleet.Topology.View(), s, 1<<in.Index, avoid...) {
+	for _, plan := range planRepair(q.fleet.Topology.View(), s, 1<<in.Index, avoid...) {
 		if plan.Index == in.Index {
 			in.Device = plan.Device
 			return nil
@@ -243,4 +256,13 @@ func stripeFromWire(w *wire.Stripe) *moraine.Stripe {
 		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.Device), Level: moraine.Level(c.Level), Epoch: moraine.Epoch(c.Epoch)}
 	}
 	return s
+}
+
+// repairsWait reports whether repairs wait for reports: most of what a restored state
+// misses is on other devices. They wait for as long as a silent host is waited for, at most.
+func (q *Queue) repairsWait(r state.Reader) (bool, error) {
+	if q.Clock.Since(q.Began) > q.cfg.RepairGrace {
+		return false, nil
+	}
+	return q.fleet.ReportsAwaited(r)
 }

@@ -1,4 +1,4 @@
-package metadata_test
+package repair_test
 
 import (
 	"maps"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -19,7 +19,7 @@ func TestSampledStripes(t *testing.T) {
 	sample := func(slice *wire.ReportChunks) map[uint64]bool {
 		out := map[uint64]bool{}
 		for n := range uint64(stripes) {
-			if stripe := 1<<40 + n; metadata.Sampled(stripe, slice) { // numbers in a row, as grants give them
+			if stripe := 1<<40 + n; repair.Sampled(stripe, slice) { // numbers in a row, as grants give them
 				out[stripe] = true
 			}
 		}

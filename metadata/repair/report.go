@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -26,13 +27,20 @@ const (
 	queueItems = 128
 )
 
-// maxMissing is a variable for tests alone.
-var maxMissing uint64 = 4096
+// Reports judges what devices say that they hold.
+type Reports struct {
+	*lead.Term
+	cfg    Config
+	fleet  *fleet.Fleet
+	leader Leader
+	passes *passes
+	strays *strays
+}
 
-// reports is the leader's memory of the passes that devices make over all their
+// passes is the leader's memory of the passes that devices make over all their
 // chunks. A pass that this leader did not see from its start is judged, but not
 // counted as complete.
-type reports struct {
+type passes struct {
 	mu       sync.Mutex
 	byDevice map[uint32]*pass
 	// quarantined are the chunks of each device that its last whole pass named and
@@ -53,14 +61,14 @@ type pass struct {
 	quarantined                 []*wire.QuarantinedChunk
 }
 
-func newReports() *reports {
-	return &reports{byDevice: make(map[uint32]*pass), quarantined: make(map[uint32][]*wire.QuarantinedChunk)}
+func newPasses() *passes {
+	return &passes{byDevice: make(map[uint32]*pass), quarantined: make(map[uint32][]*wire.QuarantinedChunk)}
 }
 
 // add takes a judged slice into its pass. It returns the pass where the slice
 // was its last one. A slice that comes again, since the reply to it was lost, is
 // not counted again; the last slice, which ends the pass, is kept until the next one begins.
-func (r *reports) add(slice *wire.ReportChunks, f *findings) *pass {
+func (r *passes) add(slice *wire.ReportChunks, f *findings) *pass {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.byDevice[slice.Device]
@@ -130,57 +138,57 @@ func (f *findings) to(slice *wire.ReportChunks) uint64 {
 	return slice.To
 }
 
-// reportChunks judges a slice of what a device holds: what is dead is to be
+// ReportChunks judges a slice of what a device holds: what is dead is to be
 // deleted, what is recorded and not there, or damaged, is queued for repair,
 // and what nothing explains is counted and left alone.
-func (l *leader) reportChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	slice := c.Req.GetReportChunks()
-	if err := l.fleet.Topology.View().MayReport(c, slice.Device); err != nil {
+	if err := k.fleet.Topology.View().MayReport(c, slice.Device); err != nil {
 		return nil, err
 	}
 	if err := checkSlice(slice); err != nil {
 		return nil, err
 	}
-	if own := uint64(l.Cluster.Incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
+	if own := uint64(k.Cluster.Incarnation); slice.Incarnation != 0 && slice.Incarnation != own {
 		return nil, &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("the report was begun under incarnation %d of the metadata, and this is %d: begin it again", slice.Incarnation, own)}
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	f := &findings{}
-	err := l.Store.View(func(r state.Reader, applied uint64) error {
+	err := k.Store.View(func(r state.Reader, applied uint64) error {
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		if err := l.findMissing(r, slice, f); err != nil {
+		if err := k.findMissing(r, slice, f); err != nil {
 			return err
 		}
-		if f.missing >= maxMissing && !slice.Scrub {
+		if f.missing >= k.cfg.MaxMissing && !slice.Scrub {
 			f.cutAtLast()
 		}
-		return l.judgeReported(r, slice, f)
+		return k.judgeReported(r, slice, f)
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.Metrics.UnknownChunks.Add(float64(f.unknown))
-	l.Metrics.MissingChunks.Add(float64(f.missing))
-	l.Metrics.Deletions.Add(float64(len(f.deletions)))
-	if err := l.queueRepairs(ctx, f.repairs); err != nil {
+	k.Metrics.UnknownChunks.Add(float64(f.unknown))
+	k.Metrics.MissingChunks.Add(float64(f.missing))
+	k.Metrics.Deletions.Add(float64(len(f.deletions)))
+	if err := k.queueRepairs(ctx, f.repairs); err != nil {
 		return nil, err
 	}
-	l.strays.add(f.undecided)
-	if err := l.adopt(ctx, f.adopt); err != nil {
+	k.strays.add(f.undecided)
+	if err := k.adopt(ctx, f.adopt); err != nil {
 		return nil, err
 	}
 	if slice.Scrub {
-		l.Metrics.DamagedChunks.Add(float64(f.damaged))
-	} else if p := l.reports.add(slice, f); p != nil {
-		if err := l.completeReport(ctx, slice.Device, p); err != nil {
+		k.Metrics.DamagedChunks.Add(float64(f.damaged))
+	} else if p := k.passes.add(slice, f); p != nil {
+		if err := k.completeReport(ctx, slice.Device, p); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.permitStripes(c, f.parity); err != nil {
+	if err := k.leader.PermitStripes(c, f.parity); err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
@@ -202,8 +210,8 @@ func sampled(stripe uint64, slice *wire.ReportChunks) bool {
 }
 
 // sampleParity has the parity of a stripe checked by whoever holds its first parity chunk.
-func (l *leader) sampleParity(r state.Reader, chunk *wire.ChunkReport, f *findings) error {
-	w, err := l.Machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
+func (k *Reports) sampleParity(r state.Reader, chunk *wire.ChunkReport, f *findings) error {
+	w, err := k.Machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
 	if err != nil || w == nil {
 		return err
 	}
@@ -233,13 +241,13 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 }
 
 // judgeReported judges the chunks that a device says it holds.
-func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *findings) error {
-	now, err := l.Machine.ClusterTime(r)
+func (k *Reports) judgeReported(r state.Reader, slice *wire.ReportChunks, f *findings) error {
+	now, err := k.Machine.ClusterTime(r)
 	if err != nil {
 		return err
 	}
-	grace := uint64(l.cfg.Grace.Milliseconds())
-	waits, err := l.fleet.ReportsAwaited(r)
+	grace := uint64(k.cfg.Grace.Milliseconds())
+	waits, err := k.fleet.ReportsAwaited(r)
 	if err != nil {
 		return err
 	}
@@ -249,12 +257,12 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 		if f.cut != 0 && chunk.Stripe >= f.cut {
 			continue
 		}
-		v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
+		v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
 		if err != nil {
 			return err
 		}
 		if v.Fate == state.Live && sampled(chunk.Stripe, slice) && len(f.parity) < maxParity {
-			if err := l.sampleParity(r, chunk, f); err != nil {
+			if err := k.sampleParity(r, chunk, f); err != nil {
 				return err
 			}
 		}
@@ -283,14 +291,14 @@ func (l *leader) judgeReported(r state.Reader, slice *wire.ReportChunks, f *find
 
 // findMissing finds the chunks that came to the device before its pass began
 // and are not in the slice.
-func (l *leader) findMissing(r state.Reader, slice *wire.ReportChunks, f *findings) error {
+func (k *Reports) findMissing(r state.Reader, slice *wire.ReportChunks, f *findings) error {
 	held := make(map[moraine.ChunkID]struct{}, len(slice.Chunks))
 	for _, c := range slice.Chunks {
 		held[moraine.ChunkID{Stripe: moraine.StripeID(c.Stripe), Index: uint8(c.Index)}] = struct{}{}
 	}
 	from, to := moraine.StripeID(slice.From), moraine.StripeID(slice.To)
-	for f.missing < maxMissing {
-		page, err := l.Machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
+	for f.missing < k.cfg.MaxMissing {
+		page, err := k.Machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
 		if err != nil {
 			return err
 		}
@@ -319,10 +327,10 @@ func (f *findings) cutAtLast() {
 	}
 }
 
-func (l *leader) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
+func (k *Reports) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
 	for len(items) > 0 {
 		n := min(len(items), queueItems)
-		if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_QueueRepairs{
+		if _, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_QueueRepairs{
 			QueueRepairs: &statepb.QueueRepairs{Items: items[:n]}}}); err != nil {
 			return err
 		}
@@ -334,15 +342,15 @@ func (l *leader) queueRepairs(ctx context.Context, items []*statepb.RepairItem) 
 // completeReport records that a pass over a device has ended: what ended before
 // it began explains nothing on that device any more, except chunks that it met
 // and that are still there.
-func (l *leader) completeReport(ctx context.Context, device uint32, p *pass) error {
+func (k *Reports) completeReport(ctx context.Context, device uint32, p *pass) error {
 	started := p.started
 	if p.unsettled != 0 && started >= p.unsettled {
 		started = p.unsettled - 1
 	}
 	if p.unknownChunks > 0 {
-		l.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
+		k.Log.Warn("a device holds chunks that nothing explains; they are kept", "device", device, "chunks", p.unknownChunks, "bytes", p.unknownBytes)
 	}
-	_, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
+	_, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 		Device: device, PassStarted: started, UnknownBytes: p.unknownBytes, UnknownChunks: p.unknownChunks, FittingChunks: p.fitting, Reported: p.started}}})
 	return err
 }

@@ -1,10 +1,11 @@
-package metadata
+package repair
 
 import (
 	"context"
 	"time"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
@@ -26,17 +27,17 @@ const (
 
 // judgeSteps keeps what the state calls lost checkpoints what they are, until ctx ends. A
 // new leader begins with a look, where there ever was a loss.
-func (l *leader) judgeSteps(ctx context.Context) {
-	w := &lossWatch{leader: l, last: l.Clock.Now()}
+func (w *lossWatch) judgeSteps(ctx context.Context) {
+	w.last = w.Clock.Now()
 	for {
 		if err := w.step(ctx); err != nil && ctx.Err() == nil {
-			l.Log.Warn("the leader could not look for lost checkpoints: it tries again", "err", err)
+			w.Log.Warn("the leader could not look for lost checkpoints: it tries again", "err", err)
 		}
 		pause := stepLossPoll
 		if w.full != nil {
 			pause = stepLossPause
 		}
-		if !l.Pause(ctx, nil, pause) {
+		if !w.Pause(ctx, nil, pause) {
 			return
 		}
 	}
@@ -44,7 +45,7 @@ func (l *leader) judgeSteps(ctx context.Context) {
 
 // lossWatch is the leader's memory of what it has looked at.
 type lossWatch struct {
-	*leader
+	*lead.Term
 	quick uint64                    // how often stripes had been lost or found at the last look at suspects
 	lost  map[moraine.StripeID]bool // that were lost then
 	seen  uint64                    // the same of the last look at all
@@ -116,9 +117,9 @@ func (w *lossWatch) look(ctx context.Context, look *state.StepLook) error {
 	return err
 }
 
-func (l *leader) stepLosses() (changes, stripes, steps uint64, err error) {
-	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, stripes, steps, err = l.Machine.StepLosses(r)
+func (w *lossWatch) stepLosses() (changes, stripes, steps uint64, err error) {
+	err = w.Store.View(func(r state.Reader, _ uint64) (err error) {
+		changes, stripes, steps, err = w.Machine.StepLosses(r)
 		return err
 	})
 	return changes, stripes, steps, err

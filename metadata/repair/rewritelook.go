@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 // sweep is a look through all files, under way. It goes on from where it was: what changes
 // meanwhile is seen, or will be the next time.
 type sweep struct {
-	l       *leader
+	rw      *Rewriter
 	settled moraine.StripeID
 	after   moraine.InodeID   // inodes up to it are in files, or done
 	files   []moraine.InodeID // the first one is under way
@@ -32,9 +32,9 @@ type sweep struct {
 	ended       bool
 }
 
-func newSweep(l *leader, settled moraine.StripeID) *sweep {
-	return &sweep{l: l, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found),
-		packs: packer{groups: make(map[packGroup]*packing), places: make(map[moraine.InodeID]packPlace), scopes: l.sessions.scopes()}}
+func newSweep(rw *Rewriter, settled moraine.StripeID) *sweep {
+	return &sweep{rw: rw, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found),
+		packs: packer{groups: make(map[packGroup]*packing), places: make(map[moraine.InodeID]packPlace), scopes: rw.leader.Scopes()}}
 }
 
 // found is what a file names of a stripe.
@@ -58,7 +58,7 @@ func (s *sweep) skip() {
 
 // look looks at some more records.
 func (s *sweep) look(r state.Reader) error {
-	m := s.l.Machine
+	m := s.rw.Machine
 	for left := rewriteLooks; left > 0; {
 		if len(s.files) == 0 {
 			if s.last {
@@ -100,7 +100,7 @@ func (s *sweep) look(r state.Reader) error {
 func (s *sweep) judge(r state.Reader, file moraine.InodeID, whole bool) error {
 	var chosen, small []found
 	for id, named := range s.named {
-		record, err := s.l.Machine.StripeByID(r, id)
+		record, err := s.rw.Machine.StripeByID(r, id)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (s *sweep) offerSmall(r state.Reader, file moraine.InodeID, small []found) 
 // unqueued are those of small stripes that do not wait for repair.
 func (s *sweep) unqueued(r state.Reader, small []found) (whole []found, err error) {
 	for _, f := range small {
-		queued, err := s.l.Machine.Queued(r, f.id)
+		queued, err := s.rw.Machine.Queued(r, f.id)
 		if err != nil {
 			return nil, err
 		}
@@ -227,18 +227,18 @@ func (s *sweep) end() {
 	s.packRest()
 	s.order(s.together, 0)
 	s.together = nil
-	s.l.rewriting.leave(s.unjudged + uint64(len(s.shared)))
+	s.rw.leave(s.unjudged + uint64(len(s.shared)))
 	s.ended = true
 }
 
 // choose reports whether a stripe of which all that is named was seen is to be rewritten.
 func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named) (bool, error) {
-	s.l.rewriting.count(record, named)
-	if !settled(record, s.settled) || !mostlyDead(record, named, s.l.cfg.RewriteLive) {
+	s.rw.count(record, named)
+	if !settled(record, s.settled) || !mostlyDead(record, named, s.rw.cfg.RewriteLive) {
 		return false, nil
 	}
 	// What waits for repair may be lost for all that is known: that goes first.
-	queued, err := s.l.Machine.Queued(r, record.ID)
+	queued, err := s.rw.Machine.Queued(r, record.ID)
 	return !queued, err
 }
 

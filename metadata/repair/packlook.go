@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"cmp"
@@ -52,11 +52,11 @@ type packer struct {
 // is mostly dead, which may lose as many chunks as was given. It reports whether it did: that
 // is all of the file, it is cold, and what it is to have is no copies and protects it as well.
 func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
-	if s.l.cfg.PackAfter < 0 {
+	if s.rw.cfg.PackAfter < 0 {
 		return false, nil
 	}
-	p, ok, err := s.l.Machine.Packable(r, file)
-	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.l.cfg.PackAfter.Nanoseconds() {
+	p, ok, err := s.rw.Machine.Packable(r, file)
+	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.rw.cfg.PackAfter.Nanoseconds() {
 		return false, err
 	}
 	place, err := s.placeOf(r, p.Parent)
@@ -87,19 +87,19 @@ func (s *sweep) placeOf(r state.Reader, dir moraine.InodeID) (packPlace, error) 
 	if ok {
 		return known, nil
 	}
-	scheme, err := s.l.Machine.PolicyScheme(r, dir)
+	scheme, err := s.rw.Machine.PolicyScheme(r, dir)
 	if err != nil {
 		return packPlace{}, err
 	}
-	domain, err := s.l.Machine.PackDomain(r, dir, s.packs.scopes)
+	domain, err := s.rw.Machine.PackDomain(r, dir, s.packs.scopes)
 	if err != nil {
 		return packPlace{}, err
 	}
-	v := s.l.fleet.Topology.View()
+	v := s.rw.fleet.Topology.View()
 	if scheme.K == 0 {
 		scheme = v.DefaultScheme()
 	}
-	p, err := place.Place(v.Place, place.Request{Stripe: 1, Scheme: scheme, MinProtection: s.l.cfg.MinProtection})
+	p, err := place.Place(v.Place, place.Request{Stripe: 1, Scheme: scheme, MinProtection: s.rw.cfg.MinProtection})
 	if err != nil || p.Scheme != scheme || p.Protects < int(scheme.M) {
 		scheme = moraine.Scheme{}
 	}

@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"cmp"
@@ -78,31 +78,31 @@ func (s *strays) all() []*statepb.AdoptedChunk {
 }
 
 // adopt has records name chunks that fit them.
-func (l *leader) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
+func (k *Reports) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	adopted := uint64(0)
 	for some := range slices.Chunk(chunks, state.MaxAdopted) {
-		resp, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
-			AdoptChunks: &statepb.AdoptChunks{Chunks: some, GraceMillis: uint64(l.cfg.Grace.Milliseconds())}}})
+		resp, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
+			AdoptChunks: &statepb.AdoptChunks{Chunks: some, GraceMillis: uint64(k.cfg.Grace.Milliseconds())}}})
 		if err != nil {
 			return err
 		}
 		adopted += resp.GetAdopt().GetAdopted()
 	}
 	if adopted > 0 {
-		l.Metrics.AdoptedChunks.Add(float64(adopted))
-		l.Log.Info("chunks adopted", "chunks", adopted)
+		k.Metrics.AdoptedChunks.Add(float64(adopted))
+		k.Log.Info("chunks adopted", "chunks", adopted)
 	}
 	return nil
 }
 
 // adoptStrays judges the chunks that wait for the report of another device, again and
 // again, until ctx ends.
-func (l *leader) adoptStrays(ctx context.Context) {
-	for l.Pause(ctx, nil, strayEvery) {
-		for some := range slices.Chunk(l.strays.all(), strayLook) {
-			if err := l.decideStrays(ctx, some); err != nil {
+func (k *Reports) adoptStrays(ctx context.Context) {
+	for k.Pause(ctx, nil, strayEvery) {
+		for some := range slices.Chunk(k.strays.all(), strayLook) {
+			if err := k.decideStrays(ctx, some); err != nil {
 				if ctx.Err() == nil {
-					l.Log.Warn("chunks could not be adopted", "err", err)
+					k.Log.Warn("chunks could not be adopted", "err", err)
 				}
 				break
 			}
@@ -112,15 +112,15 @@ func (l *leader) adoptStrays(ctx context.Context) {
 
 // decideStrays forgets those that nothing is unknown of any more, having adopted what is
 // wanted.
-func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
+func (k *Reports) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	var decided, wanted []*statepb.AdoptedChunk
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
-		now, err := l.Machine.ClusterTime(r)
+	err := k.Store.View(func(r state.Reader, _ uint64) error {
+		now, err := k.Machine.ClusterTime(r)
 		if err != nil {
 			return err
 		}
 		for _, c := range chunks {
-			v, err := l.Machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(l.cfg.Grace.Milliseconds())))
+			v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(k.cfg.Grace.Milliseconds())))
 			if err != nil {
 				return err
 			}
@@ -137,18 +137,9 @@ func (l *leader) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChun
 	if err != nil {
 		return err
 	}
-	if err := l.adopt(ctx, wanted); err != nil {
+	if err := k.adopt(ctx, wanted); err != nil {
 		return err
 	}
-	l.strays.remove(decided)
+	k.strays.remove(decided)
 	return nil
-}
-
-// repairsWait reports whether repairs wait for reports: most of what a restored state
-// misses is on other devices. They wait for as long as a silent host is waited for, at most.
-func (l *leader) repairsWait(r state.Reader) (bool, error) {
-	if l.Clock.Since(l.Began) > l.cfg.RepairGrace {
-		return false, nil
-	}
-	return l.fleet.ReportsAwaited(r)
 }

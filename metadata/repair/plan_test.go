@@ -1,4 +1,4 @@
-package metadata_test
+package repair_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata"
+	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -128,7 +128,7 @@ func TestPlanRepair(t *testing.T) {
 				s.Chunks[i].Level, s.Chunks[i].Epoch = moraine.Memory, epoch
 			}
 			got := map[uint32]uint32{}
-			for _, i := range metadata.PlanRepair(tt.hosts, s, tt.bad) {
+			for _, i := range repair.PlanRepair(tt.hosts, s, tt.bad) {
 				require.Equal(t, uint32(4), i.Version)
 				require.Equal(t, uint64(77), i.Stripe)
 				got[i.Index] = i.Device

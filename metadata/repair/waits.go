@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"sync"
@@ -29,24 +29,24 @@ type repairWaits struct {
 // waitsNow says of what the repair queue is, and why what does not move waits; nil where
 // the queue is empty, or cannot be looked through: that is logged, for how full the cluster
 // is, which is asked for at the same time, must be told all the same.
-func (l *leader) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
+func (q *Queue) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 	if queued == 0 {
 		return nil
 	}
-	w := &l.waits
+	w := &q.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := l.Clock.Now()
+	now := q.Clock.Now()
 	if now.Before(w.until) {
 		return w.count
 	}
-	items, more, err := l.Machine.QueuedStripes(r, maxWaits)
+	items, more, err := q.Machine.QueuedStripes(r, maxWaits)
 	if err != nil {
-		l.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
+		q.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
 		w.until, w.count = now.Add(waitsRetry), nil
 		return nil
 	}
-	w.until, w.count = now.Add(waitsAge), countWaits(l.fleet.Topology.View(), items)
+	w.until, w.count = now.Add(waitsAge), countWaits(q.fleet.Topology.View(), items)
 	w.count.More = more
 	return w.count
 }

@@ -1,4 +1,4 @@
-package metadata
+package repair
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ const (
 
 // list takes over what a whole pass over a device has found that nothing explains.
 // mu is held.
-func (r *reports) list(device uint32, p *pass) {
+func (r *passes) list(device uint32, p *pass) {
 	r.listed -= len(r.quarantined[device])
 	delete(r.quarantined, device)
 	if p.quarantined = p.quarantined[:min(len(p.quarantined), maxListed-r.listed)]; len(p.quarantined) == 0 {
@@ -36,7 +36,7 @@ func (r *reports) list(device uint32, p *pass) {
 
 // page returns quarantined chunks in order behind one, whether there are more, and
 // the bytes of all that are listed.
-func (r *reports) page(after *wire.ListQuarantine, limit int) (out []*wire.QuarantinedChunk, more bool, bytes uint64) {
+func (r *passes) page(after *wire.ListQuarantine, limit int) (out []*wire.QuarantinedChunk, more bool, bytes uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, device := range slices.Sorted(maps.Keys(r.quarantined)) {
@@ -55,10 +55,10 @@ func (r *reports) page(after *wire.ListQuarantine, limit int) (out []*wire.Quara
 	return out, more, bytes
 }
 
-// listQuarantine lists the chunks that nothing explains and nobody deletes without a
+// ListQuarantine lists the chunks that nothing explains and nobody deletes without a
 // person's word. They are known from the devices' reports since this server leads.
-func (l *leader) listQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+func (k *Reports) ListQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
 	}
 	asked := c.Req.GetListQuarantine()
@@ -67,13 +67,13 @@ func (l *leader) listQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaRe
 		limit = min(limit, int(asked.Limit))
 	}
 	reply := &wire.QuarantineReply{}
-	chunks, more, listed := l.reports.page(asked, limit)
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.Machine.Counters(r)
+	chunks, more, listed := k.passes.page(asked, limit)
+	err := k.Store.View(func(r state.Reader, _ uint64) error {
+		n, err := k.Machine.Counters(r)
 		reply.TotalBytes = n.LeakedBytes
 		return err
 	})
-	v := l.fleet.Topology.View()
+	v := k.fleet.Topology.View()
 	for _, chunk := range chunks {
 		named := &wire.QuarantinedChunk{Device: chunk.Device, Stripe: chunk.Stripe, Index: chunk.Index, Length: chunk.Length, Incarnation: chunk.Incarnation}
 		if d := v.Devices[chunk.Device]; d != nil {

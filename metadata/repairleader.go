@@ -1,0 +1,23 @@
+package metadata
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxMissing is repair.Config.MaxMissing, a variable for tests alone.
+var maxMissing uint64 = 4096
+
+// repairLeader is the leader, as repair knows it. It implements repair.Leader.
+type repairLeader struct{ l *leader }
+
+func (p repairLeader) PermitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error) {
+	return p.l.permitRepairs(c, intents)
+}
+
+func (p repairLeader) PermitStripes(c *lead.Call, stripes []*wire.Stripe) error {
+	return p.l.permitStripes(c, stripes)
+}
+
+func (p repairLeader) Scopes() map[moraine.InodeID]bool { return p.l.sessions.scopes() }
