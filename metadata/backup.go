@@ -49,36 +49,36 @@ type backup struct {
 
 // readBackup answers with the next piece of a backup, the first of a new one
 // where none is named.
-func (l *leader) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (d *backupDesk) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetReadBackup()
 	if asked.End {
-		return l.endBackup(asked.Backup)
+		return d.endBackup(asked.Backup)
 	}
-	id, b, err := l.backup(ctx, asked.Backup)
+	id, b, err := d.backup(ctx, asked.Backup)
 	if err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used = l.Clock.Now()
+	b.used = d.Clock.Now()
 	switch next := b.offset + uint64(len(b.piece)); asked.Offset {
 	case b.offset: // again, or the first
 	case next:
 		if err := b.read(next); err != nil {
 			// The stream is past next now: what would be read there is not what is there.
-			return nil, errors.Join(err, l.server.backups.end(id, b))
+			return nil, errors.Join(err, d.backups.end(id, b))
 		}
 	default:
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("offset %d of a backup that is read at %d", asked.Offset, next)}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{
-		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(l.Cluster.Incarnation),
-		Cluster: l.Cluster.UUID[:], HorizonMillis: uint64(l.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
+		Backup: id, Applied: b.info.Applied, Term: b.info.Term, Incarnation: uint64(d.Cluster.Incarnation),
+		Cluster: d.Cluster.UUID[:], HorizonMillis: uint64(d.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
 }
 
 // endBackup gives up a backup that its reader wants no more of; one that is gone has ended.
-func (l *leader) endBackup(id uint64) (*wire.MetaResponse, error) {
-	set := &l.server.backups
+func (d *backupDesk) endBackup(id uint64) (*wire.MetaResponse, error) {
+	set := d.backups
 	set.mu.Lock()
 	b := set.open[id]
 	set.mu.Unlock()
@@ -123,8 +123,8 @@ func (b *backup) close() error {
 var errBackupEnded = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
 
 // backup finds a backup, or begins one.
-func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error) {
-	set := &l.server.backups
+func (d *backupDesk) backup(ctx context.Context, id uint64) (uint64, *backup, error) {
+	set := d.backups
 	set.mu.Lock()
 	b := set.open[id]
 	set.mu.Unlock()
@@ -134,37 +134,37 @@ func (l *leader) backup(ctx context.Context, id uint64) (uint64, *backup, error)
 	if id != 0 {
 		return 0, nil, errBackupEnded
 	}
-	store, ok := l.Store.(snapshotter)
+	store, ok := d.Store.(snapshotter)
 	if !ok {
 		return 0, nil, &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("this store has no snapshots")}
 	}
-	if err := l.Store.ReadBarrier(ctx); err != nil {
+	if err := d.Store.ReadBarrier(ctx); err != nil {
 		return 0, nil, err
 	}
-	if err := set.makeRoom(l.Clock.Now()); err != nil {
+	if err := set.makeRoom(d.Clock.Now()); err != nil {
 		return 0, nil, err
 	}
-	b, err := l.beginBackup(ctx, store)
+	b, err := d.beginBackup(ctx, store)
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	set.beginning--
 	if err != nil {
 		return 0, nil, err
 	}
-	if l.server.leader.Load() != l { // nobody sweeps it any more
+	if !d.leads() { // nobody sweeps it any more
 		return 0, nil, errors.Join(lead.ErrStopped, b.stream.Close())
 	}
 	if set.open == nil {
 		set.open = make(map[uint64]*backup)
 	}
 	set.last++
-	id = l.Store.Term()<<20 | set.last&(1<<20-1) // so that no other leader gives it
+	id = d.Store.Term()<<20 | set.last&(1<<20-1) // so that no other leader gives it
 	set.open[id] = b
 	return id, b, nil
 }
 
 // beginBackup takes a snapshot, and reads its first piece.
-func (l *leader) beginBackup(ctx context.Context, store snapshotter) (*backup, error) {
+func (d *backupDesk) beginBackup(ctx context.Context, store snapshotter) (*backup, error) {
 	info, stream, err := store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (l *leader) beginBackup(ctx context.Context, store snapshotter) (*backup, e
 	if _, err := io.ReadFull(stream, p); err != nil {
 		return nil, errors.Join(err, stream.Close())
 	}
-	return &backup{info: info, stream: stream, piece: p, used: l.Clock.Now()}, nil
+	return &backup{info: info, stream: stream, piece: p, used: d.Clock.Now()}, nil
 }
 
 // makeRoom takes a place for one that begins.

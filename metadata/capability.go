@@ -35,14 +35,20 @@ func (s *signer) permit(c *lead.Call, now time.Time, claims *wire.CapabilityClai
 	return b, claims.Expires, err
 }
 
+// permits signs the capabilities of callers.
+type permits struct {
+	*lead.Term
+	tokens *signer
+}
+
 // permitWrites signs the capability of the session's live grant that covers a stripe: to
 // write the stripes of the grant, with as many chunks, and as long ones, as the record of
 // the grant says.
-func (l *leader) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error) {
+func (p *permits) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error) {
 	var g state.GrantInfo
 	var live bool
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		g, live, err = l.Machine.LiveGrant(r, moraine.StripeID(stripe))
+	err := p.Store.View(func(r state.Reader, _ uint64) (err error) {
+		g, live, err = p.Machine.LiveGrant(r, moraine.StripeID(stripe))
 		return err
 	})
 	if err != nil {
@@ -52,27 +58,27 @@ func (l *leader) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error
 		return nil, 0, &moraine.Error{Ref: moraine.StripeID(stripe).String(), Kind: moraine.Stale,
 			Err: fmt.Errorf("no live grant of the session covers the stripe")}
 	}
-	return l.tokens.permit(c, l.deps.Clock.Now(), &wire.CapabilityClaims{
+	return p.tokens.permit(c, p.Clock.Now(), &wire.CapabilityClaims{
 		Right: wire.CapabilityRight_CAPABILITY_RIGHT_WRITE, Chunks: g.Chunks, Length: g.ChunkLength,
 		Stripes: []*wire.StripeRange{{First: uint64(g.First), Count: uint64(g.Count)}},
 	})
 }
 
 // permitRepairs signs the capability to repair the chunks of intents.
-func (l *leader) permitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error) {
+func (p *permits) permitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error) {
 	if len(intents) == 0 {
 		return nil, nil
 	}
-	b, _, err := l.tokens.permit(c, l.Clock.Now(), &wire.CapabilityClaims{
+	b, _, err := p.tokens.permit(c, p.Clock.Now(), &wire.CapabilityClaims{
 		Right: wire.CapabilityRight_CAPABILITY_RIGHT_REPAIR, Intents: intents})
 	return b, err
 }
 
 // permitJobs adds what their holder needs to repair the stripes of leased jobs.
-func (l *leader) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
+func (p *permits) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
 	for _, j := range jobs.GetJobs() {
 		for _, task := range j.GetRepairs() {
-			if task.Capability, err = l.permitRepairs(c, task.Intents); err != nil {
+			if task.Capability, err = p.permitRepairs(c, task.Intents); err != nil {
 				return err
 			}
 		}
@@ -81,15 +87,15 @@ func (l *leader) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
 }
 
 // permitStripes gives each stripe of a list the capability to read it.
-func (l *leader) permitStripes(c *lead.Call, stripes []*wire.Stripe) error {
+func (p *permits) permitStripes(c *lead.Call, stripes []*wire.Stripe) error {
 	ids := make([]uint64, len(stripes))
 	for n, s := range stripes {
 		ids[n] = s.Id
 	}
-	now := l.Clock.Now()
+	now := p.Clock.Now()
 	for ranges := range slices.Chunk(capability.Ranges(ids), capability.MaxRanges) {
 		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Stripes: ranges}
-		b, _, err := l.tokens.permit(c, now, claims)
+		b, _, err := p.tokens.permit(c, now, claims)
 		if err != nil {
 			return err
 		}
@@ -112,7 +118,7 @@ func (l *leader) getExtents(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	if err != nil || resp.GetError() != nil || !l.needsCapabilities(c) {
 		return resp, err
 	}
-	return resp, l.permitReads(c, resp.GetExtents())
+	return resp, l.permits.permitReads(c, resp.GetExtents())
 }
 
 // needsCapabilities reports whether a caller reads with what does not admit to every
@@ -166,7 +172,7 @@ func (s *signer) permits(b []byte, session uint64, chunk *wire.BadChunk, now int
 
 // permitReads signs capabilities for all that a page of extents names: for whole stripes,
 // and for what the extents name of objects and of limited stripes.
-func (l *leader) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
+func (p *permits) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 	var stripes []uint64
 	var limited [][]*wire.ChunkPart
 	for _, s := range page.Stripes {
@@ -178,7 +184,7 @@ func (l *leader) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 	}
 	slices.SortFunc(limited, func(a, b []*wire.ChunkPart) int { return cmp.Compare(a[0].Stripe, b[0].Stripe) })
 	objects := capability.ObjectRanges(page.Extents)
-	ranges, now := capability.Ranges(stripes), l.Clock.Now()
+	ranges, now := capability.Ranges(stripes), p.Clock.Now()
 	for len(ranges)+len(objects)+len(limited) > 0 {
 		claims := &wire.CapabilityClaims{Right: wire.CapabilityRight_CAPABILITY_RIGHT_READ, Objects: objects, Inode: page.GetAttr().GetInode()}
 		n := min(len(ranges), capability.MaxRanges)
@@ -186,7 +192,7 @@ func (l *leader) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 		for len(limited) > 0 && (len(claims.Parts) == 0 || len(claims.Parts)+len(limited[0]) <= goodParts) {
 			claims.Parts, limited = append(claims.Parts, limited[0]...), limited[1:]
 		}
-		b, expires, err := l.tokens.permit(c, now, claims)
+		b, expires, err := p.tokens.permit(c, now, claims)
 		if err != nil {
 			return err
 		}

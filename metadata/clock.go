@@ -68,13 +68,13 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 			return err
 		}
 	}
-	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.endStrayed, l.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.abortSilentSteps, l.members.TendMembers} {
+	for _, due := range []func(context.Context, time.Time) error{l.endRevoked, l.desk.endStrayed, l.desk.endOverdue, l.measure, l.fleet.JudgeHosts, l.fleet.JudgeSlow, l.jobs.abortSilentSteps, l.members.TendMembers} {
 		if err := due(ctx, now); err != nil {
 			return err
 		}
 	}
 	l.Metrics.Sessions.Set(float64(l.sessions.count()))
-	l.measureBackups()
+	l.backups.measureBackups()
 	if _, err := l.server.backups.sweep(now); err != nil {
 		l.Log.Warn("could not close the snapshot of a backup that nobody reads", "err", err)
 	}
@@ -82,5 +82,5 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 		return err
 	}
 	l.lease.Sweep()
-	return l.rotateKey(ctx)
+	return l.keys.rotateKey(ctx)
 }

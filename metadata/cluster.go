@@ -80,7 +80,7 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if reply.StripesBySpare, err = l.Machine.StripesBySpare(r); err != nil {
 		return err
 	}
-	reply.Backups, reply.Check = l.keptBackups(), l.stateCheck()
+	reply.Backups, reply.Check = l.backups.keptBackups(), l.checks.stateCheck()
 	ended, err := l.Machine.EndedGrants(r, maxEndedCounted)
 	if err != nil {
 		return err

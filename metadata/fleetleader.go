@@ -13,7 +13,7 @@ import (
 type fleetLeader struct {
 	server   *Server
 	sessions *sessions
-	tokens   func() *signer
+	tokens   *signer
 	space    func() bool
 	repairs  lead.Poke
 }
@@ -26,7 +26,7 @@ func (f fleetLeader) OutlivedBy(reported moraine.MarkedIncarnation, who string) 
 
 func (f fleetLeader) Reachable() []*wire.MemberAddress { return f.server.reachable() }
 
-func (f fleetLeader) Keys() []*wire.SigningKey { return f.tokens().public() }
+func (f fleetLeader) Keys() []*wire.SigningKey { return f.tokens.public() }
 
 func (f fleetLeader) Revoked() *transport.Revocations { return f.server.revoked.Load() }
 

@@ -64,7 +64,7 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		}
 		reply.Placements = append(reply.Placements, placementToWire(want.Stripe, p))
 	}
-	reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, reply.First)
+	reply.Capability, reply.CapabilityExpires, err = l.permits.permitWrites(c, reply.First)
 	return resp, err
 }
 
@@ -86,7 +86,7 @@ func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Sc
 	return scheme, some, err
 }
 
-// Place says again where granted stripes are to go. Nothing is recorded: the
+// place says again where granted stripes are to go. Nothing is recorded: the
 // devices of a stripe are what its commit says.
 func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetPlace()
@@ -118,7 +118,7 @@ func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		if err := l.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
-		if reply.Capability, reply.CapabilityExpires, err = l.permitWrites(c, asked.Stripes[0]); err != nil {
+		if reply.Capability, reply.CapabilityExpires, err = l.permits.permitWrites(c, asked.Stripes[0]); err != nil {
 			return nil, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -36,8 +37,16 @@ var (
 // asking again.
 const lostJobPause = 50 * time.Millisecond
 
+// jobDesk leases jobs to movers as long as this server leads.
+type jobDesk struct {
+	*lead.Term
+	fleet   *fleet.Fleet
+	permits *permits
+	ready   lead.Signal // jobs may be leased
+}
+
 // leaseJobs leases jobs to the caller's node, waiting for one if there is none.
-func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
 		return nil, err
@@ -51,41 +60,41 @@ func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 	ofLevel4 := func(k wire.JobKind) bool {
 		return k == wire.JobKind_JOB_KIND_REBALANCE || k == wire.JobKind_JOB_KIND_REWRITE
 	}
-	if slices.ContainsFunc(asked.Kinds, ofLevel4) && l.Speaks(ctx, state.LevelRebalance) != nil {
+	if slices.ContainsFunc(asked.Kinds, ofLevel4) && d.Speaks(ctx, state.LevelRebalance) != nil {
 		// A server of an earlier build would refuse the whole request.
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
-	l.fleet.Traits.Note(l.fleet.Topology.View(), host, asked.Traits)
+	d.fleet.Traits.Note(d.fleet.Topology.View(), host, asked.Traits)
 	asked.Traits = nil // it is no matter of the state
-	until := l.WaitUntil(ctx, asked.WaitMillis)
+	until := d.WaitUntil(ctx, asked.WaitMillis)
 	all := asked.Kinds
 	for {
-		fired := l.jobs.Wait()
-		asked.Kinds = l.startable(all)
-		ready, err := l.jobsReady(c.Req, asked.Kinds)
+		fired := d.ready.Wait()
+		asked.Kinds = d.startable(all)
+		ready, err := d.jobsReady(c.Req, asked.Kinds)
 		if err != nil {
 			return nil, err
 		}
 		if ready {
-			resp, err := l.Propose(ctx, c.Caller, req)
+			resp, err := d.Propose(ctx, c.Caller, req)
 			if err == nil {
-				err = l.permitJobs(c, resp.GetJobs())
+				err = d.permits.permitJobs(c, resp.GetJobs())
 			}
 			n := len(resp.GetJobs().GetJobs())
-			l.Metrics.JobsLeased.Add(float64(n))
+			d.Metrics.JobsLeased.Add(float64(n))
 			if err == nil && resp.GetError() == nil && n == 0 {
 				// Somebody else was first. That answer stays the one to this
 				// request's number, so that the caller must ask anew; it is not
 				// sent at once, for the caller does so at once.
-				err = l.Await(ctx, fired, min(max(0, until.Sub(l.Clock.Now())), lostJobPause))
+				err = d.Await(ctx, fired, min(max(0, until.Sub(d.Clock.Now())), lostJobPause))
 			}
 			return resp, err
 		}
-		left := until.Sub(l.Clock.Now())
+		left := until.Sub(d.Clock.Now())
 		if left <= 0 {
-			return l.noJobs(), nil
+			return d.noJobs(), nil
 		}
-		if err := l.Await(ctx, fired, min(left, lead.JobPoll)); err != nil {
+		if err := d.Await(ctx, fired, min(left, lead.JobPoll)); err != nil {
 			return nil, err
 		}
 	}
@@ -93,8 +102,8 @@ func (l *leader) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 
 // startable returns those of the kinds of which a job may begin now: no rewriting of stripes
 // does while a host is away.
-func (l *leader) startable(kinds []wire.JobKind) []wire.JobKind {
-	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || l.fleet.Topology.Calm() {
+func (d *jobDesk) startable(kinds []wire.JobKind) []wire.JobKind {
+	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || d.fleet.Topology.Calm() {
 		return kinds
 	}
 	return slices.DeleteFunc(slices.Clone(kinds), func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REWRITE })
@@ -121,22 +130,22 @@ func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 // jobsReady reports whether there is an answer to req: jobs of the kinds, or the
 // answer that its number got before. The jobs of a lost answer are leased, and
 // the mover that does not hear of them would leave them until the leases end.
-func (l *leader) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready bool, err error) {
+func (d *jobDesk) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready bool, err error) {
 	if len(kinds) == 0 {
 		return false, nil
 	}
-	err = l.Store.View(func(r state.Reader, _ uint64) error {
-		jobs, err := l.Machine.PendingJobs(r, kinds, 1)
+	err = d.Store.View(func(r state.Reader, _ uint64) error {
+		jobs, err := d.Machine.PendingJobs(r, kinds, 1)
 		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {
 			return err
 		}
-		ready, err = l.Machine.Answered(r, moraine.SessionID(req.Session), req.Number)
+		ready, err = d.Machine.Answered(r, moraine.SessionID(req.Session), req.Number)
 		return err
 	})
 	return ready, err
 }
 
-func (l *leader) noJobs() *wire.MetaResponse {
+func (d *jobDesk) noJobs() *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{
 		LeaseMillis: state.JobLeaseMillis}}}
 }
@@ -191,17 +200,17 @@ func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 
 // abortSilentSteps aborts the checkpoints whose ranks fell silent, naming those
 // that are missing.
-func (l *leader) abortSilentSteps(ctx context.Context, _ time.Time) error {
+func (d *jobDesk) abortSilentSteps(ctx context.Context, _ time.Time) error {
 	var silent []*wire.AbortStep
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		silent, err = l.Machine.SilentSteps(r, maxAbort)
+	err := d.Store.View(func(r state.Reader, _ uint64) (err error) {
+		silent, err = d.Machine.SilentSteps(r, maxAbort)
 		return err
 	})
 	if err != nil || len(silent) == 0 {
 		return err
 	}
-	l.Metrics.StepsAborted.Add(float64(len(silent)))
-	_, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_AbortSteps{AbortSteps: &statepb.AbortSteps{Steps: silent}}})
+	d.Metrics.StepsAborted.Add(float64(len(silent)))
+	_, err = d.Command(ctx, &statepb.Command{Op: &statepb.Command_AbortSteps{AbortSteps: &statepb.AbortSteps{Steps: silent}}})
 	return err
 }
 

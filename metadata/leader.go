@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,7 +17,6 @@ import (
 	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/statepb"
-	"github.com/morainefs/moraine/transport"
 )
 
 // leader is one leadership of this server: everything that only a leader
@@ -31,7 +29,15 @@ type leader struct {
 
 	log      *commandLog
 	proposer *proposer
-	sessions *sessions
+	sessions *sessions // those that are alive
+	desk     *sessionDesk
+	jobs     *jobDesk
+	runner   *runner
+	permits  *permits
+	keys     *keyring
+	backups  *backupDesk
+	checks   *stateChecker
+	routing  *routing
 	fleet    *fleet.Fleet
 	members  *members.Group
 	repair   *repair.Repair
@@ -39,43 +45,52 @@ type leader struct {
 	lease    *leases.Table
 	leases   *leases.Keeper
 
-	// routing is the present routing epoch.
-	routing  atomic.Uint64
-	jobs     lead.Signal // jobs may be leased or run
-	steps    lead.Signal // a checkpoint changed
-	repairs  lead.Poke   // the repair queue, or what can be done about it, changed
-	runnable lead.Poke   // a job for the leader itself may be there
-
-	// strayed: a session may have a root outside the scope of its certificate.
-	strayed atomic.Bool
+	steps   lead.Signal // a checkpoint changed
+	repairs lead.Poke   // the repair queue, or what can be done about it, changed
 
 	// endedCounted is when the ended grants were counted last; the tick's alone.
 	endedCounted time.Time
 }
 
-// Lead leads until ctx ends. It returns early, with an error, where it could
-// not begin to.
-func (s *Server) lead(ctx context.Context) error {
-	done := make(chan struct{})
+// newLeader makes the parts of a leadership. done is closed when it ends.
+func newLeader(s *Server, done <-chan struct{}) *leader {
 	term := &lead.Term{Node: s.cfg.Node, Store: s.store, Machine: s.machine, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: s.deps.Metrics,
 		Began: s.deps.Clock.Now(), Done: done, NotLeader: s.notLeader}
 	l := &leader{
 		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
-		jobs:     lead.NewSignal(), steps: lead.NewSignal(),
-		repairs: lead.NewPoke(), runnable: lead.NewPoke(),
+		steps:    lead.NewSignal(),
+		repairs:  lead.NewPoke(),
 	}
+	l.tokens = &signer{life: s.cfg.TokenLife, time: term.ClusterTime}
+	l.routing = &routing{Term: term}
+	l.permits = &permits{Term: term, tokens: l.tokens}
+	l.keys = &keyring{Term: term, life: s.cfg.KeyLife, rand: s.deps.Rand, secrets: &s.secrets, tokens: l.tokens}
+	l.backups = &backupDesk{Term: term, cfg: &s.cfg, kept: s.kept, backups: &s.backups, leads: func() bool { return s.leader.Load() == l }}
+	l.checks = &stateChecker{Term: term, cfg: &s.cfg, checks: &s.checks}
 	l.proposer = newProposer(l.cfg, l.deps, s.store, l.observe)
 	l.leases = leases.NewKeeper(term, s.lease, l.sessions)
 	l.log = &commandLog{node: s.cfg.Node, proposer: l.proposer, leases: l.leases, done: done}
 	term.Commands = l.log
 	l.fleet = fleet.New(term, fleet.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, SlowTimes: s.cfg.SlowTimes,
 		BackupHorizon: s.cfg.BackupHorizon, SharesDisk: s.cfg.SharesDisk, Expires: s.deps.Expires},
-		fleetLeader{server: s, sessions: l.sessions, tokens: func() *signer { return l.tokens }, space: func() bool { return l.members.OutOfSpace() }, repairs: l.repairs})
+		fleetLeader{server: s, sessions: l.sessions, tokens: l.tokens, space: func() bool { return l.members.OutOfSpace() }, repairs: l.repairs})
 	l.repair = repair.New(term, repair.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, MaxRepairs: s.cfg.MaxRepairs,
 		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
-		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing}, l.fleet, repairLeader{l}, l.repairs)
+		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
+	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
+		routing: l.routing, fleet: l.fleet, lease: s.lease}
+	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}
+	l.runner = newRunner(term, &s.cfg, l.log)
 	l.members = members.New(term, membersServer{Server: s, sessions: l.sessions, fleet: l.fleet})
+	return l
+}
+
+// lead leads until ctx ends. It returns early, with an error, where it could
+// not begin to.
+func (s *Server) lead(ctx context.Context) error {
+	done := make(chan struct{})
+	l := newLeader(s, done)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { l.proposer.work(ctx); return nil })
 	g.Go(func() error {
@@ -112,7 +127,7 @@ func (s *Server) lead(ctx context.Context) error {
 // run does the leader's own work until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runJobs, l.keepBackups, l.checkStates}
+	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
 	for _, work := range append(works, l.repair.Works()...) {
 		wg.Go(func() { work(ctx) })
 	}
@@ -128,18 +143,18 @@ func (l *leader) prepare(ctx context.Context) error {
 	if err := l.identify(ctx); err != nil {
 		return err
 	}
-	l.tokens = &signer{cluster: l.Cluster, life: l.cfg.TokenLife, time: l.ClusterTime}
+	l.tokens.cluster = l.Cluster
 	l.server.askSecret(ctx)
-	if err := l.loadKeys(); err != nil {
+	if err := l.keys.loadKeys(); err != nil {
 		return err
 	}
-	if err := l.rotateKey(ctx); err != nil {
+	if err := l.keys.rotateKey(ctx); err != nil {
 		return err
 	}
-	if err := l.loadRouting(); err != nil {
+	if err := l.routing.loadRouting(); err != nil {
 		return err
 	}
-	if err := l.loadSessions(); err != nil {
+	if err := l.desk.loadSessions(); err != nil {
 		return err
 	}
 	// Before anybody asks: a leader that had not looked yet would answer that none is revoked.
@@ -207,44 +222,17 @@ func (l *leader) readCluster() error {
 	})
 }
 
-// Mark is that of the incarnation, as messages have it.
-func (l *leader) mark() []byte { return transport.MarkBytes(l.server.ownIncarnation()) }
-
-// loadSessions takes over the sessions of the state that are not known yet, and
-// gives each a full term. Those known that ended meanwhile expire as any other.
-func (l *leader) loadSessions() error {
-	now := l.Clock.Now()
-	return l.Store.View(func(r state.Reader, _ uint64) error {
-		var infos []state.SessionInfo
-		err := l.Machine.Sessions(r, func(info state.SessionInfo) bool {
-			infos = append(infos, info)
-			return true
-		})
-		if err != nil {
-			return err
-		}
-		for _, info := range infos {
-			ses, err := l.session(r, info, now)
-			if err != nil {
-				return err
-			}
-			l.sessions.add(uint64(info.ID), ses)
-		}
-		return nil
-	})
-}
-
-// Observe wakes what a result of this leader's entries concerns. It runs on the
+// observe wakes what a result of this leader's entries concerns. It runs on the
 // proposer's workers, after the entry can be seen, and must not wait.
 func (l *leader) observe(r *state.Result) {
 	ev := &r.Events
 	if ev.JobsReady {
-		l.jobs.Fire()
-		l.runnable.Set()
+		l.jobs.ready.Fire()
+		l.runner.runnable.Set()
 	}
 	l.repair.Observe(ev)
 	if ev.Routing != 0 {
-		l.sawRouting(ev.Routing)
+		l.routing.sawRouting(ev.Routing)
 	}
 	if ev.DevicesChanged {
 		l.fleet.HostsRead.Set()
@@ -253,7 +241,7 @@ func (l *leader) observe(r *state.Result) {
 		l.steps.Fire()
 	}
 	if ev.DirUnnamed {
-		l.strayed.Store(true)
+		l.desk.strayed.Store(true)
 	}
 	if len(ev.SessionsEnded) > 0 {
 		ids := make([]uint64, len(ev.SessionsEnded))
@@ -272,18 +260,18 @@ func (l *leader) observe(r *state.Result) {
 // client died before it heard of it would be in no memory, and never expire.
 func (l *leader) catchUp() error {
 	l.Metrics.CatchUps.Inc()
-	if err := l.loadRouting(); err != nil {
+	if err := l.routing.loadRouting(); err != nil {
 		return err
 	}
-	if err := l.loadSessions(); err != nil {
+	if err := l.desk.loadSessions(); err != nil {
 		return err
 	}
 	if err := l.fleet.LoadHosts(); err != nil { // wakes the repairs, too
 		return err
 	}
-	l.strayed.Store(true)
-	l.jobs.Fire()
-	l.runnable.Set()
+	l.desk.strayed.Store(true)
+	l.jobs.ready.Fire()
+	l.runner.runnable.Set()
 	l.steps.Fire()
 	return nil
 }

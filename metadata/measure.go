@@ -17,7 +17,7 @@ const (
 // measure sets the metrics of the state that change by the passing of time. It is part of a
 // tick.
 func (l *leader) measure(context.Context, time.Time) error {
-	l.measureCheck()
+	l.checks.measureCheck()
 	if l.endedCounted.IsZero() || l.Clock.Now().Sub(l.endedCounted) >= endedEvery {
 		l.endedCounted = l.Clock.Now()
 		_ = l.Store.View(func(r state.Reader, _ uint64) error {

@@ -121,6 +121,24 @@ func inReports(serve func(*repair.Reports, context.Context, *lead.Call) (*wire.M
 	}
 }
 
+func bySessions(serve func(*sessionDesk, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.desk, ctx, c)
+	}
+}
+
+func byJobs(serve func(*jobDesk, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.jobs, ctx, c)
+	}
+}
+
+func byBackups(serve func(*backupDesk, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
+	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+		return serve(l.backups, ctx, c)
+	}
+}
+
 func reading(name string) op {
 	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
 }
@@ -156,9 +174,9 @@ type opTable [1024]op
 
 func newOpTable(m *lead.Metrics) *opTable {
 	t := &opTable{
-		10: unrouted(asking("open_session", (*leader).openSession)),
-		11: unrouted(asking("renew_session", (*leader).renewSession)),
-		12: {name: "close_session", unrouted: true, may: anyone, reads: true, session: true, serve: (*leader).closeSession},
+		10: unrouted(asking("open_session", bySessions((*sessionDesk).openSession))),
+		11: unrouted(asking("renew_session", bySessions((*sessionDesk).renewSession))),
+		12: {name: "close_session", unrouted: true, may: anyone, reads: true, session: true, serve: bySessions((*sessionDesk).closeSession)},
 		13: unrouted(asking("get_cluster", (*leader).getCluster)),
 		14: asking("get_topology", inFleet((*fleet.Fleet).GetTopology)),
 
@@ -190,7 +208,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 		63: serving("deleted_chunks", inFleet((*fleet.Fleet).DeletedChunks)),
 		64: {name: "set_device_state", may: admins, serve: (*leader).Mutate},
 
-		80: serving("lease_jobs", (*leader).leaseJobs),
+		80: serving("lease_jobs", byJobs((*jobDesk).leaseJobs)),
 		81: serving("renew_job", (*leader).Mutate),
 		82: serving("finish_job", (*leader).Mutate),
 		83: {name: "list_jobs", may: people, reads: true, serve: (*leader).listJobs},
@@ -262,7 +280,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 		452: {name: "start_scrub", may: admins, serve: inFleet((*fleet.Fleet).StartScrub)},
 		620: {name: "revoke_cert", may: admins, grows: true, since: state.LevelRewrite, serve: (*leader).revokeCert},
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},
-		245: {name: "read_backup", may: admins, reads: true, serve: (*leader).readBackup},
+		245: {name: "read_backup", may: admins, reads: true, serve: byBackups((*backupDesk).readBackup)},
 	}
 	for i := range t {
 		if t[i].name != "" {

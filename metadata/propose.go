@@ -147,7 +147,7 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }
 
-// Wait returns what became of a proposal that was queued, or with what is before it.
+// wait returns what became of a proposal that was queued, or with what is before it.
 func (prop *proposal) wait(ctx context.Context, stopped <-chan struct{}) (state.Result, error) {
 	select {
 	case o := <-prop.done:

@@ -10,14 +10,17 @@ import (
 var maxMissing uint64 = 4096
 
 // repairLeader is the leader, as repair knows it. It implements repair.Leader.
-type repairLeader struct{ l *leader }
+type repairLeader struct {
+	permits  *permits
+	sessions *sessions
+}
 
 func (p repairLeader) PermitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error) {
-	return p.l.permitRepairs(c, intents)
+	return p.permits.permitRepairs(c, intents)
 }
 
 func (p repairLeader) PermitStripes(c *lead.Call, stripes []*wire.Stripe) error {
-	return p.l.permitStripes(c, stripes)
+	return p.permits.permitStripes(c, stripes)
 }
 
-func (p repairLeader) Scopes() map[moraine.InodeID]bool { return p.l.sessions.scopes() }
+func (p repairLeader) Scopes() map[moraine.InodeID]bool { return p.sessions.scopes() }

@@ -2,28 +2,30 @@ package metadata
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // loadRouting takes the routing epoch over from the state.
-func (l *leader) loadRouting() error {
-	return l.Store.View(func(r state.Reader, _ uint64) error {
-		epoch, err := l.Machine.RoutingEpoch(r)
+func (g *routing) loadRouting() error {
+	return g.Store.View(func(r state.Reader, _ uint64) error {
+		epoch, err := g.Machine.RoutingEpoch(r)
 		if err == nil {
-			l.sawRouting(epoch)
+			g.sawRouting(epoch)
 		}
 		return err
 	})
 }
 
 // sawRouting notes an epoch that is in the state: it only rises.
-func (l *leader) sawRouting(epoch uint64) {
+func (g *routing) sawRouting(epoch uint64) {
 	for {
-		have := l.routing.Load()
-		if have >= epoch || l.routing.CompareAndSwap(have, epoch) {
+		have := g.epoch.Load()
+		if have >= epoch || g.epoch.CompareAndSwap(have, epoch) {
 			return
 		}
 	}
@@ -35,8 +37,8 @@ func (l *leader) sawRouting(epoch uint64) {
 // applied. Who has a session learns the epoch with it. A request without one is
 // what a server or an administrator asks of whoever leads, and needs no routing;
 // neither do clients of earlier builds, until the epoch rises for the first time.
-func (l *leader) routed(o *op, req *wire.MetaRequest) error {
-	present := l.routing.Load()
+func (g *routing) routed(o *op, req *wire.MetaRequest) error {
+	present := g.epoch.Load()
 	known := req.RoutingEpoch
 	if o.unrouted || known == present || known == 0 && (req.Session == 0 || present <= 1) {
 		return nil
@@ -49,4 +51,10 @@ func (l *leader) routed(o *op, req *wire.MetaRequest) error {
 func unrouted(o op) op {
 	o.unrouted = true
 	return o
+}
+
+// routing is what a leadership knows of the routing of requests.
+type routing struct {
+	*lead.Term
+	epoch atomic.Uint64 // the present one
 }

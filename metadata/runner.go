@@ -27,7 +27,10 @@ const (
 // runner runs the jobs that only change metadata, piece by piece. Each piece is one
 // command, so that a job goes on under the next leader where this one left it.
 type runner struct {
-	l *leader
+	*lead.Term
+	cfg      *Config
+	log      *commandLog
+	runnable lead.Poke // a job may be there
 	// waits are those for exclusive leases that are in a job's way: it is passed over
 	// meanwhile, and all others go on.
 	waits   sync.WaitGroup
@@ -37,20 +40,23 @@ type runner struct {
 	refused map[uint64]int
 }
 
+func newRunner(t *lead.Term, cfg *Config, log *commandLog) *runner {
+	return &runner{Term: t, cfg: cfg, log: log, runnable: lead.NewPoke(), waiting: map[uint64]struct{}{}, refused: map[uint64]int{}}
+}
+
 // runJobs runs the leader's own jobs until ctx ends.
-func (l *leader) runJobs(ctx context.Context) {
-	r := &runner{l: l, waiting: map[uint64]struct{}{}, refused: map[uint64]int{}}
+func (r *runner) runJobs(ctx context.Context) {
 	defer r.waits.Wait()
 	for {
 		ran, err := r.runPieces(ctx)
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("a piece of a job failed", "err", err)
+			r.Log.Warn("a piece of a job failed", "err", err)
 		}
 		var more bool
 		if ran == 0 || err != nil {
-			more = l.Pause(ctx, l.runnable, lead.JobPoll)
+			more = r.Pause(ctx, r.runnable, lead.JobPoll)
 		} else {
-			more = l.Pause(ctx, nil, time.Duration(ran)*time.Second/time.Duration(l.cfg.RunnerPieces))
+			more = r.Pause(ctx, nil, time.Duration(ran)*time.Second/time.Duration(r.cfg.RunnerPieces))
 		}
 		if !more {
 			return
@@ -81,7 +87,7 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 			ran++
 		default:
 			delete(r.refused, job)
-			r.l.Metrics.JobPieces.Inc()
+			r.Metrics.JobPieces.Inc()
 			ran++
 		}
 	}
@@ -92,9 +98,9 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 func (r *runner) ready() (jobs []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err = r.l.Store.View(func(s state.Reader, _ uint64) error {
+	err = r.Store.View(func(s state.Reader, _ uint64) error {
 		for _, kind := range leaderJobs {
-			some, err := r.l.Machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
+			some, err := r.Machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
 			if err != nil {
 				return err
 			}
@@ -114,9 +120,9 @@ func (r *runner) ready() (jobs []uint64, err error) {
 // piece runs one piece of a job. met is the exclusive lease that was in its way, refused
 // what the state has against it.
 func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused, err error) {
-	cmd := r.l.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
-		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.l.cfg.RunnerKeys)}}})
-	res, err := r.l.proposer.propose(ctx, nil, cmd, nil)
+	cmd := r.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
+		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.cfg.RunnerKeys)}}})
+	res, err := r.log.proposer.propose(ctx, nil, cmd, nil)
 	if err != nil || res.Met.Directory != 0 {
 		return res.Met, nil, err
 	}
@@ -126,11 +132,11 @@ func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused
 	return met, nil, nil
 }
 
-// Wait passes a job over until an exclusive lease has ended.
+// wait passes a job over until an exclusive lease has ended.
 func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
 	r.passOver(job, func() {
-		if err := r.l.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
-			r.l.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
+		if err := r.log.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
+			r.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)
 		}
 	})
 }
@@ -143,8 +149,8 @@ func (r *runner) putOff(ctx context.Context, job uint64, why error) {
 		r.refused[job] = times + 1
 	}
 	d := min(lead.JobPoll<<min(times, 10), maxPutOff)
-	r.l.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
-	r.passOver(job, func() { lead.Sleep(ctx, r.l.Clock, d) })
+	r.Log.Warn("a piece of a job was refused", "job", moraine.JobID(job), "again", d, "err", why)
+	r.passOver(job, func() { lead.Sleep(ctx, r.Clock, d) })
 }
 
 // passOver passes a job over until wait returns.
@@ -160,6 +166,6 @@ func (r *runner) passOver(job uint64, wait func()) {
 		r.mu.Lock()
 		delete(r.waiting, job)
 		r.mu.Unlock()
-		r.l.runnable.Set()
+		r.runnable.Set()
 	})
 }

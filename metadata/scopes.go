@@ -15,31 +15,31 @@ import (
 
 // met notes the connection by which a session was met, and has its root looked at where a
 // directory confines its certificate.
-func (l *leader) met(ses *session, c *lead.Call) {
+func (d *sessionDesk) met(ses *session, c *lead.Call) {
 	ses.peer.Store(c.Peer)
 	if c.Caller.Scope != "/" {
-		l.strayed.Store(true)
+		d.strayed.Store(true)
 	}
 }
 
 // endStrayed decides the end of the sessions whose root is outside the scope of their
 // certificate. It looks only after a directory lost a name, or a session was met by another
 // connection. Of a session that this leader has not met the scope is not known.
-func (l *leader) endStrayed(context.Context, time.Time) error {
-	if !l.strayed.Swap(false) {
+func (d *sessionDesk) endStrayed(context.Context, time.Time) error {
+	if !d.strayed.Swap(false) {
 		return nil
 	}
 	ended := 0
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		ended, err = l.sessions.endOutside(func(scope string, root uint64) (bool, error) {
-			return l.Machine.InScope(r, scope, moraine.InodeID(root))
+	err := d.Store.View(func(r state.Reader, _ uint64) (err error) {
+		ended, err = d.sessions.endOutside(func(scope string, root uint64) (bool, error) {
+			return d.Machine.InScope(r, scope, moraine.InodeID(root))
 		})
 		return err
 	})
 	if err != nil {
-		l.strayed.Store(true)
+		d.strayed.Store(true)
 	} else if ended > 0 {
-		l.Log.Info("sessions end: their directory is not where the scope of their certificate is", "sessions", ended)
+		d.Log.Info("sessions end: their directory is not where the scope of their certificate is", "sessions", ended)
 	}
 	return err
 }

@@ -1,26 +1,28 @@
-// Package metadata is the metadata service of a cluster: it answers the
+// Package metadata is the metadata service of a cluster. It answers the
 // requests of clients and chunkservers over a replicated log (a Store), and
 // does what a leader must do by itself: it advances cluster time, ends sessions
-// that are not renewed, knows which hosts are alive, places stripes, schedules
-// repairs and runs the jobs that only change metadata.
+// that are not renewed, places stripes, and runs the jobs that only change metadata.
 //
-// It does not decide what a command means (package state does), where chunks
-// go (package place does), or how the log is replicated (package raftstore
-// does), and it never dials out: what a chunkserver is to do it learns in the
-// reply to its heartbeat, or by leasing a job.
+// The parts of a leadership are packages of their own: leases (what sessions
+// may answer from their caches), fleet (hosts and devices), repair, and
+// members (of the Raft group). Package lead has what they share. Package state
+// decides what a command means, package place where chunks go, and package raftstore
+// replicates the log. The leader never dials out: a chunkserver learns what
+// it is to do in the reply to its heartbeat, or by leasing a job.
 //
 // The path of a mutation: Do finds what the request is and whether its caller
 // may make it (ops.go, access.go) -> the leader's memory knows its session to
-// be alive (sessions.go) -> the command is marshalled once and waits for a
-// place in an entry (propose.go) -> the store replicates the entry, and every
-// replica applies it (fsm.go) -> the caller gets its own result, and what the
-// result wakes (jobs, repairs, waiters for a checkpoint) is woken. A read waits
-// for a round of the store's that proves that this server still leads, shared
-// with all reads of the moment, and is answered from a snapshot.
+// be alive (sessiondesk.go) -> a part of the leader serves it, and proposes a command
+// (commands.go) -> the command is marshalled once and waits for a place in an
+// entry (propose.go) -> the store replicates the entry, and every replica applies
+// it (fsm.go) -> the caller gets its own result, and what the result wakes (jobs,
+// repairs, waiters for a checkpoint) is woken. A read waits for a round of the
+// store that proves that this server still leads, shared with all reads of the
+// moment, and is answered from a snapshot (requests.go).
 //
-// What only the leader knows (leader.go) is dropped when it stops leading, and
-// is built anew, with a full term for everything, when it begins to. Locks are
-// leaves: no method that holds one calls into another part of the package.
+// What only the leader knows (leader.go) is dropped when it stops leading. It
+// is made again, with a full term for everything, when the server begins to lead. Locks
+// are leaves: no method that holds one calls into another part.
 package metadata
 
 import (
@@ -225,11 +227,11 @@ func (s *Server) serve(ctx context.Context, op *op, req *wire.MetaRequest) (*wir
 	if err := l.checkIncarnation(moraine.ID(req.Session)); err != nil {
 		return nil, err
 	}
-	if err := l.routed(op, req); err != nil {
+	if err := l.routing.routed(op, req); err != nil {
 		return nil, err
 	}
 	if !op.snapshot {
-		if err := l.admitSession(op, c); err != nil {
+		if err := l.desk.admitSession(op, c); err != nil {
 			return nil, err
 		}
 	}

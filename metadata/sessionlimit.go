@@ -55,27 +55,27 @@ func less(counts map[state.Principal]int, p state.Principal) {
 
 // admitOpening reserves a session for the caller's certificate. The repeat of an
 // OpenSession whose session is live opens none, and is admitted beyond the bound too.
-func (l *leader) admitOpening(c *lead.Call, op *wire.OpenSession) (release func(), err error) {
+func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release func(), err error) {
 	p := state.PrincipalOf(c.Caller)
-	if l.sessions.reserve(p) {
-		return func() { l.sessions.release(p) }, nil
+	if d.sessions.reserve(p) {
+		return func() { d.sessions.release(p) }, nil
 	}
 	var known bool
-	err = l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		known, err = l.Machine.HasNonce(r, op.GetNonce())
+	err = d.Store.View(func(r state.Reader, _ uint64) (err error) {
+		known, err = d.Machine.HasNonce(r, op.GetNonce())
 		return err
 	})
 	if err != nil || known {
 		return func() {}, err
 	}
-	l.Metrics.SessionsRefused.Inc()
-	if now := l.Clock.Now(); l.sessions.reportRefusal(now) {
-		l.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
-			"node", c.Caller.Node, "role", c.Caller.Role, "sessions", l.cfg.MaxSessions)
+	d.Metrics.SessionsRefused.Inc()
+	if now := d.Clock.Now(); d.sessions.reportRefusal(now) {
+		d.Log.Warn("a certificate has as many sessions as it may have; the next one was refused",
+			"node", c.Caller.Node, "role", c.Caller.Role, "sessions", d.cfg.MaxSessions)
 	}
 	return nil, &moraine.Error{Ref: c.Caller.Node, Kind: moraine.Unavailable,
 		Err: fmt.Errorf("the certificate of %q has %d live sessions, which is the most: close clients that are not needed. Sessions of clients that died end %v after their last renewal. Give hosts certificates of their own, or raise --max-sessions of the metadata servers",
-			c.Caller.Node, l.cfg.MaxSessions, l.cfg.SessionTimeout)}
+			c.Caller.Node, d.cfg.MaxSessions, d.cfg.SessionTimeout)}
 }
 
 // reportRefusal reports whether a refusal is to be logged now: one a minute is.

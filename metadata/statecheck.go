@@ -45,30 +45,30 @@ type stateChecks struct {
 }
 
 // checkStates makes a check at once, and then every CheckEvery, until ctx ends.
-func (l *leader) checkStates(ctx context.Context) {
-	for l.cfg.CheckEvery > 0 && ctx.Err() == nil {
-		wait := l.cfg.CheckEvery
-		c := &l.server.checks
+func (k *stateChecker) checkStates(ctx context.Context) {
+	for k.cfg.CheckEvery > 0 && ctx.Err() == nil {
+		wait := k.cfg.CheckEvery
+		c := k.checks
 		c.mu.Lock()
 		last := c.ended
 		c.mu.Unlock()
-		if !last.IsZero() && l.Clock.Since(last) < l.cfg.CheckEvery {
-			wait -= l.Clock.Since(last)
-		} else if !l.checkOnce(ctx) {
+		if !last.IsZero() && k.Clock.Since(last) < k.cfg.CheckEvery {
+			wait -= k.Clock.Since(last)
+		} else if !k.checkOnce(ctx) {
 			wait = min(checkRetry, wait)
 		}
-		l.measureCheck()
-		lead.Sleep(ctx, l.Clock, wait)
+		k.measureCheck()
+		lead.Sleep(ctx, k.Clock, wait)
 	}
 }
 
 // checkOnce makes one check, and reports whether it came to its end.
-func (l *leader) checkOnce(ctx context.Context) bool {
-	began := l.Clock.Now()
+func (k *stateChecker) checkOnce(ctx context.Context) bool {
+	began := k.Clock.Now()
 	var problems []string
 	whole := false
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		problems, whole, err = l.Machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: l.Clock, began: began}, checkRecords)
+	err := k.Store.View(func(r state.Reader, _ uint64) (err error) {
+		problems, whole, err = k.Machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: k.Clock, began: began}, checkRecords)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -77,35 +77,35 @@ func (l *leader) checkOnce(ctx context.Context) bool {
 	if moraine.KindOf(err) == moraine.Corrupt {
 		problems, err = append(problems, err.Error()), nil
 	}
-	took := l.Clock.Since(began)
-	c := &l.server.checks
+	took := k.Clock.Since(began)
+	c := k.checks
 	c.mu.Lock()
 	if c.err = err; err == nil {
-		c.ended, c.took, c.problems = l.Clock.Now(), took, problems
+		c.ended, c.took, c.problems = k.Clock.Now(), took, problems
 	}
 	c.mu.Unlock()
 	switch {
 	case err != nil:
-		l.Log.Warn("could not check the metadata; trying again", "err", err)
+		k.Log.Warn("could not check the metadata; trying again", "err", err)
 	case len(problems) > 0:
-		l.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
+		k.Log.Error("the check of the metadata found what does not fit", "problems", len(problems), "first", problems[0])
 	default:
-		l.Log.Info("checked the metadata", "took", took, "whole", whole)
+		k.Log.Info("checked the metadata", "took", took, "whole", whole)
 	}
 	return err == nil
 }
 
 // stateCheck says how the checks go.
-func (l *leader) stateCheck() *wire.StateCheck {
-	w := &wire.StateCheck{Enabled: l.cfg.CheckEvery > 0}
-	c := &l.server.checks
+func (k *stateChecker) stateCheck() *wire.StateCheck {
+	w := &wire.StateCheck{Enabled: k.cfg.CheckEvery > 0}
+	c := k.checks
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := l.Clock.Now()
+	now := k.Clock.Now()
 	if w.Done = !c.ended.IsZero(); w.Done {
 		age := now.Sub(c.ended)
 		w.AgeMillis, w.TookMillis = uint64(age.Milliseconds()), uint64(c.took.Milliseconds())
-		w.Overdue = w.Enabled && age > 2*l.cfg.CheckEvery && now.Sub(l.Began) > l.cfg.CheckEvery
+		w.Overdue = w.Enabled && age > 2*k.cfg.CheckEvery && now.Sub(k.Began) > k.cfg.CheckEvery
 	}
 	w.Problems = uint32(len(c.problems))
 	for _, p := range c.problems[:min(len(c.problems), checkFound)] {
@@ -117,13 +117,13 @@ func (l *leader) stateCheck() *wire.StateCheck {
 	return w
 }
 
-func (l *leader) measureCheck() {
-	w := l.stateCheck()
+func (k *stateChecker) measureCheck() {
+	w := k.stateCheck()
 	if !w.Done {
 		return
 	}
-	l.Metrics.CheckProblems.Set(float64(w.Problems))
-	l.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
+	k.Metrics.CheckProblems.Set(float64(w.Problems))
+	k.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
 }
 
 // pacedReader is a Reader that takes a share of the time, and fails when ctx has ended.
@@ -170,4 +170,11 @@ func (p *pacedReader) pace() error {
 		p.began = p.clock.Now()
 	}
 	return nil
+}
+
+// stateChecker checks the whole state now and then as long as this server leads.
+type stateChecker struct {
+	*lead.Term
+	cfg    *Config
+	checks *stateChecks
 }

@@ -103,38 +103,38 @@ func (s *signer) newest() (signingKey, bool) {
 
 // rotateKey adds a signing key where there is none, where the newest one is older
 // than its life, or where this server cannot open it.
-func (l *leader) rotateKey(ctx context.Context) error {
-	now := l.ClusterTime()
-	newest, ok := l.tokens.newest()
-	if ok && newest.private != nil && now < newest.Id+uint64(l.cfg.KeyLife.Milliseconds()) {
+func (g *keyring) rotateKey(ctx context.Context) error {
+	now := g.ClusterTime()
+	newest, ok := g.tokens.newest()
+	if ok && newest.private != nil && now < newest.Id+uint64(g.life.Milliseconds()) {
 		return nil
 	}
-	held, err := l.secret(ok && newest.private == nil)
+	held, err := g.secret(ok && newest.private == nil)
 	if err != nil {
 		return err
 	}
 	seed := make([]byte, ed25519.SeedSize)
-	if _, err := io.ReadFull(l.deps.Rand, seed); err != nil {
+	if _, err := io.ReadFull(g.rand, seed); err != nil {
 		return &moraine.Error{Op: "metadata.rotateKey", Kind: moraine.Internal, Err: err}
 	}
 	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	key := &wire.SigningKey{Id: max(now, newest.Id+1), PublicKey: public}
-	if key.Sealed, err = held.seal(l.deps.Rand, l.Cluster.UUID, key, seed); err != nil {
+	if key.Sealed, err = held.seal(g.rand, g.Cluster.UUID, key, seed); err != nil {
 		return &moraine.Error{Op: "metadata.rotateKey", Kind: moraine.Internal, Err: err}
 	}
-	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_AddSigningKey{
+	if _, err := g.Command(ctx, &statepb.Command{Op: &statepb.Command_AddSigningKey{
 		AddSigningKey: &statepb.AddSigningKey{Key: key}}}); err != nil {
 		return err
 	}
-	return l.loadKeys()
+	return g.loadKeys()
 }
 
 // secret returns the cluster's secret, and draws it where this server has none. lost:
 // the newest key is sealed under one that this server does not have.
-func (l *leader) secret(lost bool) (*secret, error) {
-	keeper := &l.server.secrets
+func (g *keyring) secret(lost bool) (*secret, error) {
+	keeper := g.secrets
 	if lost {
-		l.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
+		g.Log.Error("no metadata server that answered has the secret of the newest signing key: drawing a new key. "+
 			"Sessions go on; clients get new tokens as soon as chunkservers know the key. If file SECRET of a metadata server was removed by mistake, nothing else is to be done",
 			"file", SecretFile, "held", keeper.held.Load() != nil)
 	}
@@ -142,37 +142,46 @@ func (l *leader) secret(lost bool) (*secret, error) {
 		return held, nil
 	}
 	var drawn secret
-	if _, err := io.ReadFull(l.deps.Rand, drawn[:]); err != nil {
+	if _, err := io.ReadFull(g.rand, drawn[:]); err != nil {
 		return nil, &moraine.Error{Op: "metadata.secret", Kind: moraine.Internal, Err: err}
 	}
 	if err := keeper.keep(drawn); err != nil {
 		return nil, err
 	}
-	l.Log.Info("drew the cluster secret")
+	g.Log.Info("drew the cluster secret")
 	return &drawn, nil
 }
 
 // loadKeys reads the signing keys of the state and opens those that it can.
-func (l *leader) loadKeys() error {
-	return l.Store.View(func(r state.Reader, _ uint64) error {
-		all, err := l.Machine.SigningKeys(r)
+func (g *keyring) loadKeys() error {
+	return g.Store.View(func(r state.Reader, _ uint64) error {
+		all, err := g.Machine.SigningKeys(r)
 		if err != nil {
 			return err
 		}
 		keys := make([]signingKey, len(all))
-		held := l.server.secrets.held.Load()
+		held := g.secrets.held.Load()
 		for i, k := range all {
 			keys[i].SigningKey = k
 			if held == nil {
 				continue
 			}
-			private, err := held.open(l.Cluster.UUID, k)
+			private, err := held.open(g.Cluster.UUID, k)
 			if err != nil && bytes.Equal(secretOf(k), held.id()) {
-				l.Log.Error("a signing key cannot be opened", "key", k.Id, "err", err)
+				g.Log.Error("a signing key cannot be opened", "key", k.Id, "err", err)
 			}
 			keys[i].private = private
 		}
-		l.tokens.keys.Store(&keys)
+		g.tokens.keys.Store(&keys)
 		return nil
 	})
+}
+
+// keyring keeps the keys that tokens and capabilities are signed with.
+type keyring struct {
+	*lead.Term
+	life    time.Duration // the age at which a key is replaced
+	rand    io.Reader
+	secrets *secretKeeper
+	tokens  *signer
 }

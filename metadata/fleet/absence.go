@@ -40,7 +40,7 @@ func newAbsences(t *lead.Term, topology *topology) *absences {
 	return &absences{Term: t, topology: topology, turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
 }
 
-// Wait waits for the turn to judge, which whoever has it gives back.
+// wait waits for the turn to judge, which whoever has it gives back.
 func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) error {
 	select {
 	case k.turn <- struct{}{}:
@@ -230,7 +230,7 @@ func (a *absence) queued(m *state.Machine, r state.Reader) error {
 	return nil
 }
 
-// Judge counts a stripe that would be left with no chunk to spare. One without redundancy
+// judge counts a stripe that would be left with no chunk to spare. One without redundancy
 // has none to lose.
 func (a *absence) judge(s *moraine.Stripe) {
 	a.seen++

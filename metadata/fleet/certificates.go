@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Certificates is when the certificates expire that servers have shown the leader: hosts with
+// certificates is when the certificates expire that servers have shown the leader: hosts with
 // their heartbeats, metadata servers with their beats. Those of gateways are with their
 // sessions.
 type certificates struct {

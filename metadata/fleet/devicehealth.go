@@ -48,7 +48,7 @@ type slowness struct {
 	warnedAt time.Time            // that a host was found slow as a whole
 }
 
-// Judge returns the device that is to be let go for being slow, 0 for none, and a host all
+// judge returns the device that is to be let go for being slow, 0 for none, and a host all
 // of whose devices are slow alike, "" for none: that is the host, and no disk of it. A device
 // is judged by figures that were slow all the while, of peers that were there all the while.
 func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {

@@ -88,7 +88,7 @@ func New(t *lead.Term, cfg Config, leader Leader) *Fleet {
 	}
 }
 
-// Mark is that of the incarnation, as messages have it.
+// mark is that of the incarnation, as messages have it.
 func (f *Fleet) mark() []byte { return transport.MarkBytes(f.leader.Incarnation()) }
 
 // GetTopology answers with the topology of now.

@@ -17,7 +17,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Topology is the leader's view of hosts and devices: what is registered, which
+// topology is the leader's view of hosts and devices: what is registered, which
 // is in the state, and what the heartbeats say, which is only here.
 type topology struct {
 	suspect time.Duration
@@ -53,7 +53,7 @@ type View struct {
 	avoided   map[string]bool // as of topology
 }
 
-// Host is what the leader knows of one registered host.
+// host is what the leader knows of one registered host.
 type host struct {
 	record   *wire.Host // as registered; never changed in place
 	lastSeen time.Time  // of its last heartbeat, or when this leader began
@@ -350,7 +350,7 @@ const (
 	reasonBack   = "its host is back"
 )
 
-// Judge returns the change of state that a device should have, nil for none.
+// judge returns the change of state that a device should have, nil for none.
 func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
 	u, heard := h.usage[d.Id]
 	switch {

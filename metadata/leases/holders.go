@@ -103,7 +103,7 @@ func (t *Table) holdersOf(lease moraine.InodeID) []uint32 {
 	return t.many[lease]
 }
 
-// Holds enters a lease; false where the session has too many. The mutex is held.
+// holds enters a lease; false where the session has too many. The mutex is held.
 func (t *Table) holds(h *holder, lease moraine.InodeID) bool {
 	if _, ok := h.leases[lease]; ok {
 		return true

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state"
 )
 
-// Wait is a pending change that ends with the acknowledgement of a number.
+// wait is a pending change that ends with the acknowledgement of a number.
 type wait struct {
 	p      *pending
 	number uint64
@@ -38,7 +38,7 @@ func keyOf(t *state.Touch) shownKey {
 	return shownKey{inode: t.Inode}
 }
 
-// Hold keeps back what shows the change. The mutex is held.
+// hold keeps back what shows the change. The mutex is held.
 func (t *Table) hold(p *pending, touches []state.Touch) {
 	for i := range touches {
 		key := keyOf(&touches[i])

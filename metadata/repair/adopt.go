@@ -62,7 +62,7 @@ func (s *strays) remove(chunks []*statepb.AdoptedChunk) {
 	}
 }
 
-// All returns what is remembered, in order.
+// all returns what is remembered, in order.
 func (s *strays) all() []*statepb.AdoptedChunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -110,7 +110,7 @@ type balancePlan struct {
 	tasks    []*wire.RepairTask
 	// unsure: not every chunk that might be moved was looked at.
 	unsure bool
-	// Takes is how long the moves take at the rate that is allowed.
+	// takes is how long the moves take at the rate that is allowed.
 	takes time.Duration
 }
 

@@ -113,7 +113,7 @@ func (v planner) outside(s *moraine.Stripe, missing uint32) bool {
 	return false
 }
 
-// Takes reports whether a host has a device in service.
+// takes reports whether a host has a device in service.
 func takes(h *wire.Host) bool {
 	for _, d := range h.Devices {
 		if d.State == fleet.DeviceIn {

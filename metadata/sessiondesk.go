@@ -1,0 +1,286 @@
+package metadata
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/fleet"
+	"github.com/morainefs/moraine/metadata/lead"
+	"github.com/morainefs/moraine/metadata/leases"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// sessionDesk opens, renews and ends sessions as long as this server leads.
+type sessionDesk struct {
+	*lead.Term
+	cfg      *Config
+	rand     io.Reader // of the numbers of sessions
+	server   *Server
+	sessions *sessions
+	proposer *proposer
+	tokens   *signer
+	routing  *routing
+	fleet    *fleet.Fleet
+	lease    *leases.Table
+	// strayed: a session may have a root outside the scope of its certificate.
+	strayed atomic.Bool
+}
+
+// admitSession holds a call that names a session against the leader's memory:
+// the session must be alive and the caller's own. What the session allows is
+// the state machine's to judge.
+func (d *sessionDesk) admitSession(o *op, c *lead.Call) error {
+	id := c.Req.Session
+	if id == 0 {
+		if o.session {
+			return &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("the request needs a session")}
+		}
+		return nil
+	}
+	ses, err := d.sessions.live(id)
+	if err != nil {
+		return err
+	}
+	if !ses.of(c.Caller) {
+		return sessionExpired(id)
+	}
+	if ses.peer.Load() != c.Peer {
+		d.met(ses, c)
+	}
+	return nil
+}
+
+// of reports whether the caller's certificate opened the session.
+func (s *session) of(c *statepb.Caller) bool {
+	return s.node == c.Node && s.principal == state.PrincipalOf(c)
+}
+
+// openSession makes a session. A repeated request finds the session it made.
+func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	req, err := openSessionRequest(c)
+	if err != nil {
+		return nil, err
+	}
+	release, err := d.admitOpening(c, req.GetOpenSession())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	err = d.Speaks(ctx, state.LevelAnswers)
+	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
+		return nil, err
+	}
+	req.GetOpenSession().KeepsAnswer = err == nil
+	for range maxDraws {
+		if req.GetOpenSession().Drawn, err = d.drawNumber(); err != nil {
+			return nil, err
+		}
+		cmd := &statepb.Command{Caller: c.Caller, Op: &statepb.Command_Request{Request: req}}
+		began := d.Clock.Now()
+		res, err := d.proposer.propose(ctx, d.Done, cmd, func(r *state.Result) { d.opened(r, began) })
+		switch failed := res.Response.GetError(); {
+		case err != nil:
+			return nil, err
+		case moraine.Kind(failed.GetKind()) == moraine.Exists && failed != nil:
+			continue // another session has the number
+		case failed != nil:
+			return res.Response, nil
+		}
+		id := res.Response.GetSession().GetSession()
+		if ses, err := d.sessions.live(id); err == nil {
+			d.met(ses, c)
+		}
+		return d.sessionReply(id, true, 0)
+	}
+	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
+}
+
+// maxDraws bounds how many numbers one OpenSession draws: one of a million
+// sessions meets another with a chance of 1 to a million.
+const maxDraws = 4
+
+// drawNumber returns the random part of a session's number, which is not 0. It
+// goes into the command, so that every replica opens the same session.
+func (d *sessionDesk) drawNumber() (uint64, error) {
+	var b [8]byte
+	for {
+		if _, err := io.ReadFull(d.rand, b[3:]); err != nil {
+			return 0, &moraine.Error{Kind: moraine.Internal, Err: err}
+		}
+		if n := binary.BigEndian.Uint64(b[:]); n != 0 {
+			return n, nil
+		}
+	}
+}
+
+// opened takes a session that an entry opened into memory, whether or not its
+// client is still there: only what is in memory expires.
+func (d *sessionDesk) opened(r *state.Result, began time.Time) {
+	reply := r.Response.GetSession()
+	if r.Response.GetError() != nil || reply == nil {
+		return
+	}
+	err := d.Store.View(func(r state.Reader, _ uint64) error {
+		info, err := d.Machine.Session(r, moraine.SessionID(reply.Session))
+		if err != nil {
+			return err
+		}
+		ses, err := d.session(r, info, began)
+		if err != nil {
+			return err
+		}
+		d.sessions.add(reply.Session, ses)
+		_, err = d.sessions.renew(reply.Session, began) // a repeated OpenSession is a renewal, too
+		return err
+	})
+	if err != nil && !errors.Is(err, moraine.SessionExpired) {
+		d.Log.Error("could not read a session that was opened", "session", moraine.SessionID(reply.Session), "err", err)
+	}
+}
+
+// session is a live session as this leader keeps it in memory.
+func (d *sessionDesk) session(r state.Reader, info state.SessionInfo, renewed time.Time) (*session, error) {
+	tenants, all, err := d.Machine.Tenants(r, info.Root)
+	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
+		return nil, err
+	}
+	return &session{principal: info.Principal, node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
+}
+
+// renewSession grants another term, after a round that proves that this server
+// still leads.
+func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	if c.Req.Session == 0 {
+		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
+	}
+	began := d.Clock.Now()
+	if err := d.Store.ReadBarrier(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := d.sessions.renew(c.Req.Session, began); err != nil {
+		return nil, err
+	}
+	op := c.Req.GetRenewSession()
+	return d.sessionReply(c.Req.Session, op.GetWantToken(), op.GetRevokedVersion())
+}
+
+// sessionReply says what a session's client must know, with a token if asked, and the
+// revoked servers where the client has another version of that list.
+func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire.MetaResponse, error) {
+	ses, err := d.sessions.live(id)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.SessionReply{
+		Session: id, TermMillis: uint64(d.cfg.SessionTimeout.Milliseconds()), Root: ses.root,
+		Cluster: d.Cluster.UUID[:], Incarnation: uint64(d.Cluster.Incarnation), Mark: transport.MarkBytes(d.server.ownIncarnation()), TopologyVersion: d.fleet.Topology.View().Wire.Version,
+		Leases: ses.leases, RoutingEpoch: d.routing.epoch.Load(),
+		Metadata: d.server.reachable(),
+	}
+	d.server.sendRevocations(reply, revoked)
+	err = d.Store.View(func(r state.Reader, _ uint64) (err error) {
+		reply.Quotas, err = d.Machine.HasQuotas(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if token {
+		if reply.Token, reply.TokenExpires, err = d.tokens.sign(id, ses, d.Clock.Now()); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: reply}}, nil
+}
+
+// closeSession ends a session at its client's wish; one that has ended already
+// is closed.
+func (d *sessionDesk) closeSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
+	return d.Propose(ctx, c.Caller, c.Req)
+}
+
+// endOverdue expires the sessions that were not renewed in time: of very many (a whole job
+// was killed) as many as there is time for before the next tick.
+func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
+	overdue := d.sessions.overdue(now)
+	for range maxExpireCommands {
+		most := maxExpire
+		if d.lease.Exclusives() > 0 {
+			most = state.MaxExpireHolding
+		}
+		ids := overdue[:min(most, len(overdue))]
+		if overdue = overdue[len(ids):]; len(ids) == 0 {
+			return nil
+		}
+		_, err := d.Command(ctx, &statepb.Command{Op: &statepb.Command_ExpireSessions{
+			ExpireSessions: &statepb.ExpireSessions{Sessions: ids}}})
+		if err != nil {
+			return err
+		}
+		d.sessions.remove(ids)
+		d.Metrics.Expired.Add(float64(len(ids)))
+		d.Log.Info("sessions were not renewed and have ended", "sessions", len(ids), "left", len(overdue))
+		if d.Clock.Since(now) > lead.TickEvery/2 {
+			return nil
+		}
+	}
+	return nil
+}
+
+const (
+	// maxExpire bounds the sessions that one command ends, and maxExpireCommands the
+	// commands of one tick.
+	maxExpire         = 64
+	maxExpireCommands = 64
+)
+
+// gateways are the certificates of gateways that have sessions, each once, the one that
+// expires first.
+func (s *sessions) gateways() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]time.Time{}
+	for _, ses := range s.byID {
+		p := ses.peer.Load()
+		if p == nil || p.Role != transport.RoleGateway || p.NotAfter.IsZero() || ses.ending {
+			continue
+		}
+		if have, ok := out[p.Node]; !ok || p.NotAfter.Before(have) {
+			out[p.Node] = p.NotAfter
+		}
+	}
+	return out
+}
+
+// loadSessions takes over the sessions of the state that are not known yet, and
+// gives each a full term. Those known that ended meanwhile expire as any other.
+func (d *sessionDesk) loadSessions() error {
+	now := d.Clock.Now()
+	return d.Store.View(func(r state.Reader, _ uint64) error {
+		var infos []state.SessionInfo
+		err := d.Machine.Sessions(r, func(info state.SessionInfo) bool {
+			infos = append(infos, info)
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		for _, info := range infos {
+			ses, err := d.session(r, info, now)
+			if err != nil {
+				return err
+			}
+			d.sessions.add(uint64(info.ID), ses)
+		}
+		return nil
+	})
+}
