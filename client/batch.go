@@ -139,7 +139,7 @@ func (b *batch) locate(off, n, at int64) []stripeio.Located {
 func (b *batch) placed(sent []stripeio.SentStripe) {
 	b.sent, b.stripes = sent, nil
 	for _, s := range sent {
-		rec, bad := stripeio.StripeFromWire(s.Record)
+		rec, bad := stripeio.RecordFromWire(s.Record)
 		if bad != nil { // we made it
 			panic(bad)
 		}

@@ -44,7 +44,7 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	if !whole {
 		reply.Check.Found = nil // it may tell of what is not the caller's
 	}
-	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), lead.SchemeToWire(v.DefaultScheme())
+	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), wire.SchemeToWire(v.DefaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 

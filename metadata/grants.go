@@ -46,14 +46,14 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	}
 	// The record of the grant bounds what its capability allows.
 	req := proto.CloneOf(c.Req)
-	req.GetGrant().Scheme = lead.SchemeToWire(want.Scheme)
+	req.GetGrant().Scheme = wire.SchemeToWire(want.Scheme)
 	req.GetGrant().ChunkLength = cmp.Or(asked.ChunkLength, moraine.MaxChunkSize)
 	resp, err := l.Propose(ctx, c.Caller, req)
 	if err != nil || resp.GetError() != nil {
 		return resp, err
 	}
 	reply := resp.GetGrant()
-	reply.Scheme = lead.SchemeToWire(want.Scheme)
+	reply.Scheme = wire.SchemeToWire(want.Scheme)
 	reply.Policies, reply.ByPolicy = some, asked.Scheme == nil && policy != nil
 	reply.Placements = make([]*wire.Placement, 0, reply.Count)
 	for i := range uint64(reply.Count) {
@@ -79,7 +79,7 @@ func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Sc
 		}
 		s, err := l.Machine.PolicySchemeFor(r, c.Caller, moraine.SessionID(c.Req.Session), at)
 		if s.K > 0 {
-			scheme = lead.SchemeToWire(s)
+			scheme = wire.SchemeToWire(s)
 		}
 		return err
 	})
@@ -127,7 +127,7 @@ func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 
 func placementToWire(stripe moraine.StripeID, p place.Placement) *wire.Placement {
 	w := &wire.Placement{
-		Stripe: uint64(stripe), Scheme: lead.SchemeToWire(p.Scheme), Protects: uint32(p.Protects),
+		Stripe: uint64(stripe), Scheme: wire.SchemeToWire(p.Scheme), Protects: uint32(p.Protects),
 		Devices: make([]uint32, len(p.Devices)),
 	}
 	for i, d := range p.Devices {

@@ -33,14 +33,9 @@ func ErrorToWire(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
-	w := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: wire.Text(err.Error(), wire.MaxText)}
 	var e *moraine.Error
-	if errors.As(err, &e) {
-		w.Op, w.Ref, w.Text = e.Op, wire.Text(e.Ref, wire.MaxText), ""
-		if e.Err != nil {
-			w.Text = wire.Text(e.Err.Error(), wire.MaxText)
-		}
-	}
+	_ = errors.As(err, &e) // nil where there is none
+	w := wire.ErrorToWire(err, e, wire.MaxText)
 	var hint *LeaderHint
 	if errors.As(err, &hint) {
 		w.LeaderId, w.Leader = hint.ID, hint.Addresses

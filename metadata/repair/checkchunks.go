@@ -120,7 +120,7 @@ func (k *Reports) describeFinding(r state.Reader, found *wire.ChunkFinding) erro
 	if err != nil || s == nil {
 		return err
 	}
-	found.Scheme, found.Queued, found.Layout = lead.SchemeToWire(s.Scheme), queued, uint32(s.Version)
+	found.Scheme, found.Queued, found.Layout = wire.SchemeToWire(s.Scheme), queued, uint32(s.Version)
 	if found.Fault == wire.ChunkFault_CHUNK_FAULT_MISSING {
 		found.Length = uint64(s.Scheme.ChunkLen(s.Length))
 	}

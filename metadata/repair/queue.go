@@ -131,7 +131,11 @@ func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running
 		if given >= room {
 			break
 		}
-		s := stripeFromWire(w.Stripe)
+		s := &moraine.Stripe{}
+		if err := wire.StripeFromWire(s, w.Stripe); err != nil {
+			q.Log.Error("stripe record unreadable", "stripe", moraine.StripeID(w.GetStripe().GetId()), "err", err)
+			continue
+		}
 		lost := planner{v}.tooFew(s, w.Missing)
 		if lost && (!try || running+given >= most/lostShare) {
 			continue
@@ -244,18 +248,6 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 		}
 	}
 	return &moraine.Error{Ref: chunk.String(), Kind: moraine.Unavailable, Err: fmt.Errorf("there is no better place for the chunk now")}
-}
-
-// stripeFromWire reads what planRepair looks at.
-func stripeFromWire(w *wire.Stripe) *moraine.Stripe {
-	s := &moraine.Stripe{
-		ID: moraine.StripeID(w.Id), Scheme: moraine.Scheme{K: uint8(w.Scheme.GetK()), M: uint8(w.Scheme.GetM())},
-		Version: moraine.LayoutVersion(w.Version), Length: int64(w.Length), Chunks: make([]moraine.ChunkState, len(w.Chunks)),
-	}
-	for i, c := range w.Chunks {
-		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.Device), Level: moraine.Level(c.Level), Epoch: moraine.Epoch(c.Epoch)}
-	}
-	return s
 }
 
 // repairsWait reports whether repairs wait for reports: most of what a restored state

@@ -134,7 +134,7 @@ func (t *tx) contentFile(op string, id uint64) (*inode, error) {
 func (w *commitWork) parseStripes() error {
 	chunks := 0
 	for _, ws := range w.op.GetStripes() {
-		s, err := stripeFromWire(ws, w.i.tenant)
+		s, err := newStripe(ws, w.i.tenant)
 		if err != nil {
 			return err
 		}

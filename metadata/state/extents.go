@@ -67,7 +67,7 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 		if s == nil {
 			return nil, &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
 		}
-		stripes, reply.Stripes = append(stripes, s), append(reply.Stripes, stripeToWire(s))
+		stripes, reply.Stripes = append(stripes, s), append(reply.Stripes, wire.StripeToWire(s))
 	}
 	if err := v.limitReads(sc, i, stripes, reply); err != nil {
 		return nil, err

@@ -308,15 +308,10 @@ func done() *wire.MetaResponse {
 // in the state, and the name that a request is refused for may be as long as the request.
 const maxErrorText = 1 << 10
 
-// WireError turns an error into the form that travels.
+// WireError returns an error as it travels, with texts of maxErrorText bytes at most.
 func WireError(err error) *wire.Error {
-	e := &wire.Error{Kind: uint32(moraine.KindOf(err)), Text: wire.Text(err.Error(), wire.MaxText)}
-	if m, ok := err.(*moraine.Error); ok {
-		e.Op, e.Ref, e.Text = m.Op, wire.Text(m.Ref, wire.MaxText), ""
-		if m.Err != nil {
-			e.Text = wire.Text(m.Err.Error(), wire.MaxText)
-		}
-	}
+	m, _ := err.(*moraine.Error)
+	e := wire.ErrorToWire(err, m, wire.MaxText)
 	e.Op, e.Ref, e.Text = clip(e.Op, maxErrorText), clip(e.Ref, maxErrorText), clip(e.Text, maxErrorText)
 	return e
 }

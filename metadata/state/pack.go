@@ -171,7 +171,7 @@ func (t *tx) parsePack(op *wire.CommitPack) (*packWork, error) {
 			return nil, err
 		}
 		if w.stripe == nil {
-			if w.stripe, err = stripeFromWire(op.GetStripe(), i.tenant); err != nil {
+			if w.stripe, err = newStripe(op.GetStripe(), i.tenant); err != nil {
 				return nil, err
 			}
 		}

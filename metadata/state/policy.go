@@ -32,7 +32,7 @@ func (p *policy) decode(b []byte) error {
 func (p *policy) toWire() *wire.Policy {
 	w := &wire.Policy{Flush: p.flush, Foreign: p.foreign}
 	if p.scheme.K != 0 {
-		w.Scheme = schemeToWire(p.scheme)
+		w.Scheme = wire.SchemeToWire(p.scheme)
 	}
 	return w
 }

@@ -379,7 +379,7 @@ func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	task := &wire.RepairTask{Stripe: stripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving, Recode: item.recode}
+	task := &wire.RepairTask{Stripe: wire.StripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving, Recode: item.recode}
 	if item.balance {
 		task.Reason = "balance"
 	}

@@ -208,7 +208,7 @@ func (m *Machine) WireStripe(r Reader, id moraine.StripeID) (*wire.Stripe, error
 	if err != nil || s == nil {
 		return nil, err
 	}
-	return stripeToWire(s), nil
+	return wire.StripeToWire(s), nil
 }
 
 // presence is the value of a chunk in the index of devices: the log index at

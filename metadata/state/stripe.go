@@ -92,55 +92,27 @@ func (t *tx) putStripe(old []moraine.DeviceID, s *moraine.Stripe) {
 	t.put(t.k.stripe(s.ID), encodeStripe(s))
 }
 
-// stripeToWire returns the record as it travels. Its origin stays here: it may be outside
-// the scope of who reads it.
-func stripeToWire(s *moraine.Stripe) *wire.Stripe {
-	w := &wire.Stripe{
-		Id: uint64(s.ID), Scheme: schemeToWire(s.Scheme), Version: uint32(s.Version), Tenant: uint32(s.Tenant),
-		Length: uint64(s.Length), LiveBytes: uint64(s.LiveBytes), RefCount: s.RefCount,
-		Cipher: uint32(s.Cipher), KeyId: s.KeyID, Chunks: make([]*wire.ChunkState, len(s.Chunks)),
-	}
-	for i, c := range s.Chunks {
-		w.Chunks[i] = &wire.ChunkState{Device: uint32(c.Device), Crc: c.CRC, Level: uint32(c.Level), Epoch: uint64(c.Epoch)}
-	}
-	return w
-}
-
-func schemeToWire(s moraine.Scheme) *wire.Scheme {
-	return &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}
-}
-
-// stripeFromWire checks a new stripe that a client wants to commit and returns
+// newStripe checks a new stripe that a client wants to commit and returns
 // its first record, of tenant, without references and origin.
-func stripeFromWire(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
-	id := moraine.StripeID(w.GetId())
+func newStripe(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
 	bad := func(format string, args ...any) (*moraine.Stripe, error) {
-		return nil, fail(moraine.InvalidArgument, "commit", id.String(), format, args...)
+		return nil, fail(moraine.InvalidArgument, "commit", moraine.StripeID(w.GetId()).String(), format, args...)
 	}
-	k, n := w.GetScheme().GetK(), w.GetScheme().GetM()
-	if k == 0 || k > moraine.MaxChunks || n > moraine.MaxChunks || k+n > moraine.MaxChunks {
-		return bad("no scheme: k=%d m=%d", k, n)
+	s := &moraine.Stripe{}
+	if err := wire.StripeFromWire(s, w); err != nil {
+		return bad("%v", err)
 	}
-	scheme := moraine.Scheme{K: uint8(k), M: uint8(n)}
-	if w.GetLength() == 0 || w.GetLength() > uint64(scheme.K)*moraine.MaxChunkSize {
-		return bad("a length of %d bytes; %s holds 1 to %d", w.GetLength(), scheme, uint64(scheme.K)*moraine.MaxChunkSize)
+	if s.Version > 1 {
+		return bad("layout version %d", s.Version)
 	}
-	if len(w.GetChunks()) != scheme.Chunks() {
-		return bad("%d chunks, %s has %d", len(w.GetChunks()), scheme, scheme.Chunks())
-	}
-	if w.GetCipher() > 255 || (w.GetVersion() != 0 && w.GetVersion() != 1) {
-		return bad("cipher %d, layout version %d", w.GetCipher(), w.GetVersion())
-	}
-	s := &moraine.Stripe{ID: id, Scheme: scheme, Version: 1, Tenant: tenant, Length: int64(w.GetLength()),
-		Cipher: uint8(w.GetCipher()), KeyID: w.GetKeyId(), Chunks: make([]moraine.ChunkState, scheme.Chunks())}
-	for i, c := range w.GetChunks() {
-		level := moraine.Level(min(c.GetLevel(), 255))
-		if level != moraine.Memory && level != moraine.NVMe {
-			return bad("chunk %d is at level %d; memory or nvme can be committed", i, c.GetLevel())
+	s.Version, s.Tenant, s.LiveBytes, s.RefCount = 1, tenant, 0, 0
+	for i := range s.Chunks {
+		c := &s.Chunks[i]
+		if c.Level != moraine.Memory && c.Level != moraine.NVMe {
+			return bad("chunk %d is at level %d; memory or nvme can be committed", i, w.Chunks[i].GetLevel())
 		}
-		s.Chunks[i] = moraine.ChunkState{Device: moraine.DeviceID(c.GetDevice()), CRC: c.GetCrc(), Level: level}
-		if level == moraine.Memory {
-			s.Chunks[i].Epoch = moraine.Epoch(c.GetEpoch())
+		if c.Level != moraine.Memory {
+			c.Epoch = 0
 		}
 	}
 	return s, nil

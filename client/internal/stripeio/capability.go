@@ -125,7 +125,7 @@ func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 		return b
 	}
 	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{
-		Stripes: []uint64{g.first}, Scheme: schemeToWire(g.asked), ChunkLength: uint64(p.c.cfg.ChunkBytes), Capability: true}}})
+		Stripes: []uint64{g.first}, Scheme: wire.SchemeToWire(g.asked), ChunkLength: uint64(p.c.cfg.ChunkBytes), Capability: true}}})
 	if err == nil && len(resp.GetPlace().GetCapability()) == 0 {
 		err = retry.BadReply("place")
 	}

@@ -170,7 +170,7 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	generation := r.GetAttr().GetGeneration()
 	stripes := make(map[uint64]*Record, len(r.Stripes))
 	for _, w := range r.GetStripes() {
-		s, err := StripeFromWire(w)
+		s, err := RecordFromWire(w)
 		if err != nil {
 			return page{}, err
 		}

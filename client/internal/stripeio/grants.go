@@ -336,12 +336,12 @@ func (p *grantPool) request(ctx context.Context, key GrantKey, inode moraine.Ino
 	}
 	p.c.meta.Quotas.Store(r.Quotas)
 	for i, w := range r.Placements {
-		if s := schemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
+		if s := wire.SchemeFromWire(w.Scheme); !s.Valid() || len(w.Devices) != s.Chunks() || w.Stripe != r.First+uint64(i) {
 			return nil, retry.BadReply("grant")
 		}
 	}
 	g := &grant{key: GrantKey{Tenant: key.Tenant, Scheme: key.Scheme}, Session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
-		avoided: avoid, used: p.c.clock.Now(), asked: schemeFromWire(r.GetScheme()), policies: r.Policies,
+		avoided: avoid, used: p.c.clock.Now(), asked: wire.SchemeFromWire(r.GetScheme()), policies: r.Policies,
 		capability: &heldCapability{renewing: make(chan struct{}, 1)}}
 	g.capability.set(p.c, s, r.Capability, r.CapabilityExpires)
 	if r.ByPolicy {
@@ -356,7 +356,7 @@ func (p *grantPool) askGrant(ctx context.Context, key GrantKey, inode moraine.In
 	avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
 	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
 		return p.c.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{
-			Inode: uint64(p.c.meta.Place(inode)), Count: size, Scheme: schemeToWire(key.Scheme),
+			Inode: uint64(p.c.meta.Place(inode)), Count: size, Scheme: wire.SchemeToWire(key.Scheme),
 			ChunkLength: uint64(p.c.cfg.ChunkBytes), Avoid: wireDevices(avoid)}}})
 	}
 	if len(avoid) == 0 {
@@ -399,7 +399,7 @@ func (p *grantPool) steer(ctx context.Context, t *Ticket, avoid []moraine.Device
 // device or 0 for each chunk, scheme and kept devices stay; without, the scheme
 // may come out another. One attempt: Unavailable and NoSpace are returned.
 func (p *grantPool) place(ctx context.Context, t *Ticket, scheme moraine.Scheme, avoid, keep []moraine.DeviceID) (placement, error) {
-	op := &wire.Place{Stripes: []uint64{uint64(t.stripe)}, Scheme: schemeToWire(scheme), Avoid: wireDevices(avoid),
+	op := &wire.Place{Stripes: []uint64{uint64(t.stripe)}, Scheme: wire.SchemeToWire(scheme), Avoid: wireDevices(avoid),
 		Keep: wireDevices(keep), ChunkLength: uint64(p.c.cfg.ChunkBytes)}
 	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: op}})
 	if err != nil {

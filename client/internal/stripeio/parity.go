@@ -135,7 +135,7 @@ func (e *Engine) verifyPart(ctx context.Context, g *gatherer, t target, piece in
 // reports the parity chunks that differ though they, and all data, have their recorded sums,
 // and returns a bit for each. On error nothing is known: not all chunks could be read.
 func (e *Engine) CheckParity(ctx context.Context, w *wire.Stripe) (wrong uint32, err error) {
-	s, err := StripeFromWire(w)
+	s, err := RecordFromWire(w)
 	if err != nil || s.Scheme.IsCopies() || s.Scheme.M == 0 {
 		return 0, err
 	}
@@ -225,7 +225,7 @@ func (e *Engine) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (d
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, retry.Wrap("client.RecodeParity", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
 	}
-	s, err := StripeFromWire(w)
+	s, err := RecordFromWire(w)
 	if err != nil {
 		return fail(err)
 	}

@@ -103,7 +103,7 @@ func (p *grantPool) effective(ctx context.Context, asked GrantKey, inode moraine
 	case err != nil:
 		return key, retry.Wrap("get policy", at.String(), err)
 	}
-	key.Scheme = schemeFromWire(reply.GetEffective().GetScheme())
+	key.Scheme = wire.SchemeFromWire(reply.GetEffective().GetScheme())
 	p.mu.Lock()
 	p.policies.note(at, key.Scheme, p.c.clock.Now())
 	p.mu.Unlock()

@@ -64,7 +64,7 @@ func (e *Engine) putStripe(ctx context.Context, t *Ticket, st *Stripe, place pla
 	if err := p.run(ctx); err != nil {
 		return nil, err
 	}
-	rec := &wire.Stripe{Id: uint64(t.stripe), Scheme: schemeToWire(st.scheme), Version: 1, Tenant: t.Grant.tenant,
+	rec := &wire.Stripe{Id: uint64(t.stripe), Scheme: wire.SchemeToWire(st.scheme), Version: 1, Tenant: t.Grant.tenant,
 		Length: uint64(st.Length), Chunks: make([]*wire.ChunkState, n)}
 	for i := range p.chunks {
 		rec.Chunks[i] = &p.chunks[i].state

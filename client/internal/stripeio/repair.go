@@ -25,7 +25,7 @@ func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, retry.Wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
 	}
-	s, err := StripeFromWire(w)
+	s, err := RecordFromWire(w)
 	if err != nil {
 		return fail(err)
 	}
@@ -88,7 +88,7 @@ func putSum(s *Record, intent *wire.Intent) uint32 {
 // When it returns nil the chunk is durable there. One attempt, safe to repeat.
 func (e *Engine) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.Intent, capability, data []byte) error {
 	ref := fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), intent.GetIndex())
-	s, err := StripeFromWire(w)
+	s, err := RecordFromWire(w)
 	if err != nil {
 		return retry.Wrap("client.PutRepaired", ref, err)
 	}

@@ -54,7 +54,7 @@ func (f *Sender) Resubmit(ctx context.Context, sent []SentStripe,
 
 func (f *Sender) resubmitOne(ctx context.Context, old *SentStripe,
 	send func(context.Context, *Stripe, *Ticket) ([]SentStripe, error)) ([]SentStripe, error) {
-	s, err := StripeFromWire(old.Record)
+	s, err := RecordFromWire(old.Record)
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,7 @@ func countParts(pieces []Located, size int64) (n int) {
 func (w *rewriter) rewrite(ctx context.Context, t *Ticket, part []Located) error {
 	return w.put(ctx, t, part, func(ctx context.Context, sent []SentStripe) error {
 		for _, p := range sent {
-			if err := w.safe(schemeFromWire(p.Record.Scheme)); err != nil {
+			if err := w.safe(wire.SchemeFromWire(p.Record.Scheme)); err != nil {
 				return err
 			}
 		}
