@@ -108,7 +108,7 @@ func TestCertRenewOfAnExpiredCertificate(t *testing.T) {
 	for _, args := range [][]string{{"cert", "renew", dir, "old"}, {"cert", "issue", dir, "client", "new"}} {
 		_, errOut, code = invoke(t, args...)
 		require.NotZero(t, code, "%v", args)
-		require.Contains(t, errOut, "the authority expired on "+now.Add(-76*time.Hour).UTC().Format(time.DateOnly))
+		require.Contains(t, errOut, "authority expired on "+now.Add(-76*time.Hour).UTC().Format(time.DateOnly))
 		require.Contains(t, errOut, "moraine cert init")
 	}
 	require.Equal(t, before, show(dir))
