@@ -89,17 +89,6 @@ func ServerAddress(s string) (string, error) {
 	return s, nil
 }
 
-// WithPort adds a port to an address that has none. unix:PATH is left alone.
-func WithPort(addr, port string) string {
-	if strings.HasPrefix(addr, "unix:") {
-		return addr
-	}
-	if _, _, err := net.SplitHostPort(addr); err == nil {
-		return addr
-	}
-	return net.JoinHostPort(strings.Trim(addr, "[]"), port)
-}
-
 // Join returns the location of name below l.
 func (l Location) Join(name string) Location {
 	l.Dir = false

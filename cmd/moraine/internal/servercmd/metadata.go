@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/metadatacmd"
 	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
@@ -143,11 +144,12 @@ func (o *metadataOptions) peerList() error {
 		o.peers = []string{o.id + "=" + o.listen[0]}
 	}
 	for _, p := range o.peers {
-		id, addr, ok := strings.Cut(p, "=")
-		if !ok || id == "" || addr == "" {
+		id, named, _ := strings.Cut(p, "=")
+		servers := client.SplitEndpoint(named)
+		if id == "" || len(servers) != 1 {
 			return cli.UsageError("--peers %q: write ID=HOST:PORT,ID=HOST:PORT,...", p)
 		}
-		addr = cli.WithPort(addr, cli.DefaultMetadataPort)
+		addr := servers[0][0]
 		o.store.Peers = append(o.store.Peers, raftstore.Peer{ID: id, Address: addr, Client: []string{addr}})
 		o.service.Peers = append(o.service.Peers, metadata.Peer{ID: id, Addresses: []string{addr}})
 	}
