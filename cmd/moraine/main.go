@@ -1,9 +1,13 @@
 // Command moraine is the whole of Moraine in one binary: the servers, the cluster on one
 // machine, and the commands that people and scripts use.
 //
-// This package is wiring. It reads flags, the environment and the settings file, picks the
-// real implementation behind every interface, and turns errors into exit codes. It decides
-// nothing about bytes.
+// This package has the root command, its help and its examples, and turns errors into exit
+// codes. The commands of each area are in a package below internal. They are wiring: they
+// read flags, pick the real implementation behind every interface, and print.
+//
+// One path through it: main calls run with the command line -> the root command applies the
+// environment and the settings file (package settings) -> the command runs -> run prints its
+// error and returns the exit code.
 package main
 
 import (

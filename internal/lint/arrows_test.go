@@ -27,6 +27,10 @@ type arrow struct {
 // decides.
 var arrows = []arrow{
 	{"cmd", []string{"*"}},
+	{"cmd/moraine/internal/cli", []string{"client", "transport"}},
+	{"cmd/moraine/internal/settings", []string{"cmd/moraine/internal/cli"}},
+	{"cmd/moraine/internal/view", []string{"client", "cmd/moraine/internal/cli", "transport"}},
+	{"cmd/moraine/internal/serve", []string{"client", "cmd/moraine/internal/cli", "cmd/moraine/internal/view", "transport"}},
 	{"examples", []string{"client"}},
 	{"integration", []string{"*"}},
 	{"fuse", []string{"client", "transport"}},

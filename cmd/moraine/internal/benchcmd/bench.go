@@ -7,30 +7,20 @@ package benchcmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"runtime/pprof"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
-	"github.com/morainefs/moraine/cmd/moraine/internal/mountcmd"
-	"github.com/morainefs/moraine/cmd/moraine/internal/serve"
 	"github.com/morainefs/moraine/internal/bench"
-	"github.com/morainefs/moraine/internal/bench/bareraft"
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/internal/netns"
-	"github.com/morainefs/moraine/tiers/object"
-	"github.com/morainefs/moraine/transport"
 	"github.com/spf13/cobra"
 )
 
@@ -305,199 +295,4 @@ func benchIn(ctx context.Context, env *cli.Env, o benchOptions, b benchmark, mod
 		return lines, errors.Join(err, bench.AllRun(c))
 	}
 	return b.run(ctx, e)
-}
-
-// onCluster is the command line of this program for a cluster of our own.
-func onCluster(env *cli.Env, c *devcluster.Cluster, mode string) *cli.Env {
-	return &cli.Env{Out: env.Out, Err: env.Err, Global: cli.GlobalFlags{Endpoint: c.Endpoint(), Certs: c.Certs(), Identity: "admin", Mode: mode, LogLevel: "error"}}
-}
-
-// benchOn measures the cluster that the flags name.
-func benchOn(env *cli.Env, e *bench.Env, profile string) {
-	e.Worker = append(e.Worker, connectionFlags(env)...)
-	e.Open = func(ctx context.Context) (bench.Target, error) { return benchTarget(ctx, env) }
-	e.Connect, e.ConnectCached = benchSession(env, 0), benchSession(env, cli.DefaultCache)
-	e.Mount = benchMount(env, e.Dir, profile)
-}
-
-// benchSession returns a function that opens a session with its own connections and a cache
-// of the given number of names; 0 is none.
-func benchSession(env *cli.Env, cache int) func(context.Context) (*client.Client, func() error, error) {
-	return func(ctx context.Context) (*client.Client, func() error, error) {
-		c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20, CacheEntries: cache})
-		if err != nil {
-			return nil, nil, err
-		}
-		return c.Client, c.Close, nil
-	}
-}
-
-// benchStores returns the S3 endpoint and the bucket of a cluster of our own, where it has
-// them.
-func benchStores(e *bench.Env, c *devcluster.Cluster) error {
-	for _, n := range c.Nodes(devcluster.S3) {
-		key, err := serve.ReadCredentials(n.CredentialsFile())
-		if err != nil {
-			return err
-		}
-		e.S3 = &bench.S3Server{URL: "http://" + n.Address, AccessKey: key.Access, SecretKey: key.Secret}
-	}
-	for _, n := range c.Nodes(devcluster.ObjectServer) {
-		keys, err := object.LoadKeys(n.KeysFile())
-		if err != nil {
-			return err
-		}
-		e.Bucket = &bench.Bucket{Name: devcluster.LocalBucket, S3Server: bench.S3Server{URL: "http://" + n.Address, AccessKey: keys.Access, SecretKey: keys.Secret}}
-	}
-	return nil
-}
-
-// connectionFlags are the flags by which a child process reaches the cluster that the flags
-// of this process name.
-func connectionFlags(env *cli.Env) []string {
-	g := &env.Global
-	flags := []string{"--endpoint", g.Endpoint, "--log-level", "error"}
-	if g.Insecure {
-		return append(flags, "--insecure")
-	}
-	flags = append(flags, "--certs", g.Certs)
-	if g.Identity != "" {
-		flags = append(flags, "--identity", g.Identity)
-	}
-	return flags
-}
-
-// benchTarget opens a session as a target.
-func benchTarget(ctx context.Context, env *cli.Env) (bench.Target, error) {
-	c, err := env.DialHosts(ctx, "", client.Config{MemoryBytes: 512 << 20})
-	if err != nil {
-		return nil, err
-	}
-	return bench.ClusterTarget(c.Client, c.Close), nil
-}
-
-// benchMount mounts the cluster below dir. A background process serves the mount, and
-// writes a CPU profile where the flags name a file.
-func benchMount(env *cli.Env, dir, profile string) func(context.Context) (string, func() error, error) {
-	return func(ctx context.Context) (string, func() error, error) {
-		at, err := filepath.Abs(filepath.Join(dir, "mount"))
-		if err != nil {
-			return "", nil, err
-		}
-		if err := os.MkdirAll(at, 0o755); err != nil {
-			return "", nil, err
-		}
-		quiet := *env
-		quiet.Out = io.Discard
-		quiet.Args = append([]string{"mount", cli.RemotePrefix + "/", at, "--mode", env.Global.Mode}, connectionFlags(env)...)
-		if profile != "" {
-			quiet.Args = append(quiet.Args, "--cpuprofile", profile+".mount")
-		}
-		err = mountcmd.MountInBackground(ctx, &quiet, mountcmd.MountOptions{LogFile: filepath.Join(dir, "mount.log")}, cli.Location{Remote: true, Path: "/"}, at)
-		return at, func() error { return mountcmd.Unmount(context.WithoutCancel(ctx), env, at, false) }, err
-	}
-}
-
-// workerTargets returns what opens a worker's targets.
-func workerTargets(env *cli.Env, o *benchOptions) (open func(context.Context) (bench.Target, error), end func(), err error) {
-	switch {
-	case o.path != "":
-		return func(context.Context) (bench.Target, error) { return bench.PathTarget(o.path), nil }, func() {}, nil
-	case o.s3 != "":
-		return func(context.Context) (bench.Target, error) { return bench.S3Target(&bench.S3Server{URL: o.s3}) }, func() {}, nil
-	}
-	return sharedTargets(env)
-}
-
-// sharedTargets opens sessions that share the connections of this process, as
-// the users of one mount do: the function that it returns opens one more.
-func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, error), closePool func(), err error) {
-	sec, err := env.Security()
-	if err != nil {
-		return nil, nil, err
-	}
-	pool, err := sec.Pool(transport.RoleAdmin, fmt.Sprintf("bench-%d", os.Getpid()), transport.PoolDeps{})
-	if err != nil {
-		return nil, nil, err
-	}
-	open = func(ctx context.Context) (bench.Target, error) {
-		c, err := client.Dial(ctx, client.Config{Metadata: cli.SplitEndpoint(env.Global.Endpoint), MemoryBytes: 512 << 20}, client.Deps{Dialer: keptOpen{pool}})
-		if err != nil {
-			return nil, err
-		}
-		return bench.ClusterTarget(c, c.Close), nil
-	}
-	return open, func() { _ = pool.Close() }, nil
-}
-
-// keptOpen is a Dialer that several clients use: none of them closes it.
-type keptOpen struct{ transport.Dialer }
-
-func (keptOpen) Close() error { return nil }
-
-// newBenchWorkerCommand is one process of a benchmark.
-func newBenchWorkerCommand(env *cli.Env, o *benchOptions) *cobra.Command {
-	var spec string
-	cmd := &cobra.Command{
-		Use: "worker", Short: "One process of a benchmark", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var w bench.Work
-			if err := json.Unmarshal([]byte(spec), &w); err != nil {
-				return cli.UsageError("--work: %v", err)
-			}
-			open, end, err := workerTargets(env, o)
-			if err != nil {
-				return err
-			}
-			defer end()
-			if o.profile != "" {
-				f, err := os.Create(fmt.Sprintf("%s.%s.%d", o.profile, w.Op, os.Getpid()))
-				if err != nil {
-					return err
-				}
-				defer f.Close()
-				if err := pprof.StartCPUProfile(f); err != nil {
-					return err
-				}
-				defer pprof.StopCPUProfile()
-			}
-			return bench.RunWorker(cmd.Context(), open, w, os.Stdin, os.Stdout)
-		},
-	}
-	cmd.Flags().StringVar(&spec, "work", "", "what to do, as JSON")
-	return cmd
-}
-
-// newBenchRaftNodeCommand is one node of bare Raft.
-func newBenchRaftNodeCommand(env *cli.Env) *cobra.Command {
-	var (
-		cfg     bareraft.Config
-		peers   []string
-		seconds float64
-	)
-	cmd := &cobra.Command{
-		Use: "raft-node", Short: "One node of bare Raft, the reference of `bench meta`", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg.Duration = time.Duration(seconds * float64(time.Second))
-			cfg.Peers = map[string]string{}
-			for _, p := range peers {
-				id, addr, ok := strings.Cut(p, "=")
-				if !ok {
-					return cli.UsageError("--peers %q: write ID=HOST:PORT,...", p)
-				}
-				cfg.Peers[id] = addr
-			}
-			// The same as in a metadata server, so that the two compare.
-			go serve.KeepHeapRoom(cmd.Context(), serve.MetadataHeapRoom)
-			return bareraft.Run(cmd.Context(), cfg, func(r bareraft.Result) { _ = cli.PrintJSON(env.Out, r) })
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&cfg.ID, "id", "", "this node")
-	f.StringVar(&cfg.Dir, "dir", "", "directory for log and state")
-	f.StringSliceVar(&peers, "peers", nil, "all nodes, ID=HOST:PORT,...")
-	f.IntVar(&cfg.Clients, "clients", 64, "proposals in flight")
-	f.IntVar(&cfg.EntryBytes, "entry-bytes", 128, "size of an entry")
-	f.Float64Var(&seconds, "seconds", 5, "how long the leader proposes")
-	return cmd
 }
