@@ -19,13 +19,13 @@ const (
 // Location is one argument of a file command: a path in a cluster, or a local
 // one.
 type Location struct {
-	// remote is set for moraine://.
+	// Remote is set for moraine://.
 	Remote bool
-	// hosts are those the URL names; empty means --endpoint.
+	// Hosts are those the URL names; empty means --endpoint.
 	Hosts string
-	// path is absolute for a remote location, as given for a local one.
+	// Path is absolute for a remote location, as given for a local one.
 	Path string
-	// dir is set where the argument ended in a slash: the target must be a directory.
+	// Dir is set where the argument ended in a slash: the target must be a directory.
 	Dir bool
 }
 
