@@ -3,9 +3,11 @@ package chunkserver_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,6 +35,12 @@ type shelf struct {
 
 func startWithBucket(t *testing.T, change func(cfg *chunkserver.Config)) *shelf {
 	t.Helper()
+	return startShelf(t, change, nil)
+}
+
+// startShelf is startWithBucket that writes to a log, unless that is nil.
+func startShelf(t *testing.T, change func(cfg *chunkserver.Config), log *slog.Logger) *shelf {
+	t.Helper()
 	b, meta := objecttest.NewMemory(), newFakeMeta()
 	sh := &shelf{bucket: b, meta: meta, data: make([]byte, 3*testPiece+777)}
 	tiertest.Fill(sh.data, 9)
@@ -44,7 +52,7 @@ func startWithBucket(t *testing.T, change func(cfg *chunkserver.Config)) *shelf 
 	if change != nil {
 		change(&cfg)
 	}
-	sh.host = startWith(t, vfs.NewMem(1), meta, cfg, b)
+	sh.host = startDeps(t, meta, cfg, chunkserver.Deps{Meta: meta, FS: vfs.NewMem(1), Bucket: b, Log: log})
 	return sh
 }
 
@@ -130,6 +138,44 @@ func TestManyReadersCostOneGet(t *testing.T) {
 	require.Equal(t, int32(1), gets.Load())
 	s.waitFor(t, func() bool { return len(s.meta.staged) > 0 })
 	s.meta.set(func() { require.Equal(t, []uint64{11}, s.meta.staged, "staged once") })
+}
+
+// A reader whose deadline passes while the bucket is silent fails with Timeout, and the log
+// names what it waited for.
+func TestAPieceThatDoesNotComeInTimeIsReported(t *testing.T) {
+	var log syncedLog
+	s := startShelf(t, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	open := make(chan struct{})
+	s.bucket.SetHook(func(_ context.Context, op, _ string) (func(error) error, error) {
+		if op == "get" {
+			<-open
+		}
+		return nil, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.Equal(t, moraine.Timeout, moraine.KindOf(s.read(ctx, t, 0, 1)))
+	close(open)
+	require.Contains(t, log.String(), `msg="resource wait exceeded" resource="piece that is being read from the bucket"`)
+	require.NoError(t, s.read(t.Context(), t, 0, 1))
+}
+
+// syncedLog is what a server has logged.
+type syncedLog struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *syncedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *syncedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
 func TestChunkserversDoNotHaveFilesStaged(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/bufpool"
 	"github.com/morainefs/moraine/internal/crc"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -39,6 +40,7 @@ type piece struct {
 type pieces struct {
 	deps    Deps
 	pool    *bufpool.Pool
+	fetched limit.Resource // a piece that is being read from the bucket
 	asks    chan stageAsk
 	reports *objectReports
 	// keptKey is the key at which an object is kept after another object needed its
@@ -56,8 +58,10 @@ type pieces struct {
 	waiting int       // fetches that wait for memory
 }
 
-func newPieces(limit int64, bucket string, deps Deps, keptKey func(object uint64) string) *pieces {
-	return &pieces{deps: deps, keptKey: keptKey, pool: bufpool.New(bufpool.Config{LimitBytes: limit, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
+func newPieces(limitBytes int64, bucket string, deps Deps, keptKey func(object uint64) string) *pieces {
+	return &pieces{deps: deps, keptKey: keptKey, pool: bufpool.New(bufpool.Config{LimitBytes: limitBytes, Wait: waitFor("memory of pieces", deps)}), asks: make(chan stageAsk, maxAsks),
+		fetched: limit.Resource{Name: "piece that is being read from the bucket", Patience: fetchTimeout, Advice: "look for a slow bucket",
+			Reports: limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)},
 		held: make(map[pieceKey]*piece), reports: newObjectReports(bucket)}
 }
 
@@ -87,21 +91,32 @@ func (p *pieces) get(ctx context.Context, key pieceKey) (*piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-pc.ready:
-	case <-ctx.Done():
+	if err := p.await(ctx, pc); err != nil {
 		p.release(pc)
-		kind := moraine.Canceled
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			kind = moraine.Timeout
-		}
-		return nil, &moraine.Error{Op: "chunkserver.GetPiece", Kind: kind, Err: ctx.Err()}
+		return nil, err
 	}
 	if pc.err != nil {
 		p.release(pc)
 		return nil, pc.err
 	}
 	return pc, nil
+}
+
+// await waits until a fetch of the piece has ended.
+func (p *pieces) await(ctx context.Context, pc *piece) error {
+	select {
+	case <-pc.ready:
+		return nil
+	default:
+	}
+	return p.fetched.Wait(ctx, func(ctx context.Context) error {
+		select {
+		case <-pc.ready:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 // join finds the piece, or starts to fetch it.

@@ -32,6 +32,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/session"
 	"github.com/morainefs/moraine/client/internal/stripeio"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -96,13 +97,14 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 }
 
 func newClient(cfg Config, deps Deps) *Client {
+	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
 	meta := session.New(session.Config{Metadata: cfg.Metadata, Scope: cfg.Scope, AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience,
 		CacheEntries: cfg.CacheEntries, ExclusiveLeases: cfg.ExclusiveLeases},
-		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random})
+		session.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Random: deps.Random, Reports: reports})
 	io := stripeio.NewEngine(stripeio.Config{MemoryBytes: cfg.MemoryBytes, StripesInFlight: cfg.StripesInFlight, Scheme: cfg.Scheme, ChunkBytes: cfg.ChunkBytes,
 		AttemptTimeout: cfg.AttemptTimeout, Patience: cfg.Patience, PutTimeout: cfg.PutTimeout, GetTimeout: cfg.GetTimeout,
 		SlowFloor: cfg.SlowFloor, HedgeFloor: cfg.HedgeFloor}, meta,
-		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics})
+		stripeio.Deps{Dialer: deps.Dialer, Clock: deps.Clock, Log: deps.Log, Metrics: deps.Metrics, Reports: reports})
 	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io, paths: paths{meta}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -137,5 +138,34 @@ func TestStageRangeFails(t *testing.T) {
 		next := proto.Clone(a).(*wire.Attr)
 		next.Generation++
 		require.ErrorIs(t, cl.Stripes().StageRange(c.ctx, 5, 9, next, object, 0, 1<<30, nil), moraine.Stale)
+	})
+}
+
+// A stripe that is staged has the client's patience, also where the job has no deadline:
+// a job whose chunkservers take nothing ends, and another mover can have it.
+func TestStagingEndsWithThePatience(t *testing.T) {
+	inCluster(t, 6, func(c *cluster) {
+		cfg := config()
+		cfg.Patience = time.Minute
+		cl := c.dial("c1", cfg)
+		defer cl.Close()
+		data := bytesOf(1, 900_000)
+		write(t, c, cl, "/f", data, 1<<30, false)
+		a, err := cl.Stat(c.ctx, "/f")
+		require.NoError(t, err)
+		c.onStage(data, 0)
+		for _, h := range c.hosts {
+			h.fail(func(_ context.Context, req any) error {
+				if _, put := req.(*wire.PutChunk); put {
+					return errKind(moraine.Unavailable)
+				}
+				return nil
+			})
+		}
+		job, stop := context.WithTimeout(c.ctx, time.Hour)
+		defer stop()
+		err = cl.Stripes().StageRange(job, 5, 9, a, &wire.Object{Id: testObject}, 0, 1<<30, nil)
+		require.Error(t, err)
+		require.NoError(t, job.Err(), "it has ended with the job alone: %v", err)
 	})
 }

@@ -61,6 +61,8 @@ type proposal struct {
 	// rest are to be applied right after it, in the same entry.
 	rest []*proposal
 	done chan outcome // has room for one
+	// entered is whether it has left the queue, for an entry of the log.
+	entered atomic.Bool
 }
 
 type outcome struct {
@@ -99,7 +101,7 @@ func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *st
 	if err := p.enqueue(ctx, stopped, prop); err != nil {
 		return state.Result{}, err
 	}
-	res, err := prop.wait(ctx, stopped)
+	res, err := p.wait(ctx, stopped, prop, began)
 	p.metrics.ProposeWait.Observe(p.clock.Since(began).Seconds())
 	return res, err
 }
@@ -123,7 +125,7 @@ func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds
 	results := make([]state.Result, len(props))
 	for i, prop := range props {
 		var err error
-		if results[i], err = prop.wait(ctx, stopped); err != nil {
+		if results[i], err = p.wait(ctx, stopped, prop, began); err != nil {
 			return nil, err
 		}
 	}
@@ -147,12 +149,16 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }
 
-// wait returns what became of a proposal that was queued, or with what is before it.
-func (prop *proposal) wait(ctx context.Context, stopped <-chan struct{}) (state.Result, error) {
+// wait returns what became of a proposal that was queued at began, or with what is before
+// it. If ctx ends while it is still in the queue, the log says so.
+func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *proposal, began time.Time) (state.Result, error) {
 	select {
 	case o := <-prop.done:
 		return o.result, o.err
 	case <-ctx.Done():
+		if !prop.entered.Load() {
+			return state.Result{}, p.commands.GaveUp(ctx, p.clock.Since(began))
+		}
 		return state.Result{}, lead.ContextError("metadata.propose", ctx)
 	case <-stopped:
 	}
@@ -266,6 +272,7 @@ func (p *proposer) send(ctx context.Context, batch []*proposal) {
 	p.metrics.BatchCommands.Observe(float64(len(batch)))
 	p.metrics.BatchBytes.Observe(float64(len(entry)))
 	for _, prop := range batch {
+		prop.entered.Store(true)
 		p.buffers.Put(prop.buf)
 		prop.buf = nil
 	}

@@ -1,8 +1,10 @@
 package metadata_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,6 +155,50 @@ func TestAFullQueueHoldsCallersBack(t *testing.T) {
 		require.Greater(t, made, 0)
 		require.Less(t, made, 20, "those at the door took no effect")
 	})
+}
+
+// A command that is still in the queue when its caller's patience ends is reported: the
+// entry in flight is what it waits for. One that is in flight itself waits for its answer.
+func TestACommandThatStaysInTheQueueIsReported(t *testing.T) {
+	var log syncedLog
+	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
+		cfg.EntriesInFlight = 1
+		deps.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}, func(c *cluster) {
+		first, second := c.open(peer(transport.RoleClient, "c1")), c.open(peer(transport.RoleClient, "c1"))
+		c.group.Fail(metadatatest.Faults{Slow: 5 * time.Second})
+		within := func(k *client, name string) error {
+			ctx, cancel := context.WithTimeout(transport.WithPeer(context.Background(), k.peer), time.Second)
+			defer cancel()
+			req := mkdir(root, name)
+			req.Session, req.Number = k.session, 1
+			_, err := c.leader().Do(ctx, req)
+			return err
+		}
+		require.Equal(t, moraine.Timeout, moraine.KindOf(within(first, "in flight")))
+		require.NotContains(t, log.String(), "resource wait exceeded")
+		require.Equal(t, moraine.Timeout, moraine.KindOf(within(second, "in the queue"))) // behind the first
+		require.Contains(t, log.String(), `msg="resource wait exceeded" resource="queue of commands"`)
+		c.group.Fail(metadatatest.Faults{})
+	})
+}
+
+// syncedLog is what servers have logged.
+type syncedLog struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *syncedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *syncedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
 func TestCallersOfAFallenLeaderAreReleased(t *testing.T) {

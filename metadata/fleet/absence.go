@@ -10,6 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/transport/wire"
@@ -33,11 +34,13 @@ type absences struct {
 	*lead.Term
 	topology *topology
 	turn     chan struct{} // has room for one: who has put it judges
+	waits    limit.Resource
 	kept     map[string]*absence
 }
 
 func newAbsences(t *lead.Term, topology *topology) *absences {
-	return &absences{Term: t, topology: topology, turn: make(chan struct{}, 1), kept: make(map[string]*absence)}
+	return &absences{Term: t, topology: topology, turn: make(chan struct{}, 1), kept: make(map[string]*absence),
+		waits: limit.Resource{Name: "turn to judge the absence of a host", Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}}
 }
 
 // wait waits for the turn to judge, which whoever has it gives back.
@@ -47,13 +50,15 @@ func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) err
 		return nil
 	default:
 	}
+	began := c.Now()
 	select {
 	case k.turn <- struct{}{}:
 		return nil
-	case <-c.After(until.Sub(c.Now())):
+	case <-c.After(until.Sub(began)):
+		k.waits.Reports.Exceeded(k.waits.Name, c.Since(began))
 		return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("another announcement is being judged: try again in a moment; --force goes ahead")}
 	case <-ctx.Done():
-		return lead.ContextError("metadata.maintenance", ctx)
+		return k.waits.GaveUp(ctx, c.Since(began))
 	}
 }
 

@@ -30,15 +30,8 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 	if s.lead.Load() == nil {
 		return nil, s.notLeader(op)
 	}
-	began := time.Now()
-	select {
-	case s.inFlight <- struct{}{}:
-	case <-s.fatal.ended:
-		return nil, s.stopped(op)
-	case <-s.ending:
-		return nil, s.stopped(op)
-	case <-ctx.Done():
-		return nil, s.entries.GaveUp(ctx, time.Since(began))
+	if err := s.enter(ctx, op); err != nil {
+		return nil, err
 	}
 	start := s.deps.Clock.Now()
 	// raft's future cannot be waited for together with anything else. It always
@@ -68,6 +61,34 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 		return nil, s.stopped(op)
 	case <-ctx.Done():
 		return nil, contextError(op, ctx)
+	}
+}
+
+// entryPatience is after how long a wait for a place in flight is reported. It goes on:
+// the callers, who have a patience of their own, do not wait here.
+const entryPatience = 10 * time.Second
+
+// enter takes a place among the proposals in flight.
+func (s *Store) enter(ctx context.Context, op string) error {
+	began := s.deps.Clock.Now()
+	select {
+	case s.inFlight <- struct{}{}:
+		return nil
+	default:
+	}
+	for {
+		select {
+		case s.inFlight <- struct{}{}:
+			return nil
+		case <-s.fatal.ended:
+			return s.stopped(op)
+		case <-s.ending:
+			return s.stopped(op)
+		case <-ctx.Done():
+			return s.entries.GaveUp(ctx, s.deps.Clock.Since(began))
+		case <-s.deps.Clock.After(entryPatience):
+			s.entries.Reports.Exceeded(s.entries.Name, s.deps.Clock.Since(began))
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/morainefs/moraine/client/internal/metrics"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -45,7 +46,8 @@ type Conn struct {
 	random         io.Reader
 	scope          string // as Config.Scope
 
-	opening chan struct{} // holds one element while a session is being opened
+	numbers limit.Resource   // requests of a session whose answers have not come
+	opening *limit.Semaphore // of one unit, taken while a session is being opened
 	session atomic.Pointer[Session]
 	// incarnation is the newest of the metadata that was heard of.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
@@ -80,13 +82,21 @@ type Deps struct {
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
 	Random  io.Reader
+	// Reports takes the waits that exceeded the patience. May be nil.
+	Reports *limit.Reporter
+}
+
+// waitFor says how calls wait for a bounded resource of the connection.
+func waitFor(name string, cfg *Config, deps *Deps) limit.Resource {
+	return limit.Resource{Name: name, Patience: cfg.Patience, Advice: "look for metadata servers that do not answer", Reports: deps.Reports}
 }
 
 // New asks nobody: start opens the session.
 func New(cfg Config, deps Deps) *Conn {
 	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
-		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope, opening: make(chan struct{}, 1)}
+		metrics: deps.Metrics, random: deps.Random, scope: cfg.Scope,
+		numbers: waitFor("requests in flight of a session", &cfg, &deps), opening: limit.NewSemaphore(1, waitFor("turn to open a session", &cfg, &deps))}
 	if cfg.CacheEntries > 0 {
 		m.cache = newCache(cfg.CacheEntries, deps.Clock, deps.Metrics)
 		if cfg.ExclusiveLeases {
@@ -163,7 +173,7 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return nil, false, retry.ContextError(ctx, opName(req))
+		return nil, false, err
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.Id)

@@ -85,7 +85,7 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) 
 	add := func(req *wire.MetaRequest) error {
 		n, err := h.session.numbers.take(ctx)
 		if err != nil {
-			return retry.ContextError(ctx, "batch")
+			return err
 		}
 		req.LeaseEpoch = epoch
 		op.Requests = append(op.Requests, stamp(req, h.session, n))

@@ -81,12 +81,10 @@ func (m *Conn) Current() *Session { return m.session.Load() }
 // open opens the first session, or the next one in place of old. If another
 // caller has replaced old meanwhile, that session is returned.
 func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
-	select {
-	case m.opening <- struct{}{}:
-		defer func() { <-m.opening }()
-	case <-ctx.Done():
-		return nil, retry.ContextError(ctx, "open session")
+	if err := m.opening.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
+	defer m.opening.Release(1)
 	if s := m.session.Load(); s != old {
 		return s, nil
 	}
@@ -104,7 +102,7 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	if r.GetSession() == 0 || r.GetTermMillis() == 0 {
 		return nil, retry.BadReply("open session")
 	}
-	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(), leases: r.Leases,
+	s := &Session{Id: r.Session, Root: moraine.InodeID(r.Root), numbers: newWindow(&m.numbers), leases: r.Leases,
 		term: time.Duration(r.TermMillis) * time.Millisecond}
 	s.renewed.Store(&began)
 	s.sawRouting(r.RoutingEpoch)
@@ -202,7 +200,7 @@ func (m *Conn) Close(ctx context.Context) error {
 	}
 	n, err := s.numbers.take(ctx)
 	if err != nil {
-		return retry.ContextError(ctx, "close session")
+		return err
 	}
 	req := &wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}
 	_, _, err = m.exchange(ctx, req, s, n)

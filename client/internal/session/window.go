@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/morainefs/moraine/internal/limit"
 )
 
 // maxOutstanding bounds the mutations of a session whose answers have not all
@@ -14,6 +16,8 @@ const maxOutstanding = 1000
 // window hands out the request numbers of one session, from 1, and knows below
 // which number every answer has come. Safe for concurrent use.
 type window struct {
+	wait *limit.Resource
+
 	mu   sync.Mutex
 	next uint64 // to hand out
 	low  uint64 // all below are finished
@@ -24,32 +28,49 @@ type window struct {
 	given []uint64
 }
 
-func newWindow() *window {
-	return &window{next: 1, low: 1, done: map[uint64]struct{}{}}
+func newWindow(wait *limit.Resource) *window {
+	return &window{wait: wait, next: 1, low: 1, done: map[uint64]struct{}{}}
 }
 
 // take returns the next number. It waits while maxOutstanding numbers lie
-// between it and the lowest unfinished one.
+// between it and the lowest unfinished one, no longer than the client's patience.
 func (w *window) take(ctx context.Context) (uint64, error) {
-	for {
-		w.mu.Lock()
-		if w.next-w.low < maxOutstanding {
-			n := w.next
-			w.next++
-			w.mu.Unlock()
-			return n, nil
-		}
-		if w.free == nil {
-			w.free = make(chan struct{})
-		}
-		free := w.free
-		w.mu.Unlock()
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+	n, free := w.tryTake()
+	if free == nil {
+		return n, nil
 	}
+	return w.await(ctx, free)
+}
+
+// await is take where free is to be waited for.
+func (w *window) await(ctx context.Context, free <-chan struct{}) (n uint64, err error) {
+	err = w.wait.Wait(ctx, func(ctx context.Context) error {
+		for free != nil {
+			select {
+			case <-free:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			n, free = w.tryTake()
+		}
+		return nil
+	})
+	return n, err
+}
+
+// tryTake returns the next number, or what is closed when there may be one.
+func (w *window) tryTake() (n uint64, free <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next-w.low < maxOutstanding {
+		n = w.next
+		w.next++
+		return n, nil
+	}
+	if w.free == nil {
+		w.free = make(chan struct{})
+	}
+	return 0, w.free
 }
 
 // finish says that the answer of n has come, or that it was not sent.

@@ -80,7 +80,7 @@ func (w *rewriter) renewed(ctx context.Context, e Located) (Located, error) {
 
 // heldCapability is the capability to write the stripes of a grant.
 type heldCapability struct {
-	renewing chan struct{} // holds one element during a renewal
+	renewing Turn // locked during a renewal
 
 	mu     sync.Mutex // guards what follows
 	bytes  []byte
@@ -115,12 +115,10 @@ func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 	if !old || g.Session != p.c.meta.Current() {
 		return b // of a session that is over nothing can be renewed
 	}
-	select {
-	case g.capability.renewing <- struct{}{}:
-		defer func() { <-g.capability.renewing }()
-	case <-ctx.Done():
+	if err := g.capability.renewing.Lock(ctx); err != nil {
 		return b
 	}
+	defer g.capability.renewing.Unlock()
 	if b, old = g.capability.get(p.c); !old { // by somebody else, meanwhile
 		return b
 	}

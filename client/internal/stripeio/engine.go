@@ -88,14 +88,16 @@ type Deps struct {
 	Clock   clock.Clock
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
+	// Reports takes the waits that exceeded the patience. May be nil.
+	Reports *limit.Reporter
 }
 
 // NewEngine returns an engine that asks the service through meta. It starts nothing.
 func NewEngine(cfg Config, meta *session.Conn, deps Deps) *Engine {
 	readBytes := cfg.MemoryBytes / 4
-	l := newLimits(cfg.Patience, limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded))
+	l := newLimits(cfg.Patience, deps.Reports)
 	e := &Engine{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta,
-		Topology: newTopologyCache(meta, deps.Dialer), health: newHealth(deps.Clock),
+		Topology: newTopologyCache(meta, deps.Dialer, &l.topology), health: newHealth(deps.Clock),
 		// The budgets come to 9/8 of the memory, and a buffer may be a quarter
 		// larger than what is asked for: nobody waits for the pool itself.
 		Pool:   bufpool.New(bufpool.Config{LimitBytes: cfg.MemoryBytes*3/2 + bufpool.MaxSize, Wait: l.buffers}),

@@ -28,7 +28,7 @@ type ExtentMap struct {
 	generation uint64
 	Job        moraine.JobID // that the file is read for, of a mover
 
-	loading chan struct{} // holds one element during a request
+	loading Turn // locked during a request
 	mu      sync.Mutex
 	pages   []page // by from
 	doubted time.Time
@@ -51,7 +51,7 @@ type Located struct {
 
 // NewExtentMap returns the extents of a generation of a file, of which none are known yet.
 func NewExtentMap(c *Engine, inode, generation uint64) *ExtentMap {
-	return &ExtentMap{c: c, inode: inode, generation: generation, loading: make(chan struct{}, 1)}
+	return &ExtentMap{c: c, inode: inode, generation: generation, loading: NewTurn(&c.Limits.extents)}
 }
 
 // Find returns the extents that overlap [off, end), in order; what lies between
@@ -77,12 +77,10 @@ func (m *ExtentMap) page(ctx context.Context, off int64) (page, error) {
 	if p, ok := m.cached(off); ok {
 		return p, nil
 	}
-	select {
-	case m.loading <- struct{}{}:
-		defer func() { <-m.loading }()
-	case <-ctx.Done():
-		return page{}, retry.ContextError(ctx, "get extents")
+	if err := m.loading.Lock(ctx); err != nil {
+		return page{}, err
 	}
+	defer m.loading.Unlock()
 	if p, ok := m.cached(off); ok {
 		return p, nil
 	}

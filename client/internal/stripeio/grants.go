@@ -148,10 +148,16 @@ func (p *grantPool) Take(ctx context.Context, asked GrantKey, inode moraine.Inod
 		if fetching == nil {
 			return nil, &moraine.Error{Op: "grant", Kind: moraine.Canceled, Err: session.ErrClosed}
 		}
-		select {
-		case <-fetching:
-		case <-ctx.Done():
-			return nil, retry.ContextError(ctx, "grant")
+		err = p.c.Limits.grant.Wait(ctx, func(ctx context.Context) error {
+			select {
+			case <-fetching:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
 		p.mu.Lock()
 		err = q.err
@@ -342,7 +348,7 @@ func (p *grantPool) request(ctx context.Context, key GrantKey, inode moraine.Ino
 	}
 	g := &grant{key: GrantKey{Tenant: key.Tenant, Scheme: key.Scheme}, Session: s, first: r.First, count: r.Count, tenant: r.Tenant, left: r.Placements,
 		avoided: avoid, used: p.c.clock.Now(), asked: wire.SchemeFromWire(r.GetScheme()), policies: r.Policies,
-		capability: &heldCapability{renewing: make(chan struct{}, 1)}}
+		capability: &heldCapability{renewing: NewTurn(&p.c.Limits.capability)}}
 	g.capability.set(p.c, s, r.Capability, r.CapabilityExpires)
 	if r.ByPolicy {
 		g.key.Scheme = g.asked

@@ -14,6 +14,10 @@ type limits struct {
 	Stripes                limit.Resource // stripes of one file on their way
 	File                   limit.Resource // the right to write to a file, or to change it at the service
 	resubmits              limit.Resource // the right to put a stripe once more
+	extents                limit.Resource // the right to ask for the extents of a file
+	grant                  limit.Resource // stripe numbers
+	capability             limit.Resource // the right to renew the capability of a grant
+	topology               limit.Resource // the right to ask for the topology
 }
 
 func newLimits(patience time.Duration, reports *limit.Reporter) limits {
@@ -26,6 +30,8 @@ func newLimits(patience time.Duration, reports *limit.Reporter) limits {
 		writes: of("memory of writes", memory), reads: of("memory of reads", memory), buffers: of("buffers", memory),
 		ahead: of("memory of readahead", ""), helpers: of("memory of early parity", ""),
 		Stripes: of("stripes in flight of a file", servers), File: of("turn to write to a file", servers),
-		resubmits: of("turn to resubmit a stripe", servers),
+		resubmits: of("turn to resubmit a stripe", servers), extents: of("turn to read the extents of a file", servers),
+		grant: of("stripe numbers of a grant", servers), capability: of("turn to renew a capability", servers),
+		topology: of("turn to read the topology", servers),
 	}
 }

@@ -130,6 +130,8 @@ func (s *stager) stage(ctx context.Context, t *Ticket, part []Located) error {
 		return err
 	}
 	defer s.Engine.Writes.Release(need)
+	ctx, cancel := context.WithTimeout(ctx, s.Engine.cfg.Patience)
+	defer cancel()
 	st := &Stripe{}
 	defer st.Free()
 	for st.Length < length {

@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -37,9 +38,8 @@ type TopologyCache struct {
 	meta   *session.Conn
 	dialer transport.Dialer
 
-	now atomic.Pointer[topology]
-	// refreshing holds one element while the topology is being asked for.
-	refreshing chan struct{}
+	now        atomic.Pointer[topology]
+	refreshing Turn                      // locked while the topology is being asked for
 	lastAsked  atomic.Pointer[time.Time] // when the last request ended; nil: there was none
 	doubted    atomic.Bool
 }
@@ -51,8 +51,8 @@ const (
 	soon = 250 * time.Millisecond
 )
 
-func newTopologyCache(meta *session.Conn, dialer transport.Dialer) *TopologyCache {
-	t := &TopologyCache{meta: meta, dialer: dialer, refreshing: make(chan struct{}, 1)}
+func newTopologyCache(meta *session.Conn, dialer transport.Dialer, turn *limit.Resource) *TopologyCache {
+	t := &TopologyCache{meta: meta, dialer: dialer, refreshing: NewTurn(turn)}
 	t.now.Store(&topology{devices: map[moraine.DeviceID]device{}})
 	return t
 }
@@ -110,7 +110,7 @@ func (t *TopologyCache) SingleHost(ctx context.Context) bool {
 // did just now. The present one most likely still serves, so that nobody waits
 // for a service that does not answer.
 func (t *TopologyCache) refreshSoon(ctx context.Context, seen *topology) {
-	if len(t.refreshing) > 0 || t.askedJustNow() {
+	if t.refreshing.Taken() || t.askedJustNow() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, soon)
@@ -129,12 +129,10 @@ func (t *TopologyCache) askedJustNow() bool {
 // refresh asks for the topology, unless another one than seen is there by now.
 func (t *TopologyCache) refresh(ctx context.Context, seen *topology,
 	ask func(context.Context, *wire.MetaRequest) (*wire.MetaResponse, error)) error {
-	select {
-	case t.refreshing <- struct{}{}:
-		defer func() { <-t.refreshing }()
-	case <-ctx.Done():
-		return retry.ContextError(ctx, "get topology")
+	if err := t.refreshing.Lock(ctx); err != nil {
+		return err
 	}
+	defer t.refreshing.Unlock()
 	if t.now.Load() != seen {
 		return nil
 	}

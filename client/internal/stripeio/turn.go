@@ -47,5 +47,8 @@ func (t Turn) TryLock() bool {
 	}
 }
 
+// Taken reports whether somebody has the turn.
+func (t Turn) Taken() bool { return len(t.Slot) > 0 }
+
 // Unlock ends the turn.
 func (t Turn) Unlock() { <-t.Slot }

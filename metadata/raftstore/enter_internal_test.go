@@ -1,0 +1,35 @@
+package raftstore
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/clock"
+	"github.com/morainefs/moraine/internal/limit"
+)
+
+// A proposal without a deadline that gets no place in flight is reported again and again,
+// and goes on when one comes free.
+func TestAProposalWithoutAPlaceIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := &Store{inFlight: make(chan struct{}, 1), ending: make(chan struct{}), fatal: newFatal(),
+			entries: limit.Resource{Name: "log entries in flight", Reports: limit.NewReporter(slog.New(slog.NewTextHandler(&log, nil)), nil)}}
+		s.deps.Clock = clock.System{}
+		require.NoError(t, s.enter(t.Context(), "test"))
+		time.AfterFunc(3*entryPatience-time.Second, func() { <-s.inFlight })
+		require.NoError(t, s.enter(context.Background(), "test"))
+		require.Equal(t, 2, strings.Count(log.String(), `msg="resource wait exceeded" resource="log entries in flight"`), log.String())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Equal(t, moraine.Timeout, moraine.KindOf(s.enter(ctx, "test")))
+	})
+}
