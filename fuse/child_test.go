@@ -21,6 +21,7 @@ import (
 const envChild = "MORAINE_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
+	"map-copies":  mapCopies,
 	"map-digests": mapDigests,
 	"map-random":  mapRandom,
 	"map-write":   mapWrite,

@@ -18,7 +18,7 @@ type gate struct {
 
 	mu     sync.Mutex // guards the fields below
 	kind   string
-	fail   bool
+	fail   moraine.Kind  // of the error that they get; 0: they are held
 	opened chan struct{} // nil: the gate is open
 	met    int           // requests of the kind since it was closed
 }
@@ -34,12 +34,16 @@ func (g *gate) Chunks(node string, addrs []string) transport.Chunks {
 }
 
 // hold blocks requests of a kind until open, except the first skip of them.
-func (g *gate) hold(kind string, skip int) { g.shut(kind, skip, false) }
+func (g *gate) hold(kind string, skip int) { g.shut(kind, skip, 0) }
 
-// failing fails requests of a kind until open, except the first skip of them.
-func (g *gate) failing(kind string, skip int) { g.shut(kind, skip, true) }
+// failing refuses requests of a kind until open, except the first skip of them.
+func (g *gate) failing(kind string, skip int) { g.shut(kind, skip, moraine.PermissionDenied) }
 
-func (g *gate) shut(kind string, skip int, fail bool) {
+// silent fails requests of a kind until open as a server does that is down, but for the
+// first skip of them: the client tries again.
+func (g *gate) silent(kind string, skip int) { g.shut(kind, skip, moraine.Unavailable) }
+
+func (g *gate) shut(kind string, skip int, fail moraine.Kind) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.kind, g.fail, g.opened, g.met = kind, fail, make(chan struct{}), -skip
@@ -77,8 +81,8 @@ func (g *gate) pass(ctx context.Context, kind string) error {
 	if skip {
 		return nil
 	}
-	if fail {
-		return &moraine.Error{Op: kind, Kind: moraine.PermissionDenied}
+	if fail != 0 {
+		return &moraine.Error{Op: kind, Kind: fail}
 	}
 	select {
 	case <-opened:

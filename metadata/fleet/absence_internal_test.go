@@ -1,4 +1,4 @@
-package metadata
+package fleet
 
 import (
 	"bytes"
@@ -7,18 +7,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
-	"github.com/morainefs/moraine/internal/limit"
+	"github.com/morainefs/moraine/metadata/lead"
 )
 
 // An announcement that does not get its turn in its own time fails, and the log says so.
 func TestAnAnnouncementWithoutATurnIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		k := newAbsences(limit.NewReporter(slog.New(slog.NewTextHandler(&log, nil)), nil))
+		k := newAbsences(&lead.Term{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: lead.NewMetrics(prometheus.NewRegistry())}, nil)
 		wait := func() error { return k.wait(t.Context(), clock.System{}, time.Now().Add(10*time.Second)) }
 		require.NoError(t, wait())
 		require.Empty(t, log.String())
