@@ -237,12 +237,7 @@ type kept struct {
 
 func (e *leakEnv) kept() kept {
 	k := kept{ReadMemory: e.m.fsys.ReadMemory(), ClientMemory: e.m.client.MemoryInUse(), Kept: leakcheck.Now()}
-	for stack, n := range k.Goroutines {
-		if strings.Contains(stack, idleReader) {
-			k.Readers += n
-			delete(k.Goroutines, stack)
-		}
-	}
+	k.Readers = k.Take(idleReader)
 	k.Files, k.Inodes, k.Dirs = e.m.fsys.Entries()
 	return k
 }

@@ -69,6 +69,18 @@ func matches(stack string, functions []string) bool {
 	return true
 }
 
+// Take returns how many goroutines have a stack with all of functions, as for Now, and
+// leaves them out of k: a test compares them with a bound of their own.
+func (k Kept) Take(functions ...string) (n int) {
+	for stack, count := range k.Goroutines {
+		if matches(stack, functions) {
+			n += count
+			delete(k.Goroutines, stack)
+		}
+	}
+	return n
+}
+
 // Count is the number of goroutines.
 func (k Kept) Count() (n int) {
 	for _, count := range k.Goroutines {

@@ -45,6 +45,9 @@ func TestWhatIsKeptIsCounted(t *testing.T) {
 	if n := leakcheck.Now([]string{"leakcheck_test.wait", "!leakcheck_test.wait"}).Count() - before.Count(); n != 7 {
 		t.Errorf("%d goroutines more, of which none is idle", n)
 	}
+	if n := now.Take("leakcheck_test.wait", "!leakcheck_test.none"); n != 7 || now.Count() != before.Count() {
+		t.Errorf("%d goroutines were taken, and %d are left of %d", n, now.Count(), before.Count())
+	}
 	close(end)
 	if err := f.Close(); err != nil {
 		t.Error(err)

@@ -207,9 +207,10 @@ func (s *Store) voters() []raft.ServerID {
 }
 
 // senders are the goroutines that send the messages of the rounds, one a peer,
-// so that a peer that does not answer holds up nobody.
+// so that a peer that does not answer holds up nobody. They end with the leadership.
 type senders struct {
 	store *Store
+	lead  *leadership // that peers are of
 	peers map[raft.ServerID]chan roundMessage
 	wg    sync.WaitGroup
 }
@@ -226,12 +227,16 @@ func newSenders(s *Store) *senders {
 // send asks each peer's sender to send for the round. One that is still busy
 // with an earlier round takes the newest when it is free.
 func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.ServerID, tick uint64) {
+	if p.lead != lead {
+		p.lead = lead
+		clear(p.peers)
+	}
 	for _, id := range peers {
 		ch := p.peers[id]
 		if ch == nil {
 			ch = make(chan roundMessage, 1)
 			p.peers[id] = ch
-			p.wg.Go(func() { p.run(ctx, id, ch) })
+			p.wg.Go(func() { p.run(ctx, id, lead, ch) })
 		}
 		select {
 		case <-ch: // an older round that nobody has begun to send for
@@ -247,7 +252,7 @@ func (p *senders) wait() { p.wg.Wait() }
 // in between.
 const resend = 20 * time.Millisecond
 
-func (p *senders) run(ctx context.Context, id raft.ServerID, ch <-chan roundMessage) {
+func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, ch <-chan roundMessage) {
 	t := p.store.transport
 	header := raft.RPCHeader{
 		ProtocolVersion: raft.ProtocolVersionMax,
@@ -258,6 +263,8 @@ func (p *senders) run(ctx context.Context, id raft.ServerID, ch <-chan roundMess
 		var m roundMessage
 		select {
 		case m = <-ch:
+		case <-lead.lost:
+			return
 		case <-ctx.Done():
 			return
 		}
