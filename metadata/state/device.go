@@ -1,7 +1,6 @@
 package state
 
 import (
-	"errors"
 	"math"
 	"slices"
 
@@ -38,7 +37,7 @@ type device struct {
 	// or leaves unsaid meanwhile. 0: nobody asked for anything.
 	asked deviceState
 	// was is why it is drained, of a device that is out for as long as its host is
-	// silent; a record with it, or with fitting, is of version 2.
+	// silent.
 	was      string
 	capacity uint64 // bytes, as of its last registration
 	// epoch is raised by the first registration of each boot of its host.
@@ -55,23 +54,15 @@ type device struct {
 	// reported is the one that its last whole report began after.
 	booted, reported uint64
 	// fitting is how many chunks of the last full report fit a record, were not adopted, and
-	// may be the only whole copy; a record with any is of version 2.
+	// may be the only whole copy.
 	fitting uint64
 }
 
-// The identities of devices are of version 1.
-const (
-	deviceVersion  = 2
-	deviceVersion1 = 1
-)
+const deviceVersion = 1
 
 func (d *device) encode() []byte {
 	b := make([]byte, 0, 64+len(d.host)+len(d.reason)+len(d.was))
-	version := byte(deviceVersion1)
-	if d.was != "" || d.fitting != 0 {
-		version = deviceVersion
-	}
-	b = append(b, version)
+	b = append(b, deviceVersion)
 	b = append(b, d.uuid[:]...)
 	b = putString(b, d.host)
 	b = append(b, byte(d.state)|byte(d.asked)<<4)
@@ -84,15 +75,12 @@ func (d *device) encode() []byte {
 	b = putFixed64(b, uint64(d.scan))
 	b = putUvarint(b, d.booted)
 	b = putUvarint(b, d.reported)
-	if version == deviceVersion {
-		b = putUvarint(putString(b, d.was), d.fitting)
-	}
-	return b
+	return putUvarint(putString(b, d.was), d.fitting)
 }
 
 func (d *device) decode(b []byte) error {
 	r := dec{b: b}
-	version := r.version(deviceVersion)
+	r.version(deviceVersion)
 	for i := range d.uuid {
 		d.uuid[i] = r.byte()
 	}
@@ -107,11 +95,7 @@ func (d *device) decode(b []byte) error {
 	d.unknownChunks = r.uvarint()
 	d.scan = moraine.JobID(r.fixed64())
 	d.booted, d.reported = r.uvarint(), r.uvarint()
-	if version > deviceVersion1 {
-		if d.was, d.fitting = r.string(), r.uvarint(); d.was == "" && d.fitting == 0 {
-			r.fail(errors.New("version 2 without need"))
-		}
-	}
+	d.was, d.fitting = r.string(), r.uvarint()
 	return r.end("device")
 }
 
@@ -263,7 +247,7 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (
 	}
 	if ok {
 		r := dec{b: b}
-		r.version(deviceVersion1)
+		r.version(deviceVersion)
 		id := moraine.DeviceID(r.u32())
 		if err := r.end("device identity"); err != nil {
 			return nil, err
@@ -279,7 +263,7 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (
 		return nil, err
 	}
 	d := &device{id: id, uuid: uuid, state: deviceIn}
-	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion1}, uint64(d.id)))
+	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion}, uint64(d.id)))
 	return d, nil
 }
 

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"errors"
-
 	"github.com/morainefs/moraine"
 )
 
@@ -15,29 +13,16 @@ type host struct {
 	release   string
 	devices   []moraine.DeviceID // those that were last seen on it, in order
 	live      uint32             // how many of them are not retired
-	bucket    string             // that its mover serves; a record with one is of version 2
-	// away is until when, in cluster time, its silence is planned, and why; a
-	// record with it is of version 3.
+	bucket    string             // that its mover serves; empty: it has none
+	// away is until when, in cluster time, its silence is planned, and why.
 	away    uint64
 	awayWhy string
 }
 
-// marks and the fleet are of version 1.
-const (
-	hostVersion  = 3
-	hostVersion2 = 2
-	hostVersion1 = 1
-)
+const hostVersion = 1
 
 func (h *host) encode() []byte {
-	version := byte(hostVersion1)
-	switch {
-	case h.away != 0:
-		version = hostVersion
-	case h.bucket != "":
-		version = hostVersion2
-	}
-	b := putString([]byte{version}, h.rack)
+	b := putString([]byte{hostVersion}, h.rack)
 	b = putUvarint(b, uint64(len(h.addresses)))
 	for _, a := range h.addresses {
 		b = putString(b, a)
@@ -49,18 +34,13 @@ func (h *host) encode() []byte {
 		b = putUvarint(b, uint64(d))
 	}
 	b = putUvarint(b, uint64(h.live))
-	if version > hostVersion1 {
-		b = putString(b, h.bucket)
-	}
-	if version > hostVersion2 {
-		b = putString(putUvarint(b, h.away), h.awayWhy)
-	}
-	return b
+	b = putString(b, h.bucket)
+	return putString(putUvarint(b, h.away), h.awayWhy)
 }
 
 func (h *host) decode(b []byte) error {
 	d := dec{b: b}
-	version := d.version(hostVersion)
+	d.version(hostVersion)
 	h.rack = d.string()
 	for range d.count(1) {
 		h.addresses = append(h.addresses, d.string())
@@ -71,16 +51,8 @@ func (h *host) decode(b []byte) error {
 		h.devices = append(h.devices, moraine.DeviceID(d.u32()))
 	}
 	h.live = d.u32()
-	if version > hostVersion1 {
-		if h.bucket = d.string(); h.bucket == "" && version == hostVersion2 {
-			d.fail(errors.New("version 2 without need"))
-		}
-	}
-	if version > hostVersion2 {
-		if h.away, h.awayWhy = d.uvarint(), d.string(); h.away == 0 {
-			d.fail(errors.New("version 3 without need"))
-		}
-	}
+	h.bucket = d.string()
+	h.away, h.awayWhy = d.uvarint(), d.string()
 	return d.end("host")
 }
 
@@ -101,12 +73,12 @@ func (t *tx) putHost(h *host) { t.put(t.k.host(h.id), h.encode()) }
 type fleet struct{ hosts, devices uint64 }
 
 func (f *fleet) encode() []byte {
-	return putUvarint(putUvarint([]byte{hostVersion1}, f.hosts), f.devices)
+	return putUvarint(putUvarint([]byte{hostVersion}, f.hosts), f.devices)
 }
 
 func (f *fleet) decode(b []byte) error {
 	d := dec{b: b}
-	d.version(hostVersion1)
+	d.version(hostVersion)
 	f.hosts, f.devices = d.uvarint(), d.uvarint()
 	return d.end("fleet")
 }

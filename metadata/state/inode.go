@@ -73,17 +73,13 @@ type inode struct {
 	leased, home moraine.InodeID
 }
 
-// inodeVersion is the newest version of the record. One that needs none of the
-// flags past inodeFlags1 is written as version 1, so that equal records are
-// equal bytes in every release.
-const inodeVersion = 2
+const inodeVersion = 1
 
 // Bits that say which parts of an inode record follow.
 const (
 	inodeManyLinks = 1 << iota
 	inodeOwned
 	inodeContent
-	// From version 2 on.
 	inodeNamed
 	inodeXattrs
 	inodeObject
@@ -92,16 +88,12 @@ const (
 	inodeSealed
 	inodeStep
 	inodeFlagsEnd // the first bit that means nothing
-	inodeFlags1   = inodeManyLinks | inodeOwned | inodeContent
 )
 
 func (i *inode) encode() []byte {
 	b := make([]byte, 0, 120+len(i.target)+len(i.name))
-	flags, version := i.flags(), byte(1)
-	if flags&^inodeFlags1 != 0 {
-		version = inodeVersion
-	}
-	b = putUvarint(append(b, version, i.typ), uint64(flags))
+	flags := i.flags()
+	b = putUvarint(append(b, inodeVersion, i.typ), uint64(flags))
 	b = putUvarint(b, uint64(i.mode))
 	b = putUvarint(b, uint64(i.uid))
 	b = putUvarint(b, uint64(i.gid))
@@ -161,12 +153,12 @@ func (i *inode) flags() (flags uint16) {
 
 func (i *inode) decode(b []byte) error {
 	d := dec{b: b}
-	version := d.version(inodeVersion)
+	d.version(inodeVersion)
 	i.typ = d.byte()
 	flags := uint16(min(d.uvarint(), inodeFlagsEnd))
 	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | inodeStep
-	if (version == 1) != (flags&^inodeFlags1 == 0) || flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.typ != typeFile) || (flags&ofDirs != 0 && i.typ != typeDirectory) {
-		d.fail(fmt.Errorf("version %d, flags %02x of type %d", version, flags, i.typ))
+	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.typ != typeFile) || (flags&ofDirs != 0 && i.typ != typeDirectory) {
+		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.typ))
 	}
 	i.manyLinks = flags&inodeManyLinks != 0
 	i.mode = d.u32()

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/morainefs/moraine"
@@ -45,7 +44,7 @@ type job struct {
 	after   uint64 // not before: cluster time
 	stripes []moraine.StripeID
 
-	// Of jobs of the object tier, from version 2 on. Their target is the inode,
+	// Of jobs of the object tier. Their target is the inode,
 	// or the object that is to be deleted.
 	parent moraine.JobID // MOVE_TREE that counts it
 	moves  wire.JobKind  // what a MOVE_TREE queues
@@ -53,51 +52,21 @@ type job struct {
 	made   bool          // FLUSH: it has recorded an object
 	ending wire.JobState // it only settles what it had begun, and ends so
 
-	// Of a CONCAT that has ended, from version 3 on.
+	// Of a CONCAT that has ended.
 	generation moraine.Generation // of the content that it gave its target
 	why        moraine.Kind       // it failed
 
-	// From version 4 on.
 	owner moraine.SessionID // whose live jobs it counts among; 0: nobody's
 	// scope is the directory that the session which asked for the job was confined to; 0:
 	// none. Sessions that are confined see only the jobs of their scope.
 	scope moraine.InodeID
 }
 
-// jobVersion is the newest version of the record; one that needs none of its
-// fields is of version 1, as marks are.
-const (
-	jobVersion  = 4
-	jobVersion3 = 3
-	jobVersion2 = 2
-	jobVersion1 = 1
-)
-
-// ofV2 reports whether the record needs version 2.
-func (j *job) ofV2() bool {
-	return j.parent != 0 || j.moves != 0 || j.again || j.made || j.ending != 0
-}
-
-// ofV3 reports whether the record needs version 3.
-func (j *job) ofV3() bool { return j.generation != 0 || j.why != 0 }
-
-// version is the one that the record needs.
-func (j *job) version() byte {
-	switch {
-	case j.owner != 0, j.scope != 0:
-		return jobVersion
-	case j.ofV3():
-		return jobVersion3
-	case j.ofV2():
-		return jobVersion2
-	}
-	return jobVersion1
-}
+const jobVersion = 1
 
 func (j *job) encode() []byte {
 	b := make([]byte, 0, 96+len(j.subject)+len(j.cursor)+8*len(j.stripes))
-	version := j.version()
-	b = append(b, version, byte(j.kind), byte(j.state))
+	b = append(b, jobVersion, byte(j.kind), byte(j.state))
 	b = putString(b, j.holder)
 	b = putUvarint(b, j.epoch)
 	b = putUvarint(b, j.until)
@@ -117,24 +86,15 @@ func (j *job) encode() []byte {
 	for _, s := range j.stripes {
 		b = putFixed64(b, uint64(s))
 	}
-	if version == jobVersion1 {
-		return b
-	}
 	b = append(putFixed64(b, uint64(j.parent)), byte(j.moves))
 	b = append(putBool(putBool(b, j.again), j.made), byte(j.ending))
-	if version == jobVersion2 {
-		return b
-	}
 	b = append(putFixed64(b, uint64(j.generation)), byte(j.why))
-	if version == jobVersion3 {
-		return b
-	}
 	return putFixed64(putFixed64(b, uint64(j.owner)), uint64(j.scope))
 }
 
 func (j *job) decode(b []byte) error {
 	d := dec{b: b}
-	version := d.version(jobVersion)
+	d.version(jobVersion)
 	j.kind = wire.JobKind(d.byte())
 	j.state = wire.JobState(d.byte())
 	j.holder = d.string()
@@ -155,19 +115,10 @@ func (j *job) decode(b []byte) error {
 	for range d.count(8) {
 		j.stripes = append(j.stripes, moraine.StripeID(d.fixed64()))
 	}
-	if version > jobVersion1 {
-		j.parent, j.moves = moraine.JobID(d.fixed64()), wire.JobKind(d.byte())
-		j.again, j.made, j.ending = d.bool(), d.bool(), wire.JobState(d.byte())
-	}
-	if version > jobVersion2 {
-		j.generation, j.why = moraine.Generation(d.fixed64()), moraine.Kind(d.byte())
-	}
-	if version > jobVersion3 {
-		j.owner, j.scope = moraine.SessionID(d.fixed64()), moraine.InodeID(d.fixed64())
-	}
-	if version != j.version() {
-		d.fail(fmt.Errorf("version %d without need", version))
-	}
+	j.parent, j.moves = moraine.JobID(d.fixed64()), wire.JobKind(d.byte())
+	j.again, j.made, j.ending = d.bool(), d.bool(), wire.JobState(d.byte())
+	j.generation, j.why = moraine.Generation(d.fixed64()), moraine.Kind(d.byte())
+	j.owner, j.scope = moraine.SessionID(d.fixed64()), moraine.InodeID(d.fixed64())
 	return d.end("job")
 }
 
@@ -246,7 +197,7 @@ func (m *Machine) addJob(t *tx, spec jobSpec) (moraine.JobID, error) {
 		return 0, err
 	}
 	t.putJob(j)
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
+	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
 	t.countMoves(j, 1)
 	t.events.JobsReady = true
 	return j.id, nil
@@ -279,7 +230,7 @@ func (m *Machine) retryJob(t *tx, j *job) {
 	t.unindexJob(j)
 	j.state, j.holder, j.until = wire.JobState_JOB_STATE_PENDING, "", 0
 	j.after = t.clusterTime() + backoff(j.tries)
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
+	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
 	t.putJob(j)
 }
 
@@ -313,7 +264,7 @@ func (m *Machine) endJob(t *tx, j *job, state wire.JobState, reason string) erro
 	}
 	j.state, j.err, j.until, j.stripes, j.cursor, j.owner = state, reason, 0, nil, nil, 0
 	t.putJob(j)
-	t.put(t.k.jobEnded(j.updated, j.id), []byte{jobVersion1})
+	t.put(t.k.jobEnded(j.updated, j.id), []byte{jobVersion})
 	t.count[cJobsEnded]++
 	for t.count[cJobsEnded] > MaxEndedJobs {
 		keys, err := t.keysUnder(t.k.table(tabJobEnded), 1)

@@ -58,7 +58,7 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 		j.epoch++
 		j.leases++
 		j.until = t.clusterTime() + JobLeaseMillis
-		t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion1})
+		t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
 		t.putJob(j)
 		w := j.toWire()
 		w.Move = move
@@ -241,7 +241,7 @@ func (m *Machine) renewJob(t *tx, op *wire.RenewJob) (*wire.MetaResponse, error)
 	t.del(t.k.jobLease(j.until, j.id))
 	j.until = t.clusterTime() + JobLeaseMillis
 	j.done, j.total = op.GetDone(), max(op.GetTotal(), op.GetDone())
-	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion1})
+	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
 	t.putJob(j)
 	return done(), nil
 }

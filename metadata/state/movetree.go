@@ -20,7 +20,7 @@ func (m *Machine) queueTree(t *tx, kind wire.JobKind, dir *inode) (moraine.JobID
 	if err != nil {
 		return 0, err
 	}
-	t.put(t.k.treeDir(id, dir.id), putString([]byte{jobVersion1}, ""))
+	t.put(t.k.treeDir(id, dir.id), putString([]byte{jobVersion}, ""))
 	return id, nil
 }
 
@@ -82,7 +82,7 @@ func (m *Machine) listTreeDir(t *tx, j *job, key []byte, stop int) error {
 			if name == moraine.UploadsDir {
 				continue
 			}
-			t.put(t.k.treeDir(j.id, entries[n].inode), putString([]byte{jobVersion1}, ""))
+			t.put(t.k.treeDir(j.id, entries[n].inode), putString([]byte{jobVersion}, ""))
 			continue
 		}
 		if entries[n].typ != typeFile {
@@ -110,7 +110,7 @@ func (m *Machine) listTreeDir(t *tx, j *job, key []byte, stop int) error {
 		t.del(key)
 		return nil
 	}
-	t.put(key, putString([]byte{jobVersion1}, names[len(names)-1]))
+	t.put(key, putString([]byte{jobVersion}, names[len(names)-1]))
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (v *view) treeCursor(key []byte) (string, error) {
 
 func decodeTreeDir(b []byte) (string, error) {
 	d := dec{b: b}
-	d.version(jobVersion1)
+	d.version(jobVersion)
 	name := d.string()
 	return name, d.end("directory of a tree")
 }
@@ -165,7 +165,7 @@ func (m *Machine) treeListed(t *tx, j *job) error {
 	}
 	t.unindexJob(j)
 	j.state, j.until = wire.JobState_JOB_STATE_RUNNING, math.MaxUint64 // nobody's lease, and it never ends
-	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion1})
+	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
 	t.putJob(j)
 	return nil
 }

@@ -23,7 +23,7 @@ type repairItem struct {
 	job    moraine.JobID
 	tries  uint32 // jobs that gave up on it
 	after  uint64 // not before: cluster time
-	// balance: nothing is wrong with it, a REBALANCE job moves it. Kept by the version.
+	// balance: nothing is wrong with it, a REBALANCE job moves it.
 	balance bool
 }
 
@@ -57,27 +57,19 @@ func (t *tx) repairPause(i *repairItem) (uint64, error) {
 	return backoff(i.tries), err
 }
 
-// repairVersion is that of items, and of those that a REBALANCE job has.
-const (
-	repairVersion        = 1
-	repairVersionBalance = 2
-)
+const repairVersion = 1
 
 func (i *repairItem) encode() []byte {
-	version := byte(repairVersion)
-	if i.balance {
-		version = repairVersionBalance
-	}
-	b := putUvarint([]byte{version, i.spare}, uint64(i.recode)<<32|uint64(i.bad))
+	b := putUvarint([]byte{repairVersion, i.spare}, uint64(i.recode)<<32|uint64(i.bad))
 	b = putUvarint(b, i.since)
 	b = putFixed64(b, uint64(i.job))
 	b = putUvarint(b, uint64(i.tries))
-	return putUvarint(b, i.after)
+	return putBool(putUvarint(b, i.after), i.balance)
 }
 
 func (i *repairItem) decode(b []byte) error {
 	d := dec{b: b}
-	i.balance = d.version(repairVersionBalance) == repairVersionBalance
+	d.version(repairVersion)
 	i.spare = d.byte()
 	chunks := d.uvarint()
 	i.bad, i.recode = uint32(chunks), uint32(chunks>>32)
@@ -85,6 +77,7 @@ func (i *repairItem) decode(b []byte) error {
 	i.job = moraine.JobID(d.fixed64())
 	i.tries = d.u32()
 	i.after = d.uvarint()
+	i.balance = d.bool()
 	return d.end("repair item")
 }
 

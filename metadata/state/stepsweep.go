@@ -96,6 +96,6 @@ func (t *tx) sweepWaits(j *job, dir *inode) (bool, error) {
 	}
 	t.unindexJob(j)
 	j.after = t.clusterTime() + sweepGrace
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion1})
+	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
 	return true, nil
 }

@@ -42,37 +42,25 @@ type tableHead struct {
 	count  uint32
 	bytes  int64 // sum of the extents' lengths
 	sealed bool
-	// evicted is how many of the bytes are in objects. A header with some is of
-	// version 2.
+	// evicted is how many of the bytes are in objects.
 	evicted int64
 }
 
-const tableVersion = 2
+const tableVersion = 1
 
 func (h tableHead) encode() []byte {
-	version := byte(1)
-	if h.evicted != 0 {
-		version = tableVersion
-	}
-	b := putUvarint(newValue(version, 16), uint64(h.refs))
+	b := putUvarint(newValue(tableVersion, 16), uint64(h.refs))
 	b = putUvarint(b, uint64(h.count))
 	b = putBool(putUvarint(b, uint64(h.bytes)), h.sealed)
-	if h.evicted != 0 {
-		b = putUvarint(b, uint64(h.evicted))
-	}
-	return b
+	return putUvarint(b, uint64(h.evicted))
 }
 
 func decodeTableHead(b []byte) (tableHead, error) {
 	d := dec{b: b}
-	version := d.version(tableVersion)
+	d.version(tableVersion)
 	h := tableHead{refs: d.u32(), count: d.u32(), bytes: int64(d.uvarint())}
 	h.sealed = d.bool()
-	if version > 1 {
-		if h.evicted = int64(d.uvarint()); h.evicted == 0 {
-			d.fail(errNoneEvicted)
-		}
-	}
+	h.evicted = int64(d.uvarint())
 	return h, d.end("extent table")
 }
 
@@ -87,30 +75,29 @@ func (v *view) tableHead(id moraine.TableID) (tableHead, error) {
 	return decodeTableHead(b)
 }
 
-var errNoneEvicted = errors.New("version 2, and nothing is in objects")
-
 // Extents in a table are relative to it. Their value has the length; the key
-// has the end. Those of stripes are of version 1, those of objects of version 2.
+// has the end. The lowest bit of the length's number says that the bytes are in an object.
 
-const extVersion = 2
+const extVersion = 1
 
 func encodeExt(e moraine.Extent) []byte {
-	version, id := byte(1), uint64(e.Stripe)
+	length, id := uint64(e.Length)<<1, uint64(e.Stripe)
 	if e.Object != 0 {
-		version, id = extVersion, uint64(e.Object)
+		length, id = length|1, uint64(e.Object)
 	}
-	b := putUvarint(newValue(version, 24), uint64(e.Length))
+	b := putUvarint(newValue(extVersion, 24), length)
 	return putUvarint(putFixed64(b, id), uint64(e.StripeOffset))
 }
 
 // decodeExt returns an extent of a table whose offset 0 is at base of the file.
 func decodeExt(key, value []byte, base int64) (moraine.Extent, error) {
 	d := dec{b: value}
-	version := d.version(extVersion)
+	d.version(extVersion)
 	var e moraine.Extent
-	e.Length = int64(d.uvarint())
+	length := d.uvarint()
+	e.Length = int64(length >> 1)
 	e.Offset = base + int64(lastU64(key)) - e.Length
-	if id := d.fixed64(); version == 1 {
+	if id := d.fixed64(); length&1 == 0 {
 		e.Stripe = moraine.StripeID(id)
 	} else if e.Object = moraine.ObjectID(id); id == 0 {
 		d.fail(errNoObject)

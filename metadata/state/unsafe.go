@@ -41,33 +41,18 @@ type unsafeFile struct {
 	found bool
 }
 
-const (
-	unsafeVersion = 1
-	// unsafeMarkedVersion is that of a row with a mark.
-	unsafeMarkedVersion = 2
-)
+const unsafeVersion = 1
 
 func (u unsafeFile) encode() []byte {
-	version := byte(unsafeVersion)
-	if u.marked() {
-		version = unsafeMarkedVersion
-	}
-	b := putUvarint(putFixed64([]byte{version}, uint64(u.generation)), uint64(u.upTo))
-	if u.marked() {
-		b = putBool(putUvarint(b, uint64(u.mark)), u.found)
-	}
-	return b
+	b := putUvarint(putFixed64([]byte{unsafeVersion}, uint64(u.generation)), uint64(u.upTo))
+	return putBool(putUvarint(b, uint64(u.mark)), u.found)
 }
-
-func (u unsafeFile) marked() bool { return u.mark != 0 || u.found }
 
 func (u *unsafeFile) decode(b []byte) error {
 	d := dec{b: b}
-	version := d.version(unsafeMarkedVersion)
+	d.version(unsafeVersion)
 	u.generation, u.upTo = moraine.Generation(d.fixed64()), int64(d.uvarint())
-	if version >= unsafeMarkedVersion {
-		u.mark, u.found = int64(d.uvarint()), d.bool()
-	}
+	u.mark, u.found = int64(d.uvarint()), d.bool()
 	return d.end("file below nvme")
 }
 
