@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -21,9 +22,9 @@ func (m *Machine) abortStep(t *tx, op *wire.AbortStep) (*wire.MetaResponse, erro
 	switch {
 	case s == nil:
 		return nil, fail(moraine.NotFound, "abort step", id.String(), "")
-	case s.state == stepAborted:
+	case s.State == record.StepAborted:
 		return stepReply(s), nil
-	case s.state != stepOpen && s.state != stepSealed:
+	case s.State != record.StepOpen && s.State != record.StepSealed:
 		return nil, fail(moraine.Conflict, "abort step", id.String(), "it is committed")
 	}
 	reason := op.GetReason()
@@ -44,7 +45,7 @@ func (m *Machine) abortSteps(t *tx, op *statepb.AbortSteps) (*wire.MetaResponse,
 		if err != nil {
 			return nil, err
 		}
-		if s == nil || s.state != stepOpen || !s.silent(t.clusterTime()) {
+		if s == nil || s.State != record.StepOpen || !s.Silent(t.clusterTime()) {
 			continue
 		}
 		if err := m.abortStepRecord(t, s, w.GetReason()); err != nil {
@@ -52,14 +53,6 @@ func (m *Machine) abortSteps(t *tx, op *statepb.AbortSteps) (*wire.MetaResponse,
 		}
 	}
 	return done(), nil
-}
-
-// silent reports whether an open step has waited too long for its next seal.
-func (s *step) silent(now uint64) bool { return now-s.lastSeal >= s.timeout }
-
-// silenceReason says why a silent step is aborted.
-func (s *step) silenceReason() string {
-	return "no rank sealed for " + utoa(s.timeout/1000) + " s; " + utoa(uint64(s.sealed)) + " of " + utoa(uint64(s.world)) + " had"
 }
 
 // SilentSteps returns at most limit open steps whose ranks have not sealed
@@ -72,14 +65,14 @@ func (m *Machine) SilentSteps(r Reader, limit int) ([]*wire.AbortStep, error) {
 	}
 	var out []*wire.AbortStep
 	var bad error
-	prefix := m.k.table(tabOpenStep)
+	prefix := m.k.table(record.TabOpenStep)
 	err = r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
-		var s *step
+		var s *record.Step
 		if s, bad = v.mustStep(stepOfKey(key)); bad != nil {
 			return false
 		}
-		if s.silent(c[cClusterTime]) {
-			out = append(out, &wire.AbortStep{Key: s.id.toWire(), Reason: s.silenceReason()})
+		if s.Silent(c[record.CClusterTime]) {
+			out = append(out, &wire.AbortStep{Key: s.Id.ToWire(), Reason: s.SilenceReason()})
 		}
 		return len(out) < limit
 	})
@@ -91,31 +84,31 @@ func (m *Machine) SilentSteps(r Reader, limit int) ([]*wire.AbortStep, error) {
 
 // abortStepRecord makes a live step an aborted one, with the ranks that had not
 // sealed. What was sealed is removed by a job.
-func (m *Machine) abortStepRecord(t *tx, s *step, reason string) error {
+func (m *Machine) abortStepRecord(t *tx, s *record.Step, reason string) error {
 	missing, err := t.missingRanks(s)
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
-		reason += "; missing: " + nameRanks(missing, int(s.world-s.sealed))
+		reason += "; missing: " + nameRanks(missing, int(s.World-s.Sealed))
 	}
-	job, dir := s.job, s.dir
-	s.state, s.reason, s.missing, s.job, s.dir = stepAborted, clip(reason, 2*moraine.MaxNameLen), missing, 0, 0
+	job, dir := s.Job, s.Dir
+	s.State, s.Reason, s.Missing, s.Job, s.Dir = record.StepAborted, record.Clip(reason, 2*moraine.MaxNameLen), missing, 0, 0
 	t.putStep(s)
-	t.del(t.k.openStep(s.id))
-	t.stepChanged(s.id)
+	t.del(t.k.openStep(s.Id))
+	t.stepChanged(s.Id)
 	if job != 0 {
 		j, err := t.job(job)
 		if err != nil {
 			return err
 		}
-		if j != nil && j.live() {
-			if err := m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, clip(reason, moraine.MaxNameLen)); err != nil {
+		if j != nil && j.Live() {
+			if err := m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, record.Clip(reason, moraine.MaxNameLen)); err != nil {
 				return err
 			}
 		}
 	}
-	return m.dropStep(t, s.id, dir)
+	return m.dropStep(t, s.Id, dir)
 }
 
 // nameRanks names the first few of n ranks.
@@ -131,44 +124,44 @@ func nameRanks(ranks []uint32, n int) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(utoa(uint64(r)))
+		b.WriteString(record.Utoa(uint64(r)))
 	}
 	if n > few {
-		b.WriteString(" and " + utoa(uint64(n-few)) + " more")
+		b.WriteString(" and " + record.Utoa(uint64(n-few)) + " more")
 	}
 	return b.String()
 }
 
 // dropStep has a job remove a checkpoint's directory, which nothing names, and
 // then the rows of its parts.
-func (m *Machine) dropStep(t *tx, id stepID, dir moraine.InodeID) error {
+func (m *Machine) dropStep(t *tx, id record.StepID, dir moraine.InodeID) error {
 	d, err := t.inode(dir)
 	if err != nil {
 		return damaged(err)
 	}
 	t.unseal(d)
-	d.detach()
-	d.nlink = 0
+	d.Detach()
+	d.Nlink = 0
 	t.putInode(d)
 	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: id.String(), step: id})
 	if err != nil {
 		return err
 	}
-	t.put(t.k.detached(job, d.id), []byte{dentryVersion})
+	t.put(t.k.detached(job, d.Id), []byte{record.DentryVersion})
 	return nil
 }
 
 // runDropStep does about limit records of a job made by dropStep, dropParts or sweepStep.
-func (m *Machine) runDropStep(t *tx, j *job, limit int) (n int, finished bool, err error) {
-	if j.target != 0 {
+func (m *Machine) runDropStep(t *tx, j *record.Job, limit int) (n int, finished bool, err error) {
+	if j.Target != 0 {
 		n, err = m.runSweep(t, j, limit)
 		return n, false, err
 	}
-	n, finished, err = m.runRemoveTree(t, j.id, limit)
+	n, finished, err = m.runRemoveTree(t, j.Id, limit)
 	if err != nil || !finished {
 		return n, false, err
 	}
-	for _, prefix := range [][]byte{t.k.parts(j.step), t.k.stepBlocks(j.step)} {
+	for _, prefix := range [][]byte{t.k.parts(j.Step), t.k.stepBlocks(j.Step)} {
 		if n >= limit {
 			return n, false, nil
 		}

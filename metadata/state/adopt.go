@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,8 +23,8 @@ const MaxAdopted = 128
 
 // gone reports whether a chunk that a record names is not there, by the device of the
 // record, which may be nil.
-func gone(c *moraine.ChunkState, d *device) bool {
-	return d == nil || !d.serves() || (c.Level == moraine.Memory && c.Epoch != d.epoch)
+func gone(c *moraine.ChunkState, d *record.Device) bool {
+	return d == nil || !d.Serves() || (c.Level == moraine.Memory && c.Epoch != d.Epoch)
 }
 
 // placed is the judgement of a chunk on a device by the record of its stripe, which has the
@@ -64,7 +65,7 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 		return Unknown, err
 	}
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(c.GetIndex())}
-	if in, err := v.intent(chunk); err != nil || in != nil && in.device == id {
+	if in, err := v.intent(chunk); err != nil || in != nil && in.Device == id {
 		return Unknown, err
 	}
 	d, err := v.lookDevice(id)
@@ -76,15 +77,15 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 	if err != nil {
 		return Unknown, err
 	}
-	serves := d != nil && d.serves()
+	serves := d != nil && d.Serves()
 	// Parity that was encoded wrong is no less wrong in another copy with the recorded sum.
-	missing := gone(own, at) || item != nil && item.bad&^item.recode&(1<<chunk.Index) != 0
+	missing := gone(own, at) || item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0
 	if !missing {
 		waits, err := v.unreported(at)
 		switch {
 		case err != nil:
 			return Unknown, err
-		case waits, !serves && item != nil && item.lost():
+		case waits, !serves && item != nil && item.Lost():
 			return Undecided, nil
 		case serves && c.GetVersion() > uint32(s.Version):
 			return Superseded, nil
@@ -97,8 +98,8 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 	// A deletion of it may be under way where it has been dead for the grace. Another copy
 	// can be rebuilt, unless the stripe is lost.
 	tomb, since, dead, err := v.tombstoneOf(id, chunk)
-	dead = dead && c.GetVersion() < uint32(tomb.below)
-	if err != nil || dead && since <= olderThan && (item == nil || !item.lost()) {
+	dead = dead && c.GetVersion() < uint32(tomb.Below)
+	if err != nil || dead && since <= olderThan && (item == nil || !item.Lost()) {
 		return Unknown, err
 	}
 	return Wanted, nil
@@ -108,17 +109,17 @@ func (v *view) strays(s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkRepor
 // may a chunk have a later version than its record.
 func (v *view) before(id moraine.StripeID) (bool, error) {
 	c, err := v.cluster()
-	return err == nil && moraine.ID(id).Incarnation() < c.incarnation, err
+	return err == nil && moraine.ID(id).Incarnation() < c.Incarnation, err
 }
 
 // unreported reports whether it is not known yet what a device has: the metadata was
 // restored, and no report of all of the device's chunks has ended since.
-func (v *view) unreported(d *device) (bool, error) {
-	if !d.serves() || d.passed != 0 {
+func (v *view) unreported(d *record.Device) (bool, error) {
+	if !d.Serves() || d.Passed != 0 {
 		return false, nil
 	}
 	c, err := v.cluster()
-	return err == nil && c.incarnation > 1, err
+	return err == nil && c.Incarnation > 1, err
 }
 
 // Unreported returns of how many devices in service it is not known yet what they have,
@@ -126,11 +127,11 @@ func (v *view) unreported(d *device) (bool, error) {
 func (m *Machine) Unreported(r Reader) (n int, err error) {
 	v := m.view(r)
 	c, err := v.cluster()
-	if err != nil || c.incarnation <= 1 {
+	if err != nil || c.Incarnation <= 1 {
 		return 0, err
 	}
-	err = v.devices(func(d *device) {
-		if d.serves() && d.passed == 0 {
+	err = v.devices(func(d *record.Device) {
+		if d.Serves() && d.Passed == 0 {
 			n++
 		}
 	})
@@ -143,13 +144,13 @@ const laterDevices = 4096
 
 // forgetReports has every device report anew before what it holds counts as known.
 func (m *Machine) forgetReports(t *tx) error {
-	if t.count[cDevice] != 0 {
-		t.count[cDevice] += laterDevices
+	if t.count[record.CDevice] != 0 {
+		t.count[record.CDevice] += laterDevices
 	}
-	var all []*device
-	err := t.devices(func(d *device) { all = append(all, d) })
+	var all []*record.Device
+	err := t.devices(func(d *record.Device) { all = append(all, d) })
 	for _, d := range all {
-		d.passed, d.booted, d.reported = 0, t.index, 0
+		d.Passed, d.Booted, d.Reported = 0, t.index, 0
 		t.putDevice(d)
 	}
 	t.fleetChanged()
@@ -220,9 +221,9 @@ func (m *Machine) adoptChunk(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *w
 	if err != nil {
 		return err
 	}
-	if item != nil && item.bad&^item.recode&(1<<chunk.Index) != 0 {
+	if item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0 {
 		mended := *item
-		mended.bad &^= 1 << chunk.Index
+		mended.Bad &^= 1 << chunk.Index
 		t.putRepair(item, &mended)
 	}
 	t.putStripe(old, s)
@@ -234,7 +235,7 @@ func (m *Machine) adoptChunk(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *w
 // over its version, so that nothing is ever put below it.
 func (m *Machine) supersede(t *tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
-	t.put(t.k.stripe(s.ID), encodeStripe(s))
+	t.put(t.k.stripe(s.ID), record.EncodeStripe(s))
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
 	return m.addTombstone(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length), false)
 }

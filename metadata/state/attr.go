@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,21 +26,21 @@ func (m *Machine) setAttr(t *tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 		}
 	}
 	if has(wire.SetAttrField_SET_ATTR_MODE) {
-		i.mode = op.GetMode() & 0o7777
+		i.Mode = op.GetMode() & 0o7777
 	}
 	if has(wire.SetAttrField_SET_ATTR_UID) {
-		i.uid = t.scope.squashed(op.GetUid())
+		i.Uid = t.scope.squashed(op.GetUid())
 	}
 	if has(wire.SetAttrField_SET_ATTR_GID) {
-		i.gid = t.scope.squashed(op.GetGid())
+		i.Gid = t.scope.squashed(op.GetGid())
 	}
 	if has(wire.SetAttrField_SET_ATTR_ATIME) {
-		i.atime = op.GetAtime()
+		i.Atime = op.GetAtime()
 	}
 	if has(wire.SetAttrField_SET_ATTR_MTIME) {
-		i.mtime = op.GetMtime()
+		i.Mtime = op.GetMtime()
 	}
-	i.ctime = t.now
+	i.Ctime = t.now
 	t.putInode(i)
 	if has(wire.SetAttrField_SET_ATTR_SIZE) {
 		if err := m.flushOnCommit(t, i); err != nil {
@@ -50,35 +51,35 @@ func (m *Machine) setAttr(t *tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 }
 
 // setSize truncates or extends a file. The caller writes the inode.
-func (m *Machine) setSize(t *tx, i *inode, size uint64) error {
+func (m *Machine) setSize(t *tx, i *record.Inode, size uint64) error {
 	switch {
-	case i.typ == typeDirectory:
-		return fail(moraine.IsDirectory, "truncate", i.id.String(), "")
-	case i.typ != typeFile:
-		return fail(moraine.InvalidArgument, "truncate", i.id.String(), "not a regular file")
+	case i.Typ == record.TypeDirectory:
+		return fail(moraine.IsDirectory, "truncate", i.Id.String(), "")
+	case i.Typ != record.TypeFile:
+		return fail(moraine.InvalidArgument, "truncate", i.Id.String(), "not a regular file")
 	case size > MaxFileSize:
-		return fail(moraine.TooLarge, "truncate", i.id.String(), "%d bytes, %d at most", size, uint64(MaxFileSize))
+		return fail(moraine.TooLarge, "truncate", i.Id.String(), "%d bytes, %d at most", size, uint64(MaxFileSize))
 	}
-	if int64(size) < i.size {
+	if int64(size) < i.Size {
 		if err := m.truncate(t, i, int64(size)); err != nil {
 			return err
 		}
 	}
-	i.size = int64(size)
-	i.mtime = t.now
-	if i.stored == 0 {
-		i.degraded = 0
+	i.Size = int64(size)
+	i.Mtime = t.now
+	if i.Stored == 0 {
+		i.Degraded = 0
 	}
 	return t.raiseGeneration(i)
 }
 
 // raiseGeneration gives the inode's content its next version.
-func (t *tx) raiseGeneration(i *inode) error {
+func (t *tx) raiseGeneration(i *record.Inode) error {
 	c, err := t.identity()
 	if err != nil {
 		return err
 	}
-	i.generation = moraine.Generation(uint64(c.incarnation)<<56 | (uint64(i.generation)+1)&(1<<56-1))
-	i.level, err = t.levelBeside(i) // no object holds this one yet
+	i.Generation = moraine.Generation(uint64(c.Incarnation)<<56 | (uint64(i.Generation)+1)&(1<<56-1))
+	i.Level, err = t.levelBeside(i) // no object holds this one yet
 	return err
 }

@@ -4,51 +4,17 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// An object that is not in its bucket as it was recorded is bad: somebody deleted or replaced
-// it there, or its bytes have changed. The hosts that serve the bucket report it, and report
-// it good again. Bad objects are a table; a row goes with its object.
-
-const (
-	// MaxReportedObjects is the most objects that one ReportObjects is about.
-	MaxReportedObjects = 64
-	// maxBadText bounds the text of a store that a row keeps, in bytes.
-	maxBadText = 200
-	// maxSharedLook is how many tables of a file are looked at for clones that share them.
-	maxSharedLook = 64
-
-	badObjectVersion = 1
-)
-
-// badObject is the row of an object that is not as it was recorded.
-type badObject struct {
-	state  wire.ObjectState
-	offset uint64 // CORRUPT: of a piece with other bytes
-	since  uint64 // cluster time
-	text   string // of the store
-}
-
-func (b *badObject) encode() []byte {
-	out := append(newValue(badObjectVersion, 32), byte(b.state))
-	return putString(putUvarint(putUvarint(out, b.offset), b.since), b.text)
-}
-
-func decodeBadObject(value []byte) (*badObject, error) {
-	d := dec{b: value}
-	d.version(badObjectVersion)
-	b := &badObject{state: wire.ObjectState(d.byte()), offset: d.uvarint(), since: d.uvarint(), text: d.string()}
-	return b, d.end("bad object")
-}
-
 // badObject returns the row of an object; nil where it has none.
-func (v *view) badObject(id moraine.ObjectID) (*badObject, error) {
+func (v *view) badObject(id moraine.ObjectID) (*record.BadObject, error) {
 	value, ok, err := v.r.Get(v.k.badObject(id))
 	if err != nil || !ok {
 		return nil, err
 	}
-	return decodeBadObject(value)
+	return record.DecodeBadObject(value)
 }
 
 // isBad reports whether an object is not in its bucket as it was recorded.
@@ -61,13 +27,13 @@ func (v *view) isBad(id moraine.ObjectID) (bool, error) {
 }
 
 // forgetBad takes an object's row away, if it has one.
-func (t *tx) forgetBad(o *object) error {
-	b, err := t.badObject(o.id)
+func (t *tx) forgetBad(o *record.Object) error {
+	b, err := t.badObject(o.Id)
 	if err != nil || b == nil {
 		return err
 	}
-	t.del(t.k.badObject(o.id))
-	t.count[cBadObjects]--
+	t.del(t.k.badObject(o.Id))
+	t.count[record.CBadObjects]--
 	t.lossChanged()
 	return nil
 }
@@ -75,41 +41,41 @@ func (t *tx) forgetBad(o *object) error {
 // judgeObject returns what a report makes of an object's row: changed is false where it
 // changes nothing, and b is nil where the object is good again. A report about another object
 // at the key, or another key, than the record's says nothing.
-func (v *view) judgeObject(w *wire.ObjectCheck) (o *object, b *badObject, changed bool, err error) {
+func (v *view) judgeObject(w *wire.ObjectCheck) (o *record.Object, b *record.BadObject, changed bool, err error) {
 	o, err = v.object(moraine.ObjectID(w.GetObject().GetId()))
-	if err != nil || o == nil || o.refs == 0 {
+	if err != nil || o == nil || o.Refs == 0 {
 		return nil, nil, false, err
 	}
 	said := w.GetObject()
-	if o.at != (place{said.GetBucket(), said.GetKey()}) || o.version != said.GetVersion() || o.etag != said.GetEtag() {
+	if o.At != (record.Place{Bucket: said.GetBucket(), Key: said.GetKey()}) || o.Version != said.GetVersion() || o.Etag != said.GetEtag() {
 		return nil, nil, false, nil
 	}
-	old, err := v.badObject(o.id)
+	old, err := v.badObject(o.Id)
 	if err != nil {
 		return nil, nil, false, err
 	}
-	b = &badObject{state: w.GetState(), text: clip(w.GetError(), maxBadText)}
+	b = &record.BadObject{State: w.GetState(), Text: record.Clip(w.GetError(), record.MaxBadText)}
 	switch w.GetState() {
 	case wire.ObjectState_OBJECT_STATE_GOOD:
 		// A HEAD says nothing of bytes that were found wrong: that piece must have been read.
-		heals := old != nil && (old.state != wire.ObjectState_OBJECT_STATE_CORRUPT || w.GetRead() && w.GetOffset() == old.offset)
+		heals := old != nil && (old.State != wire.ObjectState_OBJECT_STATE_CORRUPT || w.GetRead() && w.GetOffset() == old.Offset)
 		return o, nil, heals, nil
 	case wire.ObjectState_OBJECT_STATE_CORRUPT:
-		if o.piece == 0 || w.GetOffset() >= o.size || w.GetOffset()%o.piece != 0 {
+		if o.Piece == 0 || w.GetOffset() >= o.Size || w.GetOffset()%o.Piece != 0 {
 			return o, nil, false, nil
 		}
-		b.offset = w.GetOffset()
+		b.Offset = w.GetOffset()
 	case wire.ObjectState_OBJECT_STATE_MISSING, wire.ObjectState_OBJECT_STATE_DIFFERS:
 	default:
 		return o, nil, false, nil
 	}
-	return o, b, old == nil || old.state != b.state, nil
+	return o, b, old == nil || old.State != b.State, nil
 }
 
 // reportObjects takes over what hosts found in their bucket.
 func (m *Machine) reportObjects(t *tx, op *wire.ReportObjects) (*wire.MetaResponse, error) {
-	if len(op.GetChecks()) > MaxReportedObjects {
-		return nil, fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), MaxReportedObjects)
+	if len(op.GetChecks()) > record.MaxReportedObjects {
+		return nil, fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
 	}
 	for _, w := range op.GetChecks() {
 		o, b, changed, err := t.judgeObject(w)
@@ -125,16 +91,16 @@ func (m *Machine) reportObjects(t *tx, op *wire.ReportObjects) (*wire.MetaRespon
 			}
 			continue
 		}
-		known, err := t.isBad(o.id)
+		known, err := t.isBad(o.Id)
 		if err != nil {
 			return nil, err
 		}
 		if !known {
-			t.count[cBadObjects]++
+			t.count[record.CBadObjects]++
 			t.lossChanged()
 		}
-		b.since = t.clusterTime()
-		t.put(t.k.badObject(o.id), b.encode())
+		b.Since = t.clusterTime()
+		t.put(t.k.badObject(o.Id), b.Encode())
 	}
 	return done(), nil
 }
@@ -156,16 +122,16 @@ func (m *Machine) ObjectsChange(r Reader, checks []*wire.ObjectCheck) (out []*wi
 
 // eachBad calls fn with the bad objects behind one, in order of their numbers, until it
 // returns false.
-func (v *view) eachBad(after moraine.ObjectID, fn func(o *object, b *badObject) (more bool, err error)) error {
-	prefix := v.k.table(tabBadObject)
+func (v *view) eachBad(after moraine.ObjectID, fn func(o *record.Object, b *record.BadObject) (more bool, err error)) error {
+	prefix := v.k.table(record.TabBadObject)
 	var bad error
 	err := v.r.Scan(append(v.k.badObject(after), 0), prefixEnd(prefix), func(key, value []byte) bool {
-		var b *badObject
-		var o *object
-		if b, bad = decodeBadObject(value); bad != nil {
+		var b *record.BadObject
+		var o *record.Object
+		if b, bad = record.DecodeBadObject(value); bad != nil {
 			return false
 		}
-		if o, bad = v.mustObject(moraine.ObjectID(lastU64(key))); bad != nil {
+		if o, bad = v.mustObject(moraine.ObjectID(record.LastU64(key))); bad != nil {
 			return false
 		}
 		var more bool
@@ -180,35 +146,35 @@ func (v *view) eachBad(after moraine.ObjectID, fn func(o *object, b *badObject) 
 
 // harms reports whether a bad object matters: files have bytes in it alone, or it is to be the
 // copy of a file's present content. One of earlier content waits for the next flush.
-func (v *view) harms(o *object) (bool, error) {
-	if o.tables() > 0 {
+func (v *view) harms(o *record.Object) (bool, error) {
+	if o.Tables() > 0 {
 		return true, nil
 	}
-	i, err := v.inode(o.inode)
+	i, err := v.inode(o.Inode)
 	if moraineKind(err) == moraine.NotFound {
 		return false, nil
 	}
-	return err == nil && i.object == o.id && i.clean(), err
+	return err == nil && i.Object == o.Id && i.Clean(), err
 }
 
 // lostCopy reports whether the object of a clean file is bad, and no file has bytes in it
 // alone: then another flush uploads it again.
-func (v *view) lostCopy(i *inode) (bool, error) {
-	if bad, err := v.isBad(i.object); !bad || err != nil {
+func (v *view) lostCopy(i *record.Inode) (bool, error) {
+	if bad, err := v.isBad(i.Object); !bad || err != nil {
 		return false, err
 	}
-	o, err := v.mustObject(i.object)
-	return err == nil && o.tables() == 0, err
+	o, err := v.mustObject(i.Object)
+	return err == nil && o.Tables() == 0, err
 }
 
 // CountBadObjects counts the bad objects that matter, of most that are looked at: those that
 // files have bytes in alone are lost.
 func (m *Machine) CountBadObjects(r Reader, most int) (lost, bad int, err error) {
 	v := m.view(r)
-	err = v.eachBad(0, func(o *object, _ *badObject) (bool, error) {
+	err = v.eachBad(0, func(o *record.Object, _ *record.BadObject) (bool, error) {
 		harms, err := v.harms(o)
 		switch {
-		case o.tables() > 0:
+		case o.Tables() > 0:
 			lost++
 		case harms:
 			bad++
@@ -222,14 +188,14 @@ func (m *Machine) CountBadObjects(r Reader, most int) (lost, bad int, err error)
 // BadObjectsOf returns up to limit bad objects of a bucket, behind one, as they are to be
 // compared again; next is where to go on, 0 from the beginning. It looks at most that many.
 func (m *Machine) BadObjectsOf(r Reader, bucket string, after moraine.ObjectID, limit, most int) (out []*wire.ObjectToCheck, next moraine.ObjectID, err error) {
-	err = m.view(r).eachBad(after, func(o *object, b *badObject) (bool, error) {
+	err = m.view(r).eachBad(after, func(o *record.Object, b *record.BadObject) (bool, error) {
 		if len(out) == limit || most == 0 {
 			return false, nil
 		}
 		most--
-		next = o.id
-		if o.at.bucket == bucket {
-			out = append(out, &wire.ObjectToCheck{Object: o.toWire(), Read: b.state == wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: b.offset})
+		next = o.Id
+		if o.At.Bucket == bucket {
+			out = append(out, &wire.ObjectToCheck{Object: o.ToWire(), Read: b.State == wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: b.Offset})
 		}
 		return true, nil
 	})
@@ -245,23 +211,23 @@ func (m *Machine) ObjectsOf(r Reader, bucket, after string, limit, most int) (ou
 	v := m.view(r)
 	var bad error
 	last = after
-	lo := v.k.objectKey(place{bucket, after})
+	lo := v.k.objectKey(record.Place{Bucket: bucket, Key: after})
 	if after != "" {
 		lo = append(lo, 0)
 	}
-	err = v.r.Scan(lo, prefixEnd(v.k.objectKey(place{bucket, ""})), func(key, value []byte) bool {
+	err = v.r.Scan(lo, prefixEnd(v.k.objectKey(record.Place{Bucket: bucket, Key: ""})), func(key, value []byte) bool {
 		if more = len(out) == limit || most == 0; more {
 			return false
 		}
 		most--
-		w := &owner{at: placeOfKey(key[3:])}
-		last = w.at.key
-		if bad = w.decode(value); bad != nil || w.object == 0 {
+		w := &record.Owner{At: placeOfKey(key[3:])}
+		last = w.At.Key
+		if bad = w.Decode(value); bad != nil || w.Object == 0 {
 			return bad == nil
 		}
-		var o *object
-		if o, bad = v.mustObject(w.object); bad == nil && o.refs > 0 {
-			out = append(out, o.toWire())
+		var o *record.Object
+		if o, bad = v.mustObject(w.Object); bad == nil && o.Refs > 0 {
+			out = append(out, o.ToWire())
 		}
 		return bad == nil
 	})
@@ -275,18 +241,18 @@ func (m *Machine) ObjectsOf(r Reader, bucket, after string, limit, most int) (ou
 // that many.
 func (m *Machine) ObjectBuckets(r Reader, most int) (names []string, err error) {
 	v := m.view(r)
-	prefix := v.k.table(tabObjectKey)
+	prefix := v.k.table(record.TabObjectKey)
 	for lo := prefix; len(names) < most; {
 		name := ""
 		err := v.r.Scan(lo, prefixEnd(prefix), func(key, _ []byte) bool {
-			name = placeOfKey(key[3:]).bucket
+			name = placeOfKey(key[3:]).Bucket
 			return false
 		})
 		if err != nil || name == "" {
 			return names, err
 		}
 		names = append(names, name)
-		lo = prefixEnd(v.k.objectKey(place{name, ""}))
+		lo = prefixEnd(v.k.objectKey(record.Place{Bucket: name, Key: ""}))
 	}
 	return names, nil
 }
@@ -296,7 +262,7 @@ func (m *Machine) ObjectBuckets(r Reader, most int) (names []string, err error) 
 func (v *view) readBadObjects(sc scope, op *wire.ListBadObjects) (*wire.MetaResponse, error) {
 	reply := &wire.BadObjectsReply{}
 	limit := listLimit(op.GetLimit())
-	err := v.eachBad(moraine.ObjectID(op.GetAfter()), func(o *object, b *badObject) (bool, error) {
+	err := v.eachBad(moraine.ObjectID(op.GetAfter()), func(o *record.Object, b *record.BadObject) (bool, error) {
 		w, err := v.describeBad(sc, o, b)
 		if err != nil || w == nil {
 			return err == nil, err
@@ -312,13 +278,13 @@ func (v *view) readBadObjects(sc scope, op *wire.ListBadObjects) (*wire.MetaResp
 
 // describeBad says of a bad object which bytes of which file it has; nil where that is not
 // the caller's to see.
-func (v *view) describeBad(sc scope, o *object, b *badObject) (*wire.BadObject, error) {
+func (v *view) describeBad(sc scope, o *record.Object, b *record.BadObject) (*wire.BadObject, error) {
 	all := sc.root == v.k.top()
 	if harms, err := v.harms(o); !harms || err != nil {
 		return nil, err
 	}
-	w := &wire.BadObject{Object: o.toWire(), State: b.state, Offset: b.offset, Error: strings.ToValidUTF8(b.text, "?"), Evicted: o.tables() > 0}
-	i, err := v.inode(o.inode)
+	w := &wire.BadObject{Object: o.ToWire(), State: b.State, Offset: b.Offset, Error: strings.ToValidUTF8(b.Text, "?"), Evicted: o.Tables() > 0}
+	i, err := v.inode(o.Inode)
 	if moraineKind(err) == moraine.NotFound {
 		if !all {
 			return nil, nil
@@ -329,17 +295,17 @@ func (v *view) describeBad(sc scope, o *object, b *badObject) (*wire.BadObject, 
 	if err != nil {
 		return nil, err
 	}
-	path, below, err := v.pathBelow(sc.root, i.id)
+	path, below, err := v.pathBelow(sc.root, i.Id)
 	if err != nil || !below && !all {
 		return nil, err
 	}
 	f := &wire.LostFile{}
-	if _, err := v.lostRangesOf(f, i, func(_ *inode, e moraine.Extent) (bool, error) { return e.Object == o.id, nil }); err != nil {
+	if _, err := v.lostRangesOf(f, i, func(_ *record.Inode, e moraine.Extent) (bool, error) { return e.Object == o.Id, nil }); err != nil {
 		return nil, err
 	}
 	w.Path, w.Ranges, w.More = path, f.Ranges, f.More
 	if all && w.Evicted {
-		w.Others = len(f.Ranges) == 0 || o.tables() > 1
+		w.Others = len(f.Ranges) == 0 || o.Tables() > 1
 		if !w.Others {
 			w.Others, err = v.sharesTables(i)
 		}
@@ -349,12 +315,12 @@ func (v *view) describeBad(sc scope, o *object, b *badObject) (*wire.BadObject, 
 
 // sharesTables reports whether another file, such as a clone, has a table of this one's: of
 // the first tables that it looks at.
-func (v *view) sharesTables(i *inode) (shared bool, err error) {
-	left := maxSharedLook
-	err = v.refsFrom(i.content, 0, func(r ref) (bool, error) {
-		h, err := v.tableHead(r.table)
+func (v *view) sharesTables(i *record.Inode) (shared bool, err error) {
+	left := record.MaxSharedLook
+	err = v.refsFrom(i.Content, 0, func(r record.Ref) (bool, error) {
+		h, err := v.tableHead(r.Table)
 		left--
-		shared = err == nil && h.refs > 1
+		shared = err == nil && h.Refs > 1
 		return !shared && left > 0, err
 	})
 	return shared, err

@@ -4,114 +4,91 @@ import (
 	"crypto/sha256"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// blockRanks is how many ranks one block of a step counts: a step of many ranks
-// is known to be complete, and its missing ones are found, without reading a
-// row for each.
-const blockRanks = 1024
-
-// block counts the sealed ranks of blockRanks consecutive ones.
-type block struct {
-	sealed []byte // a bit for each
-	digest []byte // of all of them, once they have sealed
-}
-
-func (b *block) encode() []byte { return putBytes(putBytes([]byte{partVersion}, b.sealed), b.digest) }
-
-func (b *block) decode(value []byte) error {
-	d := dec{b: value}
-	d.version(partVersion)
-	b.sealed, b.digest = d.bytes(), d.bytes()
-	return d.end("block of a step")
-}
-
-func (v *view) stepBlock(s *step, n uint32) (*block, error) {
-	b := &block{}
-	value, ok, err := v.r.Get(v.k.stepBlock(s.id, n))
+func (v *view) stepBlock(s *record.Step, n uint32) (*record.Block, error) {
+	b := &record.Block{}
+	value, ok, err := v.r.Get(v.k.stepBlock(s.Id, n))
 	if err != nil {
 		return nil, err
 	}
 	if ok {
-		if err := b.decode(value); err != nil {
+		if err := b.Decode(value); err != nil {
 			return nil, err
 		}
 	}
-	want := (s.blockLen(n) + 7) / 8
-	if b.sealed == nil {
-		b.sealed = make([]byte, want)
+	want := (s.BlockLen(n) + 7) / 8
+	if b.Sealed == nil {
+		b.Sealed = make([]byte, want)
 	}
-	if len(b.sealed) != int(want) {
-		return nil, &moraine.Error{Op: "block of a step", Ref: s.id.String(), Kind: moraine.Corrupt}
+	if len(b.Sealed) != int(want) {
+		return nil, &moraine.Error{Op: "block of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
 	}
 	return b, nil
 }
 
-// blocks is how many blocks a step has, and blockLen how many ranks are in one.
-func (s *step) blocks() uint32           { return (s.world + blockRanks - 1) / blockRanks }
-func (s *step) blockLen(n uint32) uint32 { return min(blockRanks, s.world-n*blockRanks) }
-
 // countSeal notes that a rank has sealed; when its block is complete, the
 // block's digest is made. The rank's part is written already.
-func (m *Machine) countSeal(t *tx, s *step, rank uint32) error {
-	n := rank / blockRanks
+func (m *Machine) countSeal(t *tx, s *record.Step, rank uint32) error {
+	n := rank / record.BlockRanks
 	b, err := t.stepBlock(s, n)
 	if err != nil {
 		return err
 	}
-	b.sealed[rank%blockRanks/8] |= 1 << (rank % 8)
+	b.Sealed[rank%record.BlockRanks/8] |= 1 << (rank % 8)
 	complete := true
-	for i := range s.blockLen(n) {
-		complete = complete && b.sealed[i/8]&(1<<(i%8)) != 0
+	for i := range s.BlockLen(n) {
+		complete = complete && b.Sealed[i/8]&(1<<(i%8)) != 0
 	}
 	if complete {
-		if b.digest, err = t.blockDigest(s, n); err != nil {
+		if b.Digest, err = t.blockDigest(s, n); err != nil {
 			return err
 		}
 	}
-	t.put(t.k.stepBlock(s.id, n), b.encode())
+	t.put(t.k.stepBlock(s.Id, n), b.Encode())
 	return nil
 }
 
 // blockDigest is the SHA-256 of the digests of a block's parts, by rank.
-func (v *view) blockDigest(s *step, n uint32) ([]byte, error) {
+func (v *view) blockDigest(s *record.Step, n uint32) ([]byte, error) {
 	h := sha256.New()
 	var bad error
-	lo := v.k.part(s.id, n*blockRanks)
-	hi := v.k.part(s.id, n*blockRanks+s.blockLen(n))
+	lo := v.k.part(s.Id, n*record.BlockRanks)
+	hi := v.k.part(s.Id, n*record.BlockRanks+s.BlockLen(n))
 	ranks := uint32(0)
 	err := v.r.Scan(lo, hi, func(_, value []byte) bool {
-		var p part
-		if bad = p.decode(value); bad != nil {
+		var p record.Part
+		if bad = p.Decode(value); bad != nil {
 			return false
 		}
-		h.Write(p.digest[:])
+		h.Write(p.Digest[:])
 		ranks++
 		return true
 	})
 	if err == nil {
 		err = bad
 	}
-	if err == nil && ranks != s.blockLen(n) {
-		err = &moraine.Error{Op: "digest of a step", Ref: s.id.String(), Kind: moraine.Corrupt}
+	if err == nil && ranks != s.BlockLen(n) {
+		err = &moraine.Error{Op: "digest of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
 	}
 	return h.Sum(nil), err
 }
 
 // missingRanks returns the ranks that have not sealed, MaxMissing at most.
-func (v *view) missingRanks(s *step) ([]uint32, error) {
+func (v *view) missingRanks(s *record.Step) ([]uint32, error) {
 	var out []uint32
-	if s.sealed == s.world {
+	if s.Sealed == s.World {
 		return nil, nil
 	}
-	for n := range s.blocks() {
+	for n := range s.Blocks() {
 		b, err := v.stepBlock(s, n)
 		if err != nil {
 			return nil, err
 		}
-		for i := range s.blockLen(n) {
-			if b.sealed[i/8]&(1<<(i%8)) == 0 {
-				if out = append(out, n*blockRanks+i); len(out) == MaxMissing {
+		for i := range s.BlockLen(n) {
+			if b.Sealed[i/8]&(1<<(i%8)) == 0 {
+				if out = append(out, n*record.BlockRanks+i); len(out) == MaxMissing {
 					return out, nil
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -28,12 +29,12 @@ func (v *view) branch(run moraine.RunID, from uint32, own bool, fn func(attempt 
 		switch {
 		case err != nil:
 			return err
-		case !a.resolved:
+		case !a.Resolved:
 			at, limit = at-1, math.MaxUint64
-		case a.parent.attempt < at: // 0 where it has none
-			at, limit = a.parent.attempt, a.parent.step
+		case a.Parent.Attempt < at: // 0 where it has none
+			at, limit = a.Parent.Attempt, a.Parent.Step
 		default:
-			return &moraine.Error{Op: "branch", Ref: a.parent.String(), Kind: moraine.Corrupt}
+			return &moraine.Error{Op: "branch", Ref: a.Parent.String(), Kind: moraine.Corrupt}
 		}
 	}
 	return nil
@@ -41,26 +42,26 @@ func (v *view) branch(run moraine.RunID, from uint32, own bool, fn func(attempt 
 
 // latest returns the greatest committed step of a branch that is at level or
 // safer and still there; nil where there is none.
-func (v *view) latest(run moraine.RunID, from uint32, own bool, level moraine.Level) (*step, error) {
-	return v.latestUpTo(run, from, own, level, stepID{attempt: math.MaxUint32})
+func (v *view) latest(run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
+	return v.latestUpTo(run, from, own, level, record.StepID{Attempt: math.MaxUint32})
 }
 
 // latestUpTo is latest of what a branch had before one of its steps.
-func (v *view) latestUpTo(run moraine.RunID, from uint32, own bool, level moraine.Level, before stepID) (*step, error) {
-	var found *step
+func (v *view) latestUpTo(run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
+	var found *record.Step
 	err := v.branch(run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		switch {
-		case attempt > before.attempt || attempt == before.attempt && before.step == 0:
+		case attempt > before.Attempt || attempt == before.Attempt && before.Step == 0:
 			return true, nil
-		case attempt == before.attempt:
-			limit = min(limit, before.step-1)
+		case attempt == before.Attempt:
+			limit = min(limit, before.Step-1)
 		}
 		var bad error
-		first := v.k.runCommit(stepID{run, attempt, limit})
-		end := prefixEnd(be32(be64(v.k.key(tabRunCommit, 12), uint64(run)), attempt))
+		first := v.k.runCommit(record.StepID{Run: run, Attempt: attempt, Step: limit})
+		end := prefixEnd(record.Be32(record.Be64(v.k.key(record.TabRunCommit, 12), uint64(run)), attempt))
 		err := v.r.Scan(first, end, func(key, _ []byte) bool {
 			id := stepOfKey(key)
-			id.step = ^id.step
+			id.Step = ^id.Step
 			found, bad = v.standing(id, level)
 			return bad == nil && found == nil
 		})
@@ -74,9 +75,9 @@ func (v *view) latestUpTo(run moraine.RunID, from uint32, own bool, level morain
 
 // standing returns a committed step if it is at level or safer, has all its bytes, and
 // its directory has not been removed; nil otherwise.
-func (v *view) standing(id stepID, level moraine.Level) (*step, error) {
+func (v *view) standing(id record.StepID, level moraine.Level) (*record.Step, error) {
 	s, err := v.present(id)
-	if err != nil || s == nil || s.lost() || s.level < level {
+	if err != nil || s == nil || s.Lost() || s.Level < level {
 		return nil, err
 	}
 	return s, nil
@@ -84,16 +85,16 @@ func (v *view) standing(id stepID, level moraine.Level) (*step, error) {
 
 // present returns a committed step whose directory has not been removed, lost or not;
 // nil otherwise.
-func (v *view) present(id stepID) (*step, error) {
+func (v *view) present(id record.StepID) (*record.Step, error) {
 	s, err := v.mustStep(id)
-	if err != nil || s.state != stepCommitted {
+	if err != nil || s.State != record.StepCommitted {
 		return nil, err
 	}
-	dir, err := v.inode(s.dir)
+	dir, err := v.inode(s.Dir)
 	if moraineKind(err) == moraine.NotFound {
 		return nil, nil
 	}
-	if err != nil || dir.nlink == 0 {
+	if err != nil || dir.Nlink == 0 {
 		return nil, err
 	}
 	return s, nil
@@ -101,13 +102,13 @@ func (v *view) present(id stepID) (*step, error) {
 
 // exactly returns the committed step of that number on a branch, the latest if
 // several attempts saved it; nil where there is none.
-func (v *view) exactly(run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*step, error) {
-	var found *step
+func (v *view) exactly(run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
+	var found *record.Step
 	err := v.branch(run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		if number > limit {
 			return true, nil
 		}
-		id := stepID{run, attempt, number}
+		id := record.StepID{Run: run, Attempt: attempt, Step: number}
 		_, ok, err := v.r.Get(v.k.runCommit(id))
 		if err != nil || !ok {
 			return err == nil, err
@@ -119,7 +120,7 @@ func (v *view) exactly(run moraine.RunID, from uint32, own bool, number uint64, 
 }
 
 // findStep answers a ResolveStep from a branch; nil where nothing fits.
-func (v *view) findStep(run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*step, error) {
+func (v *view) findStep(run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
 	level := moraine.Level(min(op.GetLevel(), 255))
 	if op.GetExact() {
 		return v.exactly(run, from, own, op.GetStep(), level)
@@ -138,12 +139,12 @@ func (v *view) readResolve(sc scope, op *wire.ResolveStep) (*wire.MetaResponse, 
 	}
 	from := op.GetAttempt()
 	if from == 0 {
-		from = r.attempt
+		from = r.Attempt
 	}
-	if from > r.attempt {
-		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.id).String(), "attempt %d is the latest", r.attempt)
+	if from > r.Attempt {
+		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.Id).String(), "attempt %d is the latest", r.Attempt)
 	}
-	s, err := v.findStep(r.id, from, true, op)
+	s, err := v.findStep(r.Id, from, true, op)
 	if err != nil {
 		return nil, err
 	}
@@ -154,15 +155,15 @@ func (v *view) readResolve(sc scope, op *wire.ResolveStep) (*wire.MetaResponse, 
 }
 
 // noStep is the error where nothing fits.
-func (v *view) noStep(r *run, op *wire.ResolveStep) error {
+func (v *view) noStep(r *record.Run, op *wire.ResolveStep) error {
 	ref := moraine.InodeID(op.GetRun()).String()
 	if op.GetExact() {
 		s, err := v.newestPresent(r, op.GetStep())
 		if err != nil {
 			return err
 		}
-		if s != nil && s.lost() {
-			return fail(moraine.Lost, "resolve step", s.id.String(), "bytes of it are lost: moraine ckpt show names them")
+		if s != nil && s.Lost() {
+			return fail(moraine.Lost, "resolve step", s.Id.String(), "bytes of it are lost: moraine ckpt show names them")
 		}
 		return fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d of that level", op.GetStep())
 	}
@@ -174,27 +175,27 @@ func (v *view) noStep(r *run, op *wire.ResolveStep) error {
 // also where it is that there is nothing.
 func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	t.ignoresQuota = true // a full quota keeps nobody from restoring; the links are few
-	id := stepID{run: moraine.RunID(op.GetRun()), attempt: op.GetAttempt()}
-	if id.attempt == 0 || op.GetBefore() != nil {
-		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
+	id := record.StepID{Run: moraine.RunID(op.GetRun()), Attempt: op.GetAttempt()}
+	if id.Attempt == 0 || op.GetBefore() != nil {
+		return nil, fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
 	}
 	r, dir, err := t.presentRun("resolve step", id)
 	if err != nil {
 		return nil, err
 	}
-	a, err := t.attempt(r.id, r.attempt)
+	a, err := t.attempt(r.Id, r.Attempt)
 	if err != nil {
 		return nil, err
 	}
-	if a.resolved {
+	if a.Resolved {
 		return t.resolvedBefore(r, a, op)
 	}
-	s, err := t.findStep(r.id, r.attempt, false, op)
+	s, err := t.findStep(r.Id, r.Attempt, false, op)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		any, err := t.latest(r.id, r.attempt, false, 0)
+		any, err := t.latest(r.Id, r.Attempt, false, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -202,11 +203,11 @@ func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, 
 			return nil, t.noStep(r, op) // nothing is fixed by a wish that cannot be met
 		}
 	}
-	a.resolved = true
+	a.Resolved = true
 	if s != nil {
-		a.parent = s.id
+		a.Parent = s.Id
 	}
-	t.put(t.k.attempt(r.id, a.number), a.encode())
+	t.put(t.k.attempt(r.Id, a.Number), a.Encode())
 	if err := m.refreshLinks(t, r, dir); err != nil {
 		return nil, err
 	}
@@ -217,22 +218,22 @@ func (m *Machine) resolveStep(t *tx, op *wire.ResolveStep) (*wire.MetaResponse, 
 }
 
 // resolvedBefore answers with the parent that is fixed.
-func (t *tx) resolvedBefore(r *run, a *attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
-	if a.parent == (stepID{}) {
+func (t *tx) resolvedBefore(r *record.Run, a *record.Attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+	if a.Parent == (record.StepID{}) {
 		return nil, t.noStep(r, op)
 	}
-	if op.GetExact() && op.GetStep() != a.parent.step {
-		return nil, fail(moraine.Conflict, "resolve step", a.parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())
+	if op.GetExact() && op.GetStep() != a.Parent.Step {
+		return nil, fail(moraine.Conflict, "resolve step", a.Parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())
 	}
-	s, err := t.mustStep(a.parent)
+	s, err := t.mustStep(a.Parent)
 	if err != nil {
 		return nil, err
 	}
-	if s.state != stepCommitted {
-		return nil, fail(moraine.Lost, "resolve step", a.parent.String(), "the attempt's parent was removed")
+	if s.State != record.StepCommitted {
+		return nil, fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt's parent was removed")
 	}
-	if s.lost() {
-		return nil, fail(moraine.Lost, "resolve step", a.parent.String(), "the attempt goes on from it, and bytes of it are lost: a new launch goes on from the newest good checkpoint")
+	if s.Lost() {
+		return nil, fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt goes on from it, and bytes of it are lost: a new launch goes on from the newest good checkpoint")
 	}
 	return stepReply(s), nil
 }

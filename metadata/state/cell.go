@@ -107,15 +107,15 @@ func (b *Batch) write(key []byte, c *cell) error {
 		return nil
 	case c.exists:
 		if c.storedExists {
-			b.sum.remove(key, c.stored)
+			b.sum.Remove(key, c.stored)
 		}
-		b.sum.add(key, c.value)
+		b.sum.Add(key, c.value)
 		if b.inserter != nil && !c.storedExists {
 			return b.inserter.Insert(key, c.value)
 		}
 		return b.kv.Set(key, c.value)
 	case c.storedExists:
-		b.sum.remove(key, c.stored)
+		b.sum.Remove(key, c.stored)
 		return b.kv.Delete(key)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // maxProblems bounds how many problems one Check lists.
@@ -16,8 +17,8 @@ const maxProblems = 100
 // whole namespace in memory and is meant for tests and for inspection. An error
 // means that the store failed or a value does not decode.
 func (m *Machine) Check(r Reader) ([]string, error) {
-	c := &checker{view: m.view(r), inodes: make(map[moraine.InodeID]*inode), names: make(map[moraine.InodeID]int),
-		content: make(map[uint64]*inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
+	c := &checker{view: m.view(r), inodes: make(map[moraine.InodeID]*record.Inode), names: make(map[moraine.InodeID]int),
+		content: make(map[uint64]*record.Inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
 		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
 		unsafe: make(map[moraine.TableID]bool), chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
 		objectUses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
@@ -52,9 +53,9 @@ type checker struct {
 	*view
 	problems []string
 
-	inodes   map[moraine.InodeID]*inode
+	inodes   map[moraine.InodeID]*record.Inode
 	names    map[moraine.InodeID]int // dentries that name an inode
-	content  map[uint64]*inode
+	content  map[uint64]*record.Inode
 	refs     map[moraine.TableID]uint32
 	base     map[moraine.TableID]int64 // length of the range of one reference
 	stripes  map[moraine.StripeID]*moraine.Stripe
@@ -91,16 +92,16 @@ func (c *checker) each(table byte, fn func(key, value []byte) error) error {
 }
 
 func (c *checker) sum() error {
-	var sum, want Sum
+	var sum, want record.Sum
 	lo, hi := c.k.all()
-	sumKey := c.k.meta(metaSum)
+	sumKey := c.k.meta(record.MetaSum)
 	var bad error
 	err := c.r.Scan(lo, hi, func(key, value []byte) bool {
 		if bytes.Equal(key, sumKey) {
-			want, bad = decodeSum(value)
+			want, bad = record.DecodeSum(value)
 			return bad == nil
 		}
-		sum.add(key, value)
+		sum.Add(key, value)
 		return true
 	})
 	if err == nil {
@@ -113,16 +114,16 @@ func (c *checker) sum() error {
 }
 
 func (c *checker) allSessions() error {
-	err := c.each(tabSession, func(key, value []byte) error {
-		s := &session{id: moraine.SessionID(lastU64(key))}
-		c.sessions[s.id] = true
-		return s.decode(value)
+	err := c.each(record.TabSession, func(key, value []byte) error {
+		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
+		c.sessions[s.Id] = true
+		return s.Decode(value)
 	})
 	if err != nil {
 		return err
 	}
-	return c.each(tabEndedSession, func(key, _ []byte) error {
-		id := moraine.SessionID(lastU64(key))
+	return c.each(record.TabEndedSession, func(key, _ []byte) error {
+		id := moraine.SessionID(record.LastU64(key))
 		if c.sessions[id] {
 			c.problem("session %s is live and ended", id)
 		}
@@ -154,10 +155,10 @@ func (c *checker) counts() error {
 		what      string
 		have, has uint64
 	}{
-		{"sessions", n[cSessions], live},
-		{"ended sessions", n[cEndedSessions], ended},
-		{"inodes", n[cInodes], uint64(len(c.inodes))},
-		{"stripes", n[cStripes], uint64(len(c.stripes))},
+		{"sessions", n[record.CSessions], live},
+		{"ended sessions", n[record.CEndedSessions], ended},
+		{"inodes", n[record.CInodes], uint64(len(c.inodes))},
+		{"stripes", n[record.CStripes], uint64(len(c.stripes))},
 	} {
 		if row.have != row.has {
 			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)

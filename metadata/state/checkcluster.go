@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,34 +15,34 @@ func (c *checker) clusterPasses() []func() error {
 }
 
 func (c *checker) fleetCounts() error {
-	var want fleet
+	var want record.Fleet
 	on := make(map[moraine.DeviceID]string)
-	err := c.each(tabHost, func(key, value []byte) error {
-		h := &host{id: string(key[3:])}
-		if err := h.decode(value); err != nil {
+	err := c.each(record.TabHost, func(key, value []byte) error {
+		h := &record.Host{Id: string(key[3:])}
+		if err := h.Decode(value); err != nil {
 			return err
 		}
 		live := uint32(0)
-		for _, id := range h.devices {
+		for _, id := range h.Devices {
 			d, err := c.device(id)
 			if err != nil {
 				return err
 			}
-			if on[id] != "" || d == nil || d.host != h.id {
-				c.problem("host %s lists device %d, which it does not have, or another has too", h.id, id)
+			if on[id] != "" || d == nil || d.Host != h.Id {
+				c.problem("host %s lists device %d, which it does not have, or another has too", h.Id, id)
 				continue
 			}
-			on[id] = h.id
-			if d.state != deviceRetired {
+			on[id] = h.Id
+			if d.State != record.DeviceRetired {
 				live++
 			}
 		}
-		if live != h.live {
-			c.problem("host %s counts %d devices and has %d", h.id, h.live, live)
+		if live != h.Live {
+			c.problem("host %s counts %d devices and has %d", h.Id, h.Live, live)
 		}
-		want.devices += uint64(live)
+		want.Devices += uint64(live)
 		if live > 0 {
-			want.hosts++
+			want.Hosts++
 		}
 		return nil
 	})
@@ -56,14 +57,14 @@ func (c *checker) fleetCounts() error {
 		c.problem("the fleet counts %+v and is %+v", have, want)
 	}
 	var leaked uint64
-	err = c.devices(func(d *device) {
-		if on[d.id] != d.host {
-			c.problem("device %d is on host %q, which does not list it", d.id, d.host)
+	err = c.devices(func(d *record.Device) {
+		if on[d.Id] != d.Host {
+			c.problem("device %d is on host %q, which does not list it", d.Id, d.Host)
 		}
-		leaked += d.unknownBytes
+		leaked += d.UnknownBytes
 	})
-	if n, _ := c.counters(); n[cLeakedBytes] != leaked {
-		c.problem("%d bytes are counted as leaked and %d are", n[cLeakedBytes], leaked)
+	if n, _ := c.counters(); n[record.CLeakedBytes] != leaked {
+		c.problem("%d bytes are counted as leaked and %d are", n[record.CLeakedBytes], leaked)
 	}
 	return err
 }
@@ -71,20 +72,20 @@ func (c *checker) fleetCounts() error {
 // graves checks the tables of tombstones against each other, and what is counted of them.
 func (c *checker) graves() error {
 	var bytes, kept uint64
-	places, on := make(map[string]bool), make(map[moraine.DeviceID]keptOn)
-	for _, tab := range []byte{tabTombstone, tabKept} {
+	places, on := make(map[string]bool), make(map[moraine.DeviceID]record.KeptOn)
+	for _, tab := range []byte{record.TabTombstone, record.TabKept} {
 		err := c.each(tab, func(key, value []byte) error {
-			s, err := decodeTombstone(value)
+			s, err := record.DecodeTombstone(value)
 			if err != nil {
 				return err
 			}
-			s.kept = tab == tabKept
-			bytes += uint64(s.bytes)
+			s.Kept = tab == record.TabKept
+			bytes += uint64(s.Bytes)
 			id, chunk := deviceOfKey(key), chunkOfKey(key)
-			if s.kept {
-				kept += uint64(s.bytes)
+			if s.Kept {
+				kept += uint64(s.Bytes)
 				k := on[id]
-				on[id] = keptOn{bytes: k.bytes + uint64(s.bytes), chunks: k.chunks + 1}
+				on[id] = record.KeptOn{Bytes: k.Bytes + uint64(s.Bytes), Chunks: k.Chunks + 1}
 			}
 			places[string(c.k.tombstoneAt(id, chunk))] = true
 			return c.grave(id, chunk, s, binary.BigEndian.Uint64(key[7:]))
@@ -94,13 +95,13 @@ func (c *checker) graves() error {
 		}
 	}
 	n, _ := c.counters()
-	if n[cPendingBytes] != bytes || n[cKeptBytes] != kept {
-		c.problem("%d bytes are counted as pending and %d are, %d as kept and %d are", n[cPendingBytes], bytes, n[cKeptBytes], kept)
+	if n[record.CPendingBytes] != bytes || n[record.CKeptBytes] != kept {
+		c.problem("%d bytes are counted as pending and %d are, %d as kept and %d are", n[record.CPendingBytes], bytes, n[record.CKeptBytes], kept)
 	}
-	err := c.each(tabKeptOn, func(key, value []byte) error {
-		k, err := decodeKeptOn(value)
-		if want := on[deviceOfKey(key)]; err == nil && (k.bytes != want.bytes || k.chunks != want.chunks) {
-			c.problem("device %d is said to keep %d chunks of %d bytes, and keeps %d of %d", deviceOfKey(key), k.chunks, k.bytes, want.chunks, want.bytes)
+	err := c.each(record.TabKeptOn, func(key, value []byte) error {
+		k, err := record.DecodeKeptOn(value)
+		if want := on[deviceOfKey(key)]; err == nil && (k.Bytes != want.Bytes || k.Chunks != want.Chunks) {
+			c.problem("device %d is said to keep %d chunks of %d bytes, and keeps %d of %d", deviceOfKey(key), k.Chunks, k.Bytes, want.Chunks, want.Bytes)
 		}
 		delete(on, deviceOfKey(key))
 		return err
@@ -111,7 +112,7 @@ func (c *checker) graves() error {
 	for id := range on {
 		c.problem("device %d keeps chunks that are not counted", id)
 	}
-	return c.each(tabTombstoneAt, func(key, _ []byte) error {
+	return c.each(record.TabTombstoneAt, func(key, _ []byte) error {
 		if !places[string(key)] {
 			c.problem("place %x has no tombstone", key)
 		}
@@ -120,7 +121,7 @@ func (c *checker) graves() error {
 }
 
 // grave checks one tombstone.
-func (c *checker) grave(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, died uint64) error {
+func (c *checker) grave(id moraine.DeviceID, chunk moraine.ChunkID, s record.Tombstone, died uint64) error {
 	at, since, ok, err := c.tombstoneOf(id, chunk)
 	if err != nil {
 		return err
@@ -128,40 +129,40 @@ func (c *checker) grave(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone,
 	if !ok || at != s || since != died {
 		c.problem("the tombstone of %s on device %d is not found by its chunk", chunk, id)
 	}
-	if st := c.stripes[chunk.Stripe]; st != nil && s.below > st.Version+1 {
-		c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.below, st.Version)
+	if st := c.stripes[chunk.Stripe]; st != nil && s.Below > st.Version+1 {
+		c.problem("the tombstone of %s on device %d is for versions below %d, the stripe has %d", chunk, id, s.Below, st.Version)
 	}
 	return nil
 }
 
 // repairs checks the repair queue against its order, its counters and the jobs.
 func (c *checker) repairs() error {
-	var want counters
+	var want record.Counters
 	waiting := make(map[string]bool)
-	err := c.each(tabRepairStripe, func(key, value []byte) error {
-		i := &repairItem{stripe: moraine.StripeID(lastU64(key))}
-		if err := i.decode(value); err != nil {
+	err := c.each(record.TabRepairStripe, func(key, value []byte) error {
+		i := &record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
+		if err := i.Decode(value); err != nil {
 			return err
 		}
 		t := tx{count: want}
 		t.countRepair(i, 1)
 		want = t.count
-		if c.stripes[i.stripe] == nil {
-			c.problem("stripe %s waits for repair and does not exist", i.stripe)
+		if c.stripes[i.Stripe] == nil {
+			c.problem("stripe %s waits for repair and does not exist", i.Stripe)
 		}
-		if i.balance && i.job == 0 {
-			c.problem("stripe %s is moved by no job", i.stripe)
+		if i.Balance && i.Job == 0 {
+			c.problem("stripe %s is moved by no job", i.Stripe)
 		}
-		if i.job == 0 {
-			waiting[string(c.k.repair(i.spare, i.stripe))] = true
+		if i.Job == 0 {
+			waiting[string(c.k.repair(i.Spare, i.Stripe))] = true
 			return nil
 		}
-		j, err := c.job(i.job)
+		j, err := c.job(i.Job)
 		if err != nil {
 			return err
 		}
-		if j == nil || !j.live() || !slices.Contains(j.stripes, i.stripe) {
-			c.problem("stripe %s is under repair by job %s, which does not repair it", i.stripe, i.job)
+		if j == nil || !j.Live() || !slices.Contains(j.Stripes, i.Stripe) {
+			c.problem("stripe %s is under repair by job %s, which does not repair it", i.Stripe, i.Job)
 		}
 		return nil
 	})
@@ -172,17 +173,17 @@ func (c *checker) repairs() error {
 	if err != nil {
 		return err
 	}
-	for _, n := range []counter{cRepairQueued, cRepairRunning, cLostStripes, cRebalancing} {
+	for _, n := range []record.Counter{record.CRepairQueued, record.CRepairRunning, record.CLostStripes, record.CRebalancing} {
 		if have[n] != want[n] {
 			c.problem("counter %d of the repair queue is %d and should be %d", n, have[n], want[n])
 		}
 	}
-	for n := cSpare; n <= cSpareMany; n++ {
+	for n := record.CSpare; n <= record.CSpareMany; n++ {
 		if have[n] != want[n] {
-			c.problem("%d stripes are counted with %d hosts to spare, %d have", have[n], n-cSpare, want[n])
+			c.problem("%d stripes are counted with %d hosts to spare, %d have", have[n], n-record.CSpare, want[n])
 		}
 	}
-	err = c.each(tabRepair, func(key, _ []byte) error {
+	err = c.each(record.TabRepair, func(key, _ []byte) error {
 		if !waiting[string(key)] {
 			c.problem("the repair queue has %x, which waits for nothing", key)
 		}
@@ -197,24 +198,24 @@ func (c *checker) repairs() error {
 
 // intents checks that each live intent is of a live repair that has its stripe.
 func (c *checker) intents() error {
-	return c.each(tabIntent, func(key, value []byte) error {
-		in := &intent{chunk: chunkOfKey(key)}
-		if err := in.decode(value); err != nil {
+	return c.each(record.TabIntent, func(key, value []byte) error {
+		in := &record.Intent{Chunk: chunkOfKey(key)}
+		if err := in.Decode(value); err != nil {
 			return err
 		}
-		j, err := c.job(in.job)
+		j, err := c.job(in.Job)
 		if err != nil {
 			return err
 		}
-		if j == nil || !j.live() || !slices.Contains(j.stripes, in.chunk.Stripe) {
-			c.problem("intent %s is of job %s, which does not repair it", in.chunk, in.job)
+		if j == nil || !j.Live() || !slices.Contains(j.Stripes, in.Chunk.Stripe) {
+			c.problem("intent %s is of job %s, which does not repair it", in.Chunk, in.Job)
 		}
-		s := c.stripes[in.chunk.Stripe]
-		if s != nil && (int(in.chunk.Index) >= len(s.Chunks) || in.base > s.Version || in.version <= in.base) {
-			c.problem("intent %s has version %d after %d, the stripe %d", in.chunk, in.version, in.base, s.Version)
+		s := c.stripes[in.Chunk.Stripe]
+		if s != nil && (int(in.Chunk.Index) >= len(s.Chunks) || in.Base > s.Version || in.Version <= in.Base) {
+			c.problem("intent %s has version %d after %d, the stripe %d", in.Chunk, in.Version, in.Base, s.Version)
 		}
-		if d, err := c.device(in.device); err != nil || d == nil {
-			c.problem("intent %s is for device %d, which does not exist", in.chunk, in.device)
+		if d, err := c.device(in.Device); err != nil || d == nil {
+			c.problem("intent %s is for device %d, which does not exist", in.Chunk, in.Device)
 		}
 		return nil
 	})
@@ -223,37 +224,37 @@ func (c *checker) intents() error {
 // allSteps checks checkpoints against their parts, blocks, directories and jobs.
 func (c *checker) allSteps() error {
 	unnamed, lost := 0, uint64(0)
-	err := c.each(tabStep, func(key, value []byte) error {
-		s := &step{id: stepOfKey(key)}
-		if err := s.decode(value); err != nil {
+	err := c.each(record.TabStep, func(key, value []byte) error {
+		s := &record.Step{Id: stepOfKey(key)}
+		if err := s.Decode(value); err != nil {
 			return err
 		}
-		live := s.state == stepOpen || s.state == stepSealed
+		live := s.State == record.StepOpen || s.State == record.StepSealed
 		if live {
 			unnamed++
 			if err := c.liveStep(s); err != nil {
 				return err
 			}
 		}
-		if dir := c.inodes[s.dir]; live && (dir == nil || dir.typ != typeDirectory || dir.parent != moraine.InodeID(s.id.run) || dir.nlink == 0) {
-			c.problem("step %s has no directory without a name", s.id)
+		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
+			c.problem("step %s has no directory without a name", s.Id)
 		}
-		if s.lost() {
+		if s.Lost() {
 			lost++
-			if s.state != stepCommitted {
-				c.problem("step %s is %s and has lost bytes", s.id, s.state)
+			if s.State != record.StepCommitted {
+				c.problem("step %s is %s and has lost bytes", s.Id, s.State)
 			}
 		}
-		_, open, err := c.r.Get(c.k.openStep(s.id))
+		_, open, err := c.r.Get(c.k.openStep(s.Id))
 		if err != nil {
 			return err
 		}
-		_, committed, err := c.r.Get(c.k.runCommit(s.id))
+		_, committed, err := c.r.Get(c.k.runCommit(s.Id))
 		if err != nil {
 			return err
 		}
-		if open != (s.state == stepOpen) || committed != (s.state == stepCommitted) {
-			c.problem("step %s is %s; open %t, committed %t by the indexes", s.id, s.state, open, committed)
+		if open != (s.State == record.StepOpen) || committed != (s.State == record.StepCommitted) {
+			c.problem("step %s is %s; open %t, committed %t by the indexes", s.Id, s.State, open, committed)
 		}
 		return nil
 	})
@@ -264,8 +265,8 @@ func (c *checker) allSteps() error {
 	if err != nil {
 		return err
 	}
-	if have[cLostSteps] != lost {
-		c.problem("%d steps are counted as lost, %d are", have[cLostSteps], lost)
+	if have[record.CLostSteps] != lost {
+		c.problem("%d steps are counted as lost, %d are", have[record.CLostSteps], lost)
 	}
 	clones, err := c.treeClones()
 	if unnamed+clones != c.detached {
@@ -278,31 +279,31 @@ func (c *checker) allSteps() error {
 // those there are: each has a directory without a name.
 func (c *checker) treeClones() (n int, err error) {
 	live := make(map[moraine.JobID]bool)
-	err = c.each(tabJob, func(key, value []byte) error {
-		j := &job{id: moraine.JobID(lastU64(key))}
-		if err := j.decode(value); err != nil || j.kind != wire.JobKind_JOB_KIND_CLONE_TREE || !j.live() {
+	err = c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || j.Kind != wire.JobKind_JOB_KIND_CLONE_TREE || !j.Live() {
 			return err
 		}
 		n++
-		live[j.id] = true
-		t := &treeClone{}
-		if err := t.decode(j.cursor); err != nil {
+		live[j.Id] = true
+		t := &record.TreeClone{}
+		if err := t.Decode(j.Cursor); err != nil {
 			return err
 		}
-		if top := c.inodes[t.top]; top == nil || top.typ != typeDirectory || top.parent != 0 || top.nlink == 0 {
-			c.problem("job %s clones a tree to %s, which is no directory without a name", j.id, t.top)
+		if top := c.inodes[t.Top]; top == nil || top.Typ != record.TypeDirectory || top.Parent != 0 || top.Nlink == 0 {
+			c.problem("job %s clones a tree to %s, which is no directory without a name", j.Id, t.Top)
 		}
 		return nil
 	})
 	if err != nil {
 		return n, err
 	}
-	return n, c.each(tabCloneDir, func(key, value []byte) error {
-		if id := moraine.JobID(lastU64(key[:11])); !live[id] {
+	return n, c.each(record.TabCloneDir, func(key, value []byte) error {
+		if id := moraine.JobID(record.LastU64(key[:11])); !live[id] {
 			c.problem("job %s has directories to clone, and is over", id)
 		}
-		row := &clonedDir{}
-		return row.decode(value)
+		row := &record.ClonedDir{}
+		return row.Decode(value)
 	})
 }
 
@@ -312,28 +313,28 @@ func (c *checker) concats() (map[moraine.InodeID]bool, error) {
 	making := make(map[moraine.InodeID]bool)
 	left := make(map[moraine.JobID]uint64) // ranges
 	var ending map[moraine.JobID]bool
-	err := c.each(tabJob, func(key, value []byte) error {
-		j := &job{id: moraine.JobID(lastU64(key))}
-		if err := j.decode(value); err != nil || j.kind != wire.JobKind_JOB_KIND_CONCAT || !j.live() {
+	err := c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || j.Kind != wire.JobKind_JOB_KIND_CONCAT || !j.Live() {
 			return err
 		}
-		cursor := &concatJob{}
-		if err := cursor.decode(j.cursor); err != nil {
+		cursor := &record.ConcatJob{}
+		if err := cursor.Decode(j.Cursor); err != nil {
 			return err
 		}
-		i := c.inodes[moraine.InodeID(j.target)]
-		if i == nil || i.typ != typeFile || i.nlink != 0 || i.owner != 0 {
-			c.problem("job %s makes %s, which is no file without a name", j.id, moraine.InodeID(j.target))
+		i := c.inodes[moraine.InodeID(j.Target)]
+		if i == nil || i.Typ != record.TypeFile || i.Nlink != 0 || i.Owner != 0 {
+			c.problem("job %s makes %s, which is no file without a name", j.Id, moraine.InodeID(j.Target))
 		}
-		making[moraine.InodeID(j.target)] = true
-		left[j.id] = cursor.ranges - cursor.next/concatRow*concatRow // those of the present row are in it to its end
-		if j.ending != 0 {
+		making[moraine.InodeID(j.Target)] = true
+		left[j.Id] = cursor.Ranges - cursor.Next/record.ConcatRow*record.ConcatRow // those of the present row are in it to its end
+		if j.Ending != 0 {
 			if ending == nil {
 				ending = make(map[moraine.JobID]bool)
 			}
-			ending[j.id] = true
-		} else if cursor.next == cursor.ranges {
-			left[j.id] = 0
+			ending[j.Id] = true
+		} else if cursor.Next == cursor.Ranges {
+			left[j.Id] = 0
 		}
 		return nil
 	})
@@ -341,9 +342,9 @@ func (c *checker) concats() (map[moraine.InodeID]bool, error) {
 		return making, err
 	}
 	have := make(map[moraine.JobID]uint64)
-	err = c.each(tabConcatRow, func(key, value []byte) error {
-		row, err := decodeConcatRow(value)
-		have[moraine.JobID(lastU64(key[:11]))] += uint64(len(row))
+	err = c.each(record.TabConcatRow, func(key, value []byte) error {
+		row, err := record.DecodeConcatRow(value)
+		have[moraine.JobID(record.LastU64(key[:11]))] += uint64(len(row))
 		return err
 	})
 	for id, n := range have {
@@ -361,23 +362,23 @@ func (c *checker) concats() (map[moraine.InodeID]bool, error) {
 }
 
 // liveStep checks a step that is being saved or checked.
-func (c *checker) liveStep(s *step) error {
+func (c *checker) liveStep(s *record.Step) error {
 	sealed := uint32(0)
-	for rank := range s.world {
-		p, err := c.partRecord(s.id, rank)
+	for rank := range s.World {
+		p, err := c.partRecord(s.Id, rank)
 		if err != nil {
 			return err
 		}
-		if p != nil && p.sealed {
+		if p != nil && p.Sealed {
 			sealed++
 		}
-		if p != nil && !p.sealed {
-			_, ok, err := c.r.Get(c.k.sessionStep(p.session, s.id, rank))
+		if p != nil && !p.Sealed {
+			_, ok, err := c.r.Get(c.k.sessionStep(p.Session, s.Id, rank))
 			if err != nil {
 				return err
 			}
-			if !ok || !c.known(p.session) {
-				c.problem("step %s waits for rank %d, whose session %s is gone or does not know", s.id, rank, p.session)
+			if !ok || !c.known(p.Session) {
+				c.problem("step %s waits for rank %d, whose session %s is gone or does not know", s.Id, rank, p.Session)
 			}
 		}
 	}
@@ -385,29 +386,29 @@ func (c *checker) liveStep(s *step) error {
 	if err != nil {
 		return err
 	}
-	if sealed != s.sealed || len(missing) != min(int(s.world-sealed), MaxMissing) || (s.state == stepSealed) != (sealed == s.world) {
-		c.problem("step %s (%s) counts %d sealed ranks of %d, has %d, and misses %d", s.id, s.state, s.sealed, s.world, sealed, len(missing))
+	if sealed != s.Sealed || len(missing) != min(int(s.World-sealed), MaxMissing) || (s.State == record.StepSealed) != (sealed == s.World) {
+		c.problem("step %s (%s) counts %d sealed ranks of %d, has %d, and misses %d", s.Id, s.State, s.Sealed, s.World, sealed, len(missing))
 	}
-	if s.state != stepSealed {
+	if s.State != record.StepSealed {
 		return nil
 	}
-	j, err := c.job(s.job)
+	j, err := c.job(s.Job)
 	if err != nil {
 		return err
 	}
-	if j == nil || !j.live() || j.step != s.id {
-		c.problem("step %s is sealed and job %s does not check it", s.id, s.job)
+	if j == nil || !j.Live() || j.Step != s.Id {
+		c.problem("step %s is sealed and job %s does not check it", s.Id, s.Job)
 	}
 	return nil
 }
 
 // stepIndexes checks what points at steps.
 func (c *checker) stepIndexes() error {
-	for _, table := range []byte{tabOpenStep, tabRunCommit} {
+	for _, table := range []byte{record.TabOpenStep, record.TabRunCommit} {
 		err := c.each(table, func(key, _ []byte) error {
 			id := stepOfKey(key)
-			if table == tabRunCommit {
-				id.step = ^id.step
+			if table == record.TabRunCommit {
+				id.Step = ^id.Step
 			}
 			s, err := c.stepRecord(id)
 			if err == nil && s == nil {
@@ -419,7 +420,7 @@ func (c *checker) stepIndexes() error {
 			return err
 		}
 	}
-	return c.each(tabSessionStep, func(key, _ []byte) error {
+	return c.each(record.TabSessionStep, func(key, _ []byte) error {
 		if id := moraine.SessionID(binary.BigEndian.Uint64(key[3:])); !c.known(id) {
 			c.problem("session %s is gone and steps wait for it", id)
 		}
@@ -430,32 +431,32 @@ func (c *checker) stepIndexes() error {
 // attempts checks runs against their attempts, and who joined them.
 func (c *checker) attempts() error {
 	committed := make(map[moraine.RunID]uint64)
-	err := c.each(tabRunCommit, func(key, _ []byte) error {
-		committed[stepOfKey(key).run]++
+	err := c.each(record.TabRunCommit, func(key, _ []byte) error {
+		committed[stepOfKey(key).Run]++
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	err = c.each(tabRun, func(key, value []byte) error {
-		r := &run{id: moraine.RunID(lastU64(key))}
-		if err := r.decode(value); err != nil {
+	err = c.each(record.TabRun, func(key, value []byte) error {
+		r := &record.Run{Id: moraine.RunID(record.LastU64(key))}
+		if err := r.Decode(value); err != nil {
 			return err
 		}
-		if r.committed != committed[r.id] {
-			c.problem("run %s counts %d committed steps and has %d", moraine.InodeID(r.id), r.committed, committed[r.id])
+		if r.Committed != committed[r.Id] {
+			c.problem("run %s counts %d committed steps and has %d", moraine.InodeID(r.Id), r.Committed, committed[r.Id])
 		}
-		for n := uint32(1); n <= r.attempt; n++ {
-			a, err := c.attempt(r.id, n)
+		for n := uint32(1); n <= r.Attempt; n++ {
+			a, err := c.attempt(r.Id, n)
 			if err != nil {
 				return err
 			}
-			known, err := c.attemptOf(r.id, a.launch)
+			known, err := c.attemptOf(r.Id, a.Launch)
 			if err != nil {
 				return err
 			}
-			if known != n || a.parent.attempt >= n {
-				c.problem("attempt %d of run %s: launch %q is attempt %d, the parent %s", n, moraine.InodeID(r.id), a.launch, known, a.parent)
+			if known != n || a.Parent.Attempt >= n {
+				c.problem("attempt %d of run %s: launch %q is attempt %d, the parent %s", n, moraine.InodeID(r.Id), a.Launch, known, a.Parent)
 			}
 		}
 		return nil
@@ -463,7 +464,7 @@ func (c *checker) attempts() error {
 	if err != nil {
 		return err
 	}
-	return c.each(tabSessRun, func(key, _ []byte) error {
+	return c.each(record.TabSessRun, func(key, _ []byte) error {
 		id := moraine.SessionID(binary.BigEndian.Uint64(key[3:]))
 		r, n := moraine.RunID(binary.BigEndian.Uint64(key[11:])), binary.BigEndian.Uint32(key[19:])
 		_, ok, err := c.r.Get(c.k.attemptSession(r, n, id))

@@ -5,12 +5,13 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 func (c *checker) allRefs() error {
 	dead := make(map[uint64]bool)
-	err := c.each(tabDead, func(key, _ []byte) error {
-		dead[lastU64(key)] = true
+	err := c.each(record.TabDead, func(key, _ []byte) error {
+		dead[record.LastU64(key)] = true
 		return nil
 	})
 	if err != nil {
@@ -18,36 +19,36 @@ func (c *checker) allRefs() error {
 	}
 	counts := make(map[uint64]uint64)
 	ends := make(map[uint64]int64)
-	err = c.each(tabRef, func(key, value []byte) error {
-		content := lastU64(key[:11])
-		r, err := decodeRef(key, value)
+	err = c.each(record.TabRef, func(key, value []byte) error {
+		content := record.LastU64(key[:11])
+		r, err := record.DecodeRef(key, value)
 		if err != nil {
 			return err
 		}
 		if !dead[content] && c.content[content] == nil {
 			c.problem("content %d belongs to no file", content)
 		}
-		c.refs[r.table]++
+		c.refs[r.Table]++
 		if dead[content] {
 			return nil // what is dead needs no place in a file
 		}
-		if r.base < ends[content] || r.base >= r.end {
-			c.problem("content %d: range %d-%d overlaps the one before it, or is empty", content, r.base, r.end)
+		if r.Base < ends[content] || r.Base >= r.End {
+			c.problem("content %d: range %d-%d overlaps the one before it, or is empty", content, r.Base, r.End)
 		}
-		if span, ok := c.base[r.table]; ok && span != r.end-r.base {
-			c.problem("table %s is referred to with ranges of %d and %d bytes", r.table, span, r.end-r.base)
+		if span, ok := c.base[r.Table]; ok && span != r.End-r.Base {
+			c.problem("table %s is referred to with ranges of %d and %d bytes", r.Table, span, r.End-r.Base)
 		}
 		counts[content]++
-		ends[content] = r.end
-		c.base[r.table] = r.end - r.base
+		ends[content] = r.End
+		c.base[r.Table] = r.End - r.Base
 		return nil
 	})
 	for _, i := range c.sorted() {
-		if i.refs != counts[i.content] && i.content != 0 {
-			c.problem("inode %s counts %d tables and has %d", i.id, i.refs, counts[i.content])
+		if i.Refs != counts[i.Content] && i.Content != 0 {
+			c.problem("inode %s counts %d tables and has %d", i.Id, i.Refs, counts[i.Content])
 		}
-		if i.content != 0 && ends[i.content] > min(i.lastEnd, i.size) {
-			c.problem("inode %s has size %d, last end %d and an extent up to %d", i.id, i.size, i.lastEnd, ends[i.content])
+		if i.Content != 0 && ends[i.Content] > min(i.LastEnd, i.Size) {
+			c.problem("inode %s has size %d, last end %d and an extent up to %d", i.Id, i.Size, i.LastEnd, ends[i.Content])
 		}
 	}
 	return err
@@ -55,17 +56,17 @@ func (c *checker) allRefs() error {
 
 func (c *checker) tables() error {
 	stored, evicted := make(map[moraine.TableID]int64), make(map[moraine.TableID]int64)
-	err := c.each(tabTable, func(key, value []byte) error {
-		id := moraine.TableID(lastU64(key))
-		h, err := decodeTableHead(value)
+	err := c.each(record.TabTable, func(key, value []byte) error {
+		id := moraine.TableID(record.LastU64(key))
+		h, err := record.DecodeTableHead(value)
 		if err != nil {
 			return err
 		}
-		stored[id], evicted[id] = h.bytes, h.evicted
-		if h.refs != c.refs[id] && !(h.refs == 0 && c.refs[id] == 1) {
-			c.problem("table %s counts %d references and has %d", id, h.refs, c.refs[id])
+		stored[id], evicted[id] = h.Bytes, h.Evicted
+		if h.Refs != c.refs[id] && !(h.Refs == 0 && c.refs[id] == 1) {
+			c.problem("table %s counts %d references and has %d", id, h.Refs, c.refs[id])
 		}
-		if h.refs > 1 && !h.sealed {
+		if h.Refs > 1 && !h.Sealed {
 			c.problem("table %s is shared and not sealed", id)
 		}
 		return c.table(id, h)
@@ -75,32 +76,32 @@ func (c *checker) tables() error {
 	}
 	for _, i := range c.sorted() {
 		var sum, gone int64
-		err := c.refsFrom(i.content, -1, func(r ref) (bool, error) {
-			sum += stored[r.table]
-			gone += evicted[r.table]
+		err := c.refsFrom(i.Content, -1, func(r record.Ref) (bool, error) {
+			sum += stored[r.Table]
+			gone += evicted[r.Table]
 			return true, nil
 		})
 		if err != nil {
 			return err
 		}
-		if sum != i.stored || gone != i.evicted {
-			c.problem("inode %s counts %d bytes stored, %d of them in objects, and has %d and %d", i.id, i.stored, i.evicted, sum, gone)
+		if sum != i.Stored || gone != i.Evicted {
+			c.problem("inode %s counts %d bytes stored, %d of them in objects, and has %d and %d", i.Id, i.Stored, i.Evicted, sum, gone)
 		}
 	}
 	return nil
 }
 
 // table checks the extents of one table and counts it as a user of stripes.
-func (c *checker) table(id moraine.TableID, h tableHead) error {
-	exts, err := c.extsFrom(ref{table: id}, 0, noLimit)
+func (c *checker) table(id moraine.TableID, h record.TableHead) error {
+	exts, err := c.extsFrom(record.Ref{Table: id}, 0, noLimit)
 	if err != nil {
 		return err
 	}
-	if len(exts) != int(h.count) || sumLengths(exts) != h.bytes || len(exts) > moraine.MaxTableExtents {
-		c.problem("table %s counts %d extents of %d bytes and has %d of %d", id, h.count, h.bytes, len(exts), sumLengths(exts))
+	if len(exts) != int(h.Count) || sumLengths(exts) != h.Bytes || len(exts) > moraine.MaxTableExtents {
+		c.problem("table %s counts %d extents of %d bytes and has %d of %d", id, h.Count, h.Bytes, len(exts), sumLengths(exts))
 	}
-	if sumEvicted(exts) != h.evicted {
-		c.problem("table %s counts %d bytes in objects and has %d", id, h.evicted, sumEvicted(exts))
+	if sumEvicted(exts) != h.Evicted {
+		c.problem("table %s counts %d bytes in objects and has %d", id, h.Evicted, sumEvicted(exts))
 	}
 	if err := c.useObjects(id, exts); err != nil {
 		return err
@@ -166,8 +167,8 @@ func liveByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
 }
 
 func (c *checker) allStripes() error {
-	err := c.each(tabStripe, func(key, value []byte) error {
-		s, err := decodeStripe(moraine.StripeID(lastU64(key)), value)
+	err := c.each(record.TabStripe, func(key, value []byte) error {
+		s, err := record.DecodeStripe(moraine.StripeID(record.LastU64(key)), value)
 		if err != nil {
 			return err
 		}
@@ -184,7 +185,7 @@ func (c *checker) allStripes() error {
 		return err
 	}
 	have := 0
-	err = c.each(tabDeviceChunk, func(key, _ []byte) error {
+	err = c.each(record.TabDeviceChunk, func(key, _ []byte) error {
 		have++
 		if !c.chunks[string(key)] {
 			c.problem("the index of devices has %x, which no stripe has", key)
@@ -200,21 +201,21 @@ func (c *checker) allStripes() error {
 func (c *checker) grants() error {
 	live := make(map[string]bool)
 	var end moraine.StripeID
-	err := c.each(tabGrant, func(key, value []byte) error {
-		g, err := decodeGrant(value)
+	err := c.each(record.TabGrant, func(key, value []byte) error {
+		g, err := record.DecodeGrant(value)
 		if err != nil {
 			return err
 		}
-		if g.first <= end || g.last() != moraine.StripeID(lastU64(key)) {
-			c.problem("grant %s overlaps the one before it, or has another's key", g.first)
+		if g.First <= end || g.Last() != moraine.StripeID(record.LastU64(key)) {
+			c.problem("grant %s overlaps the one before it, or has another's key", g.First)
 		}
-		end = g.last()
-		if !c.known(g.session) {
-			c.problem("grant %s belongs to session %s, which is gone", g.first, g.session)
+		end = g.Last()
+		if !c.known(g.Session) {
+			c.problem("grant %s belongs to session %s, which is gone", g.First, g.Session)
 		}
-		live[string(c.k.sessionGrant(g.session, g.last()))] = true
-		for id := g.first; id <= g.last(); id++ {
-			if c.stripes[id] != nil && !g.isUsed(id) {
+		live[string(c.k.sessionGrant(g.Session, g.Last()))] = true
+		for id := g.First; id <= g.Last(); id++ {
+			if c.stripes[id] != nil && !g.IsUsed(id) {
 				c.problem("stripe %s exists and its grant does not know", id)
 			}
 		}
@@ -223,7 +224,7 @@ func (c *checker) grants() error {
 	if err != nil {
 		return err
 	}
-	return c.each(tabSessionGrant, func(key, _ []byte) error {
+	return c.each(record.TabSessionGrant, func(key, _ []byte) error {
 		if !live[string(key)] {
 			c.problem("the index of sessions has grant %x, which does not exist", key)
 		}

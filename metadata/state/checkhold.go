@@ -1,6 +1,9 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // holds checks the exclusive leases against each other and their sessions, and the
 // numbers that sessions were given.
@@ -10,15 +13,15 @@ func (c *checker) holds() error {
 		return err
 	}
 	of := map[moraine.InodeID]moraine.SessionID{}
-	err = c.each(tabHold, func(key, value []byte) error {
-		dir := moraine.InodeID(lastU64(key))
-		h, err := decodeHold(dir, value)
+	err = c.each(record.TabHold, func(key, value []byte) error {
+		dir := moraine.InodeID(record.LastU64(key))
+		h, err := record.DecodeHold(dir, value)
 		if err != nil {
 			return err
 		}
 		s := h.Session
 		of[dir] = s
-		if i := c.inodes[dir]; i == nil || i.typ != typeDirectory {
+		if i := c.inodes[dir]; i == nil || i.Typ != record.TypeDirectory {
 			c.problem("session %s has the exclusive lease on %s, which is no directory", s, dir)
 		}
 		if !c.sessions[s] {
@@ -29,12 +32,12 @@ func (c *checker) holds() error {
 	if err != nil {
 		return err
 	}
-	if counts[cHolds] != uint64(len(of)) {
-		c.problem("%d exclusive leases are counted, and %d there", counts[cHolds], len(of))
+	if counts[record.CHolds] != uint64(len(of)) {
+		c.problem("%d exclusive leases are counted, and %d there", counts[record.CHolds], len(of))
 	}
 	rows := 0
-	err = c.each(tabSessionHold, func(key, _ []byte) error {
-		dir, s := moraine.InodeID(lastU64(key)), moraine.SessionID(lastU64(key[:11]))
+	err = c.each(record.TabSessionHold, func(key, _ []byte) error {
+		dir, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
 		if rows++; of[dir] != s {
 			c.problem("the exclusive lease on %s is in the rows of session %s, and is of %s", dir, s, of[dir])
 		}
@@ -46,17 +49,17 @@ func (c *checker) holds() error {
 	if rows != len(of) {
 		c.problem("%d exclusive leases, and %d rows of sessions", len(of), rows)
 	}
-	return c.each(tabRange, func(key, value []byte) error {
-		r, err := decodeRange(value)
+	return c.each(record.TabRange, func(key, value []byte) error {
+		r, err := record.DecodeRange(value)
 		if err != nil {
 			return err
 		}
-		s := moraine.SessionID(lastU64(key[:11]))
+		s := moraine.SessionID(record.LastU64(key[:11]))
 		if !c.sessions[s] {
 			c.problem("session %s has numbers, and is not alive", s)
 		}
-		if r.last() != moraine.InodeID(lastU64(key)) || moraine.ID(r.last()).Counter() > counts[cInode] {
-			c.problem("session %s has the numbers %s to %s, with the key of %x", s, r.first, r.last(), key)
+		if r.Last() != moraine.InodeID(record.LastU64(key)) || moraine.ID(r.Last()).Counter() > counts[record.CInode] {
+			c.problem("session %s has the numbers %s to %s, with the key of %x", s, r.First, r.Last(), key)
 		}
 		return nil
 	})

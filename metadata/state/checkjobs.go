@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -10,32 +11,32 @@ func (c *checker) jobIndexes() error {
 	want := make(map[string]bool)
 	ended := uint64(0)
 	owned := map[moraine.SessionID]uint64{}
-	err := c.each(tabJob, func(key, value []byte) error {
-		j := &job{id: moraine.JobID(lastU64(key))}
-		if err := j.decode(value); err != nil {
+	err := c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil {
 			return err
 		}
 		switch {
-		case j.state == wire.JobState_JOB_STATE_PENDING:
-			want[string(c.k.jobReady(uint8(j.kind), j.after, j.id))] = true
-		case j.live():
-			want[string(c.k.jobLease(j.until, j.id))] = true
+		case j.State == wire.JobState_JOB_STATE_PENDING:
+			want[string(c.k.jobReady(uint8(j.Kind), j.After, j.Id))] = true
+		case j.Live():
+			want[string(c.k.jobLease(j.Until, j.Id))] = true
 		default:
-			want[string(c.k.jobEnded(j.updated, j.id))] = true
+			want[string(c.k.jobEnded(j.Updated, j.Id))] = true
 			ended++
 		}
-		if j.owner != 0 {
-			owned[j.owner]++
+		if j.Owner != 0 {
+			owned[j.Owner]++
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if n, _ := c.counters(); n[cJobsEnded] != ended {
-		c.problem("%d ended jobs are counted and %d are there", n[cJobsEnded], ended)
+	if n, _ := c.counters(); n[record.CJobsEnded] != ended {
+		c.problem("%d ended jobs are counted and %d are there", n[record.CJobsEnded], ended)
 	}
-	for _, table := range []byte{tabJobReady, tabJobLease, tabJobEnded} {
+	for _, table := range []byte{record.TabJobReady, record.TabJobLease, record.TabJobEnded} {
 		err := c.each(table, func(key, _ []byte) error {
 			if !want[string(key)] {
 				c.problem("index %x of jobs has %x, which no job stands for", table, key)
@@ -55,9 +56,9 @@ func (c *checker) jobIndexes() error {
 
 // ownedJobs checks the counts of sessions' live jobs.
 func (c *checker) ownedJobs(owned map[moraine.SessionID]uint64) error {
-	err := c.each(tabSessJobs, func(key, value []byte) error {
-		id := moraine.SessionID(lastU64(key))
-		n, err := decodeOwned(value)
+	err := c.each(record.TabSessJobs, func(key, value []byte) error {
+		id := moraine.SessionID(record.LastU64(key))
+		n, err := record.DecodeOwned(value)
 		if err == nil && n != owned[id] {
 			c.problem("%d live jobs are counted of session %s, and it has %d", n, id, owned[id])
 		}

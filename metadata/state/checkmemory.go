@@ -4,13 +4,14 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // inMemory holds the table of chunks in memory against the stripe records. What was
 // committed below the feature level that the table is of has no row.
 func (c *checker) inMemory() error {
 	rows := map[string]bool{}
-	err := c.each(tabMemory, func(key, _ []byte) error {
+	err := c.each(record.TabMemory, func(key, _ []byte) error {
 		rows[string(key)] = true
 		chunk := chunkOfKey(key)
 		d := moraine.DeviceID(binary.BigEndian.Uint32(key[3:]))
@@ -42,21 +43,21 @@ func (c *checker) inMemory() error {
 // object they would not be looked at.
 func (c *checker) unsafeRows() error {
 	level, err := c.cluster()
-	if err != nil || level.featureLevel < LevelMemory {
+	if err != nil || level.FeatureLevel < LevelMemory {
 		return nil //nolint:nilerr // a partition without an identity has no files
 	}
 	for _, i := range c.sorted() {
-		if i.typ != typeFile || i.content == 0 || i.level == levelLost {
+		if i.Typ != record.TypeFile || i.Content == 0 || i.Level == record.LevelLost {
 			continue // a clone under way has no level yet, as what is lost
 		}
-		_, row, err := c.r.Get(c.k.unsafeFile(i.id))
+		_, row, err := c.r.Get(c.k.unsafeFile(i.Id))
 		if err != nil {
 			return err
 		}
-		if i.level < moraine.NVMe && !row {
-			c.problem("file %s is at level %s, and nothing raises it", i.id, i.level)
+		if i.Level < moraine.NVMe && !row {
+			c.problem("file %s is at level %s, and nothing raises it", i.Id, i.Level)
 		}
-		if i.level == moraine.NVMe || i.level > moraine.NVMe && !row {
+		if i.Level == moraine.NVMe || i.Level > moraine.NVMe && !row {
 			if err := c.safe(i); err != nil {
 				return err
 			}
@@ -66,13 +67,13 @@ func (c *checker) unsafeRows() error {
 }
 
 // safe holds the tables of a file against what is, or was, in memory alone.
-func (c *checker) safe(i *inode) error {
+func (c *checker) safe(i *record.Inode) error {
 	if len(c.unsafe) == 0 {
 		return nil
 	}
-	return c.refsFrom(i.content, -1, func(r ref) (bool, error) {
-		if c.unsafe[r.table] {
-			c.problem("file %s is at level %s, and table %s has chunks below nvme", i.id, i.level, r.table)
+	return c.refsFrom(i.Content, -1, func(r record.Ref) (bool, error) {
+		if c.unsafe[r.Table] {
+			c.problem("file %s is at level %s, and table %s has chunks below nvme", i.Id, i.Level, r.Table)
 		}
 		return true, nil
 	})

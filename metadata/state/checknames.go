@@ -4,20 +4,21 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 func (c *checker) allInodes() error {
-	return c.each(tabInode, func(key, value []byte) error {
-		i := &inode{id: moraine.InodeID(lastU64(key))}
-		if err := i.decode(value); err != nil {
+	return c.each(record.TabInode, func(key, value []byte) error {
+		i := &record.Inode{Id: moraine.InodeID(record.LastU64(key))}
+		if err := i.Decode(value); err != nil {
 			return err
 		}
-		c.inodes[i.id] = i
-		if i.content != 0 {
-			if other := c.content[i.content]; other != nil {
-				c.problem("inodes %s and %s have the same content %d", other.id, i.id, i.content)
+		c.inodes[i.Id] = i
+		if i.Content != 0 {
+			if other := c.content[i.Content]; other != nil {
+				c.problem("inodes %s and %s have the same content %d", other.Id, i.Id, i.Content)
 			}
-			c.content[i.content] = i
+			c.content[i.Content] = i
 		}
 		return nil
 	})
@@ -30,43 +31,43 @@ func (c *checker) dentries() error {
 	if err != nil {
 		return err
 	}
-	kept := n[cNames] != 0
+	kept := n[record.CNames] != 0
 	heights := make(map[moraine.InodeID]uint32)
-	err = c.each(tabHeight, func(key, value []byte) (err error) {
-		id := moraine.InodeID(lastU64(key))
-		if i := c.inodes[id]; i == nil || i.typ != typeDirectory {
+	err = c.each(record.TabHeight, func(key, value []byte) (err error) {
+		id := moraine.InodeID(record.LastU64(key))
+		if i := c.inodes[id]; i == nil || i.Typ != record.TypeDirectory {
 			c.problem("%s has a height and is no directory", id)
 		}
-		heights[id], err = decodeHeight(value)
+		heights[id], err = record.DecodeHeight(value)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = c.each(tabDentry, func(key, value []byte) error {
-		parent, name := moraine.InodeID(lastU64(key[:11])), string(key[11:])
-		e, err := decodeDentry(value)
+	err = c.each(record.TabDentry, func(key, value []byte) error {
+		parent, name := moraine.InodeID(record.LastU64(key[:11])), string(key[11:])
+		e, err := record.DecodeDentry(value)
 		if err != nil {
 			return err
 		}
 		entries[parent]++
-		c.names[e.inode]++
-		child := c.inodes[e.inode]
+		c.names[e.Inode]++
+		child := c.inodes[e.Inode]
 		switch {
 		case c.inodes[parent] == nil:
 			c.problem("entry %q of %s: there is no such directory", name, parent)
 		case child == nil:
-			c.problem("entry %q of %s: inode %s does not exist", name, parent, e.inode)
-		case child.typ != e.typ || (!child.manyLinks && child.parent != parent):
-			c.problem("entry %q of %s: inode %s has type %d and parent %s", name, parent, e.inode, child.typ, child.parent)
-		case !child.manyLinks && child.name != name && (kept || child.name != ""):
-			c.problem("entry %q of %s: inode %s keeps the name %q", name, parent, e.inode, child.name)
-		case child.manyLinks:
-			c.rows[string(c.k.name(e.inode, parent, name))] = true
-		case child.typ == typeDirectory:
+			c.problem("entry %q of %s: inode %s does not exist", name, parent, e.Inode)
+		case child.Typ != e.Typ || (!child.ManyLinks && child.Parent != parent):
+			c.problem("entry %q of %s: inode %s has type %d and parent %s", name, parent, e.Inode, child.Typ, child.Parent)
+		case !child.ManyLinks && child.Name != name && (kept || child.Name != ""):
+			c.problem("entry %q of %s: inode %s keeps the name %q", name, parent, e.Inode, child.Name)
+		case child.ManyLinks:
+			c.rows[string(c.k.name(e.Inode, parent, name))] = true
+		case child.Typ == record.TypeDirectory:
 			dirs[parent]++
-			if heights[parent] <= heights[e.inode] {
-				c.problem("directory %s has height %d, and %s in it %d", parent, heights[parent], e.inode, heights[e.inode])
+			if heights[parent] <= heights[e.Inode] {
+				c.problem("directory %s has height %d, and %s in it %d", parent, heights[parent], e.Inode, heights[e.Inode])
 			}
 		}
 		return nil
@@ -75,14 +76,14 @@ func (c *checker) dentries() error {
 		return err
 	}
 	for _, i := range c.sorted() {
-		if i.typ != typeDirectory {
+		if i.Typ != record.TypeDirectory {
 			continue
 		}
-		if i.entries != entries[i.id] {
-			c.problem("directory %s counts %d entries and has %d", i.id, i.entries, entries[i.id])
+		if i.Entries != entries[i.Id] {
+			c.problem("directory %s counts %d entries and has %d", i.Id, i.Entries, entries[i.Id])
 		}
-		if i.nlink != 0 && i.nlink != 2+dirs[i.id] {
-			c.problem("directory %s has link count %d and %d directories", i.id, i.nlink, dirs[i.id])
+		if i.Nlink != 0 && i.Nlink != 2+dirs[i.Id] {
+			c.problem("directory %s has link count %d and %d directories", i.Id, i.Nlink, dirs[i.Id])
 		}
 	}
 	return nil
@@ -91,8 +92,8 @@ func (c *checker) dentries() error {
 // nameRows checks the names of what has had two against the directories.
 func (c *checker) nameRows() error {
 	home := make(map[moraine.InodeID]bool)
-	err := c.each(tabName, func(key, _ []byte) error {
-		id := moraine.InodeID(lastU64(key[:11]))
+	err := c.each(record.TabName, func(key, _ []byte) error {
+		id := moraine.InodeID(record.LastU64(key[:11]))
 		parent, name := nameOfKey(key)
 		if !c.rows[string(key)] {
 			c.problem("inode %s has the row of name %q in %s, which is not its entry", id, name, parent)
@@ -100,7 +101,7 @@ func (c *checker) nameRows() error {
 		}
 		delete(c.rows, string(key))
 		i := c.inodes[id]
-		if i.parent == parent && (i.name == name || i.name == "") {
+		if i.Parent == parent && (i.Name == name || i.Name == "") {
 			home[id] = true
 		}
 		return nil
@@ -109,11 +110,11 @@ func (c *checker) nameRows() error {
 		c.problem("%d names of files with several have no row", len(c.rows))
 	}
 	for _, i := range c.sorted() {
-		if i.manyLinks && i.nlink > 0 && !home[i.id] {
-			c.problem("inode %s keeps the name %q in %s, which it does not have", i.id, i.name, i.parent)
+		if i.ManyLinks && i.Nlink > 0 && !home[i.Id] {
+			c.problem("inode %s keeps the name %q in %s, which it does not have", i.Id, i.Name, i.Parent)
 		}
-		if i.nlink == 0 && (i.name != "" || i.parent != 0) {
-			c.problem("inode %s has no name and keeps %q in %s", i.id, i.name, i.parent)
+		if i.Nlink == 0 && (i.Name != "" || i.Parent != 0) {
+			c.problem("inode %s has no name and keeps %q in %s", i.Id, i.Name, i.Parent)
 		}
 	}
 	return err
@@ -123,9 +124,9 @@ func (c *checker) nameRows() error {
 func (c *checker) attributes() error {
 	has := make(map[moraine.InodeID]int)
 	bytes := make(map[moraine.InodeID]int)
-	err := c.each(tabXattr, func(key, value []byte) error {
-		id := moraine.InodeID(lastU64(key[:11]))
-		v, err := decodeXattr(value)
+	err := c.each(record.TabXattr, func(key, value []byte) error {
+		id := moraine.InodeID(record.LastU64(key[:11]))
+		v, err := record.DecodeXattr(value)
 		has[id]++
 		bytes[id] += len(key) - 11 + len(v)
 		if c.inodes[id] == nil {
@@ -134,21 +135,21 @@ func (c *checker) attributes() error {
 		return err
 	})
 	for _, i := range c.sorted() {
-		if i.xattrs != (has[i.id] > 0) || has[i.id] > MaxXattrs || bytes[i.id] > MaxXattrBytes {
-			c.problem("inode %s has %d extended attributes of %d bytes, its flag is %t", i.id, has[i.id], bytes[i.id], i.xattrs)
+		if i.Xattrs != (has[i.Id] > 0) || has[i.Id] > MaxXattrs || bytes[i.Id] > MaxXattrBytes {
+			c.problem("inode %s has %d extended attributes of %d bytes, its flag is %t", i.Id, has[i.Id], bytes[i.Id], i.Xattrs)
 		}
 	}
 	return err
 }
 
 // sorted returns the inodes in order, so that problems come in order too.
-func (c *checker) sorted() []*inode {
+func (c *checker) sorted() []*record.Inode {
 	ids := make([]moraine.InodeID, 0, len(c.inodes))
 	for id := range c.inodes {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	out := make([]*inode, len(ids))
+	out := make([]*record.Inode, len(ids))
 	for n, id := range ids {
 		out[n] = c.inodes[id]
 	}
@@ -161,27 +162,27 @@ func (c *checker) linkCounts() error {
 		return err
 	}
 	for _, i := range c.sorted() {
-		if i.typ == typeDirectory {
+		if i.Typ == record.TypeDirectory {
 			continue
 		}
-		if int(i.nlink) != c.names[i.id] {
-			c.problem("inode %s has link count %d and %d names", i.id, i.nlink, c.names[i.id])
+		if int(i.Nlink) != c.names[i.Id] {
+			c.problem("inode %s has link count %d and %d names", i.Id, i.Nlink, c.names[i.Id])
 		}
-		if (i.owner != 0 || making[i.id]) != (i.nlink == 0) {
-			c.problem("inode %s has link count %d and owner %s", i.id, i.nlink, i.owner)
+		if (i.Owner != 0 || making[i.Id]) != (i.Nlink == 0) {
+			c.problem("inode %s has link count %d and owner %s", i.Id, i.Nlink, i.Owner)
 		}
 	}
 	inTable := make(map[moraine.InodeID]bool)
-	err = c.each(tabDetached, func(key, _ []byte) error {
-		inTable[moraine.InodeID(lastU64(key))] = true
+	err = c.each(record.TabDetached, func(key, _ []byte) error {
+		inTable[moraine.InodeID(record.LastU64(key))] = true
 		return nil
 	})
 	for _, i := range c.sorted() {
-		detached := i.typ == typeDirectory && i.nlink == 0
-		if detached && !inTable[i.id] {
-			c.problem("directory %s was removed and no job takes it away", i.id)
+		detached := i.Typ == record.TypeDirectory && i.Nlink == 0
+		if detached && !inTable[i.Id] {
+			c.problem("directory %s was removed and no job takes it away", i.Id)
 		}
-		if i.typ == typeDirectory && !detached && i.id != c.k.top() && c.names[i.id] != 1 {
+		if i.Typ == record.TypeDirectory && !detached && i.Id != c.k.top() && c.names[i.Id] != 1 {
 			c.unnamedDir(i)
 		}
 	}
@@ -190,19 +191,19 @@ func (c *checker) linkCounts() error {
 
 // unnamedDir judges a directory that is not named once. The directory of a
 // checkpoint that is not committed yet has no name.
-func (c *checker) unnamedDir(i *inode) {
-	if c.names[i.id] == 0 && i.owner == 0 {
+func (c *checker) unnamedDir(i *record.Inode) {
+	if c.names[i.Id] == 0 && i.Owner == 0 {
 		c.detached++ // counted by the checkpoint's own check
 		return
 	}
-	c.problem("directory %s has %d names", i.id, c.names[i.id])
+	c.problem("directory %s has %d names", i.Id, c.names[i.Id])
 }
 
 // owned checks what hangs on sessions.
 func (c *checker) owned() error {
-	err := c.each(tabSessionInode, func(key, _ []byte) error {
-		id, s := moraine.InodeID(lastU64(key)), moraine.SessionID(lastU64(key[:11]))
-		if i := c.inodes[id]; i == nil || i.owner != s {
+	err := c.each(record.TabSessionInode, func(key, _ []byte) error {
+		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
+		if i := c.inodes[id]; i == nil || i.Owner != s {
 			c.problem("session %s has inode %s, which is not its own", s, id)
 		}
 		if !c.known(s) {
@@ -220,8 +221,8 @@ func (c *checker) owned() error {
 // those that keep one inside say how many there are apart.
 func (c *checker) answers() error {
 	apart := map[moraine.SessionID]uint64{}
-	err := c.each(tabAnswer, func(key, _ []byte) error {
-		s := moraine.SessionID(lastU64(key[:11]))
+	err := c.each(record.TabAnswer, func(key, _ []byte) error {
+		s := moraine.SessionID(record.LastU64(key[:11]))
 		if apart[s]++; !c.known(s) {
 			c.problem("an answer is kept for session %s, which is gone", s)
 		}
@@ -230,16 +231,16 @@ func (c *checker) answers() error {
 	if err != nil {
 		return err
 	}
-	return c.each(tabSession, func(key, value []byte) error {
-		s := &session{id: moraine.SessionID(lastU64(key))}
-		if err := s.decode(value); err != nil {
+	return c.each(record.TabSession, func(key, value []byte) error {
+		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
+		if err := s.Decode(value); err != nil {
 			return err
 		}
-		if s.inside && s.apart != apart[s.id] {
-			c.problem("session %s has %d answers apart, its record says %d", s.id, apart[s.id], s.apart)
+		if s.Inside && s.Apart != apart[s.Id] {
+			c.problem("session %s has %d answers apart, its record says %d", s.Id, apart[s.Id], s.Apart)
 		}
-		if s.number != 0 && s.number < s.ackedBelow {
-			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.id, s.number, s.ackedBelow)
+		if s.Number != 0 && s.Number < s.AckedBelow {
+			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.Id, s.Number, s.AckedBelow)
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,60 +23,60 @@ func (c *checker) useObjects(id moraine.TableID, exts []moraine.Extent) error {
 		if err != nil {
 			return err
 		}
-		if o == nil || uint64(e.StripeOffset+e.Length) > o.size {
+		if o == nil || uint64(e.StripeOffset+e.Length) > o.Size {
 			c.problem("table %s names bytes up to %d of object %s, which does not exist or has fewer", id, e.StripeOffset+e.Length, e.Object)
 			continue
 		}
-		if !seen[o.id] {
-			seen[o.id] = true
-			c.objectUses[o.id]++
+		if !seen[o.Id] {
+			seen[o.Id] = true
+			c.objectUses[o.Id]++
 		}
 	}
 	return nil
 }
 
 func (c *checker) objects() error {
-	return c.each(tabObject, func(key, value []byte) error {
-		o := &object{id: moraine.ObjectID(lastU64(key))}
-		if err := o.decode(value); err != nil {
+	return c.each(record.TabObject, func(key, value []byte) error {
+		o := &record.Object{Id: moraine.ObjectID(record.LastU64(key))}
+		if err := o.Decode(value); err != nil {
 			return err
 		}
 		c.objectsSeen++
-		c.objectBytes += o.size
-		uses := c.objectUses[o.id]
-		if o.newest {
+		c.objectBytes += o.Size
+		uses := c.objectUses[o.Id]
+		if o.Newest {
 			uses++
 		}
-		if o.refs != uses {
-			c.problem("object %s counts %d references and has %d", o.id, o.refs, uses)
+		if o.Refs != uses {
+			c.problem("object %s counts %d references and has %d", o.Id, o.Refs, uses)
 		}
-		if i := c.inodes[o.inode]; o.newest != (i != nil && i.object == o.id) {
-			c.problem("object %s says that it is the newest of %s: %t", o.id, o.inode, o.newest)
+		if i := c.inodes[o.Inode]; o.Newest != (i != nil && i.Object == o.Id) {
+			c.problem("object %s says that it is the newest of %s: %t", o.Id, o.Inode, o.Newest)
 		}
-		w, err := c.owner(o.at)
+		w, err := c.owner(o.At)
 		if err != nil {
 			return err
 		}
-		if w.object != o.id {
-			c.problem("object %s is at %s, which is object %s's", o.id, o.at, w.object)
+		if w.Object != o.Id {
+			c.problem("object %s is at %s, which is object %s's", o.Id, o.At, w.Object)
 		}
-		j, err := c.job(o.job)
+		j, err := c.job(o.Job)
 		if err != nil {
 			return err
 		}
-		condemned := j != nil && j.live() && j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && moraine.ObjectID(j.target) == o.id
-		if o.refs == 0 && !condemned {
-			c.problem("nothing refers to object %s and no job deletes it", o.id)
+		condemned := j != nil && j.Live() && j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && moraine.ObjectID(j.Target) == o.Id
+		if o.Refs == 0 && !condemned {
+			c.problem("nothing refers to object %s and no job deletes it", o.Id)
 		}
-		if o.refs > 0 && o.job != 0 {
-			c.problem("object %s is in use, and job %s is to delete it", o.id, o.job)
+		if o.Refs > 0 && o.Job != 0 {
+			c.problem("object %s is in use, and job %s is to delete it", o.Id, o.Job)
 		}
 		return nil
 	})
 }
 
 func (c *checker) removedIndexes() error {
-	return c.each(tabRemovedIndex, func(key, value []byte) error {
+	return c.each(record.TabRemovedIndex, func(key, value []byte) error {
 		dir := placeOfKey(key[3:])
 		index, ok, err := c.removedIndexBeside(dir)
 		if err != nil || !ok {
@@ -85,7 +86,7 @@ func (c *checker) removedIndexes() error {
 		if err != nil {
 			return err
 		}
-		if index.beside() != dir || *w == (owner{at: index}) {
+		if index.Beside() != dir || *w == (record.Owner{At: index}) {
 			c.problem("the directory %s is recorded to have the removed index %s, which is nobody's or elsewhere", dir, index)
 		}
 		return nil
@@ -93,15 +94,15 @@ func (c *checker) removedIndexes() error {
 }
 
 func (c *checker) badObjects() error {
-	return c.each(tabBadObject, func(key, value []byte) error {
-		if _, err := decodeBadObject(value); err != nil {
+	return c.each(record.TabBadObject, func(key, value []byte) error {
+		if _, err := record.DecodeBadObject(value); err != nil {
 			return err
 		}
 		c.badObjectsSeen++
-		if o, err := c.object(moraine.ObjectID(lastU64(key))); err != nil {
+		if o, err := c.object(moraine.ObjectID(record.LastU64(key))); err != nil {
 			return err
-		} else if o == nil || o.refs == 0 {
-			c.problem("object %x is recorded as bad, and nothing refers to it", lastU64(key))
+		} else if o == nil || o.Refs == 0 {
+			c.problem("object %x is recorded as bad, and nothing refers to it", record.LastU64(key))
 		}
 		return nil
 	})
@@ -109,17 +110,17 @@ func (c *checker) badObjects() error {
 
 func (c *checker) newestObjects() error {
 	for _, i := range c.sorted() {
-		if i.object == 0 {
+		if i.Object == 0 {
 			continue
 		}
-		o, err := c.object(i.object)
+		o, err := c.object(i.Object)
 		switch {
 		case err != nil:
 			return err
-		case o == nil || o.inode != i.id || o.generation != i.objectGen:
-			c.problem("inode %s has object %s of generation %d, which does not exist or is another's", i.id, i.object, i.objectGen)
-		case i.clean() && (o.size != uint64(i.size) || i.level != moraine.Object):
-			c.problem("inode %s is clean with %d bytes at level %s, its object has %d", i.id, i.size, i.level, o.size)
+		case o == nil || o.Inode != i.Id || o.Generation != i.ObjectGen:
+			c.problem("inode %s has object %s of generation %d, which does not exist or is another's", i.Id, i.Object, i.ObjectGen)
+		case i.Clean() && (o.Size != uint64(i.Size) || i.Level != moraine.Object):
+			c.problem("inode %s is clean with %d bytes at level %s, its object has %d", i.Id, i.Size, i.Level, o.Size)
 		}
 	}
 	return nil
@@ -127,39 +128,39 @@ func (c *checker) newestObjects() error {
 
 func (c *checker) objectKeys() error {
 	unsettled := make(map[string]bool)
-	err := c.each(tabObjectKey, func(key, value []byte) error {
-		w := &owner{at: placeOfKey(key[3:])}
-		if err := w.decode(value); err != nil {
+	err := c.each(record.TabObjectKey, func(key, value []byte) error {
+		w := &record.Owner{At: placeOfKey(key[3:])}
+		if err := w.Decode(value); err != nil {
 			return err
 		}
-		if w.object == 0 && w.job == 0 && w.until == 0 {
-			c.problem("%s is nobody's and has a record", w.at)
+		if w.Object == 0 && w.Job == 0 && w.Until == 0 {
+			c.problem("%s is nobody's and has a record", w.At)
 		}
-		if w.object != 0 {
-			if o, err := c.object(w.object); err != nil {
+		if w.Object != 0 {
+			if o, err := c.object(w.Object); err != nil {
 				return err
-			} else if o == nil || o.at != w.at {
-				c.problem("%s is object %s's, which does not exist or is elsewhere", w.at, w.object)
+			} else if o == nil || o.At != w.At {
+				c.problem("%s is object %s's, which does not exist or is elsewhere", w.At, w.Object)
 			}
 		}
-		if w.until != 0 {
-			unsettled[string(c.k.unsettled(w.until, w.at))] = true
+		if w.Until != 0 {
+			unsettled[string(c.k.unsettled(w.Until, w.At))] = true
 		}
-		if w.job == 0 {
+		if w.Job == 0 {
 			return nil
 		}
-		in, err := c.objectIntent(w.job)
+		in, err := c.objectIntent(w.Job)
 		if err != nil {
 			return err
 		}
 		claimed := false
 		if in != nil {
-			for _, p := range in.places() {
-				claimed = claimed || p == w.at
+			for _, p := range in.Places() {
+				claimed = claimed || p == w.At
 			}
 		}
 		if !claimed {
-			c.problem("%s is job %s's, which has not announced to change it", w.at, w.job)
+			c.problem("%s is job %s's, which has not announced to change it", w.At, w.Job)
 		}
 		return nil
 	})
@@ -167,7 +168,7 @@ func (c *checker) objectKeys() error {
 		return err
 	}
 	c.unsettledKeys = uint64(len(unsettled))
-	err = c.each(tabUnsettled, func(key, _ []byte) error {
+	err = c.each(record.TabUnsettled, func(key, _ []byte) error {
 		if !unsettled[string(key)] {
 			c.problem("%s stands with the unsettled keys, and is not", placeOfKey(key[11:]))
 		}
@@ -181,37 +182,37 @@ func (c *checker) objectKeys() error {
 }
 
 func (c *checker) objectIntents() error {
-	return c.each(tabObjectIntent, func(key, value []byte) error {
-		in := &objectIntent{job: moraine.JobID(lastU64(key))}
-		if err := in.decode(value); err != nil {
+	return c.each(record.TabObjectIntent, func(key, value []byte) error {
+		in := &record.ObjectIntent{Job: moraine.JobID(record.LastU64(key))}
+		if err := in.Decode(value); err != nil {
 			return err
 		}
 		c.intentsSeen++
-		j, err := c.job(in.job)
+		j, err := c.job(in.Job)
 		if err != nil {
 			return err
 		}
-		if j == nil || !j.live() || in.epoch > j.epoch {
-			c.problem("the intent for %s is of job %s, which is over, or of a lease to come", in.at, in.job)
+		if j == nil || !j.Live() || in.Epoch > j.Epoch {
+			c.problem("the intent for %s is of job %s, which is over, or of a lease to come", in.At, in.Job)
 		}
-		for _, p := range in.places() {
+		for _, p := range in.Places() {
 			w, err := c.owner(p)
 			if err != nil {
 				return err
 			}
-			if w.job != in.job {
-				c.problem("job %s has announced to change %s, which is job %s's", in.job, p, w.job)
+			if w.Job != in.Job {
+				c.problem("job %s has announced to change %s, which is job %s's", in.Job, p, w.Job)
 			}
 		}
-		if in.kind == wire.IntentKind_INTENT_KIND_UPLOAD {
-			c.uploading[in.object] = true
+		if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
+			c.uploading[in.Object] = true
 		}
 		return nil
 	})
 }
 
 func (c *checker) objectSums() error {
-	return c.each(tabObjectSums, func(key, value []byte) error {
+	return c.each(record.TabObjectSums, func(key, value []byte) error {
 		id := moraine.ObjectID(beU64(key[3:]))
 		o, err := c.object(id)
 		if err != nil {
@@ -220,7 +221,7 @@ func (c *checker) objectSums() error {
 		if (o == nil) != c.uploading[id] {
 			c.problem("sums are kept for object %s: recorded %t, being uploaded %t", id, o != nil, c.uploading[id])
 		}
-		_, err = decodeSums(value)
+		_, err = record.DecodeSums(value)
 		return err
 	})
 }
@@ -228,25 +229,25 @@ func (c *checker) objectSums() error {
 // liveMoves checks the index of live moves, and what trees have yet to list.
 func (c *checker) liveMoves() error {
 	want := make(map[string]bool)
-	var n counters
-	err := c.each(tabJob, func(key, value []byte) error {
-		j := &job{id: moraine.JobID(lastU64(key))}
-		if err := j.decode(value); err != nil || !j.live() {
+	var n record.Counters
+	err := c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || !j.Live() {
 			return err
 		}
-		switch j.kind {
+		switch j.Kind {
 		case wire.JobKind_JOB_KIND_FLUSH:
-			n[cFlushes]++
+			n[record.CFlushes]++
 		case wire.JobKind_JOB_KIND_STAGE:
-			n[cStages]++
+			n[record.CStages]++
 		case wire.JobKind_JOB_KIND_EVICT:
-			n[cEvictions]++
+			n[record.CEvictions]++
 		case wire.JobKind_JOB_KIND_DELETE_OBJECT:
-			n[cDeletions]++
+			n[record.CDeletions]++
 		}
-		if ofFile(j.kind) && j.ending == 0 {
-			n[cMoves]++
-			want[string(c.k.move(moraine.InodeID(j.target), uint8(j.kind)))] = true
+		if record.OfFile(j.Kind) && j.Ending == 0 {
+			n[record.CMoves]++
+			want[string(c.k.move(moraine.InodeID(j.Target), uint8(j.Kind)))] = true
 		}
 		return nil
 	})
@@ -257,15 +258,15 @@ func (c *checker) liveMoves() error {
 	if err != nil {
 		return err
 	}
-	for _, at := range []counter{cFlushes, cStages, cEvictions, cDeletions, cMoves} {
+	for _, at := range []record.Counter{record.CFlushes, record.CStages, record.CEvictions, record.CDeletions, record.CMoves} {
 		if have[at] != n[at] {
 			c.problem("counter %d of live moves is %d and should be %d", at, have[at], n[at])
 		}
 	}
-	if int(n[cMoves]) != len(want) {
-		c.problem("%d moves are live, of %d files and kinds", n[cMoves], len(want))
+	if int(n[record.CMoves]) != len(want) {
+		c.problem("%d moves are live, of %d files and kinds", n[record.CMoves], len(want))
 	}
-	err = c.each(tabMove, func(key, _ []byte) error {
+	err = c.each(record.TabMove, func(key, _ []byte) error {
 		if !want[string(key)] {
 			c.problem("the index of moves has %x, which no live job stands for", key)
 		}
@@ -278,35 +279,35 @@ func (c *checker) liveMoves() error {
 	if len(want) > 0 {
 		c.problem("%d live moves do not stand in the index", len(want))
 	}
-	return c.each(tabTreeDir, func(key, value []byte) error {
+	return c.each(record.TabTreeDir, func(key, value []byte) error {
 		j, err := c.job(moraine.JobID(beU64(key[3:])))
 		if err != nil {
 			return err
 		}
-		if j == nil || !j.live() || j.kind != wire.JobKind_JOB_KIND_MOVE_TREE {
+		if j == nil || !j.Live() || j.Kind != wire.JobKind_JOB_KIND_MOVE_TREE {
 			c.problem("a directory is yet to be listed for job %x, which is over", beU64(key[3:]))
 		}
-		_, err = decodeTreeDir(value)
+		_, err = record.DecodeTreeDir(value)
 		return err
 	})
 }
 
 func (c *checker) policies() error {
-	err := c.each(tabPolicy, func(key, _ []byte) error {
+	err := c.each(record.TabPolicy, func(key, _ []byte) error {
 		c.policiesSeen++
-		if i := c.inodes[moraine.InodeID(lastU64(key))]; i == nil || !i.policy {
-			c.problem("inode %x has a policy and does not know, or does not exist", lastU64(key))
+		if i := c.inodes[moraine.InodeID(record.LastU64(key))]; i == nil || !i.Policy {
+			c.problem("inode %x has a policy and does not know, or does not exist", record.LastU64(key))
 		}
 		return nil
 	})
 	for _, i := range c.sorted() {
-		if !i.policy {
+		if !i.Policy {
 			continue
 		}
-		if _, ok, err := c.r.Get(c.k.policy(i.id)); err != nil {
+		if _, ok, err := c.r.Get(c.k.policy(i.Id)); err != nil {
 			return err
 		} else if !ok {
-			c.problem("inode %s should have a policy", i.id)
+			c.problem("inode %s should have a policy", i.Id)
 		}
 	}
 	return err
@@ -318,12 +319,12 @@ func (c *checker) objectCounts() error {
 		what      string
 		have, has uint64
 	}{
-		{"objects", n[cObjects], c.objectsSeen},
-		{"bytes in objects", n[cObjectBytes], c.objectBytes},
-		{"intents for keys", n[cObjectIntents], c.intentsSeen},
-		{"unsettled keys", n[cUnsettled], c.unsettledKeys},
-		{"policies", n[cPolicies], c.policiesSeen},
-		{"bad objects", n[cBadObjects], c.badObjectsSeen},
+		{"objects", n[record.CObjects], c.objectsSeen},
+		{"bytes in objects", n[record.CObjectBytes], c.objectBytes},
+		{"intents for keys", n[record.CObjectIntents], c.intentsSeen},
+		{"unsettled keys", n[record.CUnsettled], c.unsettledKeys},
+		{"policies", n[record.CPolicies], c.policiesSeen},
+		{"bad objects", n[record.CBadObjects], c.badObjectsSeen},
 	} {
 		if row.have != row.has {
 			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)

@@ -1,28 +1,31 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // seals checks that checkpoints, their directories and their files are sealed, and that
 // nothing else says so.
 func (c *checker) seals() error {
 	saving := make(map[moraine.InodeID]bool)
-	err := c.each(tabStep, func(key, value []byte) error {
-		s := &step{id: stepOfKey(key)}
-		if err := s.decode(value); err != nil {
+	err := c.each(record.TabStep, func(key, value []byte) error {
+		s := &record.Step{Id: stepOfKey(key)}
+		if err := s.Decode(value); err != nil {
 			return err
 		}
-		dir := c.inodes[s.dir]
+		dir := c.inodes[s.Dir]
 		switch {
-		case s.state == stepOpen || s.state == stepSealed:
-			saving[s.dir] = true
-			if dir != nil && (!dir.sealed || dir.step != (stepID{})) {
-				c.problem("step %s is %s; its directory is sealed %t, as the step %s", s.id, s.state, dir.sealed, dir.step)
+		case s.State == record.StepOpen || s.State == record.StepSealed:
+			saving[s.Dir] = true
+			if dir != nil && (!dir.Sealed || dir.Step != (record.StepID{})) {
+				c.problem("step %s is %s; its directory is sealed %t, as the step %s", s.Id, s.State, dir.Sealed, dir.Step)
 			}
-		case s.state == stepCommitted && dir != nil && (!dir.sealed || dir.step != s.id):
-			c.problem("step %s is committed; its directory is sealed %t, as the step %s", s.id, dir.sealed, dir.step)
+		case s.State == record.StepCommitted && dir != nil && (!dir.Sealed || dir.Step != s.Id):
+			c.problem("step %s is committed; its directory is sealed %t, as the step %s", s.Id, dir.Sealed, dir.Step)
 		}
-		if index := c.inodes[s.index]; s.index != 0 && dir != nil && (index == nil || index.parent != s.dir) {
-			c.problem("step %s has the index %s, which is not in its directory", s.id, s.index)
+		if index := c.inodes[s.Index]; s.Index != 0 && dir != nil && (index == nil || index.Parent != s.Dir) {
+			c.problem("step %s has the index %s, which is not in its directory", s.Id, s.Index)
 		}
 		return nil
 	})
@@ -30,39 +33,39 @@ func (c *checker) seals() error {
 		return err
 	}
 	for _, i := range c.sorted() {
-		if i.typ == typeDirectory && i.sealed {
-			if err := c.sealedDir(i, saving[i.id]); err != nil {
+		if i.Typ == record.TypeDirectory && i.Sealed {
+			if err := c.sealedDir(i, saving[i.Id]); err != nil {
 				return err
 			}
 		}
-		if dir := c.inodes[i.parent]; dir != nil && dir.sealed && !i.sealed {
-			c.problem("inode %s is in the sealed directory %s and is not sealed", i.id, dir.id)
+		if dir := c.inodes[i.Parent]; dir != nil && dir.Sealed && !i.Sealed {
+			c.problem("inode %s is in the sealed directory %s and is not sealed", i.Id, dir.Id)
 		}
-		if i.typ == typeFile && i.sealed && i.manyLinks {
-			c.problem("inode %s is sealed and has, or had, several names", i.id)
+		if i.Typ == record.TypeFile && i.Sealed && i.ManyLinks {
+			c.problem("inode %s is sealed and has, or had, several names", i.Id)
 		}
 	}
 	return nil
 }
 
-func (c *checker) sealedDir(i *inode, saving bool) error {
-	if i.step == (stepID{}) {
+func (c *checker) sealedDir(i *record.Inode, saving bool) error {
+	if i.Step == (record.StepID{}) {
 		if !saving {
-			c.problem("directory %s is sealed and no step is saved in it", i.id)
+			c.problem("directory %s is sealed and no step is saved in it", i.Id)
 		}
 		return nil
 	}
-	s, err := c.stepRecord(i.step)
-	if err == nil && (s == nil || s.state != stepCommitted || s.dir != i.id) {
-		c.problem("directory %s is sealed as step %s, which is not committed in it", i.id, i.step)
+	s, err := c.stepRecord(i.Step)
+	if err == nil && (s == nil || s.State != record.StepCommitted || s.Dir != i.Id) {
+		c.problem("directory %s is sealed as step %s, which is not committed in it", i.Id, i.Step)
 	}
 	return err
 }
 
 // stepLeases checks the two rows of each read lease against each other.
 func (c *checker) stepLeases() error {
-	err := c.each(tabStepLease, func(key, _ []byte) error {
-		id, reader := stepOfKey(key[:len(key)-8]), moraine.SessionID(lastU64(key))
+	err := c.each(record.TabStepLease, func(key, _ []byte) error {
+		id, reader := stepOfKey(key[:len(key)-8]), moraine.SessionID(record.LastU64(key))
 		times, err := c.stepLease(id, reader)
 		if err != nil {
 			return err
@@ -76,7 +79,7 @@ func (c *checker) stepLeases() error {
 	if err != nil {
 		return err
 	}
-	return c.each(tabSessLease, func(key, _ []byte) error {
+	return c.each(record.TabSessLease, func(key, _ []byte) error {
 		id, reader := stepOfKey(key), sessionOfLease(key)
 		_, ok, err := c.r.Get(c.k.stepLease(id, reader))
 		if !ok {

@@ -1,6 +1,9 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // usages counts what is below each directory from the inodes alone, and holds
 // every column against it.
@@ -9,48 +12,48 @@ func (c *checker) usages() error {
 	if err != nil {
 		return err
 	}
-	want := make(map[usageKey]usage)
+	want := make(map[usageKey]record.Usage)
 	for _, i := range c.sorted() {
-		own := usage{bytes: i.size, inodes: 1}
-		if i.step != (stepID{}) {
-			own.steps = 1
+		own := record.Usage{Bytes: i.Size, Inodes: 1}
+		if i.Step != (record.StepID{}) {
+			own.Steps = 1
 		}
-		for at := i.parent; at != 0; {
-			if s.live != 0 {
-				k := usageKey{s.live, at}
-				want[k] = want[k].add(own)
+		for at := i.Parent; at != 0; {
+			if s.Live != 0 {
+				k := usageKey{s.Live, at}
+				want[k] = want[k].Add(own)
 			}
-			if s.building != 0 && i.id <= s.counted {
-				k := usageKey{s.building, at}
-				want[k] = want[k].add(own)
+			if s.Building != 0 && i.Id <= s.Counted {
+				k := usageKey{s.Building, at}
+				want[k] = want[k].Add(own)
 			}
 			dir := c.inodes[at]
 			if dir == nil {
 				break // told elsewhere
 			}
-			at = dir.parent
+			at = dir.Parent
 		}
 	}
-	err = c.each(tabUsage, func(key, value []byte) error {
-		k := usageKey{key[3], moraine.InodeID(lastU64(key))}
-		var have usage
-		if err := have.decode(value); err != nil {
+	err = c.each(record.TabUsage, func(key, value []byte) error {
+		k := usageKey{key[3], moraine.InodeID(record.LastU64(key))}
+		var have record.Usage
+		if err := have.Decode(value); err != nil {
 			return err
 		}
-		if k.column == s.dropping && k.column != 0 {
+		if k.column == s.Dropping && k.column != 0 {
 			return nil
 		}
 		if have != want[k] {
 			c.problem("column %d counts %d bytes, %d inodes and %d checkpoints below %s, there are %d, %d and %d",
-				k.column, have.bytes, have.inodes, have.steps, k.dir, want[k].bytes, want[k].inodes, want[k].steps)
+				k.column, have.Bytes, have.Inodes, have.Steps, k.dir, want[k].Bytes, want[k].Inodes, want[k].Steps)
 		}
 		delete(want, k)
 		return nil
 	})
 	for _, i := range c.sorted() {
-		for _, column := range []uint8{s.live, s.building} {
-			if u := want[usageKey{column, i.id}]; !u.zero() {
-				c.problem("column %d counts nothing below %s, there are %d bytes and %d inodes", column, i.id, u.bytes, u.inodes)
+		for _, column := range []uint8{s.Live, s.Building} {
+			if u := want[usageKey{column, i.Id}]; !u.Zero() {
+				c.problem("column %d counts nothing below %s, there are %d bytes and %d inodes", column, i.Id, u.Bytes, u.Inodes)
 			}
 		}
 	}
@@ -65,20 +68,20 @@ func (c *checker) quotas() error {
 		return err
 	}
 	n := uint64(0)
-	err = c.each(tabQuota, func(key, value []byte) error {
+	err = c.each(record.TabQuota, func(key, value []byte) error {
 		n++
-		if i := c.inodes[moraine.InodeID(lastU64(key))]; i == nil || i.typ != typeDirectory {
+		if i := c.inodes[moraine.InodeID(record.LastU64(key))]; i == nil || i.Typ != record.TypeDirectory {
 			c.problem("%x is the quota of no directory", key)
 		}
-		var q quota
-		return q.decode(value)
+		var q record.Quota
+		return q.Decode(value)
 	})
-	if n != s.quotas {
-		c.problem("the state counts %d quotas and has %d", s.quotas, n)
+	if n != s.Quotas {
+		c.problem("the state counts %d quotas and has %d", s.Quotas, n)
 	}
-	if live := s.phase != recountNone; live {
-		if j, err := c.job(s.job); err != nil || j == nil || !j.live() {
-			c.problem("the recount of job %s is under way, and the job is not", s.job)
+	if live := s.Phase != record.RecountNone; live {
+		if j, err := c.job(s.Job); err != nil || j == nil || !j.Live() {
+			c.problem("the recount of job %s is under way, and the job is not", s.Job)
 		}
 	}
 	return err

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,14 +17,14 @@ const (
 // shared is one piece of a clone: a whole table of the source, or extents cut
 // out of one, at their place in the file that is changed.
 type shared struct {
-	ref  ref              // table 0 where it is cut
+	ref  record.Ref       // table 0 where it is cut
 	exts []moraine.Extent // of a cut one
 }
 
 // cloneWork is a Clone being applied.
 type cloneWork struct {
 	op       *wire.Clone
-	i        *inode
+	i        *record.Inode
 	base     int64 // where the ranges begin
 	end      int64 // and where they end
 	pieces   []shared
@@ -44,15 +45,15 @@ func (m *Machine) clone(t *tx, op *wire.Clone) (*wire.MetaResponse, error) {
 	mode := op.GetMode()
 	switch {
 	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
-		return nil, fail(moraine.InvalidArgument, "clone", i.id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
+		return nil, fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
 	case len(op.GetRanges()) > MaxCloneRanges:
-		return nil, fail(moraine.TooLarge, "clone", i.id.String(), "%d ranges, %d at most", len(op.GetRanges()), MaxCloneRanges)
-	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.generation:
-		return nil, fail(moraine.Conflict, "clone", i.id.String(), "generation is %d, not %d", i.generation, op.GetExpectGeneration())
+		return nil, fail(moraine.TooLarge, "clone", i.Id.String(), "%d ranges, %d at most", len(op.GetRanges()), MaxCloneRanges)
+	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.Generation:
+		return nil, fail(moraine.Conflict, "clone", i.Id.String(), "generation is %d, not %d", i.Generation, op.GetExpectGeneration())
 	}
 	w := &cloneWork{op: op, i: i, level: moraine.NVMe}
 	if mode == wire.CommitMode_COMMIT_MODE_APPEND {
-		w.base = i.size
+		w.base = i.Size
 	}
 	w.end = w.base
 	for _, r := range op.GetRanges() {
@@ -73,7 +74,7 @@ func (m *Machine) clone(t *tx, op *wire.Clone) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
-		Attr: i.attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+		Attr: i.Attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
 	}}}, nil
 }
 
@@ -83,34 +84,34 @@ func (w *cloneWork) take(t *tx, r *wire.CloneRange) error {
 	if err != nil {
 		return err
 	}
-	name := src.id.String()
-	if src.tenant != w.i.tenant {
+	name := src.Id.String()
+	if src.Tenant != w.i.Tenant {
 		return fail(moraine.CrossTenant, "clone", name, "copy it instead")
 	}
-	if g := moraine.Generation(r.GetGeneration()); g != 0 && g != src.generation {
-		return fail(moraine.Stale, "clone", name, "generation is %d, not %d", src.generation, g)
+	if g := moraine.Generation(r.GetGeneration()); g != 0 && g != src.Generation {
+		return fail(moraine.Stale, "clone", name, "generation is %d, not %d", src.Generation, g)
 	}
-	size := uint64(src.size)
+	size := uint64(src.Size)
 	if r.GetOffset() > size || r.GetLength() > size-r.GetOffset() {
 		return fail(moraine.InvalidArgument, "clone", name, "the file has %d bytes, the range ends past them", size)
 	}
 	from, length := int64(r.GetOffset()), int64(r.GetLength())
 	if length == 0 {
-		length = src.size - from
+		length = src.Size - from
 	}
 	if w.end+length > MaxFileSize {
-		return fail(moraine.TooLarge, "clone", w.i.id.String(), "more than %d bytes", int64(MaxFileSize))
+		return fail(moraine.TooLarge, "clone", w.i.Id.String(), "more than %d bytes", int64(MaxFileSize))
 	}
-	if src.stored > 0 {
+	if src.Stored > 0 {
 		level, err := t.levelBeside(src)
 		if err != nil {
 			return err
 		}
 		w.level = min(w.level, level)
-		w.degraded += src.degraded
+		w.degraded += src.Degraded
 	}
-	err = t.refsFrom(src.content, from, func(f ref) (bool, error) {
-		if f.base >= from+length {
+	err = t.refsFrom(src.Content, from, func(f record.Ref) (bool, error) {
+		if f.Base >= from+length {
 			return false, nil
 		}
 		return true, w.takeTable(t, f, from, from+length)
@@ -121,13 +122,13 @@ func (w *cloneWork) take(t *tx, r *wire.CloneRange) error {
 
 // takeTable takes what one table of a source has in [lo, hi), for the place
 // that the range has in the file.
-func (w *cloneWork) takeTable(t *tx, f ref, lo, hi int64) error {
+func (w *cloneWork) takeTable(t *tx, f record.Ref, lo, hi int64) error {
 	move := w.end - lo
-	if f.base >= lo && f.end <= hi {
-		w.pieces = append(w.pieces, shared{ref: ref{table: f.table, base: f.base + move, end: f.end + move}})
+	if f.Base >= lo && f.End <= hi {
+		w.pieces = append(w.pieces, shared{ref: record.Ref{Table: f.Table, Base: f.Base + move, End: f.End + move}})
 		w.touched++
 	} else {
-		all, err := t.extsFrom(f, f.base, noLimit)
+		all, err := t.extsFrom(f, f.Base, noLimit)
 		if err != nil {
 			return err
 		}
@@ -141,7 +142,7 @@ func (w *cloneWork) takeTable(t *tx, f ref, lo, hi int64) error {
 		w.touched += len(exts)
 	}
 	if w.touched > maxCloneTouched {
-		return fail(moraine.TooLarge, "clone", w.i.id.String(), "the ranges have more than %d tables and extents: go in smaller steps", maxCloneTouched)
+		return fail(moraine.TooLarge, "clone", w.i.Id.String(), "the ranges have more than %d tables and extents: go in smaller steps", maxCloneTouched)
 	}
 	return nil
 }
@@ -151,13 +152,13 @@ func (m *Machine) layClone(t *tx, w *cloneWork) error {
 	i := w.i
 	old := uint64(0)
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
-		old = i.dropContent()
+		old = i.DropContent()
 	}
-	if i.stored == 0 {
-		i.level, i.degraded = moraine.NVMe, 0
+	if i.Stored == 0 {
+		i.Level, i.Degraded = moraine.NVMe, 0
 	}
 	for _, p := range w.pieces {
-		if p.ref.table == 0 {
+		if p.ref.Table == 0 {
 			// Each cut has a table of its own, as its source has: in one table no
 			// byte of a stripe is named twice.
 			if err := m.addTable(t, i, p.exts); err != nil {
@@ -173,18 +174,18 @@ func (m *Machine) layClone(t *tx, w *cloneWork) error {
 	if err := m.discard(t, old); err != nil {
 		return err
 	}
-	i.size = w.end
-	i.mtime, i.ctime = t.now, t.now
+	i.Size = w.end
+	i.Mtime, i.Ctime = t.now, t.now
 	if w.op.GetMtime() != 0 {
-		i.mtime = w.op.GetMtime()
+		i.Mtime = w.op.GetMtime()
 	}
 	if len(w.pieces) > 0 {
 		level, err := t.levelBeside(i)
 		if err != nil {
 			return err
 		}
-		i.level = min(level, w.level)
-		i.degraded += w.degraded
+		i.Level = min(level, w.level)
+		i.Degraded += w.degraded
 	}
 	if err := t.watchLevel(i); err != nil {
 		return err
@@ -194,20 +195,20 @@ func (m *Machine) layClone(t *tx, w *cloneWork) error {
 
 // shareTable has a file refer to a table that another reference names already.
 // The table is sealed from then on.
-func (m *Machine) shareTable(t *tx, i *inode, r ref) error {
-	h, err := t.tableHead(r.table)
+func (m *Machine) shareTable(t *tx, i *record.Inode, r record.Ref) error {
+	h, err := t.tableHead(r.Table)
 	if err != nil {
 		return err
 	}
-	h.refs++
-	h.sealed = true
-	t.put(t.k.extTable(r.table), h.encode())
-	if i.content == 0 {
-		i.content = t.next(cContent)
+	h.Refs++
+	h.Sealed = true
+	t.put(t.k.extTable(r.Table), h.Encode())
+	if i.Content == 0 {
+		i.Content = t.next(record.CContent)
 	}
-	t.put(t.k.ref(i.content, r.end), r.encode())
-	i.refs++
-	i.count(h)
-	i.lastEnd = max(i.lastEnd, r.end)
+	t.put(t.k.ref(i.Content, r.End), r.Encode())
+	i.Refs++
+	i.Count(h)
+	i.LastEnd = max(i.LastEnd, r.End)
 	return nil
 }

@@ -2,28 +2,29 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // runCloneTree does about limit records of a clone. It returns whether the job
 // has ended; else it is to be written.
-func (m *Machine) runCloneTree(t *tx, j *job, limit int) (over bool, err error) {
-	c := &treeClone{}
-	if err := c.decode(j.cursor); err != nil {
+func (m *Machine) runCloneTree(t *tx, j *record.Job, limit int) (over bool, err error) {
+	c := &record.TreeClone{}
+	if err := c.Decode(j.Cursor); err != nil {
 		return false, err
 	}
 	stop := len(t.order) + limit
 	for len(t.order) < stop {
-		keys, err := t.keysUnder(t.k.cloneDirs(j.id), 1)
+		keys, err := t.keysUnder(t.k.cloneDirs(j.Id), 1)
 		if err != nil {
 			return false, err
 		}
 		switch {
-		case j.ending != 0 && len(keys) > 0:
+		case j.Ending != 0 && len(keys) > 0:
 			t.del(keys[0])
-		case j.ending != 0:
+		case j.Ending != 0:
 			return true, m.endClone(t, j, c)
-		case c.from != 0:
+		case c.From != 0:
 			if err := m.cloneMore(t, j, c, stop); err != nil {
 				return false, err
 			}
@@ -31,7 +32,7 @@ func (m *Machine) runCloneTree(t *tx, j *job, limit int) (over bool, err error) 
 			if why, err := m.publishClone(t, j, c); err != nil || why == nil {
 				return err == nil, err
 			} else {
-				j.ending, j.err = wire.JobState_JOB_STATE_FAILED, clip(why.Error(), moraine.MaxNameLen)
+				j.Ending, j.Err = wire.JobState_JOB_STATE_FAILED, record.Clip(why.Error(), moraine.MaxNameLen)
 			}
 		default:
 			if err := m.cloneDir(t, j, c, keys[0], stop); err != nil {
@@ -39,33 +40,33 @@ func (m *Machine) runCloneTree(t *tx, j *job, limit int) (over bool, err error) 
 			}
 		}
 	}
-	j.cursor = c.encode()
+	j.Cursor = c.Encode()
 	return false, nil
 }
 
 // endClone ends a job that is not to be published.
-func (m *Machine) endClone(t *tx, j *job, c *treeClone) error {
-	top, err := t.inode(c.top)
+func (m *Machine) endClone(t *tx, j *record.Job, c *record.TreeClone) error {
+	top, err := t.inode(c.Top)
 	if err != nil {
 		return damaged(err)
 	}
-	if err := m.dropTree(t, top, j.subject); err != nil {
+	if err := m.dropTree(t, top, j.Subject); err != nil {
 		return err
 	}
-	return m.endJob(t, j, j.ending, j.err)
+	return m.endJob(t, j, j.Ending, j.Err)
 }
 
 // cloneDir clones the next entries of one directory.
-func (m *Machine) cloneDir(t *tx, j *job, c *treeClone, key []byte, stop int) error {
-	row := &clonedDir{}
+func (m *Machine) cloneDir(t *tx, j *record.Job, c *record.TreeClone, key []byte, stop int) error {
+	row := &record.ClonedDir{}
 	b, _, err := t.Get(key)
 	if err == nil {
-		err = row.decode(b)
+		err = row.Decode(b)
 	}
 	if err != nil {
 		return err
 	}
-	from := moraine.InodeID(lastU64(key))
+	from := moraine.InodeID(record.LastU64(key))
 	src, err := t.view.inode(from)
 	gone := moraineKind(err) == moraine.NotFound
 	if err != nil && !gone {
@@ -78,78 +79,78 @@ func (m *Machine) cloneDir(t *tx, j *job, c *treeClone, key []byte, stop int) er
 		}
 		gone = !in
 	}
-	if gone || src.nlink == 0 {
-		if from == moraine.InodeID(j.target) {
-			j.ending, j.err = wire.JobState_JOB_STATE_FAILED, "the directory was removed"
+	if gone || src.Nlink == 0 {
+		if from == moraine.InodeID(j.Target) {
+			j.Ending, j.Err = wire.JobState_JOB_STATE_FAILED, "the directory was removed"
 			return nil
 		}
 		t.del(key) // removed since its name was seen: its like stays empty, or as it is
 		return nil
 	}
 	t.mindHold(from) // its holder may have made files that are not here yet
-	into, err := t.inode(row.into)
+	into, err := t.inode(row.Into)
 	if err != nil {
 		return damaged(err)
 	}
 	most := max((stop-len(t.order))/8, 1)
-	names, entries, err := t.listDir(from, row.last, most)
+	names, entries, err := t.listDir(from, row.Last, most)
 	if err != nil {
 		return err
 	}
 	for n, name := range names {
-		if n > 0 && len(t.order) >= stop || c.from != 0 {
-			t.put(key, row.encode())
+		if n > 0 && len(t.order) >= stop || c.From != 0 {
+			t.put(key, row.Encode())
 			return nil
 		}
-		row.last = name
+		row.Last = name
 		if name == moraine.UploadsDir {
 			continue
 		}
 		if err := m.cloneEntry(t, j, c, into, name, entries[n], stop); err != nil {
 			return err
 		}
-		j.done++
+		j.Done++
 	}
 	if len(names) < most {
 		t.del(key)
 		return nil
 	}
-	t.put(key, row.encode())
+	t.put(key, row.Encode())
 	return nil
 }
 
 // cloneEntry makes the like of one entry.
-func (m *Machine) cloneEntry(t *tx, j *job, c *treeClone, into *inode, name string, e dentry, stop int) error {
-	src, err := t.view.inode(e.inode)
+func (m *Machine) cloneEntry(t *tx, j *record.Job, c *record.TreeClone, into *record.Inode, name string, e record.Dentry, stop int) error {
+	src, err := t.view.inode(e.Inode)
 	if err != nil {
 		return damaged(err)
 	}
-	if src.typ == typeDirectory {
-		dir, err := m.likeDir(t, src, into.tenant)
+	if src.Typ == record.TypeDirectory {
+		dir, err := m.likeDir(t, src, into.Tenant)
 		if err != nil {
 			return err
 		}
 		m.linkLike(t, into, name, dir)
-		t.put(t.k.cloneDir(j.id, src.id), (&clonedDir{into: dir.id}).encode())
+		t.put(t.k.cloneDir(j.Id, src.Id), (&record.ClonedDir{Into: dir.Id}).Encode())
 		return nil
 	}
-	i, err := m.like(t, src, into.tenant)
+	i, err := m.like(t, src, into.Tenant)
 	if err != nil {
 		return err
 	}
 	m.linkLike(t, into, name, i)
-	if src.typ != typeFile {
+	if src.Typ != record.TypeFile {
 		return nil
 	}
-	c.from, c.into, c.generation, c.upTo = src.id, i.id, src.generation, 0
+	c.From, c.Into, c.Generation, c.UpTo = src.Id, i.Id, src.Generation, 0
 	return m.cloneMore(t, j, c, stop)
 }
 
 // linkLike gives a like its name, without a change of the directory's times.
-func (m *Machine) linkLike(t *tx, dir *inode, name string, child *inode) {
-	mtime := dir.mtime
+func (m *Machine) linkLike(t *tx, dir *record.Inode, name string, child *record.Inode) {
+	mtime := dir.Mtime
 	m.link(t, dir, name, child)
-	dir.mtime = mtime
+	dir.Mtime = mtime
 	t.putInode(dir)
 	t.putInode(child)
 }
@@ -161,16 +162,16 @@ func (t *tx) retabled(content uint64, upTo int64) (over bool, err error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	err = t.refsFrom(content, upTo, func(r ref) (bool, error) {
-		over = r.base < upTo
+	err = t.refsFrom(content, upTo, func(r record.Ref) (bool, error) {
+		over = r.Base < upTo
 		return false, nil
 	})
 	return over, err
 }
 
 // cloneMore shares the next tables of the file under way.
-func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
-	src, err := t.view.inode(c.from)
+func (m *Machine) cloneMore(t *tx, j *record.Job, c *record.TreeClone, stop int) error {
+	src, err := t.view.inode(c.From)
 	if moraineKind(err) == moraine.NotFound {
 		return m.uncloned(t, c)
 	}
@@ -182,27 +183,27 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 	} else if !in {
 		return m.uncloned(t, c)
 	}
-	i, err := t.inode(c.into)
+	i, err := t.inode(c.Into)
 	if err != nil {
 		return damaged(err)
 	}
-	again := src.generation != c.generation
+	again := src.Generation != c.Generation
 	if !again {
-		if again, err = t.retabled(src.content, c.upTo); err != nil {
+		if again, err = t.retabled(src.Content, c.UpTo); err != nil {
 			return err
 		}
 	}
 	if again {
 		// Half of what it was is worth nothing: from the beginning.
-		if err := m.discard(t, i.dropContent()); err != nil {
+		if err := m.discard(t, i.DropContent()); err != nil {
 			return err
 		}
-		c.generation, c.upTo = src.generation, 0
+		c.Generation, c.UpTo = src.Generation, 0
 	}
-	var next []ref
+	var next []record.Ref
 	most := max((stop-len(t.order))/2, 1)
-	err = t.refsFrom(src.content, c.upTo-1, func(r ref) (bool, error) {
-		if r.end > c.upTo {
+	err = t.refsFrom(src.Content, c.UpTo-1, func(r record.Ref) (bool, error) {
+		if r.End > c.UpTo {
 			next = append(next, r)
 		}
 		return len(next) <= most, nil
@@ -214,19 +215,19 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 		if err := m.shareTable(t, i, r); err != nil {
 			return err
 		}
-		c.upTo = r.end
-		i.size = r.end
+		c.UpTo = r.End
+		i.Size = r.End
 	}
 	if len(next) > most {
 		t.putInode(i)
 		return nil
 	}
-	i.size, i.mtime = src.size, src.mtime
-	if i.level, err = t.levelBeside(src); err != nil {
+	i.Size, i.Mtime = src.Size, src.Mtime
+	if i.Level, err = t.levelBeside(src); err != nil {
 		return err
 	}
-	i.degraded = src.degraded
-	c.from, c.into, c.generation, c.upTo = 0, 0, 0, 0
+	i.Degraded = src.Degraded
+	c.From, c.Into, c.Generation, c.UpTo = 0, 0, 0, 0
 	if err := t.watchLevel(i); err != nil {
 		return err
 	}
@@ -236,12 +237,12 @@ func (m *Machine) cloneMore(t *tx, j *job, c *treeClone, stop int) error {
 
 // uncloned takes the file under way out of the new tree, because its source was
 // removed.
-func (m *Machine) uncloned(t *tx, c *treeClone) error {
-	i, err := t.inode(c.into)
+func (m *Machine) uncloned(t *tx, c *record.TreeClone) error {
+	i, err := t.inode(c.Into)
 	if err != nil {
 		return damaged(err)
 	}
-	dir, err := t.inode(i.parent)
+	dir, err := t.inode(i.Parent)
 	if err != nil {
 		return damaged(err)
 	}
@@ -250,19 +251,19 @@ func (m *Machine) uncloned(t *tx, c *treeClone) error {
 		return err
 	}
 	m.unlink(t, dir, name, i)
-	c.from, c.into, c.generation, c.upTo = 0, 0, 0, 0
+	c.From, c.Into, c.Generation, c.UpTo = 0, 0, 0, 0
 	return m.dropName(t, i, name)
 }
 
 // publishClone gives the tree its name. why is set where it cannot have it.
-func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
-	top, err := t.inode(c.top)
+func (m *Machine) publishClone(t *tx, j *record.Job, c *record.TreeClone) (why, err error) {
+	top, err := t.inode(c.Top)
 	if err != nil {
 		return nil, damaged(err)
 	}
-	dir, err := t.inode(c.parent)
-	if moraineKind(err) == moraine.NotFound || err == nil && dir.nlink == 0 {
-		return fail(moraine.NotFound, "clone tree", c.name, "the directory that it was for was removed"), nil
+	dir, err := t.inode(c.Parent)
+	if moraineKind(err) == moraine.NotFound || err == nil && dir.Nlink == 0 {
+		return fail(moraine.NotFound, "clone tree", c.Name, "the directory that it was for was removed"), nil
 	}
 	if err != nil {
 		return nil, err
@@ -270,19 +271,19 @@ func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
 	if in, err := t.inJobScope(j, dir); err != nil {
 		return nil, err
 	} else if !in {
-		return fail(moraine.NotFound, "clone tree", c.name, "the directory that it was for was moved"), nil
+		return fail(moraine.NotFound, "clone tree", c.Name, "the directory that it was for was moved"), nil
 	}
-	_, taken, err := t.lookup(dir.id, c.name)
+	_, taken, err := t.lookup(dir.Id, c.Name)
 	if err != nil {
 		return nil, err
 	}
 	if taken {
-		return fail(moraine.Exists, "clone tree", c.name, "something else has the name now"), nil
+		return fail(moraine.Exists, "clone tree", c.Name, "something else has the name now"), nil
 	}
-	if dir.sealed {
+	if dir.Sealed {
 		return t.immutable(dir), nil
 	}
-	if why := t.fitsBelow(dir.id, top.id); why != nil {
+	if why := t.fitsBelow(dir.Id, top.Id); why != nil {
 		if !isAnswer(why) {
 			return nil, why
 		}
@@ -292,23 +293,23 @@ func (m *Machine) publishClone(t *tx, j *job, c *treeClone) (why, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.live != 0 {
-		below, err := t.usageNow(usageKey{s.live, top.id})
+	if s.Live != 0 {
+		below, err := t.usageNow(usageKey{s.Live, top.Id})
 		if err != nil {
 			return nil, err
 		}
-		if why := t.fits(s, dir.id, below.add(usage{inodes: 1})); why != nil {
+		if why := t.fits(s, dir.Id, below.Add(record.Usage{Inodes: 1})); why != nil {
 			if !isAnswer(why) {
 				return nil, why
 			}
 			return why, nil
 		}
 	}
-	m.link(t, dir, c.name, top)
+	m.link(t, dir, c.Name, top)
 	t.putInode(top)
 	if err := m.flushTree(t, top); err != nil {
 		return nil, err
 	}
-	j.total = j.done
+	j.Total = j.Done
 	return nil, m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 }

@@ -2,53 +2,28 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cluster is the identity of the cluster and what is true of all of it.
-type cluster struct {
-	uuid         moraine.UUID
-	incarnation  moraine.Incarnation
-	featureLevel uint64
-}
-
-const clusterVersion = 1
-
-func (c *cluster) encode() []byte {
-	b := append([]byte{clusterVersion}, c.uuid[:]...)
-	b = putUvarint(b, uint64(c.incarnation))
-	return putUvarint(b, c.featureLevel)
-}
-
-func (c *cluster) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(clusterVersion)
-	for i := range c.uuid {
-		c.uuid[i] = d.byte()
-	}
-	c.incarnation = moraine.Incarnation(d.u8())
-	c.featureLevel = d.uvarint()
-	return d.end("cluster")
-}
-
 // cluster returns the cluster's record; Unavailable before Init.
 // The caller may change it.
-func (v *view) cluster() (*cluster, error) {
-	b, ok, err := v.r.Get(v.k.meta(metaCluster))
+func (v *view) cluster() (*record.Cluster, error) {
+	b, ok, err := v.r.Get(v.k.meta(record.MetaCluster))
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
 		return nil, fail(moraine.Unavailable, "apply", "", "the cluster has not been initialized yet")
 	}
-	c := &cluster{}
-	return c, c.decode(b)
+	c := &record.Cluster{}
+	return c, c.Decode(b)
 }
 
 // identity is cluster for those who only look.
-func (t *tx) identity() (*cluster, error) {
-	c, err := look[cluster](&t.view, t.k.meta(metaCluster))
+func (t *tx) identity() (*record.Cluster, error) {
+	c, err := look[record.Cluster](&t.view, t.k.meta(record.MetaCluster))
 	if err == nil && c == nil {
 		return t.cluster() // which says that there is none
 	}
@@ -63,8 +38,8 @@ func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
 		return nil, fail(moraine.InvalidArgument, "init", "", "want a UUID of 16 bytes and incarnation 1")
 	}
-	c := &cluster{uuid: moraine.UUID(op.GetCluster()), incarnation: moraine.Incarnation(op.GetIncarnation()), featureLevel: 1}
-	_, ok, err := t.Get(t.k.meta(metaCluster))
+	c := &record.Cluster{Uuid: moraine.UUID(op.GetCluster()), Incarnation: moraine.Incarnation(op.GetIncarnation()), FeatureLevel: 1}
+	_, ok, err := t.Get(t.k.meta(record.MetaCluster))
 	if err != nil {
 		return nil, err
 	}
@@ -73,16 +48,16 @@ func (m *Machine) init(t *tx, op *statepb.Init) (*wire.MetaResponse, error) {
 		if err != nil {
 			return nil, err
 		}
-		if have.uuid != c.uuid {
-			return nil, fail(moraine.WrongCluster, "init", have.uuid.String(), "already the state of another cluster than %s", c.uuid)
+		if have.Uuid != c.Uuid {
+			return nil, fail(moraine.WrongCluster, "init", have.Uuid.String(), "already the state of another cluster than %s", c.Uuid)
 		}
 		return done(), nil
 	}
-	t.put(t.k.meta(metaCluster), c.encode())
+	t.put(t.k.meta(record.MetaCluster), c.Encode())
 	if op.GetNames() {
-		t.count[cNames] = 1
+		t.count[record.CNames] = 1
 	}
-	_, err = m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, nlink: 2})
+	_, err = m.makeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Nlink: 2})
 	return done(), err
 }
 
@@ -92,17 +67,17 @@ func (m *Machine) tick(t *tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	if op.GetMillis() > maxTickMillis {
 		return nil, fail(moraine.InvalidArgument, "tick", "", "%d ms is more than %d", op.GetMillis(), maxTickMillis)
 	}
-	t.count[cClusterTime] += op.GetMillis()
+	t.count[record.CClusterTime] += op.GetMillis()
 	if err := t.compareSums(op); err != nil {
 		return nil, err
 	}
 	if err := m.settleKeys(t); err != nil {
 		return nil, err
 	}
-	if t.count[cEndedSessions] == 0 {
+	if t.count[record.CEndedSessions] == 0 {
 		return done(), nil
 	}
-	prefix := t.k.table(tabEndedSession)
+	prefix := t.k.table(record.TabEndedSession)
 	ended, err := t.keysUnder(prefix, maxTickSessions)
 	if err != nil {
 		return nil, err
@@ -112,7 +87,7 @@ func (m *Machine) tick(t *tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 		if budget <= 0 {
 			break
 		}
-		if err := m.cleanSession(t, moraine.SessionID(lastU64(key)), budget); err != nil {
+		if err := m.cleanSession(t, moraine.SessionID(record.LastU64(key)), budget); err != nil {
 			return nil, err
 		}
 	}
@@ -125,8 +100,6 @@ const maxTickSessions = 64
 // maxTickMillis bounds how far one Tick advances cluster time.
 const maxTickMillis = 1000
 
-const signingKeyVersion = 1
-
 // maxSealedKey bounds the private half of a signing key as the service sealed it, in
 // bytes.
 const maxSealedKey = 256
@@ -138,7 +111,7 @@ func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaRes
 	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {
 		return nil, fail(moraine.InvalidArgument, "add signing key", "", "want an id, an Ed25519 key of 32 bytes, and its sealed half")
 	}
-	v := encodeSigningKey(key)
+	v := record.EncodeSigningKey(key)
 	old, ok, err := t.Get(t.k.signingKey(key.GetId()))
 	if err != nil {
 		return nil, err
@@ -150,25 +123,14 @@ func (m *Machine) addSigningKey(t *tx, op *statepb.AddSigningKey) (*wire.MetaRes
 	return done(), nil
 }
 
-func encodeSigningKey(key *wire.SigningKey) []byte {
-	return putBytes(putBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
-}
-
-func decodeSigningKey(id uint64, b []byte) (*wire.SigningKey, error) {
-	d := dec{b: b}
-	d.version(signingKeyVersion)
-	key := &wire.SigningKey{Id: id, PublicKey: d.bytes(), Sealed: d.bytes()}
-	return key, d.end("signing key")
-}
-
 // signingKeys returns all keys, oldest id first.
 func (v *view) signingKeys() ([]*wire.SigningKey, error) {
 	var out []*wire.SigningKey
 	var bad error
-	prefix := v.k.table(tabSigningKey)
+	prefix := v.k.table(record.TabSigningKey)
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		var k *wire.SigningKey
-		k, bad = decodeSigningKey(lastU64(key), value)
+		k, bad = record.DecodeSigningKey(record.LastU64(key), value)
 		out = append(out, k)
 		return bad == nil
 	})

@@ -5,13 +5,14 @@ import (
 	"sort"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // commitWork is a Commit being applied.
 type commitWork struct {
 	op      *wire.Commit
-	i       *inode
+	i       *record.Inode
 	stripes []*moraine.Stripe
 	extents []moraine.Extent
 	level   moraine.Level
@@ -43,8 +44,8 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if again {
 		return m.commitReply(t, w)
 	}
-	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.generation {
-		return nil, fail(moraine.Conflict, "commit", w.i.id.String(), "generation is %d, not %d", w.i.generation, g)
+	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.Generation {
+		return nil, fail(moraine.Conflict, "commit", w.i.Id.String(), "generation is %d, not %d", w.i.Generation, g)
 	}
 	if err := m.takeStripes(t, w.stripes); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func (m *Machine) commit(t *tx, op *wire.Commit) (*wire.MetaResponse, error) {
 
 func (m *Machine) commitReply(t *tx, w *commitWork) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
-		Attr: w.i.attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
+		Attr: w.i.Attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
 	}}}, nil
 }
 
@@ -92,7 +93,7 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 	if err != nil {
 		return nil, err
 	}
-	ref := i.id.String()
+	ref := i.Id.String()
 	switch {
 	case op.GetMode() < wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMode() > wire.CommitMode_COMMIT_MODE_APPEND:
 		return nil, fail(moraine.InvalidArgument, "commit", ref, "mode %d", op.GetMode())
@@ -117,16 +118,16 @@ func (m *Machine) parseCommit(t *tx, op *wire.Commit) (*commitWork, error) {
 
 // contentFile returns a regular file in the caller's scope, which no other
 // session holds without a name.
-func (t *tx) contentFile(op string, id uint64) (*inode, error) {
+func (t *tx) contentFile(op string, id uint64) (*record.Inode, error) {
 	i, err := t.named(moraine.InodeID(id))
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case i.typ == typeDirectory:
-		return nil, fail(moraine.IsDirectory, op, i.id.String(), "")
-	case i.typ != typeFile:
-		return nil, fail(moraine.InvalidArgument, op, i.id.String(), "not a regular file")
+	case i.Typ == record.TypeDirectory:
+		return nil, fail(moraine.IsDirectory, op, i.Id.String(), "")
+	case i.Typ != record.TypeFile:
+		return nil, fail(moraine.InvalidArgument, op, i.Id.String(), "not a regular file")
 	}
 	return i, t.mayChange(op, i)
 }
@@ -134,13 +135,13 @@ func (t *tx) contentFile(op string, id uint64) (*inode, error) {
 func (w *commitWork) parseStripes() error {
 	chunks := 0
 	for _, ws := range w.op.GetStripes() {
-		s, err := newStripe(ws, w.i.tenant)
+		s, err := newStripe(ws, w.i.Tenant)
 		if err != nil {
 			return err
 		}
-		s.Origin = w.i.id
+		s.Origin = w.i.Id
 		if chunks += len(s.Chunks); chunks > moraine.MaxCommitChunks {
-			return fail(moraine.TooLarge, "commit", w.i.id.String(), "more than %d chunks", moraine.MaxCommitChunks)
+			return fail(moraine.TooLarge, "commit", w.i.Id.String(), "more than %d chunks", moraine.MaxCommitChunks)
 		}
 		for _, c := range s.Chunks {
 			w.level = min(w.level, c.Level)
@@ -170,10 +171,10 @@ func (w *commitWork) stripe(id moraine.StripeID) *moraine.Stripe {
 func (w *commitWork) parseExtents() error {
 	base := int64(0)
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
-		base = w.i.size
+		base = w.i.Size
 	}
 	bad := func(n int, why string) error {
-		return fail(moraine.InvalidArgument, "commit", w.i.id.String(), "extent %d %s", n, why)
+		return fail(moraine.InvalidArgument, "commit", w.i.Id.String(), "extent %d %s", n, why)
 	}
 	end := base
 	for n, we := range w.op.GetExtents() {
@@ -246,7 +247,7 @@ func (m *Machine) committedBefore(t *tx, w *commitWork) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if !ok || e.inode != w.i.id {
+		if !ok || e.Inode != w.i.Id {
 			return stale("the file does not have that name")
 		}
 	}
@@ -267,7 +268,7 @@ func (w *commitWork) mayKnow(t *tx, id moraine.StripeID) (bool, error) {
 // has reports whether the file has an extent of the commit, if the commit is in place.
 func (w *commitWork) has(t *tx, e moraine.Extent) (bool, error) {
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
-		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.size // what the commit added to the size
+		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.Size // what the commit added to the size
 	}
 	return t.hasExtent(w.i, e)
 }
@@ -276,7 +277,7 @@ func (w *commitWork) has(t *tx, e moraine.Extent) (bool, error) {
 // holds another is Stale.
 func (t *tx) committed(s *moraine.Stripe) (bool, error) {
 	// A record comes with the mark in the grant: without it there is none.
-	if g, err := t.ownGrant(s.ID); err != nil || g != nil && !g.isUsed(s.ID) {
+	if g, err := t.ownGrant(s.ID); err != nil || g != nil && !g.IsUsed(s.ID) {
 		return false, err
 	}
 	have, err := t.stripe(s.ID)
@@ -290,12 +291,12 @@ func (t *tx) committed(s *moraine.Stripe) (bool, error) {
 }
 
 // hasExtent reports whether the file maps e's range just as e does.
-func (v *view) hasExtent(i *inode, e moraine.Extent) (bool, error) {
+func (v *view) hasExtent(i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Offset < 0 {
 		return false, nil
 	}
 	var have []moraine.Extent
-	err := v.refsFrom(i.content, e.Offset, func(r ref) (more bool, err error) {
+	err := v.refsFrom(i.Content, e.Offset, func(r record.Ref) (more bool, err error) {
 		have, err = v.extsFrom(r, e.Offset, 1)
 		return false, err
 	})
@@ -304,11 +305,11 @@ func (v *view) hasExtent(i *inode, e moraine.Extent) (bool, error) {
 
 // takeStripes marks the numbers as used in the session's grants.
 func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
-	var g *grant
+	var g *record.Grant
 	for _, s := range stripes { // in order of number, so that each grant is written once
-		if g == nil || !g.covers(s.ID) {
+		if g == nil || !g.Covers(s.ID) {
 			if g != nil {
-				t.put(t.k.grant(g.last()), g.encode())
+				t.put(t.k.grant(g.Last()), g.Encode())
 			}
 			var err error
 			if g, err = t.ownGrant(s.ID); err != nil {
@@ -318,16 +319,16 @@ func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
 				return fail(moraine.Stale, "commit", s.ID.String(), "no live grant of the session covers the stripe")
 			}
 		}
-		if g.isUsed(s.ID) {
+		if g.IsUsed(s.ID) {
 			return fail(moraine.Stale, "commit", s.ID.String(), "the stripe was committed before, and is dead")
 		}
-		if g.tenant != s.Tenant {
+		if g.Tenant != s.Tenant {
 			return fail(moraine.CrossTenant, "commit", s.ID.String(), "the grant is for another tenant than the file")
 		}
-		g.use(s.ID)
+		g.Use(s.ID)
 	}
 	if g != nil {
-		t.put(t.k.grant(g.last()), g.encode())
+		t.put(t.k.grant(g.Last()), g.Encode())
 	}
 	return nil
 }
@@ -336,7 +337,7 @@ func (m *Machine) takeStripes(t *tx, stripes []*moraine.Stripe) error {
 func (m *Machine) layExtents(t *tx, w *commitWork) error {
 	i := w.i
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
-		old := i.dropContent()
+		old := i.DropContent()
 		if err := m.appendExtents(t, i, w.extents); err != nil {
 			return err
 		}
@@ -353,10 +354,10 @@ func (m *Machine) layExtents(t *tx, w *commitWork) error {
 		}
 	}
 	if n := len(w.extents); n > 0 {
-		i.size = max(i.size, w.extents[n-1].End())
+		i.Size = max(i.Size, w.extents[n-1].End())
 	}
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY {
-		i.size = max(i.size, int64(w.op.GetSize()))
+		i.Size = max(i.Size, int64(w.op.GetSize()))
 	}
 	return nil
 }
@@ -375,11 +376,11 @@ func (m *Machine) judgeStripes(t *tx, w *commitWork) error {
 			}
 			chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}
 			switch {
-			case d == nil || d.state == wire.DeviceState_DEVICE_STATE_RETIRED:
+			case d == nil || d.State == wire.DeviceState_DEVICE_STATE_RETIRED:
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
-			case c.Level == moraine.Memory && c.Epoch != d.epoch:
+			case c.Level == moraine.Memory && c.Epoch != d.Epoch:
 				return fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
-			case d.serves(), d.state == wire.DeviceState_DEVICE_STATE_OUT && d.reason == ReasonSilent:
+			case d.Serves(), d.State == wire.DeviceState_DEVICE_STATE_OUT && d.Reason == record.ReasonSilent:
 				here++ // it is back with its host, which a network that was cut brings back
 			}
 		}
@@ -440,37 +441,37 @@ func (m *Machine) measure(t *tx, w *commitWork) error {
 // stampCommit sets what the commit says about the content as a whole.
 func (m *Machine) stampCommit(t *tx, w *commitWork) error {
 	i := w.i
-	i.mtime, i.ctime = t.now, t.now
+	i.Mtime, i.Ctime = t.now, t.now
 	if w.op.GetMtime() != 0 {
-		i.mtime = w.op.GetMtime()
+		i.Mtime = w.op.GetMtime()
 	}
-	if i.stored == sumLengths(w.extents) {
-		i.level, i.degraded = moraine.NVMe, 0 // nothing is left of what was there before
+	if i.Stored == sumLengths(w.extents) {
+		i.Level, i.Degraded = moraine.NVMe, 0 // nothing is left of what was there before
 	}
 	if len(w.stripes) > 0 {
 		level, err := t.levelBeside(i)
 		if err != nil {
 			return err
 		}
-		i.level = min(level, w.level)
+		i.Level = min(level, w.level)
 	}
-	i.degraded += uint64(w.degraded)
+	i.Degraded += uint64(w.degraded)
 	return nil
 }
 
 // linkCommitted gives an unlinked file of the session its name.
-func (m *Machine) linkCommitted(t *tx, i *inode, l *wire.LinkTarget) error {
+func (m *Machine) linkCommitted(t *tx, i *record.Inode, l *wire.LinkTarget) error {
 	if err := checkName("link", l.GetName()); err != nil {
 		return err
 	}
-	if i.owner == 0 {
+	if i.Owner == 0 {
 		return fail(moraine.InvalidArgument, "link", l.GetName(), "the file has a name already")
 	}
 	dir, err := t.directory(moraine.InodeID(l.GetParent()))
 	if err != nil {
 		return err
 	}
-	if dir.tenant != i.tenant {
+	if dir.Tenant != i.Tenant {
 		return fail(moraine.CrossTenant, "link", l.GetName(), "")
 	}
 	return m.nameCommitted(t, dir, i, l)
@@ -478,8 +479,8 @@ func (m *Machine) linkCommitted(t *tx, i *inode, l *wire.LinkTarget) error {
 
 // nameCommitted enters a file without a name in dir, in the place of what has
 // the name, if that may be replaced. The caller writes the file.
-func (m *Machine) nameCommitted(t *tx, dir, i *inode, l *wire.LinkTarget) error {
-	e, ok, err := t.lookup(dir.id, l.GetName())
+func (m *Machine) nameCommitted(t *tx, dir, i *record.Inode, l *wire.LinkTarget) error {
+	e, ok, err := t.lookup(dir.Id, l.GetName())
 	if err != nil {
 		return err
 	}
@@ -499,23 +500,23 @@ func (m *Machine) nameCommitted(t *tx, dir, i *inode, l *wire.LinkTarget) error 
 
 // adopt turns an unlinked file of a session, or of a job, into one that a
 // directory will name; the caller links and writes it.
-func (m *Machine) adopt(t *tx, i *inode) {
-	if i.owner != 0 {
-		t.del(t.k.sessionInode(i.owner, i.id))
+func (m *Machine) adopt(t *tx, i *record.Inode) {
+	if i.Owner != 0 {
+		t.del(t.k.sessionInode(i.Owner, i.Id))
 	}
-	i.owner, i.nlink = 0, 1
+	i.Owner, i.Nlink = 0, 1
 }
 
 // displace takes the regular file that has the name away, if the link may
 // replace it.
-func (m *Machine) displace(t *tx, dir *inode, e dentry, l *wire.LinkTarget) error {
+func (m *Machine) displace(t *tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget) error {
 	switch {
-	case e.typ == typeDirectory:
+	case e.Typ == record.TypeDirectory:
 		return fail(moraine.IsDirectory, "link", l.GetName(), "")
-	case !l.GetReplace() || e.typ != typeFile:
+	case !l.GetReplace() || e.Typ != record.TypeFile:
 		return fail(moraine.Exists, "link", l.GetName(), "")
 	}
-	old, err := t.inode(e.inode)
+	old, err := t.inode(e.Inode)
 	if err != nil {
 		return damaged(err)
 	}
@@ -523,7 +524,7 @@ func (m *Machine) displace(t *tx, dir *inode, e dentry, l *wire.LinkTarget) erro
 		return err
 	}
 	m.unlink(t, dir, l.GetName(), old)
-	if l.GetKeep() && old.nlink == 1 {
+	if l.GetKeep() && old.Nlink == 1 {
 		m.hold(t, old)
 		return nil
 	}

@@ -2,23 +2,9 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-// A concatenation gives a file without a name the ranges of other files, and its
-// name with the last of them. What one command can do it does (Concat); else it
-// is a job, whose pieces the leader runs. The job takes the file from its session:
-// nobody sees it, and nobody can change it, until the last piece names it. A piece
-// lays the next tables of the next ranges and says in the job's cursor how far it
-// came, so that a piece that is run again goes on from there. The ranges are in
-// rows of the job, which go as they are consumed.
-//
-// A range is taken of its source as that is at its turn, and a source that
-// changes between two pieces of one range fails the job: half of each would be
-// neither. What fails leaves nothing but the reason.
-
-// concatRow is how many ranges a row of the job holds.
-const concatRow = 256
 
 // concat makes a file of ranges of others: at once, or by a job.
 func (m *Machine) concat(t *tx, op *wire.Concat) (*wire.MetaResponse, error) {
@@ -66,10 +52,10 @@ func (w *cloneWork) takeAll(t *tx, ranges []*wire.CloneRange) (bool, error) {
 
 // checkConcat holds a request against what can never be, so that it fails at once
 // and not when most of its work is done.
-func (m *Machine) checkConcat(t *tx, i *inode, op *wire.Concat) error {
-	ref := i.id.String()
+func (m *Machine) checkConcat(t *tx, i *record.Inode, op *wire.Concat) error {
+	ref := i.Id.String()
 	switch l := op.GetLink(); {
-	case i.owner == 0 || i.content != 0 || i.size != 0:
+	case i.Owner == 0 || i.Content != 0 || i.Size != 0:
 		return fail(moraine.InvalidArgument, "concat", ref, "the file has a name, or content: make an empty one without a name")
 	case len(op.GetRanges()) > wire.MaxConcatRanges:
 		return fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), wire.MaxConcatRanges)
@@ -90,7 +76,7 @@ func (m *Machine) checkConcat(t *tx, i *inode, op *wire.Concat) error {
 }
 
 // mayName returns the directory that is to name i, if it may.
-func (t *tx) mayName(i *inode, l *wire.LinkTarget) (*inode, error) {
+func (t *tx) mayName(i *record.Inode, l *wire.LinkTarget) (*record.Inode, error) {
 	if err := checkName("link", l.GetName()); err != nil {
 		return nil, err
 	}
@@ -98,19 +84,19 @@ func (t *tx) mayName(i *inode, l *wire.LinkTarget) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	if dir.tenant != i.tenant {
+	if dir.Tenant != i.Tenant {
 		return nil, fail(moraine.CrossTenant, "link", l.GetName(), "")
 	}
-	if dir.sealed {
+	if dir.Sealed {
 		return nil, t.immutable(dir)
 	}
-	e, ok, err := t.lookup(dir.id, l.GetName())
+	e, ok, err := t.lookup(dir.Id, l.GetName())
 	switch {
 	case err != nil || !ok:
 		return dir, err
-	case e.typ == typeDirectory:
+	case e.Typ == record.TypeDirectory:
 		return nil, fail(moraine.IsDirectory, "link", l.GetName(), "")
-	case !l.GetReplace() || e.typ != typeFile:
+	case !l.GetReplace() || e.Typ != record.TypeFile:
 		return nil, fail(moraine.Exists, "link", l.GetName(), "")
 	}
 	return dir, nil
@@ -118,17 +104,17 @@ func (t *tx) mayName(i *inode, l *wire.LinkTarget) (*inode, error) {
 
 // consumable returns a directory that is to go when a file appears in dir, which
 // is not below it.
-func (t *tx) consumable(id moraine.InodeID, dir *inode) (*inode, error) {
+func (t *tx) consumable(id moraine.InodeID, dir *record.Inode) (*record.Inode, error) {
 	gone, err := t.directory(id)
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.below(gone.id, dir.id)
+	in, err := t.below(gone.Id, dir.Id)
 	if err != nil {
 		return nil, err
 	}
-	if in || gone.parent == 0 {
-		return nil, fail(moraine.InvalidArgument, "concat", gone.id.String(), "the file itself would go with it")
+	if in || gone.Parent == 0 {
+		return nil, fail(moraine.InvalidArgument, "concat", gone.Id.String(), "the file itself would go with it")
 	}
 	return gone, t.mayRenameTree(gone)
 }
@@ -142,18 +128,18 @@ func (m *Machine) concatNow(t *tx, w *cloneWork, op *wire.Concat) (*wire.MetaRes
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
-		Attr: w.i.attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+		Attr: w.i.Attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
 	}}}, nil
 }
 
 // nameConcat gives a file that is whole its name, and lets what it was made of go,
 // in the same entry.
-func (m *Machine) nameConcat(t *tx, i *inode, l *wire.LinkTarget, consume uint64) error {
+func (m *Machine) nameConcat(t *tx, i *record.Inode, l *wire.LinkTarget, consume uint64) error {
 	dir, err := t.mayName(i, l)
 	if err != nil {
 		return err
 	}
-	var gone *inode
+	var gone *record.Inode
 	if consume != 0 {
 		if gone, err = t.consumable(moraine.InodeID(consume), dir); err != nil {
 			return err

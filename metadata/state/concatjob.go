@@ -1,118 +1,38 @@
 package state
 
 import (
-	"errors"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// concatJob is the cursor of a concatenation. The file is the job's target.
-type concatJob struct {
-	parent  moraine.InodeID // where the file is to appear
-	name    string
-	replace bool
-	expect  *wire.Expect    // what must have the name then; nil: anything
-	consume moraine.InodeID // directory that goes then; 0: none
-	mtime   int64
-	// Who asked: what the session may reach, and its files without a name.
-	root    moraine.InodeID
-	session moraine.SessionID
-
-	ranges uint64 // in all
-	next   uint64 // the first that is not consumed
-	// Of that one: how many bytes are taken, and what of.
-	taken      int64
-	generation moraine.Generation
-}
-
-const concatVersion = 1
-
-func (c *concatJob) encode() []byte {
-	b := putString(putFixed64([]byte{concatVersion}, uint64(c.parent)), c.name)
-	b = putFixed64(putFixed64(putBool(b, c.replace), uint64(c.consume)), uint64(c.mtime))
-	b = putFixed64(putFixed64(b, uint64(c.root)), uint64(c.session))
-	b = putUvarint(putUvarint(putUvarint(b, c.ranges), c.next), uint64(c.taken))
-	b = putBool(putFixed64(b, uint64(c.generation)), c.expect != nil)
-	if c.expect == nil {
-		return b
-	}
-	return putFixed64(putFixed64(putFixed64(b, c.expect.Inode), c.expect.Generation), uint64(c.expect.Ctime))
-}
-
-func (c *concatJob) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(concatVersion)
-	c.parent, c.name, c.replace = moraine.InodeID(d.fixed64()), d.string(), d.bool()
-	c.consume, c.mtime = moraine.InodeID(d.fixed64()), int64(d.fixed64())
-	c.root, c.session = moraine.InodeID(d.fixed64()), moraine.SessionID(d.fixed64())
-	c.ranges, c.next, c.taken = d.uvarint(), d.uvarint(), int64(d.uvarint())
-	c.generation = moraine.Generation(d.fixed64())
-	if d.bool() {
-		c.expect = &wire.Expect{Inode: d.fixed64(), Generation: d.fixed64(), Ctime: int64(d.fixed64())}
-	}
-	return d.end("concatenation")
-}
-
-// concatRange is a range of a source; length 0: to its end.
-type concatRange struct {
-	inode          moraine.InodeID
-	generation     moraine.Generation // 0: any
-	offset, length int64
-}
-
-func encodeConcatRow(ranges []concatRange) []byte {
-	b := putUvarint(append(make([]byte, 0, 3+24*len(ranges)), concatVersion), uint64(len(ranges)))
-	for _, r := range ranges {
-		b = putFixed64(putFixed64(b, uint64(r.inode)), uint64(r.generation))
-		b = putUvarint(putUvarint(b, uint64(r.offset)), uint64(r.length))
-	}
-	return b
-}
-
-func decodeConcatRow(b []byte) ([]concatRange, error) {
-	d := dec{b: b}
-	d.version(concatVersion)
-	n := d.count(18) // the least bytes of one
-	if d.err == nil && (n == 0 || n > concatRow) {
-		d.fail(errConcatRow)
-	}
-	out := make([]concatRange, 0, n)
-	for range n {
-		out = append(out, concatRange{moraine.InodeID(d.fixed64()), moraine.Generation(d.fixed64()), int64(d.uvarint()), int64(d.uvarint())})
-	}
-	return out, d.end("ranges of a concatenation")
-}
-
-var errConcatRow = errors.New("a row holds 1 to 256 ranges")
-
 // addConcat makes the job, which owns the file from now on.
-func (m *Machine) addConcat(t *tx, i *inode, op *wire.Concat) (*wire.MetaResponse, error) {
+func (m *Machine) addConcat(t *tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse, error) {
 	owner, err := t.jobOwner("concat")
 	if err != nil {
 		return nil, err
 	}
 	l := op.GetLink()
-	c := &concatJob{parent: moraine.InodeID(l.GetParent()), name: l.GetName(), replace: l.GetReplace(), expect: l.GetExpect(), consume: moraine.InodeID(op.GetConsume()),
-		mtime: op.GetMtime(), root: t.scope.root, session: t.scope.session, ranges: uint64(len(op.GetRanges()))}
-	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CONCAT, subject: clip(l.GetName(), moraine.MaxNameLen),
-		target: uint64(i.id), cursor: c.encode(), total: c.ranges, owner: owner})
+	c := &record.ConcatJob{Parent: moraine.InodeID(l.GetParent()), Name: l.GetName(), Replace: l.GetReplace(), Expect: l.GetExpect(), Consume: moraine.InodeID(op.GetConsume()),
+		Mtime: op.GetMtime(), Root: t.scope.root, Session: t.scope.session, Ranges: uint64(len(op.GetRanges()))}
+	id, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_CONCAT, subject: record.Clip(l.GetName(), moraine.MaxNameLen),
+		target: uint64(i.Id), cursor: c.Encode(), total: c.Ranges, owner: owner})
 	if err != nil {
 		return nil, err
 	}
-	var row []concatRange
+	var row []record.ConcatRange
 	for n, r := range op.GetRanges() {
 		if r.GetOffset() > MaxFileSize || r.GetLength() > MaxFileSize {
 			return nil, fail(moraine.InvalidArgument, "concat", moraine.InodeID(r.GetInode()).String(), "the range is past the largest size of a file")
 		}
-		row = append(row, concatRange{moraine.InodeID(r.GetInode()), moraine.Generation(r.GetGeneration()), int64(r.GetOffset()), int64(r.GetLength())})
-		if len(row) == concatRow || n == len(op.GetRanges())-1 {
-			t.insert(t.k.concatRow(id, uint64(n)/concatRow), encodeConcatRow(row))
+		row = append(row, record.ConcatRange{Inode: moraine.InodeID(r.GetInode()), Generation: moraine.Generation(r.GetGeneration()), Offset: int64(r.GetOffset()), Length: int64(r.GetLength())})
+		if len(row) == record.ConcatRow || n == len(op.GetRanges())-1 {
+			t.insert(t.k.concatRow(id, uint64(n)/record.ConcatRow), record.EncodeConcatRow(row))
 			row = row[:0]
 		}
 	}
-	t.del(t.k.sessionInode(i.owner, i.id))
-	i.owner = 0
+	t.del(t.k.sessionInode(i.Owner, i.Id))
+	i.Owner = 0
 	t.putInode(i)
 	j, err := t.job(id)
 	if err != nil {
@@ -123,48 +43,48 @@ func (m *Machine) addConcat(t *tx, i *inode, op *wire.Concat) (*wire.MetaRespons
 
 // runConcat does about limit records of a concatenation. It returns whether the
 // job has ended; else it is to be written.
-func (m *Machine) runConcat(t *tx, j *job, limit int) (over bool, err error) {
-	if j.ending != 0 {
+func (m *Machine) runConcat(t *tx, j *record.Job, limit int) (over bool, err error) {
+	if j.Ending != 0 {
 		return m.endConcat(t, j, limit)
 	}
-	c := &concatJob{}
-	if err := c.decode(j.cursor); err != nil {
+	c := &record.ConcatJob{}
+	if err := c.Decode(j.Cursor); err != nil {
 		return false, err
 	}
-	t.scope = scope{root: c.root, session: c.session}
-	if c.next == c.ranges {
+	t.scope = scope{root: c.Root, session: c.Session}
+	if c.Next == c.Ranges {
 		err = m.publishConcat(t, j, c)
 		over = err == nil
 	} else {
 		err = m.concatPiece(t, j, c, limit)
 	}
 	if err == nil || !isAnswer(err) {
-		j.cursor = c.encode()
+		j.Cursor = c.Encode()
 		return over, err
 	}
 	// What this piece did is undone, what those before it did goes next.
 	t.reset()
 	t.ignoresQuota = true
-	was, jobErr := t.job(j.id)
+	was, jobErr := t.job(j.Id)
 	if jobErr != nil {
 		return false, jobErr
 	}
 	*j = *was
-	j.ending, j.err, j.why = wire.JobState_JOB_STATE_FAILED, clip(err.Error(), moraine.MaxNameLen), moraineKind(err)
+	j.Ending, j.Err, j.Why = wire.JobState_JOB_STATE_FAILED, record.Clip(err.Error(), moraine.MaxNameLen), moraineKind(err)
 	return false, nil
 }
 
 // concatPiece lays the next tables.
-func (m *Machine) concatPiece(t *tx, j *job, c *concatJob, limit int) error {
-	i, err := t.inode(moraine.InodeID(j.target))
+func (m *Machine) concatPiece(t *tx, j *record.Job, c *record.ConcatJob, limit int) error {
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if err != nil {
 		return damaged(err)
 	}
-	if i.stored == 0 && c.next == 0 && c.taken == 0 {
-		i.level, i.degraded = moraine.NVMe, 0
+	if i.Stored == 0 && c.Next == 0 && c.Taken == 0 {
+		i.Level, i.Degraded = moraine.NVMe, 0
 	}
 	p := &concatPiece{tx: t, m: m, i: i, c: c, stop: len(t.order) + limit}
-	for n := 0; c.next < c.ranges && !p.full && n < limit; n++ {
+	for n := 0; c.Next < c.Ranges && !p.full && n < limit; n++ {
 		if err := p.take(j); err != nil {
 			return err
 		}
@@ -183,40 +103,40 @@ func (m *Machine) concatPiece(t *tx, j *job, c *concatJob, limit int) error {
 type concatPiece struct {
 	*tx
 	m    *Machine
-	i    *inode
-	c    *concatJob
+	i    *record.Inode
+	c    *record.ConcatJob
 	stop int
 	full bool // the next table would be too much
 	// The row that holds the present range.
-	row    []concatRange
+	row    []record.ConcatRange
 	rowKey []byte
 }
 
 // present returns the range whose turn it is.
-func (p *concatPiece) present(j *job) (concatRange, error) {
-	at := p.c.next % concatRow
-	if p.row == nil || at == 0 && p.c.taken == 0 {
-		p.rowKey = p.k.concatRow(j.id, p.c.next/concatRow)
+func (p *concatPiece) present(j *record.Job) (record.ConcatRange, error) {
+	at := p.c.Next % record.ConcatRow
+	if p.row == nil || at == 0 && p.c.Taken == 0 {
+		p.rowKey = p.k.concatRow(j.Id, p.c.Next/record.ConcatRow)
 		b, ok, err := p.Get(p.rowKey)
 		if err != nil {
-			return concatRange{}, err
+			return record.ConcatRange{}, err
 		}
 		if !ok {
-			return concatRange{}, &moraine.Error{Op: "concat", Ref: j.id.String(), Kind: moraine.Corrupt, Err: errConcatRow}
+			return record.ConcatRange{}, &moraine.Error{Op: "concat", Ref: j.Id.String(), Kind: moraine.Corrupt, Err: record.ErrConcatRow}
 		}
-		if p.row, err = decodeConcatRow(b); err != nil {
-			return concatRange{}, err
+		if p.row, err = record.DecodeConcatRow(b); err != nil {
+			return record.ConcatRange{}, err
 		}
 	}
 	if at >= uint64(len(p.row)) {
-		return concatRange{}, &moraine.Error{Op: "concat", Ref: j.id.String(), Kind: moraine.Corrupt, Err: errConcatRow}
+		return record.ConcatRange{}, &moraine.Error{Op: "concat", Ref: j.Id.String(), Kind: moraine.Corrupt, Err: record.ErrConcatRow}
 	}
 	return p.row[at], nil
 }
 
 // take lays what there is room for of the present range, and passes it when it is
 // whole.
-func (p *concatPiece) take(j *job) error {
+func (p *concatPiece) take(j *record.Job) error {
 	r, err := p.present(j)
 	if err != nil {
 		return err
@@ -225,73 +145,73 @@ func (p *concatPiece) take(j *job) error {
 	if err != nil {
 		return err
 	}
-	lo, hi := r.offset, r.offset+length
-	to := p.i.size - p.c.taken - lo // from a place in the source to one in the file
-	err = p.refsFrom(src.content, lo+p.c.taken, func(f ref) (bool, error) {
-		if f.base >= hi {
+	lo, hi := r.Offset, r.Offset+length
+	to := p.i.Size - p.c.Taken - lo // from a place in the source to one in the file
+	err = p.refsFrom(src.Content, lo+p.c.Taken, func(f record.Ref) (bool, error) {
+		if f.Base >= hi {
 			return false, nil
 		}
 		// Eviction and staging change tables and no generation: since the piece before
 		// this one the table may be one that reaches back into what is taken.
-		if err := p.lay(f, lo+p.c.taken, hi, to); err != nil || p.full {
+		if err := p.lay(f, lo+p.c.Taken, hi, to); err != nil || p.full {
 			return false, err
 		}
-		p.c.taken = min(f.end, hi) - lo
+		p.c.Taken = min(f.End, hi) - lo
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
-	if src.stored > 0 && length > 0 {
+	if src.Stored > 0 && length > 0 {
 		// Also where only a part of the range is laid: by the next piece the source may be
 		// evicted, and have nothing in memory any more.
 		level, err := p.levelBeside(src)
 		if err != nil {
 			return err
 		}
-		p.i.level = min(p.i.level, level)
+		p.i.Level = min(p.i.Level, level)
 	}
 	if p.full {
-		p.i.size, p.c.generation = lo+p.c.taken+to, src.generation
+		p.i.Size, p.c.Generation = lo+p.c.Taken+to, src.Generation
 		return nil
 	}
-	p.i.size = hi + to
-	if src.stored > 0 && length > 0 {
-		p.i.degraded += src.degraded
+	p.i.Size = hi + to
+	if src.Stored > 0 && length > 0 {
+		p.i.Degraded += src.Degraded
 	}
-	p.c.next, p.c.taken, p.c.generation = p.c.next+1, 0, 0
-	j.done++
-	if p.c.next%concatRow == 0 || p.c.next == p.c.ranges {
+	p.c.Next, p.c.Taken, p.c.Generation = p.c.Next+1, 0, 0
+	j.Done++
+	if p.c.Next%record.ConcatRow == 0 || p.c.Next == p.c.Ranges {
 		p.del(p.rowKey)
 	}
 	return nil
 }
 
 // source returns the file of a range as it is now, and the length of the range.
-func (p *concatPiece) source(r concatRange) (*inode, int64, error) {
-	src, err := p.contentFile("concat", uint64(r.inode))
+func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error) {
+	src, err := p.contentFile("concat", uint64(r.Inode))
 	if err != nil {
 		return nil, 0, err
 	}
-	name := src.id.String()
-	want := r.generation
+	name := src.Id.String()
+	want := r.Generation
 	if want == 0 {
-		want = p.c.generation // 0 where none of it is taken yet
+		want = p.c.Generation // 0 where none of it is taken yet
 	}
 	switch {
-	case src.tenant != p.i.tenant:
+	case src.Tenant != p.i.Tenant:
 		return nil, 0, fail(moraine.CrossTenant, "concat", name, "copy it instead")
-	case want != 0 && want != src.generation:
-		return nil, 0, fail(moraine.Stale, "concat", name, "generation is %d, not %d", src.generation, want)
-	case r.offset > src.size || r.length > src.size-r.offset:
-		return nil, 0, fail(moraine.InvalidArgument, "concat", name, "the file has %d bytes, the range ends past them", src.size)
+	case want != 0 && want != src.Generation:
+		return nil, 0, fail(moraine.Stale, "concat", name, "generation is %d, not %d", src.Generation, want)
+	case r.Offset > src.Size || r.Length > src.Size-r.Offset:
+		return nil, 0, fail(moraine.InvalidArgument, "concat", name, "the file has %d bytes, the range ends past them", src.Size)
 	}
-	length := r.length
+	length := r.Length
 	if length == 0 {
-		length = src.size - r.offset
+		length = src.Size - r.Offset
 	}
-	if p.i.size-p.c.taken+length > MaxFileSize {
-		return nil, 0, fail(moraine.TooLarge, "concat", p.i.id.String(), "more than %d bytes", int64(MaxFileSize))
+	if p.i.Size-p.c.Taken+length > MaxFileSize {
+		return nil, 0, fail(moraine.TooLarge, "concat", p.i.Id.String(), "more than %d bytes", int64(MaxFileSize))
 	}
 	return src, length, nil
 }
@@ -299,14 +219,14 @@ func (p *concatPiece) source(r concatRange) (*inode, int64, error) {
 // lay takes what one table of a source has in [lo, hi): shared where that is all
 // of it, else a table of its own. full is set, and nothing done, where the piece
 // has no room for it; a piece that did nothing yet has.
-func (p *concatPiece) lay(f ref, lo, hi, to int64) error {
-	if f.base >= lo && f.end <= hi {
+func (p *concatPiece) lay(f record.Ref, lo, hi, to int64) error {
+	if f.Base >= lo && f.End <= hi {
 		if p.isFull(2) {
 			return nil
 		}
-		return p.m.shareTable(p.tx, p.i, ref{table: f.table, base: f.base + to, end: f.end + to})
+		return p.m.shareTable(p.tx, p.i, record.Ref{Table: f.Table, Base: f.Base + to, End: f.End + to})
 	}
-	all, err := p.extsFrom(f, f.base, noLimit)
+	all, err := p.extsFrom(f, f.Base, noLimit)
 	if err != nil {
 		return err
 	}
@@ -328,20 +248,20 @@ func (p *concatPiece) isFull(records int) bool {
 
 // publishConcat gives the file its name: in a piece of its own, so that nothing
 // is lost where that cannot be.
-func (m *Machine) publishConcat(t *tx, j *job, c *concatJob) error {
-	i, err := t.inode(moraine.InodeID(j.target))
+func (m *Machine) publishConcat(t *tx, j *record.Job, c *record.ConcatJob) error {
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if err != nil {
 		return damaged(err)
 	}
-	i.mtime, i.ctime = t.now, t.now
-	if c.mtime != 0 {
-		i.mtime = c.mtime
+	i.Mtime, i.Ctime = t.now, t.now
+	if c.Mtime != 0 {
+		i.Mtime = c.Mtime
 	}
-	l := &wire.LinkTarget{Parent: uint64(c.parent), Name: c.name, Replace: c.replace, Expect: c.expect}
-	if err := m.nameConcat(t, i, l, uint64(c.consume)); err != nil {
+	l := &wire.LinkTarget{Parent: uint64(c.Parent), Name: c.Name, Replace: c.Replace, Expect: c.Expect}
+	if err := m.nameConcat(t, i, l, uint64(c.Consume)); err != nil {
 		return err
 	}
-	j.generation = i.generation
+	j.Generation = i.Generation
 	if err := m.endJob(t, j, wire.JobState_JOB_STATE_DONE, ""); err != nil {
 		return err
 	}
@@ -355,8 +275,8 @@ func (m *Machine) publishConcat(t *tx, j *job, c *concatJob) error {
 }
 
 // endConcat takes away what a job had built that is not to be published.
-func (m *Machine) endConcat(t *tx, j *job, limit int) (over bool, err error) {
-	keys, err := t.keysUnder(t.k.concatRows(j.id), limit)
+func (m *Machine) endConcat(t *tx, j *record.Job, limit int) (over bool, err error) {
+	keys, err := t.keysUnder(t.k.concatRows(j.Id), limit)
 	if err != nil {
 		return false, err
 	}
@@ -366,12 +286,12 @@ func (m *Machine) endConcat(t *tx, j *job, limit int) (over bool, err error) {
 	if len(keys) == limit {
 		return false, nil
 	}
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if err != nil {
 		return false, damaged(err)
 	}
 	if err := m.dropFile(t, i); err != nil {
 		return false, err
 	}
-	return true, m.endJob(t, j, j.ending, j.err)
+	return true, m.endJob(t, j, j.Ending, j.Err)
 }

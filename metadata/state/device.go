@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,116 +17,22 @@ const (
 	MaxAddresses = 64
 )
 
-// deviceState is a wire.DeviceState.
-type deviceState = wire.DeviceState
-
-const (
-	deviceIn       = wire.DeviceState_DEVICE_STATE_IN
-	deviceOut      = wire.DeviceState_DEVICE_STATE_OUT
-	deviceDraining = wire.DeviceState_DEVICE_STATE_DRAINING
-	deviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
-)
-
-// device is the record of one device.
-type device struct {
-	id    moraine.DeviceID // in the key
-	uuid  moraine.UUID
-	host  string
-	state deviceState
-	// asked is the state that an administrator set: out or draining. It holds
-	// until an administrator sets another one, whatever the device's host says
-	// or leaves unsaid meanwhile. 0: nobody asked for anything.
-	asked deviceState
-	// was is why it is drained, of a device that is out for as long as its host is
-	// silent.
-	was      string
-	capacity uint64 // bytes, as of its last registration
-	// epoch is raised by the first registration of each boot of its host.
-	epoch  moraine.Epoch
-	reason string // of its state
-	// passed is the log index that the last full report of its chunks began
-	// after; it explains everything that ended before.
-	passed uint64
-	// Of the last full report: what nothing explains.
-	unknownBytes, unknownChunks uint64
-	// scan is the job that judges its stripes, or last did.
-	scan moraine.JobID
-	// booted is the log index at which its present boot epoch, or the incarnation, began;
-	// reported is the one that its last whole report began after.
-	booted, reported uint64
-	// fitting is how many chunks of the last full report fit a record, were not adopted, and
-	// may be the only whole copy.
-	fitting uint64
-}
-
-const deviceVersion = 1
-
-func (d *device) encode() []byte {
-	b := make([]byte, 0, 64+len(d.host)+len(d.reason)+len(d.was))
-	b = append(b, deviceVersion)
-	b = append(b, d.uuid[:]...)
-	b = putString(b, d.host)
-	b = append(b, byte(d.state)|byte(d.asked)<<4)
-	b = putUvarint(b, d.capacity)
-	b = putUvarint(b, uint64(d.epoch))
-	b = putString(b, d.reason)
-	b = putUvarint(b, d.passed)
-	b = putUvarint(b, d.unknownBytes)
-	b = putUvarint(b, d.unknownChunks)
-	b = putFixed64(b, uint64(d.scan))
-	b = putUvarint(b, d.booted)
-	b = putUvarint(b, d.reported)
-	return putUvarint(putString(b, d.was), d.fitting)
-}
-
-func (d *device) decode(b []byte) error {
-	r := dec{b: b}
-	r.version(deviceVersion)
-	for i := range d.uuid {
-		d.uuid[i] = r.byte()
-	}
-	d.host = r.string()
-	state := r.byte()
-	d.state, d.asked = deviceState(state&0xf), deviceState(state>>4)
-	d.capacity = r.uvarint()
-	d.epoch = moraine.Epoch(r.uvarint())
-	d.reason = r.string()
-	d.passed = r.uvarint()
-	d.unknownBytes = r.uvarint()
-	d.unknownChunks = r.uvarint()
-	d.scan = moraine.JobID(r.fixed64())
-	d.booted, d.reported = r.uvarint(), r.uvarint()
-	d.was, d.fitting = r.string(), r.uvarint()
-	return r.end("device")
-}
-
-func (d *device) toWire() *wire.Device {
-	return &wire.Device{Id: uint32(d.id), Uuid: d.uuid[:], Host: d.host, State: d.state, Capacity: d.capacity, Epoch: uint64(d.epoch), Reason: d.reason, Reported: d.isReported()}
-}
-
-// isReported reports whether a whole report of its chunks was judged since it booted, in
-// this incarnation: what is missing on it is known.
-func (d *device) isReported() bool { return d.reported >= d.booted }
-
-// serves reports whether what the device holds counts.
-func (d *device) serves() bool { return d.state == deviceIn || d.state == deviceDraining }
-
 // device returns a device's record; nil where there is none.
-func (v *view) device(id moraine.DeviceID) (*device, error) {
+func (v *view) device(id moraine.DeviceID) (*record.Device, error) {
 	b, ok, err := v.r.Get(v.k.device(id))
 	if err != nil || !ok {
 		return nil, err
 	}
-	d := &device{id: id}
-	return d, d.decode(b)
+	d := &record.Device{Id: id}
+	return d, d.Decode(b)
 }
 
 // lookDevice is device for those who do not change it, and know its number.
-func (v *view) lookDevice(id moraine.DeviceID) (*device, error) {
-	return look[device](v, v.k.device(id))
+func (v *view) lookDevice(id moraine.DeviceID) (*record.Device, error) {
+	return look[record.Device](v, v.k.device(id))
 }
 
-func (t *tx) putDevice(d *device) { t.put(t.k.device(d.id), d.encode()) }
+func (t *tx) putDevice(d *record.Device) { t.put(t.k.device(d.Id), d.Encode()) }
 
 // registerHost makes a host and its devices known, or known anew: at a new
 // address, with a device that came from another host, after a new boot. A
@@ -143,11 +50,11 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 		return nil, err
 	}
 	if h == nil {
-		h = &host{id: w.GetId()}
+		h = &record.Host{Id: w.GetId()}
 	}
-	had := h.devices
-	h.rack, h.addresses, h.admin, h.release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
-	h.bucket = w.GetBucket()
+	had := h.Devices
+	h.Rack, h.Addresses, h.Admin, h.Release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
+	h.Bucket = w.GetBucket()
 	backFromMaintenance(h, w)
 	reply := &wire.RegisterHostReply{}
 	for _, wd := range w.GetDevices() {
@@ -155,9 +62,9 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 		if err != nil {
 			return nil, err
 		}
-		reply.Devices = append(reply.Devices, d.toWire())
+		reply.Devices = append(reply.Devices, d.ToWire())
 	}
-	slices.Sort(h.devices)
+	slices.Sort(h.Devices)
 	t.putHost(h)
 	if err := m.missingDevices(t, h, had, reply.Devices); err != nil {
 		return nil, err
@@ -166,7 +73,7 @@ func (m *Machine) registerHost(t *tx, op *wire.RegisterHost) (*wire.MetaResponse
 	if err != nil {
 		return nil, err
 	}
-	reply.Cluster, reply.Incarnation = c.uuid[:], uint64(c.incarnation)
+	reply.Cluster, reply.Incarnation = c.Uuid[:], uint64(c.Incarnation)
 	t.fleetChanged()
 	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
 }
@@ -181,9 +88,9 @@ func (m *Machine) checkHost(t *tx, op *wire.RegisterHost) error {
 		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
 	case t.caller.GetRole() == roleChunkserver && t.caller.GetNode() != w.GetId():
 		return fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.caller.GetNode())
-	case len(w.GetBucket()) > maxToken || len(w.GetAdminAddress()) > maxToken || len(op.GetRelease()) > maxToken ||
-		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > maxToken }):
-		return bad("its bucket, release and addresses have %d bytes each at most", maxToken)
+	case len(w.GetBucket()) > record.MaxToken || len(w.GetAdminAddress()) > record.MaxToken || len(op.GetRelease()) > record.MaxToken ||
+		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > record.MaxToken }):
+		return bad("its bucket, release and addresses have %d bytes each at most", record.MaxToken)
 	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
 		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
 	}
@@ -207,15 +114,15 @@ const (
 )
 
 // registerDevice makes one device known on h, which the caller writes.
-func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error) {
+func (m *Machine) registerDevice(t *tx, h *record.Host, w *wire.Device) (*record.Device, error) {
 	d, err := m.deviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
 	if err != nil {
 		return nil, err
 	}
-	if d.state == deviceRetired {
+	if d.State == record.DeviceRetired {
 		return d, nil
 	}
-	if d.host != h.id {
+	if d.Host != h.Id {
 		if gone, err := m.wentElsewhere(t, d, w); err != nil || gone {
 			return d, err
 		}
@@ -223,13 +130,13 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 			return nil, err
 		}
 	}
-	d.capacity = w.GetCapacity()
-	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.epoch {
-		d.epoch++
-		d.booted = t.index
+	d.Capacity = w.GetCapacity()
+	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.Epoch {
+		d.Epoch++
+		d.Booted = t.index
 	}
-	if back, why := d.comesBack(); d.state == deviceOut && w.GetState() != deviceOut && back != deviceOut {
-		d.state, d.reason, d.was = back, why, ""
+	if back, why := d.ComesBack(); d.State == record.DeviceOut && w.GetState() != record.DeviceOut && back != record.DeviceOut {
+		d.State, d.Reason, d.Was = back, why, ""
 		if err := m.scanDevice(t, d); err != nil {
 			return nil, err
 		}
@@ -240,16 +147,16 @@ func (m *Machine) registerDevice(t *tx, h *host, w *wire.Device) (*device, error
 
 // deviceByUUID finds a device by its identity, or issues a number for it: the one that it
 // had in an earlier incarnation, which this state does not know of, where that is free.
-func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (*device, error) {
+func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (*record.Device, error) {
 	b, ok, err := t.Get(t.k.deviceUUID(uuid))
 	if err != nil {
 		return nil, err
 	}
 	if ok {
-		r := dec{b: b}
-		r.version(deviceVersion)
-		id := moraine.DeviceID(r.u32())
-		if err := r.end("device identity"); err != nil {
+		r := record.Dec{B: b}
+		r.Version(record.DeviceVersion)
+		id := moraine.DeviceID(r.U32())
+		if err := r.End("device identity"); err != nil {
 			return nil, err
 		}
 		d, err := t.device(id)
@@ -262,47 +169,47 @@ func (m *Machine) deviceByUUID(t *tx, uuid moraine.UUID, had moraine.DeviceID) (
 	if err != nil {
 		return nil, err
 	}
-	d := &device{id: id, uuid: uuid, state: deviceIn}
-	t.insert(t.k.deviceUUID(uuid), putUvarint([]byte{deviceVersion}, uint64(d.id)))
+	d := &record.Device{Id: id, Uuid: uuid, State: record.DeviceIn}
+	t.insert(t.k.deviceUUID(uuid), record.PutUvarint([]byte{record.DeviceVersion}, uint64(d.Id)))
 	return d, nil
 }
 
 // deviceNumber issues the number of a new device; had is one that it had before, or 0.
 func (t *tx) deviceNumber(had moraine.DeviceID) (moraine.DeviceID, error) {
-	if had != 0 && uint64(had) <= t.count[cDevice] {
+	if had != 0 && uint64(had) <= t.count[record.CDevice] {
 		if other, err := t.lookDevice(had); err != nil || other == nil {
 			return had, err
 		}
 	}
-	if t.count[cDevice] >= math.MaxUint32 {
+	if t.count[record.CDevice] >= math.MaxUint32 {
 		return 0, fail(moraine.NoSpace, "register host", "", "there are no device numbers left")
 	}
-	return moraine.DeviceID(t.next(cDevice)), nil
+	return moraine.DeviceID(t.next(record.CDevice)), nil
 }
 
 // moveDevice takes a device from the host that had it to h.
-func (m *Machine) moveDevice(t *tx, d *device, h *host) error {
-	if d.host != "" {
-		old, err := t.host(d.host)
+func (m *Machine) moveDevice(t *tx, d *record.Device, h *record.Host) error {
+	if d.Host != "" {
+		old, err := t.host(d.Host)
 		if err != nil {
 			return err
 		}
 		if old == nil {
-			return &moraine.Error{Op: "register host", Ref: d.host, Kind: moraine.Corrupt}
+			return &moraine.Error{Op: "register host", Ref: d.Host, Kind: moraine.Corrupt}
 		}
-		old.devices = slices.DeleteFunc(old.devices, func(id moraine.DeviceID) bool { return id == d.id })
+		old.Devices = slices.DeleteFunc(old.Devices, func(id moraine.DeviceID) bool { return id == d.Id })
 		if err := t.addLive(old, -1); err != nil {
 			return err
 		}
 		t.putHost(old)
 	}
-	d.host = h.id
-	h.devices = append(h.devices, d.id)
+	d.Host = h.Id
+	h.Devices = append(h.Devices, d.Id)
 	return t.addLive(h, 1)
 }
 
 // missingDevices declares out what the host had and did not name.
-func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named []*wire.Device) error {
+func (m *Machine) missingDevices(t *tx, h *record.Host, had []moraine.DeviceID, named []*wire.Device) error {
 	for _, id := range had {
 		if slices.ContainsFunc(named, func(d *wire.Device) bool { return d.GetId() == uint32(id) }) {
 			continue
@@ -312,12 +219,12 @@ func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named [
 			return err
 		}
 		if d == nil {
-			return &moraine.Error{Op: "register host", Ref: h.id, Kind: moraine.Corrupt}
+			return &moraine.Error{Op: "register host", Ref: h.Id, Kind: moraine.Corrupt}
 		}
-		if !d.serves() {
+		if !d.Serves() {
 			continue
 		}
-		d.state, d.reason = deviceOut, "its host started without it"
+		d.State, d.Reason = record.DeviceOut, "its host started without it"
 		if err := m.scanDevice(t, d); err != nil {
 			return err
 		}
@@ -331,7 +238,7 @@ func (m *Machine) missingDevices(t *tx, h *host, had []moraine.DeviceID, named [
 // an administrator's word stays: see device.asked.
 func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
-	ref := "device " + utoa(uint64(id))
+	ref := "device " + record.Utoa(uint64(id))
 	d, err := t.device(id)
 	if err != nil {
 		return nil, err
@@ -341,26 +248,26 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 		return nil, fail(moraine.NotFound, "set device state", ref, "")
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
-	case t.caller.GetRole() != roleAdmin && op.GetState() == deviceIn && d.asked != 0:
+	case t.caller.GetRole() != roleAdmin && op.GetState() == record.DeviceIn && d.Asked != 0:
 		return done(), m.backFromSilence(t, d) // the leader finds its host back: that does not undo the word of a person
 	}
 	if m.ask(t, d, op) {
 		t.putDevice(d)
 		t.fleetChanged()
 	}
-	if op.GetState() == d.state {
+	if op.GetState() == d.State {
 		return done(), nil
 	}
 	if err := m.maySetState(t, d, op); err != nil {
 		return nil, err
 	}
-	if op.GetState() == deviceRetired {
-		h, err := t.host(d.host)
+	if op.GetState() == record.DeviceRetired {
+		h, err := t.host(d.Host)
 		if err != nil {
 			return nil, err
 		}
 		if h == nil {
-			return nil, &moraine.Error{Op: "set device state", Ref: d.host, Kind: moraine.Corrupt}
+			return nil, &moraine.Error{Op: "set device state", Ref: d.Host, Kind: moraine.Corrupt}
 		}
 		if err := t.addLive(h, -1); err != nil {
 			return nil, err
@@ -370,9 +277,9 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 	if err := m.noteSilence(t, d, op); err != nil {
 		return nil, err
 	}
-	d.state, d.reason = op.GetState(), op.GetReason()
+	d.State, d.Reason = op.GetState(), op.GetReason()
 	if t.caller.GetRole() == roleAdmin {
-		d.asked = m.asks(t, d.state)
+		d.Asked = m.asks(t, d.State)
 	} else if err := m.distrust(t, d, op); err != nil {
 		return nil, err
 	}
@@ -386,20 +293,20 @@ func (m *Machine) setDeviceState(t *tx, op *wire.SetDeviceState) (*wire.MetaResp
 
 // ask notes what state an administrator wants of a device that is in that state
 // already, and why; false: there is nothing new to note.
-func (m *Machine) ask(t *tx, d *device, op *wire.SetDeviceState) bool {
+func (m *Machine) ask(t *tx, d *record.Device, op *wire.SetDeviceState) bool {
 	asked := m.asks(t, op.GetState())
-	if asked == 0 || op.GetState() != d.state || d.asked == asked {
+	if asked == 0 || op.GetState() != d.State || d.Asked == asked {
 		return false
 	}
-	d.asked, d.reason, d.was = asked, op.GetReason(), ""
+	d.Asked, d.Reason, d.Was = asked, op.GetReason(), ""
 	return true
 }
 
 // asks returns what an administrator's command asks for for good, 0 for nothing.
 // In clusters begun by a build that did not keep it (those have no cNames), the
 // next registration undoes it: their logs must lead to the state they led to.
-func (m *Machine) asks(t *tx, to deviceState) deviceState {
-	if t.caller.GetRole() == roleAdmin && t.count[cNames] != 0 && (to == deviceOut || to == deviceDraining) {
+func (m *Machine) asks(t *tx, to record.DeviceState) record.DeviceState {
+	if t.caller.GetRole() == roleAdmin && t.count[record.CNames] != 0 && (to == record.DeviceOut || to == record.DeviceDraining) {
 		return to
 	}
 	return 0
@@ -412,18 +319,18 @@ func (m *Machine) asks(t *tx, to deviceState) deviceState {
 //	out        yes         no        if empty, or a person gives up what it has
 //	draining   yes   yes             if empty
 //	retired    no    no    no
-func (m *Machine) maySetState(t *tx, d *device, op *wire.SetDeviceState) error {
+func (m *Machine) maySetState(t *tx, d *record.Device, op *wire.SetDeviceState) error {
 	to := op.GetState()
-	ref := "device " + utoa(uint64(d.id))
+	ref := "device " + record.Utoa(uint64(d.Id))
 	no := func(why string) error { return fail(moraine.Conflict, "set device state", ref, "%s", why) }
 	switch {
-	case to != deviceIn && to != deviceOut && to != deviceDraining && to != deviceRetired:
+	case to != record.DeviceIn && to != record.DeviceOut && to != record.DeviceDraining && to != record.DeviceRetired:
 		return fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
-	case d.state == deviceRetired:
+	case d.State == record.DeviceRetired:
 		return no("it is retired, for good: format it to use the disk again")
-	case d.state == deviceOut && to == deviceDraining:
+	case d.State == record.DeviceOut && to == record.DeviceDraining:
 		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
-	case to == deviceRetired:
+	case to == record.DeviceRetired:
 		return m.mayRetire(t, d, op.GetAcceptLoss(), no)
 	}
 	return nil
@@ -431,20 +338,20 @@ func (m *Machine) maySetState(t *tx, d *device, op *wire.SetDeviceState) error {
 
 // mayRetire fails while a stripe has a chunk on the device: its disk can be mended and come
 // back until then, and not afterwards. One that is out may be given up with what it has.
-func (m *Machine) mayRetire(t *tx, d *device, acceptLoss bool, no func(why string) error) error {
-	if d.state == deviceOut {
+func (m *Machine) mayRetire(t *tx, d *record.Device, acceptLoss bool, no func(why string) error) error {
+	if d.State == record.DeviceOut {
 		knows, err := t.speaks(levelKeepsChunks)
 		if err != nil || !knows || acceptLoss {
 			return err
 		}
 	}
-	keys, err := t.keysUnder(t.k.deviceChunks(d.id), 1)
+	keys, err := t.keysUnder(t.k.deviceChunks(d.Id), 1)
 	switch {
 	case err != nil:
 		return err
 	case len(keys) == 0:
 		return m.mayHoldMore(t, d, no)
-	case d.state == deviceOut:
+	case d.State == record.DeviceOut:
 		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
 	}
 	return no("it still holds chunks: drain it first, or declare it out")
@@ -453,38 +360,38 @@ func (m *Machine) mayRetire(t *tx, d *device, acceptLoss bool, no func(why strin
 // mayHoldMore fails where no record names a chunk on the device, and it may have some that a
 // restored record needs: it has not reported since the restore, or its report had chunks that
 // fit a record whose own chunk is not known to be there.
-func (m *Machine) mayHoldMore(t *tx, d *device, no func(why string) error) error {
+func (m *Machine) mayHoldMore(t *tx, d *record.Device, no func(why string) error) error {
 	instead := "; set it out first to give it up with what it has"
-	if d.state == deviceOut {
+	if d.State == record.DeviceOut {
 		instead = ", or give up, for good, what is on it with --accept-loss"
 	}
 	c, err := t.cluster()
 	switch {
 	case err != nil:
 		return err
-	case c.incarnation > 1 && d.passed == 0:
+	case c.Incarnation > 1 && d.Passed == 0:
 		return no("it has not reported since the metadata was restored, and what it holds is not known: wait for its report" + instead)
-	case d.fitting > 0:
-		return no("by its last report it has " + utoa(d.fitting) + " chunks that may be all that is left of what a stripe has lost: set it in to have them taken up, or wait until the stripes are rebuilt and it has reported again" + instead)
+	case d.Fitting > 0:
+		return no("by its last report it has " + record.Utoa(d.Fitting) + " chunks that may be all that is left of what a stripe has lost: set it in to have them taken up, or wait until the stripes are rebuilt and it has reported again" + instead)
 	}
 	return nil
 }
 
 // scanDevice has every stripe with a chunk on the device judged from the start.
 // The caller writes the device.
-func (m *Machine) scanDevice(t *tx, d *device) error {
-	if j, err := t.job(d.scan); err != nil {
+func (m *Machine) scanDevice(t *tx, d *record.Device) error {
+	if j, err := t.job(d.Scan); err != nil {
 		return err
-	} else if j != nil && j.live() {
-		j.cursor, j.done = nil, 0
+	} else if j != nil && j.Live() {
+		j.Cursor, j.Done = nil, 0
 		t.putJob(j)
 		t.events.JobsReady = true
 		return nil
 	}
 	id, err := m.addJob(t, jobSpec{
-		kind: wire.JobKind_JOB_KIND_SCAN_DEVICE, subject: "device " + utoa(uint64(d.id)) + " of " + d.host,
-		target: uint64(d.id),
+		kind: wire.JobKind_JOB_KIND_SCAN_DEVICE, subject: "device " + record.Utoa(uint64(d.Id)) + " of " + d.Host,
+		target: uint64(d.Id),
 	})
-	d.scan = id
+	d.Scan = id
 	return err
 }

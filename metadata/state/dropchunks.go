@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -42,7 +43,7 @@ func (m *Machine) dropChunk(t *tx, w *wire.DroppedChunk) (bool, error) {
 	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 || w.GetVersion() == math.MaxUint32 {
 		return false, nil // no deletion is of the last version: there is none below which it is
 	}
-	if d, err := t.lookDevice(device); err != nil || d == nil || d.state == deviceRetired {
+	if d, err := t.lookDevice(device); err != nil || d == nil || d.State == record.DeviceRetired {
 		return false, err // what a device had that is gone is not deleted
 	}
 	if numbered, err := t.numbered(chunk.Stripe); err != nil || !numbered {
@@ -53,7 +54,7 @@ func (m *Machine) dropChunk(t *tx, w *wire.DroppedChunk) (bool, error) {
 	}
 	below := moraine.LayoutVersion(w.GetVersion()) + 1
 	tomb, _, dead, err := t.tombstoneOf(device, chunk)
-	if err != nil || (dead && tomb.below >= below) {
+	if err != nil || (dead && tomb.Below >= below) {
 		return dead, err // the first answer was lost
 	}
 	v, err := m.ClassifyChunk(t.r, device, &wire.ChunkReport{Stripe: w.GetStripe(), Index: w.GetIndex(), Version: w.GetVersion()}, 0)
@@ -70,5 +71,5 @@ func (t *tx) numbered(id moraine.StripeID) (bool, error) {
 		return false, err
 	}
 	in := moraine.ID(id).Incarnation()
-	return in < c.incarnation || (in == c.incarnation && moraine.ID(id).Counter() <= t.count[cStripe]), nil
+	return in < c.Incarnation || (in == c.Incarnation && moraine.ID(id).Counter() <= t.count[record.CStripe]), nil
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // Ended grants explain chunks that were put and never committed, until every device has
@@ -24,16 +25,9 @@ const (
 	maxFolded = 1 << 30
 )
 
-// touches reports whether other follows right behind g.
-func (g *grant) touches(other *grant) bool {
-	return g.last()+1 == other.first && uint64(g.count)+uint64(other.count) <= maxFolded
-}
-
-// fold makes one range of g and what follows right behind it.
-func (g *grant) fold(other *grant) {
-	g.count += other.count
-	g.endedAt, g.endedSince = max(g.endedAt, other.endedAt), max(g.endedSince, other.endedSince)
-	g.session, g.used = 0, nil // of an ended grant they say nothing
+// Touches reports whether other follows right behind g.
+func Touches(g *record.Grant, other *record.Grant) bool {
+	return g.Last()+1 == other.First && uint64(g.Count)+uint64(other.Count) <= maxFolded
 }
 
 // tidyEndedGrants forgets ended ranges that every device has reported past, and folds those
@@ -48,11 +42,11 @@ func (m *Machine) tidyEndedGrants(t *tx) error {
 		return err
 	}
 	var bad error
-	var list []*grant
-	prefix := t.k.table(tabEndedGrant)
+	var list []*record.Grant
+	prefix := t.k.table(record.TabEndedGrant)
 	err = t.Scan(t.k.endedGrant(from), prefixEnd(prefix), func(_, value []byte) bool {
-		var g *grant
-		if g, bad = decodeGrant(slices.Clone(value)); bad == nil {
+		var g *record.Grant
+		if g, bad = record.DecodeGrant(slices.Clone(value)); bad == nil {
 			list = append(list, g)
 		}
 		return bad == nil && len(list) < endedScan
@@ -66,7 +60,7 @@ func (m *Machine) tidyEndedGrants(t *tx) error {
 	t.tidy(list, passed)
 	next := moraine.StripeID(0)
 	if len(list) == endedScan {
-		next = list[len(list)-1].last() // again: it may be folded with the next
+		next = list[len(list)-1].Last() // again: it may be folded with the next
 	}
 	if next != from {
 		t.setEndedCursor(next)
@@ -75,26 +69,26 @@ func (m *Machine) tidyEndedGrants(t *tx) error {
 }
 
 // tidy drops and folds the ranges of a list, which are in order.
-func (t *tx) tidy(list []*grant, passed uint64) {
+func (t *tx) tidy(list []*record.Grant, passed uint64) {
 	now := t.clusterTime()
-	old := func(g *grant) bool { return g.endedSince+foldAfter <= now }
-	var kept *grant // the range that the next one may be folded with
+	old := func(g *record.Grant) bool { return g.EndedSince+foldAfter <= now }
+	var kept *record.Grant // the range that the next one may be folded with
 	folded := false
 	flush := func() {
 		if kept != nil && folded {
-			t.put(t.k.endedGrant(kept.last()), kept.encode())
+			t.put(t.k.endedGrant(kept.Last()), kept.Encode())
 		}
 		kept, folded = nil, false
 	}
 	for _, g := range list {
 		switch {
-		case g.endedAt <= passed:
-			t.del(t.k.endedGrant(g.last()))
+		case g.EndedAt <= passed:
+			t.del(t.k.endedGrant(g.Last()))
 		case !old(g):
 			flush()
-		case kept != nil && kept.touches(g):
-			t.del(t.k.endedGrant(kept.last()))
-			kept.fold(g)
+		case kept != nil && Touches(kept, g):
+			t.del(t.k.endedGrant(kept.Last()))
+			kept.Fold(g)
 			folded = true
 		default:
 			flush()
@@ -106,38 +100,25 @@ func (t *tx) tidy(list []*grant, passed uint64) {
 
 // endedCursor is the last number of the range at which the next report looks on.
 func (v *view) endedCursor() (moraine.StripeID, error) {
-	b, ok, err := v.r.Get(v.k.meta(metaEndedCursor))
+	b, ok, err := v.r.Get(v.k.meta(record.MetaEndedCursor))
 	if err != nil || !ok {
 		return 0, err
 	}
-	return decodeEndedCursor(b)
+	return record.DecodeEndedCursor(b)
 }
-
-func encodeEndedCursor(at moraine.StripeID) []byte {
-	return putFixed64([]byte{endedCursorVersion}, uint64(at))
-}
-
-func decodeEndedCursor(b []byte) (moraine.StripeID, error) {
-	d := dec{b: b}
-	d.version(endedCursorVersion)
-	at := moraine.StripeID(d.fixed64())
-	return at, d.end("cursor of ended grants")
-}
-
-const endedCursorVersion = 1
 
 func (t *tx) setEndedCursor(at moraine.StripeID) {
 	if at == 0 {
-		t.del(t.k.meta(metaEndedCursor))
+		t.del(t.k.meta(record.MetaEndedCursor))
 		return
 	}
-	t.put(t.k.meta(metaEndedCursor), encodeEndedCursor(at))
+	t.put(t.k.meta(record.MetaEndedCursor), record.EncodeEndedCursor(at))
 }
 
 // EndedGrants counts the ranges of ended grants that are kept, up to a limit.
 func (m *Machine) EndedGrants(r Reader, limit int) (n int, err error) {
 	v := m.view(r)
-	prefix := v.k.table(tabEndedGrant)
+	prefix := v.k.table(record.TabEndedGrant)
 	err = r.Scan(prefix, prefixEnd(prefix), func(_, _ []byte) bool {
 		n++
 		return n < limit

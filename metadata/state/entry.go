@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"google.golang.org/protobuf/proto"
 )
@@ -36,11 +37,11 @@ func EncodeEntry(cmds [][]byte) []byte {
 	b := make([]byte, 0, size)
 	b = append(b, entryMagic...)
 	b = append(b, entryVersion)
-	b = putUvarint(b, uint64(len(cmds)))
+	b = record.PutUvarint(b, uint64(len(cmds)))
 	for _, c := range cmds {
-		b = putBytes(b, c)
+		b = record.PutBytes(b, c)
 	}
-	return putFixed32(b, crc32.Checksum(b, castagnoli))
+	return record.PutFixed32(b, crc32.Checksum(b, castagnoli))
 }
 
 // CheckEntry returns Corrupt where the bytes of a log entry are not those that were
@@ -68,29 +69,29 @@ func DecodeEntry(b []byte) ([]*statepb.Command, error) {
 	if err := CheckEntry(b); err != nil {
 		return nil, err
 	}
-	d := dec{b: b[len(entryMagic) : len(b)-4]}
-	if v := d.byte(); v != entryVersion {
+	d := record.Dec{B: b[len(entryMagic) : len(b)-4]}
+	if v := d.Byte(); v != entryVersion {
 		return nil, &moraine.Error{Op: "decode log entry", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("version %d, this build knows %d", v, entryVersion)}
 	}
-	n := d.count(1)
+	n := d.Count(1)
 	if n > MaxEntryCommands {
 		return bad("%d commands", n)
 	}
 	cmds := make([]*statepb.Command, 0, n)
 	for range n {
-		size := d.count(1)
-		if d.err != nil {
+		size := d.Count(1)
+		if d.Err != nil {
 			break
 		}
 		cmd := &statepb.Command{}
-		if err := proto.Unmarshal(d.b[:size], cmd); err != nil {
+		if err := proto.Unmarshal(d.B[:size], cmd); err != nil {
 			return bad("command %d: %w", len(cmds), err)
 		}
-		d.b = d.b[size:]
+		d.B = d.B[size:]
 		cmds = append(cmds, cmd)
 	}
-	if err := d.end("log entry"); err != nil {
+	if err := d.End("log entry"); err != nil {
 		return nil, err
 	}
 	return cmds, nil

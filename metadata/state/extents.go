@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,23 +17,23 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 	if err := v.within(sc, i); err != nil {
 		return nil, err
 	}
-	ref := i.id.String()
+	ref := i.Id.String()
 	switch {
-	case i.typ == typeDirectory:
+	case i.Typ == record.TypeDirectory:
 		return nil, fail(moraine.IsDirectory, "get extents", ref, "")
-	case i.typ != typeFile:
+	case i.Typ != record.TypeFile:
 		return nil, fail(moraine.InvalidArgument, "get extents", ref, "not a regular file")
-	case op.GetGeneration() != 0 && moraine.Generation(op.GetGeneration()) != i.generation:
-		return nil, fail(moraine.Stale, "get extents", ref, "generation is %d, not %d", i.generation, op.GetGeneration())
+	case op.GetGeneration() != 0 && moraine.Generation(op.GetGeneration()) != i.Generation:
+		return nil, fail(moraine.Stale, "get extents", ref, "generation is %d, not %d", i.Generation, op.GetGeneration())
 	case op.GetOffset() >= MaxFileSize:
-		return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: &wire.ExtentsReply{Attr: i.attr()}}}, nil
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: &wire.ExtentsReply{Attr: i.Attr()}}}, nil
 	}
 	limit := listLimit(op.GetLimit())
 	exts, err := v.extentsOf(i, int64(op.GetOffset()), limit+1)
 	if err != nil {
 		return nil, err
 	}
-	reply := &wire.ExtentsReply{Attr: i.attr()}
+	reply := &wire.ExtentsReply{Attr: i.Attr()}
 	if len(exts) > limit {
 		exts, reply.More = exts[:limit], true
 	}
@@ -51,7 +52,7 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 			if err != nil {
 				return nil, err
 			}
-			w := o.toWire()
+			w := o.ToWire()
 			if sc.root != v.k.top() {
 				// A clone shares the object of a file that may be outside the scope, and
 				// its key is a path.
@@ -76,9 +77,9 @@ func (v *view) readExtents(sc scope, op *wire.GetExtents) (*wire.MetaResponse, e
 }
 
 // extentsOf returns at most limit extents of a file that end past from.
-func (v *view) extentsOf(i *inode, from int64, limit int) ([]moraine.Extent, error) {
+func (v *view) extentsOf(i *record.Inode, from int64, limit int) ([]moraine.Extent, error) {
 	var out []moraine.Extent
-	err := v.refsFrom(i.content, from, func(r ref) (bool, error) {
+	err := v.refsFrom(i.Content, from, func(r record.Ref) (bool, error) {
 		exts, err := v.extsFrom(r, from, limit-len(out))
 		out = append(out, exts...)
 		return len(out) < limit, err

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,15 +15,15 @@ func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
 	var out []*wire.Host
 	byID := make(map[string]*wire.Host)
 	var bad error
-	prefix := m.k.table(tabHost)
+	prefix := m.k.table(record.TabHost)
 	err := r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		h := &host{id: string(key[len(prefix):])}
-		if bad = h.decode(value); bad != nil {
+		h := &record.Host{Id: string(key[len(prefix):])}
+		if bad = h.Decode(value); bad != nil {
 			return false
 		}
-		w := &wire.Host{Id: h.id, Rack: h.rack, Addresses: h.addresses, AdminAddress: h.admin, Bucket: h.bucket,
-			MaintenanceUntil: h.away, MaintenanceReason: h.awayWhy}
-		out, byID[h.id] = append(out, w), w
+		w := &wire.Host{Id: h.Id, Rack: h.Rack, Addresses: h.Addresses, AdminAddress: h.Admin, Bucket: h.Bucket,
+			MaintenanceUntil: h.Away, MaintenanceReason: h.AwayWhy}
+		out, byID[h.Id] = append(out, w), w
 		return true
 	})
 	if err == nil {
@@ -31,9 +32,9 @@ func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = v.devices(func(d *device) {
-		if h := byID[d.host]; h != nil {
-			h.Devices = append(h.Devices, d.toWire())
+	err = v.devices(func(d *record.Device) {
+		if h := byID[d.Host]; h != nil {
+			h.Devices = append(h.Devices, d.ToWire())
 		}
 	})
 	return out, err
@@ -42,7 +43,7 @@ func (m *Machine) Hosts(r Reader) ([]*wire.Host, error) {
 // Devices returns every device, by number.
 func (m *Machine) Devices(r Reader) ([]*wire.Device, error) {
 	var out []*wire.Device
-	err := m.view(r).devices(func(d *device) { out = append(out, d.toWire()) })
+	err := m.view(r).devices(func(d *record.Device) { out = append(out, d.ToWire()) })
 	return out, err
 }
 
@@ -55,9 +56,9 @@ type UnknownChunks struct {
 // Unknowns returns the devices that hold chunks which nothing explains.
 func (m *Machine) Unknowns(r Reader) ([]UnknownChunks, error) {
 	var out []UnknownChunks
-	err := m.view(r).devices(func(d *device) {
-		if d.unknownChunks > 0 {
-			out = append(out, UnknownChunks{d.id, d.unknownBytes, d.unknownChunks})
+	err := m.view(r).devices(func(d *record.Device) {
+		if d.UnknownChunks > 0 {
+			out = append(out, UnknownChunks{d.Id, d.UnknownBytes, d.UnknownChunks})
 		}
 	})
 	return out, err
@@ -71,13 +72,13 @@ func (m *Machine) PendingJobs(r Reader, kinds []wire.JobKind, limit int) ([]*wir
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := v.readyJobs(kinds, c[cClusterTime], limit)
+	jobs, err := v.readyJobs(kinds, c[record.CClusterTime], limit)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]*wire.Job, len(jobs))
 	for i, j := range jobs {
-		out[i] = j.toWire()
+		out[i] = j.ToWire()
 	}
 	return out, nil
 }
@@ -89,21 +90,21 @@ func (m *Machine) LiveJobs(r Reader, kind wire.JobKind, limit int) (int, error) 
 }
 
 // liveJobs returns at most limit of the jobs of a kind that wait for a mover or are leased.
-func (v *view) liveJobs(kind wire.JobKind, limit int) (jobs []*job, err error) {
+func (v *view) liveJobs(kind wire.JobKind, limit int) (jobs []*record.Job, err error) {
 	keys, err := v.keysUnder(v.k.jobsReady(uint8(kind)), limit)
 	if err != nil {
 		return nil, err
 	}
-	leased, err := v.keysUnder(v.k.table(tabJobLease), maxRunningJobs) // of any kind
+	leased, err := v.keysUnder(v.k.table(record.TabJobLease), maxRunningJobs) // of any kind
 	if err != nil {
 		return nil, err
 	}
 	for _, key := range append(keys, leased...) {
-		j, err := v.job(moraine.JobID(lastU64(key)))
+		j, err := v.job(moraine.JobID(record.LastU64(key)))
 		if err != nil {
 			return nil, err
 		}
-		if j != nil && j.kind == kind && len(jobs) < limit {
+		if j != nil && j.Kind == kind && len(jobs) < limit {
 			jobs = append(jobs, j)
 		}
 	}
@@ -133,10 +134,10 @@ func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int, back uint6
 	}
 	if info, err := v.cluster(); err != nil {
 		return nil, from, err
-	} else if info.featureLevel < LevelUnrecoverable {
+	} else if info.FeatureLevel < LevelUnrecoverable {
 		back = 0 // how long an item waits does not tell when it was tried
 	}
-	prefix := m.k.table(tabRepair)
+	prefix := m.k.table(record.TabRepair)
 	lo := prefix
 	if from.key != nil {
 		lo = from.key
@@ -151,7 +152,7 @@ func (m *Machine) RepairQueue(r Reader, from RepairCursor, limit int, back uint6
 			return false
 		}
 		var task *wire.RepairTask
-		if task, bad = v.waitingTask(moraine.StripeID(lastU64(key)), c[cClusterTime], back); task != nil {
+		if task, bad = v.waitingTask(moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back); task != nil {
 			out = append(out, task)
 		}
 		return bad == nil
@@ -171,7 +172,7 @@ func (v *view) waitingTask(id moraine.StripeID, now, back uint64) (*wire.RepairT
 		return nil, err
 	case i == nil:
 		return nil, &moraine.Error{Op: "repair queue", Ref: id.String(), Kind: moraine.Corrupt}
-	case i.after > now && !(i.lost() && i.triedBefore(back, now)):
+	case i.After > now && !(i.Lost() && i.TriedBefore(back, now)):
 		return nil, nil
 	}
 	return v.repairTask(i)
@@ -185,13 +186,13 @@ func (m *Machine) StripesBySpare(r Reader) ([]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Clone(c[cSpare : cSpareMany+1]), nil
+	return slices.Clone(c[record.CSpare : record.CSpareMany+1]), nil
 }
 
 // RepairRunning returns how many stripes repair jobs work on.
 func (m *Machine) RepairRunning(r Reader) (uint64, error) {
 	c, err := m.view(r).counters()
-	return c[cRepairRunning], err
+	return c[record.CRepairRunning], err
 }
 
 // RepairHopeful is RepairRunning without the stripes that have too few chunks left: what
@@ -200,8 +201,8 @@ func (m *Machine) RepairRunning(r Reader) (uint64, error) {
 func (m *Machine) RepairHopeful(r Reader) (uint64, error) {
 	v := m.view(r)
 	c, err := v.counters()
-	if err != nil || c[cRepairRunning] == 0 || c[cLostStripes] == 0 {
-		return c[cRepairRunning], err
+	if err != nil || c[record.CRepairRunning] == 0 || c[record.CLostStripes] == 0 {
+		return c[record.CRepairRunning], err
 	}
 	jobs, err := v.liveJobs(wire.JobKind_JOB_KIND_REPAIR, maxRunningJobs)
 	if err != nil {
@@ -209,24 +210,24 @@ func (m *Machine) RepairHopeful(r Reader) (uint64, error) {
 	}
 	tried := uint64(0)
 	for _, j := range jobs {
-		for _, s := range j.stripes {
+		for _, s := range j.Stripes {
 			i, err := v.repairOf(s)
 			if err != nil {
 				return 0, err
 			}
-			if i != nil && i.job == j.id && i.lost() {
+			if i != nil && i.Job == j.Id && i.Lost() {
 				tried++
 			}
 		}
 	}
-	return c[cRepairRunning] - min(tried, c[cRepairRunning]), nil
+	return c[record.CRepairRunning] - min(tried, c[record.CRepairRunning]), nil
 }
 
 // DefaultScheme returns the scheme of new stripes where nothing names one, by
 // the number of registered hosts and devices.
 func (m *Machine) DefaultScheme(r Reader) (moraine.Scheme, error) {
 	f, err := m.view(r).fleet()
-	return moraine.DefaultScheme(int(f.hosts), int(f.devices)), err
+	return moraine.DefaultScheme(int(f.Hosts), int(f.Devices)), err
 }
 
 // Intent returns the live intent for a chunk; nil where there is none.
@@ -235,5 +236,5 @@ func (m *Machine) Intent(r Reader, chunk moraine.ChunkID) (*wire.Intent, error) 
 	if err != nil || in == nil {
 		return nil, err
 	}
-	return in.toWire(), nil
+	return in.ToWire(), nil
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,15 +17,15 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.objectIntent(j.id)
+	in, err := t.objectIntent(j.Id)
 	if err != nil {
 		return nil, err
 	}
 	if in == nil {
 		return m.flushedBefore(t, op)
 	}
-	if in.kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		return nil, fail(moraine.Conflict, name, in.at.String(), "the job has announced no upload")
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		return nil, fail(moraine.Conflict, name, in.At.String(), "the job has announced no upload")
 	}
 	if err := t.takeSums(in, op); err != nil {
 		return nil, err
@@ -36,19 +37,19 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if moraineKind(err) == moraine.NotFound {
 		i, err = nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	o.inode = moraine.InodeID(j.target)
+	o.Inode = moraine.InodeID(j.Target)
 	useful := i != nil
 	if i != nil {
-		o.tenant = i.tenant
-		if i.generation == o.generation && uint64(i.size) != o.size {
-			return nil, fail(moraine.InvalidArgument, name, in.at.String(), "the file has %d bytes, the object %d", i.size, o.size)
+		o.Tenant = i.Tenant
+		if i.Generation == o.Generation && uint64(i.Size) != o.Size {
+			return nil, fail(moraine.InvalidArgument, name, in.At.String(), "the file has %d bytes, the object %d", i.Size, o.Size)
 		}
 		late, err := t.outdated(o, i)
 		if err != nil {
@@ -58,7 +59,7 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 		case late:
 			useful = false
 		case err == nil:
-		case moraineKind(err) == moraine.InvalidArgument && in.epoch != j.epoch:
+		case moraineKind(err) == moraine.InvalidArgument && in.Epoch != j.Epoch:
 			// A former holder did not get to send them. Without its sums the object
 			// is of no use: the next flush writes over it.
 			useful = false
@@ -70,7 +71,7 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 		return nil, err
 	}
 	if useful {
-		j.made = true
+		j.Made = true
 		t.putJob(j)
 	}
 	return objectReply(o), nil
@@ -79,19 +80,19 @@ func (m *Machine) commitFlush(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, 
 // outdated reports whether an object is of content that an object of the file's
 // already is of, or of older one: its upload was settled late, at the key of a
 // name that the file had before.
-func (t *tx) outdated(o *object, i *inode) (bool, error) {
-	if i.object == 0 || o.generation > i.objectGen {
+func (t *tx) outdated(o *record.Object, i *record.Inode) (bool, error) {
+	if i.Object == 0 || o.Generation > i.ObjectGen {
 		return false, nil
 	}
-	newest, err := t.mustObject(i.object)
-	if err != nil || newest.at == o.at { // its bytes are overwritten
+	newest, err := t.mustObject(i.Object)
+	if err != nil || newest.At == o.At { // its bytes are overwritten
 		return false, err
 	}
 	return t.speaks(levelNewest)
 }
 
-func objectReply(o *object) *wire.MetaResponse {
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.toWire()}}}
+func objectReply(o *record.Object) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.ToWire()}}}
 }
 
 // flushedBefore answers where the object is recorded already, just so, and the
@@ -99,20 +100,20 @@ func objectReply(o *object) *wire.MetaResponse {
 func (m *Machine) flushedBefore(t *tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	const name = "commit flush"
 	want := op.GetObject()
-	p := place{want.GetBucket(), want.GetKey()}
-	if err := p.check(name); err != nil {
+	p := record.Place{Bucket: want.GetBucket(), Key: want.GetKey()}
+	if err := Check(p, name); err != nil {
 		return nil, err
 	}
 	w, err := t.owner(p)
 	if err != nil {
 		return nil, err
 	}
-	if op.GetFinal() && w.object != 0 {
-		o, err := t.mustObject(w.object)
+	if op.GetFinal() && w.Object != 0 {
+		o, err := t.mustObject(w.Object)
 		if err != nil {
 			return nil, err
 		}
-		if o.etag == want.GetEtag() && o.size == want.GetSize() && o.crc == want.GetCrc() && uint64(o.generation) == want.GetGeneration() {
+		if o.Etag == want.GetEtag() && o.Size == want.GetSize() && o.Crc == want.GetCrc() && uint64(o.Generation) == want.GetGeneration() {
 			return objectReply(o), nil
 		}
 	}
@@ -121,61 +122,61 @@ func (m *Machine) flushedBefore(t *tx, op *wire.CommitFlush) (*wire.MetaResponse
 
 // takeSums keeps what a CommitFlush brings of the sums of pieces. Blocks come
 // whole, but for the last one, and may come again.
-func (t *tx) takeSums(in *objectIntent, op *wire.CommitFlush) error {
+func (t *tx) takeSums(in *record.ObjectIntent, op *wire.CommitFlush) error {
 	sums, first := op.GetSums(), op.GetFirstSum()
 	bad := func(format string, args ...any) error {
-		return fail(moraine.InvalidArgument, "commit flush", in.at.String(), format, args...)
+		return fail(moraine.InvalidArgument, "commit flush", in.At.String(), format, args...)
 	}
 	switch {
 	case len(sums) == 0:
 		return nil
 	case len(sums) > MaxFlushSums:
-		return fail(moraine.TooLarge, "commit flush", in.at.String(), "%d sums, %d at most", len(sums), MaxFlushSums)
-	case first%sumsPerBlock != 0:
-		return bad("sums from piece %d on; they come from a multiple of %d on", first, sumsPerBlock)
-	case first > MaxPieces-uint64(len(sums)):
-		return fail(moraine.TooLarge, "commit flush", in.at.String(), "more than %d pieces", MaxPieces)
+		return fail(moraine.TooLarge, "commit flush", in.At.String(), "%d sums, %d at most", len(sums), MaxFlushSums)
+	case first%record.SumsPerBlock != 0:
+		return bad("sums from piece %d on; they come from a multiple of %d on", first, record.SumsPerBlock)
+	case first > record.MaxPieces-uint64(len(sums)):
+		return fail(moraine.TooLarge, "commit flush", in.At.String(), "more than %d pieces", record.MaxPieces)
 	}
 	for len(sums) > 0 {
-		n := min(len(sums), sumsPerBlock)
-		t.put(t.k.objectSum(in.object, first/sumsPerBlock), encodeSums(sums[:n]))
-		first += sumsPerBlock
+		n := min(len(sums), record.SumsPerBlock)
+		t.put(t.k.objectSum(in.Object, first/record.SumsPerBlock), record.EncodeSums(sums[:n]))
+		first += record.SumsPerBlock
 		sums = sums[n:]
 	}
 	return nil
 }
 
 // allSums fails where the sums of an object's pieces are not all there.
-func (t *tx) allSums(o *object) error {
-	want := o.pieces()
-	for block := uint64(0); block*sumsPerBlock < want; block++ {
-		sums, err := t.sums(o.id, block)
+func (t *tx) allSums(o *record.Object) error {
+	want := o.Pieces()
+	for block := uint64(0); block*record.SumsPerBlock < want; block++ {
+		sums, err := t.sums(o.Id, block)
 		if err != nil {
 			return err
 		}
-		if n := min(want-block*sumsPerBlock, sumsPerBlock); uint64(len(sums)) != n {
-			return fail(moraine.InvalidArgument, "commit flush", o.at.String(), "%d sums from piece %d on are here, the object has %d", len(sums), block*sumsPerBlock, n)
+		if n := min(want-block*record.SumsPerBlock, record.SumsPerBlock); uint64(len(sums)) != n {
+			return fail(moraine.InvalidArgument, "commit flush", o.At.String(), "%d sums from piece %d on are here, the object has %d", len(sums), block*record.SumsPerBlock, n)
 		}
 	}
 	return nil
 }
 
 // confirmed is the object that the store has, held against what was announced.
-func confirmed(in *objectIntent, w *wire.Object) (*object, error) {
+func confirmed(in *record.ObjectIntent, w *wire.Object) (*record.Object, error) {
 	const op = "commit flush"
-	o := &object{id: in.object, at: in.at, version: w.GetVersion(), etag: w.GetEtag(), size: w.GetSize(), crc: w.GetCrc(),
-		generation: in.generation, piece: w.GetPiece(), verified: w.GetVerified()}
+	o := &record.Object{Id: in.Object, At: in.At, Version: w.GetVersion(), Etag: w.GetEtag(), Size: w.GetSize(), Crc: w.GetCrc(),
+		Generation: in.Generation, Piece: w.GetPiece(), Verified: w.GetVerified()}
 	switch {
-	case !in.completing:
-		return nil, fail(moraine.Conflict, op, in.at.String(), "that the upload is completed was not announced")
-	case o.at != place{w.GetBucket(), w.GetKey()} || o.size != in.size || o.crc != in.crc:
-		return nil, fail(moraine.Conflict, op, in.at.String(), "another object was announced")
-	case !isVerified(o.verified):
-		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "the object's bytes were not compared with the file's: an object counts once the store's CRC of it, or a read-back, matches")
-	case o.etag == "" || len(o.etag) > maxToken || len(o.version) > maxToken:
-		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
-	case o.size > MaxFileSize || (o.size > 0 && o.piece == 0) || o.pieces() > MaxPieces:
-		return nil, fail(moraine.TooLarge, op, in.at.String(), "%d bytes in pieces of %d; %d pieces at most", o.size, o.piece, MaxPieces)
+	case !in.Completing:
+		return nil, fail(moraine.Conflict, op, in.At.String(), "that the upload is completed was not announced")
+	case o.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.Size != in.Size || o.Crc != in.Crc:
+		return nil, fail(moraine.Conflict, op, in.At.String(), "another object was announced")
+	case !isVerified(o.Verified):
+		return nil, fail(moraine.InvalidArgument, op, in.At.String(), "the object's bytes were not compared with the file's: an object counts once the store's CRC of it, or a read-back, matches")
+	case o.Etag == "" || len(o.Etag) > record.MaxToken || len(o.Version) > record.MaxToken:
+		return nil, fail(moraine.InvalidArgument, op, in.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
+	case o.Size > MaxFileSize || (o.Size > 0 && o.Piece == 0) || o.Pieces() > record.MaxPieces:
+		return nil, fail(moraine.TooLarge, op, in.At.String(), "%d bytes in pieces of %d; %d pieces at most", o.Size, o.Piece, record.MaxPieces)
 	}
 	return o, nil
 }
@@ -188,25 +189,25 @@ func isVerified(v wire.Verified) bool {
 // recordObject makes an uploaded object the one at its key, and the newest of
 // its file. One that is of no use, as where the file is gone (i is nil), is to be
 // deleted.
-func (m *Machine) recordObject(t *tx, in *objectIntent, o *object, i *inode, useful bool) error {
+func (m *Machine) recordObject(t *tx, in *record.ObjectIntent, o *record.Object, i *record.Inode, useful bool) error {
 	if err := m.unclaim(t, in, 0); err != nil {
 		return err
 	}
-	w, err := t.owner(in.at)
+	w, err := t.owner(in.At)
 	if err != nil {
 		return err
 	}
-	if w.object != 0 {
-		if err := m.overwritten(t, w.object, i); err != nil {
+	if w.Object != 0 {
+		if err := m.overwritten(t, w.Object, i); err != nil {
 			return err
 		}
 	}
-	w.object = o.id
+	w.Object = o.Id
 	if err := t.putOwner(w); err != nil {
 		return err
 	}
-	t.count[cObjects]++
-	t.count[cObjectBytes] += o.size
+	t.count[record.CObjects]++
+	t.count[record.CObjectBytes] += o.Size
 	if !useful {
 		if err := m.condemn(t, o, t.clusterTime()+residueDelay); err != nil {
 			return err
@@ -217,16 +218,16 @@ func (m *Machine) recordObject(t *tx, in *objectIntent, o *object, i *inode, use
 		}
 		return nil
 	}
-	if i.object != 0 {
+	if i.Object != 0 {
 		if err := m.releaseNewest(t, i); err != nil {
 			return err
 		}
 	}
-	o.refs, o.newest = 1, true
+	o.Refs, o.Newest = 1, true
 	t.putObject(o)
-	i.object, i.objectGen = o.id, o.generation
-	if i.clean() {
-		i.level = moraine.Object
+	i.Object, i.ObjectGen = o.Id, o.Generation
+	if i.Clean() {
+		i.Level = moraine.Object
 	}
 	t.putInode(i)
 	return nil
@@ -234,16 +235,16 @@ func (m *Machine) recordObject(t *tx, in *objectIntent, o *object, i *inode, use
 
 // overwritten drops the record of an object whose bytes another one's have
 // replaced. Only what nothing needed was: BeginObject saw to that.
-func (m *Machine) overwritten(t *tx, id moraine.ObjectID, i *inode) error {
+func (m *Machine) overwritten(t *tx, id moraine.ObjectID, i *record.Inode) error {
 	old, err := t.mustObject(id)
 	if err != nil {
 		return err
 	}
-	if old.refs > 0 && (i == nil || old.mustStay(i.id)) {
-		return &moraine.Error{Op: "commit flush", Ref: old.at.String(), Kind: moraine.Corrupt}
+	if old.Refs > 0 && (i == nil || old.MustStay(i.Id)) {
+		return &moraine.Error{Op: "commit flush", Ref: old.At.String(), Kind: moraine.Corrupt}
 	}
-	if i != nil && i.object == old.id {
-		i.object, i.objectGen = 0, 0
+	if i != nil && i.Object == old.Id {
+		i.Object, i.ObjectGen = 0, 0
 	}
 	return m.dropObject(t, old)
 }
@@ -267,67 +268,67 @@ func (m *Machine) moveObject(t *tx, op *wire.MoveObject) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.objectIntent(j.id)
+	in, err := t.objectIntent(j.Id)
 	switch {
 	case err != nil:
 		return nil, err
 	case o == nil:
 		return nil, fail(moraine.NotFound, name, moraine.ObjectID(w.GetId()).String(), "")
-	case in == nil && o.at == place{w.GetBucket(), w.GetKey()}:
+	case in == nil && o.At == record.Place{Bucket: w.GetBucket(), Key: w.GetKey()}:
 		return objectReply(o), nil // the answer was lost
-	case in == nil || in.kind != wire.IntentKind_INTENT_KIND_COPY || in.object != o.id || in.at != place{w.GetBucket(), w.GetKey()} || o.at.key != in.source:
-		return nil, fail(moraine.Conflict, name, o.at.String(), "the job has not announced this copy")
-	case in.epoch != j.epoch:
-		return nil, fail(moraine.Conflict, name, o.at.String(), "a former holder of the job announced the copy")
+	case in == nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY || in.Object != o.Id || in.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.At.Key != in.Source:
+		return nil, fail(moraine.Conflict, name, o.At.String(), "the job has not announced this copy")
+	case in.Epoch != j.Epoch:
+		return nil, fail(moraine.Conflict, name, o.At.String(), "a former holder of the job announced the copy")
 	case !isVerified(w.GetVerified()):
-		return nil, fail(moraine.InvalidArgument, name, o.at.String(), "the bytes of the copy were not compared with the object's")
-	case w.GetEtag() == "" || len(w.GetEtag()) > maxToken || len(w.GetVersion()) > maxToken:
-		return nil, fail(moraine.InvalidArgument, name, o.at.String(), "an object has an ETag, of %d bytes at most", maxToken)
+		return nil, fail(moraine.InvalidArgument, name, o.At.String(), "the bytes of the copy were not compared with the object's")
+	case w.GetEtag() == "" || len(w.GetEtag()) > record.MaxToken || len(w.GetVersion()) > record.MaxToken:
+		return nil, fail(moraine.InvalidArgument, name, o.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
 	}
 	if err := m.unclaim(t, in, 0); err != nil {
 		return nil, err
 	}
-	to, err := t.owner(in.at)
+	to, err := t.owner(in.At)
 	if err != nil {
 		return nil, err
 	}
-	if to.object != 0 { // what a copy before this one may have left
-		if err := m.overwritten(t, to.object, nil); err != nil {
+	if to.Object != 0 { // what a copy before this one may have left
+		if err := m.overwritten(t, to.Object, nil); err != nil {
 			return nil, err
 		}
 	}
-	left := &object{at: o.at, version: o.version, etag: o.etag, size: o.size, crc: o.crc, tenant: o.tenant}
+	left := &record.Object{At: o.At, Version: o.Version, Etag: o.Etag, Size: o.Size, Crc: o.Crc, Tenant: o.Tenant}
 	if err := m.recordResidue(t, left, t.clusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
 	if err := t.forgetBad(o); err != nil { // its bytes were there to be copied
 		return nil, err
 	}
-	o.at, o.etag, o.version, o.kept, o.verified = in.at, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
+	o.At, o.Etag, o.Version, o.Kept, o.Verified = in.At, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
 	t.putObject(o)
-	to.object = o.id
+	to.Object = o.Id
 	return objectReply(o), t.putOwner(to)
 }
 
 // recordResidue records bytes that are, or may be, at a key and are nobody's as
 // an object that is to be deleted, not before a cluster time.
-func (m *Machine) recordResidue(t *tx, left *object, after uint64) error {
-	id, err := t.nextID(cObject)
+func (m *Machine) recordResidue(t *tx, left *record.Object, after uint64) error {
+	id, err := t.nextID(record.CObject)
 	if err != nil {
 		return err
 	}
-	left.id = moraine.ObjectID(id)
+	left.Id = moraine.ObjectID(id)
 	if err := m.condemn(t, left, after); err != nil {
 		return err
 	}
 	t.putObject(left)
-	t.count[cObjects]++
-	t.count[cObjectBytes] += left.size
-	w, err := t.owner(left.at)
+	t.count[record.CObjects]++
+	t.count[record.CObjectBytes] += left.Size
+	w, err := t.owner(left.At)
 	if err != nil {
 		return err
 	}
-	w.object = left.id
+	w.Object = left.Id
 	return t.putOwner(w)
 }
 
@@ -339,44 +340,44 @@ func (m *Machine) commitEvict(t *tx, op *wire.CommitEvict) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if err != nil {
 		return nil, err
 	}
-	ref := i.id.String()
-	if moraine.Generation(op.GetGeneration()) != i.generation || !i.clean() || moraine.ObjectID(op.GetObject()) != i.object {
+	ref := i.Id.String()
+	if moraine.Generation(op.GetGeneration()) != i.Generation || !i.Clean() || moraine.ObjectID(op.GetObject()) != i.Object {
 		return nil, fail(moraine.Stale, name, ref, "object %s of generation %d is not the whole of the file any more", moraine.ObjectID(op.GetObject()), op.GetGeneration())
 	}
-	if i.evicted == i.size {
+	if i.Evicted == i.Size {
 		return entryReply(i), nil // nothing is left to evict, or the answer was lost
 	}
-	o, err := t.mustObject(i.object)
+	o, err := t.mustObject(i.Object)
 	if err != nil {
 		return nil, err
 	}
-	if !isVerified(o.verified) {
-		return nil, fail(moraine.Conflict, name, o.at.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
+	if !isVerified(o.Verified) {
+		return nil, fail(moraine.Conflict, name, o.At.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
 	}
-	if bad, err := t.isBad(o.id); bad || err != nil {
+	if bad, err := t.isBad(o.Id); bad || err != nil {
 		if err == nil {
-			err = fail(moraine.Lost, name, o.at.String(), "the bucket does not have the object as it was recorded: nothing is evicted to it")
+			err = fail(moraine.Lost, name, o.At.String(), "the bucket does not have the object as it was recorded: nothing is evicted to it")
 		}
 		return nil, err
 	}
-	w, err := t.owner(o.at)
+	w, err := t.owner(o.At)
 	if err != nil {
 		return nil, err
 	}
-	if err := w.settled(name, 0, t.clusterTime()); err != nil {
+	if err := Settled(w, name, 0, t.clusterTime()); err != nil {
 		return nil, err
 	}
-	if w.object != o.id || o.size != uint64(i.size) {
+	if w.Object != o.Id || o.Size != uint64(i.Size) {
 		return nil, &moraine.Error{Op: name, Ref: ref, Kind: moraine.Corrupt}
 	}
-	size := i.size
-	old := i.dropContent()
-	i.size, i.degraded = size, 0
-	if err := m.addTable(t, i, []moraine.Extent{{Length: size, Object: o.id}}); err != nil {
+	size := i.Size
+	old := i.DropContent()
+	i.Size, i.Degraded = size, 0
+	if err := m.addTable(t, i, []moraine.Extent{{Length: size, Object: o.Id}}); err != nil {
 		return nil, err
 	}
 	if err := m.discard(t, old); err != nil {
@@ -394,8 +395,8 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	if j.target != op.GetInode() {
-		return nil, fail(moraine.InvalidArgument, name, j.id.String(), "the job is for another file")
+	if j.Target != op.GetInode() {
+		return nil, fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
 	}
 	w, err := m.parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
 		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
@@ -415,8 +416,8 @@ func (m *Machine) commitStage(t *tx, op *wire.CommitStage) (*wire.MetaResponse, 
 	if err := m.swapIn(t, w); err != nil {
 		return nil, err
 	}
-	if !w.i.clean() && len(w.stripes) > 0 {
-		w.i.level = min(w.i.level, w.level)
+	if !w.i.Clean() && len(w.stripes) > 0 {
+		w.i.Level = min(w.i.Level, w.level)
 	}
 	if err := t.watchStaged(w); err != nil {
 		return nil, err
@@ -438,9 +439,9 @@ func (t *tx) watchStaged(w *commitWork) error {
 // and the file is of the generation, that the caller read.
 func (t *tx) mayStage(w *commitWork, op *wire.CommitStage) error {
 	const name = "commit stage"
-	ref := w.i.id.String()
-	if moraine.Generation(op.GetGeneration()) != w.i.generation {
-		return fail(moraine.Stale, name, ref, "generation is %d, not %d", w.i.generation, op.GetGeneration())
+	ref := w.i.Id.String()
+	if moraine.Generation(op.GetGeneration()) != w.i.Generation {
+		return fail(moraine.Stale, name, ref, "generation is %d, not %d", w.i.Generation, op.GetGeneration())
 	}
 	for _, e := range w.extents {
 		have, err := t.extentsOf(w.i, e.Offset, maxStaged+1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -66,7 +67,7 @@ func (t *tx) useStripe(id moraine.StripeID) error {
 		return err
 	}
 	s.RefCount++
-	t.put(t.k.stripe(id), encodeStripe(s))
+	t.put(t.k.stripe(id), record.EncodeStripe(s))
 	return nil
 }
 
@@ -93,7 +94,7 @@ func (t *tx) shrinkStripe(id moraine.StripeID, was, left int64) error {
 	} else {
 		s.LiveBytes -= was - left
 	}
-	t.put(t.k.stripe(id), encodeStripe(s))
+	t.put(t.k.stripe(id), record.EncodeStripe(s))
 	return nil
 }
 
@@ -106,14 +107,14 @@ func (m *Machine) releaseStripe(t *tx, id moraine.StripeID) error {
 	}
 	s.RefCount--
 	if s.RefCount > 0 {
-		t.put(t.k.stripe(id), encodeStripe(s))
+		t.put(t.k.stripe(id), record.EncodeStripe(s))
 		return nil
 	}
 	if err := m.dropRepair(t, s); err != nil {
 		return err
 	}
 	t.del(t.k.stripe(id))
-	t.count[cStripes]--
+	t.count[record.CStripes]--
 	for i, c := range s.Chunks {
 		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
 		t.del(t.k.deviceChunk(c.Device, chunk))
@@ -134,8 +135,8 @@ func (m *Machine) discard(t *tx, content uint64) error {
 	if err != nil || finished {
 		return err
 	}
-	t.put(t.k.deadContent(content), []byte{refVersion})
-	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_DROP_TABLES, subject: fmt.Sprintf("content %d", content), cursor: be64(nil, content)})
+	t.put(t.k.deadContent(content), []byte{record.RefVersion})
+	_, err = m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_DROP_TABLES, subject: fmt.Sprintf("content %d", content), cursor: record.Be64(nil, content)})
 	return err
 }
 
@@ -148,10 +149,10 @@ func (m *Machine) dropAbandoned(t *tx) error {
 	if len(t.dead) == 0 {
 		return nil
 	}
-	content := t.next(cContent)
+	content := t.next(record.CContent)
 	for n, table := range t.dead {
-		r := ref{table: table, end: int64(n) + 1} // where it was in the file matters no more
-		t.insert(t.k.ref(content, r.end), r.encode())
+		r := record.Ref{Table: table, End: int64(n) + 1} // where it was in the file matters no more
+		t.insert(t.k.ref(content, r.End), r.Encode())
 	}
 	t.dead = nil
 	return m.discard(t, content)
@@ -178,8 +179,8 @@ func (m *Machine) dropContent(t *tx, content uint64, budget int) (finished bool,
 		return false, nil
 	}
 	stop := len(t.order) + budget
-	var refs []ref
-	err = t.refsFrom(content, -1, func(r ref) (bool, error) {
+	var refs []record.Ref
+	err = t.refsFrom(content, -1, func(r record.Ref) (bool, error) {
 		refs = append(refs, r)
 		return len(refs) <= budget, nil
 	})
@@ -200,19 +201,19 @@ func (m *Machine) dropContent(t *tx, content uint64, budget int) (finished bool,
 
 // dropTable takes one reference away, and its table with it if it was the last
 // one, until the command has written stop keys.
-func (m *Machine) dropTable(t *tx, content uint64, r ref, stop int) (finished bool, err error) {
-	h, err := t.tableHead(r.table)
+func (m *Machine) dropTable(t *tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
+	h, err := t.tableHead(r.Table)
 	if err != nil {
 		return false, err
 	}
-	if h.refs > 1 {
-		h.refs--
-		t.put(t.k.extTable(r.table), h.encode())
-		t.del(t.k.ref(content, r.end))
+	if h.Refs > 1 {
+		h.Refs--
+		t.put(t.k.extTable(r.Table), h.Encode())
+		t.del(t.k.ref(content, r.End))
 		return true, nil
 	}
 	// From here on the table has no owner (refs 0 if we stop in between).
-	exts, err := t.extsFrom(r, r.base, noLimit)
+	exts, err := t.extsFrom(r, r.Base, noLimit)
 	if err != nil {
 		return false, err
 	}
@@ -222,11 +223,11 @@ func (m *Machine) dropTable(t *tx, content uint64, r ref, stop int) (finished bo
 	}
 	for n, e := range exts {
 		if len(t.order) >= stop {
-			h = tableHead{count: uint32(len(exts) - n), bytes: sumLengths(exts[n:]), evicted: sumEvicted(exts[n:]), sealed: h.sealed}
-			t.put(t.k.extTable(r.table), h.encode())
+			h = record.TableHead{Count: uint32(len(exts) - n), Bytes: sumLengths(exts[n:]), Evicted: sumEvicted(exts[n:]), Sealed: h.Sealed}
+			t.put(t.k.extTable(r.Table), h.Encode())
 			return false, nil
 		}
-		t.del(t.k.ext(r.table, e.End()-r.base))
+		t.del(t.k.ext(r.Table, e.End()-r.Base))
 		s := sourceOf(e)
 		if left[s]--; left[s] > 0 {
 			continue
@@ -235,8 +236,8 @@ func (m *Machine) dropTable(t *tx, content uint64, r ref, stop int) (finished bo
 			return false, err
 		}
 	}
-	t.del(t.k.extTable(r.table))
-	t.del(t.k.ref(content, r.end))
+	t.del(t.k.extTable(r.Table))
+	t.del(t.k.ref(content, r.End))
 	return true, nil
 }
 
@@ -251,7 +252,7 @@ func (m *Machine) dropSessionInodes(t *tx, id moraine.SessionID, budget int) (in
 		if len(t.order)-before >= budget {
 			return budget, nil
 		}
-		i, err := t.inode(moraine.InodeID(lastU64(key)))
+		i, err := t.inode(moraine.InodeID(record.LastU64(key)))
 		if err != nil {
 			return n, damaged(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // health is how a stripe stands, by the registry of devices and what is known
@@ -43,12 +44,12 @@ func (v *view) healthOf(s *moraine.Stripe, bad uint32) (health, error) {
 		case bad&(1<<i) != 0:
 			h.missing |= 1 << i
 			continue
-		case d.state == deviceDraining:
+		case d.State == record.DeviceDraining:
 			h.moving |= 1 << i
 		}
-		domain := d.host
+		domain := d.Host
 		if hosts == 1 {
-			domain = utoa(uint64(c.Device))
+			domain = record.Utoa(uint64(c.Device))
 		}
 		domains = append(domains, domain)
 	}
@@ -62,14 +63,10 @@ func (h health) sound(s *moraine.Stripe) bool {
 	return h.missing == 0 && h.moving == 0 && h.protects >= int(s.Scheme.M)
 }
 
-// lostSpare is where stripes stand in the queue that have too few chunks left:
-// after all that something can be done about.
-const lostSpare = 0xff
-
 // spare is the stripe's place in the repair queue.
 func (h health) spare() uint8 {
 	if h.lost {
-		return lostSpare
+		return record.LostSpare
 	}
 	return uint8(h.protects)
 }

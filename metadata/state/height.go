@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // What a command costs grows with the depth of what it changes: each change is counted in
@@ -20,7 +21,7 @@ const maxHeightLook = 64
 func (t *tx) updateHeights(changes []seatChange) error {
 	for n := range changes {
 		c := &changes[n]
-		if c.moved() && c.after.there && c.after.typ == typeDirectory && c.after.parent != 0 {
+		if c.moved() && c.after.there && c.after.typ == record.TypeDirectory && c.after.parent != 0 {
 			if err := t.raise(c); err != nil {
 				return err
 			}
@@ -29,7 +30,7 @@ func (t *tx) updateHeights(changes []seatChange) error {
 	looks := maxHeightLook
 	for n := range changes {
 		c := &changes[n]
-		if c.moved() && c.before.there && c.before.typ == typeDirectory && c.before.parent != 0 {
+		if c.moved() && c.before.there && c.before.typ == record.TypeDirectory && c.before.parent != 0 {
 			if err := t.lower(c.before.parent, &looks); err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ func (t *tx) level(at moraine.InodeID) (level int, err error) {
 // parent returns the directory that a directory is in, 0 for none, as the command has it.
 func (t *tx) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	if i := t.inodes[dir]; i != nil {
-		return i.parent, nil
+		return i.Parent, nil
 	}
 	b, ok, err := t.Get(t.k.inode(dir))
 	if err != nil {
@@ -130,7 +131,7 @@ func (t *tx) lower(at moraine.InodeID, looks *int) error {
 			return err
 		}
 		dir, err := t.view.inode(at)
-		if err != nil || dir.nlink == 0 { // it is being removed
+		if err != nil || dir.Nlink == 0 { // it is being removed
 			return err
 		}
 		height, known, err := t.measureHeight(dir, have, looks)
@@ -138,30 +139,30 @@ func (t *tx) lower(at moraine.InodeID, looks *int) error {
 			return err
 		}
 		t.putHeight(at, height)
-		at = dir.parent
+		at = dir.Parent
 	}
 	return nil
 }
 
 // measureHeight returns how high a directory is, as its entries tell; known is false where
 // that takes too long. It need not be exact where it is not less than what is recorded.
-func (t *tx) measureHeight(dir *inode, have uint32, looks *int) (height uint32, known bool, err error) {
-	if dir.nlink == 2 {
+func (t *tx) measureHeight(dir *record.Inode, have uint32, looks *int) (height uint32, known bool, err error) {
+	if dir.Nlink == 2 {
 		return 0, true, nil
 	}
 	if *looks == 0 {
 		return 0, false, nil
 	}
-	_, entries, err := t.listDir(dir.id, "", *looks)
+	_, entries, err := t.listDir(dir.Id, "", *looks)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, e := range entries {
 		*looks--
-		if e.typ != typeDirectory {
+		if e.Typ != record.TypeDirectory {
 			continue
 		}
-		below, err := t.height(e.inode)
+		below, err := t.height(e.Inode)
 		if err != nil {
 			return 0, false, err
 		}
@@ -169,10 +170,8 @@ func (t *tx) measureHeight(dir *inode, have uint32, looks *int) (height uint32, 
 			return height, true, nil
 		}
 	}
-	return height, uint64(len(entries)) == dir.entries, nil
+	return height, uint64(len(entries)) == dir.Entries, nil
 }
-
-const heightVersion = 1
 
 // height returns how many levels of directories are below a directory, at most.
 func (v *view) height(dir moraine.InodeID) (uint32, error) {
@@ -180,17 +179,7 @@ func (v *view) height(dir moraine.InodeID) (uint32, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
-	return decodeHeight(b)
-}
-
-func decodeHeight(b []byte) (uint32, error) {
-	d := dec{b: b}
-	d.version(heightVersion)
-	height := d.u32()
-	if d.err == nil && height == 0 {
-		d.fail(errors.New("a height of 0 is not written"))
-	}
-	return height, d.end("height")
+	return record.DecodeHeight(b)
 }
 
 func (t *tx) putHeight(dir moraine.InodeID, height uint32) {
@@ -198,11 +187,7 @@ func (t *tx) putHeight(dir moraine.InodeID, height uint32) {
 		t.del(t.k.height(dir))
 		return
 	}
-	t.put(t.k.height(dir), encodeHeight(height))
-}
-
-func encodeHeight(height uint32) []byte {
-	return putUvarint([]byte{heightVersion}, uint64(height))
+	t.put(t.k.height(dir), record.EncodeHeight(height))
 }
 
 // dropHeight forgets the height of a directory that dies.

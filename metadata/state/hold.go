@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -27,50 +28,29 @@ const (
 	MaxSessionRanges = 16
 )
 
-const holdVersion = 1
-
-// Hold is the exclusive lease of a session on a directory.
-type Hold struct {
-	Directory moraine.InodeID // 0: it was not
-	Session   moraine.SessionID
-	Since     uint64 // tells it from earlier and later ones of the session
-}
-
 // holder returns the exclusive lease on a directory; its session is 0 where nobody
 // has it.
-func (v *view) holder(dir moraine.InodeID) (Hold, error) {
+func (v *view) holder(dir moraine.InodeID) (record.Hold, error) {
 	b, ok, err := v.r.Get(v.k.hold(dir))
 	if err != nil || !ok {
-		return Hold{}, err
+		return record.Hold{}, err
 	}
-	return decodeHold(dir, b)
-}
-
-func (h Hold) encode() []byte {
-	return putUvarint(putFixed64([]byte{holdVersion}, uint64(h.Session)), h.Since)
-}
-
-func decodeHold(dir moraine.InodeID, b []byte) (Hold, error) {
-	d := dec{b: b}
-	d.version(holdVersion)
-	h := Hold{Directory: dir, Session: moraine.SessionID(d.fixed64())}
-	h.Since = d.uvarint()
-	return h, d.end("hold")
+	return record.DecodeHold(dir, b)
 }
 
 // Holder returns the exclusive lease on a directory; its session is 0 where nobody
 // has it.
-func (m *Machine) Holder(r Reader, dir moraine.InodeID) (Hold, error) {
+func (m *Machine) Holder(r Reader, dir moraine.InodeID) (record.Hold, error) {
 	return m.view(r).holder(dir)
 }
 
 // Holds calls fn with every exclusive lease.
-func (m *Machine) Holds(r Reader, fn func(Hold)) error {
+func (m *Machine) Holds(r Reader, fn func(record.Hold)) error {
 	var bad error
-	prefix := m.k.table(tabHold)
+	prefix := m.k.table(record.TabHold)
 	err := r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var h Hold
-		if h, bad = decodeHold(moraine.InodeID(lastU64(key)), value); bad == nil {
+		var h record.Hold
+		if h, bad = record.DecodeHold(moraine.InodeID(record.LastU64(key)), value); bad == nil {
 			fn(h)
 		}
 		return bad == nil
@@ -83,14 +63,14 @@ func (m *Machine) Holds(r Reader, fn func(Hold)) error {
 
 // mindHold has the command refused where another session has the directory.
 func (t *tx) mindHold(dir moraine.InodeID) {
-	if t.count[cHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
+	if t.count[record.CHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
 		return
 	}
 	h, err := t.holder(dir)
 	switch {
 	case err != nil:
 		t.holdErr = err
-	case h.Session != 0 && (t.session == nil || t.session.id != h.Session):
+	case h.Session != 0 && (t.session == nil || t.session.Id != h.Session):
 		t.met = h
 	}
 }
@@ -98,12 +78,12 @@ func (t *tx) mindHold(dir moraine.InodeID) {
 // mindNumber is mindHold for an inode that there is none of. A hold outside of the caller's
 // scope is passed over: what its holder may have made is not there for the caller either way.
 func (t *tx) mindNumber(id moraine.InodeID) {
-	if t.count[cHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
+	if t.count[record.CHolds] == 0 || t.met.Directory != 0 || t.holdErr != nil {
 		return
 	}
 	var own moraine.SessionID
 	if t.session != nil {
-		own = t.session.id
+		own = t.session.Id
 	}
 	h, err := t.numberHold(id, own)
 	in := true
@@ -118,17 +98,17 @@ func (t *tx) mindNumber(id moraine.InodeID) {
 // numberHold returns a hold of another session that was given the number of an inode
 // that is not there, and has not used it: it may have made the file already. There
 // are few such ranges, and few questions for what is not there.
-func (v *view) numberHold(id moraine.InodeID, own moraine.SessionID) (Hold, error) {
+func (v *view) numberHold(id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	var owner moraine.SessionID
 	var bad error
-	prefix := v.k.table(tabRange)
+	prefix := v.k.table(record.TabRange)
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var r *numberRange
-		if r, bad = decodeRange(value); bad != nil {
+		var r *record.NumberRange
+		if r, bad = record.DecodeRange(value); bad != nil {
 			return false
 		}
-		if id >= r.first && id <= r.last() && r.used[(id-r.first)/8]&(1<<((id-r.first)%8)) == 0 {
-			owner = moraine.SessionID(lastU64(key[:11]))
+		if id >= r.First && id <= r.Last() && r.Used[(id-r.First)/8]&(1<<((id-r.First)%8)) == 0 {
+			owner = moraine.SessionID(record.LastU64(key[:11]))
 		}
 		return owner == 0
 	})
@@ -136,18 +116,18 @@ func (v *view) numberHold(id moraine.InodeID, own moraine.SessionID) (Hold, erro
 		err = bad
 	}
 	if err != nil || owner == 0 || owner == own {
-		return Hold{}, err
+		return record.Hold{}, err
 	}
 	dirs, err := v.keysUnder(v.k.sessionHolds(owner), 1)
 	if err != nil || len(dirs) == 0 {
-		return Hold{}, err
+		return record.Hold{}, err
 	}
-	return v.holder(moraine.InodeID(lastU64(dirs[0])))
+	return v.holder(moraine.InodeID(record.LastU64(dirs[0])))
 }
 
 // NumberHold returns an exclusive lease under which another session than own may have
 // made an inode that the state does not have; its session is 0 where there is none.
-func (m *Machine) NumberHold(r Reader, id moraine.InodeID, own moraine.SessionID) (Hold, error) {
+func (m *Machine) NumberHold(r Reader, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	return m.view(r).numberHold(id, own)
 }
 
@@ -178,9 +158,9 @@ func (m *Machine) holdDirectory(t *tx, op *wire.Hold) (*wire.MetaResponse, error
 		if err != nil {
 			return nil, err
 		}
-		reply.Directory, reply.Since = dir.attr(), t.count[cCommands]
+		reply.Directory, reply.Since = dir.Attr(), t.count[record.CCommands]
 	}
-	if err := t.dropRanges(t.session.id, op.GetDone()); err != nil {
+	if err := t.dropRanges(t.session.Id, op.GetDone()); err != nil {
 		return nil, err
 	}
 	if op.GetNumbers() > 0 {
@@ -188,12 +168,12 @@ func (m *Machine) holdDirectory(t *tx, op *wire.Hold) (*wire.MetaResponse, error
 		if err != nil {
 			return nil, err
 		}
-		reply.First, reply.Count = uint64(r.first), r.count
+		reply.First, reply.Count = uint64(r.First), r.Count
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Hold{Hold: reply}}, nil
 }
 
-func (t *tx) takeHold(id moraine.InodeID) (*inode, error) {
+func (t *tx) takeHold(id moraine.InodeID) (*record.Inode, error) {
 	if _, err := t.named(id); err != nil { // before anything is said of who has it
 		return nil, err
 	}
@@ -201,39 +181,39 @@ func (t *tx) takeHold(id moraine.InodeID) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	if had.Session != 0 && had.Session != t.session.id {
+	if had.Session != 0 && had.Session != t.session.Id {
 		return nil, fail(moraine.Busy, "hold", id.String(), "session %s has it", had.Session)
 	}
 	dir, err := t.directory(id)
 	if err != nil {
 		return nil, err
 	}
-	if dir.sealed {
+	if dir.Sealed {
 		return nil, t.immutable(dir) // nothing is ever made in it
 	}
-	h := Hold{Directory: id, Session: t.session.id, Since: t.count[cCommands]}
+	h := record.Hold{Directory: id, Session: t.session.Id, Since: t.count[record.CCommands]}
 	t.events.Holds = append(t.events.Holds, h)
 	if had.Session != 0 { // an end of the one before that comes late does not end this one
-		t.put(t.k.hold(id), h.encode())
+		t.put(t.k.hold(id), h.Encode())
 		return dir, nil
 	}
-	have, err := t.keysUnder(t.k.sessionHolds(t.session.id), MaxSessionHolds)
+	have, err := t.keysUnder(t.k.sessionHolds(t.session.Id), MaxSessionHolds)
 	if err != nil {
 		return nil, err
 	}
 	if len(have) == MaxSessionHolds {
 		return nil, fail(moraine.TooLarge, "hold", id.String(), "the session has %d directories: give one back", MaxSessionHolds)
 	}
-	t.insert(t.k.hold(id), h.encode())
-	t.insert(t.k.sessionHold(t.session.id, id), []byte{holdVersion})
-	t.count[cHolds]++
+	t.insert(t.k.hold(id), h.Encode())
+	t.insert(t.k.sessionHold(t.session.Id, id), []byte{record.HoldVersion})
+	t.count[record.CHolds]++
 	t.touched = append(t.touched, Touch{Lease: id, Inode: id, Change: Taken})
 	return dir, nil
 }
 
 // endHold gives a directory back.
 func (m *Machine) endHold(t *tx, op *wire.EndHold) (*wire.MetaResponse, error) {
-	return done(), t.dropHold(moraine.InodeID(op.GetDirectory()), t.session.id, op.GetSince())
+	return done(), t.dropHold(moraine.InodeID(op.GetDirectory()), t.session.Id, op.GetSince())
 }
 
 // lapseHold takes a directory from a session whose leases have ended.
@@ -243,7 +223,7 @@ func (m *Machine) lapseHold(t *tx, op *statepb.LapseHold) (*wire.MetaResponse, e
 
 // dropHold ends a hold of a session, if it has it; with since 0 whichever it has.
 func (t *tx) dropHold(dir moraine.InodeID, s moraine.SessionID, since uint64) error {
-	if t.count[cHolds] == 0 {
+	if t.count[record.CHolds] == 0 {
 		return nil
 	}
 	have, err := t.holder(dir)
@@ -252,8 +232,8 @@ func (t *tx) dropHold(dir moraine.InodeID, s moraine.SessionID, since uint64) er
 	}
 	t.del(t.k.hold(dir))
 	t.del(t.k.sessionHold(s, dir))
-	t.count[cHolds]--
-	t.events.Holds = append(t.events.Holds, Hold{Directory: dir})
+	t.count[record.CHolds]--
+	t.events.Holds = append(t.events.Holds, record.Hold{Directory: dir})
 	return nil
 }
 
@@ -263,7 +243,7 @@ func (t *tx) endSessionHolds(s moraine.SessionID) error {
 	keys, err := t.keysUnder(t.k.sessionHolds(s), MaxSessionHolds)
 	for _, key := range keys {
 		if err == nil {
-			err = t.dropHold(moraine.InodeID(lastU64(key)), s, 0)
+			err = t.dropHold(moraine.InodeID(record.LastU64(key)), s, 0)
 		}
 	}
 	if err != nil {
@@ -278,47 +258,21 @@ func (t *tx) endSessionHolds(s moraine.SessionID) error {
 	return nil
 }
 
-// numberRange is inode numbers that one session may make files of. Its key is the
-// session and its last number, as with a grant.
-type numberRange struct {
-	first moraine.InodeID
-	count uint32
-	used  []byte // a bit for each number that a file was made of
-}
-
-func (r *numberRange) last() moraine.InodeID { return r.first + moraine.InodeID(r.count) - 1 }
-
-func (r *numberRange) encode() []byte {
-	b := putFixed64([]byte{holdVersion}, uint64(r.first))
-	return putBytes(putUvarint(b, uint64(r.count)), r.used)
-}
-
-func decodeRange(b []byte) (*numberRange, error) {
-	d := dec{b: b}
-	d.version(holdVersion)
-	r := &numberRange{first: moraine.InodeID(d.fixed64()), count: d.u32()}
-	r.used = slices.Clone(d.bytes())
-	if d.err == nil && (r.count == 0 || uint32(len(r.used)) != (r.count+7)/8) {
-		d.fail(errShort)
-	}
-	return r, d.end("range of numbers")
-}
-
 // giveRange gives the session numbers that nobody else will ever get.
-func (t *tx) giveRange(count uint32) (*numberRange, error) {
-	have, err := t.keysUnder(t.k.ranges(t.session.id), MaxSessionRanges)
+func (t *tx) giveRange(count uint32) (*record.NumberRange, error) {
+	have, err := t.keysUnder(t.k.ranges(t.session.Id), MaxSessionRanges)
 	if err != nil {
 		return nil, err
 	}
 	if len(have) == MaxSessionRanges {
 		return nil, fail(moraine.TooLarge, "hold", "", "the session has %d ranges of numbers: say which are done with", MaxSessionRanges)
 	}
-	first, err := t.nextIDs(cInode, uint64(count))
+	first, err := t.nextIDs(record.CInode, uint64(count))
 	if err != nil {
 		return nil, err
 	}
-	r := &numberRange{first: moraine.InodeID(first), count: count, used: make([]byte, (count+7)/8)}
-	t.insert(t.k.numbers(t.session.id, r.last()), r.encode())
+	r := &record.NumberRange{First: moraine.InodeID(first), Count: count, Used: make([]byte, (count+7)/8)}
+	t.insert(t.k.numbers(t.session.Id, r.Last()), r.Encode())
 	return r, nil
 }
 
@@ -336,11 +290,11 @@ func (t *tx) dropRanges(s moraine.SessionID, firsts []uint64) error {
 		if err != nil {
 			return err
 		}
-		r, err := decodeRange(b)
+		r, err := record.DecodeRange(b)
 		if err != nil {
 			return err
 		}
-		if slices.Contains(firsts, uint64(r.first)) {
+		if slices.Contains(firsts, uint64(r.First)) {
 			t.del(key)
 		}
 	}
@@ -350,10 +304,10 @@ func (t *tx) dropRanges(s moraine.SessionID, firsts []uint64) error {
 // takeNumber marks a number of the session as used. Stale where it may not be: it
 // is not the session's, or a file was made of it once.
 func (t *tx) takeNumber(id moraine.InodeID) error {
-	var r *numberRange
+	var r *record.NumberRange
 	var bad error
-	err := t.view.r.Scan(t.k.numbers(t.session.id, id), prefixEnd(t.k.ranges(t.session.id)), func(_, value []byte) bool {
-		r, bad = decodeRange(value)
+	err := t.view.r.Scan(t.k.numbers(t.session.Id, id), prefixEnd(t.k.ranges(t.session.Id)), func(_, value []byte) bool {
+		r, bad = record.DecodeRange(value)
 		return false
 	})
 	if err == nil {
@@ -362,25 +316,25 @@ func (t *tx) takeNumber(id moraine.InodeID) error {
 	if err != nil {
 		return err
 	}
-	if r == nil || id < r.first || id > r.last() {
+	if r == nil || id < r.First || id > r.Last() {
 		return fail(moraine.Stale, "create", id.String(), "the number is not one of the session's")
 	}
-	n := id - r.first
-	if r.used[n/8]&(1<<(n%8)) != 0 {
+	n := id - r.First
+	if r.Used[n/8]&(1<<(n%8)) != 0 {
 		return fail(moraine.Stale, "create", id.String(), "a file of that number was made before")
 	}
-	r.used[n/8] |= 1 << (n % 8)
-	t.put(t.k.numbers(t.session.id, r.last()), r.encode())
+	r.Used[n/8] |= 1 << (n % 8)
+	t.put(t.k.numbers(t.session.Id, r.Last()), r.Encode())
 	return nil
 }
 
 // existingAs answers a create of a given number whose name is taken: by the file
 // itself, where the answer to the first was lost.
-func (t *tx) existingAs(op *wire.Create, e dentry) (*wire.MetaResponse, error) {
-	if uint64(e.inode) != op.GetInode() {
+func (t *tx) existingAs(op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
+	if uint64(e.Inode) != op.GetInode() {
 		return nil, fail(moraine.Exists, "create", op.GetName(), "")
 	}
-	i, err := t.inode(e.inode)
+	i, err := t.inode(e.Inode)
 	if err != nil {
 		return nil, err
 	}

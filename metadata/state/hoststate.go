@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -26,15 +27,15 @@ func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse
 	if h == nil {
 		return nil, fail(moraine.NotFound, "set host state", op.GetHost(), "no such host has registered")
 	}
-	for _, id := range slices.Clone(h.devices) {
+	for _, id := range slices.Clone(h.Devices) {
 		d, err := t.device(id)
 		if err != nil {
 			return nil, err
 		}
 		if d == nil {
-			return nil, &moraine.Error{Op: "set host state", Ref: h.id, Kind: moraine.Corrupt}
+			return nil, &moraine.Error{Op: "set host state", Ref: h.Id, Kind: moraine.Corrupt}
 		}
-		if d.state == deviceRetired {
+		if d.State == record.DeviceRetired {
 			continue
 		}
 		if err := m.setStateOnHost(t, d, op); err != nil {
@@ -45,21 +46,21 @@ func (m *Machine) setHostState(t *tx, op *wire.SetHostState) (*wire.MetaResponse
 }
 
 // setStateOnHost sets the state of one device of a host.
-func (m *Machine) setStateOnHost(t *tx, d *device, op *wire.SetHostState) error {
+func (m *Machine) setStateOnHost(t *tx, d *record.Device, op *wire.SetHostState) error {
 	undone := op.GetUndoes()
 	switch {
-	case d.state == deviceOut && op.GetState() == deviceDraining:
+	case d.State == record.DeviceOut && op.GetState() == record.DeviceDraining:
 		return m.drainOnReturn(t, d, op) // it is being emptied already
-	case undone == "" || op.GetState() != deviceIn:
-	case d.state == deviceOut && d.asked == deviceDraining && d.was == undone:
-		d.asked, d.was = 0, "" // it comes back in
+	case undone == "" || op.GetState() != record.DeviceIn:
+	case d.State == record.DeviceOut && d.Asked == record.DeviceDraining && d.Was == undone:
+		d.Asked, d.Was = 0, "" // it comes back in
 		t.putDevice(d)
 		t.fleetChanged()
 		return nil
-	case d.state != deviceDraining || d.reason != undone:
+	case d.State != record.DeviceDraining || d.Reason != undone:
 		return nil // it is not that drain that has it so
 	}
-	_, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(d.id), State: op.GetState(), Reason: op.GetReason(), AcceptLoss: op.GetAcceptLoss()})
+	_, err := m.setDeviceState(t, &wire.SetDeviceState{Device: uint32(d.Id), State: op.GetState(), Reason: op.GetReason(), AcceptLoss: op.GetAcceptLoss()})
 	return err
 }
 
@@ -77,26 +78,26 @@ func (m *Machine) setMaintenance(t *tx, op *wire.SetMaintenance) (*wire.MetaResp
 	case h == nil:
 		return nil, fail(moraine.NotFound, "maintenance", op.GetHost(), "no such host has registered")
 	case op.GetMillis() > MaxMaintenance:
-		return nil, fail(moraine.InvalidArgument, "maintenance", h.id, "a week at most")
+		return nil, fail(moraine.InvalidArgument, "maintenance", h.Id, "a week at most")
 	case len(op.GetReason()) > moraine.MaxNameLen:
-		return nil, fail(moraine.NameTooLong, "maintenance", h.id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+		return nil, fail(moraine.NameTooLong, "maintenance", h.Id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	}
 	if op.GetMillis() == 0 {
-		if h.away != 0 {
-			h.away, h.awayWhy = 0, ""
+		if h.Away != 0 {
+			h.Away, h.AwayWhy = 0, ""
 			t.putHost(h)
 			t.fleetChanged()
 		}
 		return done(), nil
 	}
-	away, err := t.hostsAway(h.id)
+	away, err := t.hostsAway(h.Id)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Equal(away, op.GetOthers()) {
-		return nil, fail(moraine.Stale, "maintenance", h.id, "other hosts are away than it was judged by: ask again")
+		return nil, fail(moraine.Stale, "maintenance", h.Id, "other hosts are away than it was judged by: ask again")
 	}
-	h.away, h.awayWhy = t.clusterTime()+op.GetMillis(), op.GetReason()
+	h.Away, h.AwayWhy = t.clusterTime()+op.GetMillis(), op.GetReason()
 	t.putHost(h)
 	t.fleetChanged()
 	return done(), nil
@@ -110,14 +111,14 @@ func (v *view) hostsAway(but string) ([]string, error) {
 	}
 	var away []string
 	var bad error
-	prefix := v.k.table(tabHost)
+	prefix := v.k.table(record.TabHost)
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		h := &host{id: string(key[len(prefix):])}
-		if bad = h.decode(value); bad != nil {
+		h := &record.Host{Id: string(key[len(prefix):])}
+		if bad = h.Decode(value); bad != nil {
 			return false
 		}
-		if h.away > c[cClusterTime] && h.id != but {
-			away = append(away, h.id)
+		if h.Away > c[record.CClusterTime] && h.Id != but {
+			away = append(away, h.Id)
 		}
 		return true
 	})
@@ -133,18 +134,18 @@ func (m *Machine) HostsAway(r Reader, but string) ([]string, error) { return m.v
 // backFromMaintenance ends what was announced of a host that registers after a
 // boot: it is back, whatever time is left. One that goes on, and has got a device more,
 // knows the boot epochs of the others. The caller writes the host.
-func backFromMaintenance(h *host, w *wire.Host) {
+func backFromMaintenance(h *record.Host, w *wire.Host) {
 	goesOn := len(w.GetDevices()) == 0 || slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() != 0 })
-	if h.away != 0 && !goesOn {
-		h.away, h.awayWhy = 0, ""
+	if h.Away != 0 && !goesOn {
+		h.Away, h.AwayWhy = 0, ""
 	}
 }
 
 // wentElsewhere reports whether a device that another host has now is named only
 // as broken: its disk was carried there, and the host that had it does not know
 // yet. It does not take it back.
-func (m *Machine) wentElsewhere(t *tx, d *device, w *wire.Device) (bool, error) {
-	if d.host == "" || w.GetState() != deviceOut {
+func (m *Machine) wentElsewhere(t *tx, d *record.Device, w *wire.Device) (bool, error) {
+	if d.Host == "" || w.GetState() != record.DeviceOut {
 		return false, nil
 	}
 	return t.speaks(LevelHosts)
@@ -153,13 +154,13 @@ func (m *Machine) wentElsewhere(t *tx, d *device, w *wire.Device) (bool, error) 
 // distrust notes that the leader takes a device out, or drains it, for good: a server that
 // starts anew does not know that the disk lied or lagged, and would take it in again. The
 // caller writes the device.
-func (m *Machine) distrust(t *tx, d *device, op *wire.SetDeviceState) error {
-	if !op.GetKeep() || (d.state != deviceOut && d.state != deviceDraining) {
+func (m *Machine) distrust(t *tx, d *record.Device, op *wire.SetDeviceState) error {
+	if !op.GetKeep() || (d.State != record.DeviceOut && d.State != record.DeviceDraining) {
 		return nil
 	}
 	ok, err := t.speaks(LevelHosts)
 	if err == nil && ok {
-		d.asked = d.state
+		d.Asked = d.State
 	}
 	return err
 }

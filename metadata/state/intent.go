@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -9,50 +10,14 @@ import (
 // MaxIntents is the most intents that one command records, fills or ends.
 const MaxIntents = 128
 
-// intent is a recorded wish of a repair job to put one chunk of a stripe on a
-// device. It is in the state before the first byte is on its way, so that the
-// chunk is always explained. A version number is never wished for twice: when
-// an intent ends, filled or not, the stripe's layout version becomes at least
-// its version.
-type intent struct {
-	chunk   moraine.ChunkID // in the key
-	job     moraine.JobID
-	device  moraine.DeviceID
-	version moraine.LayoutVersion // that the new chunk carries
-	base    moraine.LayoutVersion // the stripe's, when the intent was made
-}
-
-const intentVersion = 1
-
-func (i *intent) encode() []byte {
-	b := putFixed64([]byte{intentVersion}, uint64(i.job))
-	b = putUvarint(b, uint64(i.device))
-	b = putUvarint(b, uint64(i.version))
-	return putUvarint(b, uint64(i.base))
-}
-
-func (i *intent) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(intentVersion)
-	i.job = moraine.JobID(d.fixed64())
-	i.device = moraine.DeviceID(d.u32())
-	i.version = moraine.LayoutVersion(d.u32())
-	i.base = moraine.LayoutVersion(d.u32())
-	return d.end("intent")
-}
-
-func (i *intent) toWire() *wire.Intent {
-	return &wire.Intent{Stripe: uint64(i.chunk.Stripe), Index: uint32(i.chunk.Index), Device: uint32(i.device), Version: uint32(i.version)}
-}
-
 // intent returns the live intent for a chunk; nil where there is none.
-func (v *view) intent(chunk moraine.ChunkID) (*intent, error) {
+func (v *view) intent(chunk moraine.ChunkID) (*record.Intent, error) {
 	b, ok, err := v.r.Get(v.k.intent(chunk))
 	if err != nil || !ok {
 		return nil, err
 	}
-	i := &intent{chunk: chunk}
-	return i, i.decode(b)
+	i := &record.Intent{Chunk: chunk}
+	return i, i.Decode(b)
 }
 
 // assignIntents records the targets that the leader chose for a job.
@@ -61,7 +26,7 @@ func (m *Machine) assignIntents(t *tx, op *statepb.AssignIntents) (*wire.MetaRes
 	if err != nil {
 		return nil, err
 	}
-	if j == nil || !j.live() || !ofStripes(j.kind) {
+	if j == nil || !j.Live() || !record.OfStripes(j.Kind) {
 		return nil, fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
 	}
 	return m.recordIntents(t, j, op.GetIntents())
@@ -78,17 +43,17 @@ func (m *Machine) beginRepair(t *tx, op *wire.BeginRepair) (*wire.MetaResponse, 
 	return m.recordIntents(t, j, op.GetIntents())
 }
 
-func (t *tx) heldRepair(op string, id, epoch uint64) (*job, error) {
+func (t *tx) heldRepair(op string, id, epoch uint64) (*record.Job, error) {
 	j, err := t.heldJob(op, id, epoch)
-	if err == nil && !ofStripes(j.kind) {
-		err = fail(moraine.InvalidArgument, op, j.id.String(), "not a repair")
+	if err == nil && !record.OfStripes(j.Kind) {
+		err = fail(moraine.InvalidArgument, op, j.Id.String(), "not a repair")
 	}
 	return j, err
 }
 
-func (m *Machine) recordIntents(t *tx, j *job, intents []*wire.Intent) (*wire.MetaResponse, error) {
+func (m *Machine) recordIntents(t *tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
 	if len(intents) > MaxIntents {
-		return nil, fail(moraine.TooLarge, "begin repair", j.id.String(), "%d intents, %d at most", len(intents), MaxIntents)
+		return nil, fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), MaxIntents)
 	}
 	reply := &wire.BeginRepairReply{}
 	for _, w := range intents {
@@ -96,23 +61,23 @@ func (m *Machine) recordIntents(t *tx, j *job, intents []*wire.Intent) (*wire.Me
 		if err != nil {
 			return nil, err
 		}
-		reply.Intents = append(reply.Intents, in.toWire())
+		reply.Intents = append(reply.Intents, in.ToWire())
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_BeginRepair{BeginRepair: reply}}, nil
 }
 
 // recordIntent records one intent of a job. Stale means that the stripe, the
 // device or the layout version is not what the caller took it for.
-func (m *Machine) recordIntent(t *tx, j *job, w *wire.Intent) (*intent, error) {
+func (m *Machine) recordIntent(t *tx, j *record.Job, w *wire.Intent) (*record.Intent, error) {
 	id := moraine.StripeID(w.GetStripe())
-	stale := func(format string, args ...any) (*intent, error) {
+	stale := func(format string, args ...any) (*record.Intent, error) {
 		return nil, fail(moraine.Stale, "begin repair", id.String(), format, args...)
 	}
 	item, err := t.repairOf(id)
 	if err != nil {
 		return nil, err
 	}
-	if item == nil || item.job != j.id {
+	if item == nil || item.Job != j.Id {
 		return stale("the stripe is not this job's, or dead")
 	}
 	s, err := t.stripe(id)
@@ -126,7 +91,7 @@ func (m *Machine) recordIntent(t *tx, j *job, w *wire.Intent) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d == nil || d.state != deviceIn {
+	if d == nil || d.State != record.DeviceIn {
 		return stale("device %d takes no chunks", w.GetDevice())
 	}
 	chunk := moraine.ChunkID{Stripe: id, Index: uint8(w.GetIndex())}
@@ -136,18 +101,18 @@ func (m *Machine) recordIntent(t *tx, j *job, w *wire.Intent) (*intent, error) {
 	}
 	if have != nil {
 		asked := moraine.LayoutVersion(w.GetVersion())
-		if have.device == d.id && (asked == 0 || asked == have.version) {
+		if have.Device == d.Id && (asked == 0 || asked == have.Version) {
 			return have, nil
 		}
 		if err := m.endIntent(t, s, have); err != nil {
 			return nil, err
 		}
 	}
-	in := &intent{chunk: chunk, job: j.id, device: d.id, version: s.Version + 1, base: s.Version}
-	if v := moraine.LayoutVersion(w.GetVersion()); v != 0 && v != in.version {
-		return stale("layout version %d would follow, not %d", in.version, v)
+	in := &record.Intent{Chunk: chunk, Job: j.Id, Device: d.Id, Version: s.Version + 1, Base: s.Version}
+	if v := moraine.LayoutVersion(w.GetVersion()); v != 0 && v != in.Version {
+		return stale("layout version %d would follow, not %d", in.Version, v)
 	}
-	t.put(t.k.intent(chunk), in.encode())
+	t.put(t.k.intent(chunk), in.Encode())
 	return in, nil
 }
 
@@ -160,7 +125,7 @@ func (m *Machine) commitRepair(t *tx, op *wire.CommitRepair) (*wire.MetaResponse
 		return nil, err
 	}
 	if len(op.GetIntents()) > MaxIntents {
-		return nil, fail(moraine.TooLarge, "commit repair", j.id.String(), "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+		return nil, fail(moraine.TooLarge, "commit repair", j.Id.String(), "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
 	}
 	var order []moraine.StripeID
 	byStripe := make(map[moraine.StripeID][]*wire.Intent)
@@ -187,12 +152,12 @@ func (m *Machine) commitRepair(t *tx, op *wire.CommitRepair) (*wire.MetaResponse
 }
 
 // commitStripe publishes all of a stripe's intents given, or none (false).
-func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
+func (m *Machine) commitStripe(t *tx, j *record.Job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
 	s, err := t.stripe(id)
 	if err != nil || s == nil {
 		return false, err
 	}
-	filled := make([]*intent, 0, len(intents))
+	filled := make([]*record.Intent, 0, len(intents))
 	asked := make([]*wire.Intent, 0, len(intents)) // those of filled
 	for _, w := range intents {
 		if w.GetIndex() >= uint32(len(s.Chunks)) {
@@ -213,12 +178,12 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 	if err != nil {
 		return false, err
 	}
-	if item == nil || item.job != j.id {
+	if item == nil || item.Job != j.Id {
 		return false, nil
 	}
 	for i, in := range filled {
-		parity := !s.Scheme.IsCopies() && in.chunk.Index >= s.Scheme.K
-		if recoded := asked[i].GetRecoded(); recoded && !parity || !recoded && item.recode&(1<<in.chunk.Index) != 0 {
+		parity := !s.Scheme.IsCopies() && in.Chunk.Index >= s.Scheme.K
+		if recoded := asked[i].GetRecoded(); recoded && !parity || !recoded && item.Recode&(1<<in.Chunk.Index) != 0 {
 			return false, nil // data is never encoded again, and wrong parity always is
 		}
 	}
@@ -229,10 +194,10 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 			return false, err
 		}
 		if asked[i].GetRecoded() {
-			s.Chunks[in.chunk.Index].CRC = asked[i].GetCrc()
+			s.Chunks[in.Chunk.Index].CRC = asked[i].GetCrc()
 		}
-		mended.bad &^= 1 << in.chunk.Index
-		mended.recode &^= 1 << in.chunk.Index
+		mended.Bad &^= 1 << in.Chunk.Index
+		mended.Recode &^= 1 << in.Chunk.Index
 	}
 	t.putStripe(old, s)
 	t.putRepair(item, &mended)
@@ -241,7 +206,7 @@ func (m *Machine) commitStripe(t *tx, j *job, id moraine.StripeID, intents []*wi
 
 // fillable holds an intent that a worker says is filled against the record of
 // it. It returns nil and true for one that was published already.
-func (t *tx) fillable(j *job, s *moraine.Stripe, w *wire.Intent) (*intent, bool, error) {
+func (t *tx) fillable(j *record.Job, s *moraine.Stripe, w *wire.Intent) (*record.Intent, bool, error) {
 	in, err := t.intent(moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
 	if err != nil {
 		return nil, false, err
@@ -250,11 +215,11 @@ func (t *tx) fillable(j *job, s *moraine.Stripe, w *wire.Intent) (*intent, bool,
 	if in == nil {
 		return nil, s.Chunks[w.GetIndex()].Device == device && s.Version >= version, nil
 	}
-	if in.job != j.id || in.device != device || in.version != version || (s.Version != in.base && s.Version != in.version) {
+	if in.Job != j.Id || in.Device != device || in.Version != version || (s.Version != in.Base && s.Version != in.Version) {
 		return nil, false, nil
 	}
 	d, err := t.device(device)
-	if err != nil || d == nil || d.state != deviceIn {
+	if err != nil || d == nil || d.State != record.DeviceIn {
 		return nil, false, err
 	}
 	return in, true, nil
@@ -262,17 +227,17 @@ func (t *tx) fillable(j *job, s *moraine.Stripe, w *wire.Intent) (*intent, bool,
 
 // moveChunk makes the chunk that an intent put the one that counts. The caller
 // writes the stripe.
-func (m *Machine) moveChunk(t *tx, s *moraine.Stripe, in *intent) error {
-	c := &s.Chunks[in.chunk.Index]
+func (m *Machine) moveChunk(t *tx, s *moraine.Stripe, in *record.Intent) error {
+	c := &s.Chunks[in.Chunk.Index]
 	old := c.Device
-	t.leaveMemory(in.chunk, c)
-	c.Device, c.Level, c.Epoch = in.device, moraine.NVMe, 0
-	s.Version = max(s.Version, in.version)
-	t.del(t.k.intent(in.chunk))
-	if old == in.device {
+	t.leaveMemory(in.Chunk, c)
+	c.Device, c.Level, c.Epoch = in.Device, moraine.NVMe, 0
+	s.Version = max(s.Version, in.Version)
+	t.del(t.k.intent(in.Chunk))
+	if old == in.Device {
 		return nil // the new chunk took the old one's place
 	}
-	return m.addTombstone(t, old, in.chunk, in.version, s.Scheme.ChunkLen(s.Length), false)
+	return m.addTombstone(t, old, in.Chunk, in.Version, s.Scheme.ChunkLen(s.Length), false)
 }
 
 // endIntents gives up intents that will not be filled; those that are over
@@ -286,19 +251,19 @@ func (m *Machine) endIntents(t *tx, op *wire.EndIntents) (*wire.MetaResponse, er
 		if err != nil {
 			return nil, err
 		}
-		if in == nil || w.GetIndex() >= moraine.MaxChunks || in.device != moraine.DeviceID(w.GetDevice()) || in.version != moraine.LayoutVersion(w.GetVersion()) {
+		if in == nil || w.GetIndex() >= moraine.MaxChunks || in.Device != moraine.DeviceID(w.GetDevice()) || in.Version != moraine.LayoutVersion(w.GetVersion()) {
 			continue
 		}
-		j, err := t.job(in.job)
+		j, err := t.job(in.Job)
 		if err != nil {
 			return nil, err
 		}
-		if j != nil && j.state == wire.JobState_JOB_STATE_RUNNING {
+		if j != nil && j.State == wire.JobState_JOB_STATE_RUNNING {
 			if err := t.mustHold("end intents", j); err != nil {
 				return nil, err
 			}
 		}
-		s, err := t.stripe(in.chunk.Stripe)
+		s, err := t.stripe(in.Chunk.Stripe)
 		if err != nil {
 			return nil, err
 		}
@@ -330,7 +295,7 @@ func (m *Machine) endEachIntent(t *tx, job moraine.JobID, id moraine.StripeID, s
 		if err != nil {
 			return err
 		}
-		if in == nil || in.job != job {
+		if in == nil || in.Job != job {
 			continue
 		}
 		s, err := stripe()
@@ -347,36 +312,19 @@ func (m *Machine) endEachIntent(t *tx, job moraine.JobID, id moraine.StripeID, s
 // endIntent ends an intent whose chunk never counted. What was put under it, or
 // still may be, is dead: it leaves a tombstone, and a record that explains the
 // chunk until the device has reported past it. s is the stripe, nil if it died.
-func (m *Machine) endIntent(t *tx, s *moraine.Stripe, in *intent) error {
-	t.del(t.k.intent(in.chunk))
+func (m *Machine) endIntent(t *tx, s *moraine.Stripe, in *record.Intent) error {
+	t.del(t.k.intent(in.Chunk))
 	var bytes int64
 	if s != nil {
-		if s.Version < in.version {
-			s.Version = in.version
-			t.put(t.k.stripe(s.ID), encodeStripe(s))
+		if s.Version < in.Version {
+			s.Version = in.Version
+			t.put(t.k.stripe(s.ID), record.EncodeStripe(s))
 		}
-		if s.Chunks[in.chunk.Index].Device == in.device {
+		if s.Chunks[in.Chunk.Index].Device == in.Device {
 			return nil // it would have taken the place of the chunk that counts
 		}
 		bytes = s.Scheme.ChunkLen(s.Length)
 	}
-	t.put(t.k.endedIntent(in.device, in.chunk), endedIntent{at: t.index, since: t.clusterTime()}.encode())
-	return m.addTombstone(t, in.device, in.chunk, in.version+1, bytes, false)
-}
-
-// endedIntent is kept so that a chunk which arrives late is explained.
-type endedIntent struct {
-	at    uint64 // log index
-	since uint64 // cluster time
-}
-
-func (e endedIntent) encode() []byte {
-	return putUvarint(putUvarint([]byte{intentVersion}, e.at), e.since)
-}
-
-func decodeEndedIntent(b []byte) (endedIntent, error) {
-	d := dec{b: b}
-	d.version(intentVersion)
-	e := endedIntent{at: d.uvarint(), since: d.uvarint()}
-	return e, d.end("ended intent")
+	t.put(t.k.endedIntent(in.Device, in.Chunk), record.EndedIntent{At: t.index, Since: t.clusterTime()}.Encode())
+	return m.addTombstone(t, in.Device, in.Chunk, in.Version+1, bytes, false)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,16 +18,16 @@ func (m *Machine) IsOfJob(r Reader, node string, id moraine.JobID, file moraine.
 		return false, err
 	}
 	j, err := v.job(id)
-	if err != nil || j == nil || j.state != wire.JobState_JOB_STATE_RUNNING || j.holder != node || j.until <= now {
+	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_RUNNING || j.Holder != node || j.Until <= now {
 		return false, err
 	}
 	switch {
-	case ofFile(j.kind):
-		return j.target == uint64(file), nil
-	case j.kind == wire.JobKind_JOB_KIND_REWRITE:
-		return j.target == uint64(file) || slices.Contains(j.rewriteTask().GetFiles(), uint64(file)), nil
-	case j.kind == wire.JobKind_JOB_KIND_COMMIT_STEP:
-		s, err := v.stepRecord(j.step)
+	case record.OfFile(j.Kind):
+		return j.Target == uint64(file), nil
+	case j.Kind == wire.JobKind_JOB_KIND_REWRITE:
+		return j.Target == uint64(file) || slices.Contains(j.RewriteTask().GetFiles(), uint64(file)), nil
+	case j.Kind == wire.JobKind_JOB_KIND_COMMIT_STEP:
+		s, err := v.stepRecord(j.Step)
 		if err != nil || s == nil {
 			return false, err
 		}
@@ -34,7 +35,7 @@ func (m *Machine) IsOfJob(r Reader, node string, id moraine.JobID, file moraine.
 		if moraineKind(err) == moraine.NotFound {
 			return false, nil
 		}
-		return err == nil && i.sealed && i.parent == s.dir, err
+		return err == nil && i.Sealed && i.Parent == s.Dir, err
 	}
 	return false, nil
 }
@@ -45,5 +46,5 @@ func (m *Machine) OwnedBy(r Reader, session moraine.SessionID, file moraine.Inod
 	if moraineKind(err) == moraine.NotFound {
 		return false, nil
 	}
-	return err == nil && session != 0 && i.owner == session, err
+	return err == nil && session != 0 && i.Owner == session, err
 }

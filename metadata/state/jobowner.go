@@ -1,13 +1,14 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // MaxSessionJobs is the most removals of trees, clones of trees and concatenations
 // that one session may have under way: each has records of its own from one small
 // request, and waits for its turn.
 const MaxSessionJobs = 1024
-
-const ownedVersion = 1
 
 // jobOwner returns the session whose job the command is about to make, 0 for nobody's.
 // It fails where the session has too many.
@@ -18,11 +19,11 @@ func (t *tx) jobOwner(op string) (moraine.SessionID, error) {
 	if ok, err := t.speaks(levelJobOwners); err != nil || !ok {
 		return 0, err
 	}
-	n, err := t.owned(t.session.id)
+	n, err := t.owned(t.session.Id)
 	if err == nil && n >= MaxSessionJobs {
-		err = fail(moraine.Busy, op, t.session.id.String(), "the session has %d jobs under way, %d at most: wait until some have ended (`moraine job ls`)", n, MaxSessionJobs)
+		err = fail(moraine.Busy, op, t.session.Id.String(), "the session has %d jobs under way, %d at most: wait until some have ended (`moraine job ls`)", n, MaxSessionJobs)
 	}
-	return t.session.id, err
+	return t.session.Id, err
 }
 
 // owned returns how many live jobs a session has.
@@ -31,32 +32,23 @@ func (v *view) owned(s moraine.SessionID) (uint64, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
-	return decodeOwned(b)
-}
-
-func encodeOwned(n uint64) []byte { return putUvarint([]byte{ownedVersion}, n) }
-
-func decodeOwned(b []byte) (uint64, error) {
-	d := dec{b: b}
-	d.version(ownedVersion)
-	n := d.uvarint()
-	return n, d.end("jobs of a session")
+	return record.DecodeOwned(b)
 }
 
 // countOwned counts a job of its owner's live ones in or out. The count outlives the
 // session, until its last job has ended.
-func (t *tx) countOwned(j *job, by int) error {
-	if j.owner == 0 {
+func (t *tx) countOwned(j *record.Job, by int) error {
+	if j.Owner == 0 {
 		return nil
 	}
-	key := t.k.sessionJobs(j.owner)
+	key := t.k.sessionJobs(j.Owner)
 	b, ok, err := t.Get(key)
 	if err != nil {
 		return err
 	}
 	n := uint64(0)
 	if ok {
-		if n, err = decodeOwned(b); err != nil {
+		if n, err = record.DecodeOwned(b); err != nil {
 			return err
 		}
 	}
@@ -64,6 +56,6 @@ func (t *tx) countOwned(j *job, by int) error {
 		t.del(key)
 		return nil
 	}
-	t.put(key, encodeOwned(uint64(int64(n)+int64(by))))
+	t.put(key, record.EncodeOwned(uint64(int64(n)+int64(by))))
 	return nil
 }

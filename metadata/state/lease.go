@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // leased reports whether workers lease jobs of a kind; the others the leader
 // runs by itself.
 func leased(kind wire.JobKind) bool {
-	return ofStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || ofTier(kind)
+	return record.OfStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || record.OfTier(kind)
 }
 
 // leaseJobs gives ready jobs to a worker, and those whose holder let the lease
@@ -30,22 +31,22 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 	}
 	kinds := op.GetKinds()
 	if op.GetBucket() == "" {
-		kinds = slices.DeleteFunc(slices.Clone(kinds), ofTier)
+		kinds = slices.DeleteFunc(slices.Clone(kinds), record.OfTier)
 	}
 	look := t.readyJobs
 	if shares, err := t.speaks(levelJobLeases); err != nil {
 		return nil, err
 	} else if shares {
-		look, kinds = t.sharedJobs, shuffled(kinds, t.count[cCommands])
+		look, kinds = t.sharedJobs, shuffled(kinds, t.count[record.CCommands])
 	}
-	ready, err := look(kinds, t.clusterTime(), int(min(max(op.GetMax(), 1), MaxLeaseJobs)))
+	ready, err := look(kinds, t.clusterTime(), int(min(max(op.GetMax(), 1), record.MaxLeaseJobs)))
 	if err != nil {
 		return nil, err
 	}
-	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, j := range ready {
 		var move *wire.MoveTask
-		if ofTier(j.kind) {
+		if record.OfTier(j.Kind) {
 			if move, err = m.prepareMove(t, j, op.GetBucket(), op.GetPrefix()); err != nil {
 				return nil, err
 			}
@@ -54,15 +55,15 @@ func (m *Machine) leaseJobs(t *tx, op *wire.LeaseJobs) (*wire.MetaResponse, erro
 			}
 		}
 		t.unindexJob(j)
-		j.state, j.holder = wire.JobState_JOB_STATE_RUNNING, op.GetHost()
-		j.epoch++
-		j.leases++
-		j.until = t.clusterTime() + JobLeaseMillis
-		t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
+		j.State, j.Holder = wire.JobState_JOB_STATE_RUNNING, op.GetHost()
+		j.Epoch++
+		j.Leases++
+		j.Until = t.clusterTime() + record.JobLeaseMillis
+		t.put(t.k.jobLease(j.Until, j.Id), []byte{record.JobVersion})
 		t.putJob(j)
-		w := j.toWire()
+		w := j.ToWire()
 		w.Move = move
-		if ofStripes(j.kind) {
+		if record.OfStripes(j.Kind) {
 			if w.Repairs, err = t.repairTasks(j); err != nil {
 				return nil, err
 			}
@@ -98,8 +99,8 @@ func mix(x uint64) uint64 {
 // readyJobs returns at most limit jobs of the kinds that may be leased or run
 // now: those pending whose time has come, the oldest of the first kind first, and
 // before them, for kinds that are leased, those whose lease has ended.
-func (v *view) readyJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, error) {
-	var out []*job
+func (v *view) readyJobs(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
+	var out []*record.Job
 	var err error
 	if slices.ContainsFunc(kinds, leased) {
 		if out, err = v.lapsedJobs(kinds, now, limit); err != nil {
@@ -121,7 +122,7 @@ func (v *view) readyJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, e
 }
 
 // sharedJobs is readyJobs with one pending job of each kind in turn.
-func (v *view) sharedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, error) {
+func (v *view) sharedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
 	out, err := v.lapsedJobs(kinds, now, limit)
 	if err != nil {
 		return nil, err
@@ -162,12 +163,12 @@ func due(keys [][]byte, now uint64) [][]byte {
 }
 
 // lapsedJobs returns jobs of the kinds whose lease has ended.
-func (v *view) lapsedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, error) {
-	keys, err := v.keysUnder(v.k.table(tabJobLease), maxRunningJobs)
+func (v *view) lapsedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
+	keys, err := v.keysUnder(v.k.table(record.TabJobLease), maxRunningJobs)
 	if err != nil {
 		return nil, err
 	}
-	var out []*job
+	var out []*record.Job
 	for _, key := range keys {
 		if len(out) == limit || binary.BigEndian.Uint64(key[len(key)-16:]) > now {
 			break
@@ -175,7 +176,7 @@ func (v *view) lapsedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, 
 		if out, err = v.appendJob(out, key); err != nil {
 			return nil, err
 		}
-		if !slices.Contains(kinds, out[len(out)-1].kind) {
+		if !slices.Contains(kinds, out[len(out)-1].Kind) {
 			out = out[:len(out)-1]
 		}
 	}
@@ -185,13 +186,13 @@ func (v *view) lapsedJobs(kinds []wire.JobKind, now uint64, limit int) ([]*job, 
 // maxRunningJobs bounds how many leases one look for lapsed ones goes over.
 const maxRunningJobs = 1024
 
-func (v *view) appendJob(jobs []*job, key []byte) ([]*job, error) {
-	j, err := v.job(moraine.JobID(lastU64(key)))
+func (v *view) appendJob(jobs []*record.Job, key []byte) ([]*record.Job, error) {
+	j, err := v.job(moraine.JobID(record.LastU64(key)))
 	if err != nil {
 		return nil, err
 	}
 	if j == nil {
-		return nil, &moraine.Error{Op: "job index", Ref: moraine.JobID(lastU64(key)).String(), Kind: moraine.Corrupt}
+		return nil, &moraine.Error{Op: "job index", Ref: moraine.JobID(record.LastU64(key)).String(), Kind: moraine.Corrupt}
 	}
 	return append(jobs, j), nil
 }
@@ -200,7 +201,7 @@ func (v *view) appendJob(jobs []*job, key []byte) ([]*job, error) {
 // Fenced where it was leased anew since, PermissionDenied where that epoch is
 // another node's: a number that can be guessed is no proof. Admins may speak for
 // a holder.
-func (t *tx) heldJob(op string, id, epoch uint64) (*job, error) {
+func (t *tx) heldJob(op string, id, epoch uint64) (*record.Job, error) {
 	j, err := t.job(moraine.JobID(id))
 	if err != nil {
 		return nil, err
@@ -209,27 +210,27 @@ func (t *tx) heldJob(op string, id, epoch uint64) (*job, error) {
 	switch {
 	case j == nil:
 		return nil, fail(moraine.NotFound, op, ref, "the job ended long ago")
-	case j.epoch != epoch || epoch == 0:
-		return nil, fail(moraine.Fenced, op, ref, "the lease is %d by now, not %d", j.epoch, epoch)
-	case j.state != wire.JobState_JOB_STATE_RUNNING:
+	case j.Epoch != epoch || epoch == 0:
+		return nil, fail(moraine.Fenced, op, ref, "the lease is %d by now, not %d", j.Epoch, epoch)
+	case j.State != wire.JobState_JOB_STATE_RUNNING:
 		return nil, fail(moraine.Fenced, op, ref, "the job is not running any more")
 	}
 	return j, t.mustHold(op, j)
 }
 
 // mustHold fails where the caller is a node, and not the one that leased j.
-func (t *tx) mustHold(op string, j *job) error {
+func (t *tx) mustHold(op string, j *record.Job) error {
 	checked, err := t.speaks(levelJobLeases)
 	if err == nil && checked && !t.holds(j) {
-		err = fail(moraine.PermissionDenied, op, j.id.String(), "the lease is %q's", j.holder)
+		err = fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
 	}
 	return err
 }
 
 // holds reports whether the caller is the one that leased a job last, or may
 // speak for it.
-func (t *tx) holds(j *job) bool {
-	return t.caller.GetRole() != roleChunkserver || t.caller.GetNode() == j.holder
+func (t *tx) holds(j *record.Job) bool {
+	return t.caller.GetRole() != roleChunkserver || t.caller.GetNode() == j.Holder
 }
 
 // renewJob keeps a lease, and notes progress.
@@ -238,10 +239,10 @@ func (m *Machine) renewJob(t *tx, op *wire.RenewJob) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	t.del(t.k.jobLease(j.until, j.id))
-	j.until = t.clusterTime() + JobLeaseMillis
-	j.done, j.total = op.GetDone(), max(op.GetTotal(), op.GetDone())
-	t.put(t.k.jobLease(j.until, j.id), []byte{jobVersion})
+	t.del(t.k.jobLease(j.Until, j.Id))
+	j.Until = t.clusterTime() + record.JobLeaseMillis
+	j.Done, j.Total = op.GetDone(), max(op.GetTotal(), op.GetDone())
+	t.put(t.k.jobLease(j.Until, j.Id), []byte{record.JobVersion})
 	t.putJob(j)
 	return done(), nil
 }
@@ -253,39 +254,28 @@ func (m *Machine) finishJob(t *tx, op *wire.FinishJob) (*wire.MetaResponse, erro
 	if err != nil {
 		return nil, err
 	}
-	if j != nil && j.epoch == op.GetLeaseEpoch() && j.state != wire.JobState_JOB_STATE_RUNNING {
+	if j != nil && j.Epoch == op.GetLeaseEpoch() && j.State != wire.JobState_JOB_STATE_RUNNING {
 		return done(), nil // the answer was lost
 	}
 	if j, err = t.heldJob("finish job", op.GetId(), op.GetLeaseEpoch()); err != nil {
 		return nil, err
 	}
-	if ofTier(j.kind) {
+	if record.OfTier(j.Kind) {
 		return done(), m.finishMove(t, j, op)
 	}
 	if op.GetError() == "" {
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 	}
-	reason := clip(op.GetError(), moraine.MaxNameLen)
-	j.tries++
+	reason := record.Clip(op.GetError(), moraine.MaxNameLen)
+	j.Tries++
 	// A repair that failed is planned anew, against what is alive then; so is what
 	// rewrites stripes.
-	if op.GetFinal() || j.tries >= MaxJobTries || ofStripes(j.kind) || j.kind == wire.JobKind_JOB_KIND_REWRITE {
+	if op.GetFinal() || j.Tries >= record.MaxJobTries || record.OfStripes(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_REWRITE {
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, reason)
 	}
-	j.err = reason
+	j.Err = reason
 	m.retryJob(t, j)
 	return done(), nil
-}
-
-// clip cuts a text for people to at most n bytes, between characters.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xc0 == 0x80 {
-		n--
-	}
-	return s[:n]
 }
 
 // cancelJob ends a job that workers lease. The leader's own jobs finish what
@@ -298,33 +288,33 @@ func (m *Machine) cancelJob(t *tx, op *wire.CancelJob) (*wire.MetaResponse, erro
 	switch {
 	case j == nil:
 		return nil, fail(moraine.NotFound, "cancel job", moraine.JobID(op.GetId()).String(), "")
-	case !j.live():
+	case !j.Live():
 		return done(), nil
-	case ofFile(j.kind):
-		return done(), m.cancelMove(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
-	case j.kind == wire.JobKind_JOB_KIND_CLONE_TREE, j.kind == wire.JobKind_JOB_KIND_CONCAT:
-		if j.ending == 0 {
-			j.ending, j.err = wire.JobState_JOB_STATE_CANCELED, "canceled by "+clip(t.caller.GetNode(), 100)
+	case record.OfFile(j.Kind):
+		return done(), m.cancelMove(t, j, "canceled by "+record.Clip(t.caller.GetNode(), 100))
+	case j.Kind == wire.JobKind_JOB_KIND_CLONE_TREE, j.Kind == wire.JobKind_JOB_KIND_CONCAT:
+		if j.Ending == 0 {
+			j.Ending, j.Err = wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.caller.GetNode(), 100)
 			t.putJob(j) // ends once what was built has been let go
 		}
 		return done(), nil
-	case j.kind == wire.JobKind_JOB_KIND_MOVE_TREE:
-		return done(), m.cancelTree(t, j, "canceled by "+clip(t.caller.GetNode(), 100))
-	case !leased(j.kind) || j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would ask for it again
-		return nil, fail(moraine.InvalidArgument, "cancel job", j.id.String(), "a %s job finishes what is half done, and cannot be stopped", j.kind)
+	case j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE:
+		return done(), m.cancelTree(t, j, "canceled by "+record.Clip(t.caller.GetNode(), 100))
+	case !leased(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would ask for it again
+		return nil, fail(moraine.InvalidArgument, "cancel job", j.Id.String(), "a %s job finishes what is half done, and cannot be stopped", j.Kind)
 	}
-	return done(), m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+clip(t.caller.GetNode(), 100))
+	return done(), m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.caller.GetNode(), 100))
 }
 
 // seesJob reports whether a job is one of a scope: a session of it asked for the job,
 // or the job is about a file that it may name.
-func (v *view) seesJob(sc scope, j *job) (bool, error) {
+func (v *view) seesJob(sc scope, j *record.Job) (bool, error) {
 	if sc.root == v.k.top() {
 		return true, nil
 	}
-	about := j.scope
-	if about == 0 && (ofFile(j.kind) || j.kind == wire.JobKind_JOB_KIND_MOVE_TREE || j.kind == wire.JobKind_JOB_KIND_CONCAT) {
-		about = moraine.InodeID(j.target)
+	about := j.Scope
+	if about == 0 && (record.OfFile(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE || j.Kind == wire.JobKind_JOB_KIND_CONCAT) {
+		about = moraine.InodeID(j.Target)
 	}
 	if about == 0 {
 		return false, nil
@@ -341,17 +331,17 @@ func (v *view) seesJob(sc scope, j *job) (bool, error) {
 
 // inJobScope reports whether an inode is where the session could name it that asked for a job:
 // what was moved away from there since is not the job's any more.
-func (v *view) inJobScope(j *job, i *inode) (bool, error) {
-	if j.scope == 0 {
+func (v *view) inJobScope(j *record.Job, i *record.Inode) (bool, error) {
+	if j.Scope == 0 {
 		return true, nil
 	}
-	return v.inScope(scope{root: j.scope}, i)
+	return v.inScope(scope{root: j.Scope}, i)
 }
 
 // readJobs lists jobs by number, oldest first. A session that is confined to a directory
 // asks by number, and sees the jobs of its scope.
 func (v *view) readJobs(sc scope, op *wire.ListJobs) (*wire.MetaResponse, error) {
-	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	if op.GetId() != 0 {
 		j, err := v.job(moraine.JobID(op.GetId()))
 		if err != nil {
@@ -366,7 +356,7 @@ func (v *view) readJobs(sc scope, op *wire.ListJobs) (*wire.MetaResponse, error)
 		if !sees {
 			return nil, fail(moraine.NotFound, "list jobs", moraine.JobID(op.GetId()).String(), "")
 		}
-		reply.Jobs = append(reply.Jobs, j.toWire())
+		reply.Jobs = append(reply.Jobs, j.ToWire())
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
 	}
 	if sc.root != v.k.top() {
@@ -374,18 +364,18 @@ func (v *view) readJobs(sc scope, op *wire.ListJobs) (*wire.MetaResponse, error)
 	}
 	limit := pageLimit(op.GetLimit())
 	var bad error
-	err := v.r.Scan(v.k.job(moraine.JobID(op.GetAfter()+1)), prefixEnd(v.k.table(tabJob)), func(key, value []byte) bool {
-		j := &job{id: moraine.JobID(lastU64(key))}
-		if bad = j.decode(value); bad != nil {
+	err := v.r.Scan(v.k.job(moraine.JobID(op.GetAfter()+1)), prefixEnd(v.k.table(record.TabJob)), func(key, value []byte) bool {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if bad = j.Decode(value); bad != nil {
 			return false
 		}
-		if !op.GetEnded() && !j.live() {
+		if !op.GetEnded() && !j.Live() {
 			return true
 		}
 		if reply.More = len(reply.Jobs) == limit; reply.More {
 			return false
 		}
-		reply.Jobs = append(reply.Jobs, j.toWire())
+		reply.Jobs = append(reply.Jobs, j.ToWire())
 		return true
 	})
 	if err == nil {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -95,7 +96,7 @@ const (
 // speaks reports whether the state has reached a feature level.
 func (t *tx) speaks(level uint64) (bool, error) {
 	c, err := t.cluster()
-	return err == nil && c.featureLevel >= level, err
+	return err == nil && c.FeatureLevel >= level, err
 }
 
 // mustSpeak fails below a feature level: a leader proposes nothing of it there.
@@ -112,18 +113,18 @@ func (m *Machine) setFeatureLevel(t *tx, op *statepb.SetFeatureLevel) (*wire.Met
 	if err != nil {
 		return nil, err
 	}
-	if op.GetLevel() < c.featureLevel {
-		return nil, fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.featureLevel)
+	if op.GetLevel() < c.FeatureLevel {
+		return nil, fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.FeatureLevel)
 	}
 	if op.GetLevel() > moraine.FeatureLevel {
 		// A level that this build cannot speak: applying what follows would
 		// diverge, so the node stops here.
 		return nil, fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
 	}
-	before := c.featureLevel
-	c.featureLevel = op.GetLevel()
-	t.put(t.k.meta(metaCluster), c.encode())
-	if before < LevelUsage && c.featureLevel >= LevelUsage {
+	before := c.FeatureLevel
+	c.FeatureLevel = op.GetLevel()
+	t.put(t.k.meta(record.MetaCluster), c.Encode())
+	if before < LevelUsage && c.FeatureLevel >= LevelUsage {
 		return done(), m.startCounting(t)
 	}
 	return done(), nil

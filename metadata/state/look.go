@@ -4,12 +4,13 @@ import (
 	"sync/atomic"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // decoder is a record that can be read from its bytes.
 type decoder[T any] interface {
 	*T
-	decode(b []byte) error
+	Decode(b []byte) error
 }
 
 // look returns a record that is not to be changed; nil where there is none. What
@@ -33,7 +34,7 @@ func look[T any, D decoder[T]](v *view, key []byte) (*T, error) {
 		return nil, err
 	}
 	record := new(T)
-	if err := D(record).decode(b); err != nil {
+	if err := D(record).Decode(b); err != nil {
 		return nil, err
 	}
 	if c != nil {
@@ -55,27 +56,27 @@ func (h *grantHints) of(s moraine.SessionID) *atomic.Uint64 { return &h[uint64(s
 // ownGrant returns the live grant of the command's session that covers a stripe
 // number, nil if none does. Within one command it is the same record each time,
 // which takeStripes changes.
-func (t *tx) ownGrant(id moraine.StripeID) (*grant, error) {
-	if t.granted != nil && t.granted.covers(id) {
+func (t *tx) ownGrant(id moraine.StripeID) (*record.Grant, error) {
+	if t.granted != nil && t.granted.Covers(id) {
 		return t.granted, nil
 	}
-	hint := t.m.hints.of(t.session.id)
+	hint := t.m.hints.of(t.session.Id)
 	g, err := t.grantEnding(moraine.StripeID(hint.Load()))
-	if err == nil && (g == nil || !g.covers(id)) {
-		g, err = t.grantIn(tabGrant, id)
+	if err == nil && (g == nil || !g.Covers(id)) {
+		g, err = t.grantIn(record.TabGrant, id)
 	}
-	if err != nil || g == nil || g.session != t.session.id {
+	if err != nil || g == nil || g.Session != t.session.Id {
 		return nil, err
 	}
 	t.granted = g
-	hint.Store(uint64(g.last()))
+	hint.Store(uint64(g.Last()))
 	return g, nil
 }
 
 // grantEnding returns the live grant whose last number is last, nil if there is
 // none. Grants do not overlap, so that one that covers a number is the one that a
 // search would find.
-func (v *view) grantEnding(last moraine.StripeID) (*grant, error) {
+func (v *view) grantEnding(last moraine.StripeID) (*record.Grant, error) {
 	if last == 0 {
 		return nil, nil
 	}
@@ -83,5 +84,5 @@ func (v *view) grantEnding(last moraine.StripeID) (*grant, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	return decodeGrant(b)
+	return record.DecodeGrant(b)
 }

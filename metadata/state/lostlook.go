@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // A file may have more extents than one command looks at. What of it is lost behind the
@@ -29,7 +30,7 @@ type lostLook struct {
 
 // lookLost looks at no more than limit extents of a file, from an offset on, for the first
 // one that is lost.
-func (v *view) lookLost(i *inode, from int64, limit int) (l lostLook, err error) {
+func (v *view) lookLost(i *record.Inode, from int64, limit int) (l lostLook, err error) {
 	exts, err := v.extentsOf(i, from, limit)
 	if err != nil {
 		return l, err
@@ -41,7 +42,7 @@ func (v *view) lookLost(i *inode, from int64, limit int) (l lostLook, err error)
 			return l, err
 		}
 		l.seen, l.upTo = l.seen+1, e.End()
-		if fate == levelLost {
+		if fate == record.LevelLost {
 			l.found, l.at, l.end = true, e.Offset, false
 			break
 		}
@@ -52,26 +53,26 @@ func (v *view) lookLost(i *inode, from int64, limit int) (l lostLook, err error)
 // gaugeLost goes on with the look at a file that is recorded as lost, of which nothing is
 // lost up to seen: at limit extents more, where what was found is not lost any more.
 func (v *view) gaugeLost(g *gauged, seen int64, limit int) error {
-	g.level = levelLost
-	if g.row.found {
-		l, err := v.lookLost(g.file, g.row.mark, 1)
+	g.level = record.LevelLost
+	if g.row.Found {
+		l, err := v.lookLost(g.file, g.row.Mark, 1)
 		if err != nil || l.found {
 			return err
 		}
-		g.row.mark, g.row.found = 0, false // from the beginning
+		g.row.Mark, g.row.Found = 0, false // from the beginning
 	}
-	l, err := v.lookLost(g.file, max(g.row.mark, seen), limit)
+	l, err := v.lookLost(g.file, max(g.row.Mark, seen), limit)
 	if err != nil {
 		return err
 	}
 	g.looked += l.seen
 	switch {
 	case l.found:
-		g.row.mark, g.row.found = l.at, true
+		g.row.Mark, g.row.Found = l.at, true
 	case l.end:
-		g.level, g.row.mark = moraine.Memory, 0
+		g.level, g.row.Mark = moraine.Memory, 0
 	default:
-		g.row.mark = l.upTo
+		g.row.Mark = l.upTo
 	}
 	return nil
 }
@@ -86,31 +87,31 @@ func (m *Machine) loseLevel(t *tx, at FilePlace) error {
 	if err != nil || !l.found {
 		return err
 	}
-	if row.generation != i.generation {
-		row = unsafeFile{generation: i.generation}
+	if row.Generation != i.Generation {
+		row = record.UnsafeFile{Generation: i.Generation}
 	}
-	row.mark, row.found = l.at, true
-	t.put(t.k.unsafeFile(i.id), row.encode())
-	i.level = levelLost
+	row.Mark, row.Found = l.at, true
+	t.put(t.k.unsafeFile(i.Id), row.Encode())
+	i.Level = record.LevelLost
 	t.lossChanged()
 	t.putInode(i)
 	return nil
 }
 
 // inMemoryFile returns a file with a row that is at level memory; nil where it is not.
-func (v *view) inMemoryFile(id moraine.InodeID) (row unsafeFile, i *inode, err error) {
+func (v *view) inMemoryFile(id moraine.InodeID) (row record.UnsafeFile, i *record.Inode, err error) {
 	b, ok, err := v.r.Get(v.k.unsafeFile(id))
 	if err != nil || !ok {
 		return row, nil, err
 	}
-	if err := row.decode(b); err != nil {
+	if err := row.Decode(b); err != nil {
 		return row, nil, err
 	}
 	i, err = v.inode(id)
 	if moraineKind(err) == moraine.NotFound {
 		return row, nil, nil
 	}
-	if err != nil || i.content == 0 || i.level != moraine.Memory {
+	if err != nil || i.Content == 0 || i.Level != moraine.Memory {
 		return row, nil, err
 	}
 	return row, i, nil
@@ -139,8 +140,8 @@ func (m *Machine) FindLost(r Reader, from FilePlace, limit int) (lost []FilePlac
 			continue
 		}
 		start := int64(0)
-		if row.generation == i.generation {
-			start = row.upTo
+		if row.Generation == i.Generation {
+			start = row.UpTo
 		}
 		if id == from.Inode {
 			start = max(start, from.Offset)

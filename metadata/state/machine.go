@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -42,7 +43,7 @@ type Result struct {
 	Repeated bool
 	// Met says that the command was refused because of another session's exclusive
 	// lease. It changed nothing, and may be proposed again.
-	Met    Hold
+	Met    record.Hold
 	Events Events
 }
 
@@ -59,7 +60,7 @@ type Events struct {
 	DirUnnamed     bool   // a directory lost a name: it was renamed or removed
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
-	Holds          []Hold // exclusive leases that were given, and, with no session, that ended
+	Holds          []record.Hold // exclusive leases that were given, and, with no session, that ended
 }
 
 // Apply applies one command, at log index, and is deterministic. A user-level
@@ -88,10 +89,10 @@ func (b *Batch) Apply(cmd *statepb.Command) (Result, error) {
 	if !knows(cmd) {
 		return Result{}, unknownCommand(cmd.GetOp())
 	}
-	b.count[cCommands]++
-	b.count[cWall] = max(b.count[cWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
+	b.count[record.CCommands]++
+	b.count[record.CWall] = max(b.count[record.CWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
 	t := b.begin()
-	t.now = int64(b.count[cWall])
+	t.now = int64(b.count[record.CWall])
 	t.caller = cmd.GetCaller()
 	t.settleTime = cmd.GetSettleMillis()
 	var resp *wire.MetaResponse
@@ -312,6 +313,6 @@ const maxErrorText = 1 << 10
 func WireError(err error) *wire.Error {
 	m, _ := err.(*moraine.Error)
 	e := wire.ErrorToWire(err, m, wire.MaxText)
-	e.Op, e.Ref, e.Text = clip(e.Op, maxErrorText), clip(e.Ref, maxErrorText), clip(e.Text, maxErrorText)
+	e.Op, e.Ref, e.Text = record.Clip(e.Op, maxErrorText), record.Clip(e.Ref, maxErrorText), record.Clip(e.Text, maxErrorText)
 	return e
 }

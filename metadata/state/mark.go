@@ -1,40 +1,16 @@
 package state
 
 import (
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
-// Replicas find out that their states differ by marks: a Tick has each note its
-// running sum, and the next one brings what its proposer noted. Applying never
-// fails for a difference, which would end for ever every replica that is right
-// where the proposer is not: it raises Events.Diverged, and the service of that
-// replica stops.
-
-// sumMark is a running sum, and the log index of the entry before which it was.
-type sumMark struct {
-	index uint64
-	sum   Sum
-}
-
-const sumMarkVersion = 1
-
-func (s sumMark) encode() []byte {
-	return putFixed64(putFixed64(putFixed64([]byte{sumMarkVersion}, s.index), s.sum[0]), s.sum[1])
-}
-
-func decodeSumMark(b []byte) (sumMark, error) {
-	d := dec{b: b}
-	d.version(sumMarkVersion)
-	s := sumMark{d.fixed64(), Sum{d.fixed64(), d.fixed64()}}
-	return s, d.end("sum mark")
-}
-
-func (v *view) sumMark() (s sumMark, ok bool, err error) {
-	b, ok, err := v.r.Get(v.k.meta(metaMark))
+func (v *view) sumMark() (s record.SumMark, ok bool, err error) {
+	b, ok, err := v.r.Get(v.k.meta(record.MetaMark))
 	if err != nil || !ok {
-		return sumMark{}, false, err
+		return record.SumMark{}, false, err
 	}
-	s, err = decodeSumMark(b)
+	s, err = record.DecodeSumMark(b)
 	return s, true, err
 }
 
@@ -45,7 +21,7 @@ func (m *Machine) SumMark(r Reader) (*statepb.SumMark, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	return &statepb.SumMark{Index: s.index, Sum_0: s.sum[0], Sum_1: s.sum[1]}, nil
+	return &statepb.SumMark{Index: s.Index, Sum_0: s.Sum[0], Sum_1: s.Sum[1]}, nil
 }
 
 // compareSums holds the proposer's mark against the own one of the same index,
@@ -57,12 +33,12 @@ func (t *tx) compareSums(op *statepb.Tick) error {
 		if err != nil {
 			return err
 		}
-		if ok && own.index == want.GetIndex() && own.sum != (Sum{want.GetSum_0(), want.GetSum_1()}) {
+		if ok && own.Index == want.GetIndex() && own.Sum != (record.Sum{want.GetSum_0(), want.GetSum_1()}) {
 			t.events.Diverged = true
 		}
 	}
 	if op.GetMark() {
-		t.put(t.k.meta(metaMark), sumMark{t.index, t.b.began}.encode())
+		t.put(t.k.meta(record.MetaMark), record.SumMark{Index: t.index, Sum: t.b.began}.Encode())
 	}
 	return nil
 }

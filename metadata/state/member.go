@@ -2,14 +2,13 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // maxMemberName bounds the id of a metadata server, in bytes.
 const maxMemberName = 255
-
-const memberVersion = 1
 
 // setMember records the data id of a metadata server, the random name of its --data. The same again changes
 // nothing; another one under the name is Conflict, for ever: with its --data a
@@ -30,7 +29,7 @@ func (m *Machine) setMember(t *tx, op *statepb.SetMember) (*wire.MetaResponse, e
 	if ok && have != dir {
 		return nil, fail(moraine.Conflict, "set member", id, "it has another --data")
 	}
-	t.put(t.k.member(id), encodeMember(dir))
+	t.put(t.k.member(id), record.EncodeMember(dir))
 	return done(), nil
 }
 
@@ -40,18 +39,7 @@ func (v *view) member(id string) (dir moraine.UUID, known bool, err error) {
 	if err != nil || !ok {
 		return dir, false, err
 	}
-	return decodeMember(b)
-}
-
-func encodeMember(dir moraine.UUID) []byte { return append([]byte{memberVersion}, dir[:]...) }
-
-func decodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
-	d := dec{b: b}
-	d.version(memberVersion)
-	for i := range dir {
-		dir[i] = d.byte()
-	}
-	return dir, true, d.end("member")
+	return record.DecodeMember(b)
 }
 
 // Member returns the data id of the metadata server id, as SetMember recorded
@@ -72,13 +60,13 @@ func (m *Machine) raiseIncarnation(t *tx, op *statepb.RaiseIncarnation) (*wire.M
 	if err != nil {
 		return nil, err
 	}
-	last := max(uint32(c.incarnation), op.GetAfter())
+	last := max(uint32(c.Incarnation), op.GetAfter())
 	if last >= MaxIncarnation {
 		return nil, fail(moraine.TooLarge, "raise incarnation", "", "after %d there is none", last)
 	}
-	c.incarnation = moraine.Incarnation(last + 1)
-	t.put(t.k.meta(metaCluster), c.encode())
-	members, err := t.keysUnder(t.k.table(tabMember), maxMembersForgotten)
+	c.Incarnation = moraine.Incarnation(last + 1)
+	t.put(t.k.meta(record.MetaCluster), c.Encode())
+	members, err := t.keysUnder(t.k.table(record.TabMember), maxMembersForgotten)
 	for _, key := range members {
 		t.del(key)
 	}

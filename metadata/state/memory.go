@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -68,7 +69,7 @@ func (t *tx) leaveMemory(id moraine.ChunkID, c *moraine.ChunkState) {
 // settleChunks takes over what a device's server says of chunks that are recorded
 // as in memory. What is settled already, or not the device's any more, is passed over.
 func (m *Machine) settleChunks(t *tx, op *wire.SettleChunks) (*wire.MetaResponse, error) {
-	ref := "device " + utoa(uint64(op.GetDevice()))
+	ref := "device " + record.Utoa(uint64(op.GetDevice()))
 	if len(op.GetChunks()) > MaxSettled {
 		return nil, fail(moraine.TooLarge, "settle chunks", ref, "%d chunks, %d at most", len(op.GetChunks()), MaxSettled)
 	}
@@ -76,7 +77,7 @@ func (m *Machine) settleChunks(t *tx, op *wire.SettleChunks) (*wire.MetaResponse
 	if err != nil {
 		return nil, err
 	}
-	if d == nil || moraine.Epoch(op.GetEpoch()) != d.epoch {
+	if d == nil || moraine.Epoch(op.GetEpoch()) != d.Epoch {
 		return nil, fail(moraine.Stale, "settle chunks", ref, "boot epoch %d is not the device's", op.GetEpoch())
 	}
 	for _, w := range op.GetChunks() {
@@ -102,7 +103,7 @@ func (m *Machine) settleChunk(t *tx, device moraine.DeviceID, w *wire.SettledChu
 	if !w.GetGone() && w.GetCrc() == c.CRC && moraine.LayoutVersion(w.GetVersion()) <= s.Version {
 		c.Level = moraine.NVMe
 	}
-	t.put(t.k.stripe(s.ID), encodeStripe(s))
+	t.put(t.k.stripe(s.ID), record.EncodeStripe(s))
 	t.events.Settled = true
 	return m.queueRepair(t, s, 0)
 }

@@ -1,6 +1,9 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 const (
 	// mergeRefs bounds the tables that one command puts together, and mergeExtents what
@@ -13,30 +16,30 @@ const (
 // into one, and returns up to where that was done: to where none are left. Many small
 // writes, or a concatenation of many parts, leave so many that one overwrite cannot take
 // them away. The content is the same afterwards. The caller writes the inode.
-func (m *Machine) mergeTables(t *tx, i *inode, from, to int64) (int64, error) {
-	var run []ref
+func (m *Machine) mergeTables(t *tx, i *record.Inode, from, to int64) (int64, error) {
+	var run []record.Ref
 	extents, looked, upTo := 0, 0, to
-	err := t.refsFrom(i.content, from, func(r ref) (bool, error) {
-		if r.base >= to {
+	err := t.refsFrom(i.Content, from, func(r record.Ref) (bool, error) {
+		if r.Base >= to {
 			return false, nil
 		}
-		h, err := t.tableHead(r.table)
+		h, err := t.tableHead(r.Table)
 		if err != nil {
 			return false, err
 		}
-		if extents+int(h.count) > mergeExtents {
+		if extents+int(h.Count) > mergeExtents {
 			if len(run) > 1 {
-				upTo = r.base
+				upTo = r.Base
 				return false, nil
 			}
 			run, extents = nil, 0
 		}
 		if looked++; looked > mergeRefs {
-			upTo = r.base
+			upTo = r.Base
 			return false, nil
 		}
-		if int(h.count) <= mergeExtents {
-			run, extents = append(run, r), extents+int(h.count)
+		if int(h.Count) <= mergeExtents {
+			run, extents = append(run, r), extents+int(h.Count)
 		}
 		return true, nil
 	})
@@ -45,7 +48,7 @@ func (m *Machine) mergeTables(t *tx, i *inode, from, to int64) (int64, error) {
 	}
 	var all []moraine.Extent
 	for _, r := range run {
-		exts, err := t.extsFrom(r, r.base, noLimit)
+		exts, err := t.extsFrom(r, r.Base, noLimit)
 		if err != nil {
 			return 0, err
 		}
@@ -57,14 +60,14 @@ func (m *Machine) mergeTables(t *tx, i *inode, from, to int64) (int64, error) {
 // emptyPast takes away all that a file has from size on, where that is in more tables than
 // can be named at once: what is left of it, which must be little, goes to a content of its
 // own, and the old one dies. The caller sets the size and writes the inode.
-func (m *Machine) emptyPast(t *tx, i *inode, size int64) error {
-	var left []ref
-	err := t.refsFrom(i.content, -1, func(r ref) (bool, error) {
-		if r.base >= size {
+func (m *Machine) emptyPast(t *tx, i *record.Inode, size int64) error {
+	var left []record.Ref
+	err := t.refsFrom(i.Content, -1, func(r record.Ref) (bool, error) {
+		if r.Base >= size {
 			return false, nil
 		}
 		if len(left) == maxRangeRefs {
-			return false, fail(moraine.TooLarge, "truncate", i.id.String(), "more than %d extent tables before %d, and after it: go in smaller steps", maxRangeRefs, size)
+			return false, fail(moraine.TooLarge, "truncate", i.Id.String(), "more than %d extent tables before %d, and after it: go in smaller steps", maxRangeRefs, size)
 		}
 		left = append(left, r)
 		return true, nil
@@ -74,27 +77,27 @@ func (m *Machine) emptyPast(t *tx, i *inode, size int64) error {
 	}
 	var cutOff []moraine.Extent // of the table that size lies in
 	last := len(left) - 1
-	if last >= 0 && left[last].end > size {
-		exts, err := t.extsFrom(left[last], left[last].base, noLimit)
+	if last >= 0 && left[last].End > size {
+		exts, err := t.extsFrom(left[last], left[last].Base, noLimit)
 		if err != nil {
 			return err
 		}
 		cutOff, left = cut(exts, 0, size), left[:last]
 	}
-	old := i.dropContent()
+	old := i.DropContent()
 	for _, r := range left {
-		if i.content == 0 {
-			i.content = t.next(cContent)
+		if i.Content == 0 {
+			i.Content = t.next(record.CContent)
 		}
-		h, err := t.tableHead(r.table)
+		h, err := t.tableHead(r.Table)
 		if err != nil {
 			return err
 		}
-		t.del(t.k.ref(old, r.end))
-		t.put(t.k.ref(i.content, r.end), r.encode())
-		i.refs++
-		i.count(h)
-		i.lastEnd = r.end
+		t.del(t.k.ref(old, r.End))
+		t.put(t.k.ref(i.Content, r.End), r.Encode())
+		i.Refs++
+		i.Count(h)
+		i.LastEnd = r.End
 	}
 	if err := m.addTables(t, i, cutOff); err != nil {
 		return err

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -13,26 +14,15 @@ const (
 	busyKeyDelay = 2_000
 )
 
-// ofFile reports whether jobs of a kind move one file to or from the object
-// tier: of each kind a file has one live job at most.
-func ofFile(kind wire.JobKind) bool {
-	return kind == wire.JobKind_JOB_KIND_FLUSH || kind == wire.JobKind_JOB_KIND_STAGE || kind == wire.JobKind_JOB_KIND_EVICT
-}
-
-// ofTier reports whether only movers with a bucket lease jobs of a kind.
-func ofTier(kind wire.JobKind) bool {
-	return ofFile(kind) || kind == wire.JobKind_JOB_KIND_DELETE_OBJECT
-}
-
 // queueMove makes jobs that move files, or what is below directories.
 func (m *Machine) queueMove(t *tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
-	if !ofFile(op.GetKind()) {
+	if !record.OfFile(op.GetKind()) {
 		return nil, fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "no kind of a move")
 	}
 	if len(op.GetInodes()) > MaxQueueMove {
 		return nil, fail(moraine.TooLarge, "queue move", "", "%d files, %d at most", len(op.GetInodes()), MaxQueueMove)
 	}
-	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, id := range op.GetInodes() {
 		i, err := t.named(moraine.InodeID(id))
 		if err != nil {
@@ -49,14 +39,14 @@ func (m *Machine) queueMove(t *tx, op *wire.QueueMove) (*wire.MetaResponse, erro
 
 // queueInode queues a move of one inode and returns its job; one without a
 // number, ended, where there is nothing to do, or nothing that can be done.
-func (m *Machine) queueInode(t *tx, kind wire.JobKind, i *inode) (*wire.Job, error) {
-	ended := &wire.Job{Kind: kind, State: wire.JobState_JOB_STATE_DONE, Inode: uint64(i.id)}
+func (m *Machine) queueInode(t *tx, kind wire.JobKind, i *record.Inode) (*wire.Job, error) {
+	ended := &wire.Job{Kind: kind, State: wire.JobState_JOB_STATE_DONE, Inode: uint64(i.Id)}
 	var id moraine.JobID
 	var err error
 	switch {
-	case i.nlink == 0 || i.typ == typeSymlink:
+	case i.Nlink == 0 || i.Typ == record.TypeSymlink:
 		return ended, nil
-	case i.typ == typeDirectory:
+	case i.Typ == record.TypeDirectory:
 		id, err = m.queueTree(t, kind, i)
 	default:
 		need, why, err := t.needs(kind, i)
@@ -78,29 +68,29 @@ func (m *Machine) queueInode(t *tx, kind wire.JobKind, i *inode) (*wire.Job, err
 	if err != nil {
 		return nil, err
 	}
-	return j.toWire(), nil
+	return j.ToWire(), nil
 }
 
 // needs reports whether a file is in need of a move, and, where it is not
 // because that is impossible, why.
-func (v *view) needs(kind wire.JobKind, i *inode) (need bool, why string, err error) {
+func (v *view) needs(kind wire.JobKind, i *record.Inode) (need bool, why string, err error) {
 	switch kind {
 	case wire.JobKind_JOB_KIND_FLUSH:
-		if !i.clean() {
+		if !i.Clean() {
 			return true, "", nil
 		}
 		again, err := v.lostCopy(i)
 		return again, "", err
 	case wire.JobKind_JOB_KIND_STAGE:
-		return i.evicted > 0, "", nil
+		return i.Evicted > 0, "", nil
 	}
-	if i.evicted == i.size {
+	if i.Evicted == i.Size {
 		return false, "", nil
 	}
-	if !i.clean() {
+	if !i.Clean() {
 		return false, "no object holds its present content: flush it first", nil
 	}
-	bad, err := v.isBad(i.object)
+	bad, err := v.isBad(i.Object)
 	if bad {
 		why = "the bucket does not have its object as it was recorded: flush it again first"
 	}
@@ -110,8 +100,8 @@ func (v *view) needs(kind wire.JobKind, i *inode) (need bool, why string, err er
 // queueFile queues a move of a file, or finds the live job of that kind. A flush
 // that is under way, or was and is tried again, is followed by another, since
 // what it read may be older.
-func (m *Machine) queueFile(t *tx, kind wire.JobKind, i *inode, parent moraine.JobID) (moraine.JobID, error) {
-	j, err := t.moveOf(i.id, kind)
+func (m *Machine) queueFile(t *tx, kind wire.JobKind, i *record.Inode, parent moraine.JobID) (moraine.JobID, error) {
+	j, err := t.moveOf(i.Id, kind)
 	if err != nil {
 		return 0, err
 	}
@@ -121,38 +111,38 @@ func (m *Machine) queueFile(t *tx, kind wire.JobKind, i *inode, parent moraine.J
 			return 0, err
 		}
 		if name == "" {
-			name = i.id.String()
+			name = i.Id.String()
 		}
-		return m.addJob(t, jobSpec{kind: kind, subject: name, target: uint64(i.id), parent: parent})
+		return m.addJob(t, jobSpec{kind: kind, subject: name, target: uint64(i.Id), parent: parent})
 	}
 	again := false
-	if kind == wire.JobKind_JOB_KIND_FLUSH && !j.again {
-		in, err := t.objectIntent(j.id) // what a holder before has completed is recorded, old or not
+	if kind == wire.JobKind_JOB_KIND_FLUSH && !j.Again {
+		in, err := t.objectIntent(j.Id) // what a holder before has completed is recorded, old or not
 		if err != nil {
 			return 0, err
 		}
-		again = in != nil || j.state == wire.JobState_JOB_STATE_RUNNING
+		again = in != nil || j.State == wire.JobState_JOB_STATE_RUNNING
 	}
-	if adopt := parent != 0 && j.parent == 0; adopt || again {
-		j.again = j.again || again
+	if adopt := parent != 0 && j.Parent == 0; adopt || again {
+		j.Again = j.Again || again
 		if adopt {
-			j.parent = parent
+			j.Parent = parent
 		}
 		t.putJob(j)
 	}
-	return j.id, nil
+	return j.Id, nil
 }
 
 // moveOf returns the live job of a kind for a file; nil where there is none.
-func (v *view) moveOf(i moraine.InodeID, kind wire.JobKind) (*job, error) {
+func (v *view) moveOf(i moraine.InodeID, kind wire.JobKind) (*record.Job, error) {
 	b, ok, err := v.r.Get(v.k.move(i, uint8(kind)))
 	if err != nil || !ok {
 		return nil, err
 	}
-	d := dec{b: b}
-	d.version(jobVersion)
-	id := moraine.JobID(d.fixed64())
-	if err := d.end("move"); err != nil {
+	d := record.Dec{B: b}
+	d.Version(record.JobVersion)
+	id := moraine.JobID(d.Fixed64())
+	if err := d.End("move"); err != nil {
 		return nil, err
 	}
 	j, err := v.job(id)
@@ -164,19 +154,19 @@ func (v *view) moveOf(i moraine.InodeID, kind wire.JobKind) (*job, error) {
 
 // countMoves keeps the index and the counters of live moves as a job begins to
 // live (by is 1) or ends (-1).
-func (t *tx) countMoves(j *job, by int) {
-	if !ofTier(j.kind) {
+func (t *tx) countMoves(j *record.Job, by int) {
+	if !record.OfTier(j.Kind) {
 		return
 	}
-	counter := map[wire.JobKind]counter{
-		wire.JobKind_JOB_KIND_FLUSH: cFlushes, wire.JobKind_JOB_KIND_STAGE: cStages,
-		wire.JobKind_JOB_KIND_EVICT: cEvictions, wire.JobKind_JOB_KIND_DELETE_OBJECT: cDeletions,
-	}[j.kind]
+	counter := map[wire.JobKind]record.Counter{
+		wire.JobKind_JOB_KIND_FLUSH: record.CFlushes, wire.JobKind_JOB_KIND_STAGE: record.CStages,
+		wire.JobKind_JOB_KIND_EVICT: record.CEvictions, wire.JobKind_JOB_KIND_DELETE_OBJECT: record.CDeletions,
+	}[j.Kind]
 	t.count[counter] += uint64(by)
-	if !ofFile(j.kind) {
+	if !record.OfFile(j.Kind) {
 		return
 	}
-	if j.ending != 0 {
+	if j.Ending != 0 {
 		return // it has left the index
 	}
 	t.indexMove(j, by)
@@ -184,11 +174,11 @@ func (t *tx) countMoves(j *job, by int) {
 
 // indexMove notes that a job is the one that moves its file (by is 1), or not
 // any more (-1).
-func (t *tx) indexMove(j *job, by int) {
-	t.count[cMoves] += uint64(by)
-	key := t.k.move(moraine.InodeID(j.target), uint8(j.kind))
+func (t *tx) indexMove(j *record.Job, by int) {
+	t.count[record.CMoves] += uint64(by)
+	key := t.k.move(moraine.InodeID(j.Target), uint8(j.Kind))
 	if by > 0 {
-		t.put(key, putFixed64([]byte{1}, uint64(j.id)))
+		t.put(key, record.PutFixed64([]byte{1}, uint64(j.Id)))
 	} else {
 		t.del(key)
 	}
@@ -196,28 +186,28 @@ func (t *tx) indexMove(j *job, by int) {
 
 // settleOut has a live job only settle what it announced, and then end so. What
 // is queued for its file from now on is another job's.
-func (t *tx) settleOut(j *job, ending wire.JobState) {
-	if j.ending == 0 && ofFile(j.kind) {
+func (t *tx) settleOut(j *record.Job, ending wire.JobState) {
+	if j.Ending == 0 && record.OfFile(j.Kind) {
 		t.indexMove(j, -1)
 	}
-	j.ending = ending
+	j.Ending = ending
 }
 
 // forgetMoves ends the jobs of a file that dies, as far as nobody holds them and
 // nothing has to be settled first: the others find it gone.
-func (m *Machine) forgetMoves(t *tx, i *inode) error {
-	if i.typ != typeFile || t.count[cMoves] == 0 {
+func (m *Machine) forgetMoves(t *tx, i *record.Inode) error {
+	if i.Typ != record.TypeFile || t.count[record.CMoves] == 0 {
 		return nil
 	}
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT} {
-		j, err := t.moveOf(i.id, kind)
+		j, err := t.moveOf(i.Id, kind)
 		if err != nil {
 			return err
 		}
-		if j == nil || j.state != wire.JobState_JOB_STATE_PENDING {
+		if j == nil || j.State != wire.JobState_JOB_STATE_PENDING {
 			continue
 		}
-		in, err := t.objectIntent(j.id)
+		in, err := t.objectIntent(j.Id)
 		if err != nil {
 			return err
 		}
@@ -232,39 +222,39 @@ func (m *Machine) forgetMoves(t *tx, i *inode) error {
 }
 
 // putOff has a live job wait until a cluster time.
-func (m *Machine) putOff(t *tx, j *job, until uint64) {
+func (m *Machine) putOff(t *tx, j *record.Job, until uint64) {
 	t.unindexJob(j)
-	j.state, j.holder, j.until, j.after = wire.JobState_JOB_STATE_PENDING, "", 0, until
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{1})
+	j.State, j.Holder, j.Until, j.After = wire.JobState_JOB_STATE_PENDING, "", 0, until
+	t.put(t.k.jobReady(uint8(j.Kind), j.After, j.Id), []byte{1})
 	t.putJob(j)
 }
 
 // finishMove ends a job of the object tier, or has it tried again. While an
 // intent of its is not settled it cannot end: it is leased again, to settle it.
-func (m *Machine) finishMove(t *tx, j *job, op *wire.FinishJob) error {
-	in, err := t.objectIntent(j.id)
+func (m *Machine) finishMove(t *tx, j *record.Job, op *wire.FinishJob) error {
+	in, err := t.objectIntent(j.Id)
 	if err != nil {
 		return err
 	}
 	if op.GetError() == "" {
 		if in != nil {
-			return fail(moraine.Conflict, "finish job", j.id.String(), "what it announced is not settled")
+			return fail(moraine.Conflict, "finish job", j.Id.String(), "what it announced is not settled")
 		}
 		return m.endMove(t, j)
 	}
-	j.err = clip(op.GetError(), moraine.MaxNameLen)
-	j.tries++
-	giveUp := op.GetFinal() || (j.tries >= MaxJobTries && (j.kind == wire.JobKind_JOB_KIND_STAGE || j.kind == wire.JobKind_JOB_KIND_EVICT))
-	if giveUp && j.ending == 0 {
+	j.Err = record.Clip(op.GetError(), moraine.MaxNameLen)
+	j.Tries++
+	giveUp := op.GetFinal() || (j.Tries >= record.MaxJobTries && (j.Kind == wire.JobKind_JOB_KIND_STAGE || j.Kind == wire.JobKind_JOB_KIND_EVICT))
+	if giveUp && j.Ending == 0 {
 		t.settleOut(j, wire.JobState_JOB_STATE_FAILED)
 	}
 	switch {
-	case in != nil && in.kind != wire.IntentKind_INTENT_KIND_UPLOAD:
-		until, err := m.loseIntent(t, in, j.until)
+	case in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD:
+		until, err := m.loseIntent(t, in, j.Until)
 		if err != nil {
 			return err
 		}
-		if j.ending == 0 {
+		if j.Ending == 0 {
 			m.putOff(t, j, until)
 			return nil
 		}
@@ -272,8 +262,8 @@ func (m *Machine) finishMove(t *tx, j *job, op *wire.FinishJob) error {
 		m.retryJob(t, j)
 		return nil
 	}
-	if j.ending != 0 {
-		return m.endJob(t, j, j.ending, j.err)
+	if j.Ending != 0 {
+		return m.endJob(t, j, j.Ending, j.Err)
 	}
 	m.retryJob(t, j)
 	return nil
@@ -282,35 +272,35 @@ func (m *Machine) finishMove(t *tx, j *job, op *wire.FinishJob) error {
 // endMove ends a job whose holder is done. A flush that made no object, or
 // during which the file was changed by what wants it flushed, is followed by
 // another.
-func (m *Machine) endMove(t *tx, j *job) error {
+func (m *Machine) endMove(t *tx, j *record.Job) error {
 	end := wire.JobState_JOB_STATE_DONE
-	if j.ending != 0 {
-		end = j.ending
+	if j.Ending != 0 {
+		end = j.Ending
 	}
-	if j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
-		if o, err := t.object(moraine.ObjectID(j.target)); err != nil || o != nil {
+	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
+		if o, err := t.object(moraine.ObjectID(j.Target)); err != nil || o != nil {
 			if err == nil {
 				m.retryJob(t, j) // it was elsewhere for a moment, and is to go all the same
 			}
 			return err
 		}
 	}
-	stale := j.kind == wire.JobKind_JOB_KIND_FLUSH && end == wire.JobState_JOB_STATE_DONE && (j.again || !j.made)
-	parent := j.parent
+	stale := j.Kind == wire.JobKind_JOB_KIND_FLUSH && end == wire.JobState_JOB_STATE_DONE && (j.Again || !j.Made)
+	parent := j.Parent
 	if stale {
-		j.parent = 0 // goes to its successor
+		j.Parent = 0 // goes to its successor
 	}
-	if err := m.endJob(t, j, end, j.err); err != nil || !stale {
+	if err := m.endJob(t, j, end, j.Err); err != nil || !stale {
 		return err
 	}
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	switch {
 	case moraineKind(err) == moraine.NotFound:
 		i, err = nil, nil
 	case err != nil:
 		return err
 	}
-	if i != nil && i.nlink > 0 && !i.clean() {
+	if i != nil && i.Nlink > 0 && !i.Clean() {
 		_, err = m.queueFile(t, wire.JobKind_JOB_KIND_FLUSH, i, parent)
 		return err
 	}
@@ -319,24 +309,24 @@ func (m *Machine) endMove(t *tx, j *job) error {
 
 // cancelMove cancels a job of the object tier. One with an upload under way is
 // leased once more, to abort it.
-func (m *Machine) cancelMove(t *tx, j *job, reason string) error {
-	in, err := t.objectIntent(j.id)
+func (m *Machine) cancelMove(t *tx, j *record.Job, reason string) error {
+	in, err := t.objectIntent(j.Id)
 	if err != nil {
 		return err
 	}
 	if in == nil {
 		return m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
 	}
-	until := max(j.until, t.clusterTime()) // its holder may write as long as its lease is
-	if in.kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		if _, err := m.loseIntent(t, in, j.until); err != nil {
+	until := max(j.Until, t.clusterTime()) // its holder may write as long as its lease is
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		if _, err := m.loseIntent(t, in, j.Until); err != nil {
 			return err
 		}
 		return m.endJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
 	}
 	t.settleOut(j, wire.JobState_JOB_STATE_CANCELED)
-	j.err = reason
-	if j.state == wire.JobState_JOB_STATE_RUNNING {
+	j.Err = reason
+	if j.State == wire.JobState_JOB_STATE_RUNNING {
 		m.putOff(t, j, until)
 	} else {
 		t.putJob(j)

@@ -3,31 +3,32 @@ package state
 import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/objectkey"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // prepareMove finds out what a job of the object tier has to do for a mover that
 // serves a bucket. It returns nil where the job is not to be leased now: it has
 // nothing to do and is ended, or waits for its key, or is another bucket's.
-func (m *Machine) prepareMove(t *tx, j *job, bucket, prefix string) (*wire.MoveTask, error) {
-	in, err := t.objectIntent(j.id)
+func (m *Machine) prepareMove(t *tx, j *record.Job, bucket, prefix string) (*wire.MoveTask, error) {
+	in, err := t.objectIntent(j.Id)
 	if err != nil {
 		return nil, err
 	}
-	if in != nil && in.at.bucket != bucket {
+	if in != nil && in.At.Bucket != bucket {
 		return nil, nil
 	}
-	if in != nil && in.kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		until, err := m.loseIntent(t, in, j.until)
+	if in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		until, err := m.loseIntent(t, in, j.Until)
 		if err == nil {
 			m.putOff(t, j, until)
 		}
 		return nil, err
 	}
-	if j.kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
+	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
 		return m.prepareDelete(t, j, bucket)
 	}
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if moraineKind(err) == moraine.NotFound {
 		i, err = nil, nil
 	}
@@ -44,37 +45,37 @@ func (m *Machine) prepareMove(t *tx, j *job, bucket, prefix string) (*wire.MoveT
 	}
 	if end != 0 && in != nil {
 		task := settleOnly(j, i, in)
-		task.Cluster = id.uuid[:]
+		task.Cluster = id.Uuid[:]
 		return task, nil
 	}
 	if end != 0 {
 		return nil, m.endJob(t, j, end, why)
 	}
-	if j.kind == wire.JobKind_JOB_KIND_FLUSH && in == nil {
+	if j.Kind == wire.JobKind_JOB_KIND_FLUSH && in == nil {
 		if wait, err := m.waitForParts(t, j, i); wait || err != nil {
 			return nil, err
 		}
 	}
-	task := &wire.MoveTask{Attr: i.attr(), Path: path, Bucket: bucket, Cluster: id.uuid[:]}
-	if j.kind != wire.JobKind_JOB_KIND_FLUSH {
+	task := &wire.MoveTask{Attr: i.Attr(), Path: path, Bucket: bucket, Cluster: id.Uuid[:]}
+	if j.Kind != wire.JobKind_JOB_KIND_FLUSH {
 		return m.prepareFromObject(t, j, i, task)
 	}
 	if task, err = m.prepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
-		task.Intent = in.toWire()
+		task.Intent = in.ToWire()
 	}
 	return task, err
 }
 
 // endOf reports how a move's job ends that has nothing to do any more; 0 where
 // it has, and then the path of its file.
-func (t *tx) endOf(j *job, i *inode) (end wire.JobState, why, path string, err error) {
+func (t *tx) endOf(j *record.Job, i *record.Inode) (end wire.JobState, why, path string, err error) {
 	switch {
-	case j.ending != 0:
-		return j.ending, j.err, "", nil
-	case i == nil || i.nlink == 0:
+	case j.Ending != 0:
+		return j.Ending, j.Err, "", nil
+	case i == nil || i.Nlink == 0:
 		return wire.JobState_JOB_STATE_DONE, "", "", nil
 	}
-	need, why, err := t.needs(j.kind, i)
+	need, why, err := t.needs(j.Kind, i)
 	if err != nil {
 		return 0, "", "", err
 	}
@@ -93,28 +94,28 @@ func (t *tx) endOf(j *job, i *inode) (end wire.JobState, why, path string, err e
 
 // settleOnly is the task of a job that only settles what it announced. i is nil
 // where the file is gone.
-func settleOnly(j *job, i *inode, in *objectIntent) *wire.MoveTask {
-	task := &wire.MoveTask{Bucket: in.at.bucket, Key: in.at.key, Intent: in.toWire(), Cleanup: true,
-		Attr: &wire.Attr{Inode: j.target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.generation)}}
+func settleOnly(j *record.Job, i *record.Inode, in *record.ObjectIntent) *wire.MoveTask {
+	task := &wire.MoveTask{Bucket: in.At.Bucket, Key: in.At.Key, Intent: in.ToWire(), Cleanup: true,
+		Attr: &wire.Attr{Inode: j.Target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.Generation)}}
 	if i != nil {
-		task.Attr = i.attr()
+		task.Attr = i.Attr()
 	}
 	return task
 }
 
 // prepareDelete is prepareMove for the deletion of an object.
-func (m *Machine) prepareDelete(t *tx, j *job, bucket string) (*wire.MoveTask, error) {
-	o, err := t.object(moraine.ObjectID(j.target))
+func (m *Machine) prepareDelete(t *tx, j *record.Job, bucket string) (*wire.MoveTask, error) {
+	o, err := t.object(moraine.ObjectID(j.Target))
 	if err != nil {
 		return nil, err
 	}
 	if o == nil {
 		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 	}
-	if o.at.bucket != bucket {
+	if o.At.Bucket != bucket {
 		return nil, nil
 	}
-	w, err := t.owner(o.at)
+	w, err := t.owner(o.At)
 	if err != nil || m.waitForKey(t, j, w) {
 		return nil, err
 	}
@@ -125,16 +126,16 @@ func (m *Machine) prepareDelete(t *tx, j *job, bucket string) (*wire.MoveTask, e
 	if err != nil {
 		return nil, err
 	}
-	return &wire.MoveTask{Bucket: bucket, Key: o.at.key, Object: o.toWire(), Cluster: id.uuid[:]}, nil
+	return &wire.MoveTask{Bucket: bucket, Key: o.At.Key, Object: o.ToWire(), Cluster: id.Uuid[:]}, nil
 }
 
 // waitForKey puts a job off whose key another job changes, or that is not
 // settled, and reports whether it did.
-func (m *Machine) waitForKey(t *tx, j *job, w *owner) bool {
+func (m *Machine) waitForKey(t *tx, j *record.Job, w *record.Owner) bool {
 	switch {
-	case w.until > t.clusterTime():
-		m.putOff(t, j, w.until)
-	case w.job != 0 && w.job != j.id:
+	case w.Until > t.clusterTime():
+		m.putOff(t, j, w.Until)
+	case w.Job != 0 && w.Job != j.Id:
 		m.putOff(t, j, t.clusterTime()+busyKeyDelay)
 	default:
 		return false
@@ -144,32 +145,32 @@ func (m *Machine) waitForKey(t *tx, j *job, w *owner) bool {
 
 // prepareFlush finds the key of a file, and what is there. A job that has
 // something to settle first does not wait for a key.
-func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
+func (m *Machine) prepareFlush(t *tx, j *record.Job, i *record.Inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
 	task.Key = objectkey.Of(prefix, task.Path)
-	p := place{task.Bucket, task.Key}
-	if err := p.check("lease jobs"); err != nil && !settles {
-		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, clip(err.Error(), moraine.MaxNameLen))
+	p := record.Place{Bucket: task.Bucket, Key: task.Key}
+	if err := Check(p, "lease jobs"); err != nil && !settles {
+		return nil, m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(err.Error(), moraine.MaxNameLen))
 	}
 	w, err := t.owner(p)
 	if err != nil || (!settles && m.waitForKey(t, j, w)) {
 		return nil, err
 	}
-	own, err := t.effective(i.parent)
+	own, err := t.effective(i.Parent)
 	if err != nil {
 		return nil, err
 	}
-	task.Overwrite = own.foreign == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE
-	if w.object == 0 {
+	task.Overwrite = own.Foreign == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE
+	if w.Object == 0 {
 		return task, nil
 	}
-	o, err := t.mustObject(w.object)
+	o, err := t.mustObject(w.Object)
 	if err != nil {
 		return nil, err
 	}
-	task.Object = o.toWire()
-	if o.mustStay(i.id) {
-		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, task.Cluster, uint64(o.id))
-		kept, err := t.owner(place{task.Bucket, task.KeepKey})
+	task.Object = o.ToWire()
+	if o.MustStay(i.Id) {
+		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, task.Cluster, uint64(o.Id))
+		kept, err := t.owner(record.Place{Bucket: task.Bucket, Key: task.KeepKey})
 		if err != nil || (!settles && m.waitForKey(t, j, kept)) {
 			return nil, err
 		}
@@ -179,9 +180,9 @@ func (m *Machine) prepareFlush(t *tx, j *job, i *inode, task *wire.MoveTask, pre
 
 // prepareFromObject finds the object that a file is evicted to or staged from;
 // of several the first that its extents name.
-func (m *Machine) prepareFromObject(t *tx, j *job, i *inode, task *wire.MoveTask) (*wire.MoveTask, error) {
-	id := i.object
-	if j.kind == wire.JobKind_JOB_KIND_STAGE {
+func (m *Machine) prepareFromObject(t *tx, j *record.Job, i *record.Inode, task *wire.MoveTask) (*wire.MoveTask, error) {
+	id := i.Object
+	if j.Kind == wire.JobKind_JOB_KIND_STAGE {
 		var err error
 		if id, err = t.firstObject(i); err != nil {
 			return nil, err
@@ -191,28 +192,28 @@ func (m *Machine) prepareFromObject(t *tx, j *job, i *inode, task *wire.MoveTask
 	if err != nil {
 		return nil, err
 	}
-	if o.at.bucket != task.Bucket {
+	if o.At.Bucket != task.Bucket {
 		return nil, nil
 	}
-	if j.kind == wire.JobKind_JOB_KIND_EVICT {
-		w, err := t.owner(o.at)
+	if j.Kind == wire.JobKind_JOB_KIND_EVICT {
+		w, err := t.owner(o.At)
 		if err != nil || m.waitForKey(t, j, w) {
 			return nil, err
 		}
 	}
-	task.Object, task.Key = o.toWire(), o.at.key
+	task.Object, task.Key = o.ToWire(), o.At.Key
 	return task, nil
 }
 
 // firstObject returns the object of the first evicted range of a file that has
 // one.
-func (v *view) firstObject(i *inode) (id moraine.ObjectID, err error) {
-	err = v.refsFrom(i.content, -1, func(r ref) (bool, error) {
-		h, err := v.tableHead(r.table)
-		if err != nil || h.evicted == 0 {
+func (v *view) firstObject(i *record.Inode) (id moraine.ObjectID, err error) {
+	err = v.refsFrom(i.Content, -1, func(r record.Ref) (bool, error) {
+		h, err := v.tableHead(r.Table)
+		if err != nil || h.Evicted == 0 {
 			return true, err
 		}
-		exts, err := v.extsFrom(r, r.base, noLimit)
+		exts, err := v.extsFrom(r, r.Base, noLimit)
 		for _, e := range exts {
 			if e.Object != 0 {
 				id = e.Object
@@ -226,8 +227,8 @@ func (v *view) firstObject(i *inode) (id moraine.ObjectID, err error) {
 
 // pathOf returns the path of an inode from the root, without a slash before it;
 // false where nothing leads there from the root.
-func (v *view) pathOf(i *inode) (path string, ok bool, err error) {
-	for depth := 0; i.id != v.k.top(); depth++ {
+func (v *view) pathOf(i *record.Inode) (path string, ok bool, err error) {
+	for depth := 0; i.Id != v.k.top(); depth++ {
 		parent, name, err := v.nameOf(i)
 		if err != nil || name == "" || depth > maxDepth {
 			return "", false, err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ const maxNamesSeen = 1024
 // hint returns what an inode that a directory has as name keeps of it. Whether
 // inodes keep their names is fixed when the state is made.
 func (t *tx) hint(name string) string {
-	if t.count[cNames] == 0 {
+	if t.count[record.CNames] == 0 {
 		return ""
 	}
 	return name
@@ -39,36 +40,36 @@ func (m *Machine) linkName(t *tx, op *wire.Link) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, taken, err := t.lookup(dir.id, op.GetName())
+	_, taken, err := t.lookup(dir.Id, op.GetName())
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case i.typ == typeDirectory:
+	case i.Typ == record.TypeDirectory:
 		return nil, fail(moraine.PermissionDenied, "link", op.GetName(), "a directory has one name")
 	case taken:
 		return nil, fail(moraine.Exists, "link", op.GetName(), "")
-	case i.tenant != dir.tenant:
+	case i.Tenant != dir.Tenant:
 		return nil, fail(moraine.CrossTenant, "link", op.GetName(), "copy it instead")
-	case i.nlink >= MaxLinks:
+	case i.Nlink >= MaxLinks:
 		return nil, fail(moraine.TooLarge, "link", op.GetName(), "the file has %d names, the most there may be", MaxLinks)
 	}
-	if i.owner != 0 {
+	if i.Owner != 0 {
 		m.adopt(t, i)
 	} else if err := t.anotherName(i); err != nil {
 		return nil, err
 	}
 	m.link(t, dir, op.GetName(), i)
-	i.ctime = t.now
+	i.Ctime = t.now
 	t.putInode(i)
 	return entryReply(i), m.flushOnCommit(t, i)
 }
 
 // anotherName counts one more name of i. With the second one its names get
 // rows of their own, from then on and for ever.
-func (t *tx) anotherName(i *inode) error {
-	i.nlink++
-	if i.manyLinks {
+func (t *tx) anotherName(i *record.Inode) error {
+	i.Nlink++
+	if i.ManyLinks {
 		return nil
 	}
 	parent, name, err := t.nameOf(i)
@@ -76,25 +77,25 @@ func (t *tx) anotherName(i *inode) error {
 		return err
 	}
 	if name == "" {
-		return &moraine.Error{Op: "link", Ref: i.id.String(), Kind: moraine.Corrupt}
+		return &moraine.Error{Op: "link", Ref: i.Id.String(), Kind: moraine.Corrupt}
 	}
-	i.manyLinks = true
-	t.put(t.k.name(i.id, parent, name), []byte{dentryVersion})
+	i.ManyLinks = true
+	t.put(t.k.name(i.Id, parent, name), []byte{record.DentryVersion})
 	return nil
 }
 
 // rehome makes parent and name of an inode that lost one of several names one
 // that it has.
-func (t *tx) rehome(i *inode) error {
-	keys, err := t.keysUnder(t.k.names(i.id), 1)
+func (t *tx) rehome(i *record.Inode) error {
+	keys, err := t.keysUnder(t.k.names(i.Id), 1)
 	if err != nil {
 		return err
 	}
 	if len(keys) == 0 {
-		return &moraine.Error{Op: "names", Ref: i.id.String(), Kind: moraine.Corrupt}
+		return &moraine.Error{Op: "names", Ref: i.Id.String(), Kind: moraine.Corrupt}
 	}
 	parent, name := nameOfKey(keys[0])
-	i.parent, i.name = parent, t.hint(name)
+	i.Parent, i.Name = parent, t.hint(name)
 	return nil
 }
 
@@ -105,29 +106,29 @@ func nameOfKey(key []byte) (parent moraine.InodeID, name string) {
 
 // nameOf returns a name that an inode has, and its directory; "" where it has
 // none. In a state that keeps no names it looks through the directory.
-func (v *view) nameOf(i *inode) (parent moraine.InodeID, name string, err error) {
-	if i.parent == 0 || i.nlink == 0 {
+func (v *view) nameOf(i *record.Inode) (parent moraine.InodeID, name string, err error) {
+	if i.Parent == 0 || i.Nlink == 0 {
 		return 0, "", nil
 	}
-	if i.name != "" {
-		return i.parent, i.name, nil
+	if i.Name != "" {
+		return i.Parent, i.Name, nil
 	}
-	if i.manyLinks {
-		keys, err := v.keysUnder(v.k.names(i.id), 1)
+	if i.ManyLinks {
+		keys, err := v.keysUnder(v.k.names(i.Id), 1)
 		if err != nil || len(keys) == 0 {
 			return 0, "", err
 		}
 		parent, name = nameOfKey(keys[0])
 		return parent, name, nil
 	}
-	prefix := v.k.dentries(i.parent)
+	prefix := v.k.dentries(i.Parent)
 	var bad error
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var e dentry
-		if e, bad = decodeDentry(value); bad != nil {
+		var e record.Dentry
+		if e, bad = record.DecodeDentry(value); bad != nil {
 			return false
 		}
-		if e.inode == i.id {
+		if e.Inode == i.Id {
 			name = string(key[len(prefix):])
 		}
 		return name == ""
@@ -135,13 +136,13 @@ func (v *view) nameOf(i *inode) (parent moraine.InodeID, name string, err error)
 	if err == nil {
 		err = bad
 	}
-	return i.parent, name, err
+	return i.Parent, name, err
 }
 
 // nameBelow returns the first name of a file with several that is below top, and its
 // directory; ok is false where there is none.
-func (v *view) nameBelow(top moraine.InodeID, i *inode) (parent moraine.InodeID, name string, ok bool, err error) {
-	keys, err := v.keysUnder(v.k.names(i.id), maxNamesSeen)
+func (v *view) nameBelow(top moraine.InodeID, i *record.Inode) (parent moraine.InodeID, name string, ok bool, err error) {
+	keys, err := v.keysUnder(v.k.names(i.Id), maxNamesSeen)
 	if err != nil {
 		return 0, "", false, err
 	}
@@ -160,20 +161,20 @@ func (v *view) nameBelow(top moraine.InodeID, i *inode) (parent moraine.InodeID,
 }
 
 // mayChange fails where another session holds a file without a name.
-func (t *tx) mayChange(op string, i *inode) error {
-	if i.owner != 0 && i.owner != t.scope.session {
-		return fail(moraine.PermissionDenied, op, i.id.String(), "another session is writing it")
+func (t *tx) mayChange(op string, i *record.Inode) error {
+	if i.Owner != 0 && i.Owner != t.scope.session {
+		return fail(moraine.PermissionDenied, op, i.Id.String(), "another session is writing it")
 	}
 	return nil
 }
 
 // hold has the session keep a file whose last name is gone: it lives on, until
 // the session releases it or ends.
-func (m *Machine) hold(t *tx, i *inode) {
-	i.detach()
-	i.nlink, i.owner = 0, t.session.id
-	i.ctime = t.now
-	t.put(t.k.sessionInode(i.owner, i.id), []byte{sessionVersion})
+func (m *Machine) hold(t *tx, i *record.Inode) {
+	i.Detach()
+	i.Nlink, i.Owner = 0, t.session.Id
+	i.Ctime = t.now
+	t.put(t.k.sessionInode(i.Owner, i.Id), []byte{record.SessionVersion})
 	t.putInode(i)
 }
 
@@ -194,7 +195,7 @@ func (m *Machine) release(t *tx, op *wire.Release) (*wire.MetaResponse, error) {
 		if err != nil {
 			return nil, err
 		}
-		if i.owner == 0 || i.owner != t.session.id {
+		if i.Owner == 0 || i.Owner != t.session.Id {
 			continue
 		}
 		if err := m.dropFile(t, i); err != nil {
@@ -213,10 +214,10 @@ func (m *Machine) TypeOf(r Reader, id moraine.InodeID) (wire.FileType, error) {
 		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
 	case err != nil:
 		return 0, err
-	case i.nlink == 0:
+	case i.Nlink == 0:
 		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
 	}
-	return wire.FileType(i.typ), nil
+	return wire.FileType(i.Typ), nil
 }
 
 // PathBelow returns the path of an inode from the directory top, by one of its
@@ -235,7 +236,7 @@ func (v *view) pathBelow(top, id moraine.InodeID) (path string, below bool, err 
 			return "", false, err
 		}
 		parent, name, err := v.nameOf(i)
-		if depth == 0 && i.manyLinks && i.nlink > 1 && top != v.k.top() {
+		if depth == 0 && i.ManyLinks && i.Nlink > 1 && top != v.k.top() {
 			parent, name, _, err = v.nameBelow(top, i) // the newest may be elsewhere
 		}
 		if err != nil || name == "" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,84 +23,84 @@ func checkName(op, name string) error {
 }
 
 // directory returns the directory id, in scope, for change.
-func (t *tx) directory(id moraine.InodeID) (*inode, error) {
+func (t *tx) directory(id moraine.InodeID) (*record.Inode, error) {
 	dir, err := t.named(id)
 	if err != nil {
 		return nil, err
 	}
-	if dir.typ != typeDirectory {
+	if dir.Typ != record.TypeDirectory {
 		return nil, fail(moraine.NotDirectory, "directory", id.String(), "")
 	}
-	if dir.nlink == 0 {
+	if dir.Nlink == 0 {
 		return nil, fail(moraine.NotFound, "directory", id.String(), "it was removed")
 	}
-	t.mindHold(dir.id)
+	t.mindHold(dir.Id)
 	return dir, nil
 }
 
 // makeInode issues a number for i, unless it has one, sets its times and writes it.
 // A file starts with an empty content of the first generation.
-func (m *Machine) makeInode(t *tx, i inode) (*inode, error) {
-	id := moraine.ID(i.id)
+func (m *Machine) makeInode(t *tx, i record.Inode) (*record.Inode, error) {
+	id := moraine.ID(i.Id)
 	if id == 0 {
 		var err error
-		if id, err = t.nextID(cInode); err != nil {
+		if id, err = t.nextID(record.CInode); err != nil {
 			return nil, err
 		}
 	}
 	n := &i
-	n.id = moraine.InodeID(id)
-	n.mode &= 0o7777
-	n.atime, n.mtime, n.ctime = t.now, t.now, t.now
-	if n.typ == typeFile {
-		n.generation = moraine.Generation(uint64(id.Incarnation())<<56 | 1)
+	n.Id = moraine.InodeID(id)
+	n.Mode &= 0o7777
+	n.Atime, n.Mtime, n.Ctime = t.now, t.now, t.now
+	if n.Typ == record.TypeFile {
+		n.Generation = moraine.Generation(uint64(id.Incarnation())<<56 | 1)
 	}
 	t.remember(n)
-	t.insert(t.k.inode(n.id), n.encode())
-	t.count[cInodes]++
+	t.insert(t.k.inode(n.Id), n.Encode())
+	t.count[record.CInodes]++
 	return n, nil
 }
 
 // link enters child in dir as name, which must be free, and makes dir its
 // parent. The caller counts child.nlink, and writes child.
-func (m *Machine) link(t *tx, dir *inode, name string, child *inode) {
-	t.put(t.k.dentry(dir.id, name), dentry{inode: child.id, typ: child.typ}.encode())
-	child.parent = dir.id
-	child.name = t.hint(name)
-	if child.manyLinks {
-		t.put(t.k.name(child.id, dir.id, name), []byte{dentryVersion})
+func (m *Machine) link(t *tx, dir *record.Inode, name string, child *record.Inode) {
+	t.put(t.k.dentry(dir.Id, name), record.Dentry{Inode: child.Id, Typ: child.Typ}.Encode())
+	child.Parent = dir.Id
+	child.Name = t.hint(name)
+	if child.ManyLinks {
+		t.put(t.k.name(child.Id, dir.Id, name), []byte{record.DentryVersion})
 	}
 	t.touchEntry(dir, name, child, Added)
-	dir.entries++
-	if child.typ == typeDirectory {
-		dir.nlink++
+	dir.Entries++
+	if child.Typ == record.TypeDirectory {
+		dir.Nlink++
 	}
 	m.changed(t, dir)
 }
 
 // unlink takes the entry name, which is child, out of dir. The caller says what
 // becomes of child, and writes it.
-func (m *Machine) unlink(t *tx, dir *inode, name string, child *inode) {
+func (m *Machine) unlink(t *tx, dir *record.Inode, name string, child *record.Inode) {
 	t.unname(dir, name, child)
-	if child.typ == typeDirectory {
-		dir.nlink--
+	if child.Typ == record.TypeDirectory {
+		dir.Nlink--
 	}
 	m.changed(t, dir)
 }
 
 // unname takes the entry out of dir's records, which the caller writes.
-func (t *tx) unname(dir *inode, name string, child *inode) {
-	t.del(t.k.dentry(dir.id, name))
+func (t *tx) unname(dir *record.Inode, name string, child *record.Inode) {
+	t.del(t.k.dentry(dir.Id, name))
 	t.touchEntry(dir, name, child, Removed)
-	dir.entries--
-	if child.manyLinks {
-		t.del(t.k.name(child.id, dir.id, name))
+	dir.Entries--
+	if child.ManyLinks {
+		t.del(t.k.name(child.Id, dir.Id, name))
 	}
 }
 
 // changed stamps and writes a directory whose entries changed.
-func (m *Machine) changed(t *tx, dir *inode) {
-	dir.mtime, dir.ctime = t.now, t.now
+func (m *Machine) changed(t *tx, dir *record.Inode) {
+	dir.Mtime, dir.Ctime = t.now, t.now
 	t.putInode(dir)
 }
 
@@ -119,7 +120,7 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, ok, err := t.lookup(dir.id, op.GetName())
+	e, ok, err := t.lookup(dir.Id, op.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -138,8 +139,8 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	n := newInode(t.scope, op)
-	n.id, n.tenant, n.parent = moraine.InodeID(op.GetInode()), tenant, dir.id
-	n.name = t.hint(op.GetName())
+	n.Id, n.Tenant, n.Parent = moraine.InodeID(op.GetInode()), tenant, dir.Id
+	n.Name = t.hint(op.GetName())
 	child, err := m.makeInode(t, n)
 	if err != nil {
 		return nil, err
@@ -152,15 +153,15 @@ func (m *Machine) create(t *tx, op *wire.Create) (*wire.MetaResponse, error) {
 func checkCreate(op *wire.Create) error {
 	typ := uint8(op.GetType())
 	switch {
-	case typ != typeFile && typ != typeDirectory && typ != typeSymlink:
+	case typ != record.TypeFile && typ != record.TypeDirectory && typ != record.TypeSymlink:
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "file type %d", typ)
-	case typ == typeSymlink && op.GetTarget() == "":
+	case typ == record.TypeSymlink && op.GetTarget() == "":
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "a symbolic link needs a target")
 	case len(op.GetTarget()) > moraine.MaxSymlinkLen:
 		return fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
-	case op.GetUnlinked() && (typ != typeFile || op.GetName() != ""):
+	case op.GetUnlinked() && (typ != record.TypeFile || op.GetName() != ""):
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
-	case op.GetInode() != 0 && (op.GetUnlinked() || typ != typeFile || !op.GetExclusive()):
+	case op.GetInode() != 0 && (op.GetUnlinked() || typ != record.TypeFile || !op.GetExclusive()):
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "only a new file with a name is given a number")
 	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
 		return fail(moraine.InvalidArgument, "create", op.GetName(), "a file without a name is given its attributes by SetXattr")
@@ -174,29 +175,29 @@ func checkCreate(op *wire.Create) error {
 }
 
 // newInode is the inode that op asks for, without what the place gives.
-func newInode(sc scope, op *wire.Create) inode {
-	n := inode{typ: uint8(op.GetType()), mode: op.GetMode(), uid: sc.squashed(op.GetUid()), gid: sc.squashed(op.GetGid()), nlink: 1}
-	switch n.typ {
-	case typeDirectory:
-		n.nlink = 2
-	case typeSymlink:
-		n.target = op.GetTarget()
-		n.mode = 0o777
+func newInode(sc scope, op *wire.Create) record.Inode {
+	n := record.Inode{Typ: uint8(op.GetType()), Mode: op.GetMode(), Uid: sc.squashed(op.GetUid()), Gid: sc.squashed(op.GetGid()), Nlink: 1}
+	switch n.Typ {
+	case record.TypeDirectory:
+		n.Nlink = 2
+	case record.TypeSymlink:
+		n.Target = op.GetTarget()
+		n.Mode = 0o777
 	}
 	return n
 }
 
 // existing answers a create whose name is taken.
-func (t *tx) existing(op *wire.Create, e dentry) (*wire.MetaResponse, error) {
+func (t *tx) existing(op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
 	switch {
-	case op.GetExclusive() || uint8(op.GetType()) == typeSymlink:
+	case op.GetExclusive() || uint8(op.GetType()) == record.TypeSymlink:
 		return nil, fail(moraine.Exists, "create", op.GetName(), "")
-	case e.typ == typeDirectory && uint8(op.GetType()) != typeDirectory:
+	case e.Typ == record.TypeDirectory && uint8(op.GetType()) != record.TypeDirectory:
 		return nil, fail(moraine.IsDirectory, "create", op.GetName(), "")
-	case e.typ != uint8(op.GetType()):
+	case e.Typ != uint8(op.GetType()):
 		return nil, fail(moraine.Exists, "create", op.GetName(), "as something else")
 	}
-	i, err := t.inode(e.inode)
+	i, err := t.inode(e.Inode)
 	if err != nil {
 		return nil, err
 	}
@@ -216,23 +217,23 @@ func (m *Machine) createUnlinked(t *tx, op *wire.Create) (*wire.MetaResponse, er
 		return nil, err
 	}
 	n := newInode(t.scope, op)
-	n.nlink, n.tenant, n.owner = 0, dir.tenant, t.session.id
+	n.Nlink, n.Tenant, n.Owner = 0, dir.Tenant, t.session.Id
 	child, err := m.makeInode(t, n)
 	if err != nil {
 		return nil, err
 	}
-	t.insert(t.k.sessionInode(t.session.id, child.id), []byte{sessionVersion})
+	t.insert(t.k.sessionInode(t.session.Id, child.Id), []byte{record.SessionVersion})
 	return entryReply(child), nil
 }
 
 // tenantOf returns the tenant of what op makes in dir. It is inherited; only a
 // directory made in the root may name one, which exists from then on.
-func (m *Machine) tenantOf(t *tx, dir *inode, op *wire.Create) (moraine.Tenant, error) {
+func (m *Machine) tenantOf(t *tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, error) {
 	name := op.GetTenant()
 	if name == "" {
-		return dir.tenant, nil
+		return dir.Tenant, nil
 	}
-	if dir.id != t.k.top() || uint8(op.GetType()) != typeDirectory {
+	if dir.Id != t.k.top() || uint8(op.GetType()) != record.TypeDirectory {
 		return 0, fail(moraine.InvalidArgument, "create", op.GetName(), "a tenant is set on a directory in the root")
 	}
 	if name == defaultTenant {
@@ -246,21 +247,19 @@ func (m *Machine) tenantOf(t *tx, dir *inode, op *wire.Create) (moraine.Tenant, 
 		return 0, err
 	}
 	if ok {
-		d := dec{b: b}
-		d.version(tenantVersion)
-		id := moraine.Tenant(d.u32())
-		return id, d.end("tenant")
+		d := record.Dec{B: b}
+		d.Version(record.TenantVersion)
+		id := moraine.Tenant(d.U32())
+		return id, d.End("tenant")
 	}
-	if t.count[cTenant] >= math.MaxUint32 {
+	if t.count[record.CTenant] >= math.MaxUint32 {
 		return 0, fail(moraine.NoSpace, "create", name, "there are no numbers of tenants left")
 	}
-	id := moraine.Tenant(t.next(cTenant))
-	t.insert(t.k.tenantName(name), putUvarint([]byte{tenantVersion}, uint64(id)))
-	t.insert(t.k.tenant(id), putString([]byte{tenantVersion}, name))
+	id := moraine.Tenant(t.next(record.CTenant))
+	t.insert(t.k.tenantName(name), record.PutUvarint([]byte{record.TenantVersion}, uint64(id)))
+	t.insert(t.k.tenant(id), record.PutString([]byte{record.TenantVersion}, name))
 	return id, nil
 }
-
-const tenantVersion = 1
 
 // defaultTenant is the name of tenant 0.
 const defaultTenant = "default"
@@ -273,11 +272,11 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	switch {
-	case op.GetDirectory() && child.typ != typeDirectory:
+	case op.GetDirectory() && child.Typ != record.TypeDirectory:
 		return nil, fail(moraine.NotDirectory, "remove", op.GetName(), "")
-	case !op.GetDirectory() && child.typ == typeDirectory:
+	case !op.GetDirectory() && child.Typ == record.TypeDirectory:
 		return nil, fail(moraine.IsDirectory, "remove", op.GetName(), "")
-	case child.typ == typeDirectory && child.sealed:
+	case child.Typ == record.TypeDirectory && child.Sealed:
 		return nil, t.immutable(child)
 	}
 	if err := m.removeFromStep(t, dir, child); err != nil {
@@ -287,7 +286,7 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	m.unlink(t, dir, op.GetName(), child)
-	if op.GetKeep() && child.typ != typeDirectory && child.nlink == 1 {
+	if op.GetKeep() && child.Typ != record.TypeDirectory && child.Nlink == 1 {
 		m.hold(t, child)
 		return removeReply(child), nil
 	}
@@ -299,58 +298,58 @@ func (m *Machine) remove(t *tx, op *wire.Remove) (*wire.MetaResponse, error) {
 
 // expected checks what has a name against the condition of the request that takes the
 // name from it; nil is no condition.
-func expected(op, name string, want *wire.Expect, have *inode) error {
+func expected(op, name string, want *wire.Expect, have *record.Inode) error {
 	switch {
 	case want == nil:
 		return nil
-	case want.GetInode() != 0 && want.GetInode() != uint64(have.id):
-		return fail(moraine.Conflict, op, name, "inode %s has the name, not %s", have.id, moraine.InodeID(want.GetInode()))
-	case want.GetGeneration() != 0 && want.GetGeneration() != uint64(have.generation):
-		return fail(moraine.Conflict, op, name, "inode %s has generation %d, not %d", have.id, have.generation, want.GetGeneration())
-	case want.GetCtime() != 0 && want.GetCtime() != have.ctime:
-		return fail(moraine.Conflict, op, name, "inode %s has changed", have.id)
+	case want.GetInode() != 0 && want.GetInode() != uint64(have.Id):
+		return fail(moraine.Conflict, op, name, "inode %s has the name, not %s", have.Id, moraine.InodeID(want.GetInode()))
+	case want.GetGeneration() != 0 && want.GetGeneration() != uint64(have.Generation):
+		return fail(moraine.Conflict, op, name, "inode %s has generation %d, not %d", have.Id, have.Generation, want.GetGeneration())
+	case want.GetCtime() != 0 && want.GetCtime() != have.Ctime:
+		return fail(moraine.Conflict, op, name, "inode %s has changed", have.Id)
 	}
 	return nil
 }
 
-func removeReply(i *inode) *wire.MetaResponse {
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Remove{Remove: &wire.RemoveReply{Inode: uint64(i.id)}}}
+func removeReply(i *record.Inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Remove{Remove: &wire.RemoveReply{Inode: uint64(i.Id)}}}
 }
 
 // entry returns a directory and what it has as name.
-func (m *Machine) entry(t *tx, op string, parent uint64, name string) (dir, child *inode, err error) {
+func (m *Machine) entry(t *tx, op string, parent uint64, name string) (dir, child *record.Inode, err error) {
 	if err := checkName(op, name); err != nil {
 		return nil, nil, err
 	}
 	if dir, err = t.directory(moraine.InodeID(parent)); err != nil {
 		return nil, nil, err
 	}
-	e, ok, err := t.lookup(dir.id, name)
+	e, ok, err := t.lookup(dir.Id, name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !ok {
 		return nil, nil, fail(moraine.NotFound, op, name, "")
 	}
-	child, err = t.inode(e.inode)
+	child, err = t.inode(e.Inode)
 	return dir, child, err
 }
 
 // dropName takes one name from child, whose entry is gone already. What has no
 // name left dies; a directory must be empty.
-func (m *Machine) dropName(t *tx, child *inode, ref string) error {
-	if child.typ == typeDirectory {
-		if child.entries != 0 {
+func (m *Machine) dropName(t *tx, child *record.Inode, ref string) error {
+	if child.Typ == record.TypeDirectory {
+		if child.Entries != 0 {
 			return fail(moraine.NotEmpty, "remove", ref, "")
 		}
 		return t.delInode(child)
 	}
-	child.nlink--
-	if child.nlink > 0 {
+	child.Nlink--
+	if child.Nlink > 0 {
 		if err := t.rehome(child); err != nil {
 			return err
 		}
-		child.ctime = t.now
+		child.Ctime = t.now
 		t.putInode(child)
 		return nil
 	}
@@ -359,12 +358,12 @@ func (m *Machine) dropName(t *tx, child *inode, ref string) error {
 
 // dropFile takes away a file or link that nobody names any more, and its
 // content: at once where it is small, else by a job.
-func (m *Machine) dropFile(t *tx, i *inode) error {
-	if i.owner != 0 {
-		t.del(t.k.sessionInode(i.owner, i.id))
+func (m *Machine) dropFile(t *tx, i *record.Inode) error {
+	if i.Owner != 0 {
+		t.del(t.k.sessionInode(i.Owner, i.Id))
 	}
 	if err := t.delInode(i); err != nil {
 		return err
 	}
-	return m.discard(t, i.content)
+	return m.discard(t, i.Content)
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -11,103 +12,32 @@ import (
 // signature.
 const DefaultSettleMillis = 15 * 60 * 1000
 
-// objectIntent is a recorded wish of a job to change one key of a bucket. It is
-// in the state before the store is asked, so that the successor of a mover that
-// went away knows what may have happened. A job has one at most.
-//
-// What an upload that nobody finished leaves behind is found by its number, or
-// among all uploads of its key, and aborted; whether one was completed HEAD
-// tells. A copy or a delete can be neither aborted nor told from one that will
-// still arrive: where its end was not seen, its keys are unsettled until it
-// cannot arrive any more.
-type objectIntent struct {
-	job        moraine.JobID // in the key
-	kind       wire.IntentKind
-	at         place
-	generation moraine.Generation
-	uploadID   string
-	epoch      uint64 // of the lease that it was made under
-	completing bool
-	etag       string
-	size       uint64
-	crc        uint32
-	source     string           // COPY: the key that is copied
-	object     moraine.ObjectID // UPLOAD: the number it will have; else whose bytes
-}
-
-func (in *objectIntent) encode() []byte {
-	b := append([]byte{objectVersion}, byte(in.kind))
-	b = putString(b, in.at.bucket)
-	b = putString(b, in.at.key)
-	b = putFixed64(b, uint64(in.generation))
-	b = putString(b, in.uploadID)
-	b = putUvarint(b, in.epoch)
-	b = putBool(b, in.completing)
-	b = putString(b, in.etag)
-	b = putUvarint(b, in.size)
-	b = putFixed32(b, in.crc)
-	b = putString(b, in.source)
-	return putFixed64(b, uint64(in.object))
-}
-
-func (in *objectIntent) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(objectVersion)
-	in.kind = wire.IntentKind(d.byte())
-	in.at = place{d.string(), d.string()}
-	in.generation = moraine.Generation(d.fixed64())
-	in.uploadID = d.string()
-	in.epoch = d.uvarint()
-	in.completing = d.bool()
-	in.etag = d.string()
-	in.size = d.uvarint()
-	in.crc = d.fixed32()
-	in.source = d.string()
-	in.object = moraine.ObjectID(d.fixed64())
-	return d.end("intent for a key")
-}
-
-func (in *objectIntent) toWire() *wire.ObjectIntent {
-	return &wire.ObjectIntent{
-		Kind: in.kind, Bucket: in.at.bucket, Key: in.at.key, Generation: uint64(in.generation), UploadId: in.uploadID,
-		LeaseEpoch: in.epoch, Completing: in.completing, Etag: in.etag, Size: in.size, Crc: in.crc, SourceKey: in.source, Object: uint64(in.object),
-	}
-}
-
-// places are the keys that the intent claims.
-func (in *objectIntent) places() []place {
-	if in.kind == wire.IntentKind_INTENT_KIND_COPY {
-		return []place{in.at, {in.at.bucket, in.source}}
-	}
-	return []place{in.at}
-}
-
 // objectIntent returns the live intent of a job; nil where it has none.
-func (v *view) objectIntent(j moraine.JobID) (*objectIntent, error) {
+func (v *view) objectIntent(j moraine.JobID) (*record.ObjectIntent, error) {
 	b, ok, err := v.r.Get(v.k.objectIntent(j))
 	if err != nil || !ok {
 		return nil, err
 	}
-	in := &objectIntent{job: j}
-	return in, in.decode(b)
+	in := &record.ObjectIntent{Job: j}
+	return in, in.Decode(b)
 }
 
 // heldMove returns a job that moves bytes to or from the object tier, of one of
 // the kinds, which the caller holds by a lease epoch.
-func (t *tx) heldMove(op string, id, epoch uint64, kinds ...wire.JobKind) (*job, error) {
+func (t *tx) heldMove(op string, id, epoch uint64, kinds ...wire.JobKind) (*record.Job, error) {
 	j, err := t.heldJob(op, id, epoch)
 	if err != nil {
 		return nil, err
 	}
 	if !t.holds(j) { // of every feature level
-		return nil, fail(moraine.PermissionDenied, op, j.id.String(), "the lease is %q's", j.holder)
+		return nil, fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
 	}
 	for _, k := range kinds {
-		if j.kind == k {
+		if j.Kind == k {
 			return j, nil
 		}
 	}
-	return nil, fail(moraine.InvalidArgument, op, j.id.String(), "not for a %s job", j.kind)
+	return nil, fail(moraine.InvalidArgument, op, j.Id.String(), "not for a %s job", j.Kind)
 }
 
 // beginObject announces a change of a key, or says more of one announced.
@@ -121,17 +51,17 @@ func (m *Machine) beginObject(t *tx, op *wire.BeginObject) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	have, err := t.objectIntent(j.id)
+	have, err := t.objectIntent(j.Id)
 	if err != nil {
 		return nil, err
 	}
 	if have != nil {
 		return m.moreOfIntent(t, have, want)
 	}
-	if j.ending != 0 {
-		return nil, fail(moraine.Conflict, name, j.id.String(), "the job only settles what it had begun")
+	if j.Ending != 0 {
+		return nil, fail(moraine.Conflict, name, j.Id.String(), "the job only settles what it had begun")
 	}
-	switch want.kind {
+	switch want.Kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
 		err = m.mayUpload(t, j, want)
 	case wire.IntentKind_INTENT_KIND_COPY:
@@ -146,43 +76,43 @@ func (m *Machine) beginObject(t *tx, op *wire.BeginObject) (*wire.MetaResponse, 
 }
 
 // intentFromWire holds an intent against what its job may do.
-func intentFromWire(j *job, w *wire.ObjectIntent) (*objectIntent, error) {
-	in := &objectIntent{
-		job: j.id, kind: w.GetKind(), at: place{w.GetBucket(), w.GetKey()}, generation: moraine.Generation(w.GetGeneration()),
-		uploadID: w.GetUploadId(), epoch: j.epoch, completing: w.GetCompleting(), etag: w.GetEtag(), size: w.GetSize(), crc: w.GetCrc(),
-		source: w.GetSourceKey(), object: moraine.ObjectID(w.GetObject()),
+func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, error) {
+	in := &record.ObjectIntent{
+		Job: j.Id, Kind: w.GetKind(), At: record.Place{Bucket: w.GetBucket(), Key: w.GetKey()}, Generation: moraine.Generation(w.GetGeneration()),
+		UploadID: w.GetUploadId(), Epoch: j.Epoch, Completing: w.GetCompleting(), Etag: w.GetEtag(), Size: w.GetSize(), Crc: w.GetCrc(),
+		Source: w.GetSourceKey(), Object: moraine.ObjectID(w.GetObject()),
 	}
 	const op = "begin object"
-	if err := in.at.check(op); err != nil {
+	if err := Check(in.At, op); err != nil {
 		return nil, err
 	}
-	bad := func(why string) (*objectIntent, error) {
-		return nil, fail(moraine.InvalidArgument, op, in.at.String(), "%s", why)
+	bad := func(why string) (*record.ObjectIntent, error) {
+		return nil, fail(moraine.InvalidArgument, op, in.At.String(), "%s", why)
 	}
-	flush := j.kind == wire.JobKind_JOB_KIND_FLUSH
-	switch in.kind {
+	flush := j.Kind == wire.JobKind_JOB_KIND_FLUSH
+	switch in.Kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
-		if !flush || in.source != "" || in.object != 0 {
+		if !flush || in.Source != "" || in.Object != 0 {
 			return bad("an upload is a flush's, and names no other key")
 		}
 	case wire.IntentKind_INTENT_KIND_COPY:
-		if !flush || in.object == 0 || in.source == "" || in.source == in.at.key {
+		if !flush || in.Object == 0 || in.Source == "" || in.Source == in.At.Key {
 			return bad("a copy is a flush's, of an object at another key")
 		}
-		if err := (place{in.at.bucket, in.source}).check(op); err != nil {
+		if err := Check((record.Place{Bucket: in.At.Bucket, Key: in.Source}), op); err != nil {
 			return nil, err
 		}
 	case wire.IntentKind_INTENT_KIND_DELETE:
-		if flush || in.object == 0 {
+		if flush || in.Object == 0 {
 			return bad("a delete is of an object, by its own job")
 		}
 	default:
 		return bad("of no kind")
 	}
-	if in.kind != wire.IntentKind_INTENT_KIND_UPLOAD && (in.uploadID != "" || in.completing) {
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && (in.UploadID != "" || in.Completing) {
 		return bad("only an upload has a number, or is completed")
 	}
-	if len(in.uploadID) > maxToken || len(in.etag) > maxToken {
+	if len(in.UploadID) > record.MaxToken || len(in.Etag) > record.MaxToken {
 		return bad("an upload's number or ETag is too long")
 	}
 	return in, nil
@@ -190,171 +120,165 @@ func intentFromWire(j *job, w *wire.ObjectIntent) (*objectIntent, error) {
 
 // moreOfIntent adds what has become known of an announced change. What was said
 // before must be the same.
-func (m *Machine) moreOfIntent(t *tx, have, want *objectIntent) (*wire.MetaResponse, error) {
+func (m *Machine) moreOfIntent(t *tx, have, want *record.ObjectIntent) (*wire.MetaResponse, error) {
 	conflict := func(why string) (*wire.MetaResponse, error) {
-		return nil, fail(moraine.Conflict, "begin object", have.at.String(), "%s", why)
+		return nil, fail(moraine.Conflict, "begin object", have.At.String(), "%s", why)
 	}
 	switch {
-	case have.kind != want.kind || have.at != want.at || have.source != want.source || have.generation != want.generation ||
-		(have.kind != wire.IntentKind_INTENT_KIND_UPLOAD && have.object != want.object):
+	case have.Kind != want.Kind || have.At != want.At || have.Source != want.Source || have.Generation != want.Generation ||
+		(have.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && have.Object != want.Object):
 		return conflict("the job has announced another change: settle that first")
-	case have.epoch != want.epoch:
+	case have.Epoch != want.Epoch:
 		return conflict("a former holder of the job announced it: settle that first")
-	case have.uploadID != "" && have.uploadID != want.uploadID:
+	case have.UploadID != "" && have.UploadID != want.UploadID:
 		return conflict("the upload has another number")
-	case have.completing && (!want.completing || have.etag != want.etag || have.size != want.size || have.crc != want.crc):
+	case have.Completing && (!want.Completing || have.Etag != want.Etag || have.Size != want.Size || have.Crc != want.Crc):
 		return conflict("the upload is being completed, as something else")
 	}
-	want.object = have.object
-	t.put(t.k.objectIntent(have.job), want.encode())
+	want.Object = have.Object
+	t.put(t.k.objectIntent(have.Job), want.Encode())
 	return done(), nil
 }
 
 // mayUpload fails where a flush may not write to its key: Conflict where what is
 // there must not be overwritten, or may still change; Stale where the file is
 // not what it was.
-func (m *Machine) mayUpload(t *tx, j *job, in *objectIntent) error {
+func (m *Machine) mayUpload(t *tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
-	i, err := t.inode(moraine.InodeID(j.target))
+	i, err := t.inode(moraine.InodeID(j.Target))
 	if moraineKind(err) == moraine.NotFound {
-		return fail(moraine.Stale, op, in.at.String(), "the file was removed")
+		return fail(moraine.Stale, op, in.At.String(), "the file was removed")
 	}
 	if err != nil {
 		return err
 	}
-	if i.generation != in.generation {
-		return fail(moraine.Stale, op, in.at.String(), "generation is %d, not %d", i.generation, in.generation)
+	if i.Generation != in.Generation {
+		return fail(moraine.Stale, op, in.At.String(), "generation is %d, not %d", i.Generation, in.Generation)
 	}
-	w, err := t.owner(in.at)
+	w, err := t.owner(in.At)
 	if err != nil {
 		return err
 	}
-	if err := w.settled(op, j.id, t.clusterTime()); err != nil || w.object == 0 {
+	if err := Settled(w, op, j.Id, t.clusterTime()); err != nil || w.Object == 0 {
 		return err
 	}
-	o, err := t.mustObject(w.object)
+	o, err := t.mustObject(w.Object)
 	if err != nil {
 		return err
 	}
-	if o.mustStay(i.id) {
-		return fail(moraine.Conflict, op, in.at.String(), "object %s must be copied away first", o.id)
+	if o.MustStay(i.Id) {
+		return fail(moraine.Conflict, op, in.At.String(), "object %s must be copied away first", o.Id)
 	}
 	return nil
 }
 
-// mustStay reports whether a flush of an inode must not overwrite the object:
-// something reads from it, or it is the newest of another file.
-func (o *object) mustStay(flushed moraine.InodeID) bool {
-	return o.tables() > 0 || (o.newest && o.inode != flushed)
-}
-
 // mayCopy fails where an object may not be copied to a key.
-func (m *Machine) mayCopy(t *tx, in *objectIntent) error {
+func (m *Machine) mayCopy(t *tx, in *record.ObjectIntent) error {
 	const op = "begin object"
-	o, err := t.object(in.object)
+	o, err := t.object(in.Object)
 	if err != nil {
 		return err
 	}
-	if o == nil || o.at != (place{in.at.bucket, in.source}) {
-		return fail(moraine.Stale, op, in.at.String(), "the object is not at %q", in.source)
+	if o == nil || o.At != (record.Place{Bucket: in.At.Bucket, Key: in.Source}) {
+		return fail(moraine.Stale, op, in.At.String(), "the object is not at %q", in.Source)
 	}
-	for n, p := range in.places() {
+	for n, p := range in.Places() {
 		w, err := t.owner(p)
 		if err != nil {
 			return err
 		}
-		if err := w.settled(op, in.job, t.clusterTime()); err != nil {
+		if err := Settled(w, op, in.Job, t.clusterTime()); err != nil {
 			return err
 		}
-		if n > 0 || w.object == 0 {
+		if n > 0 || w.Object == 0 {
 			continue
 		}
-		there, err := t.mustObject(w.object)
+		there, err := t.mustObject(w.Object)
 		if err != nil {
 			return err
 		}
-		if there.refs > 0 {
-			return fail(moraine.Conflict, op, in.at.String(), "object %s is there", w.object)
+		if there.Refs > 0 {
+			return fail(moraine.Conflict, op, in.At.String(), "object %s is there", w.Object)
 		}
 	}
 	return nil
 }
 
 // mayDelete fails where an object may not be deleted.
-func (m *Machine) mayDelete(t *tx, j *job, in *objectIntent) error {
+func (m *Machine) mayDelete(t *tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
-	o, err := t.object(in.object)
+	o, err := t.object(in.Object)
 	if err != nil {
 		return err
 	}
 	switch {
-	case o == nil || o.at != in.at || uint64(o.id) != j.target:
-		return fail(moraine.Stale, op, in.at.String(), "object %s is not there", in.object)
-	case o.refs != 0:
-		return fail(moraine.Conflict, op, in.at.String(), "object %s is in use", in.object)
+	case o == nil || o.At != in.At || uint64(o.Id) != j.Target:
+		return fail(moraine.Stale, op, in.At.String(), "object %s is not there", in.Object)
+	case o.Refs != 0:
+		return fail(moraine.Conflict, op, in.At.String(), "object %s is in use", in.Object)
 	}
-	w, err := t.owner(in.at)
+	w, err := t.owner(in.At)
 	if err != nil {
 		return err
 	}
-	return w.settled(op, j.id, t.clusterTime())
+	return Settled(w, op, j.Id, t.clusterTime())
 }
 
 // claim records an intent and makes its keys the job's.
-func (m *Machine) claim(t *tx, in *objectIntent) error {
-	if in.kind == wire.IntentKind_INTENT_KIND_UPLOAD {
-		id, err := t.nextID(cObject)
+func (m *Machine) claim(t *tx, in *record.ObjectIntent) error {
+	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
+		id, err := t.nextID(record.CObject)
 		if err != nil {
 			return err
 		}
-		in.object = moraine.ObjectID(id)
+		in.Object = moraine.ObjectID(id)
 	}
-	for _, p := range in.places() {
+	for _, p := range in.Places() {
 		w, err := t.owner(p)
 		if err != nil {
 			return err
 		}
 		t.settle(w)
-		w.job = in.job
+		w.Job = in.Job
 		if err := t.putOwner(w); err != nil {
 			return err
 		}
 	}
-	t.put(t.k.objectIntent(in.job), in.encode())
-	t.count[cObjectIntents]++
+	t.put(t.k.objectIntent(in.Job), in.Encode())
+	t.count[record.CObjectIntents]++
 	return nil
 }
 
 // unclaim takes an intent away. Where until is not 0 its keys are unsettled up
 // to then.
-func (m *Machine) unclaim(t *tx, in *objectIntent, until uint64) error {
-	for _, p := range in.places() {
+func (m *Machine) unclaim(t *tx, in *record.ObjectIntent, until uint64) error {
+	for _, p := range in.Places() {
 		w, err := t.owner(p)
 		if err != nil {
 			return err
 		}
-		w.job = 0
+		w.Job = 0
 		if until > 0 {
 			t.settle(w)
-			w.until = until
-			t.put(t.k.unsettled(until, p), []byte{objectVersion})
-			t.count[cUnsettled]++
+			w.Until = until
+			t.put(t.k.unsettled(until, p), []byte{record.ObjectVersion})
+			t.count[record.CUnsettled]++
 		}
 		if err := t.putOwner(w); err != nil {
 			return err
 		}
 	}
-	t.del(t.k.objectIntent(in.job))
-	t.count[cObjectIntents]--
+	t.del(t.k.objectIntent(in.Job))
+	t.count[record.CObjectIntents]--
 	return nil
 }
 
 // settle notes that nothing will arrive at a key any more. The caller writes it.
-func (t *tx) settle(w *owner) {
-	if w.until != 0 {
-		t.del(t.k.unsettled(w.until, w.at))
-		t.count[cUnsettled]--
-		w.until = 0
+func (t *tx) settle(w *record.Owner) {
+	if w.Until != 0 {
+		t.del(t.k.unsettled(w.Until, w.At))
+		t.count[record.CUnsettled]--
+		w.Until = 0
 	}
 }
 
@@ -369,22 +293,22 @@ func (t *tx) settleMillis() uint64 {
 // loseIntent gives up a copy or a delete whose end nobody saw, sent under a
 // lease that ends at until. What a copy may have made gets a record, so that it
 // goes even if nothing takes its place.
-func (m *Machine) loseIntent(t *tx, in *objectIntent, until uint64) (settled uint64, err error) {
+func (m *Machine) loseIntent(t *tx, in *record.ObjectIntent, until uint64) (settled uint64, err error) {
 	settled = max(until, t.clusterTime()) + t.settleMillis()
-	if err := m.unclaim(t, in, settled); err != nil || in.kind != wire.IntentKind_INTENT_KIND_COPY {
+	if err := m.unclaim(t, in, settled); err != nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY {
 		return settled, err
 	}
-	w, err := t.owner(in.at)
-	if err != nil || w.object != 0 {
+	w, err := t.owner(in.At)
+	if err != nil || w.Object != 0 {
 		return settled, err
 	}
-	of, err := t.object(in.object)
+	of, err := t.object(in.Object)
 	if err != nil {
 		return settled, err
 	}
-	left := &object{at: in.at, kept: true}
+	left := &record.Object{At: in.At, Kept: true}
 	if of != nil {
-		left.size, left.crc, left.tenant = of.size, of.crc, of.tenant
+		left.Size, left.Crc, left.Tenant = of.Size, of.Crc, of.Tenant
 	}
 	return settled, m.recordResidue(t, left, settled+residueDelay)
 }
@@ -394,10 +318,10 @@ const maxSettled = 64
 
 // settleKeys forgets that keys were unsettled whose time has passed.
 func (m *Machine) settleKeys(t *tx) error {
-	if t.count[cUnsettled] == 0 {
+	if t.count[record.CUnsettled] == 0 {
 		return nil
 	}
-	keys, err := t.keysUnder(t.k.table(tabUnsettled), maxSettled)
+	keys, err := t.keysUnder(t.k.table(record.TabUnsettled), maxSettled)
 	if err != nil {
 		return err
 	}
@@ -425,12 +349,12 @@ func (m *Machine) endObject(t *tx, op *wire.EndObject) (*wire.MetaResponse, erro
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.objectIntent(j.id)
+	in, err := t.objectIntent(j.Id)
 	if err != nil || in == nil {
 		return done(), err // the answer was lost
 	}
-	if in.kind == wire.IntentKind_INTENT_KIND_UPLOAD {
-		if err := t.dropSums(in.object); err != nil {
+	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
+		if err := t.dropSums(in.Object); err != nil {
 			return nil, err
 		}
 	}
@@ -444,25 +368,25 @@ func (m *Machine) deletedObject(t *tx, op *wire.DeletedObject) (*wire.MetaRespon
 	if err != nil {
 		return nil, err
 	}
-	o, err := t.object(moraine.ObjectID(j.target))
+	o, err := t.object(moraine.ObjectID(j.Target))
 	if err != nil || o == nil {
 		return done(), err // the answer was lost
 	}
-	in, err := t.objectIntent(j.id)
+	in, err := t.objectIntent(j.Id)
 	if err != nil {
 		return nil, err
 	}
 	if in == nil {
-		return nil, fail(moraine.Conflict, name, o.at.String(), "the job has announced no delete")
+		return nil, fail(moraine.Conflict, name, o.At.String(), "the job has announced no delete")
 	}
 	if err := m.unclaim(t, in, 0); err != nil {
 		return nil, err
 	}
-	w, err := t.owner(o.at)
+	w, err := t.owner(o.At)
 	if err != nil {
 		return nil, err
 	}
-	w.object = 0
+	w.Object = 0
 	if err := t.putOwner(w); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -16,7 +17,7 @@ func (t *tx) setPackOrigin(w *packWork) error {
 	var common []moraine.InodeID // from the nearest directory up
 	known := map[moraine.InodeID]bool{}
 	for n, f := range w.files {
-		at := f.i.parent
+		at := f.i.Parent
 		if known[at] {
 			continue
 		}
@@ -66,7 +67,7 @@ func (v *view) above(at moraine.InodeID) (all []moraine.InodeID, err error) {
 		if err != nil {
 			return nil, err
 		}
-		at = dir.parent
+		at = dir.Parent
 	}
 	return all, nil
 }
@@ -82,11 +83,11 @@ func sharedTail(a, b []moraine.InodeID) []moraine.InodeID {
 
 // limitReads says in a page of extents which stripes a caller may not read as a whole. stripes
 // are those of the page, in its order.
-func (v *view) limitReads(sc scope, i *inode, stripes []*moraine.Stripe, reply *wire.ExtentsReply) error {
+func (v *view) limitReads(sc scope, i *record.Inode, stripes []*moraine.Stripe, reply *wire.ExtentsReply) error {
 	if sc.root == v.k.top() {
 		return nil
 	}
-	inside := map[moraine.InodeID]bool{i.id: true}
+	inside := map[moraine.InodeID]bool{i.Id: true}
 	for n, s := range stripes {
 		in, known := inside[s.Origin]
 		if !known {

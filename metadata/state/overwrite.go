@@ -4,6 +4,7 @@ import (
 	"sort"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 // goes group by group: each is a run without gaps and what follows it within
 // the same table, so that no table is rewritten twice. The caller writes the
 // inode.
-func (m *Machine) overlay(t *tx, i *inode, exts []moraine.Extent) error {
+func (m *Machine) overlay(t *tx, i *record.Inode, exts []moraine.Extent) error {
 	for len(exts) > 0 {
 		n, err := m.overlayGroup(t, i, exts)
 		if err != nil {
@@ -30,8 +31,8 @@ func (m *Machine) overlay(t *tx, i *inode, exts []moraine.Extent) error {
 }
 
 // overlayGroup lays the first group of exts and returns how many it has.
-func (m *Machine) overlayGroup(t *tx, i *inode, exts []moraine.Extent) (int, error) {
-	if i.refs == 0 || exts[0].Offset >= i.lastEnd {
+func (m *Machine) overlayGroup(t *tx, i *record.Inode, exts []moraine.Extent) (int, error) {
+	if i.Refs == 0 || exts[0].Offset >= i.LastEnd {
 		return len(exts), m.appendExtents(t, i, exts) // past the end gaps do not matter
 	}
 	n := 1
@@ -57,7 +58,7 @@ func (m *Machine) overlayGroup(t *tx, i *inode, exts []moraine.Extent) (int, err
 
 // truncate takes away all that the file has from size on. The caller sets the
 // size and writes the inode.
-func (m *Machine) truncate(t *tx, i *inode, size int64) error {
+func (m *Machine) truncate(t *tx, i *record.Inode, size int64) error {
 	hit, _, err := t.hitRefs(i, size, MaxFileSize)
 	if moraine.KindOf(err) == moraine.TooLarge {
 		return m.emptyPast(t, i, size)
@@ -72,26 +73,26 @@ func (m *Machine) truncate(t *tx, i *inode, size int64) error {
 	if err := m.rewrite(t, i, hit, old, cut(old, 0, size)); err != nil {
 		return err
 	}
-	i.lastEnd = min(i.lastEnd, size)
+	i.LastEnd = min(i.LastEnd, size)
 	return nil
 }
 
 // hitRefs returns the references that overlap [lo, hi), and up to where further
 // extents concern none but the last of them: its end, or where none is hit the
 // start of the next one.
-func (v *view) hitRefs(i *inode, lo, hi int64) (hit []ref, bound int64, err error) {
+func (v *view) hitRefs(i *record.Inode, lo, hi int64) (hit []record.Ref, bound int64, err error) {
 	bound = MaxFileSize
-	err = v.refsFrom(i.content, lo, func(r ref) (bool, error) {
-		if r.base >= hi {
+	err = v.refsFrom(i.Content, lo, func(r record.Ref) (bool, error) {
+		if r.Base >= hi {
 			if len(hit) == 0 {
-				bound = r.base
+				bound = r.Base
 			}
 			return false, nil
 		}
 		if len(hit) == maxRangeRefs {
-			return false, fail(moraine.TooLarge, "overwrite", i.id.String(), "the range has more than %d extent tables: go in smaller steps", maxRangeRefs)
+			return false, fail(moraine.TooLarge, "overwrite", i.Id.String(), "the range has more than %d extent tables: go in smaller steps", maxRangeRefs)
 		}
-		hit, bound = append(hit, r), r.end
+		hit, bound = append(hit, r), r.End
 		return true, nil
 	})
 	return hit, bound, err
@@ -99,19 +100,19 @@ func (v *view) hitRefs(i *inode, lo, hi int64) (hit []ref, bound int64, err erro
 
 // edges returns the extents of the first and the last of some references: those
 // between them are covered whole.
-func (v *view) edges(hit []ref) ([]moraine.Extent, error) {
-	old, err := v.extsFrom(hit[0], hit[0].base, noLimit)
+func (v *view) edges(hit []record.Ref) ([]moraine.Extent, error) {
+	old, err := v.extsFrom(hit[0], hit[0].Base, noLimit)
 	if err != nil || len(hit) == 1 {
 		return old, err
 	}
 	r := hit[len(hit)-1]
-	last, err := v.extsFrom(r, r.base, noLimit)
+	last, err := v.extsFrom(r, r.Base, noLimit)
 	return append(old, last...), err
 }
 
 // rewrite makes now all that the file has in the ranges of the references hit;
 // old is what their first and last table hold. It edits in place where it may.
-func (m *Machine) rewrite(t *tx, i *inode, hit []ref, old, now []moraine.Extent) error {
+func (m *Machine) rewrite(t *tx, i *record.Inode, hit []record.Ref, old, now []moraine.Extent) error {
 	if len(hit) == 1 {
 		if ok, err := m.editTable(t, i, hit[0], old, now); ok || err != nil {
 			return err
@@ -152,16 +153,16 @@ func cut(exts []moraine.Extent, lo, hi int64) []moraine.Extent {
 
 // swapTables puts tables of exts in the place of the references hit. The old
 // tables die at the end of the command, or by a job where they are many.
-func (m *Machine) swapTables(t *tx, i *inode, hit []ref, exts []moraine.Extent) error {
+func (m *Machine) swapTables(t *tx, i *record.Inode, hit []record.Ref, exts []moraine.Extent) error {
 	for _, r := range hit {
-		h, err := t.tableHead(r.table)
+		h, err := t.tableHead(r.Table)
 		if err != nil {
 			return err
 		}
-		i.uncount(h)
-		i.refs--
-		t.del(t.k.ref(i.content, r.end))
-		t.abandon(r.table)
+		i.Uncount(h)
+		i.Refs--
+		t.del(t.k.ref(i.Content, r.End))
+		t.abandon(r.Table)
 	}
 	// The new tables count their stripes before the old ones let go of them, so
 	// that what is kept does not die in between. They are of even size: a table
@@ -180,12 +181,12 @@ func (m *Machine) swapTables(t *tx, i *inode, hit []ref, exts []moraine.Extent) 
 // editTable makes now the extents of a table in place, where the file is its
 // sole owner and the change is small; else it returns false and changes nothing.
 // old is all that the table has.
-func (m *Machine) editTable(t *tx, i *inode, r ref, old, now []moraine.Extent) (bool, error) {
-	h, err := t.tableHead(r.table)
-	if err != nil || h.sealed || h.refs != 1 {
+func (m *Machine) editTable(t *tx, i *record.Inode, r record.Ref, old, now []moraine.Extent) (bool, error) {
+	h, err := t.tableHead(r.Table)
+	if err != nil || h.Sealed || h.Refs != 1 {
 		return false, err
 	}
-	if len(now) == 0 || len(now) > moraine.MaxTableExtents || now[0].Offset < r.base {
+	if len(now) == 0 || len(now) > moraine.MaxTableExtents || now[0].Offset < r.Base {
 		return false, nil
 	}
 	gone := minus(old, now)
@@ -195,27 +196,27 @@ func (m *Machine) editTable(t *tx, i *inode, r ref, old, now []moraine.Extent) (
 	// Old keys go first: a part that is kept may have the end of what it was cut
 	// from.
 	for _, e := range gone {
-		t.del(t.k.ext(r.table, e.End()-r.base))
+		t.del(t.k.ext(r.Table, e.End()-r.Base))
 	}
 	for _, e := range minus(now, old) {
-		t.put(t.k.ext(r.table, e.End()-r.base), encodeExt(e))
+		t.put(t.k.ext(r.Table, e.End()-r.Base), record.EncodeExt(e))
 	}
-	if err := m.recount(t, r.table, old, now); err != nil {
+	if err := m.recount(t, r.Table, old, now); err != nil {
 		return false, err
 	}
-	i.uncount(h)
-	h.count, h.bytes, h.evicted = uint32(len(now)), sumLengths(now), sumEvicted(now)
-	i.count(h)
-	t.put(t.k.extTable(r.table), h.encode())
-	if end := now[len(now)-1].End(); end != r.end {
-		t.del(t.k.ref(i.content, r.end))
-		if i.lastEnd == r.end {
-			i.lastEnd = end
+	i.Uncount(h)
+	h.Count, h.Bytes, h.Evicted = uint32(len(now)), sumLengths(now), sumEvicted(now)
+	i.Count(h)
+	t.put(t.k.extTable(r.Table), h.Encode())
+	if end := now[len(now)-1].End(); end != r.End {
+		t.del(t.k.ref(i.Content, r.End))
+		if i.LastEnd == r.End {
+			i.LastEnd = end
 		}
-		r.end = end
-		t.put(t.k.ref(i.content, end), r.encode())
+		r.End = end
+		t.put(t.k.ref(i.Content, end), r.Encode())
 	}
-	i.lastEnd = max(i.lastEnd, r.end)
+	i.LastEnd = max(i.LastEnd, r.End)
 	return true, nil
 }
 

@@ -1,11 +1,11 @@
 package state
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -30,7 +30,7 @@ func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
 	case w.GetInode() != 0 || len(task.GetStripes()) > 0 || task.GetOffset() != 0 || task.GetEnd() != 0 || task.GetFewer() != 0:
 		return nil, fail(moraine.InvalidArgument, op, "", "files to be packed, and stripes")
 	}
-	spec, name, before := jobSpec{kind: w.GetKind(), cursor: be64(nil, task.GetSettled())}, "", uint64(0)
+	spec, name, before := jobSpec{kind: w.GetKind(), cursor: record.Be64(nil, task.GetSettled())}, "", uint64(0)
 	files := 0
 	for _, id := range task.GetFiles() {
 		if id <= before {
@@ -49,25 +49,13 @@ func (m *Machine) createPack(t *tx, w *wire.Job) (*wire.Job, error) {
 				return nil, err
 			}
 		}
-		files, spec.cursor = files+1, be64(spec.cursor, id)
+		files, spec.cursor = files+1, record.Be64(spec.cursor, id)
 	}
 	if files == 0 {
 		return nil, nil
 	}
 	spec.subject = fmt.Sprintf("%d small files, %s the first", files, name)
 	return m.addedJob(t, spec)
-}
-
-// packTask is what a live REWRITE job that packs has to do; nil for another.
-func (j *job) packTask() *wire.RewriteTask {
-	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.stripes) > 0 || len(j.cursor) < 8 {
-		return nil
-	}
-	task := &wire.RewriteTask{Settled: binary.BigEndian.Uint64(j.cursor)}
-	for c := j.cursor[8:]; len(c) >= 8; c = c[8:] {
-		task.Files = append(task.Files, binary.BigEndian.Uint64(c))
-	}
-	return task
 }
 
 // packWork is a CommitPack being applied.
@@ -96,7 +84,7 @@ func (m *Machine) commitPack(t *tx, op *wire.CommitPack) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
-	if err := j.mayPackFiles(op); err != nil {
+	if err := MayPackFiles(j, op); err != nil {
 		return nil, err
 	}
 	w, err := t.parsePack(op)
@@ -128,21 +116,21 @@ func (m *Machine) commitPack(t *tx, op *wire.CommitPack) (*wire.MetaResponse, er
 	return w.reply(all), nil
 }
 
-// mayPackFiles holds the files of a CommitPack against those of the job.
-func (j *job) mayPackFiles(op *wire.CommitPack) error {
+// MayPackFiles holds the files of a CommitPack against those of the job.
+func MayPackFiles(j *record.Job, op *wire.CommitPack) error {
 	const name = "commit pack"
-	may, extents, was := j.packTask().GetFiles(), 0, 0
+	may, extents, was := j.PackTask().GetFiles(), 0, 0
 	if len(op.GetFiles()) == 0 {
-		return fail(moraine.InvalidArgument, name, j.id.String(), "no files")
+		return fail(moraine.InvalidArgument, name, j.Id.String(), "no files")
 	}
 	for n, f := range op.GetFiles() {
 		if _, ok := slices.BinarySearch(may, f.GetInode()); !ok || n > 0 && f.GetInode() <= op.GetFiles()[n-1].GetInode() {
-			return fail(moraine.InvalidArgument, name, j.id.String(), "the job is for other files than inode %d, or it is out of order", f.GetInode())
+			return fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for other files than inode %d, or it is out of order", f.GetInode())
 		}
 		extents, was = extents+len(f.GetExtents()), was+len(f.GetWas())
 	}
 	if extents > moraine.MaxCommitExtents || was > maxRewritten {
-		return fail(moraine.TooLarge, name, j.id.String(), "%d extents for %d, %d and %d at most", extents, was, moraine.MaxCommitExtents, maxRewritten)
+		return fail(moraine.TooLarge, name, j.Id.String(), "%d extents for %d, %d and %d at most", extents, was, moraine.MaxCommitExtents, maxRewritten)
 	}
 	return nil
 }
@@ -171,12 +159,12 @@ func (t *tx) parsePack(op *wire.CommitPack) (*packWork, error) {
 			return nil, err
 		}
 		if w.stripe == nil {
-			if w.stripe, err = newStripe(op.GetStripe(), i.tenant); err != nil {
+			if w.stripe, err = newStripe(op.GetStripe(), i.Tenant); err != nil {
 				return nil, err
 			}
 		}
-		if i.tenant != w.stripe.Tenant {
-			return nil, fail(moraine.CrossTenant, name, i.id.String(), "files of two tenants")
+		if i.Tenant != w.stripe.Tenant {
+			return nil, fail(moraine.CrossTenant, name, i.Id.String(), "files of two tenants")
 		}
 		f := &packedFile{commitWork: commitWork{i: i, stripes: []*moraine.Stripe{w.stripe}, level: moraine.NVMe,
 			op: &wire.Commit{Extents: wf.GetExtents(), Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()}}}
@@ -236,7 +224,7 @@ func (t *tx) hasPacked(f *packedFile) error {
 			return err
 		}
 		if !there {
-			return fail(moraine.Stale, "commit pack", f.i.id.String(), "the stripe is committed, but the file does not have it there")
+			return fail(moraine.Stale, "commit pack", f.i.Id.String(), "the stripe is committed, but the file does not have it there")
 		}
 	}
 	return nil
@@ -265,7 +253,7 @@ func (m *Machine) swapPack(t *tx, w *packWork, all *commitWork) error {
 		return err
 	}
 	for _, f := range w.files {
-		f.i.degraded += uint64(all.degraded)
+		f.i.Degraded += uint64(all.degraded)
 		t.putInode(f.i)
 	}
 	return nil
@@ -296,7 +284,7 @@ func (t *tx) boundPack(w *packWork) error {
 func (w *packWork) reply(all *commitWork) *wire.MetaResponse {
 	r := &wire.PackReply{Protects: uint32(all.protects), Degraded: uint32(all.degraded)}
 	for _, f := range w.files {
-		r.Packed = append(r.Packed, uint64(f.i.id))
+		r.Packed = append(r.Packed, uint64(f.i.Id))
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Pack{Pack: r}}
 }
@@ -330,6 +318,6 @@ func (m *Machine) Packable(r Reader, file moraine.InodeID) (p Packable, ok bool,
 	if err != nil {
 		return p, false, err
 	}
-	p = Packable{Tenant: i.tenant, Parent: i.parent, Bytes: i.stored, Unchanged: int64(c[cWall]) - i.ctime}
-	return p, rewritable(i) && i.evicted == 0 && beside == moraine.NVMe, nil
+	p = Packable{Tenant: i.Tenant, Parent: i.Parent, Bytes: i.Stored, Unchanged: int64(c[record.CWall]) - i.Ctime}
+	return p, rewritable(i) && i.Evicted == 0 && beside == moraine.NVMe, nil
 }

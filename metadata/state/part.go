@@ -4,89 +4,29 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // MaxPartFiles is the most files of one rank's part.
 const MaxPartFiles = 64
 
-// part is what one rank has put into a checkpoint.
-type part struct {
-	session moraine.SessionID // that began it
-	sealed  bool
-	digest  [sha256.Size]byte
-	files   []partFile
-}
-
-type partFile struct {
-	inode moraine.InodeID
-	name  string
-	crc   uint32
-	size  uint64
-}
-
-const partVersion = 1
-
-func (p *part) encode() []byte {
-	b := putFixed64([]byte{partVersion}, uint64(p.session))
-	b = putBool(b, p.sealed)
-	if !p.sealed {
-		return b
-	}
-	b = append(b, p.digest[:]...)
-	b = putUvarint(b, uint64(len(p.files)))
-	for _, f := range p.files {
-		b = putFixed64(b, uint64(f.inode))
-		b = putString(b, f.name)
-		b = putFixed32(b, f.crc)
-		b = putUvarint(b, f.size)
-	}
-	return b
-}
-
-func (p *part) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(partVersion)
-	p.session = moraine.SessionID(d.fixed64())
-	p.sealed = d.bool()
-	if p.sealed {
-		for i := range p.digest {
-			p.digest[i] = d.byte()
-		}
-		for range d.count(14) {
-			p.files = append(p.files, partFile{moraine.InodeID(d.fixed64()), d.string(), d.fixed32(), d.uvarint()})
-		}
-	}
-	return d.end("part")
-}
-
-func (p *part) equal(o *part) bool { return p.digest == o.digest && slices.Equal(p.files, o.files) }
-
-func (p *part) toWire(rank uint32) *wire.Part {
-	w := &wire.Part{Rank: rank, Digest: p.digest[:]}
-	for _, f := range p.files {
-		w.Files = append(w.Files, &wire.PartFile{Inode: uint64(f.inode), Name: f.name, Crc: f.crc, Size: f.size})
-	}
-	return w
-}
-
 // partRecord returns a rank's part; nil where the rank has not begun.
-func (v *view) partRecord(id stepID, rank uint32) (*part, error) {
+func (v *view) partRecord(id record.StepID, rank uint32) (*record.Part, error) {
 	b, ok, err := v.r.Get(v.k.part(id, rank))
 	if err != nil || !ok {
 		return nil, err
 	}
-	p := &part{}
-	return p, p.decode(b)
+	p := &record.Part{}
+	return p, p.Decode(b)
 }
 
 // partFromWire checks what a rank seals.
-func partFromWire(op *wire.SealPart, session moraine.SessionID) (*part, error) {
+func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, error) {
 	id := stepFromWire(op.GetKey())
-	bad := func(format string, args ...any) (*part, error) {
+	bad := func(format string, args ...any) (*record.Part, error) {
 		return nil, fail(moraine.InvalidArgument, "seal part", id.String(), format, args...)
 	}
 	if len(op.GetDigest()) != sha256.Size {
@@ -95,12 +35,12 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*part, error) {
 	if len(op.GetFiles()) > MaxPartFiles {
 		return bad("%d files, %d at most", len(op.GetFiles()), MaxPartFiles)
 	}
-	p := &part{session: session, sealed: true, digest: [sha256.Size]byte(op.GetDigest())}
+	p := &record.Part{Session: session, Sealed: true, Digest: [sha256.Size]byte(op.GetDigest())}
 	for _, f := range op.GetFiles() {
 		if err := checkName("seal part", f.GetName()); err != nil {
 			return nil, err
 		}
-		p.files = append(p.files, partFile{moraine.InodeID(f.GetInode()), f.GetName(), f.GetCrc(), f.GetSize()})
+		p.Files = append(p.Files, record.PartFile{Inode: moraine.InodeID(f.GetInode()), Name: f.GetName(), Crc: f.GetCrc(), Size: f.GetSize()})
 	}
 	return p, nil
 }
@@ -113,7 +53,7 @@ func (m *Machine) sealPart(t *tx, op *wire.SealPart) (*wire.MetaResponse, error)
 	if _, _, err := t.presentRun("seal part", id); err != nil {
 		return nil, err
 	}
-	p, err := partFromWire(op, t.session.id)
+	p, err := partFromWire(op, t.session.Id)
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +64,8 @@ func (m *Machine) sealPart(t *tx, op *wire.SealPart) (*wire.MetaResponse, error)
 	if s == nil {
 		return nil, fail(moraine.NotFound, "seal part", id.String(), "the step was not begun")
 	}
-	if s.state == stepAborted {
-		return nil, fail(moraine.Aborted, "seal part", id.String(), "%s", s.reason)
+	if s.State == record.StepAborted {
+		return nil, fail(moraine.Aborted, "seal part", id.String(), "%s", s.Reason)
 	}
 	have, err := t.partRecord(id, op.GetRank())
 	if err != nil {
@@ -134,29 +74,29 @@ func (m *Machine) sealPart(t *tx, op *wire.SealPart) (*wire.MetaResponse, error)
 	switch {
 	case have == nil:
 		return nil, fail(moraine.InvalidArgument, "seal part", id.String(), "rank %d has not begun", op.GetRank())
-	case have.sealed && have.equal(p):
+	case have.Sealed && have.Equal(p):
 		return stepReply(s), nil
-	case have.sealed:
+	case have.Sealed:
 		return nil, fail(moraine.Conflict, "seal part", id.String(), "rank %d has sealed another part", op.GetRank())
-	case have.session != t.session.id:
+	case have.Session != t.session.Id:
 		return nil, fail(moraine.Fenced, "seal part", id.String(), "rank %d has begun again elsewhere", op.GetRank())
-	case s.state != stepOpen:
+	case s.State != record.StepOpen:
 		return nil, &moraine.Error{Op: "seal part", Ref: id.String(), Kind: moraine.Corrupt}
 	}
-	if err := m.takeFiles(t, s, p.files); err != nil {
+	if err := m.takeFiles(t, s, p.Files); err != nil {
 		return nil, err
 	}
-	if protects := op.GetProtects(); s.sealed == 0 || protects < s.protects {
-		s.protects = protects
+	if protects := op.GetProtects(); s.Sealed == 0 || protects < s.Protects {
+		s.Protects = protects
 	}
-	s.sealed++
-	s.lastSeal = t.clusterTime()
-	t.del(t.k.sessionStep(t.session.id, id, op.GetRank()))
-	t.put(t.k.part(id, op.GetRank()), p.encode())
+	s.Sealed++
+	s.LastSeal = t.clusterTime()
+	t.del(t.k.sessionStep(t.session.Id, id, op.GetRank()))
+	t.put(t.k.part(id, op.GetRank()), p.Encode())
 	if err := m.countSeal(t, s, op.GetRank()); err != nil {
 		return nil, err
 	}
-	if s.sealed == s.world {
+	if s.Sealed == s.World {
 		if err := m.sealStep(t, s); err != nil {
 			return nil, err
 		}
@@ -168,30 +108,30 @@ func (m *Machine) sealPart(t *tx, op *wire.SealPart) (*wire.MetaResponse, error)
 
 // takeFiles links unlinked files of the session into the step's directory, and
 // adds up what they are.
-func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
-	dir, err := t.inode(s.dir)
+func (m *Machine) takeFiles(t *tx, s *record.Step, files []record.PartFile) error {
+	dir, err := t.inode(s.Dir)
 	if err != nil {
 		return damaged(err)
 	}
 	t.open(dir)
 	for _, f := range files {
-		i, err := t.inode(f.inode)
+		i, err := t.inode(f.Inode)
 		if err != nil {
 			return err
 		}
-		ref := s.id.String() + "/" + f.name
+		ref := s.Id.String() + "/" + f.Name
 		switch {
-		case i.typ != typeFile || i.owner == 0 || i.owner != t.session.id:
-			return fail(moraine.InvalidArgument, "seal part", ref, "inode %s is no unlinked file of the session", i.id)
-		case uint64(i.size) != f.size:
-			return fail(moraine.InvalidArgument, "seal part", ref, "the file has %d bytes, not %d", i.size, f.size)
-		case i.tenant != dir.tenant:
+		case i.Typ != record.TypeFile || i.Owner == 0 || i.Owner != t.session.Id:
+			return fail(moraine.InvalidArgument, "seal part", ref, "inode %s is no unlinked file of the session", i.Id)
+		case uint64(i.Size) != f.Size:
+			return fail(moraine.InvalidArgument, "seal part", ref, "the file has %d bytes, not %d", i.Size, f.Size)
+		case i.Tenant != dir.Tenant:
 			return fail(moraine.CrossTenant, "seal part", ref, "")
 		}
-		if i.lost() {
+		if i.Lost() {
 			return fail(moraine.Lost, "seal part", ref, "bytes of the file were in memory alone, and are gone")
 		}
-		_, taken, err := t.lookup(dir.id, f.name)
+		_, taken, err := t.lookup(dir.Id, f.Name)
 		if err != nil {
 			return err
 		}
@@ -199,13 +139,13 @@ func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
 			return fail(moraine.Exists, "seal part", ref, "")
 		}
 		m.adopt(t, i)
-		m.link(t, dir, f.name, i)
-		i.ctime, i.sealed = t.now, true
+		m.link(t, dir, f.Name, i)
+		i.Ctime, i.Sealed = t.now, true
 		t.putInode(i)
-		s.bytes += f.size
-		s.degraded += i.degraded
-		if i.content != 0 && (s.level == 0 || i.level < s.level) {
-			s.level = i.level
+		s.Bytes += f.Size
+		s.Degraded += i.Degraded
+		if i.Content != 0 && (s.Level == 0 || i.Level < s.Level) {
+			s.Level = i.Level
 		}
 	}
 	return nil
@@ -213,20 +153,20 @@ func (m *Machine) takeFiles(t *tx, s *step, files []partFile) error {
 
 // sealStep seals the step: all its ranks have, and a worker is to check it. The
 // caller writes it.
-func (m *Machine) sealStep(t *tx, s *step) error {
+func (m *Machine) sealStep(t *tx, s *record.Step) error {
 	h := sha256.New()
-	for n := range s.blocks() {
+	for n := range s.Blocks() {
 		b, err := t.stepBlock(s, n)
 		if err != nil {
 			return err
 		}
-		h.Write(b.digest)
+		h.Write(b.Digest)
 	}
-	s.state, s.digest = stepSealed, h.Sum(nil)
-	t.del(t.k.openStep(s.id))
+	s.State, s.Digest = record.StepSealed, h.Sum(nil)
+	t.del(t.k.openStep(s.Id))
 	var err error
-	s.job, err = m.addJob(t, jobSpec{
-		kind: wire.JobKind_JOB_KIND_COMMIT_STEP, subject: s.id.String(), step: s.id, total: uint64(s.world),
+	s.Job, err = m.addJob(t, jobSpec{
+		kind: wire.JobKind_JOB_KIND_COMMIT_STEP, subject: s.Id.String(), step: s.Id, total: uint64(s.World),
 	})
 	return err
 }
@@ -234,24 +174,24 @@ func (m *Machine) sealStep(t *tx, s *step) error {
 // readParts lists the sealed parts of a checkpoint, by rank.
 func (v *view) readParts(sc scope, op *wire.ListParts) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := v.runInScope(sc, "list parts", id.run); err != nil {
+	if _, _, err := v.runInScope(sc, "list parts", id.Run); err != nil {
 		return nil, err
 	}
 	reply := &wire.PartsReply{}
 	limit := pageLimit(op.GetLimit())
 	var bad error
 	err := v.r.Scan(v.k.part(id, op.GetAfter()), prefixEnd(v.k.parts(id)), func(key, value []byte) bool {
-		var p part
-		if bad = p.decode(value); bad != nil {
+		var p record.Part
+		if bad = p.Decode(value); bad != nil {
 			return false
 		}
-		if !p.sealed {
+		if !p.Sealed {
 			return true
 		}
 		if reply.More = len(reply.Parts) == limit; reply.More {
 			return false
 		}
-		reply.Parts = append(reply.Parts, p.toWire(binary.BigEndian.Uint32(key[len(key)-4:])))
+		reply.Parts = append(reply.Parts, p.ToWire(binary.BigEndian.Uint32(key[len(key)-4:])))
 		return true
 	})
 	if err == nil {
@@ -291,7 +231,7 @@ func (m *Machine) sessionGone(t *tx, id moraine.SessionID, budget int) (int, err
 }
 
 // ranksGone aborts a step that waits for ranks of an ended session.
-func (m *Machine) ranksGone(t *tx, id moraine.SessionID, of stepID, keys [][]byte) error {
+func (m *Machine) ranksGone(t *tx, id moraine.SessionID, of record.StepID, keys [][]byte) error {
 	why := ""
 	for _, key := range keys {
 		t.del(key)
@@ -300,18 +240,18 @@ func (m *Machine) ranksGone(t *tx, id moraine.SessionID, of stepID, keys [][]byt
 		if err != nil {
 			return err
 		}
-		if p == nil || p.sealed || p.session != id {
+		if p == nil || p.Sealed || p.Session != id {
 			continue
 		}
 		if why == "" {
-			why = "rank " + utoa(uint64(rank))
+			why = "rank " + record.Utoa(uint64(rank))
 		} else {
-			why += ", " + utoa(uint64(rank))
+			why += ", " + record.Utoa(uint64(rank))
 		}
 	}
 	s, err := t.stepRecord(of)
-	if err != nil || s == nil || s.state != stepOpen || why == "" {
+	if err != nil || s == nil || s.State != record.StepOpen || why == "" {
 		return err
 	}
-	return m.abortStepRecord(t, s, "the session of "+clip(why, 150)+" ended before it sealed")
+	return m.abortStepRecord(t, s, "the session of "+record.Clip(why, 150)+" ended before it sealed")
 }

@@ -2,90 +2,45 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// policy is what a directory wants of what is below it; a zero field is
-// inherited.
-type policy struct {
-	flush   wire.FlushPolicy
-	scheme  moraine.Scheme
-	foreign wire.ForeignPolicy
-}
-
-const policyVersion = 1
-
-func (p *policy) encode() []byte {
-	return []byte{policyVersion, byte(p.flush), p.scheme.K, p.scheme.M, byte(p.foreign)}
-}
-
-func (p *policy) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(policyVersion)
-	p.flush = wire.FlushPolicy(d.byte())
-	p.scheme = moraine.Scheme{K: d.byte(), M: d.byte()}
-	p.foreign = wire.ForeignPolicy(d.byte())
-	return d.end("policy")
-}
-
-func (p *policy) toWire() *wire.Policy {
-	w := &wire.Policy{Flush: p.flush, Foreign: p.foreign}
-	if p.scheme.K != 0 {
-		w.Scheme = wire.SchemeToWire(p.scheme)
-	}
-	return w
-}
-
-// inherit fills what p leaves open from the directory above.
-func (p *policy) inherit(from policy) {
-	if p.flush == 0 {
-		p.flush = from.flush
-	}
-	if p.scheme.K == 0 {
-		p.scheme = from.scheme
-	}
-	if p.foreign == 0 {
-		p.foreign = from.foreign
-	}
-}
-
-func (p *policy) whole() bool { return p.flush != 0 && p.scheme.K != 0 && p.foreign != 0 }
-
 // policy returns a directory's own policy; a zero one where it has none.
-func (v *view) policy(dir *inode) (p policy, err error) {
-	if !dir.policy {
+func (v *view) policy(dir *record.Inode) (p record.Policy, err error) {
+	if !dir.Policy {
 		return p, nil
 	}
-	b, ok, err := v.r.Get(v.k.policy(dir.id))
+	b, ok, err := v.r.Get(v.k.policy(dir.Id))
 	if err == nil && !ok {
-		err = &moraine.Error{Op: "policy", Ref: dir.id.String(), Kind: moraine.Corrupt}
+		err = &moraine.Error{Op: "policy", Ref: dir.Id.String(), Kind: moraine.Corrupt}
 	}
 	if err != nil {
 		return p, err
 	}
-	return p, p.decode(b)
+	return p, p.Decode(b)
 }
 
 // effective returns the policy that governs what is in the directory at: of
 // each field the nearest that says something, up to the root. The parts of
 // uploads are flushed only where a directory among them says so.
-func (v *view) effective(at moraine.InodeID) (policy, error) {
-	var p policy
-	for depth := 0; at != 0 && depth <= maxDepth && !p.whole(); depth++ {
+func (v *view) effective(at moraine.InodeID) (record.Policy, error) {
+	var p record.Policy
+	for depth := 0; at != 0 && depth <= maxDepth && !p.Whole(); depth++ {
 		dir, err := v.inode(at)
 		if err != nil {
-			return policy{}, err
+			return record.Policy{}, err
 		}
 		own, err := v.policy(dir)
 		if err != nil {
-			return policy{}, err
+			return record.Policy{}, err
 		}
-		p.inherit(own)
-		if dir.name == moraine.UploadsDir {
-			p.inherit(policy{flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+		p.Inherit(own)
+		if dir.Name == moraine.UploadsDir {
+			p.Inherit(record.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
 		}
-		at = dir.parent
+		at = dir.Parent
 	}
 	return p, nil
 }
@@ -97,30 +52,30 @@ func (m *Machine) setPolicy(t *tx, op *wire.SetPolicy) (*wire.MetaResponse, erro
 		return nil, err
 	}
 	w := op.GetPolicy()
-	p := policy{flush: w.GetFlush(), foreign: w.GetForeign()}
-	if p.foreign < 0 || p.foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
-		return nil, fail(moraine.InvalidArgument, "set policy", dir.id.String(), "policy %d for foreign objects", p.foreign)
+	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign()}
+	if p.Foreign < 0 || p.Foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		return nil, fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "policy %d for foreign objects", p.Foreign)
 	}
-	if p.flush < 0 || p.flush > wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
-		return nil, fail(moraine.InvalidArgument, "set policy", dir.id.String(), "flush policy %d", p.flush)
+	if p.Flush < 0 || p.Flush > wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+		return nil, fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "flush policy %d", p.Flush)
 	}
 	if s := w.GetScheme(); s != nil {
 		if s.GetK() == 0 || s.GetK() > moraine.MaxChunks || s.GetM() > moraine.MaxChunks || s.GetK()+s.GetM() > moraine.MaxChunks {
-			return nil, fail(moraine.InvalidArgument, "set policy", dir.id.String(), "no scheme: k=%d m=%d", s.GetK(), s.GetM())
+			return nil, fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "no scheme: k=%d m=%d", s.GetK(), s.GetM())
 		}
-		p.scheme = moraine.Scheme{K: uint8(s.GetK()), M: uint8(s.GetM())}
+		p.Scheme = moraine.Scheme{K: uint8(s.GetK()), M: uint8(s.GetM())}
 	}
-	had := dir.policy
-	if dir.policy = p != (policy{}); dir.policy {
-		t.put(t.k.policy(dir.id), p.encode())
+	had := dir.Policy
+	if dir.Policy = p != (record.Policy{}); dir.Policy {
+		t.put(t.k.policy(dir.Id), p.Encode())
 	} else {
-		t.del(t.k.policy(dir.id))
+		t.del(t.k.policy(dir.Id))
 	}
 	switch {
-	case dir.policy && !had:
-		t.count[cPolicies]++
-	case had && !dir.policy:
-		t.count[cPolicies]--
+	case dir.Policy && !had:
+		t.count[record.CPolicies]++
+	case had && !dir.Policy:
+		t.count[record.CPolicies]--
 	}
 	t.putInode(dir)
 	return t.policyReply(t.scope, dir)
@@ -135,13 +90,13 @@ func (v *view) readPolicy(sc scope, op *wire.GetPolicy) (*wire.MetaResponse, err
 }
 
 // policyReply answers a directory's policy; a file's is its directory's.
-func (v *view) policyReply(sc scope, i *inode) (*wire.MetaResponse, error) {
+func (v *view) policyReply(sc scope, i *record.Inode) (*wire.MetaResponse, error) {
 	own, err := v.policy(i)
 	if err != nil {
 		return nil, err
 	}
-	at := i.id
-	if i.typ != typeDirectory {
+	at := i.Id
+	if i.Typ != record.TypeDirectory {
 		if at, err = v.parentIn(sc, i); err != nil {
 			return nil, err
 		}
@@ -150,13 +105,13 @@ func (v *view) policyReply(sc scope, i *inode) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.flush == 0 {
-		p.flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
+	if p.Flush == 0 {
+		p.Flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
 	}
-	if p.foreign == 0 {
-		p.foreign = wire.ForeignPolicy_FOREIGN_POLICY_REFUSE
+	if p.Foreign == 0 {
+		p.Foreign = wire.ForeignPolicy_FOREIGN_POLICY_REFUSE
 	}
-	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.toWire(), Effective: p.toWire()}}}, nil
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
 }
 
 // PolicyScheme returns the scheme that the policy of a directory sets for new stripes; zero
@@ -184,7 +139,7 @@ func (m *Machine) PolicySchemeFor(r Reader, caller *statepb.Caller, session mora
 
 func (v *view) policyScheme(sc scope, id moraine.InodeID) (moraine.Scheme, error) {
 	n, err := v.counters()
-	if err != nil || n[cPolicies] == 0 {
+	if err != nil || n[record.CPolicies] == 0 {
 		return moraine.Scheme{}, err
 	}
 	i, err := v.inode(id)
@@ -194,24 +149,24 @@ func (v *view) policyScheme(sc scope, id moraine.InodeID) (moraine.Scheme, error
 	if err != nil {
 		return moraine.Scheme{}, err
 	}
-	at := i.id
-	if i.typ != typeDirectory {
+	at := i.Id
+	if i.Typ != record.TypeDirectory {
 		if at, err = v.parentIn(sc, i); err != nil {
 			return moraine.Scheme{}, err
 		}
 	}
 	p, err := v.effective(at)
-	return p.scheme, err
+	return p.Scheme, err
 }
 
 // flushOnCommit queues a flush of a file whose content changed, or which came to
 // another place, where the policy there wants it.
-func (m *Machine) flushOnCommit(t *tx, i *inode) error {
-	if t.count[cPolicies] == 0 || i.typ != typeFile || i.nlink == 0 || i.clean() {
+func (m *Machine) flushOnCommit(t *tx, i *record.Inode) error {
+	if t.count[record.CPolicies] == 0 || i.Typ != record.TypeFile || i.Nlink == 0 || i.Clean() {
 		return nil
 	}
-	p, err := t.effective(i.parent)
-	if err != nil || p.flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+	p, err := t.effective(i.Parent)
+	if err != nil || p.Flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
 		return err
 	}
 	_, err = m.queueFile(t, wire.JobKind_JOB_KIND_FLUSH, i, 0)
@@ -219,12 +174,12 @@ func (m *Machine) flushOnCommit(t *tx, i *inode) error {
 }
 
 // flushTree is flushOnCommit for all that is below a directory.
-func (m *Machine) flushTree(t *tx, dir *inode) error {
-	if t.count[cPolicies] == 0 || dir.entries == 0 {
+func (m *Machine) flushTree(t *tx, dir *record.Inode) error {
+	if t.count[record.CPolicies] == 0 || dir.Entries == 0 {
 		return nil
 	}
-	p, err := t.effective(dir.id)
-	if err != nil || p.flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+	p, err := t.effective(dir.Id)
+	if err != nil || p.Flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
 		return err
 	}
 	_, err = m.queueTree(t, wire.JobKind_JOB_KIND_FLUSH, dir)
@@ -232,8 +187,8 @@ func (m *Machine) flushTree(t *tx, dir *inode) error {
 }
 
 // flushMoved queues flushes for what a rename brought to another directory.
-func (m *Machine) flushMoved(t *tx, i *inode) error {
-	if i.typ == typeDirectory {
+func (m *Machine) flushMoved(t *tx, i *record.Inode) error {
+	if i.Typ == record.TypeDirectory {
 		return m.flushTree(t, i)
 	}
 	return m.flushOnCommit(t, i)

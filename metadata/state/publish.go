@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -11,7 +12,7 @@ import (
 // job ends in the same entry.
 func (m *Machine) commitStep(t *tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	r, dir, err := t.runInScope(t.scope, "commit step", id.run)
+	r, dir, err := t.runInScope(t.scope, "commit step", id.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -22,20 +23,20 @@ func (m *Machine) commitStep(t *tx, op *wire.CommitStep) (*wire.MetaResponse, er
 	switch {
 	case s == nil:
 		return nil, fail(moraine.NotFound, "commit step", id.String(), "")
-	case s.state == stepCommitted && s.job == moraine.JobID(op.GetJob()):
+	case s.State == record.StepCommitted && s.Job == moraine.JobID(op.GetJob()):
 		return stepReply(s), nil // the answer was lost
-	case s.state == stepAborted:
-		return nil, fail(moraine.Aborted, "commit step", id.String(), "%s", s.reason)
+	case s.State == record.StepAborted:
+		return nil, fail(moraine.Aborted, "commit step", id.String(), "%s", s.Reason)
 	}
 	j, err := t.heldJob("commit step", op.GetJob(), op.GetLeaseEpoch())
 	if err != nil {
 		return nil, err
 	}
-	if j.id != s.job || s.state != stepSealed {
-		return nil, fail(moraine.InvalidArgument, "commit step", id.String(), "job %s is not the step's", j.id)
+	if j.Id != s.Job || s.State != record.StepSealed {
+		return nil, fail(moraine.InvalidArgument, "commit step", id.String(), "job %s is not the step's", j.Id)
 	}
 	if op.GetError() != "" {
-		if err := m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, clip(op.GetError(), moraine.MaxNameLen)); err != nil {
+		if err := m.endJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(op.GetError(), moraine.MaxNameLen)); err != nil {
 			return nil, err
 		}
 		if s, err = t.mustStep(id); err != nil {
@@ -56,68 +57,68 @@ func (m *Machine) commitStep(t *tx, op *wire.CommitStep) (*wire.MetaResponse, er
 }
 
 // abortUnjudged aborts the step of a job that ended without a verdict.
-func (m *Machine) abortUnjudged(t *tx, j *job, reason string) error {
-	s, err := t.stepRecord(j.step)
-	if err != nil || s == nil || s.state != stepSealed || s.job != j.id {
+func (m *Machine) abortUnjudged(t *tx, j *record.Job, reason string) error {
+	s, err := t.stepRecord(j.Step)
+	if err != nil || s == nil || s.State != record.StepSealed || s.Job != j.Id {
 		return err
 	}
-	s.job = 0
+	s.Job = 0
 	return m.abortStepRecord(t, s, reason)
 }
 
 // takeIndex links the index of all tensors, an unlinked file of the worker's
 // session, into the step's directory.
-func (m *Machine) takeIndex(t *tx, s *step, index *wire.PartFile) error {
+func (m *Machine) takeIndex(t *tx, s *record.Step, index *wire.PartFile) error {
 	if index == nil {
 		return nil
 	}
 	if t.session == nil {
-		return fail(moraine.InvalidArgument, "commit step", s.id.String(), "an index needs the session that wrote it")
+		return fail(moraine.InvalidArgument, "commit step", s.Id.String(), "an index needs the session that wrote it")
 	}
 	if err := checkName("commit step", index.GetName()); err != nil {
 		return err
 	}
-	s.index = moraine.InodeID(index.GetInode())
-	return m.takeFiles(t, s, []partFile{{s.index, index.GetName(), index.GetCrc(), index.GetSize()}})
+	s.Index = moraine.InodeID(index.GetInode())
+	return m.takeFiles(t, s, []record.PartFile{{Inode: s.Index, Name: index.GetName(), Crc: index.GetCrc(), Size: index.GetSize()}})
 }
 
 // publish makes a checked step visible.
-func (m *Machine) publish(t *tx, r *run, runDir *inode, s *step) error {
-	attemptDir, err := m.makeDir(t, "commit step", runDir, s.id.attemptDir())
+func (m *Machine) publish(t *tx, r *record.Run, runDir *record.Inode, s *record.Step) error {
+	attemptDir, err := m.makeDir(t, "commit step", runDir, s.Id.AttemptDir())
 	if err != nil {
 		return err
 	}
-	_, taken, err := t.lookup(attemptDir.id, s.id.name())
+	_, taken, err := t.lookup(attemptDir.Id, s.Id.Name())
 	if err != nil {
 		return err
 	}
 	if taken {
-		return fail(moraine.Exists, "commit step", s.id.String(), "something else has its place")
+		return fail(moraine.Exists, "commit step", s.Id.String(), "something else has its place")
 	}
-	dir, err := t.inode(s.dir)
+	dir, err := t.inode(s.Dir)
 	if err != nil {
 		return damaged(err)
 	}
-	m.link(t, attemptDir, s.id.name(), dir)
+	m.link(t, attemptDir, s.Id.Name(), dir)
 	t.open(dir)
-	dir.sealed, dir.step = true, s.id
+	dir.Sealed, dir.Step = true, s.Id
 	t.putInode(dir)
 	if err := m.flushTree(t, dir); err != nil {
 		return err
 	}
-	if s.level == 0 {
-		s.level = moraine.NVMe // no file of it has content that could be less safe
+	if s.Level == 0 {
+		s.Level = moraine.NVMe // no file of it has content that could be less safe
 	}
-	s.state, s.at = stepCommitted, t.now
-	if t.count[cLostStripes] > 0 {
+	s.State, s.At = record.StepCommitted, t.now
+	if t.count[record.CLostStripes] > 0 {
 		t.lossChanged() // its bytes may be among them: the leader looks
 	}
 	t.putStep(s)
-	t.put(t.k.runCommit(s.id), []byte{stepVersion, byte(s.level)})
-	r.committed++
-	t.put(t.k.run(r.id), r.encode())
-	t.stepChanged(s.id)
-	if err := m.refreshStepLink(t, r, runDir, s.id.step); err != nil {
+	t.put(t.k.runCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
+	r.Committed++
+	t.put(t.k.run(r.Id), r.Encode())
+	t.stepChanged(s.Id)
+	if err := m.refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}
 	return m.refreshLinks(t, r, runDir)
@@ -125,12 +126,12 @@ func (m *Machine) publish(t *tx, r *run, runDir *inode, s *step) error {
 
 // refreshLinks points `latest` and `latest-nvme` at the latest steps of the
 // branch that is alive.
-func (m *Machine) refreshLinks(t *tx, r *run, dir *inode) error {
+func (m *Machine) refreshLinks(t *tx, r *record.Run, dir *record.Inode) error {
 	for _, l := range []struct {
 		name  string
 		level moraine.Level
 	}{{"latest", 0}, {"latest-" + moraine.NVMe.String(), moraine.NVMe}} {
-		s, err := t.latest(r.id, r.attempt, true, l.level)
+		s, err := t.latest(r.Id, r.Attempt, true, l.level)
 		if err != nil {
 			return err
 		}
@@ -144,13 +145,13 @@ func (m *Machine) refreshLinks(t *tx, r *run, dir *inode) error {
 // refreshStepLink points `step-<n>` at the step of that number on the branch
 // that is alive; where the branch has none, at the latest attempt's that saved
 // it before.
-func (m *Machine) refreshStepLink(t *tx, r *run, dir *inode, number uint64) error {
-	s, err := t.exactly(r.id, r.attempt, true, number, 0)
+func (m *Machine) refreshStepLink(t *tx, r *record.Run, dir *record.Inode, number uint64) error {
+	s, err := t.exactly(r.Id, r.Attempt, true, number, 0)
 	if err != nil {
 		return err
 	}
-	for at := r.attempt; s == nil && at > 0; at-- {
-		id := stepID{r.id, at, number}
+	for at := r.Attempt; s == nil && at > 0; at-- {
+		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
 		_, ok, err := t.Get(t.k.runCommit(id))
 		if err != nil {
 			return err
@@ -166,14 +167,14 @@ func (m *Machine) refreshStepLink(t *tx, r *run, dir *inode, number uint64) erro
 			return err
 		}
 	}
-	return m.pointLink(t, dir, stepID{step: number}.name(), s)
+	return m.pointLink(t, dir, record.StepID{Step: number}.Name(), s)
 }
 
 // newestPresent returns the step of that number of the latest attempt that has one, lost or
 // not; nil where there is none.
-func (v *view) newestPresent(r *run, number uint64) (*step, error) {
-	for at := r.attempt; at > 0; at-- {
-		id := stepID{r.id, at, number}
+func (v *view) newestPresent(r *record.Run, number uint64) (*record.Step, error) {
+	for at := r.Attempt; at > 0; at-- {
+		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
 		_, ok, err := v.r.Get(v.k.runCommit(id))
 		if err != nil {
 			return nil, err
@@ -190,14 +191,14 @@ func (v *view) newestPresent(r *run, number uint64) (*step, error) {
 
 // pointLink makes name in a run's directory a symbolic link to a step, or takes
 // it away for nil. What a person put there that is no link stays.
-func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
-	e, ok, err := t.lookup(dir.id, name)
-	if err != nil || (ok && e.typ != typeSymlink) || (!ok && s == nil) {
+func (m *Machine) pointLink(t *tx, dir *record.Inode, name string, s *record.Step) error {
+	e, ok, err := t.lookup(dir.Id, name)
+	if err != nil || (ok && e.Typ != record.TypeSymlink) || (!ok && s == nil) {
 		return err
 	}
 	if !ok {
-		link, err := m.makeInode(t, inode{typ: typeSymlink, mode: 0o777, uid: dir.uid, gid: dir.gid, nlink: 1,
-			tenant: dir.tenant, parent: dir.id, target: s.id.String(), sealed: true})
+		link, err := m.makeInode(t, record.Inode{Typ: record.TypeSymlink, Mode: 0o777, Uid: dir.Uid, Gid: dir.Gid, Nlink: 1,
+			Tenant: dir.Tenant, Parent: dir.Id, Target: s.Id.String(), Sealed: true})
 		if err != nil {
 			return err
 		}
@@ -205,7 +206,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 		t.putInode(link)
 		return nil
 	}
-	link, err := t.inode(e.inode)
+	link, err := t.inode(e.Inode)
 	if err != nil {
 		return damaged(err)
 	}
@@ -214,9 +215,9 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 		m.unlink(t, dir, name, link)
 		return m.dropName(t, link, name)
 	}
-	if target := s.id.String(); link.target != target || !link.sealed {
-		link.target, link.sealed = target, true
-		link.mtime, link.ctime = t.now, t.now
+	if target := s.Id.String(); link.Target != target || !link.Sealed {
+		link.Target, link.Sealed = target, true
+		link.Mtime, link.Ctime = t.now, t.now
 		t.putInode(link)
 		t.touch(dir)
 	}
@@ -226,7 +227,7 @@ func (m *Machine) pointLink(t *tx, dir *inode, name string, s *step) error {
 // readStep answers what a checkpoint is, and which ranks an open one waits for.
 func (v *view) readStep(sc scope, op *wire.GetStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := v.runInScope(sc, "get step", id.run); err != nil {
+	if _, _, err := v.runInScope(sc, "get step", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := v.stepRecord(id)
@@ -236,8 +237,8 @@ func (v *view) readStep(sc scope, op *wire.GetStep) (*wire.MetaResponse, error) 
 	if s == nil {
 		return nil, fail(moraine.NotFound, "get step", id.String(), "")
 	}
-	if s.state == stepOpen {
-		if s.missing, err = v.missingRanks(s); err != nil {
+	if s.State == record.StepOpen {
+		if s.Missing, err = v.missingRanks(s); err != nil {
 			return nil, err
 		}
 	}
@@ -253,23 +254,23 @@ func (v *view) readSteps(sc scope, op *wire.ListSteps) (*wire.MetaResponse, erro
 	}
 	reply := &wire.StepsReply{}
 	limit := pageLimit(op.GetLimit())
-	lo := v.k.steps(r.id)
+	lo := v.k.steps(r.Id)
 	if op.GetAfterAttempt() > 0 {
-		lo = append(v.k.step(stepID{r.id, op.GetAfterAttempt(), op.GetAfterStep()}), 0)
+		lo = append(v.k.step(record.StepID{Run: r.Id, Attempt: op.GetAfterAttempt(), Step: op.GetAfterStep()}), 0)
 	}
 	var bad error
-	err = v.r.Scan(lo, prefixEnd(v.k.steps(r.id)), func(key, value []byte) bool {
-		s := &step{id: stepOfKey(key)}
-		if bad = s.decode(value); bad != nil {
+	err = v.r.Scan(lo, prefixEnd(v.k.steps(r.Id)), func(key, value []byte) bool {
+		s := &record.Step{Id: stepOfKey(key)}
+		if bad = s.Decode(value); bad != nil {
 			return false
 		}
-		if !op.GetAll() && s.state != stepCommitted {
+		if !op.GetAll() && s.State != record.StepCommitted {
 			return true
 		}
 		if reply.More = len(reply.Steps) == limit; reply.More {
 			return false
 		}
-		w := s.toWire()
+		w := s.ToWire()
 		bad = v.nameLoss(s, w)
 		reply.Steps = append(reply.Steps, w)
 		return bad == nil

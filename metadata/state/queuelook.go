@@ -1,6 +1,9 @@
 package state
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // QueuedStripe is a stripe on the repair queue, and how it stands.
 type QueuedStripe struct {
@@ -20,15 +23,15 @@ type QueuedStripe struct {
 // to fill devices evenly is none of them.
 func (m *Machine) QueuedStripes(r Reader, limit int) (out []QueuedStripe, more bool, err error) {
 	v := m.view(r)
-	var items []*repairItem
+	var items []*record.RepairItem
 	var bad error
-	prefix := m.k.table(tabRepairStripe)
+	prefix := m.k.table(record.TabRepairStripe)
 	err = r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		i := &repairItem{stripe: moraine.StripeID(lastU64(key))}
-		if bad = i.decode(value); bad != nil {
+		i := &record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
+		if bad = i.Decode(value); bad != nil {
 			return false
 		}
-		if i.balance {
+		if i.Balance {
 			return true
 		}
 		if more = len(items) == limit; !more {
@@ -51,16 +54,16 @@ func (m *Machine) QueuedStripes(r Reader, limit int) (out []QueuedStripe, more b
 	return out, more, err
 }
 
-func (v *view) queued(i *repairItem) (QueuedStripe, error) {
-	s, err := v.stripe(i.stripe)
+func (v *view) queued(i *record.RepairItem) (QueuedStripe, error) {
+	s, err := v.stripe(i.Stripe)
 	if err == nil && s == nil {
-		err = &moraine.Error{Op: "repair queue", Ref: i.stripe.String(), Kind: moraine.Corrupt}
+		err = &moraine.Error{Op: "repair queue", Ref: i.Stripe.String(), Kind: moraine.Corrupt}
 	}
 	if err != nil {
 		return QueuedStripe{}, err
 	}
-	h, err := v.healthOf(s, i.bad)
-	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.protects, Running: i.job != 0}, err
+	h, err := v.healthOf(s, i.Bad)
+	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.protects, Running: i.Job != 0}, err
 }
 
 // BadStripe is a stripe with chunks that are known to be corrupt, or not where they should
@@ -75,14 +78,14 @@ type BadStripe struct {
 func (m *Machine) BadChunks(r Reader, from moraine.StripeID, limit int) (out []BadStripe, next moraine.StripeID, err error) {
 	var bad error
 	seen := 0
-	err = r.Scan(m.k.repairStripe(from), prefixEnd(m.k.table(tabRepairStripe)), func(key, value []byte) bool {
-		i := repairItem{stripe: moraine.StripeID(lastU64(key))}
+	err = r.Scan(m.k.repairStripe(from), prefixEnd(m.k.table(record.TabRepairStripe)), func(key, value []byte) bool {
+		i := record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
 		if seen++; seen > limit {
-			next = i.stripe
+			next = i.Stripe
 			return false
 		}
-		if bad = i.decode(value); bad == nil && i.bad != 0 {
-			out = append(out, BadStripe{i.stripe, i.bad})
+		if bad = i.Decode(value); bad == nil && i.Bad != 0 {
+			out = append(out, BadStripe{i.Stripe, i.Bad})
 		}
 		return bad == nil
 	})

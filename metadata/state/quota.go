@@ -2,69 +2,34 @@ package state
 
 import (
 	"encoding/binary"
-	"errors"
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// quota is the most that may be below a directory, itself not counted. A field
-// that is 0 bounds nothing.
-//
-// A command whose changes, all taken together, make what is below a directory
-// more than its quota fails: nothing else decides, and no command is in flight
-// when another one is applied, so that no number of writers gets past it. What
-// is past it already (the quota came later, or a recount found more) may become
-// less and change in place, and not grow.
-type quota struct {
-	bytes  uint64
-	inodes uint64
-}
-
-const quotaVersion = 1
-
-func (q quota) encode() []byte {
-	return putUvarint(putUvarint([]byte{quotaVersion}, q.bytes), q.inodes)
-}
-
-func (q *quota) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(quotaVersion)
-	q.bytes, q.inodes = d.uvarint(), d.uvarint()
-	if d.err == nil && *q == (quota{}) {
-		d.fail(errors.New("a quota without bounds"))
-	}
-	return d.end("quota")
-}
-
-// exceeded reports whether now is past the quota, having grown by by.
-func (q quota) exceeded(now, by usage) bool {
-	return q.bytes != 0 && by.bytes > 0 && now.bytes > int64(q.bytes) ||
-		q.inodes != 0 && by.inodes > 0 && now.inodes > int64(q.inodes)
-}
-
 // quota returns a directory's quota; a zero one where it has none.
-func (v *view) quota(dir moraine.InodeID) (q quota, err error) {
+func (v *view) quota(dir moraine.InodeID) (q record.Quota, err error) {
 	b, ok, err := v.r.Get(v.k.quota(dir))
 	if err != nil || !ok {
 		return q, err
 	}
-	return q, q.decode(b)
+	return q, q.Decode(b)
 }
 
 // holdQuotas fails where the command made a tree grow past its quota.
-func (m *Machine) holdQuotas(t *tx, s *usageState) error {
+func (m *Machine) holdQuotas(t *tx, s *record.UsageState) error {
 	for _, e := range t.usage.list {
-		by := e.delta.add(e.free.neg())
-		if e.column != s.live || by.bytes <= 0 && by.inodes <= 0 {
+		by := e.delta.Add(e.free.Neg())
+		if e.column != s.Live || by.Bytes <= 0 && by.Inodes <= 0 {
 			continue
 		}
 		q, err := t.quota(e.dir)
 		if err != nil {
 			return err
 		}
-		if now := e.cell.now.add(e.delta); q.exceeded(now, by) {
+		if now := e.cell.now.Add(e.delta); q.Exceeded(now, by) {
 			return t.overQuota(e.dir, q, e.cell.now, now)
 		}
 	}
@@ -72,14 +37,14 @@ func (m *Machine) holdQuotas(t *tx, s *usageState) error {
 }
 
 // overQuota says which quota is in the way.
-func (t *tx) overQuota(id moraine.InodeID, q quota, was, now usage) error {
+func (t *tx) overQuota(id moraine.InodeID, q record.Quota, was, now record.Usage) error {
 	path, name, err := t.quotaNames(id)
 	if err != nil {
 		return err
 	}
-	what, have, want, most := "bytes", was.bytes, now.bytes, q.bytes
-	if q.bytes == 0 || now.bytes <= int64(q.bytes) {
-		what, have, want, most = "inodes", was.inodes, now.inodes, q.inodes
+	what, have, want, most := "bytes", was.Bytes, now.Bytes, q.Bytes
+	if q.Bytes == 0 || now.Bytes <= int64(q.Bytes) {
+		what, have, want, most = "inodes", was.Inodes, now.Inodes, q.Inodes
 	}
 	return fail(moraine.QuotaExceeded, "quota", path, "%d %s are below %s, this would make them %d, and its quota is %d: remove something there, or have the quota raised",
 		have, what, name, want, most)
@@ -126,7 +91,7 @@ func (t *tx) quotaNames(id moraine.InodeID) (ref, name string, err error) {
 // HasQuotas reports whether any directory has a quota.
 func (m *Machine) HasQuotas(r Reader) (bool, error) {
 	s, err := m.view(r).usageState()
-	return err == nil && s.quotas > 0, err
+	return err == nil && s.Quotas > 0, err
 }
 
 // MaxQuotas is the most quotas of a partition.
@@ -147,33 +112,33 @@ func (m *Machine) setQuota(t *tx, op *wire.SetQuota) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	q := quota{bytes: op.GetBytes(), inodes: op.GetInodes()}
+	q := record.Quota{Bytes: op.GetBytes(), Inodes: op.GetInodes()}
 	switch {
-	case s.live == 0 && s.building != 0:
-		return nil, fail(moraine.Busy, "set quota", dir.id.String(), "what is in the cluster is being counted for the first time (moraine job ls): try again when that is done")
-	case s.live == 0:
-		return nil, fail(moraine.Unavailable, "set quota", dir.id.String(), "nothing is counted at the cluster's feature level")
-	case q.bytes > maxQuotaBytes || q.inodes > maxQuotaBytes:
-		return nil, fail(moraine.TooLarge, "set quota", dir.id.String(), "%d at most", int64(maxQuotaBytes))
+	case s.Live == 0 && s.Building != 0:
+		return nil, fail(moraine.Busy, "set quota", dir.Id.String(), "what is in the cluster is being counted for the first time (moraine job ls): try again when that is done")
+	case s.Live == 0:
+		return nil, fail(moraine.Unavailable, "set quota", dir.Id.String(), "nothing is counted at the cluster's feature level")
+	case q.Bytes > maxQuotaBytes || q.Inodes > maxQuotaBytes:
+		return nil, fail(moraine.TooLarge, "set quota", dir.Id.String(), "%d at most", int64(maxQuotaBytes))
 	}
-	had, err := t.quota(dir.id)
+	had, err := t.quota(dir.Id)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case q == quota{}:
-		if err := t.dropQuota(dir.id); err != nil {
+	case q == record.Quota{}:
+		if err := t.dropQuota(dir.Id); err != nil {
 			return nil, err
 		}
-	case had == quota{}:
-		if s.quotas >= MaxQuotas {
-			return nil, fail(moraine.TooLarge, "set quota", dir.id.String(), "there are %d quotas, the most there may be", MaxQuotas)
+	case had == record.Quota{}:
+		if s.Quotas >= MaxQuotas {
+			return nil, fail(moraine.TooLarge, "set quota", dir.Id.String(), "there are %d quotas, the most there may be", MaxQuotas)
 		}
-		s.quotas++
+		s.Quotas++
 		t.putUsageState(s)
 		fallthrough
 	default:
-		t.put(t.k.quota(dir.id), q.encode())
+		t.put(t.k.quota(dir.Id), q.Encode())
 	}
 	return done(), nil
 }
@@ -181,14 +146,14 @@ func (m *Machine) setQuota(t *tx, op *wire.SetQuota) (*wire.MetaResponse, error)
 // dropQuota takes a directory's quota away, if it has one.
 func (t *tx) dropQuota(dir moraine.InodeID) error {
 	s, err := t.usageState()
-	if err != nil || s.quotas == 0 {
+	if err != nil || s.Quotas == 0 {
 		return err
 	}
 	q, err := t.quota(dir)
-	if err != nil || q == (quota{}) {
+	if err != nil || q == (record.Quota{}) {
 		return err
 	}
-	s.quotas--
+	s.Quotas--
 	t.putUsageState(s)
 	t.del(t.k.quota(dir))
 	return nil
@@ -205,11 +170,11 @@ func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error
 	if err != nil {
 		return nil, err
 	}
-	if s.live == 0 {
-		return nil, fail(moraine.Unavailable, "usage", i.id.String(), "nothing is counted yet: the cluster's feature level has none, or the first count is under way (moraine job ls)")
+	if s.Live == 0 {
+		return nil, fail(moraine.Unavailable, "usage", i.Id.String(), "nothing is counted yet: the cluster's feature level has none, or the first count is under way (moraine job ls)")
 	}
-	at := i.id
-	if i.typ != typeDirectory {
+	at := i.Id
+	if i.Typ != record.TypeDirectory {
 		if at, err = v.parentIn(sc, i); err != nil {
 			return nil, err
 		}
@@ -218,7 +183,7 @@ func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error
 	if r.Usage, err = v.usageToWire(s, at); err != nil {
 		return nil, err
 	}
-	if s.quotas > 0 {
+	if s.Quotas > 0 {
 		err = v.room(sc, s, at, r)
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Usage{Usage: r}}, err
@@ -226,7 +191,7 @@ func (v *view) readUsage(sc scope, op *wire.GetUsage) (*wire.MetaResponse, error
 
 // room finds what may still be added at a directory, and the nearest directory
 // with a quota. One outside the caller's scope counts, and is not named.
-func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageReply) error {
+func (v *view) room(sc scope, s *record.UsageState, at moraine.InodeID, r *wire.UsageReply) error {
 	r.RoomBytes, r.RoomInodes = maxQuotaBytes, maxQuotaBytes
 	inside := true
 	for depth := 0; at != 0 && depth <= maxDepth; depth++ {
@@ -238,17 +203,17 @@ func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageRe
 		if err != nil {
 			return err
 		}
-		if q != (quota{}) {
-			u, err := v.usage(usageKey{s.live, at})
+		if q != (record.Quota{}) {
+			u, err := v.usage(usageKey{s.Live, at})
 			if err != nil {
 				return err
 			}
 			r.Limited = true
-			if q.bytes != 0 {
-				r.RoomBytes = min(r.RoomBytes, uint64(max(int64(q.bytes)-u.bytes, 0)))
+			if q.Bytes != 0 {
+				r.RoomBytes = min(r.RoomBytes, uint64(max(int64(q.Bytes)-u.Bytes, 0)))
 			}
-			if q.inodes != 0 {
-				r.RoomInodes = min(r.RoomInodes, uint64(max(int64(q.inodes)-u.inodes, 0)))
+			if q.Inodes != 0 {
+				r.RoomInodes = min(r.RoomInodes, uint64(max(int64(q.Inodes)-u.Inodes, 0)))
 			}
 			if r.Quota == nil && inside {
 				if r.Quota, err = v.usageToWire(s, at); err != nil {
@@ -260,14 +225,14 @@ func (v *view) room(sc scope, s *usageState, at moraine.InodeID, r *wire.UsageRe
 			}
 		}
 		inside = inside && at != sc.root
-		at = dir.parent
+		at = dir.Parent
 	}
 	return nil
 }
 
 // pathIn returns the path of a directory as the scope's session writes it; false
 // where it has none.
-func (v *view) pathIn(sc scope, dir *inode) (string, bool, error) {
+func (v *view) pathIn(sc scope, dir *record.Inode) (string, bool, error) {
 	path, ok, err := v.pathOf(dir)
 	if err != nil || !ok || sc.root == v.k.top() {
 		return "/" + path, ok, err
@@ -280,13 +245,13 @@ func (v *view) pathIn(sc scope, dir *inode) (string, bool, error) {
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(path, above), "/"), ok, err
 }
 
-func (v *view) usageToWire(s *usageState, dir moraine.InodeID) (*wire.Usage, error) {
-	u, err := v.usage(usageKey{s.live, dir})
+func (v *view) usageToWire(s *record.UsageState, dir moraine.InodeID) (*wire.Usage, error) {
+	u, err := v.usage(usageKey{s.Live, dir})
 	if err != nil {
 		return nil, err
 	}
 	q, err := v.quota(dir)
-	return &wire.Usage{Inode: uint64(dir), Bytes: uint64(max(u.bytes, 0)), Inodes: uint64(max(u.inodes, 0)), QuotaBytes: q.bytes, QuotaInodes: q.inodes}, err
+	return &wire.Usage{Inode: uint64(dir), Bytes: uint64(max(u.Bytes, 0)), Inodes: uint64(max(u.Inodes, 0)), QuotaBytes: q.Bytes, QuotaInodes: q.Inodes}, err
 }
 
 // readQuotas lists the directories with quotas in the caller's scope, in order
@@ -302,7 +267,7 @@ func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, er
 	inside := map[moraine.InodeID]bool{sc.root: true} // by directory, as far as is known
 	var failed error
 	lo := v.k.quota(moraine.InodeID(op.GetAfter() + 1))
-	err = v.r.Scan(lo, prefixEnd(v.k.table(tabQuota)), func(key, _ []byte) bool {
+	err = v.r.Scan(lo, prefixEnd(v.k.table(record.TabQuota)), func(key, _ []byte) bool {
 		var u *wire.Usage
 		id := moraine.InodeID(binary.BigEndian.Uint64(key[3:]))
 		if u, failed = v.quotaIn(sc, s, id, inside); failed != nil || u == nil {
@@ -325,7 +290,7 @@ func (v *view) readQuotas(sc scope, op *wire.ListQuotas) (*wire.MetaResponse, er
 
 // quotaIn is what is told of a directory with a quota; nil where it was removed, or is
 // outside the scope. inside remembers which directories are in it.
-func (v *view) quotaIn(sc scope, s *usageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
+func (v *view) quotaIn(sc scope, s *record.UsageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
 	if sc.root != v.k.top() {
 		if ok, err := v.belowKnown(id, inside); err != nil || !ok {
 			return nil, err
@@ -362,7 +327,7 @@ func (v *view) belowKnown(at moraine.InodeID, known map[moraine.InodeID]bool) (b
 		if err != nil {
 			return false, damaged(err)
 		}
-		at = dir.parent
+		at = dir.Parent
 	}
 	for _, id := range way {
 		known[id] = in

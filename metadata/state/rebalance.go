@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,48 +23,24 @@ const (
 	MaxRebalanceBytes     = 1 << 40
 )
 
-// RebalanceSettings say how evenly devices are to be filled, and how fast that is done.
-type RebalanceSettings struct {
-	Paused         bool
-	BandPermille   uint32
-	BytesPerSecond uint64
-}
-
-const rebalanceVersion = 1
-
-func (s RebalanceSettings) encode() []byte {
-	b := putBool([]byte{rebalanceVersion}, s.Paused)
-	b = putUvarint(b, uint64(s.BandPermille))
-	return putUvarint(b, s.BytesPerSecond)
-}
-
-func (s *RebalanceSettings) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(rebalanceVersion)
-	s.Paused = d.bool()
-	s.BandPermille = d.u32()
-	s.BytesPerSecond = d.uvarint()
-	return d.end("rebalance settings")
-}
-
-func (v *view) rebalanceSettings() (RebalanceSettings, error) {
-	s := RebalanceSettings{BandPermille: DefaultBand, BytesPerSecond: DefaultRebalanceBytes}
-	b, ok, err := v.r.Get(v.k.meta(metaRebalance))
+func (v *view) rebalanceSettings() (record.RebalanceSettings, error) {
+	s := record.RebalanceSettings{BandPermille: DefaultBand, BytesPerSecond: DefaultRebalanceBytes}
+	b, ok, err := v.r.Get(v.k.meta(record.MetaRebalance))
 	if err != nil || !ok {
 		return s, err
 	}
-	return s, s.decode(b)
+	return s, s.Decode(b)
 }
 
 // RebalanceSettings returns what is in force; false below the feature level of it.
-func (m *Machine) RebalanceSettings(r Reader) (s RebalanceSettings, known bool, err error) {
+func (m *Machine) RebalanceSettings(r Reader) (s record.RebalanceSettings, known bool, err error) {
 	v := m.view(r)
 	c, err := v.cluster()
 	if err != nil {
 		return s, false, err
 	}
 	s, err = v.rebalanceSettings()
-	return s, c.featureLevel >= LevelRebalance, err
+	return s, c.FeatureLevel >= LevelRebalance, err
 }
 
 // setRebalance changes the settings that are given. Carried out again it changes
@@ -91,13 +68,8 @@ func (m *Machine) setRebalance(t *tx, op *wire.SetRebalance) (*wire.MetaResponse
 	case s.BytesPerSecond < MinRebalanceBytes || s.BytesPerSecond > MaxRebalanceBytes:
 		return nil, fail(moraine.InvalidArgument, "set rebalance", "", "%d bytes a second: 1 MiB to 1 TiB", s.BytesPerSecond)
 	}
-	t.put(t.k.meta(metaRebalance), s.encode())
+	t.put(t.k.meta(record.MetaRebalance), s.Encode())
 	return done(), nil
-}
-
-// ofStripes reports whether jobs of a kind put chunks of stripes under intents.
-func ofStripes(kind wire.JobKind) bool {
-	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_REBALANCE
 }
 
 // createRebalance makes a job of those of its stripes that nothing is wrong with and
@@ -128,7 +100,7 @@ func (m *Machine) createRebalance(t *tx, w *wire.Job) (*wire.Job, error) {
 
 // balanceItem returns the item of a stripe that a REBALANCE job may take; nil where it
 // may not: it is dead, queued already, or not sound.
-func (m *Machine) balanceItem(t *tx, id moraine.StripeID) (*repairItem, error) {
+func (m *Machine) balanceItem(t *tx, id moraine.StripeID) (*record.RepairItem, error) {
 	old, err := t.repairOf(id)
 	if err != nil || old != nil {
 		return nil, err
@@ -141,23 +113,23 @@ func (m *Machine) balanceItem(t *tx, id moraine.StripeID) (*repairItem, error) {
 	if err != nil || !h.sound(s) {
 		return nil, err
 	}
-	return &repairItem{stripe: id, spare: h.spare(), since: t.clusterTime(), balance: true}, nil
+	return &record.RepairItem{Stripe: id, Spare: h.spare(), Since: t.clusterTime(), Balance: true}, nil
 }
 
 // unbalance takes a stripe from the REBALANCE job that works on it: its intents end, and
 // what the mover still puts or commits under them is refused. The caller writes the item.
-func (m *Machine) unbalance(t *tx, s *moraine.Stripe, item *repairItem) error {
-	if err := m.endIntentsOf(t, item.job, s); err != nil {
+func (m *Machine) unbalance(t *tx, s *moraine.Stripe, item *record.RepairItem) error {
+	if err := m.endIntentsOf(t, item.Job, s); err != nil {
 		return err
 	}
-	item.job, item.balance = 0, false
+	item.Job, item.Balance = 0, false
 	return nil
 }
 
 // Rebalancing returns how many stripes REBALANCE jobs work on.
 func (m *Machine) Rebalancing(r Reader) (uint64, error) {
 	c, err := m.view(r).counters()
-	return c[cRebalancing], err
+	return c[record.CRebalancing], err
 }
 
 // JobKind returns what a job is; unspecified where it is not known any more.
@@ -166,7 +138,7 @@ func (m *Machine) JobKind(r Reader, id moraine.JobID) (wire.JobKind, error) {
 	if err != nil || j == nil {
 		return wire.JobKind_JOB_KIND_UNSPECIFIED, err
 	}
-	return j.kind, nil
+	return j.Kind, nil
 }
 
 // Queued reports whether a stripe is on the repair queue, or a job works on it.
@@ -185,10 +157,10 @@ func (m *Machine) DeadBytes(r Reader, id moraine.DeviceID, limit int) (bytes uin
 		return 0, 0, false, err
 	}
 	bytes = kept.Used // not counted one by one: it may be most of a day's
-	err = m.view(r).deviceTombstones(id, false, func(_ moraine.ChunkID, _ uint64, s tombstone) bool {
+	err = m.view(r).deviceTombstones(id, false, func(_ moraine.ChunkID, _ uint64, s record.Tombstone) bool {
 		if all = chunks < limit; all {
 			chunks++
-			bytes += uint64(s.bytes) + recordOverhead
+			bytes += uint64(s.Bytes) + recordOverhead
 		}
 		return all
 	})

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -26,12 +27,12 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if err := m.mayRename(t, child, dir, newDir); err != nil {
 		return nil, err
 	}
-	e, ok, err := t.lookup(newDir.id, op.GetNewName())
+	e, ok, err := t.lookup(newDir.Id, op.GetNewName())
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case ok && e.inode == child.id:
+	case ok && e.Inode == child.Id:
 		return entryReply(child), nil // two names of one file: nothing to do
 	case ok && op.GetNoReplace():
 		return nil, fail(moraine.Exists, "rename", op.GetNewName(), "")
@@ -44,7 +45,7 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 		}
 		return entryReply(child), nil
 	}
-	target, err := t.inode(e.inode)
+	target, err := t.inode(e.Inode)
 	if err != nil {
 		return nil, err
 	}
@@ -56,61 +57,61 @@ func (m *Machine) rename(t *tx, op *wire.Rename) (*wire.MetaResponse, error) {
 
 // mayRename holds a move of child from dir to newDir against the rules that do
 // not depend on the new name.
-func (m *Machine) mayRename(t *tx, child, dir, newDir *inode) error {
+func (m *Machine) mayRename(t *tx, child, dir, newDir *record.Inode) error {
 	if err := t.mayRenameTree(child); err != nil {
 		return err
 	}
-	if dir.id == newDir.id {
+	if dir.Id == newDir.Id {
 		return nil
 	}
-	if child.tenant != newDir.tenant {
-		return fail(moraine.CrossTenant, "rename", child.id.String(), "copy it instead")
+	if child.Tenant != newDir.Tenant {
+		return fail(moraine.CrossTenant, "rename", child.Id.String(), "copy it instead")
 	}
-	if child.typ != typeDirectory {
+	if child.Typ != record.TypeDirectory {
 		return nil
 	}
 	at := newDir
 	for depth := 0; ; depth++ {
-		if at.id == child.id {
-			return fail(moraine.InvalidArgument, "rename", child.id.String(), "into a directory below itself")
+		if at.Id == child.Id {
+			return fail(moraine.InvalidArgument, "rename", child.Id.String(), "into a directory below itself")
 		}
-		if at.parent == 0 {
+		if at.Parent == 0 {
 			return nil
 		}
 		if depth == maxDepth {
-			return fail(moraine.TooLarge, "rename", newDir.id.String(), "more than %d directories deep", maxDepth)
+			return fail(moraine.TooLarge, "rename", newDir.Id.String(), "more than %d directories deep", maxDepth)
 		}
 		var err error
-		if at, err = t.inode(at.parent); err != nil {
+		if at, err = t.inode(at.Parent); err != nil {
 			return err
 		}
 	}
 }
 
 // move takes child from one name to another that is free.
-func (m *Machine) move(t *tx, dir *inode, name string, newDir *inode, newName string, child *inode) error {
+func (m *Machine) move(t *tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
 	m.unlink(t, dir, name, child)
 	m.link(t, newDir, newName, child)
-	child.ctime = t.now
+	child.Ctime = t.now
 	t.putInode(child)
-	if dir.id == newDir.id {
+	if dir.Id == newDir.Id {
 		return nil
 	}
 	return m.flushMoved(t, child)
 }
 
 // replace is a move onto a name whose present holder loses it.
-func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *inode) (*wire.MetaResponse, error) {
+func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
 	switch {
-	case target.typ == typeDirectory && child.typ != typeDirectory:
+	case target.Typ == record.TypeDirectory && child.Typ != record.TypeDirectory:
 		return nil, fail(moraine.IsDirectory, "rename", op.GetNewName(), "")
-	case target.typ != typeDirectory && child.typ == typeDirectory:
+	case target.Typ != record.TypeDirectory && child.Typ == record.TypeDirectory:
 		return nil, fail(moraine.NotDirectory, "rename", op.GetNewName(), "")
-	case target.id == dir.id:
+	case target.Id == dir.Id:
 		return nil, fail(moraine.NotEmpty, "rename", op.GetNewName(), "")
 	}
 	m.unlink(t, newDir, op.GetNewName(), target)
-	if op.GetKeep() && target.typ != typeDirectory && target.nlink == 1 {
+	if op.GetKeep() && target.Typ != record.TypeDirectory && target.Nlink == 1 {
 		m.hold(t, target)
 	} else if err := m.dropName(t, target, op.GetNewName()); err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (m *Machine) replace(t *tx, op *wire.Rename, dir, newDir, child, target *in
 }
 
 // exchange swaps two entries.
-func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *inode) (*wire.MetaResponse, error) {
+func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
 	if err := m.mayRename(t, target, newDir, dir); err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (m *Machine) exchange(t *tx, op *wire.Rename, dir, newDir, child, target *i
 	m.unlink(t, newDir, op.GetNewName(), target)
 	m.link(t, dir, op.GetName(), target)
 	m.link(t, newDir, op.GetNewName(), child)
-	child.ctime, target.ctime = t.now, t.now
+	child.Ctime, target.Ctime = t.now, t.now
 	t.putInode(child)
 	t.putInode(target)
 	if err := m.flushMoved(t, child); err != nil {

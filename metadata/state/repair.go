@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -13,131 +14,72 @@ import (
 // MaxRepairStripes is the most stripes of one repair job.
 const MaxRepairStripes = 32
 
-// repairItem is a stripe on the queue.
-type repairItem struct {
-	stripe moraine.StripeID // in the key
-	spare  uint8
-	bad    uint32 // chunks known to be corrupt or not there, by bit
-	recode uint32 // of bad: parity that has its recorded sum, and is not that of the data
-	since  uint64 // cluster time
-	job    moraine.JobID
-	tries  uint32 // jobs that gave up on it
-	after  uint64 // not before: cluster time
-	// balance: nothing is wrong with it, a REBALANCE job moves it.
-	balance bool
-}
-
-// lost reports whether too few chunks of the stripe are left.
-func (i *repairItem) lost() bool { return i.spare == lostSpare }
-
-// failedAt is when the last job gave up on a stripe of which too few chunks are left, in
-// cluster time, from LevelUnrecoverable on.
-func (i *repairItem) failedAt() uint64 {
-	return i.after - min(i.after, backoffTo(i.tries, maxLostBackoff))
-}
-
-// triedBefore reports whether that was before a host came back, or while it was: what was
-// under way then may have asked it too early. Hosts that come and go do not have a stripe
-// tried more often than once a minute.
-func (i *repairItem) triedBefore(back, now uint64) bool {
-	const underWay, again = 30_000, 60_000
-	return i.failedAt() < back+underWay && now >= i.failedAt()+again
-}
-
-// maxLostBackoff is for how long, at most, a stripe is left alone of which too few chunks
-// were left to rebuild it when that was tried, in milliseconds of cluster time.
-const maxLostBackoff = 3600_000
-
 // repairPause is how long an item waits after its last failure.
-func (t *tx) repairPause(i *repairItem) (uint64, error) {
+func (t *tx) repairPause(i *record.RepairItem) (uint64, error) {
 	lasting, err := t.speaks(LevelUnrecoverable)
-	if err == nil && lasting && i.lost() {
-		return backoffTo(i.tries, maxLostBackoff), nil
+	if err == nil && lasting && i.Lost() {
+		return record.BackoffTo(i.Tries, record.MaxLostBackoff), nil
 	}
-	return backoff(i.tries), err
-}
-
-const repairVersion = 1
-
-func (i *repairItem) encode() []byte {
-	b := putUvarint([]byte{repairVersion, i.spare}, uint64(i.recode)<<32|uint64(i.bad))
-	b = putUvarint(b, i.since)
-	b = putFixed64(b, uint64(i.job))
-	b = putUvarint(b, uint64(i.tries))
-	return putBool(putUvarint(b, i.after), i.balance)
-}
-
-func (i *repairItem) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(repairVersion)
-	i.spare = d.byte()
-	chunks := d.uvarint()
-	i.bad, i.recode = uint32(chunks), uint32(chunks>>32)
-	i.since = d.uvarint()
-	i.job = moraine.JobID(d.fixed64())
-	i.tries = d.u32()
-	i.after = d.uvarint()
-	i.balance = d.bool()
-	return d.end("repair item")
+	return backoff(i.Tries), err
 }
 
 // repairOf returns a stripe's item on the queue; nil where there is none.
-func (v *view) repairOf(id moraine.StripeID) (*repairItem, error) {
+func (v *view) repairOf(id moraine.StripeID) (*record.RepairItem, error) {
 	b, ok, err := v.r.Get(v.k.repairStripe(id))
 	if err != nil || !ok {
 		return nil, err
 	}
-	i := &repairItem{stripe: id}
-	return i, i.decode(b)
+	i := &record.RepairItem{Stripe: id}
+	return i, i.Decode(b)
 }
 
 // countRepair keeps the counters of the queue: by is 1 for an item that comes
 // and -1 for one that goes.
-func (t *tx) countRepair(i *repairItem, by int) {
-	bump := func(c counter) { t.count[c] += uint64(by) }
-	if i.balance {
-		bump(cRebalancing)
+func (t *tx) countRepair(i *record.RepairItem, by int) {
+	bump := func(c record.Counter) { t.count[c] += uint64(by) }
+	if i.Balance {
+		bump(record.CRebalancing)
 		return
 	}
-	bump(cRepairQueued)
-	if i.job != 0 {
-		bump(cRepairRunning)
+	bump(record.CRepairQueued)
+	if i.Job != 0 {
+		bump(record.CRepairRunning)
 	}
-	if i.lost() {
-		bump(cLostStripes)
+	if i.Lost() {
+		bump(record.CLostStripes)
 		return
 	}
-	bump(min(cSpare+counter(i.spare), cSpareMany))
+	bump(min(record.CSpare+record.Counter(i.Spare), record.CSpareMany))
 }
 
 // putRepair writes an item; old is what the queue had, nil if nothing.
-func (t *tx) putRepair(old *repairItem, i *repairItem) {
-	if i.lost() != (old != nil && old.lost()) {
+func (t *tx) putRepair(old *record.RepairItem, i *record.RepairItem) {
+	if i.Lost() != (old != nil && old.Lost()) {
 		t.lossChanged()
 	}
 	if old != nil {
 		t.countRepair(old, -1)
-		if old.job == 0 && (i.job != 0 || i.spare != old.spare) {
-			t.del(t.k.repair(old.spare, old.stripe))
+		if old.Job == 0 && (i.Job != 0 || i.Spare != old.Spare) {
+			t.del(t.k.repair(old.Spare, old.Stripe))
 		}
 	}
 	t.countRepair(i, 1)
-	if i.job == 0 {
-		t.put(t.k.repair(i.spare, i.stripe), []byte{repairVersion})
+	if i.Job == 0 {
+		t.put(t.k.repair(i.Spare, i.Stripe), []byte{record.RepairVersion})
 		t.events.RepairsQueued = true
 	}
-	t.put(t.k.repairStripe(i.stripe), i.encode())
+	t.put(t.k.repairStripe(i.Stripe), i.Encode())
 }
 
-func (t *tx) delRepair(i *repairItem) {
-	if i.lost() {
+func (t *tx) delRepair(i *record.RepairItem) {
+	if i.Lost() {
 		t.lossChanged()
 	}
 	t.countRepair(i, -1)
-	if i.job == 0 {
-		t.del(t.k.repair(i.spare, i.stripe))
+	if i.Job == 0 {
+		t.del(t.k.repair(i.Spare, i.Stripe))
 	}
-	t.del(t.k.repairStripe(i.stripe))
+	t.del(t.k.repairStripe(i.Stripe))
 }
 
 // queueRepair judges a stripe and puts it on the queue, moves it, or takes it
@@ -154,34 +96,34 @@ func (m *Machine) queueRecode(t *tx, s *moraine.Stripe, bad, recode uint32) erro
 	if err != nil {
 		return err
 	}
-	item := repairItem{stripe: s.ID, since: t.clusterTime()}
+	item := record.RepairItem{Stripe: s.ID, Since: t.clusterTime()}
 	if old != nil {
 		item = *old
 	}
-	item.bad |= bad | recode
-	item.recode |= recode
-	h, err := t.healthOf(s, item.bad)
+	item.Bad |= bad | recode
+	item.Recode |= recode
+	h, err := t.healthOf(s, item.Bad)
 	if err != nil {
 		return err
 	}
-	if h.sound(s) && item.job == 0 {
+	if h.sound(s) && item.Job == 0 {
 		if old != nil {
 			t.delRepair(old)
 		}
 		return nil
 	}
-	if item.balance && !h.sound(s) {
+	if item.Balance && !h.sound(s) {
 		if err := m.unbalance(t, s, &item); err != nil {
 			return err
 		}
 	}
-	item.spare = h.spare()
-	if old != nil && old.lost() && !h.lost {
+	item.Spare = h.spare()
+	if old != nil && old.Lost() && !h.lost {
 		// It waits for what was in vain before.
 		if ok, err := t.speaks(LevelUnrecoverable); err != nil {
 			return err
 		} else if ok {
-			item.tries, item.after = 0, 0
+			item.Tries, item.After = 0, 0
 		}
 	}
 	if old == nil || *old != item {
@@ -203,16 +145,16 @@ func (m *Machine) dropRepair(t *tx, s *moraine.Stripe) error {
 // releaseRepairs lets go of the stripes that a repair job worked on: its
 // intents end, and what is not sound yet waits again, for longer where the job
 // failed.
-func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
-	for _, id := range j.stripes {
-		if err := m.endStripeIntents(t, j.id, id); err != nil {
+func (m *Machine) releaseRepairs(t *tx, j *record.Job, failed bool) error {
+	for _, id := range j.Stripes {
+		if err := m.endStripeIntents(t, j.Id, id); err != nil {
 			return err
 		}
 		old, err := t.repairOf(id)
 		if err != nil {
 			return err
 		}
-		if old == nil || old.job != j.id {
+		if old == nil || old.Job != j.Id {
 			continue
 		}
 		s, err := t.stripe(id)
@@ -223,18 +165,18 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 			return &moraine.Error{Op: "release repair", Ref: id.String(), Kind: moraine.Corrupt}
 		}
 		item := *old
-		if item.balance { // nothing was wrong with it, or the job would have lost it
+		if item.Balance { // nothing was wrong with it, or the job would have lost it
 			t.delRepair(old)
 			continue
 		}
-		item.job = 0
+		item.Job = 0
 		if failed {
-			item.tries++
+			item.Tries++
 			pause, err := t.repairPause(&item)
 			if err != nil {
 				return err
 			}
-			item.after = t.clusterTime() + pause
+			item.After = t.clusterTime() + pause
 		}
 		t.putRepair(old, &item)
 		if err := m.queueRepair(t, s, 0); err != nil {
@@ -249,7 +191,7 @@ func (m *Machine) releaseRepairs(t *tx, j *job, failed bool) error {
 // those of its stripes that wait on the queue, with the intents that it names;
 // a job that would have none is not made.
 func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
-	reply := &wire.JobsReply{LeaseMillis: JobLeaseMillis}
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, w := range op.GetJobs() {
 		if w.GetKind() == wire.JobKind_JOB_KIND_REWRITE {
 			j, err := m.createRewrite(t, w)
@@ -261,7 +203,7 @@ func (m *Machine) createJobs(t *tx, op *statepb.CreateJobs) (*wire.MetaResponse,
 			}
 			continue
 		}
-		if !ofStripes(w.GetKind()) {
+		if !record.OfStripes(w.GetKind()) {
 			return nil, fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
 		}
 		if len(w.GetRepairs()) > MaxRepairStripes {
@@ -290,7 +232,7 @@ func (m *Machine) createRepair(t *tx, w *wire.Job) (*wire.Job, error) {
 		if err != nil {
 			return nil, err
 		}
-		if item == nil || item.job != 0 {
+		if item == nil || item.Job != 0 {
 			continue
 		}
 		mine := *item
@@ -302,26 +244,26 @@ func (m *Machine) createRepair(t *tx, w *wire.Job) (*wire.Job, error) {
 
 // stripeClaim is an item of the queue that a new job takes; old is what the queue had,
 // nil if nothing.
-type stripeClaim struct{ old, item *repairItem }
+type stripeClaim struct{ old, item *record.RepairItem }
 
 // createStripeJob makes a job of what was claimed for it, nil where that is nothing.
 func (m *Machine) createStripeJob(t *tx, w *wire.Job, claimed []stripeClaim, intents []*wire.Intent) (*wire.Job, error) {
 	if len(claimed) == 0 {
 		return nil, nil
 	}
-	spec := jobSpec{kind: w.GetKind(), subject: clip(w.GetSubject(), moraine.MaxNameLen), total: uint64(len(claimed))}
+	spec := jobSpec{kind: w.GetKind(), subject: record.Clip(w.GetSubject(), moraine.MaxNameLen), total: uint64(len(claimed))}
 	if spec.subject == "" {
-		spec.subject = utoa(uint64(len(claimed))) + " stripes"
+		spec.subject = record.Utoa(uint64(len(claimed))) + " stripes"
 	}
 	for _, c := range claimed {
-		spec.stripes = append(spec.stripes, c.item.stripe)
+		spec.stripes = append(spec.stripes, c.item.Stripe)
 	}
 	id, err := m.addJob(t, spec)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range claimed {
-		c.item.job = id
+		c.item.Job = id
 		t.putRepair(c.old, c.item)
 	}
 	j, err := t.job(id)
@@ -335,20 +277,20 @@ func (m *Machine) createStripeJob(t *tx, w *wire.Job, claimed []stripeClaim, int
 			return nil, err
 		}
 	}
-	reply := j.toWire()
+	reply := j.ToWire()
 	reply.Repairs, err = t.repairTasks(j)
 	return reply, err
 }
 
 // repairTasks returns a job's stripes as they are, with the intents recorded.
-func (v *view) repairTasks(j *job) ([]*wire.RepairTask, error) {
+func (v *view) repairTasks(j *record.Job) ([]*wire.RepairTask, error) {
 	var out []*wire.RepairTask
-	for _, id := range j.stripes {
+	for _, id := range j.Stripes {
 		item, err := v.repairOf(id)
 		if err != nil {
 			return nil, err
 		}
-		if item == nil || item.job != j.id {
+		if item == nil || item.Job != j.Id {
 			continue // it died
 		}
 		task, err := v.repairTask(item)
@@ -360,20 +302,20 @@ func (v *view) repairTasks(j *job) ([]*wire.RepairTask, error) {
 	return out, nil
 }
 
-func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
-	s, err := v.stripe(item.stripe)
+func (v *view) repairTask(item *record.RepairItem) (*wire.RepairTask, error) {
+	s, err := v.stripe(item.Stripe)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		return nil, &moraine.Error{Op: "repair queue", Ref: item.stripe.String(), Kind: moraine.Corrupt}
+		return nil, &moraine.Error{Op: "repair queue", Ref: item.Stripe.String(), Kind: moraine.Corrupt}
 	}
-	h, err := v.healthOf(s, item.bad)
+	h, err := v.healthOf(s, item.Bad)
 	if err != nil {
 		return nil, err
 	}
-	task := &wire.RepairTask{Stripe: wire.StripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving, Recode: item.recode}
-	if item.balance {
+	task := &wire.RepairTask{Stripe: wire.StripeToWire(s), Reason: h.reason(), Missing: h.missing, Moving: h.moving, Recode: item.Recode}
+	if item.Balance {
 		task.Reason = "balance"
 	}
 	for i := range s.Chunks {
@@ -382,7 +324,7 @@ func (v *view) repairTask(item *repairItem) (*wire.RepairTask, error) {
 			return nil, err
 		}
 		if in != nil {
-			task.Intents = append(task.Intents, in.toWire())
+			task.Intents = append(task.Intents, in.ToWire())
 		}
 	}
 	return task, nil
@@ -443,7 +385,7 @@ func (t *tx) foreign(w *wire.BadChunk) (bool, error) {
 		return false, err
 	}
 	root, err := t.inode(t.scope.root)
-	return err == nil && root.tenant != s.Tenant, err
+	return err == nil && root.Tenant != s.Tenant, err
 }
 
 // outdatedReport reports whether a chunk was told of by a record that is not the stripe's any

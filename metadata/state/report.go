@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -69,7 +70,7 @@ func (m *Machine) ClassifyChunk(r Reader, id moraine.DeviceID, c *wire.ChunkRepo
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
-	if in != nil && in.device == id {
+	if in != nil && in.Device == id {
 		return ChunkVerdict{Fate: Pending}, nil
 	}
 	below := version + 1
@@ -91,11 +92,11 @@ func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, belo
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
-	if ok && version < tomb.below {
-		if tomb.kept || since > olderThan { // what is kept dies by its tombstone alone
+	if ok && version < tomb.Below {
+		if tomb.Kept || since > olderThan { // what is kept dies by its tombstone alone
 			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays to explain it
 		}
-		return ChunkVerdict{Fate: Dead, Below: tomb.below}, nil
+		return ChunkVerdict{Fate: Dead, Below: tomb.Below}, nil
 	}
 	if replaced {
 		return ChunkVerdict{Fate: Dead, Below: below}, nil
@@ -114,7 +115,7 @@ func (v *view) explain(id moraine.DeviceID, chunk moraine.ChunkID, version, belo
 		if err != nil {
 			return ChunkVerdict{}, err
 		}
-		if moraine.ID(chunk.Stripe).Incarnation() < c.incarnation {
+		if moraine.ID(chunk.Stripe).Incarnation() < c.Incarnation {
 			return ChunkVerdict{Fate: Unknown}, nil
 		}
 	}
@@ -141,17 +142,17 @@ func (v *view) endOf(id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint
 	if err != nil {
 		return 0, 0, false, err
 	}
-	var e endedIntent
+	var e record.EndedIntent
 	if ended {
-		if e, err = decodeEndedIntent(b); err != nil {
+		if e, err = record.DecodeEndedIntent(b); err != nil {
 			return 0, 0, false, err
 		}
 	}
 	switch {
-	case g != nil && (!ended || g.endedAt > e.at):
-		return g.endedAt, g.endedSince, true, nil
+	case g != nil && (!ended || g.EndedAt > e.At):
+		return g.EndedAt, g.EndedSince, true, nil
 	case ended:
-		return e.at, e.since, true, nil
+		return e.At, e.Since, true, nil
 	}
 	return 0, 0, false, nil
 }
@@ -172,14 +173,14 @@ func (m *Machine) ExpectedChunks(r Reader, id moraine.DeviceID, from, to moraine
 	prefix := m.k.deviceChunks(id)
 	hi := prefixEnd(prefix)
 	if to != 0 {
-		hi = be64(m.k.deviceChunks(id), uint64(to))
+		hi = record.Be64(m.k.deviceChunks(id), uint64(to))
 	}
 	if limit <= 0 {
 		return nil, nil
 	}
-	err := r.Scan(be64(prefix, uint64(from)), hi, func(key, value []byte) bool {
+	err := r.Scan(record.Be64(prefix, uint64(from)), hi, func(key, value []byte) bool {
 		e := Expected{Chunk: chunkOfKey(key)}
-		if e.Since, bad = decodePresence(value); bad != nil {
+		if e.Since, bad = record.DecodePresence(value); bad != nil {
 			return false
 		}
 		out = append(out, e)
@@ -199,7 +200,7 @@ func (m *Machine) StripeOnRecord(r Reader, id moraine.StripeID) (s *moraine.Stri
 		return nil, false, err
 	}
 	item, err := v.repairOf(id)
-	return s, item != nil && !item.balance, err
+	return s, item != nil && !item.Balance, err
 }
 
 // WireStripe returns the record of a stripe as it is sent; nil where there is none.
@@ -209,19 +210,6 @@ func (m *Machine) WireStripe(r Reader, id moraine.StripeID) (*wire.Stripe, error
 		return nil, err
 	}
 	return wire.StripeToWire(s), nil
-}
-
-// presence is the value of a chunk in the index of devices: the log index at
-// which it came there.
-func (t *tx) presence() []byte { return putUvarint(newValue(presenceVersion, 8), t.index) }
-
-const presenceVersion = 1
-
-func decodePresence(b []byte) (uint64, error) {
-	d := dec{b: b}
-	d.version(presenceVersion)
-	at := d.uvarint()
-	return at, d.end("index of devices")
 }
 
 // completeReport notes that a pass over all chunks of a device has ended, and
@@ -234,14 +222,14 @@ func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaR
 	if err != nil {
 		return nil, err
 	}
-	if d == nil || d.state == deviceRetired {
-		return nil, fail(moraine.NotFound, "complete report", "device "+utoa(uint64(id)), "")
+	if d == nil || d.State == record.DeviceRetired {
+		return nil, fail(moraine.NotFound, "complete report", "device "+record.Utoa(uint64(id)), "")
 	}
-	t.count[cLeakedBytes] += op.GetUnknownBytes() - d.unknownBytes
-	d.unknownBytes, d.unknownChunks, d.fitting = op.GetUnknownBytes(), op.GetUnknownChunks(), op.GetFittingChunks()
-	d.passed = max(d.passed, op.GetPassStarted())
-	before := d.isReported()
-	if d.reported = max(d.reported, op.GetReported()); d.isReported() != before {
+	t.count[record.CLeakedBytes] += op.GetUnknownBytes() - d.UnknownBytes
+	d.UnknownBytes, d.UnknownChunks, d.Fitting = op.GetUnknownBytes(), op.GetUnknownChunks(), op.GetFittingChunks()
+	d.Passed = max(d.Passed, op.GetPassStarted())
+	before := d.IsReported()
+	if d.Reported = max(d.Reported, op.GetReported()); d.IsReported() != before {
 		t.fleetChanged()
 	}
 	t.putDevice(d)
@@ -255,16 +243,16 @@ func (m *Machine) completeReport(t *tx, op *statepb.CompleteReport) (*wire.MetaR
 const reportBudget = 400
 
 // dropEndedIntents forgets the ended intents that a device's last pass explains.
-func (m *Machine) dropEndedIntents(t *tx, d *device) error {
+func (m *Machine) dropEndedIntents(t *tx, d *record.Device) error {
 	var bad error
 	var old [][]byte
-	prefix := t.k.endedIntents(d.id)
+	prefix := t.k.endedIntents(d.Id)
 	err := t.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var e endedIntent
-		if e, bad = decodeEndedIntent(value); bad != nil {
+		var e record.EndedIntent
+		if e, bad = record.DecodeEndedIntent(value); bad != nil {
 			return false
 		}
-		if e.at <= d.passed {
+		if e.At <= d.Passed {
 			old = append(old, append([]byte(nil), key...))
 		}
 		return len(old) < reportBudget
@@ -283,24 +271,24 @@ func (m *Machine) dropEndedIntents(t *tx, d *device) error {
 func (v *view) allPassed() (uint64, error) {
 	var least uint64
 	first := true
-	err := v.devices(func(d *device) {
-		if d.state == deviceRetired {
+	err := v.devices(func(d *record.Device) {
+		if d.State == record.DeviceRetired {
 			return
 		}
-		if first || d.passed < least {
-			least, first = d.passed, false
+		if first || d.Passed < least {
+			least, first = d.Passed, false
 		}
 	})
 	return least, err
 }
 
 // devices calls fn with every device.
-func (v *view) devices(fn func(*device)) error {
+func (v *view) devices(fn func(*record.Device)) error {
 	var bad error
-	prefix := v.k.table(tabDevice)
+	prefix := v.k.table(record.TabDevice)
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		d := &device{id: moraine.DeviceID(binary.BigEndian.Uint32(key[len(prefix):]))}
-		if bad = d.decode(value); bad == nil {
+		d := &record.Device{Id: moraine.DeviceID(binary.BigEndian.Uint32(key[len(prefix):]))}
+		if bad = d.Decode(value); bad == nil {
 			fn(d)
 		}
 		return bad == nil

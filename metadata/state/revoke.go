@@ -1,9 +1,8 @@
 package state
 
 import (
-	"encoding/binary"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -12,15 +11,6 @@ const (
 	MaxRevocations = 4096
 	// MaxRevoke is the most that one command revokes.
 	MaxRevoke = 64
-)
-
-const revocationVersion = 1
-
-// What a revocation names.
-const (
-	revokedKey    = 1
-	revokedSerial = 2
-	revokedNode   = 3
 )
 
 // revocationKey returns the key of a revocation; InvalidArgument where it does not name
@@ -38,40 +28,14 @@ func (k keys) revocation(w *wire.Revocation) ([]byte, error) {
 		if len(w.GetKey()) != 32 {
 			return bad("a key is named by 32 bytes")
 		}
-		return append(append(k.key(tabRevoked, 33), revokedKey), w.GetKey()...), nil
+		return append(append(k.key(record.TabRevoked, 33), record.RevokedKey), w.GetKey()...), nil
 	case w.GetSerial() != "":
-		return append(append(k.key(tabRevoked, 65), revokedSerial), w.GetSerial()...), nil
+		return append(append(k.key(record.TabRevoked, 65), record.RevokedSerial), w.GetSerial()...), nil
 	case w.GetNode() != "":
-		b := append(append(k.key(tabRevoked, 162), revokedNode), w.GetNode()...)
+		b := append(append(k.key(record.TabRevoked, 162), record.RevokedNode), w.GetNode()...)
 		return append(append(b, 0), w.GetRole()...), nil
 	}
 	return bad("name a key, a serial number or a node")
-}
-
-func encodeRevocation(w *wire.Revocation) []byte {
-	b := putString([]byte{revocationVersion}, w.GetNode())
-	b = putString(b, w.GetRole())
-	b = binary.LittleEndian.AppendUint64(b, uint64(w.GetIssuedUntil()))
-	return binary.LittleEndian.AppendUint64(b, uint64(w.GetAt()))
-}
-
-// decodeRevocation reads a pair of the table, whose key has a prefix of the given
-// length.
-func decodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
-	d := dec{b: value}
-	d.version(revocationVersion)
-	w := &wire.Revocation{Node: d.string(), Role: d.string()}
-	w.IssuedUntil, w.At = int64(d.fixed64()), int64(d.fixed64())
-	if err := d.end("revocation"); err != nil {
-		return nil, err
-	}
-	switch kind, rest := key[prefix], key[prefix+1:]; kind {
-	case revokedKey:
-		w.Key = append([]byte(nil), rest...)
-	case revokedSerial:
-		w.Serial = string(rest)
-	}
-	return w, nil
 }
 
 // revokeCert puts certificates on the list of those that are not taken any more, or
@@ -106,7 +70,7 @@ func (m *Machine) revokeCert(t *tx, op *wire.RevokeCert) (*wire.MetaResponse, er
 		if have > MaxRevocations {
 			return nil, fail(moraine.TooLarge, "revoke certificate", w.GetNode(), "%d certificates are revoked: take off the list what is no longer needed (`moraine cert revoke --undo`)", MaxRevocations)
 		}
-		t.put(key, encodeRevocation(w))
+		t.put(key, record.EncodeRevocation(w))
 	}
 	return done(), nil
 }
@@ -115,11 +79,11 @@ func (m *Machine) revokeCert(t *tx, op *wire.RevokeCert) (*wire.MetaResponse, er
 // their keys: keys, serial numbers, nodes.
 func (m *Machine) Revocations(r Reader) (all []*wire.Revocation, err error) {
 	v := m.view(r)
-	prefix := v.k.table(tabRevoked)
+	prefix := v.k.table(record.TabRevoked)
 	var bad error
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		var w *wire.Revocation
-		if w, bad = decodeRevocation(len(prefix), key, value); bad != nil {
+		if w, bad = record.DecodeRevocation(len(prefix), key, value); bad != nil {
 			return false
 		}
 		all = append(all, w)

@@ -1,10 +1,10 @@
 package state
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -56,7 +56,7 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 	if name == "" {
 		name = ref
 	}
-	spec := jobSpec{kind: w.GetKind(), subject: name, target: uint64(i.id), cursor: rewriteCursor(task)}
+	spec := jobSpec{kind: w.GetKind(), subject: name, target: uint64(i.Id), cursor: rewriteCursor(task)}
 	for _, s := range task.GetStripes() {
 		spec.stripes = append(spec.stripes, moraine.StripeID(s))
 	}
@@ -65,35 +65,17 @@ func (m *Machine) createRewrite(t *tx, w *wire.Job) (*wire.Job, error) {
 
 // rewriteCursor is what the record of a job keeps of its task, beside the stripes.
 func rewriteCursor(task *wire.RewriteTask) []byte {
-	b := be64(be64(nil, task.GetOffset()), task.GetEnd())
+	b := record.Be64(record.Be64(nil, task.GetOffset()), task.GetEnd())
 	if f := task.GetFewer(); f != 0 {
 		b = append(b, byte(f))
 	}
 	return b
 }
 
-// rewriteTask is what a live REWRITE job has to do; nil for other jobs.
-func (j *job) rewriteTask() *wire.RewriteTask {
-	if task := j.packTask(); task != nil {
-		return task
-	}
-	if j.kind != wire.JobKind_JOB_KIND_REWRITE || len(j.cursor) < 16 {
-		return nil
-	}
-	task := &wire.RewriteTask{Offset: binary.BigEndian.Uint64(j.cursor), End: binary.BigEndian.Uint64(j.cursor[8:])}
-	if len(j.cursor) > 16 {
-		task.Fewer = uint32(j.cursor[16])
-	}
-	for _, s := range j.stripes {
-		task.Stripes = append(task.Stripes, uint64(s))
-	}
-	return task
-}
-
 // rewritable reports whether stripes of a file may be rewritten: it has a name, so that
 // the session of a mover may change it, and bytes in stripes.
-func rewritable(i *inode) bool {
-	return i.typ == typeFile && i.nlink > 0 && i.owner == 0 && i.stored > i.evicted
+func rewritable(i *record.Inode) bool {
+	return i.Typ == record.TypeFile && i.Nlink > 0 && i.Owner == 0 && i.Stored > i.Evicted
 }
 
 // commitRewrite swaps extents of new stripes, which the mover's session put under a grant,
@@ -109,8 +91,8 @@ func (m *Machine) commitRewrite(t *tx, op *wire.CommitRewrite) (*wire.MetaRespon
 	if err != nil {
 		return nil, err
 	}
-	if j.target != op.GetInode() {
-		return nil, fail(moraine.InvalidArgument, name, j.id.String(), "the job is for another file")
+	if j.Target != op.GetInode() {
+		return nil, fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
 	}
 	w, err := m.parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
 		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
@@ -153,14 +135,14 @@ func (m *Machine) swapIn(t *tx, w *commitWork) error {
 	if err := m.judgeStripes(t, w); err != nil {
 		return err
 	}
-	w.i.degraded += uint64(w.degraded)
+	w.i.Degraded += uint64(w.degraded)
 	return nil
 }
 
 // parseWas returns the extents that are to be taken away, which cover just the ranges
 // of those that it brings.
 func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
-	ref := w.i.id.String()
+	ref := w.i.Id.String()
 	bad := func(format string, args ...any) ([]moraine.Extent, error) {
 		return nil, fail(moraine.InvalidArgument, "commit rewrite", ref, format, args...)
 	}
@@ -202,7 +184,7 @@ func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
 // new stripes were read from, in tables that are its own.
 func (t *tx) mayRewrite(w *commitWork, was []moraine.Extent) error {
 	const name = "commit rewrite"
-	file := w.i.id.String()
+	file := w.i.Id.String()
 	for _, e := range w.extents {
 		want := cut(was, e.Offset, e.End())
 		have, err := t.extentsOf(w.i, e.Offset, len(want)+1)
@@ -212,12 +194,12 @@ func (t *tx) mayRewrite(w *commitWork, was []moraine.Extent) error {
 		if !slices.Equal(cut(have, e.Offset, e.End()), want) {
 			return fail(moraine.Stale, name, file, "bytes %d to %d are of other extents by now", e.Offset, e.End())
 		}
-		err = t.refsFrom(w.i.content, e.Offset, func(r ref) (bool, error) {
-			if r.base >= e.End() {
+		err = t.refsFrom(w.i.Content, e.Offset, func(r record.Ref) (bool, error) {
+			if r.Base >= e.End() {
 				return false, nil
 			}
-			h, err := t.tableHead(r.table)
-			if err == nil && h.refs > 1 {
+			h, err := t.tableHead(r.Table)
+			if err == nil && h.Refs > 1 {
 				// To swap them in here would leave the old stripe to the other file.
 				err = fail(moraine.Stale, name, file, "bytes %d to %d are shared with another file by now", e.Offset, e.End())
 			}
@@ -271,15 +253,15 @@ func (m *Machine) Rewritables(r Reader, after moraine.InodeID, limit int) (files
 	v := m.view(r)
 	looked := 0
 	var bad error
-	err = v.r.Scan(v.k.inode(after+1), prefixEnd(v.k.table(tabInode)), func(key, value []byte) bool {
-		i := &inode{id: moraine.InodeID(lastU64(key))}
-		if bad = i.decode(value); bad != nil {
+	err = v.r.Scan(v.k.inode(after+1), prefixEnd(v.k.table(record.TabInode)), func(key, value []byte) bool {
+		i := &record.Inode{Id: moraine.InodeID(record.LastU64(key))}
+		if bad = i.Decode(value); bad != nil {
 			return false
 		}
 		if rewritable(i) {
-			files = append(files, i.id)
+			files = append(files, i.Id)
 		}
-		looked, last = looked+1, i.id
+		looked, last = looked+1, i.Id
 		return looked < limit
 	})
 	if looked < limit {
@@ -323,20 +305,20 @@ func (m *Machine) NameStripes(r Reader, file moraine.InodeID, from int64, limit 
 		return 0, 0, err
 	}
 	next = -1
-	err = v.refsFrom(i.content, from, func(f ref) (bool, error) {
+	err = v.refsFrom(i.Content, from, func(f record.Ref) (bool, error) {
 		if looked >= limit {
 			return false, nil
 		}
-		h, err := v.tableHead(f.table)
+		h, err := v.tableHead(f.Table)
 		if err != nil {
 			return false, err
 		}
 		looked++
-		next = f.end
-		if h.refs != 1 {
+		next = f.End
+		if h.Refs != 1 {
 			return true, nil
 		}
-		exts, err := v.extsFrom(f, f.base, noLimit)
+		exts, err := v.extsFrom(f, f.Base, noLimit)
 		if err != nil {
 			return false, err
 		}
@@ -375,5 +357,5 @@ func (m *Machine) LastStripe(r Reader) (moraine.StripeID, error) {
 	if err != nil {
 		return 0, err
 	}
-	return moraine.StripeID(moraine.MakeID(v.k.p, cl.incarnation, c[cStripe])), nil
+	return moraine.StripeID(moraine.MakeID(v.k.p, cl.Incarnation, c[record.CStripe])), nil
 }

@@ -4,36 +4,20 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-// Which partition has what is the routing, and its epoch is a number that rises
-// with every change of it. A mutation that was routed by another epoch than the
-// present one is refused when it is applied: between its proposal and then the
-// epoch may have risen. There is one partition today, and what a rise does is that
-// clients ask anew.
-
-const routingVersion = 1
 
 // firstRouting is the epoch of a state in which none was begun.
 const firstRouting = 1
 
 // routingEpoch returns the present epoch.
 func (v *view) routingEpoch() (uint64, error) {
-	b, ok, err := v.r.Get(v.k.meta(metaRouting))
+	b, ok, err := v.r.Get(v.k.meta(record.MetaRouting))
 	if err != nil || !ok {
 		return firstRouting, err
 	}
-	return decodeRouting(b)
-}
-
-func encodeRouting(epoch uint64) []byte { return putUvarint([]byte{routingVersion}, epoch) }
-
-func decodeRouting(b []byte) (uint64, error) {
-	d := dec{b: b}
-	d.version(routingVersion)
-	epoch := d.uvarint()
-	return epoch, d.end("routing")
+	return record.DecodeRouting(b)
 }
 
 // RoutingEpoch returns the present routing epoch.
@@ -123,7 +107,7 @@ func (m *Machine) raiseRouting(t *tx, op *wire.RaiseRouting) (*wire.MetaResponse
 	case op.GetFrom() < epoch:
 		return done(), nil
 	}
-	t.put(t.k.meta(metaRouting), encodeRouting(epoch+1))
+	t.put(t.k.meta(record.MetaRouting), record.EncodeRouting(epoch+1))
 	t.events.Routing = epoch + 1
 	return done(), nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,79 +15,27 @@ const MaxLaunchLen = 255
 // a new one begins; more run into their timeout, fenced as they are.
 const maxFencedSteps = 32
 
-// run is a training run: a directory in which attempts leave checkpoints.
-type run struct {
-	id        moraine.RunID // the directory's inode; in the key
-	attempt   uint32        // the present one
-	committed uint64        // steps, over all attempts
-}
-
-const runVersion = 1
-
-func (r *run) encode() []byte {
-	return putUvarint(putUvarint([]byte{runVersion}, uint64(r.attempt)), r.committed)
-}
-
-func (r *run) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(runVersion)
-	r.attempt = d.u32()
-	r.committed = d.uvarint()
-	return d.end("run")
-}
-
 // runRecord returns a run's record; nil where the directory is none.
-func (v *view) runRecord(id moraine.RunID) (*run, error) {
+func (v *view) runRecord(id moraine.RunID) (*record.Run, error) {
 	b, ok, err := v.r.Get(v.k.run(id))
 	if err != nil || !ok {
 		return nil, err
 	}
-	r := &run{id: id}
-	return r, r.decode(b)
-}
-
-// attempt is one start of a run. Only the present one may save.
-type attempt struct {
-	number  uint32 // in the key
-	launch  string
-	job     string // of the scheduler; may be empty
-	restart uint64 // within the job
-	// resolved is whether its parent checkpoint is fixed; parent is zero where
-	// it was fixed that there is none.
-	resolved bool
-	parent   stepID
-}
-
-func (a *attempt) encode() []byte {
-	b := putString([]byte{runVersion}, a.launch)
-	b = putString(b, a.job)
-	b = putUvarint(b, a.restart)
-	b = putBool(b, a.resolved)
-	return a.parent.encode(b)
-}
-
-func (a *attempt) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(runVersion)
-	a.launch = d.string()
-	a.job = d.string()
-	a.restart = d.uvarint()
-	a.resolved = d.bool()
-	a.parent.decode(&d)
-	return d.end("attempt")
+	r := &record.Run{Id: id}
+	return r, r.Decode(b)
 }
 
 // attempt returns an attempt's record, which must exist.
-func (v *view) attempt(run moraine.RunID, number uint32) (*attempt, error) {
+func (v *view) attempt(run moraine.RunID, number uint32) (*record.Attempt, error) {
 	b, ok, err := v.r.Get(v.k.attempt(run, number))
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, &moraine.Error{Op: "attempt", Ref: moraine.InodeID(run).String() + "/" + utoa(uint64(number)), Kind: moraine.Corrupt}
+		return nil, &moraine.Error{Op: "attempt", Ref: moraine.InodeID(run).String() + "/" + record.Utoa(uint64(number)), Kind: moraine.Corrupt}
 	}
-	a := &attempt{number: number}
-	return a, a.decode(b)
+	a := &record.Attempt{Number: number}
+	return a, a.Decode(b)
 }
 
 // openRun makes or joins an attempt of a run.
@@ -103,7 +52,7 @@ func (m *Machine) openRun(t *tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := t.attemptOf(r.id, op.GetLaunch())
+	known, err := t.attemptOf(r.Id, op.GetLaunch())
 	if err != nil {
 		return nil, err
 	}
@@ -111,16 +60,16 @@ func (m *Machine) openRun(t *tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 		if err := m.mayBegin(t, r, op); err != nil {
 			return nil, err
 		}
-		known = r.attempt + 1
+		known = r.Attempt + 1
 		if err := m.beginAttempt(t, r, op); err != nil {
 			return nil, err
 		}
 	}
-	if known != r.attempt {
-		return nil, fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, and attempt %d has taken over", op.GetLaunch(), known, r.attempt)
+	if known != r.Attempt {
+		return nil, fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, and attempt %d has taken over", op.GetLaunch(), known, r.Attempt)
 	}
-	t.put(t.k.attemptSession(r.id, known, t.session.id), []byte{runVersion})
-	t.put(t.k.sessionAttempt(t.session.id, r.id, known), []byte{runVersion})
+	t.put(t.k.attemptSession(r.Id, known, t.session.Id), []byte{record.RunVersion})
+	t.put(t.k.sessionAttempt(t.session.Id, r.Id, known), []byte{record.RunVersion})
 	return t.runReply(r, op.GetName(), known)
 }
 
@@ -130,14 +79,14 @@ func (m *Machine) visitRun(t *tx, op *wire.OpenRun) (*wire.MetaResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := t.runRecord(moraine.RunID(child.id))
+	r, err := t.runRecord(moraine.RunID(child.Id))
 	if err != nil {
 		return nil, err
 	}
 	if r == nil {
 		return nil, fail(moraine.NotFound, "open run", op.GetName(), "the directory is no training run")
 	}
-	return t.runReply(r, op.GetName(), r.attempt)
+	return t.runReply(r, op.GetName(), r.Attempt)
 }
 
 // parentOr is the directory asked for, or the session's root.
@@ -149,7 +98,7 @@ func parentOr(sc scope, id uint64) uint64 {
 }
 
 // makeRun finds the run, or makes its directory one.
-func (m *Machine) makeRun(t *tx, op *wire.OpenRun) (*run, error) {
+func (m *Machine) makeRun(t *tx, op *wire.OpenRun) (*record.Run, error) {
 	if err := checkName("open run", op.GetName()); err != nil {
 		return nil, err
 	}
@@ -161,32 +110,32 @@ func (m *Machine) makeRun(t *tx, op *wire.OpenRun) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := t.runRecord(moraine.RunID(dir.id))
+	r, err := t.runRecord(moraine.RunID(dir.Id))
 	if err == nil && r == nil {
-		r = &run{id: moraine.RunID(dir.id)}
+		r = &record.Run{Id: moraine.RunID(dir.Id)}
 	}
 	return r, err
 }
 
 // makeDir finds the directory name in parent, or makes it, of the parent's
 // owner and tenant.
-func (m *Machine) makeDir(t *tx, op string, parent *inode, name string) (*inode, error) {
-	e, ok, err := t.lookup(parent.id, name)
+func (m *Machine) makeDir(t *tx, op string, parent *record.Inode, name string) (*record.Inode, error) {
+	e, ok, err := t.lookup(parent.Id, name)
 	if err != nil {
 		return nil, err
 	}
 	if ok {
-		if e.typ != typeDirectory {
+		if e.Typ != record.TypeDirectory {
 			return nil, fail(moraine.NotDirectory, op, name, "")
 		}
-		dir, err := t.inode(e.inode)
+		dir, err := t.inode(e.Inode)
 		if err != nil {
 			return nil, damaged(err)
 		}
 		return dir, nil
 	}
-	dir, err := m.makeInode(t, inode{typ: typeDirectory, mode: 0o755, uid: parent.uid, gid: parent.gid, nlink: 2,
-		tenant: parent.tenant, parent: parent.id, name: t.hint(name)})
+	dir, err := m.makeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: parent.Uid, Gid: parent.Gid, Nlink: 2,
+		Tenant: parent.Tenant, Parent: parent.Id, Name: t.hint(name)})
 	if err != nil {
 		return nil, err
 	}
@@ -200,22 +149,22 @@ func (v *view) attemptOf(run moraine.RunID, launch string) (uint32, error) {
 	if err != nil || !ok {
 		return 0, err
 	}
-	d := dec{b: b}
-	d.version(runVersion)
-	n := d.u32()
-	return n, d.end("launch")
+	d := record.Dec{B: b}
+	d.Version(record.RunVersion)
+	n := d.U32()
+	return n, d.End("launch")
 }
 
 // mayBegin decides whether an unknown launch may take the run over. A lower
 // restart of a job that the run knows is late, and never may; while the present
 // attempt has live sessions only a higher restart of its job may, or one that
 // says so.
-func (m *Machine) mayBegin(t *tx, r *run, op *wire.OpenRun) error {
-	if r.attempt == 0 {
+func (m *Machine) mayBegin(t *tx, r *record.Run, op *wire.OpenRun) error {
+	if r.Attempt == 0 {
 		return nil
 	}
 	if op.GetJob() != "" {
-		highest, known, err := t.jobRestart(r.id, op.GetJob())
+		highest, known, err := t.jobRestart(r.Id, op.GetJob())
 		if err != nil {
 			return err
 		}
@@ -223,20 +172,20 @@ func (m *Machine) mayBegin(t *tx, r *run, op *wire.OpenRun) error {
 			return fail(moraine.Fenced, "open run", op.GetName(), "restart %d of job %s has begun already; this is restart %d", highest, op.GetJob(), op.GetRestart())
 		}
 	}
-	present, err := t.attempt(r.id, r.attempt)
+	present, err := t.attempt(r.Id, r.Attempt)
 	if err != nil {
 		return err
 	}
-	higher := op.GetJob() != "" && op.GetJob() == present.job && op.GetRestart() > present.restart
+	higher := op.GetJob() != "" && op.GetJob() == present.Job && op.GetRestart() > present.Restart
 	if higher || op.GetTakeover() {
 		return nil
 	}
-	live, err := t.keysUnder(t.k.attemptSessions(r.id, r.attempt), 1)
+	live, err := t.keysUnder(t.k.attemptSessions(r.Id, r.Attempt), 1)
 	if err != nil {
 		return err
 	}
 	if len(live) > 0 {
-		return fail(moraine.Busy, "open run", op.GetName(), "attempt %d (launch %q) has live sessions: wait until they end, or take over", r.attempt, present.launch)
+		return fail(moraine.Busy, "open run", op.GetName(), "attempt %d (launch %q) has live sessions: wait until they end, or take over", r.Attempt, present.Launch)
 	}
 	return nil
 }
@@ -248,24 +197,24 @@ func (v *view) jobRestart(run moraine.RunID, job string) (highest uint64, known 
 	if err != nil || !known {
 		return 0, false, err
 	}
-	d := dec{b: b}
-	d.version(runVersion)
-	highest = d.uvarint()
-	return highest, true, d.end("restart of a job")
+	d := record.Dec{B: b}
+	d.Version(record.RunVersion)
+	highest = d.Uvarint()
+	return highest, true, d.End("restart of a job")
 }
 
 // beginAttempt makes the next attempt the present one; from here on everything
 // that an earlier one asks for is Fenced.
-func (m *Machine) beginAttempt(t *tx, r *run, op *wire.OpenRun) error {
-	r.attempt++
-	a := &attempt{number: r.attempt, launch: op.GetLaunch(), job: op.GetJob(), restart: op.GetRestart()}
-	t.put(t.k.run(r.id), r.encode())
-	t.put(t.k.attempt(r.id, a.number), a.encode())
-	t.put(t.k.launch(r.id, a.launch), putUvarint([]byte{runVersion}, uint64(a.number)))
-	if a.job != "" {
-		t.put(t.k.runJob(r.id, a.job), putUvarint([]byte{runVersion}, a.restart))
+func (m *Machine) beginAttempt(t *tx, r *record.Run, op *wire.OpenRun) error {
+	r.Attempt++
+	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
+	t.put(t.k.run(r.Id), r.Encode())
+	t.put(t.k.attempt(r.Id, a.Number), a.Encode())
+	t.put(t.k.launch(r.Id, a.Launch), record.PutUvarint([]byte{record.RunVersion}, uint64(a.Number)))
+	if a.Job != "" {
+		t.put(t.k.runJob(r.Id, a.Job), record.PutUvarint([]byte{record.RunVersion}, a.Restart))
 	}
-	prefix := be64(t.k.key(tabOpenStep, 8), uint64(r.id))
+	prefix := record.Be64(t.k.key(record.TabOpenStep, 8), uint64(r.Id))
 	open, err := t.keysUnder(prefix, maxFencedSteps)
 	if err != nil {
 		return err
@@ -275,14 +224,14 @@ func (m *Machine) beginAttempt(t *tx, r *run, op *wire.OpenRun) error {
 		if err != nil {
 			return err
 		}
-		if err := m.abortStepRecord(t, s, "attempt "+utoa(uint64(a.number))+" has taken over"); err != nil {
+		if err := m.abortStepRecord(t, s, "attempt "+record.Utoa(uint64(a.Number))+" has taken over"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tx) runReply(r *run, name string, attempt uint32) (*wire.MetaResponse, error) {
+func (t *tx) runReply(r *record.Run, name string, attempt uint32) (*wire.MetaResponse, error) {
 	w, err := t.runToWire(r, name)
 	if err != nil {
 		return nil, err
@@ -290,18 +239,18 @@ func (t *tx) runReply(r *run, name string, attempt uint32) (*wire.MetaResponse, 
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Run{Run: &wire.RunReply{Run: w, Attempt: attempt}}}, nil
 }
 
-func (v *view) runToWire(r *run, name string) (*wire.Run, error) {
-	w := &wire.Run{Id: uint64(r.id), Name: name, Attempt: r.attempt, Committed: r.committed}
-	if r.attempt == 0 {
+func (v *view) runToWire(r *record.Run, name string) (*wire.Run, error) {
+	w := &wire.Run{Id: uint64(r.Id), Name: name, Attempt: r.Attempt, Committed: r.Committed}
+	if r.Attempt == 0 {
 		return w, nil
 	}
-	a, err := v.attempt(r.id, r.attempt)
+	a, err := v.attempt(r.Id, r.Attempt)
 	if err != nil {
 		return nil, err
 	}
-	w.Launch, w.Resolved = a.launch, a.resolved
-	if a.parent != (stepID{}) {
-		w.Parent = a.parent.toWire()
+	w.Launch, w.Resolved = a.Launch, a.Resolved
+	if a.Parent != (record.StepID{}) {
+		w.Parent = a.Parent.ToWire()
 	}
 	return w, nil
 }
@@ -327,25 +276,25 @@ func (v *view) readRuns(sc scope, op *wire.ListRuns) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	if dir.typ != typeDirectory {
-		return nil, fail(moraine.NotDirectory, "list runs", dir.id.String(), "")
+	if dir.Typ != record.TypeDirectory {
+		return nil, fail(moraine.NotDirectory, "list runs", dir.Id.String(), "")
 	}
 	reply := &wire.RunsReply{}
 	limit := pageLimit(op.GetLimit())
-	prefix := v.k.dentries(dir.id)
+	prefix := v.k.dentries(dir.Id)
 	lo := prefix
 	if op.GetAfter() != "" {
-		lo = append(v.k.dentry(dir.id, op.GetAfter()), 0)
+		lo = append(v.k.dentry(dir.Id, op.GetAfter()), 0)
 	}
 	var bad error
 	err = v.r.Scan(lo, prefixEnd(prefix), func(key, value []byte) bool {
 		name := string(key[len(prefix):])
-		var e dentry
-		if e, bad = decodeDentry(value); bad != nil || e.typ != typeDirectory {
+		var e record.Dentry
+		if e, bad = record.DecodeDentry(value); bad != nil || e.Typ != record.TypeDirectory {
 			return bad == nil
 		}
-		var r *run
-		if r, bad = v.runRecord(moraine.RunID(e.inode)); bad != nil || r == nil {
+		var r *record.Run
+		if r, bad = v.runRecord(moraine.RunID(e.Inode)); bad != nil || r == nil {
 			return bad == nil
 		}
 		if reply.More = len(reply.Runs) == limit; reply.More {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -19,7 +20,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	if j == nil || !j.live() || (j.kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.state == wire.JobState_JOB_STATE_RUNNING) {
+	if j == nil || !j.Live() || (j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.State == wire.JobState_JOB_STATE_RUNNING) {
 		return done(), nil
 	}
 	t.ignoresQuota = true
@@ -29,16 +30,16 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 	}
 	var n int
 	var finished bool
-	switch j.kind {
+	switch j.Kind {
 	case wire.JobKind_JOB_KIND_REMOVE_TREE:
 		t.openAll = true // whether the tree may be removed was judged when it was
-		if j.step != (stepID{}) {
+		if j.Step != (record.StepID{}) {
 			n, finished, err = m.runDropStep(t, j, limit)
 		} else {
-			n, finished, err = m.runRemoveTree(t, j.id, limit)
+			n, finished, err = m.runRemoveTree(t, j.Id, limit)
 		}
 	case wire.JobKind_JOB_KIND_DROP_TABLES:
-		n, finished, err = m.runDropContent(t, j.cursor, limit)
+		n, finished, err = m.runDropContent(t, j.Cursor, limit)
 	case wire.JobKind_JOB_KIND_RECOUNT:
 		n, finished, err = m.runRecount(t, j, limit)
 	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
@@ -53,17 +54,17 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 		over, err := m.runMoveTree(t, j, limit)
 		return m.ran(t, j, over, err)
 	default:
-		return nil, fail(moraine.InvalidArgument, "run job", j.id.String(), "workers lease jobs of kind %s", j.kind)
+		return nil, fail(moraine.InvalidArgument, "run job", j.Id.String(), "workers lease jobs of kind %s", j.Kind)
 	}
 	if err != nil {
 		return nil, err
 	}
-	j.done += uint64(n)
+	j.Done += uint64(n)
 	if finished {
-		j.total = j.done
+		j.Total = j.Done
 		said := "" // what a job that is done has to say
-		if j.kind == wire.JobKind_JOB_KIND_RECOUNT {
-			said = j.err
+		if j.Kind == wire.JobKind_JOB_KIND_RECOUNT {
+			said = j.Err
 		}
 		return done(), m.endJob(t, j, wire.JobState_JOB_STATE_DONE, said)
 	}
@@ -73,7 +74,7 @@ func (m *Machine) runJob(t *tx, op *statepb.RunJob) (*wire.MetaResponse, error) 
 }
 
 // ran answers a piece of a job that ends itself, and has the rest of it run.
-func (m *Machine) ran(t *tx, j *job, over bool, err error) (*wire.MetaResponse, error) {
+func (m *Machine) ran(t *tx, j *record.Job, over bool, err error) (*wire.MetaResponse, error) {
 	if err == nil && !over {
 		t.putJob(j)
 		t.events.JobsReady = true
@@ -84,18 +85,18 @@ func (m *Machine) ran(t *tx, j *job, over bool, err error) (*wire.MetaResponse, 
 // runScan judges the next stripes with a chunk on a device, from the state that
 // the device has now. Of a retired device it then forgets the tombstones: there
 // is nobody to carry them out.
-func (m *Machine) runScan(t *tx, j *job, limit int) (n int, finished bool, err error) {
-	d, err := t.device(moraine.DeviceID(j.target))
+func (m *Machine) runScan(t *tx, j *record.Job, limit int) (n int, finished bool, err error) {
+	d, err := t.device(moraine.DeviceID(j.Target))
 	if err != nil {
 		return 0, false, err
 	}
 	if d == nil {
-		return 0, false, &moraine.Error{Op: "scan device", Ref: utoa(j.target), Kind: moraine.Corrupt, Err: fmt.Errorf("no such device")}
+		return 0, false, &moraine.Error{Op: "scan device", Ref: record.Utoa(j.Target), Kind: moraine.Corrupt, Err: fmt.Errorf("no such device")}
 	}
-	prefix := t.k.deviceChunks(d.id)
+	prefix := t.k.deviceChunks(d.Id)
 	lo := prefix
-	if len(j.cursor) > 0 {
-		lo = append(t.k.deviceChunks(d.id), j.cursor...)
+	if len(j.Cursor) > 0 {
+		lo = append(t.k.deviceChunks(d.Id), j.Cursor...)
 	}
 	perStripe := 4 // item, its place before and after, and change
 	var chunks []moraine.ChunkID
@@ -117,14 +118,14 @@ func (m *Machine) runScan(t *tx, j *job, limit int) (n int, finished bool, err e
 	}
 	if len(chunks) == max(limit/perStripe, 1) {
 		last := chunks[len(chunks)-1]
-		j.cursor = chunkKey(nil, moraine.ChunkID{Stripe: last.Stripe, Index: last.Index + 1})
+		j.Cursor = record.ChunkKey(nil, moraine.ChunkID{Stripe: last.Stripe, Index: last.Index + 1})
 		return len(chunks), false, nil
 	}
-	j.cursor = chunkKey(nil, moraine.ChunkID{Stripe: ^moraine.StripeID(0), Index: 0xff})
-	if d.state != deviceRetired {
+	j.Cursor = record.ChunkKey(nil, moraine.ChunkID{Stripe: ^moraine.StripeID(0), Index: 0xff})
+	if d.State != record.DeviceRetired {
 		return len(chunks), true, nil
 	}
-	more, err := m.forgetTombstones(t, d.id, limit/3)
+	more, err := m.forgetTombstones(t, d.Id, limit/3)
 	return len(chunks), !more, err
 }
 
@@ -134,7 +135,7 @@ func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool,
 	type grave struct {
 		chunk moraine.ChunkID
 		since uint64
-		tombstone
+		record.Tombstone
 	}
 	var graves []grave
 	limit = max(limit, 1)
@@ -142,7 +143,7 @@ func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool,
 		if len(graves) == limit {
 			break
 		}
-		err := t.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+		err := t.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool {
 			graves = append(graves, grave{chunk, since, s})
 			return len(graves) < limit
 		})
@@ -151,7 +152,7 @@ func (m *Machine) forgetTombstones(t *tx, id moraine.DeviceID, limit int) (bool,
 		}
 	}
 	for _, g := range graves {
-		if err := t.dropTombstone(id, g.chunk, g.tombstone, g.since); err != nil {
+		if err := t.dropTombstone(id, g.chunk, g.Tombstone, g.since); err != nil {
 			return false, err
 		}
 	}

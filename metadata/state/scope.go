@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -23,8 +24,8 @@ type scope struct {
 	session  moraine.SessionID // 0 where there is none
 }
 
-func (s *session) grantedScope() scope {
-	return scope{root: s.root, readOnly: s.readOnly, squash: s.squash, session: s.id}
+func GrantedScope(s *record.Session) scope {
+	return scope{root: s.Root, readOnly: s.ReadOnly, squash: s.Squash, session: s.Id}
 }
 
 // enterWithout admits a mutation that comes without a session: what opens one,
@@ -92,10 +93,10 @@ func (v *view) readScope(caller *statepb.Caller, id moraine.SessionID) (scope, e
 	if err != nil {
 		return scope{}, err
 	}
-	if !s.of(caller) {
-		return scope{}, noSession(s.id)
+	if !s.Of(caller) {
+		return scope{}, noSession(s.Id)
 	}
-	return s.grantedScope(), nil
+	return GrantedScope(s), nil
 }
 
 // resolveScope finds the directory that a scope names; "" and "/" are all.
@@ -107,10 +108,10 @@ func (v *view) resolveScope(path string) (moraine.InodeID, error) {
 		if err != nil {
 			return 0, err
 		}
-		if !ok || e.typ != typeDirectory {
+		if !ok || e.Typ != record.TypeDirectory {
 			return 0, fail(moraine.NotFound, "resolve scope", path, "the directory that the certificate is confined to does not exist")
 		}
-		at = e.inode
+		at = e.Inode
 	}
 	return at, nil
 }
@@ -133,26 +134,26 @@ func (m *Machine) InScope(r Reader, scope string, dir moraine.InodeID) (bool, er
 // that the scope's session made. The error is the one for an inode that does not
 // exist: a session does not learn what is outside its directory. Every other check of
 // an inode that a caller names comes after this one.
-func (v *view) within(sc scope, i *inode) error {
+func (v *view) within(sc scope, i *record.Inode) error {
 	ok, err := v.inScope(sc, i)
 	if err == nil && !ok {
-		err = noInode(i.id)
+		err = noInode(i.Id)
 	}
 	return err
 }
 
-func (v *view) inScope(sc scope, i *inode) (bool, error) {
-	if i.nlink == 0 && i.owner == 0 && i.typ == typeFile {
+func (v *view) inScope(sc scope, i *record.Inode) (bool, error) {
+	if i.Nlink == 0 && i.Owner == 0 && i.Typ == record.TypeFile {
 		return false, nil // a job is making it
 	}
-	if sc.root == v.k.top() || i.id == sc.root {
+	if sc.root == v.k.top() || i.Id == sc.root {
 		return true, nil
 	}
-	if i.parent == 0 && i.owner != 0 && i.owner == sc.session {
+	if i.Parent == 0 && i.Owner != 0 && i.Owner == sc.session {
 		return true, nil
 	}
-	ok, err := v.below(sc.root, i.parent)
-	if err == nil && !ok && i.manyLinks && i.nlink > 1 {
+	ok, err := v.below(sc.root, i.Parent)
+	if err == nil && !ok && i.ManyLinks && i.Nlink > 1 {
 		_, _, ok, err = v.nameBelow(sc.root, i)
 	}
 	return ok, err
@@ -162,7 +163,7 @@ func (v *view) inScope(sc scope, i *inode) (bool, error) {
 func noInode(id moraine.InodeID) error { return fail(moraine.NotFound, "inode", id.String(), "") }
 
 // named returns an inode that the caller names, which is in its scope.
-func (t *tx) named(id moraine.InodeID) (*inode, error) {
+func (t *tx) named(id moraine.InodeID) (*record.Inode, error) {
 	i, err := t.inode(id)
 	if err != nil {
 		return nil, err
@@ -171,7 +172,7 @@ func (t *tx) named(id moraine.InodeID) (*inode, error) {
 }
 
 // named returns an inode that the caller of a read names, which is in its scope.
-func (v *view) named(sc scope, id moraine.InodeID) (*inode, error) {
+func (v *view) named(sc scope, id moraine.InodeID) (*record.Inode, error) {
 	i, err := v.inode(id)
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (v *view) below(top, at moraine.InodeID) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		at = dir.parent
+		at = dir.Parent
 	}
 	return false, nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -23,13 +24,13 @@ import (
 // unlinked, and nothing else.
 
 // open lets the command change a sealed inode.
-func (t *tx) open(i *inode) { t.opened = append(t.opened, i.id) }
+func (t *tx) open(i *record.Inode) { t.opened = append(t.opened, i.Id) }
 
 // unseal ends the seal of a checkpoint's directory: from here on its files may be
 // unlinked.
-func (t *tx) unseal(dir *inode) {
+func (t *tx) unseal(dir *record.Inode) {
 	t.open(dir)
-	dir.sealed, dir.step = false, stepID{}
+	dir.Sealed, dir.Step = false, record.StepID{}
 }
 
 // sealedRecord reports whether an inode's record has the flag, without decoding it.
@@ -38,7 +39,7 @@ func sealedRecord(b []byte) bool {
 		return false
 	}
 	flags, _ := binary.Uvarint(b[2:])
-	return flags&inodeSealed != 0
+	return flags&record.InodeSealed != 0
 }
 
 // checkSeals fails with Immutable where the command changed what is sealed.
@@ -47,7 +48,7 @@ func (t *tx) checkSeals() error {
 		return nil
 	}
 	for _, cell := range t.order {
-		if len(cell.key) != 11 || cell.key[2] != tabInode || cell.want.fresh {
+		if len(cell.key) != 11 || cell.key[2] != record.TabInode || cell.want.fresh {
 			continue
 		}
 		old, err := t.b.load([]byte(cell.key))
@@ -57,14 +58,14 @@ func (t *tx) checkSeals() error {
 		if !old.exists || !sealedRecord(old.value) {
 			continue
 		}
-		was := &inode{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.key[3:])))}
-		if err := was.decode(old.value); err != nil {
+		was := &record.Inode{Id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.key[3:])))}
+		if err := was.Decode(old.value); err != nil {
 			return err
 		}
-		var now *inode
+		var now *record.Inode
 		if w := cell.want; w.exists {
-			now = &inode{id: was.id}
-			if err := now.decode(w.value); err != nil {
+			now = &record.Inode{Id: was.Id}
+			if err := now.Decode(w.value); err != nil {
 				return err
 			}
 		}
@@ -77,11 +78,11 @@ func (t *tx) checkSeals() error {
 
 // checkSeal compares a sealed inode with what the command made of it; now is nil where
 // it is gone.
-func (t *tx) checkSeal(was, now *inode) error {
-	if slices.Contains(t.opened, was.id) {
+func (t *tx) checkSeal(was, now *record.Inode) error {
+	if slices.Contains(t.opened, was.Id) {
 		return nil
 	}
-	if gone := now == nil || now.nlink == 0; gone && was.typ == typeFile {
+	if gone := now == nil || now.Nlink == 0; gone && was.Typ == record.TypeFile {
 		if ok, err := t.mayUnlink(was); ok || err != nil {
 			return err
 		}
@@ -95,11 +96,11 @@ func (t *tx) checkSeal(was, now *inode) error {
 
 // mayUnlink reports whether a sealed file may lose its name: its checkpoint was
 // removed, and its directory is an ordinary one.
-func (t *tx) mayUnlink(file *inode) (bool, error) {
-	if file.parent == 0 {
+func (t *tx) mayUnlink(file *record.Inode) (bool, error) {
+	if file.Parent == 0 {
 		return true, nil
 	}
-	b, ok, err := t.Get(t.k.inode(file.parent))
+	b, ok, err := t.Get(t.k.inode(file.Parent))
 	return !ok || !sealedRecord(b), err
 }
 
@@ -115,49 +116,49 @@ type seen struct {
 	entries                   uint64
 	size                      int64
 	generation                moraine.Generation
-	step                      stepID
+	step                      record.StepID
 }
 
-func visible(i *inode) seen {
-	return seen{typ: i.typ, mode: i.mode, uid: i.uid, gid: i.gid, nlink: i.nlink, parent: i.parent,
-		manyLinks: i.manyLinks, xattrs: i.xattrs, sealed: i.sealed, owner: i.owner, mtime: i.mtime, ctime: i.ctime,
-		name: i.name, target: i.target, entries: i.entries, size: i.size, generation: i.generation, step: i.step}
+func visible(i *record.Inode) seen {
+	return seen{typ: i.Typ, mode: i.Mode, uid: i.Uid, gid: i.Gid, nlink: i.Nlink, parent: i.Parent,
+		manyLinks: i.ManyLinks, xattrs: i.Xattrs, sealed: i.Sealed, owner: i.Owner, mtime: i.Mtime, ctime: i.Ctime,
+		name: i.Name, target: i.Target, entries: i.Entries, size: i.Size, generation: i.Generation, step: i.Step}
 }
 
 // immutable is the error of a change of what is sealed. It names the checkpoint.
-func (t *tx) immutable(i *inode) error {
+func (t *tx) immutable(i *record.Inode) error {
 	what, dir := "", i
-	if i.typ == typeFile && i.parent != 0 {
-		was, err := t.b.load(t.k.inode(i.parent))
+	if i.Typ == record.TypeFile && i.Parent != 0 {
+		was, err := t.b.load(t.k.inode(i.Parent))
 		if err != nil {
 			return err
 		}
 		if was.exists {
-			dir = &inode{id: i.parent}
-			if err := dir.decode(was.value); err != nil {
+			dir = &record.Inode{Id: i.Parent}
+			if err := dir.Decode(was.value); err != nil {
 				return err
 			}
 		}
 	}
 	switch {
-	case i.typ == typeSymlink:
-		return fail(moraine.Immutable, "change", i.id.String(), "the link is its training run's: it follows the run's checkpoints")
-	case dir.step != (stepID{}):
-		what = "the committed checkpoint " + dir.step.String()
-	case dir.sealed:
+	case i.Typ == record.TypeSymlink:
+		return fail(moraine.Immutable, "change", i.Id.String(), "the link is its training run's: it follows the run's checkpoints")
+	case dir.Step != (record.StepID{}):
+		what = "the committed checkpoint " + dir.Step.String()
+	case dir.Sealed:
 		what = "a checkpoint that is being saved"
 	default:
-		return fail(moraine.Immutable, "change", i.id.String(), "it belonged to a checkpoint, and can only be removed")
+		return fail(moraine.Immutable, "change", i.Id.String(), "it belonged to a checkpoint, and can only be removed")
 	}
-	return fail(moraine.Immutable, "change", i.id.String(), "it belongs to %s, which nobody changes: remove the whole of it (moraine ckpt rm), or work on a clone", what)
+	return fail(moraine.Immutable, "change", i.Id.String(), "it belongs to %s, which nobody changes: remove the whole of it (moraine ckpt rm), or work on a clone", what)
 }
 
 // mayMoveTree fails where a tree that holds committed checkpoints is moved or removed.
-func (t *tx) mayMoveTree(c *seatChange, what usage) error {
-	if what.steps == c.before.own().steps || t.openAll || t.forced || c.before.typ != typeDirectory {
+func (t *tx) mayMoveTree(c *seatChange, what record.Usage) error {
+	if what.Steps == c.before.own().Steps || t.openAll || t.forced || c.before.typ != record.TypeDirectory {
 		return nil
 	}
-	return holdsSteps(c.id, what.steps-c.before.own().steps)
+	return holdsSteps(c.id, what.Steps-c.before.own().Steps)
 }
 
 func holdsSteps(dir moraine.InodeID, n int64) error {
@@ -166,11 +167,11 @@ func holdsSteps(dir moraine.InodeID, n int64) error {
 
 // mayRenameTree is mayMoveTree before a directory gets another name, or loses the one that
 // it has. Not even by force does a checkpoint leave its place in its run.
-func (t *tx) mayRenameTree(dir *inode) error {
-	if dir.typ != typeDirectory {
+func (t *tx) mayRenameTree(dir *record.Inode) error {
+	if dir.Typ != record.TypeDirectory {
 		return nil
 	}
-	if dir.sealed {
+	if dir.Sealed {
 		return t.immutable(dir)
 	}
 	n, err := t.stepsBelow(dir)
@@ -178,44 +179,44 @@ func (t *tx) mayRenameTree(dir *inode) error {
 	case err != nil || n == 0:
 		return err
 	case !t.forced:
-		return holdsSteps(dir.id, n)
+		return holdsSteps(dir.Id, n)
 	}
-	r, err := t.runRecord(moraine.RunID(dir.parent))
+	r, err := t.runRecord(moraine.RunID(dir.Parent))
 	if err == nil && r != nil {
-		err = fail(moraine.Immutable, "change", dir.id.String(), "committed checkpoints of a run that stays are below it (%d)", n)
+		err = fail(moraine.Immutable, "change", dir.Id.String(), "committed checkpoints of a run that stays are below it (%d)", n)
 	}
 	return err
 }
 
 // stepsBelow returns how many committed checkpoints are below a directory.
-func (t *tx) stepsBelow(dir *inode) (int64, error) {
-	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
-	if err != nil || s == nil || s.live == 0 {
+func (t *tx) stepsBelow(dir *record.Inode) (int64, error) {
+	s, err := look[record.UsageState](&t.view, t.k.meta(record.MetaUsage))
+	if err != nil || s == nil || s.Live == 0 {
 		return 0, err
 	}
-	below, err := t.usageNow(usageKey{s.live, dir.id})
-	return below.steps, err
+	below, err := t.usageNow(usageKey{s.Live, dir.Id})
+	return below.Steps, err
 }
 
 // removeFromStep lets a request unlink in a checkpoint's directory. A checkpoint's index
 // is the first of its files that `rm -r` meets, and what makes it a checkpoint: whoever
 // unlinks it removes the checkpoint as a whole, by the rules of RemoveStep, and may then
 // unlink the other files. Nothing else in it can be unlinked.
-func (m *Machine) removeFromStep(t *tx, dir, child *inode) error {
+func (m *Machine) removeFromStep(t *tx, dir, child *record.Inode) error {
 	switch {
-	case !dir.sealed:
+	case !dir.Sealed:
 		return nil
-	case dir.step == (stepID{}):
+	case dir.Step == (record.StepID{}):
 		return t.immutable(dir)
 	}
-	s, err := t.mustStep(dir.step)
+	s, err := t.mustStep(dir.Step)
 	if err != nil {
 		return err
 	}
-	if child.id != s.index {
+	if child.Id != s.Index {
 		return t.immutable(child)
 	}
-	r, runDir, err := t.runInScope(t.scope, "remove step", s.id.run)
+	r, runDir, err := t.runInScope(t.scope, "remove step", s.Id.Run)
 	if err != nil {
 		return err
 	}
@@ -223,12 +224,12 @@ func (m *Machine) removeFromStep(t *tx, dir, child *inode) error {
 }
 
 // removeStepTree removes the checkpoint whose directory a request removes as a tree.
-func (m *Machine) removeStepTree(t *tx, dir *inode, force bool) (*wire.MetaResponse, error) {
-	if dir.step == (stepID{}) {
+func (m *Machine) removeStepTree(t *tx, dir *record.Inode, force bool) (*wire.MetaResponse, error) {
+	if dir.Step == (record.StepID{}) {
 		return nil, t.immutable(dir)
 	}
-	id := dir.step
-	r, runDir, err := t.runInScope(t.scope, "remove step", id.run)
+	id := dir.Step
+	r, runDir, err := t.runInScope(t.scope, "remove step", id.Run)
 	if err != nil {
 		return nil, err
 	}

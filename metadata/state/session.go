@@ -1,10 +1,10 @@
 package state
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -25,93 +25,8 @@ const MaxExpireHolding = 24
 // after a session.
 const cleanBudget = 512
 
-// session is a client's standing. What it owns has keys of its own, by session.
-type session struct {
-	id   moraine.SessionID
-	node string
-	// principal identifies the certificate that opened the session: no other
-	// may use it.
-	principal Principal
-	role      string
-	root      moraine.InodeID // that its paths start at, and it is confined to
-	scope     string          // path of root when it was opened
-	readOnly  bool
-	squash    bool
-	nonce     []byte
-	opened    uint64 // cluster time, milliseconds
-	// ackedBelow: the client has the answers of all numbers below this one.
-	ackedBelow uint64
-	// leases says that the session may hold leases.
-	leases bool
-	answers
-}
-
-const sessionVersion = 1
-
-// sessionLeases is the version of the record of a session that may hold leases.
-const sessionLeases = 2
-
-func (s *session) encode() []byte {
-	b := make([]byte, 0, 96+len(s.node)+len(s.scope)+len(s.answer))
-	switch {
-	case s.inside:
-		b = append(b, sessionAnswers, 0, 0, 0, 0)
-	case s.leases:
-		b = append(b, sessionLeases)
-	default:
-		b = append(b, sessionVersion)
-	}
-	b = putUvarint(b, s.ackedBelow)
-	b = putString(b, s.node)
-	b = putString(b, s.role)
-	b = putFixed64(b, uint64(s.root))
-	b = putString(b, s.scope)
-	b = putBool(b, s.readOnly)
-	b = putBool(b, s.squash)
-	b = putBytes(b, s.nonce)
-	b = putUvarint(b, s.opened)
-	if s.inside {
-		b = putUvarint(putUvarint(putBool(b, s.leases), s.number), s.apart)
-	}
-	if s.principal != (Principal{}) {
-		b = append(b, s.principal[:]...)
-	}
-	if s.inside {
-		b = s.answers.encode(b)
-	}
-	return b
-}
-
-func (s *session) decode(b []byte) error {
-	d := dec{b: b}
-	version := d.version(sessionAnswers)
-	s.leases = version == sessionLeases
-	if s.inside = version == sessionAnswers; s.inside {
-		s.answer = d.decodeAnswer(int(d.fixed32()))
-	}
-	s.ackedBelow = d.uvarint()
-	s.node = d.string()
-	s.role = d.string()
-	s.root = moraine.InodeID(d.fixed64())
-	s.scope = d.string()
-	s.readOnly = d.bool()
-	s.squash = d.bool()
-	s.nonce = d.bytes()
-	s.opened = d.uvarint()
-	if s.inside {
-		s.leases = d.bool()
-		s.number, s.apart = d.uvarint(), d.uvarint()
-	}
-	if len(d.b) > 0 {
-		if s.principal = d.bytes16(); d.err == nil && s.principal == (Principal{}) {
-			d.fail(errors.New("a principal that is zero is not written"))
-		}
-	}
-	return d.end("session")
-}
-
 // session returns a live session; SessionExpired where there is none.
-func (v *view) session(id moraine.SessionID) (*session, error) {
+func (v *view) session(id moraine.SessionID) (*record.Session, error) {
 	b, ok, err := v.r.Get(v.k.session(id))
 	if err != nil {
 		return nil, err
@@ -119,8 +34,8 @@ func (v *view) session(id moraine.SessionID) (*session, error) {
 	if !ok {
 		return nil, noSession(id)
 	}
-	s := &session{id: id}
-	return s, s.decode(b)
+	s := &record.Session{Id: id}
+	return s, s.Decode(b)
 }
 
 // request applies a client's mutation. With a session, a number that was
@@ -152,9 +67,9 @@ func (t *tx) request(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		t.repeated = true
 		return kept, t.abandonNumbers(s, req)
 	}
-	oldAcked := s.ackedBelow
+	oldAcked := s.AckedBelow
 	t.session = s
-	t.scope = s.grantedScope()
+	t.scope = GrantedScope(s)
 	resp, err := t.guard(func() (*wire.MetaResponse, error) {
 		if err := t.scope.mayMutate(req); err != nil {
 			return nil, err
@@ -184,20 +99,20 @@ func refuse(err error) *wire.MetaResponse { return &wire.MetaResponse{Error: Wir
 
 // admit finds the session of a request and the answer that its number got
 // before, if any. It fails where the request must not be applied.
-func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) {
+func (t *tx) admit(req *wire.MetaRequest) (*record.Session, *wire.MetaResponse, error) {
 	s, err := t.view.session(moraine.SessionID(req.GetSession()))
 	if err != nil {
 		return nil, nil, err
 	}
-	if !s.of(t.caller) {
-		return nil, nil, noSession(s.id)
+	if !s.Of(t.caller) {
+		return nil, nil, noSession(s.Id)
 	}
 	n := req.GetNumber()
 	switch {
 	case n == 0:
-		return nil, nil, fail(moraine.InvalidArgument, "session", s.id.String(), "a mutation needs a request number")
-	case n < s.ackedBelow:
-		return nil, nil, fail(moraine.Stale, "session", s.id.String(), "number %d was acknowledged and is over", n)
+		return nil, nil, fail(moraine.InvalidArgument, "session", s.Id.String(), "a mutation needs a request number")
+	case n < s.AckedBelow:
+		return nil, nil, fail(moraine.Stale, "session", s.Id.String(), "number %d was acknowledged and is over", n)
 	}
 	b, ok, err := t.answered(s, n)
 	if err != nil {
@@ -206,13 +121,13 @@ func (t *tx) admit(req *wire.MetaRequest) (*session, *wire.MetaResponse, error) 
 	if ok {
 		resp := &wire.MetaResponse{}
 		if err := proto.Unmarshal(b, resp); err != nil {
-			return nil, nil, &moraine.Error{Op: "decode answer", Ref: s.id.String(), Kind: moraine.Corrupt, Err: err}
+			return nil, nil, &moraine.Error{Op: "decode answer", Ref: s.Id.String(), Kind: moraine.Corrupt, Err: err}
 		}
 		return s, resp, nil
 	}
-	acked := max(s.ackedBelow, min(req.GetAckedBelow(), n))
+	acked := max(s.AckedBelow, min(req.GetAckedBelow(), n))
 	if n >= max(acked, 1)+AnswerWindow {
-		return nil, nil, fail(moraine.Busy, "session", s.id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
+		return nil, nil, fail(moraine.Busy, "session", s.Id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
 	}
 	return s, nil, nil
 }
@@ -244,22 +159,22 @@ func (m *Machine) openSession(t *tx, op *wire.OpenSession) (*wire.MetaResponse, 
 	if err != nil {
 		return nil, err
 	}
-	t.next(cSession)
-	s := &session{id: id, node: op.GetNode(), principal: PrincipalOf(t.caller), role: op.GetRole(), root: root, scope: op.GetScope(),
-		readOnly: op.GetReadOnly() || t.caller.GetReadOnly(), squash: op.GetSquash() || t.caller.GetSquash(), nonce: slices.Clone(op.GetNonce()), opened: t.clusterTime(),
-		ackedBelow: 1}
+	t.next(record.CSession)
+	s := &record.Session{Id: id, Node: op.GetNode(), Principal: record.PrincipalOf(t.caller), Role: op.GetRole(), Root: root, Scope: op.GetScope(),
+		ReadOnly: op.GetReadOnly() || t.caller.GetReadOnly(), Squash: op.GetSquash() || t.caller.GetSquash(), Nonce: slices.Clone(op.GetNonce()), Opened: t.clusterTime(),
+		AckedBelow: 1}
 	speaks, err := t.speaks(levelCaches)
 	if err != nil {
 		return nil, err
 	}
-	s.leases = speaks && op.GetLeases()
-	if s.inside, err = t.speaks(LevelAnswers); err != nil {
+	s.Leases = speaks && op.GetLeases()
+	if s.Inside, err = t.speaks(LevelAnswers); err != nil {
 		return nil, err
 	}
-	s.inside = s.inside && op.GetKeepsAnswer()
-	t.insert(t.k.session(s.id), s.encode())
-	t.put(t.k.sessionNonce(s.nonce), encodeNonce(s.id))
-	t.count[cSessions]++
+	s.Inside = s.Inside && op.GetKeepsAnswer()
+	t.insert(t.k.session(s.Id), s.Encode())
+	t.put(t.k.sessionNonce(s.Nonce), record.EncodeNonce(s.Id))
+	t.count[record.CSessions]++
 	return t.sessionReply(s)
 }
 
@@ -279,7 +194,7 @@ func (t *tx) drawnSession(drawn uint64) (moraine.SessionID, error) {
 	if err != nil {
 		return 0, err
 	}
-	id := moraine.SessionID(moraine.MakeID(t.k.p, c.incarnation, drawn))
+	id := moraine.SessionID(moraine.MakeID(t.k.p, c.Incarnation, drawn))
 	for _, key := range [][]byte{t.k.session(id), t.k.endedSession(id)} {
 		if _, taken, err := t.Get(key); err != nil || taken {
 			if err == nil {
@@ -291,39 +206,14 @@ func (t *tx) drawnSession(drawn uint64) (moraine.SessionID, error) {
 	return id, nil
 }
 
-// of reports whether the caller's certificate opened the session.
-func (s *session) of(c *statepb.Caller) bool {
-	return s.node == c.GetNode() && s.principal == PrincipalOf(c)
-}
-
-// Principal is transport.Peer.Principal of a caller; zero of one that came over no
-// connection.
-type Principal [16]byte
-
-// PrincipalOf returns the caller's principal.
-func PrincipalOf(c *statepb.Caller) (p Principal) {
-	copy(p[:], c.GetPrincipal())
-	return p
-}
-
 // noSession is the error for a session that does not exist. A caller whose certificate did
 // not open a session gets it, too: it does not learn which sessions there are.
 func noSession(id moraine.SessionID) error {
 	return fail(moraine.SessionExpired, "session", id.String(), "open a new one")
 }
 
-// encodeNonce returns the row of a nonce: the session that it opened.
-func encodeNonce(id moraine.SessionID) []byte { return putFixed64([]byte{sessionVersion}, uint64(id)) }
-
-func decodeNonce(b []byte) (moraine.SessionID, error) {
-	d := dec{b: b}
-	d.version(sessionVersion)
-	id := moraine.SessionID(d.fixed64())
-	return id, d.end("session nonce")
-}
-
 func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
-	id, err := decodeNonce(b)
+	id, err := record.DecodeNonce(b)
 	if err != nil {
 		return nil, err
 	}
@@ -331,20 +221,20 @@ func (m *Machine) reopen(t *tx, op *wire.OpenSession, b []byte) (*wire.MetaRespo
 	if err != nil {
 		return nil, err
 	}
-	if !s.of(t.caller) {
+	if !s.Of(t.caller) {
 		return nil, fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
 	}
 	return t.sessionReply(s)
 }
 
 // sessionReply holds what the state knows; the service adds term and token.
-func (t *tx) sessionReply(s *session) (*wire.MetaResponse, error) {
+func (t *tx) sessionReply(s *record.Session) (*wire.MetaResponse, error) {
 	c, err := t.cluster()
 	if err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: &wire.SessionReply{
-		Session: uint64(s.id), Root: uint64(s.root), Cluster: c.uuid[:], Incarnation: uint64(c.incarnation),
+		Session: uint64(s.Id), Root: uint64(s.Root), Cluster: c.Uuid[:], Incarnation: uint64(c.Incarnation),
 	}}}, nil
 }
 
@@ -376,17 +266,17 @@ func (m *Machine) expireSessions(t *tx, op *statepb.ExpireSessions) (*wire.MetaR
 // endSession takes the record away, so that every later mutation of the
 // session fails, and cleans up what it owned: at once as far as one command
 // goes, and the rest piece by piece with each Tick.
-func (m *Machine) endSession(t *tx, s *session) error {
-	t.del(t.k.session(s.id))
-	t.del(t.k.sessionNonce(s.nonce))
-	t.count[cSessions]--
-	if err := t.endSessionHolds(s.id); err != nil {
+func (m *Machine) endSession(t *tx, s *record.Session) error {
+	t.del(t.k.session(s.Id))
+	t.del(t.k.sessionNonce(s.Nonce))
+	t.count[record.CSessions]--
+	if err := t.endSessionHolds(s.Id); err != nil {
 		return err
 	}
-	t.events.SessionsEnded = append(t.events.SessionsEnded, s.id)
-	t.put(t.k.endedSession(s.id), []byte{sessionVersion})
-	t.count[cEndedSessions]++
-	return m.cleanSession(t, s.id, cleanBudget-len(t.order))
+	t.events.SessionsEnded = append(t.events.SessionsEnded, s.Id)
+	t.put(t.k.endedSession(s.Id), []byte{record.SessionVersion})
+	t.count[record.CEndedSessions]++
+	return m.cleanSession(t, s.Id, cleanBudget-len(t.order))
 }
 
 // cleanSession takes away about budget records of an ended session: its grants
@@ -409,7 +299,7 @@ func (m *Machine) cleanSession(t *tx, id moraine.SessionID, budget int) error {
 		return nil
 	}
 	t.del(t.k.endedSession(id))
-	t.count[cEndedSessions]--
+	t.count[record.CEndedSessions]--
 	return nil
 }
 

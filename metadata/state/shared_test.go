@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -28,13 +29,13 @@ func inside(t *testing.T, m *Machine, kv KV, fn func(*tx) error) error {
 }
 
 // share makes to refer to all tables of from, and seals them.
-func share(t *tx, from, to *inode) error {
-	to.content, to.refs, to.lastEnd, to.stored, to.size = t.next(cContent), from.refs, from.lastEnd, from.stored, from.size
-	err := t.refsFrom(from.content, -1, func(r ref) (bool, error) {
-		h, err := t.tableHead(r.table)
-		h.refs, h.sealed = h.refs+1, true
-		t.put(t.k.extTable(r.table), h.encode())
-		t.put(t.k.ref(to.content, r.end), r.encode())
+func share(t *tx, from, to *record.Inode) error {
+	to.Content, to.Refs, to.LastEnd, to.Stored, to.Size = t.next(record.CContent), from.Refs, from.LastEnd, from.Stored, from.Size
+	err := t.refsFrom(from.Content, -1, func(r record.Ref) (bool, error) {
+		h, err := t.tableHead(r.Table)
+		h.Refs, h.Sealed = h.Refs+1, true
+		t.put(t.k.extTable(r.Table), h.Encode())
+		t.put(t.k.ref(to.Content, r.End), r.Encode())
 		return true, err
 	})
 	t.putInode(to)
@@ -44,28 +45,28 @@ func share(t *tx, from, to *inode) error {
 // A table that two files share never changes: what either does to its file
 // makes tables of its own, and the stripes live until neither names them.
 func TestSharedTablesAreSealed(t *testing.T) {
-	lay := func(m *Machine, tx *tx, i *inode, at int64, id moraine.StripeID) error {
+	lay := func(m *Machine, tx *tx, i *record.Inode, at int64, id moraine.StripeID) error {
 		tx.insertStripe(&moraine.Stripe{ID: id, Scheme: moraine.Copies(1), Version: 1, Length: 10, LiveBytes: 10, Chunks: make([]moraine.ChunkState, 1)})
 		err := m.overlay(tx, i, []moraine.Extent{{Offset: at, Length: 10, Stripe: id}})
-		i.size = max(i.size, at+10)
+		i.Size = max(i.Size, at+10)
 		tx.putInode(i)
 		return err
 	}
-	for what, change := range map[string]func(m *Machine, tx *tx, i *inode) error{
-		"append":      func(m *Machine, tx *tx, i *inode) error { return lay(m, tx, i, 100, 900) },
-		"overwrite":   func(m *Machine, tx *tx, i *inode) error { return lay(m, tx, i, 35, 900) },
-		"cover whole": func(m *Machine, tx *tx, i *inode) error { return lay(m, tx, i, 0, 900) },
-		"truncate": func(m *Machine, tx *tx, i *inode) error {
+	for what, change := range map[string]func(m *Machine, tx *tx, i *record.Inode) error{
+		"append":      func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 100, 900) },
+		"overwrite":   func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 35, 900) },
+		"cover whole": func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 0, 900) },
+		"truncate": func(m *Machine, tx *tx, i *record.Inode) error {
 			err := m.truncate(tx, i, 55)
-			i.size = 55
+			i.Size = 55
 			tx.putInode(i)
 			return err
 		},
-		"remove": func(m *Machine, tx *tx, i *inode) error { return m.discardFile(tx, i) },
+		"remove": func(m *Machine, tx *tx, i *record.Inode) error { return m.discardFile(tx, i) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			m, kv := New(0), statetest.NewKV()
-			var a, b *inode
+			var a, b *record.Inode
 			must := func(err error) {
 				t.Helper()
 				if err != nil {
@@ -81,8 +82,8 @@ func TestSharedTablesAreSealed(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for n, file := range []**inode{&a, &b} {
-					if *file, err = m.makeInode(tx, inode{typ: typeFile, nlink: 1}); err != nil {
+				for n, file := range []**record.Inode{&a, &b} {
+					if *file, err = m.makeInode(tx, record.Inode{Typ: record.TypeFile, Nlink: 1}); err != nil {
 						return err
 					}
 					m.link(tx, root, fmt.Sprint(n), *file)
@@ -98,7 +99,7 @@ func TestSharedTablesAreSealed(t *testing.T) {
 			before, err := m.view(kv).extentsOf(a, 0, noLimit)
 			must(err)
 			must(inside(t, m, kv, func(tx *tx) error {
-				i, err := tx.inode(b.id)
+				i, err := tx.inode(b.Id)
 				if err != nil {
 					return err
 				}
@@ -118,7 +119,7 @@ func TestSharedTablesAreSealed(t *testing.T) {
 }
 
 // discardFile takes away a named file of the root.
-func (m *Machine) discardFile(t *tx, i *inode) error {
+func (m *Machine) discardFile(t *tx, i *record.Inode) error {
 	root, err := t.inode(moraine.RootInode)
 	if err != nil {
 		return err

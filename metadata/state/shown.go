@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,17 +18,17 @@ func (v *view) all(sc scope) bool { return sc.root == 0 || sc.root == v.k.top() 
 
 // parentIn returns the directory that an inode in the scope has as parent there. 0: it is the
 // root of the scope, or has no name.
-func (v *view) parentIn(sc scope, i *inode) (moraine.InodeID, error) {
+func (v *view) parentIn(sc scope, i *record.Inode) (moraine.InodeID, error) {
 	switch {
 	case v.all(sc):
-		return i.parent, nil
-	case i.id == sc.root:
+		return i.Parent, nil
+	case i.Id == sc.root:
 		return 0, nil
-	case !i.manyLinks || i.nlink < 2:
-		return i.parent, nil // its only name
+	case !i.ManyLinks || i.Nlink < 2:
+		return i.Parent, nil // its only name
 	}
-	if ok, err := v.below(sc.root, i.parent); ok || err != nil {
-		return i.parent, err
+	if ok, err := v.below(sc.root, i.Parent); ok || err != nil {
+		return i.Parent, err
 	}
 	parent, _, _, err := v.nameBelow(sc.root, i)
 	return parent, err
@@ -35,12 +36,12 @@ func (v *view) parentIn(sc scope, i *inode) (moraine.InodeID, error) {
 
 // pathShown returns the path of an inode in the scope, from the root of the namespace on, by a
 // name that it has there; "" where it has none.
-func (v *view) pathShown(sc scope, i *inode) (string, error) {
+func (v *view) pathShown(sc scope, i *record.Inode) (string, error) {
 	if v.all(sc) {
 		path, _, err := v.pathOf(i)
 		return path, err
 	}
-	below, ok, err := v.pathBelow(sc.root, i.id)
+	below, ok, err := v.pathBelow(sc.root, i.Id)
 	if err != nil || !ok {
 		return "", err
 	}
@@ -148,10 +149,10 @@ func (v *view) confineJob(sc scope, j *wire.Job) error {
 		return err
 	}
 	path, err := v.pathShown(sc, i)
-	if ofFile(j.Kind) {
+	if record.OfFile(j.Kind) {
 		path = path[strings.LastIndexByte(path, '/')+1:]
 	}
-	if path = clip(path, moraine.MaxNameLen); j.Subject != path {
+	if path = record.Clip(path, moraine.MaxNameLen); j.Subject != path {
 		j.Subject, j.Error = path, "" // it may name the file as it was called
 	}
 	return err

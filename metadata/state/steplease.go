@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -14,71 +15,60 @@ import (
 // MaxStepLeases is the most checkpoints that one session may lease.
 const MaxStepLeases = 64
 
-const stepLeaseVersion = 1
-
 // leaseStep gives the session a read lease on a committed checkpoint, or counts one more.
 func (m *Machine) leaseStep(t *tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := t.runInScope(t.scope, "lease step", id.run); err != nil {
+	if _, _, err := t.runInScope(t.scope, "lease step", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := t.stepRecord(id)
 	switch {
 	case err != nil:
 		return nil, err
-	case s == nil || s.state == stepDeleted:
+	case s == nil || s.State == record.StepDeleted:
 		return nil, fail(moraine.NotFound, "lease step", id.String(), "")
-	case s.state != stepCommitted:
+	case s.State != record.StepCommitted:
 		return nil, fail(moraine.Incomplete, "lease step", id.String(), "it is not committed")
 	}
-	times, err := t.stepLease(id, t.session.id)
+	times, err := t.stepLease(id, t.session.Id)
 	if err != nil {
 		return nil, err
 	}
 	if times == 0 {
-		have, err := t.keysUnder(t.k.sessionLeases(t.session.id), MaxStepLeases)
+		have, err := t.keysUnder(t.k.sessionLeases(t.session.Id), MaxStepLeases)
 		if err != nil {
 			return nil, err
 		}
 		if len(have) == MaxStepLeases {
 			return nil, fail(moraine.TooLarge, "lease step", id.String(), "the session reads %d checkpoints: close one", MaxStepLeases)
 		}
-		t.put(t.k.sessionLease(t.session.id, id), []byte{stepLeaseVersion})
+		t.put(t.k.sessionLease(t.session.Id, id), []byte{record.StepLeaseVersion})
 	}
-	t.put(t.k.stepLease(id, t.session.id), encodeStepLease(times+1))
+	t.put(t.k.stepLease(id, t.session.Id), record.EncodeStepLease(times+1))
 	return stepReply(s), nil
 }
 
 // stepLease returns how often a session leased a checkpoint.
-func (v *view) stepLease(id stepID, s moraine.SessionID) (uint64, error) {
+func (v *view) stepLease(id record.StepID, s moraine.SessionID) (uint64, error) {
 	b, ok, err := v.r.Get(v.k.stepLease(id, s))
 	if err != nil || !ok {
 		return 0, err
 	}
-	return decodeStepLease(b)
-}
-
-func encodeStepLease(times uint64) []byte { return putUvarint([]byte{stepLeaseVersion}, times) }
-
-func decodeStepLease(b []byte) (times uint64, err error) {
-	d := dec{b: b}
-	d.version(stepLeaseVersion)
-	times = d.uvarint()
-	return times, d.end("lease of a step")
+	return record.DecodeStepLease(b)
 }
 
 // releaseStep ends one lease of the session.
 func (m *Machine) releaseStep(t *tx, op *wire.ReleaseStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	times, err := t.stepLease(id, t.session.id)
+	times, err := t.stepLease(id, t.session.Id)
 	switch {
 	case err != nil:
 		return nil, err
 	case times > 1:
-		t.put(t.k.stepLease(id, t.session.id), encodeStepLease(times-1))
+		t.put(t.k.stepLease(id, t.session.Id), record.EncodeStepLease(times-1))
 	case times == 1:
-		t.del(t.k.stepLease(id, t.session.id))
-		t.del(t.k.sessionLease(t.session.id, id))
+		t.del(t.k.stepLease(id, t.session.Id))
+		t.del(t.k.sessionLease(t.session.Id, id))
 	}
 	return done(), nil
 }
@@ -94,11 +84,11 @@ func (m *Machine) dropStepLeases(t *tx, s moraine.SessionID, budget int) (int, e
 }
 
 // mindReaders fails with Busy while a live session has a lease on a checkpoint.
-func (t *tx) mindReaders(id stepID) error {
+func (t *tx) mindReaders(id record.StepID) error {
 	prefix := t.k.stepLeases(id)
 	var readers []moraine.SessionID
 	err := t.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
-		readers = append(readers, moraine.SessionID(lastU64(key)))
+		readers = append(readers, moraine.SessionID(record.LastU64(key)))
 		return true
 	})
 	if err != nil {
@@ -112,15 +102,15 @@ func (t *tx) mindReaders(id stepID) error {
 		if err != nil {
 			return err
 		}
-		return fail(moraine.Busy, "remove step", id.String(), "session %s of %q is reading it (read leases: %d): wait until the readers have closed it", reader, s.node, len(readers))
+		return fail(moraine.Busy, "remove step", id.String(), "session %s of %q is reading it (read leases: %d): wait until the readers have closed it", reader, s.Node, len(readers))
 	}
 	return nil
 }
 
 // mindReadersBelow is mindReaders of all checkpoints below a directory. Leases are few.
-func (t *tx) mindReadersBelow(dir *inode) error {
-	var leased []stepID
-	prefix := t.k.table(tabStepLease)
+func (t *tx) mindReadersBelow(dir *record.Inode) error {
+	var leased []record.StepID
+	prefix := t.k.table(record.TabStepLease)
 	err := t.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
 		id := stepOfKey(key[:len(key)-8])
 		if n := len(leased); n == 0 || leased[n-1] != id {
@@ -136,10 +126,10 @@ func (t *tx) mindReadersBelow(dir *inode) error {
 		if err != nil {
 			return err
 		}
-		if s == nil || s.state != stepCommitted {
+		if s == nil || s.State != record.StepCommitted {
 			continue
 		}
-		below, err := t.below(dir.id, s.dir)
+		below, err := t.below(dir.Id, s.Dir)
 		if moraineKind(err) == moraine.NotFound || err == nil && !below {
 			continue
 		}
@@ -155,15 +145,18 @@ func (t *tx) mindReadersBelow(dir *inode) error {
 
 // Keys of leases.
 
-func (k keys) stepLeases(s stepID) []byte { return s.append(k.key(tabStepLease, 28)) }
-func (k keys) stepLease(s stepID, reader moraine.SessionID) []byte {
-	return be64(k.stepLeases(s), uint64(reader))
+func (k keys) stepLeases(s record.StepID) []byte { return s.Append(k.key(record.TabStepLease, 28)) }
+
+func (k keys) stepLease(s record.StepID, reader moraine.SessionID) []byte {
+	return record.Be64(k.stepLeases(s), uint64(reader))
 }
+
 func (k keys) sessionLeases(reader moraine.SessionID) []byte {
-	return k.u64(tabSessLease, uint64(reader))
+	return k.u64(record.TabSessLease, uint64(reader))
 }
-func (k keys) sessionLease(reader moraine.SessionID, s stepID) []byte {
-	return s.append(be64(k.key(tabSessLease, 28), uint64(reader)))
+
+func (k keys) sessionLease(reader moraine.SessionID, s record.StepID) []byte {
+	return s.Append(record.Be64(k.key(record.TabSessLease, 28), uint64(reader)))
 }
 
 // sessionOfLease returns the session that a key of tabSessLease begins with.

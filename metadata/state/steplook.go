@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -32,7 +33,7 @@ type StepLook struct {
 // found, and how many stripes and checkpoints are lost.
 func (m *Machine) StepLosses(r Reader) (changes, stripes, steps uint64, err error) {
 	c, err := m.view(r).counters()
-	return c[cLossChanges], c[cLostStripes], c[cLostSteps], err
+	return c[record.CLossChanges], c[record.CLostStripes], c[record.CLostSteps], err
 }
 
 // FindStepLoss goes on with a look, at about limit extents and files more. It ends early
@@ -44,14 +45,14 @@ func (m *Machine) FindStepLoss(r Reader, l *StepLook, limit int) error {
 		return err
 	}
 	if !l.began {
-		l.began, l.Changes = true, c[cLossChanges]
+		l.began, l.Changes = true, c[record.CLossChanges]
 	}
 	for left := limit; left > 0 && !l.Done && l.judged() < MaxJudged; {
 		if l.name == "" && !l.inside {
 			if err := v.nextStep(l); err != nil || l.Done {
 				return err
 			}
-			l.since = c[cLossChanges]
+			l.since = c[record.CLossChanges]
 		}
 		looked, err := v.lookStep(l, left)
 		if err != nil {
@@ -70,7 +71,7 @@ func (v *view) nextStep(l *StepLook) error {
 		}
 		return nil
 	}
-	prefix := v.k.table(tabRunCommit)
+	prefix := v.k.table(record.TabRunCommit)
 	lo := prefix
 	if l.row != nil {
 		lo = append(append([]byte(nil), l.row...), 0)
@@ -87,31 +88,31 @@ func (v *view) nextStep(l *StepLook) error {
 // lookStep looks at the files of a checkpoint, from where the look is on.
 func (v *view) lookStep(l *StepLook, limit int) (looked int, err error) {
 	id := stepOfKey(l.row)
-	id.step = ^id.step
+	id.Step = ^id.Step
 	s, err := v.present(id)
 	if err != nil || s == nil {
 		l.next()
 		return 0, err
 	}
-	if s.lost() && l.name == "" && !l.inside {
-		if is, err := v.lossIs(s, s.loss); is || err != nil {
+	if s.Lost() && l.name == "" && !l.inside {
+		if is, err := v.lossIs(s, s.Loss); is || err != nil {
 			l.next()
 			return 1, err
 		}
 	}
 	for looked < limit && l.judged() < MaxJudged {
-		names, entries, err := v.listDir(s.dir, l.name, 1)
+		names, entries, err := v.listDir(s.Dir, l.name, 1)
 		if err != nil {
 			return looked, err
 		}
 		if len(names) == 0 {
-			if s.lost() {
+			if s.Lost() {
 				l.foundStep(id)
 			}
 			l.next()
 			return looked, nil
 		}
-		n, lost, err := v.lookPart(l, s, names[0], entries[0].inode, limit-looked)
+		n, lost, err := v.lookPart(l, s, names[0], entries[0].Inode, limit-looked)
 		if looked += n; lost || err != nil {
 			l.next()
 			return looked, err
@@ -121,7 +122,7 @@ func (v *view) lookStep(l *StepLook, limit int) (looked int, err error) {
 }
 
 // lookPart looks at one file of a checkpoint.
-func (v *view) lookPart(l *StepLook, s *step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
+func (v *view) lookPart(l *StepLook, s *record.Step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
 	i, err := v.inode(id)
 	if err != nil {
 		return 1, false, damaged(err)
@@ -140,8 +141,8 @@ func (v *view) lookPart(l *StepLook, s *step, name string, id moraine.InodeID, l
 	case err != nil:
 	case at >= 0:
 		lost = true
-		if !s.lost() {
-			l.lost = append(l.lost, &statepb.LostStep{Key: s.id.toWire(), At: &statepb.FilePlace{Inode: uint64(id), Offset: uint64(at)}})
+		if !s.Lost() {
+			l.lost = append(l.lost, &statepb.LostStep{Key: s.Id.ToWire(), At: &statepb.FilePlace{Inode: uint64(id), Offset: uint64(at)}})
 		}
 	case next >= 0:
 		l.inside, l.offset = true, next
@@ -154,11 +155,11 @@ func (v *view) lookPart(l *StepLook, s *step, name string, id moraine.InodeID, l
 // next leaves the checkpoint that is being looked at.
 func (l *StepLook) next() { l.name, l.inside, l.offset = "", false, 0 }
 
-func (l *StepLook) foundStep(id stepID) {
+func (l *StepLook) foundStep(id record.StepID) {
 	if l.found == nil {
 		l.found = make(map[uint64][]*wire.StepKey)
 	}
-	l.found[l.since] = append(l.found[l.since], id.toWire())
+	l.found[l.since] = append(l.found[l.since], id.ToWire())
 }
 
 func (l *StepLook) judged() int {

@@ -1,9 +1,8 @@
 package state
 
 import (
-	"errors"
-
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,45 +21,34 @@ import (
 // MaxJudged is the most checkpoints that one JudgeSteps names.
 const MaxJudged = 32
 
-// stepLoss is a place in a file of a checkpoint; zero: nothing is lost.
-type stepLoss struct {
-	inode  moraine.InodeID
-	offset int64
-}
-
-var errNoLoss = errors.New("a lost step names no file")
-
-// lost reports whether a committed step has lost bytes.
-func (s *step) lost() bool { return s.loss != stepLoss{} }
-
 // lossChanged notes that a stripe or a file was lost, or found again.
-func (t *tx) lossChanged() { t.count[cLossChanges]++ }
+func (t *tx) lossChanged() { t.count[record.CLossChanges]++ }
 
 // extentLost reports whether the bytes of an extent of a file are nowhere: too few chunks of
 // its stripe are left, and no object has them.
-func (v *view) extentLost(i *inode, e moraine.Extent) (bool, error) {
+func (v *view) extentLost(i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Object != 0 {
 		return v.isBad(e.Object)
 	}
-	if i.level > moraine.NVMe {
-		if bad, err := v.isBad(i.object); !bad || err != nil {
+	if i.Level > moraine.NVMe {
+		if bad, err := v.isBad(i.Object); !bad || err != nil {
 			return false, err
 		}
 	}
 	item, err := v.repairOf(e.Stripe)
-	if err != nil || item != nil && item.lost() {
+	if err != nil || item != nil && item.Lost() {
 		return item != nil, err
 	}
-	if i.level >= moraine.NVMe {
+	if i.Level >= moraine.NVMe {
 		return false, nil
 	}
 	fate, err := v.fateOf(e) // chunks in memory are gone before anybody judges their stripe
-	return fate == levelLost, err
+	return fate == record.LevelLost, err
 }
 
 // lossFrom returns the first lost place of a file from an offset on, having looked at no
 // more than limit extents; next is where to go on, -1 where there is no more.
-func (v *view) lossFrom(i *inode, from int64, limit int) (at, next int64, looked int, err error) {
+func (v *view) lossFrom(i *record.Inode, from int64, limit int) (at, next int64, looked int, err error) {
 	exts, err := v.extentsOf(i, from, limit)
 	if err != nil {
 		return 0, 0, 0, err
@@ -81,11 +69,11 @@ func (v *view) lossFrom(i *inode, from int64, limit int) (at, next int64, looked
 }
 
 // nameLoss says of a step that has lost bytes in which file.
-func (v *view) nameLoss(s *step, w *wire.Step) error {
-	if !s.lost() {
+func (v *view) nameLoss(s *record.Step, w *wire.Step) error {
+	if !s.Lost() {
 		return nil
 	}
-	i, err := v.inode(s.loss.inode)
+	i, err := v.inode(s.Loss.Inode)
 	if moraineKind(err) == moraine.NotFound {
 		return nil
 	}
@@ -95,7 +83,7 @@ func (v *view) nameLoss(s *step, w *wire.Step) error {
 	if _, w.Loss.Name, err = v.nameOf(i); err != nil {
 		return err
 	}
-	w.Reason = "bytes are lost, of " + w.Loss.Name + " at " + utoa(w.Loss.Offset)
+	w.Reason = "bytes are lost, of " + w.Loss.Name + " at " + record.Utoa(w.Loss.Offset)
 	return nil
 }
 
@@ -106,20 +94,20 @@ const stepLostExtents = 20_000
 // readStepLost lists the files of a committed step that have lost bytes.
 func (v *view) readStepLost(sc scope, op *wire.ListLost) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetStep())
-	if _, _, err := v.runInScope(sc, "list lost", id.run); err != nil {
+	if _, _, err := v.runInScope(sc, "list lost", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := v.stepRecord(id)
 	if err != nil {
 		return nil, err
 	}
-	if s == nil || s.state != stepCommitted {
+	if s == nil || s.State != record.StepCommitted {
 		return nil, fail(moraine.NotFound, "list lost", id.String(), "it is no committed checkpoint")
 	}
 	reply := &wire.LostReply{LastName: op.GetAfterName()}
 	limit := listLimit(op.GetLimit())
 	for looked := 0; ; {
-		names, entries, err := v.listDir(s.dir, reply.LastName, 1)
+		names, entries, err := v.listDir(s.Dir, reply.LastName, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -129,11 +117,11 @@ func (v *view) readStepLost(sc scope, op *wire.ListLost) (*wire.MetaResponse, er
 		if reply.More = looked >= stepLostExtents || len(reply.Files) == limit; reply.More {
 			break
 		}
-		i, err := v.inode(entries[0].inode)
+		i, err := v.inode(entries[0].Inode)
 		if err != nil {
 			return nil, damaged(err)
 		}
-		f := &wire.LostFile{Inode: uint64(i.id), Path: names[0]}
+		f := &wire.LostFile{Inode: uint64(i.Id), Path: names[0]}
 		n, err := v.lostRangesOf(f, i, v.extentLost)
 		if err != nil {
 			return nil, err
@@ -155,7 +143,7 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 	}
 	t.ignoresQuota = true // a full quota keeps no link from moving
 	for _, l := range op.GetLost() {
-		loss := stepLoss{moraine.InodeID(l.GetAt().GetInode()), int64(l.GetAt().GetOffset())}
+		loss := record.StepLoss{Inode: moraine.InodeID(l.GetAt().GetInode()), Offset: int64(l.GetAt().GetOffset())}
 		if err := m.loseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
 			return nil, err
 		}
@@ -165,7 +153,7 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 			return nil, err
 		}
 	}
-	if op.GetChanges() != t.count[cLossChanges] {
+	if op.GetChanges() != t.count[record.CLossChanges] {
 		return done(), nil // the leader looks again
 	}
 	for _, w := range op.GetFound() {
@@ -173,11 +161,11 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 		if err != nil {
 			return nil, err
 		}
-		if s == nil || !s.lost() {
+		if s == nil || !s.Lost() {
 			continue
 		}
-		s.loss = stepLoss{}
-		t.count[cLostSteps]--
+		s.Loss = record.StepLoss{}
+		t.count[record.CLostSteps]--
 		if err := m.judged(t, s); err != nil {
 			return nil, err
 		}
@@ -188,7 +176,7 @@ func (m *Machine) judgeSteps(t *tx, op *statepb.JudgeSteps) (*wire.MetaResponse,
 // evictLost has a file evicted that an object has whole.
 func (m *Machine) evictLost(t *tx, id moraine.InodeID) error {
 	i, err := t.inode(id)
-	if moraineKind(err) == moraine.NotFound || err == nil && (!i.sealed || i.level <= moraine.NVMe) {
+	if moraineKind(err) == moraine.NotFound || err == nil && (!i.Sealed || i.Level <= moraine.NVMe) {
 		return nil
 	}
 	if err == nil {
@@ -199,11 +187,11 @@ func (m *Machine) evictLost(t *tx, id moraine.InodeID) error {
 
 // lostBeside reports whether stripes are lost of a file that an object has whole, looking at
 // no more than limit extents from an offset on.
-func (v *view) lostBeside(i *inode, from int64, limit int) (bool, error) {
-	if i.level <= moraine.NVMe {
+func (v *view) lostBeside(i *record.Inode, from int64, limit int) (bool, error) {
+	if i.Level <= moraine.NVMe {
 		return false, nil
 	}
-	if bad, err := v.isBad(i.object); bad || err != nil {
+	if bad, err := v.isBad(i.Object); bad || err != nil {
 		return false, err
 	}
 	exts, err := v.extentsOf(i, from, limit)
@@ -214,7 +202,7 @@ func (v *view) lostBeside(i *inode, from int64, limit int) (bool, error) {
 		if e.Object != 0 {
 			continue
 		}
-		if item, err := v.repairOf(e.Stripe); err != nil || item != nil && item.lost() {
+		if item, err := v.repairOf(e.Stripe); err != nil || item != nil && item.Lost() {
 			return err == nil, err
 		}
 	}
@@ -222,53 +210,53 @@ func (v *view) lostBeside(i *inode, from int64, limit int) (bool, error) {
 }
 
 // loseStep records that a checkpoint is lost, if the place is in one of its files, and lost.
-func (m *Machine) loseStep(t *tx, id stepID, loss stepLoss) error {
+func (m *Machine) loseStep(t *tx, id record.StepID, loss record.StepLoss) error {
 	if known, err := t.stepRecord(id); err != nil || known == nil {
 		return err
 	}
 	s, err := t.present(id)
-	if err != nil || s == nil || s.lost() {
+	if err != nil || s == nil || s.Lost() {
 		return err
 	}
 	is, err := t.lossIs(s, loss)
 	if err != nil || !is {
 		return err
 	}
-	s.loss = loss
-	t.count[cLostSteps]++
+	s.Loss = loss
+	t.count[record.CLostSteps]++
 	return m.judged(t, s)
 }
 
 // lossIs reports whether a place is in a file of a step, and lost.
-func (v *view) lossIs(s *step, at stepLoss) (bool, error) {
-	i, err := v.inode(at.inode)
+func (v *view) lossIs(s *record.Step, at record.StepLoss) (bool, error) {
+	i, err := v.inode(at.Inode)
 	if moraineKind(err) == moraine.NotFound {
 		return false, nil
 	}
-	if err != nil || i.parent != s.dir || i.typ != typeFile {
+	if err != nil || i.Parent != s.Dir || i.Typ != record.TypeFile {
 		return false, err
 	}
-	where, _, looked, err := v.lossFrom(i, at.offset, 1)
+	where, _, looked, err := v.lossFrom(i, at.Offset, 1)
 	return err == nil && looked > 0 && where >= 0, err
 }
 
 // judged writes a step that is lost, or is not any more, and has the links of its run
 // follow in the same command.
-func (m *Machine) judged(t *tx, s *step) error {
+func (m *Machine) judged(t *tx, s *record.Step) error {
 	t.putStep(s)
-	t.stepChanged(s.id)
-	r, err := t.runRecord(s.id.run)
+	t.stepChanged(s.Id)
+	r, err := t.runRecord(s.Id.Run)
 	if err != nil {
 		return err
 	}
-	dir, err := t.inode(moraine.InodeID(s.id.run))
-	if err != nil || r == nil || dir.nlink == 0 {
+	dir, err := t.inode(moraine.InodeID(s.Id.Run))
+	if err != nil || r == nil || dir.Nlink == 0 {
 		if moraineKind(err) == moraine.NotFound {
 			err = nil // the run goes, and its links with it
 		}
 		return err
 	}
-	if err := m.refreshStepLink(t, r, dir, s.id.step); err != nil {
+	if err := m.refreshStepLink(t, r, dir, s.Id.Step); err != nil {
 		return err
 	}
 	return m.refreshLinks(t, r, dir)

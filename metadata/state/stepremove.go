@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ type removal struct {
 // links move to what is the latest then.
 func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	r, dir, err := t.runInScope(t.scope, "remove step", id.run)
+	r, dir, err := t.runInScope(t.scope, "remove step", id.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -33,15 +34,15 @@ func (m *Machine) removeStep(t *tx, op *wire.RemoveStep) (*wire.MetaResponse, er
 
 // takeAway removes a checkpoint in this command: from the list of the run, from the
 // links, and from the namespace. One that is removed already is fine.
-func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) error {
+func (m *Machine) takeAway(t *tx, r *record.Run, runDir *record.Inode, s *record.Step, how removal) error {
 	t.ignoresQuota = true // it may make links
-	switch s.state {
-	case stepDeleted:
+	switch s.State {
+	case record.StepDeleted:
 		return nil
-	case stepOpen, stepSealed:
-		return fail(moraine.Busy, "remove step", s.id.String(), "it is being saved: abort it first")
+	case record.StepOpen, record.StepSealed:
+		return fail(moraine.Busy, "remove step", s.Id.String(), "it is being saved: abort it first")
 	}
-	if s.state == stepCommitted {
+	if s.State == record.StepCommitted {
 		if err := t.mayTakeAway(r, s, how); err != nil {
 			return err
 		}
@@ -51,18 +52,18 @@ func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) e
 		if err := t.markRemovedIndex(s); err != nil {
 			return err
 		}
-		t.del(t.k.runCommit(s.id))
-		r.committed--
-		if s.lost() {
-			s.loss = stepLoss{}
-			t.count[cLostSteps]--
+		t.del(t.k.runCommit(s.Id))
+		r.Committed--
+		if s.Lost() {
+			s.Loss = record.StepLoss{}
+			t.count[record.CLostSteps]--
 		}
-		t.put(t.k.run(r.id), r.encode())
+		t.put(t.k.run(r.Id), r.Encode())
 	}
-	s.state, s.dir, s.index, s.missing = stepDeleted, 0, 0, nil
+	s.State, s.Dir, s.Index, s.Missing = record.StepDeleted, 0, 0, nil
 	t.putStep(s)
-	t.stepChanged(s.id)
-	if err := m.refreshStepLink(t, r, runDir, s.id.step); err != nil {
+	t.stepChanged(s.Id)
+	if err := m.refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}
 	return m.refreshLinks(t, r, runDir)
@@ -70,39 +71,39 @@ func (m *Machine) takeAway(t *tx, r *run, runDir *inode, s *step, how removal) e
 
 // mayTakeAway fails where a committed checkpoint is being read, or is the last good one:
 // of the run, or of the branch that `latest` follows.
-func (t *tx) mayTakeAway(r *run, s *step, how removal) error {
-	if err := t.mindReaders(s.id); err != nil || how.force {
+func (t *tx) mayTakeAway(r *record.Run, s *record.Step, how removal) error {
+	if err := t.mindReaders(s.Id); err != nil || how.force {
 		return err
 	}
-	there, err := t.present(s.id)
+	there, err := t.present(s.Id)
 	if err != nil || there == nil {
 		return err // nobody can restore it
 	}
-	if s.lost() {
+	if s.Lost() {
 		// Its bytes may be found again: a run without a good checkpoint keeps it.
-		other, err := t.otherStep(r, s.id, false)
+		other, err := t.otherStep(r, s.Id, false)
 		if err != nil || other {
 			return err
 		}
-		return fail(moraine.Immutable, "remove step", s.id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
+		return fail(moraine.Immutable, "remove step", s.Id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
 	}
-	was, err := t.latest(r.id, r.attempt, true, 0)
+	was, err := t.latest(r.Id, r.Attempt, true, 0)
 	if err != nil {
 		return err
 	}
-	if was != nil && was.id != s.id {
+	if was != nil && was.Id != s.Id {
 		return nil
 	}
-	other, err := t.otherStep(r, s.id, was != nil)
+	other, err := t.otherStep(r, s.Id, was != nil)
 	if err != nil || other {
 		return err
 	}
-	return fail(moraine.Immutable, "remove step", s.id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
+	return fail(moraine.Immutable, "remove step", s.Id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
 }
 
 // otherStep reports whether a run has another good checkpoint than id; with branch, on
 // the branch that is alive.
-func (t *tx) otherStep(r *run, id stepID, branch bool) (bool, error) {
+func (t *tx) otherStep(r *record.Run, id record.StepID, branch bool) (bool, error) {
 	key := t.k.runCommit(id)
 	row, _, err := t.Get(key)
 	if err != nil {
@@ -111,16 +112,16 @@ func (t *tx) otherStep(r *run, id stepID, branch bool) (bool, error) {
 	t.del(key) // as it will be
 	defer t.put(key, row)
 	if branch {
-		s, err := t.latest(r.id, r.attempt, true, 0)
+		s, err := t.latest(r.Id, r.Attempt, true, 0)
 		return s != nil, err
 	}
 	found := false
 	var bad error
-	prefix := t.k.runCommits(r.id)
+	prefix := t.k.runCommits(r.Id)
 	err = t.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
 		id := stepOfKey(key)
-		id.step = ^id.step
-		var s *step
+		id.Step = ^id.Step
+		var s *record.Step
 		s, bad = t.standing(id, 0)
 		found = s != nil
 		return bad == nil && !found
@@ -134,36 +135,36 @@ func (t *tx) otherStep(r *run, id stepID, branch bool) (bool, error) {
 // hideStep unlinks a committed step's directory and has a job remove what was in it, and
 // the rows of its parts. A directory that is being emptied stays where it is, an
 // ordinary one, and only the rows go.
-func (m *Machine) hideStep(t *tx, runDir *inode, s *step, how removal) error {
-	d, err := t.inode(s.dir)
+func (m *Machine) hideStep(t *tx, runDir *record.Inode, s *record.Step, how removal) error {
+	d, err := t.inode(s.Dir)
 	if moraineKind(err) == moraine.NotFound {
-		return m.dropParts(t, s.id)
+		return m.dropParts(t, s.Id)
 	}
 	if err != nil {
 		return err
 	}
-	e, ok, err := t.lookup(runDir.id, s.id.attemptDir())
+	e, ok, err := t.lookup(runDir.Id, s.Id.AttemptDir())
 	if err != nil {
 		return err
 	}
-	if ok && !how.emptied && e.inode == d.parent && d.nlink > 0 {
-		attemptDir, err := t.inode(d.parent)
+	if ok && !how.emptied && e.Inode == d.Parent && d.Nlink > 0 {
+		attemptDir, err := t.inode(d.Parent)
 		if err != nil {
 			return damaged(err)
 		}
-		m.unlink(t, attemptDir, s.id.name(), d)
-		return m.dropStep(t, s.id, d.id)
+		m.unlink(t, attemptDir, s.Id.Name(), d)
+		return m.dropStep(t, s.Id, d.Id)
 	}
 	t.unseal(d)
 	t.putInode(d)
-	if how.emptied && d.nlink > 0 {
-		return m.sweepStep(t, s.id, d.id)
+	if how.emptied && d.Nlink > 0 {
+		return m.sweepStep(t, s.Id, d.Id)
 	}
-	return m.dropParts(t, s.id)
+	return m.dropParts(t, s.Id)
 }
 
 // dropParts has a job take away the rows of a checkpoint's parts.
-func (m *Machine) dropParts(t *tx, id stepID) error {
+func (m *Machine) dropParts(t *tx, id record.StepID) error {
 	_, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: id.String(), step: id})
 	return err
 }
@@ -171,20 +172,20 @@ func (m *Machine) dropParts(t *tx, id stepID) error {
 // mayRemoveSteps fails where a tree that holds committed checkpoints is removed: without
 // force always, and with it where one of them is being read, or where its run stays, whose
 // links would then point at nothing.
-func (t *tx) mayRemoveSteps(dir, tree *inode, force bool) error {
+func (t *tx) mayRemoveSteps(dir, tree *record.Inode, force bool) error {
 	n, err := t.stepsBelow(tree)
 	switch {
 	case err != nil || n == 0:
 		return err
 	case !force:
-		return holdsSteps(tree.id, n)
+		return holdsSteps(tree.Id, n)
 	}
-	r, err := t.runRecord(moraine.RunID(dir.id))
+	r, err := t.runRecord(moraine.RunID(dir.Id))
 	if err != nil {
 		return err
 	}
 	if r != nil {
-		return fail(moraine.Immutable, "remove tree", tree.id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
+		return fail(moraine.Immutable, "remove tree", tree.Id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
 	}
 	t.forced = true
 	return t.mindReadersBelow(tree)

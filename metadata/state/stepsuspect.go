@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
 
 // A look at all checkpoints takes long where there are many. Most stripes of a checkpoint were
@@ -35,7 +36,7 @@ func (m *Machine) LossSuspects(r Reader, seen map[moraine.StripeID]bool, all boo
 			return nil, seen, err
 		}
 		if step != nil {
-			rows[string(v.k.runCommit(step.id))] = true
+			rows[string(v.k.runCommit(step.Id))] = true
 		}
 	}
 	if all {
@@ -56,9 +57,9 @@ func (m *Machine) LossSuspects(r Reader, seen map[moraine.StripeID]bool, all boo
 
 // lostStripes returns at most limit stripes of the queue that have too few chunks left.
 func (v *view) lostStripes(limit int) (out []moraine.StripeID, err error) {
-	prefix := append(v.k.table(tabRepair), lostSpare)
+	prefix := append(v.k.table(record.TabRepair), record.LostSpare)
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
-		out = append(out, moraine.StripeID(lastU64(key)))
+		out = append(out, moraine.StripeID(record.LastU64(key)))
 		return len(out) < limit
 	})
 	return out, err
@@ -66,23 +67,23 @@ func (v *view) lostStripes(limit int) (out []moraine.StripeID, err error) {
 
 // stepOfStripe returns the committed checkpoint that a stripe was made for; nil where there is
 // none.
-func (v *view) stepOfStripe(id moraine.StripeID) (*step, error) {
+func (v *view) stepOfStripe(id moraine.StripeID) (*record.Step, error) {
 	s, err := v.stripe(id)
 	if err != nil || s == nil {
 		return nil, err
 	}
 	file, err := v.inode(s.Origin)
-	if err == nil && file.typ == typeFile {
-		file, err = v.inode(file.parent)
+	if err == nil && file.Typ == record.TypeFile {
+		file, err = v.inode(file.Parent)
 	}
 	if moraineKind(err) == moraine.NotFound {
 		return nil, nil
 	}
-	if err != nil || file.step == (stepID{}) {
+	if err != nil || file.Step == (record.StepID{}) {
 		return nil, err
 	}
-	st, err := v.stepRecord(file.step)
-	if err != nil || st == nil || st.state != stepCommitted {
+	st, err := v.stepRecord(file.Step)
+	if err != nil || st == nil || st.State != record.StepCommitted {
 		return nil, err
 	}
 	return st, nil
@@ -91,17 +92,17 @@ func (v *view) stepOfStripe(id moraine.StripeID) (*step, error) {
 // lostSteps adds the rows of the checkpoints that are called lost.
 func (v *view) lostSteps(rows map[string]bool) error {
 	c, err := v.counters()
-	if err != nil || c[cLostSteps] == 0 {
+	if err != nil || c[record.CLostSteps] == 0 {
 		return err
 	}
-	left := c[cLostSteps]
+	left := c[record.CLostSteps]
 	var bad error
-	prefix := v.k.table(tabRunCommit)
+	prefix := v.k.table(record.TabRunCommit)
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
 		id := stepOfKey(key)
-		id.step = ^id.step
-		var s *step
-		if s, bad = v.stepRecord(id); bad == nil && s != nil && s.lost() {
+		id.Step = ^id.Step
+		var s *record.Step
+		if s, bad = v.stepRecord(id); bad == nil && s != nil && s.Lost() {
 			rows[string(key)] = true
 			left--
 		}

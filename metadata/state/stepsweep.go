@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -17,7 +18,7 @@ const sweepGrace = 60_000
 
 // sweepStep has a job remove what is left in the directory of a removed step, and the rows
 // of its parts.
-func (m *Machine) sweepStep(t *tx, id stepID, dir moraine.InodeID) error {
+func (m *Machine) sweepStep(t *tx, id record.StepID, dir moraine.InodeID) error {
 	_, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: id.String(), step: id, target: uint64(dir),
 		after: t.clusterTime() + sweepGrace})
 	return err
@@ -25,11 +26,11 @@ func (m *Machine) sweepStep(t *tx, id stepID, dir moraine.InodeID) error {
 
 // runSweep does about limit records of a job made by sweepStep, until its directory is done:
 // then the job has no target any more.
-func (m *Machine) runSweep(t *tx, j *job, limit int) (n int, err error) {
+func (m *Machine) runSweep(t *tx, j *record.Job, limit int) (n int, err error) {
 	before := len(t.order)
-	dir, err := t.inode(moraine.InodeID(j.target))
-	if moraineKind(err) == moraine.NotFound || err == nil && (dir.nlink == 0 || dir.sealed || dir.typ != typeDirectory) {
-		j.target, j.cursor = 0, nil // whoever was emptying it has done so
+	dir, err := t.inode(moraine.InodeID(j.Target))
+	if moraineKind(err) == moraine.NotFound || err == nil && (dir.Nlink == 0 || dir.Sealed || dir.Typ != record.TypeDirectory) {
+		j.Target, j.Cursor = 0, nil // whoever was emptying it has done so
 		return 0, nil
 	}
 	if err != nil {
@@ -42,21 +43,21 @@ func (m *Machine) runSweep(t *tx, j *job, limit int) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if e, ok, err := t.lookup(moraine.InodeID(j.step.run), j.step.attemptDir()); err != nil || !ok || e.inode != parent || name != j.step.name() {
-		j.target, j.cursor = 0, nil // somebody has moved it away, to keep it
+	if e, ok, err := t.lookup(moraine.InodeID(j.Step.Run), j.Step.AttemptDir()); err != nil || !ok || e.Inode != parent || name != j.Step.Name() {
+		j.Target, j.Cursor = 0, nil // somebody has moved it away, to keep it
 		return 0, err
 	}
-	names, entries, err := t.listDir(dir.id, string(j.cursor), max(min(limit, removeBudget)/8, 1))
+	names, entries, err := t.listDir(dir.Id, string(j.Cursor), max(min(limit, removeBudget)/8, 1))
 	if err != nil {
 		return 0, err
 	}
 	for i, name := range names {
-		child, err := t.inode(entries[i].inode)
+		child, err := t.inode(entries[i].Inode)
 		if err != nil {
 			return 0, damaged(err)
 		}
-		j.cursor = []byte(name)
-		if child.typ != typeFile || !child.sealed {
+		j.Cursor = []byte(name)
+		if child.Typ != record.TypeFile || !child.Sealed {
 			continue
 		}
 		m.unlink(t, dir, name, child)
@@ -70,8 +71,8 @@ func (m *Machine) runSweep(t *tx, j *job, limit int) (n int, err error) {
 	if len(names) > 0 {
 		return len(t.order) - before, nil
 	}
-	j.target, j.cursor = 0, nil
-	if dir.entries > 0 {
+	j.Target, j.Cursor = 0, nil
+	if dir.Entries > 0 {
 		return 0, nil
 	}
 	above, err := t.inode(parent)
@@ -83,19 +84,19 @@ func (m *Machine) runSweep(t *tx, j *job, limit int) (n int, err error) {
 }
 
 // sweepWaits puts a sweep off while its directory is being emptied, or is a client's alone.
-func (t *tx) sweepWaits(j *job, dir *inode) (bool, error) {
-	held, err := t.holder(dir.id)
+func (t *tx) sweepWaits(j *record.Job, dir *record.Inode) (bool, error) {
+	held, err := t.holder(dir.Id)
 	if err == nil && held.Session == 0 {
-		held, err = t.holder(dir.parent)
+		held, err = t.holder(dir.Parent)
 	}
 	if err != nil {
 		return false, err
 	}
-	if held.Session == 0 && (len(j.cursor) > 0 || t.now-dir.mtime >= sweepGrace*1_000_000) {
+	if held.Session == 0 && (len(j.Cursor) > 0 || t.now-dir.Mtime >= sweepGrace*1_000_000) {
 		return false, nil
 	}
 	t.unindexJob(j)
-	j.after = t.clusterTime() + sweepGrace
-	t.put(t.k.jobReady(uint8(j.kind), j.after, j.id), []byte{jobVersion})
+	j.After = t.clusterTime() + sweepGrace
+	t.put(t.k.jobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
 	return true, nil
 }

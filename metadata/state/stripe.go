@@ -2,62 +2,9 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
-
-const stripeVersion = 1
-
-func encodeStripe(s *moraine.Stripe) []byte {
-	b := make([]byte, 0, 40+12*len(s.Chunks))
-	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
-	b = putUvarint(b, uint64(s.Version))
-	b = putUvarint(b, uint64(s.Tenant))
-	b = putUvarint(b, uint64(s.Length))
-	b = putUvarint(b, uint64(s.LiveBytes))
-	b = putUvarint(b, uint64(s.RefCount))
-	b = putFixed64(b, uint64(s.Origin))
-	b = append(b, s.Cipher)
-	b = putUvarint(b, uint64(s.KeyID))
-	for i := range s.Chunks {
-		c := &s.Chunks[i]
-		b = putUvarint(b, uint64(c.Device))
-		b = putFixed32(b, c.CRC)
-		b = append(b, byte(c.Level))
-		b = putUvarint(b, uint64(c.Epoch))
-	}
-	return b
-}
-
-func decodeStripe(id moraine.StripeID, b []byte) (*moraine.Stripe, error) {
-	d := dec{b: b}
-	d.version(stripeVersion)
-	s := &moraine.Stripe{ID: id}
-	s.Scheme = moraine.Scheme{K: d.byte(), M: d.byte()}
-	s.Version = moraine.LayoutVersion(d.u32())
-	s.Tenant = moraine.Tenant(d.u32())
-	s.Length = int64(d.uvarint())
-	s.LiveBytes = int64(d.uvarint())
-	s.RefCount = d.u32()
-	s.Origin = moraine.InodeID(d.fixed64())
-	s.Cipher = d.byte()
-	s.KeyID = d.u32()
-	n := min(s.Scheme.Chunks(), len(d.b))
-	s.Chunks = make([]moraine.ChunkState, n)
-	for i := range s.Chunks {
-		c := &s.Chunks[i]
-		c.Device = moraine.DeviceID(d.u32())
-		c.CRC = d.fixed32()
-		c.Level = moraine.Level(d.byte())
-		c.Epoch = moraine.Epoch(d.uvarint())
-	}
-	if err := d.end("stripe"); err != nil {
-		return nil, err
-	}
-	if n != s.Scheme.Chunks() {
-		return nil, &moraine.Error{Op: "decode stripe", Ref: id.String(), Kind: moraine.Corrupt, Err: errShort}
-	}
-	return s, nil
-}
 
 // stripe returns a stripe's record; nil where there is none.
 func (v *view) stripe(id moraine.StripeID) (*moraine.Stripe, error) {
@@ -65,17 +12,17 @@ func (v *view) stripe(id moraine.StripeID) (*moraine.Stripe, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	return decodeStripe(id, b)
+	return record.DecodeStripe(id, b)
 }
 
 // insertStripe writes a new stripe and its entries in the index of devices.
 func (t *tx) insertStripe(s *moraine.Stripe) {
-	t.insert(t.k.stripe(s.ID), encodeStripe(s))
-	presence := t.presence() // one value for all: nobody changes it
+	t.insert(t.k.stripe(s.ID), record.EncodeStripe(s))
+	presence := record.EncodePresence(t.index) // one value for all: nobody changes it
 	for i, c := range s.Chunks {
 		t.insert(t.k.deviceChunk(c.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)}), presence)
 	}
-	t.count[cStripes]++
+	t.count[record.CStripes]++
 }
 
 // putStripe writes a changed stripe, and keeps the index of devices in step.
@@ -87,9 +34,9 @@ func (t *tx) putStripe(old []moraine.DeviceID, s *moraine.Stripe) {
 		}
 		id := moraine.ChunkID{Stripe: s.ID, Index: uint8(i)}
 		t.del(t.k.deviceChunk(old[i], id))
-		t.put(t.k.deviceChunk(c.Device, id), t.presence())
+		t.put(t.k.deviceChunk(c.Device, id), record.EncodePresence(t.index))
 	}
-	t.put(t.k.stripe(s.ID), encodeStripe(s))
+	t.put(t.k.stripe(s.ID), record.EncodeStripe(s))
 }
 
 // newStripe checks a new stripe that a client wants to commit and returns

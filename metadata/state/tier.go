@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,20 +28,20 @@ func (v *view) readObject(sc scope, op *wire.GetObject) (*wire.MetaResponse, err
 	}
 	if sc.root != v.k.top() {
 		// Its key is a path: only who may name the file may know it.
-		if _, err := v.named(sc, o.inode); moraineKind(err) == moraine.NotFound {
+		if _, err := v.named(sc, o.Inode); moraineKind(err) == moraine.NotFound {
 			return nil, fail(moraine.NotFound, "get object", id.String(), "")
 		} else if err != nil {
 			return nil, err
 		}
 	}
-	reply := &wire.ObjectReply{Object: o.toWire()}
+	reply := &wire.ObjectReply{Object: o.ToWire()}
 	first, left := op.GetFirstSum(), uint64(min(op.GetSums(), maxReadSums))
-	for left > 0 && first < o.pieces() {
-		sums, err := v.sums(id, first/sumsPerBlock)
+	for left > 0 && first < o.Pieces() {
+		sums, err := v.sums(id, first/record.SumsPerBlock)
 		if err != nil {
 			return nil, err
 		}
-		at := first % sumsPerBlock
+		at := first % record.SumsPerBlock
 		if at >= uint64(len(sums)) {
 			break
 		}
@@ -58,22 +59,22 @@ func (v *view) readTier() (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	reply := &wire.TierReply{
-		Objects: n[cObjects], Bytes: n[cObjectBytes], QueuedFlushes: n[cFlushes], QueuedStages: n[cStages],
-		QueuedEvictions: n[cEvictions], QueuedDeletions: n[cDeletions], Intents: n[cObjectIntents], UnsettledKeys: n[cUnsettled],
+		Objects: n[record.CObjects], Bytes: n[record.CObjectBytes], QueuedFlushes: n[record.CFlushes], QueuedStages: n[record.CStages],
+		QueuedEvictions: n[record.CEvictions], QueuedDeletions: n[record.CDeletions], Intents: n[record.CObjectIntents], UnsettledKeys: n[record.CUnsettled],
 	}
 	var bad error
-	prefix := v.k.table(tabHost)
+	prefix := v.k.table(record.TabHost)
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(_, value []byte) bool {
-		var h host
-		if bad = h.decode(value); bad != nil {
+		var h record.Host
+		if bad = h.Decode(value); bad != nil {
 			return false
 		}
-		if h.bucket == "" {
+		if h.Bucket == "" {
 			return true
 		}
 		reply.Hosts++
-		if !slices.Contains(reply.Buckets, h.bucket) {
-			reply.Buckets = append(reply.Buckets, h.bucket)
+		if !slices.Contains(reply.Buckets, h.Bucket) {
+			reply.Buckets = append(reply.Buckets, h.Bucket)
 		}
 		return true
 	})

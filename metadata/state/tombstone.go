@@ -4,57 +4,18 @@ import (
 	"encoding/binary"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// tombstone says that a chunk on a device is dead: what was put under a layout
-// version below `below` is to be deleted. It stands under the cluster time of
-// the death, so that the oldest are met first, and is found by its chunk under
-// tabTombstoneAt. A chunk that a record named when it died may be named by a backup too: its
-// tombstone is in a table of its own (kept.go).
-type tombstone struct {
-	below moraine.LayoutVersion
-	bytes int64
-	kept  bool // by its key: it is in tabKept
-}
-
-const tombstoneVersion = 1
-
-func (s tombstone) encode() []byte {
-	return putUvarint(putUvarint(newValue(tombstoneVersion, 8), uint64(s.below)), uint64(s.bytes))
-}
-
-func decodeTombstone(b []byte) (tombstone, error) {
-	d := dec{b: b}
-	d.version(tombstoneVersion)
-	s := tombstone{below: moraine.LayoutVersion(d.u32()), bytes: int64(d.uvarint())}
-	return s, d.end("tombstone")
-}
-
-// place is the value under tabTombstoneAt.
-func (s tombstone) place(since uint64) []byte {
-	b := putUvarint(newValue(tombstoneVersion, 9), since)
-	if s.kept {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
-func decodeTombstonePlace(b []byte) (since uint64, kept bool, err error) {
-	d := dec{b: b}
-	d.version(tombstoneVersion)
-	since, kept = d.uvarint(), d.bool()
-	return since, kept, d.end("place of a tombstone")
-}
-
 // tombstoneOf returns the tombstone of a chunk on a device, and when it was
 // left; false where there is none.
-func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombstone, since uint64, ok bool, err error) {
+func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s record.Tombstone, since uint64, ok bool, err error) {
 	b, ok, err := v.r.Get(v.k.tombstoneAt(id, chunk))
 	if err != nil || !ok {
 		return s, 0, false, err
 	}
-	since, kept, err := decodeTombstonePlace(b)
+	since, kept, err := record.DecodeTombstonePlace(b)
 	if err != nil {
 		return s, 0, false, err
 	}
@@ -65,8 +26,8 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 	if err != nil {
 		return s, 0, false, err
 	}
-	s, err = decodeTombstone(b)
-	s.kept = kept
+	s, err = record.DecodeTombstone(b)
+	s.Kept = kept
 	return s, since, err == nil, err
 }
 
@@ -75,7 +36,7 @@ func (v *view) tombstoneOf(id moraine.DeviceID, chunk moraine.ChunkID) (s tombst
 // that is retired needs none.
 func (m *Machine) addTombstone(t *tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, kept bool) error {
 	d, err := t.lookDevice(id)
-	if err != nil || d == nil || d.state == deviceRetired {
+	if err != nil || d == nil || d.State == record.DeviceRetired {
 		return err
 	}
 	old, since, ok, err := t.tombstoneOf(id, chunk)
@@ -88,21 +49,21 @@ func (m *Machine) addTombstone(t *tx, id moraine.DeviceID, chunk moraine.ChunkID
 		if err := t.dropTombstone(id, chunk, old, since); err != nil {
 			return err
 		}
-		below, from, kept, write = max(below, old.below), max(from, since), kept || old.kept, t.put
+		below, from, kept, write = max(below, old.Below), max(from, since), kept || old.Kept, t.put
 	}
-	s := tombstone{below: below, bytes: bytes, kept: kept}
-	write(t.k.tombstone(kept, id, from, chunk), s.encode())
-	write(t.k.tombstoneAt(id, chunk), s.place(from))
-	t.count[cPendingBytes] += uint64(bytes)
+	s := record.Tombstone{Below: below, Bytes: bytes, Kept: kept}
+	write(t.k.tombstone(kept, id, from, chunk), s.Encode())
+	write(t.k.tombstoneAt(id, chunk), s.Place(from))
+	t.count[record.CPendingBytes] += uint64(bytes)
 	t.events.Deletions = true
 	return t.keeps(id, s, 1)
 }
 
 // dropTombstone takes a tombstone away.
-func (t *tx) dropTombstone(id moraine.DeviceID, chunk moraine.ChunkID, s tombstone, since uint64) error {
-	t.del(t.k.tombstone(s.kept, id, since, chunk))
+func (t *tx) dropTombstone(id moraine.DeviceID, chunk moraine.ChunkID, s record.Tombstone, since uint64) error {
+	t.del(t.k.tombstone(s.Kept, id, since, chunk))
 	t.del(t.k.tombstoneAt(id, chunk))
-	t.count[cPendingBytes] -= uint64(s.bytes)
+	t.count[record.CPendingBytes] -= uint64(s.Bytes)
 	return t.keeps(id, s, -1)
 }
 
@@ -125,7 +86,7 @@ func (m *Machine) dropTombstones(t *tx, deleted []*wire.Deletion) (*wire.MetaRes
 		if err != nil {
 			return nil, err
 		}
-		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.below {
+		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.Below {
 			if err := t.gaveBack(id, s, since); err != nil {
 				return nil, err
 			}
@@ -151,7 +112,7 @@ func (m *Machine) FreedBytes(r Reader, deleted []*wire.Deletion) (map[uint32]uin
 			return nil, err
 		}
 		if ok {
-			out[w.GetDevice()] += uint64(s.bytes) + recordOverhead
+			out[w.GetDevice()] += uint64(s.Bytes) + recordOverhead
 		}
 	}
 	return out, nil
@@ -165,8 +126,8 @@ func (m *Machine) deletedChunks(t *tx, op *wire.DeletedChunks) (*wire.MetaRespon
 			if err != nil {
 				return nil, err
 			}
-			if d == nil || d.host != t.caller.GetNode() {
-				return nil, fail(moraine.PermissionDenied, "deleted chunks", "device "+utoa(uint64(w.GetDevice())), "it is not on %q", t.caller.GetNode())
+			if d == nil || d.Host != t.caller.GetNode() {
+				return nil, fail(moraine.PermissionDenied, "deleted chunks", "device "+record.Utoa(uint64(w.GetDevice())), "it is not on %q", t.caller.GetNode())
 			}
 		}
 	}
@@ -181,18 +142,18 @@ func chunkOfKey(key []byte) moraine.ChunkID {
 
 // deviceTombstones calls fn with the tombstones of a device that are in one table, oldest
 // first, until it returns false.
-func (v *view) deviceTombstones(id moraine.DeviceID, kept bool, fn func(chunk moraine.ChunkID, since uint64, s tombstone) bool) error {
+func (v *view) deviceTombstones(id moraine.DeviceID, kept bool, fn func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool) error {
 	var bad error
 	prefix := v.k.tombstones(id)
 	if kept {
 		prefix = v.k.kept(id)
 	}
 	err := v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		var s tombstone
-		if s, bad = decodeTombstone(value); bad != nil {
+		var s record.Tombstone
+		if s, bad = record.DecodeTombstone(value); bad != nil {
 			return false
 		}
-		s.kept = kept
+		s.Kept = kept
 		return fn(chunkOfKey(key), binary.BigEndian.Uint64(key[len(prefix):]), s)
 	})
 	if err == nil {
@@ -213,26 +174,26 @@ func (m *Machine) Tombstones(r Reader, id moraine.DeviceID, olderThan uint64, li
 
 // deletions is Tombstones of one of the two tables. enough, if it is not nil, ends the list
 // at the first tombstone that it returns true for.
-func (v *view) deletions(id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s tombstone) bool) ([]*wire.Deletion, error) {
+func (v *view) deletions(id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s record.Tombstone) bool) ([]*wire.Deletion, error) {
 	var out []*wire.Deletion
 	if limit <= 0 {
 		return nil, nil
 	}
 	needed := 0
 	var bad error
-	err := v.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s tombstone) bool {
+	err := v.deviceTombstones(id, kept, func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool {
 		if since > olderThan || enough != nil && enough(since, s) {
 			return false
 		}
-		var item *repairItem
+		var item *record.RepairItem
 		if item, bad = v.repairOf(chunk.Stripe); bad != nil {
 			return false
 		}
-		if item != nil && item.lost() {
+		if item != nil && item.Lost() {
 			needed++
 			return needed < maxNeeded
 		}
-		out = append(out, &wire.Deletion{Device: uint32(id), Stripe: uint64(chunk.Stripe), Index: uint32(chunk.Index), Below: uint32(s.below)})
+		out = append(out, &wire.Deletion{Device: uint32(id), Stripe: uint64(chunk.Stripe), Index: uint32(chunk.Index), Below: uint32(s.Below)})
 		return len(out) < limit
 	})
 	if err == nil {

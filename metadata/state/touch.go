@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -35,40 +36,35 @@ const (
 	Taken
 )
 
-// lease returns the inode whose lease covers the inode's attributes, 0 for none.
-func (i *inode) lease() moraine.InodeID {
-	return moraine.InodeID(wire.LeaseOver(uint64(i.id), uint64(i.parent), i.typ == typeDirectory, i.manyLinks))
-}
-
 // touch notes that what clients may cache of an inode has changed. One that goes
 // from one lease to another is touched under both.
-func (t *tx) touch(i *inode) { t.touchAttr(i, Changed) }
+func (t *tx) touch(i *record.Inode) { t.touchAttr(i, Changed) }
 
-func (t *tx) touchAttr(i *inode, change Change) {
-	now := i.lease()
-	if i.typ == typeDirectory {
-		t.mindHold(i.id)
+func (t *tx) touchAttr(i *record.Inode, change Change) {
+	now := i.Lease()
+	if i.Typ == record.TypeDirectory {
+		t.mindHold(i.Id)
 	}
 	if t.touched == nil {
 		t.touched = make([]Touch, 0, 4) // enough for most commands
 	}
-	t.touched = append(t.touched, Touch{Lease: now, Inode: i.id, Change: change})
-	if i.leased != now && i.leased != 0 {
-		t.touched = append(t.touched, Touch{Lease: i.leased, Inode: i.id, Change: change})
+	t.touched = append(t.touched, Touch{Lease: now, Inode: i.Id, Change: change})
+	if i.Leased != now && i.Leased != 0 {
+		t.touched = append(t.touched, Touch{Lease: i.Leased, Inode: i.Id, Change: change})
 	}
-	if i.typ == typeDirectory && i.leased != 0 && i.home != i.parent {
+	if i.Typ == record.TypeDirectory && i.Leased != 0 && i.Home != i.Parent {
 		t.events.TreeMoved = true
 	}
 }
 
 // touchEntry notes that dir got or lost an entry.
-func (t *tx) touchEntry(dir *inode, name string, child *inode, change Change) {
-	t.mindHold(dir.id)
+func (t *tx) touchEntry(dir *record.Inode, name string, child *record.Inode, change Change) {
+	t.mindHold(dir.Id)
 	if t.touched == nil {
 		t.touched = make([]Touch, 0, 4)
 	}
-	t.touched = append(t.touched, Touch{Lease: dir.id, Inode: child.id, Name: name, Change: change})
-	if change == Removed && child.typ == typeDirectory {
+	t.touched = append(t.touched, Touch{Lease: dir.Id, Inode: child.Id, Name: name, Change: change})
+	if change == Removed && child.Typ == record.TypeDirectory {
 		t.events.DirUnnamed = true
 	}
 }
@@ -91,9 +87,9 @@ func (v *view) sawEntry(dir moraine.InodeID, name string) {
 	}
 }
 
-func (v *view) sawAttr(i *inode) {
+func (v *view) sawAttr(i *record.Inode) {
 	if v.seen != nil {
-		v.seen.Touches = append(v.seen.Touches, Touch{Lease: i.lease(), Inode: i.id})
+		v.seen.Touches = append(v.seen.Touches, Touch{Lease: i.Lease(), Inode: i.Id})
 	}
 }
 
@@ -119,13 +115,4 @@ func (m *Machine) ReadSeen(r Reader, caller *statepb.Caller, req *wire.MetaReque
 		return nil, seen, err
 	}
 	return &wire.MetaResponse{Error: WireError(err)}, seen, nil
-}
-
-// cachedAttr is the inode as clients see it who may cache it: with what tells
-// them which lease covers it, and what they need not ask for. It is not used in
-// the answers that the state keeps.
-func (i *inode) cachedAttr() *wire.Attr {
-	a := i.attr()
-	a.ManyLinks, a.Xattrs = i.manyLinks, i.xattrs
-	return a
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -12,17 +13,17 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 	if err != nil {
 		return nil, err
 	}
-	if child.typ != typeDirectory {
+	if child.Typ != record.TypeDirectory {
 		return nil, fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
-	if child.sealed {
+	if child.Sealed {
 		return m.removeStepTree(t, child, op.GetForce())
 	}
 	if err := t.mayRemoveSteps(dir, child, op.GetForce()); err != nil {
 		return nil, err
 	}
 	owner := moraine.SessionID(0)
-	if child.entries > 0 {
+	if child.Entries > 0 {
 		if owner, err = t.jobOwner("remove tree"); err != nil {
 			return nil, err
 		}
@@ -33,23 +34,23 @@ func (m *Machine) removeTree(t *tx, op *wire.RemoveTree) (*wire.MetaResponse, er
 
 // dropTree lets a directory that nothing names any more die with all that is
 // below it: by a job, unless it is empty.
-func (m *Machine) dropTree(t *tx, dir *inode, subject string) error {
+func (m *Machine) dropTree(t *tx, dir *record.Inode, subject string) error {
 	return m.dropTreeOf(t, dir, subject, 0)
 }
 
 // dropTreeOf is dropTree by a job that counts among those of a session.
-func (m *Machine) dropTreeOf(t *tx, dir *inode, subject string, owner moraine.SessionID) error {
-	if dir.entries == 0 {
+func (m *Machine) dropTreeOf(t *tx, dir *record.Inode, subject string, owner moraine.SessionID) error {
+	if dir.Entries == 0 {
 		return t.delInode(dir)
 	}
-	dir.detach()
-	dir.nlink = 0
+	dir.Detach()
+	dir.Nlink = 0
 	t.putInode(dir)
 	job, err := m.addJob(t, jobSpec{kind: wire.JobKind_JOB_KIND_REMOVE_TREE, subject: subject, owner: owner})
 	if err != nil {
 		return err
 	}
-	t.put(t.k.detached(job, dir.id), []byte{dentryVersion})
+	t.put(t.k.detached(job, dir.Id), []byte{record.DentryVersion})
 	return nil
 }
 
@@ -77,14 +78,14 @@ func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, fin
 		if len(keys) == 0 {
 			return len(t.order) - before, true, nil
 		}
-		dir, err := t.inode(moraine.InodeID(lastU64(keys[0])))
+		dir, err := t.inode(moraine.InodeID(record.LastU64(keys[0])))
 		if err != nil {
 			return 0, false, damaged(err)
 		}
 		if err := m.emptyDir(t, job, dir, before+limit); err != nil {
 			return 0, false, err
 		}
-		if dir.entries > 0 {
+		if dir.Entries > 0 {
 			t.putInode(dir)
 			continue
 		}
@@ -98,25 +99,25 @@ func (m *Machine) runRemoveTree(t *tx, job moraine.JobID, limit int) (n int, fin
 
 // emptyDir takes entries out of dir until it is empty or the command has
 // written stop keys. The caller writes dir.
-func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *inode, stop int) error {
-	names, entries, err := t.listDir(dir.id, "", max((stop-len(t.order))/4, 1))
+func (m *Machine) emptyDir(t *tx, job moraine.JobID, dir *record.Inode, stop int) error {
+	names, entries, err := t.listDir(dir.Id, "", max((stop-len(t.order))/4, 1))
 	if err != nil {
 		return err
 	}
 	for n, name := range names {
-		child, err := t.inode(entries[n].inode)
+		child, err := t.inode(entries[n].Inode)
 		if err != nil {
 			return damaged(err)
 		}
 		t.unname(dir, name, child)
-		if child.typ == typeDirectory {
+		if child.Typ == record.TypeDirectory {
 			if err := t.markRemovedIndexIn(child); err != nil {
 				return err
 			}
-			child.detach()
-			child.nlink = 0
+			child.Detach()
+			child.Nlink = 0
 			t.putInode(child)
-			t.put(t.k.detached(job, child.id), []byte{dentryVersion})
+			t.put(t.k.detached(job, child.Id), []byte{record.DentryVersion})
 		} else if err := m.dropName(t, child, name); err != nil {
 			return err
 		}

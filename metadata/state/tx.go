@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -35,10 +36,10 @@ type Batch struct {
 	cells    map[string]*cell
 	slabs    cellSlabs // that cells are taken from
 	dirty    []*cell   // in the order of their first write
-	count    counters
-	sum      Sum
-	began    Sum  // sum before the entry
-	fresh    bool // the store has no counters yet
+	count    record.Counters
+	sum      record.Sum
+	began    record.Sum // sum before the entry
+	fresh    bool       // the store has no counters yet
 
 	usage      map[usageKey]*usageCell
 	dirtyUsage []*usageCell // in the order of their first change
@@ -52,42 +53,42 @@ func (m *Machine) Begin(kv KV, index uint64) (*Batch, error) {
 	b := m.newBatch()
 	b.kv, b.index = kv, index
 	b.inserter, _ = kv.(Inserter)
-	v, ok, err := kv.Get(m.k.meta(metaCounters))
+	v, ok, err := kv.Get(m.k.meta(record.MetaCounters))
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
 		b.fresh = true
-	} else if err := b.count.decode(v); err != nil {
+	} else if err := b.count.Decode(v); err != nil {
 		return nil, err
 	}
-	v, ok, err = kv.Get(m.k.meta(metaSum))
+	v, ok, err = kv.Get(m.k.meta(record.MetaSum))
 	if err != nil {
 		return nil, err
 	}
 	if ok {
-		if b.sum, err = decodeSum(v); err != nil {
+		if b.sum, err = record.DecodeSum(v); err != nil {
 			return nil, err
 		}
 	}
 	b.began = b.sum
-	b.count[cEntries]++
+	b.count[record.CEntries]++
 	return b, nil
 }
 
 // Entries is how many log entries the state has applied, this one included.
-func (b *Batch) Entries() uint64 { return b.count[cEntries] }
+func (b *Batch) Entries() uint64 { return b.count[record.CEntries] }
 
 // Flush writes what the commands of the batch changed to the store, with the
 // counters and the sum. The batch must not be used afterwards.
 func (b *Batch) Flush() error {
-	c := b.cellOf(b.k.meta(metaCounters))
-	c.value, c.exists, c.has, c.known = b.count.encode(), true, true, c.known || b.fresh
+	c := b.cellOf(b.k.meta(record.MetaCounters))
+	c.value, c.exists, c.has, c.known = b.count.Encode(), true, true, c.known || b.fresh
 	b.markDirty(c)
 	if err := b.push(); err != nil {
 		return err
 	}
-	if err := b.kv.Set(b.k.meta(metaSum), b.sum.encode()); err != nil {
+	if err := b.kv.Set(b.k.meta(record.MetaSum), b.sum.Encode()); err != nil {
 		return err
 	}
 	b.retire()
@@ -103,12 +104,12 @@ type tx struct {
 	b      *Batch
 	seq    uint64  // of its writes: those of other numbers are not its own
 	order  []*cell // that it wrote, in the order of their first write
-	count  counters
-	inodes map[moraine.InodeID]*inode // decoded once a command, shared by its handlers
-	uses   map[tableUse]struct{}      // stripes counted for a table in this command
-	dead   []moraine.TableID          // tables that lost a reference in this command
+	count  record.Counters
+	inodes map[moraine.InodeID]*record.Inode // decoded once a command, shared by its handlers
+	uses   map[tableUse]struct{}             // stripes counted for a table in this command
+	dead   []moraine.TableID                 // tables that lost a reference in this command
 	// granted is the grant that the command takes stripes of.
-	granted *grant
+	granted *record.Grant
 	usage   usageSet
 	// opened are the sealed inodes that the command may change; openAll: all of them.
 	// forced says that a person wants a tree moved or removed that holds checkpoints.
@@ -126,7 +127,7 @@ type tx struct {
 	scope      scope
 	settleTime uint64 // milliseconds; 0 is the default
 	// session is the session of the request, nil where it names none.
-	session *session
+	session *record.Session
 
 	touched []Touch
 	events  Events
@@ -136,7 +137,7 @@ type tx struct {
 	repeated bool
 	// met is the hold of another session that the command met; holdErr why it
 	// could not be told.
-	met     Hold
+	met     record.Hold
 	holdErr error
 }
 
@@ -177,20 +178,20 @@ func (t *tx) reset() {
 func (t *tx) full() bool { return len(t.order) > maxCommandKeys }
 
 // next issues a number from a counter.
-func (t *tx) next(c counter) uint64 {
+func (t *tx) next(c record.Counter) uint64 {
 	t.count[c]++
 	return t.count[c]
 }
 
 // nextID issues an ID: a number of this partition and incarnation.
-func (t *tx) nextID(c counter) (moraine.ID, error) { return t.nextIDs(c, 1) }
+func (t *tx) nextID(c record.Counter) (moraine.ID, error) { return t.nextIDs(c, 1) }
 
 // maxCounter is the last number that an ID has room for.
 const maxCounter = 1<<40 - 1
 
 // nextIDs issues n IDs in a row and returns the first. Where there are not as many any more
 // the command is refused: a client may have used them up by asking for ever.
-func (t *tx) nextIDs(c counter, n uint64) (moraine.ID, error) {
+func (t *tx) nextIDs(c record.Counter, n uint64) (moraine.ID, error) {
 	cl, err := t.identity()
 	if err != nil {
 		return 0, err
@@ -200,11 +201,11 @@ func (t *tx) nextIDs(c counter, n uint64) (moraine.ID, error) {
 		return 0, fail(moraine.NoSpace, "issue numbers", "", "this incarnation of the metadata has no numbers left: begin another one by a backup and a restore")
 	}
 	t.count[c] += n
-	return moraine.MakeID(t.k.p, cl.incarnation, first), nil
+	return moraine.MakeID(t.k.p, cl.Incarnation, first), nil
 }
 
 // clusterTime is in milliseconds.
-func (t *tx) clusterTime() uint64 { return t.count[cClusterTime] }
+func (t *tx) clusterTime() uint64 { return t.count[record.CClusterTime] }
 
 // fail makes a user-level failure: an answer, not a fault of this node.
 func fail(kind moraine.Kind, op, ref, format string, args ...any) error {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -23,63 +24,30 @@ const (
 	lostRanges = 64
 )
 
-// levelLost is the level of a file that has lost bytes which were in memory alone:
-// they are at none. It has content, unlike other files without a level.
-const levelLost moraine.Level = 0
-
-// lost reports whether bytes of the file were in memory alone, and are gone.
-func (i *inode) lost() bool { return i.content != 0 && i.level == levelLost }
-
-// unsafeFile is a row.
-type unsafeFile struct {
-	generation moraine.Generation
-	upTo       int64 // below this all is at nvme
-	// Of a file that is recorded as lost, where that needs more than one look. With found
-	// something was lost at mark. Without, nothing was between upTo and mark, by the look
-	// for what is lost that is under way; 0: it has not begun.
-	mark  int64
-	found bool
-}
-
-const unsafeVersion = 1
-
-func (u unsafeFile) encode() []byte {
-	b := putUvarint(putFixed64([]byte{unsafeVersion}, uint64(u.generation)), uint64(u.upTo))
-	return putBool(putUvarint(b, uint64(u.mark)), u.found)
-}
-
-func (u *unsafeFile) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(unsafeVersion)
-	u.generation, u.upTo = moraine.Generation(d.fixed64()), int64(d.uvarint())
-	u.mark, u.found = int64(d.uvarint()), d.bool()
-	return d.end("file below nvme")
-}
-
 // watchLevel gives a file a row whose level is below nvme. The caller writes the file.
-func (t *tx) watchLevel(i *inode) error {
-	if i.content == 0 || i.level >= moraine.NVMe {
+func (t *tx) watchLevel(i *record.Inode) error {
+	if i.Content == 0 || i.Level >= moraine.NVMe {
 		return nil
 	}
 	return t.watch(i)
 }
 
 // watch gives a file a row, whatever its level is.
-func (t *tx) watch(i *inode) error {
+func (t *tx) watch(i *record.Inode) error {
 	if ok, err := t.speaks(LevelMemory); !ok || err != nil {
 		return err
 	}
-	t.put(t.k.unsafeFile(i.id), unsafeFile{}.encode())
+	t.put(t.k.unsafeFile(i.Id), record.UnsafeFile{}.Encode())
 	return nil
 }
 
 // levelBeside is the level of what a file has beside an object that holds all of it:
 // of content that shares its stripes, or that is to follow it.
-func (v *view) levelBeside(i *inode) (moraine.Level, error) {
-	if i.level <= moraine.NVMe {
-		return i.level, nil
+func (v *view) levelBeside(i *record.Inode) (moraine.Level, error) {
+	if i.Level <= moraine.NVMe {
+		return i.Level, nil
 	}
-	_, ok, err := v.r.Get(v.k.unsafeFile(i.id))
+	_, ok, err := v.r.Get(v.k.unsafeFile(i.Id))
 	if ok {
 		return moraine.Memory, err // it was not seen to be safer
 	}
@@ -119,27 +87,27 @@ func (m *Machine) raiseLevel(t *tx, id moraine.InodeID, limit int) (looked int, 
 	if g.over {
 		t.del(t.k.unsafeFile(id))
 	} else {
-		t.put(t.k.unsafeFile(id), g.row.encode())
+		t.put(t.k.unsafeFile(id), g.row.Encode())
 	}
-	if g.file == nil || g.level == g.file.level {
+	if g.file == nil || g.level == g.file.Level {
 		return g.looked, nil
 	}
 	i, err := t.inode(id)
 	if err != nil {
 		return g.looked, err
 	}
-	if i.level == levelLost || g.level == levelLost {
+	if i.Level == record.LevelLost || g.level == record.LevelLost {
 		t.lossChanged()
 	}
-	i.level = g.level
+	i.Level = g.level
 	t.putInode(i)
 	return g.looked, nil
 }
 
 // gauged is what a look at a file with a row found.
 type gauged struct {
-	file    *inode // nil: it is gone
-	row     unsafeFile
+	file    *record.Inode // nil: it is gone
+	row     record.UnsafeFile
 	level   moraine.Level
 	over    bool // the row has served
 	changed bool // there is something to write
@@ -152,7 +120,7 @@ func (v *view) gauge(id moraine.InodeID, limit int) (g gauged, err error) {
 	if err != nil || !ok {
 		return g, err
 	}
-	if err := g.row.decode(b); err != nil {
+	if err := g.row.Decode(b); err != nil {
 		return g, err
 	}
 	was := g.row
@@ -163,30 +131,30 @@ func (v *view) gauge(id moraine.InodeID, limit int) (g gauged, err error) {
 	if err != nil {
 		return g, err
 	}
-	g.level = g.file.level
-	if g.file.content == 0 || g.level == moraine.NVMe {
+	g.level = g.file.Level
+	if g.file.Content == 0 || g.level == moraine.NVMe {
 		g.over, g.changed = true, true
 		return g, nil
 	}
-	if g.row.generation != g.file.generation {
-		g.row = unsafeFile{generation: g.file.generation}
+	if g.row.Generation != g.file.Generation {
+		g.row = record.UnsafeFile{Generation: g.file.Generation}
 	}
 	if err := v.gaugeExtents(&g, limit); err != nil {
 		return g, err
 	}
-	g.changed = g.over || g.row != was || g.level != g.file.level
+	g.changed = g.over || g.row != was || g.level != g.file.Level
 	return g, nil
 }
 
 // gaugeExtents looks at limit extents from where all is no longer known to be at nvme, and
 // at as many more of a file that is recorded as lost.
 func (v *view) gaugeExtents(g *gauged, limit int) error {
-	exts, err := v.extentsOf(g.file, g.row.upTo, limit)
+	exts, err := v.extentsOf(g.file, g.row.UpTo, limit)
 	if err != nil {
 		return err
 	}
 	was := g.level
-	if was == levelLost {
+	if was == record.LevelLost {
 		g.level = moraine.Memory // unless it is found so again
 	}
 	g.looked = len(exts)
@@ -197,20 +165,20 @@ func (v *view) gaugeExtents(g *gauged, limit int) error {
 			return err
 		}
 		if behind = behind || fate < moraine.NVMe; !behind {
-			g.row.upTo = e.End()
+			g.row.UpTo = e.End()
 		}
-		if fate == levelLost && g.level <= moraine.NVMe { // else an object has the bytes
-			g.level, g.row.mark, g.row.found = levelLost, 0, false
+		if fate == record.LevelLost && g.level <= moraine.NVMe { // else an object has the bytes
+			g.level, g.row.Mark, g.row.Found = record.LevelLost, 0, false
 			return nil
 		}
 	}
 	switch {
-	case was == levelLost && len(exts) == limit:
+	case was == record.LevelLost && len(exts) == limit:
 		return v.gaugeLost(g, exts[limit-1].End(), limit)
 	case !behind && len(exts) < limit:
 		g.level, g.over = max(g.level, moraine.NVMe), true
 	}
-	g.row.mark, g.row.found = 0, false
+	g.row.Mark, g.row.Found = 0, false
 	return nil
 }
 
@@ -240,7 +208,7 @@ func (v *view) fateOf(e moraine.Extent) (moraine.Level, error) {
 		if err != nil {
 			return 0, err
 		}
-		if d == nil || !d.serves() {
+		if d == nil || !d.Serves() {
 			left--
 			// Its server will not tell of it any more, unless the device comes back
 			// into service: then this is found otherwise again.
@@ -248,7 +216,7 @@ func (v *view) fateOf(e moraine.Extent) (moraine.Level, error) {
 		}
 	}
 	if voids && left < int(s.Scheme.K) {
-		return levelLost, nil
+		return record.LevelLost, nil
 	}
 	return max(level, moraine.Memory), nil
 }
@@ -286,9 +254,9 @@ func (v *view) unsafeFiles(after moraine.InodeID, limit int) ([]moraine.InodeID,
 	if limit <= 0 {
 		return nil, nil
 	}
-	prefix := v.k.table(tabUnsafe)
+	prefix := v.k.table(record.TabUnsafe)
 	err := v.r.Scan(append(v.k.unsafeFile(after), 0), prefixEnd(prefix), func(key, _ []byte) bool {
-		out = append(out, moraine.InodeID(lastU64(key)))
+		out = append(out, moraine.InodeID(record.LastU64(key)))
 		return len(out) < limit
 	})
 	return out, err
@@ -334,7 +302,7 @@ func (v *view) lostFile(sc scope, id moraine.InodeID) (*wire.LostFile, error) {
 	if moraineKind(err) == moraine.NotFound {
 		return nil, nil
 	}
-	if err != nil || !i.lost() {
+	if err != nil || !i.Lost() {
 		return nil, err
 	}
 	path, below, err := v.pathBelow(sc.root, id)
@@ -342,15 +310,15 @@ func (v *view) lostFile(sc scope, id moraine.InodeID) (*wire.LostFile, error) {
 		return nil, err
 	}
 	f := &wire.LostFile{Inode: uint64(id), Path: path}
-	_, err = v.lostRangesOf(f, i, func(_ *inode, e moraine.Extent) (bool, error) {
+	_, err = v.lostRangesOf(f, i, func(_ *record.Inode, e moraine.Extent) (bool, error) {
 		fate, err := v.fateOf(e)
-		return fate == levelLost, err
+		return fate == record.LevelLost, err
 	})
 	return f, err
 }
 
 // lostRangesOf adds the lost ranges of a file, and returns how many extents it looked at.
-func (v *view) lostRangesOf(f *wire.LostFile, i *inode, isLost func(*inode, moraine.Extent) (bool, error)) (looked int, err error) {
+func (v *view) lostRangesOf(f *wire.LostFile, i *record.Inode, isLost func(*record.Inode, moraine.Extent) (bool, error)) (looked int, err error) {
 	for from := int64(0); ; {
 		exts, err := v.extentsOf(i, from, MaxListed)
 		if err != nil {

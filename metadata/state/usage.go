@@ -2,61 +2,10 @@ package state
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 )
-
-// What is below each directory is counted in a record of its own: the sizes of
-// the files (as stat shows them: a hole counts, copies and parity do not) and
-// how many inodes there are. An inode counts in the directory that its record
-// names as parent, and in all above it; one with several names therefore once,
-// and what has no parent (a file without a name, a removed tree) nowhere.
-//
-// No handler counts. At the end of each command the records of inodes that it
-// wrote are held against what they were before it, and the difference goes up
-// the tree: whatever a command does, the counts are what the records say.
-
-// usage is what is below a directory, itself not counted.
-type usage struct {
-	bytes  int64
-	inodes int64
-	steps  int64 // committed checkpoints: no user sees them, and they keep a tree where it is
-}
-
-const usageVersion = 1
-
-func (u usage) add(o usage) usage {
-	return usage{u.bytes + o.bytes, u.inodes + o.inodes, u.steps + o.steps}
-}
-func (u usage) neg() usage { return usage{-u.bytes, -u.inodes, -u.steps} }
-func (u usage) zero() bool { return u == usage{} }
-
-// encode writes counts in zigzag form: they are never below 0, but where a
-// record was damaged, what is told of it must have a form too.
-// Checkpoints are written where there are any.
-func (u usage) encode() []byte {
-	b := putVarint(putVarint(newValue(usageVersion, 16), u.bytes), u.inodes)
-	if u.steps != 0 {
-		b = putVarint(b, u.steps)
-	}
-	return b
-}
-
-func (u *usage) decode(b []byte) error {
-	d := dec{b: b}
-	d.version(usageVersion)
-	u.bytes, u.inodes = d.varint(), d.varint()
-	if d.err == nil && len(d.b) > 0 {
-		if u.steps = d.varint(); u.steps == 0 {
-			d.fail(errors.New("a count of no checkpoints is not written"))
-		}
-	}
-	if d.err == nil && u.zero() {
-		d.fail(errors.New("nothing is counted, and the record should not be there"))
-	}
-	return d.end("usage")
-}
 
 // usageKey names a count: of a directory, in one of two columns. One column is
 // in force; the other one is being built by a recount, or taken away after it.
@@ -68,7 +17,7 @@ type usageKey struct {
 // usageCell is what a batch knows of a count.
 type usageCell struct {
 	cell  *cell
-	now   usage
+	now   record.Usage
 	dirty bool
 }
 
@@ -84,7 +33,7 @@ func (b *Batch) usageCell(k usageKey) (*usageCell, error) {
 	}
 	c := &usageCell{cell: below}
 	if below.exists {
-		if err := c.now.decode(below.value); err != nil {
+		if err := c.now.Decode(below.value); err != nil {
 			return nil, err
 		}
 	}
@@ -98,10 +47,10 @@ func (b *Batch) usageCell(k usageKey) (*usageCell, error) {
 // mergeUsage takes over what a command counted.
 func (b *Batch) mergeUsage(t *tx) {
 	for _, e := range t.usage.list {
-		if e.delta.zero() {
+		if e.delta.Zero() {
 			continue
 		}
-		e.cell.now = e.cell.now.add(e.delta)
+		e.cell.now = e.cell.now.Add(e.delta)
 		if !e.cell.dirty {
 			e.cell.dirty = true
 			b.dirtyUsage = append(b.dirtyUsage, e.cell)
@@ -114,9 +63,9 @@ func (b *Batch) mergeUsage(t *tx) {
 func (b *Batch) pushUsage() {
 	for _, c := range b.dirtyUsage {
 		c.dirty = false
-		c.cell.value, c.cell.exists = nil, !c.now.zero()
+		c.cell.value, c.cell.exists = nil, !c.now.Zero()
 		if c.cell.exists {
-			c.cell.value = c.now.encode()
+			c.cell.value = c.now.Encode()
 		}
 		b.markDirty(c.cell)
 	}
@@ -127,9 +76,9 @@ func (b *Batch) pushUsage() {
 type usageEntry struct {
 	usageKey
 	cell  *usageCell
-	delta usage
+	delta record.Usage
 	// free is the part of delta that no quota is asked about.
-	free usage
+	free record.Usage
 }
 
 // usageSet holds what one command changes of counts. Few commands change more
@@ -173,7 +122,7 @@ func (s *usageSet) insert(e usageEntry) *usageEntry {
 }
 
 // countUsage adds to one count.
-func (t *tx) countUsage(k usageKey, delta usage, free bool) error {
+func (t *tx) countUsage(k usageKey, delta record.Usage, free bool) error {
 	e := t.usage.find(k)
 	if e == nil {
 		c, err := t.b.usageCell(k)
@@ -182,33 +131,33 @@ func (t *tx) countUsage(k usageKey, delta usage, free bool) error {
 		}
 		e = t.usage.insert(usageEntry{usageKey: k, cell: c})
 	}
-	e.delta = e.delta.add(delta)
+	e.delta = e.delta.Add(delta)
 	if free {
-		e.free = e.free.add(delta)
+		e.free = e.free.Add(delta)
 	}
 	return nil
 }
 
 // usageNow returns a count as the command has it so far.
-func (t *tx) usageNow(k usageKey) (usage, error) {
+func (t *tx) usageNow(k usageKey) (record.Usage, error) {
 	if e := t.usage.find(k); e != nil {
-		return e.cell.now.add(e.delta), nil
+		return e.cell.now.Add(e.delta), nil
 	}
 	c, err := t.b.usageCell(k)
 	if err != nil {
-		return usage{}, err
+		return record.Usage{}, err
 	}
 	return c.now, nil
 }
 
 // usage returns a count as the store has it.
-func (v *view) usage(k usageKey) (usage, error) {
-	var u usage
+func (v *view) usage(k usageKey) (record.Usage, error) {
+	var u record.Usage
 	b, ok, err := v.r.Get(v.k.usage(k.column, k.dir))
 	if err != nil || !ok {
 		return u, err
 	}
-	return u, u.decode(b)
+	return u, u.Decode(b)
 }
 
 // seat is what of an inode's record decides where it counts, and as what.
@@ -223,38 +172,38 @@ type seat struct {
 
 // seatOf reads that much of a record.
 func seatOf(b []byte) (seat, error) {
-	d := dec{b: b}
-	d.version(inodeVersion)
-	s := seat{there: true, typ: d.byte()}
-	flags := d.uvarint()
-	s.step = flags&inodeStep != 0
-	d.uvarint() // mode
-	d.uvarint() // uid
-	d.uvarint() // gid
-	s.nlink = d.u32()
-	d.uvarint() // tenant
-	s.parent = moraine.InodeID(d.fixed64())
-	if s.typ != typeFile {
-		return s, d.err
+	d := record.Dec{B: b}
+	d.Version(record.InodeVersion)
+	s := seat{there: true, typ: d.Byte()}
+	flags := d.Uvarint()
+	s.step = flags&record.InodeStep != 0
+	d.Uvarint() // mode
+	d.Uvarint() // uid
+	d.Uvarint() // gid
+	s.nlink = d.U32()
+	d.Uvarint() // tenant
+	s.parent = moraine.InodeID(d.Fixed64())
+	if s.typ != record.TypeFile {
+		return s, d.Err
 	}
-	d.fixed64() // atime
-	d.fixed64() // mtime
-	d.fixed64() // ctime
-	if flags&inodeOwned != 0 {
-		d.fixed64()
+	d.Fixed64() // atime
+	d.Fixed64() // mtime
+	d.Fixed64() // ctime
+	if flags&record.InodeOwned != 0 {
+		d.Fixed64()
 	}
-	s.size = int64(d.uvarint())
-	return s, d.err
+	s.size = int64(d.Uvarint())
+	return s, d.Err
 }
 
 // own is what the inode itself counts as.
-func (s seat) own() usage {
+func (s seat) own() record.Usage {
 	if !s.there {
-		return usage{}
+		return record.Usage{}
 	}
-	u := usage{bytes: s.size, inodes: 1}
+	u := record.Usage{Bytes: s.size, Inodes: 1}
 	if s.step {
-		u.steps = 1
+		u.Steps = 1
 	}
 	return u
 }
@@ -271,7 +220,7 @@ func (c *seatChange) moved() bool { return c.before.parent != c.after.parent }
 // lostName reports whether a file came to another of its directories because it
 // lost its name in the first: nobody wanted it there.
 func (c *seatChange) lostName() bool {
-	return c.before.there && c.after.there && c.after.typ != typeDirectory && c.after.nlink < c.before.nlink
+	return c.before.there && c.after.there && c.after.typ != record.TypeDirectory && c.after.nlink < c.before.nlink
 }
 
 // seatChanges returns the inodes that the command wrote, in the order of their
@@ -279,7 +228,7 @@ func (c *seatChange) lostName() bool {
 func (t *tx) seatChanges() ([]seatChange, error) {
 	var out []seatChange
 	for _, cell := range t.order {
-		if len(cell.key) != 11 || cell.key[2] != tabInode {
+		if len(cell.key) != 11 || cell.key[2] != record.TabInode {
 			continue
 		}
 		w, c := cell.want, seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.key[3:])))}
@@ -323,21 +272,21 @@ func (m *Machine) applyUsage(t *tx) error {
 	if err := t.updateHeights(changes); err != nil {
 		return err
 	}
-	s, err := look[usageState](&t.view, t.k.meta(metaUsage))
-	if err != nil || s == nil || s.live == 0 && s.building == 0 {
+	s, err := look[record.UsageState](&t.view, t.k.meta(record.MetaUsage))
+	if err != nil || s == nil || s.Live == 0 && s.Building == 0 {
 		return err
 	}
-	if s.live != 0 {
-		if err := t.applyColumn(s.live, changes, ^moraine.InodeID(0)); err != nil {
+	if s.Live != 0 {
+		if err := t.applyColumn(s.Live, changes, ^moraine.InodeID(0)); err != nil {
 			return err
 		}
 	}
-	if s.building != 0 {
-		if err := t.applyColumn(s.building, changes, s.counted); err != nil {
+	if s.Building != 0 {
+		if err := t.applyColumn(s.Building, changes, s.Counted); err != nil {
 			return err
 		}
 	}
-	if s.live == 0 || s.quotas == 0 || t.ignoresQuota {
+	if s.Live == 0 || s.Quotas == 0 || t.ignoresQuota {
 		return nil
 	}
 	return m.holdQuotas(t, s)
@@ -352,7 +301,7 @@ func (t *tx) applyColumn(column uint8, changes []seatChange, counted moraine.Ino
 	// So each step leaves every count right for the tree as it is then.
 	for n := range changes {
 		c := &changes[n]
-		if dir := c.before.typ == typeDirectory || c.after.typ == typeDirectory; dir && (c.moved() || !c.after.there) {
+		if dir := c.before.typ == record.TypeDirectory || c.after.typ == record.TypeDirectory; dir && (c.moved() || !c.after.there) {
 			w.seat(c.id, c.before.parent)
 		}
 	}
@@ -368,14 +317,14 @@ func (t *tx) applyColumn(column uint8, changes []seatChange, counted moraine.Ino
 		if err := t.mayMoveTree(c, what); err != nil {
 			return err
 		}
-		if err := w.count(c.before.parent, what.neg(), c.lostName()); err != nil {
+		if err := w.count(c.before.parent, what.Neg(), c.lostName()); err != nil {
 			return err
 		}
 		w.unseat(c.id)
 	}
 	for n := range changes {
 		c := &changes[n]
-		what, to := usage{}, c.after.parent
+		what, to := record.Usage{}, c.after.parent
 		switch {
 		case c.moved():
 			var err error
@@ -383,7 +332,7 @@ func (t *tx) applyColumn(column uint8, changes []seatChange, counted moraine.Ino
 				return err
 			}
 		case c.id <= counted:
-			what = c.after.own().add(c.before.own().neg())
+			what = c.after.own().Add(c.before.own().Neg())
 		}
 		if err := w.count(to, what, c.lostName()); err != nil {
 			return err
@@ -418,16 +367,16 @@ func (w *usageWalk) reseat(id, parent moraine.InodeID) {
 }
 
 // whole returns what an inode counts as, with all that is below it.
-func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (usage, error) {
-	var u usage
+func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (record.Usage, error) {
+	var u record.Usage
 	if id <= counted {
 		u = s.own()
 	}
-	if s.typ != typeDirectory {
+	if s.typ != record.TypeDirectory {
 		return u, nil
 	}
 	below, err := w.t.usageNow(usageKey{w.column, id})
-	return u.add(below), err
+	return u.Add(below), err
 }
 
 // parent returns the directory that a directory counts in at this step.
@@ -441,12 +390,12 @@ func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 // count adds to the counts of a directory and of all above it. Each of them costs,
 // so that nothing is made more than maxDepth directories deep; what is deeper
 // already may be changed and removed.
-func (w *usageWalk) count(dir moraine.InodeID, what usage, free bool) error {
-	if what.zero() {
+func (w *usageWalk) count(dir moraine.InodeID, what record.Usage, free bool) error {
+	if what.Zero() {
 		return nil
 	}
 	for depth := 0; dir != 0; depth++ {
-		if depth > maxDepth && what.inodes > 0 && !free {
+		if depth > maxDepth && what.Inodes > 0 && !free {
 			return fail(moraine.TooLarge, "usage", dir.String(), "more than %d directories deep: make it higher up", maxDepth)
 		}
 		if err := w.t.countUsage(usageKey{w.column, dir}, what, free); err != nil {

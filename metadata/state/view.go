@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -24,13 +25,13 @@ func (m *Machine) Cluster(r Reader) (ClusterInfo, error) {
 	if err != nil {
 		return ClusterInfo{}, err
 	}
-	return ClusterInfo{c.uuid, c.incarnation, c.featureLevel}, nil
+	return ClusterInfo{c.Uuid, c.Incarnation, c.FeatureLevel}, nil
 }
 
 // Unused reports whether no session was opened and no device registered yet.
 func (m *Machine) Unused(r Reader) (bool, error) {
 	c, err := m.view(r).counters()
-	return err == nil && c[cSession] == 0 && c[cDevice] == 0, err
+	return err == nil && c[record.CSession] == 0 && c[record.CDevice] == 0, err
 }
 
 // SigningKeys returns the keys that session tokens are signed with, oldest id
@@ -39,46 +40,26 @@ func (m *Machine) SigningKeys(r Reader) ([]*wire.SigningKey, error) {
 	return m.view(r).signingKeys()
 }
 
-// SessionInfo is a session as the service sees it.
-type SessionInfo struct {
-	ID   moraine.SessionID
-	Node string
-	// Principal identifies the certificate that opened it.
-	Principal Principal
-	Role      string
-	Root      moraine.InodeID
-	Scope     string
-	ReadOnly  bool
-	Squash    bool
-	Opened    uint64 // cluster time, milliseconds
-	Leases    bool   // it may hold leases
-}
-
-func (s *session) info() SessionInfo {
-	return SessionInfo{ID: s.id, Node: s.node, Principal: s.principal, Role: s.role, Root: s.root, Scope: s.scope, ReadOnly: s.readOnly,
-		Squash: s.squash, Opened: s.opened, Leases: s.leases}
-}
-
 // Session returns a live session; SessionExpired where there is none.
-func (m *Machine) Session(r Reader, id moraine.SessionID) (SessionInfo, error) {
+func (m *Machine) Session(r Reader, id moraine.SessionID) (record.SessionInfo, error) {
 	s, err := m.view(r).session(id)
 	if err != nil {
-		return SessionInfo{}, err
+		return record.SessionInfo{}, err
 	}
-	return s.info(), nil
+	return s.Info(), nil
 }
 
 // Sessions calls fn with every live session, in order of number, until it
 // returns false.
-func (m *Machine) Sessions(r Reader, fn func(SessionInfo) bool) error {
+func (m *Machine) Sessions(r Reader, fn func(record.SessionInfo) bool) error {
 	var bad error
-	prefix := m.k.table(tabSession)
+	prefix := m.k.table(record.TabSession)
 	err := r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		s := &session{id: moraine.SessionID(lastU64(key))}
-		if bad = s.decode(value); bad != nil {
+		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
+		if bad = s.Decode(value); bad != nil {
 			return false
 		}
-		return fn(s.info())
+		return fn(s.Info())
 	})
 	if err == nil {
 		err = bad
@@ -104,12 +85,12 @@ type GrantInfo struct {
 // LiveGrant returns the live grant that covers a stripe number; false if none
 // does.
 func (m *Machine) LiveGrant(r Reader, id moraine.StripeID) (GrantInfo, bool, error) {
-	g, err := m.view(r).grantIn(tabGrant, id)
+	g, err := m.view(r).grantIn(record.TabGrant, id)
 	if err != nil || g == nil {
 		return GrantInfo{}, false, err
 	}
-	chunks, length := g.perStripe()
-	return GrantInfo{g.first, g.count, g.session, g.tenant, chunks, length}, true, nil
+	chunks, length := g.PerStripe()
+	return GrantInfo{g.First, g.Count, g.Session, g.Tenant, chunks, length}, true, nil
 }
 
 // ClusterTime returns the cluster time in milliseconds.
@@ -144,31 +125,31 @@ func (m *Machine) Counters(r Reader) (Counters, error) {
 		return Counters{}, err
 	}
 	return Counters{
-		ClusterTime: c[cClusterTime], Commands: c[cCommands], Entries: c[cEntries], Sessions: c[cSessions],
-		Inodes: c[cInodes], Stripes: c[cStripes], RepairQueued: c[cRepairQueued], LostStripes: c[cLostStripes],
-		PendingBytes: c[cPendingBytes], KeptBytes: c[cKeptBytes], LeakedBytes: c[cLeakedBytes], Topology: c[cTopology], Policies: c[cPolicies],
-		Objects: c[cObjects], BadObjects: c[cBadObjects],
+		ClusterTime: c[record.CClusterTime], Commands: c[record.CCommands], Entries: c[record.CEntries], Sessions: c[record.CSessions],
+		Inodes: c[record.CInodes], Stripes: c[record.CStripes], RepairQueued: c[record.CRepairQueued], LostStripes: c[record.CLostStripes],
+		PendingBytes: c[record.CPendingBytes], KeptBytes: c[record.CKeptBytes], LeakedBytes: c[record.CLeakedBytes], Topology: c[record.CTopology], Policies: c[record.CPolicies],
+		Objects: c[record.CObjects], BadObjects: c[record.CBadObjects],
 	}, nil
 }
 
-func (v *view) counters() (counters, error) {
-	var c counters
-	b, ok, err := v.r.Get(v.k.meta(metaCounters))
+func (v *view) counters() (record.Counters, error) {
+	var c record.Counters
+	b, ok, err := v.r.Get(v.k.meta(record.MetaCounters))
 	if err != nil || !ok {
 		return c, err
 	}
-	err = c.decode(b)
+	err = c.Decode(b)
 	return c, err
 }
 
 // Sum returns the running sum of the partition: equal on every replica that
 // applied the same entries.
-func (m *Machine) Sum(r Reader) (Sum, error) {
-	b, ok, err := r.Get(m.k.meta(metaSum))
+func (m *Machine) Sum(r Reader) (record.Sum, error) {
+	b, ok, err := r.Get(m.k.meta(record.MetaSum))
 	if err != nil || !ok {
-		return Sum{}, err
+		return record.Sum{}, err
 	}
-	return decodeSum(b)
+	return record.DecodeSum(b)
 }
 
 // Tenants returns the numbers of the tenants whose top-level directories lie
@@ -182,5 +163,5 @@ func (m *Machine) Tenants(r Reader, root moraine.InodeID) (tenants []moraine.Ten
 	if err != nil {
 		return nil, false, err
 	}
-	return []moraine.Tenant{i.tenant}, false, nil
+	return []moraine.Tenant{i.Tenant}, false, nil
 }

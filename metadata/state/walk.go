@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,12 +28,12 @@ func (v *view) readAttr(sc scope, op *wire.GetAttr) (*wire.MetaResponse, error) 
 }
 
 // dirForRead returns the directory id, in scope.
-func (v *view) dirForRead(sc scope, id moraine.InodeID) (*inode, error) {
+func (v *view) dirForRead(sc scope, id moraine.InodeID) (*record.Inode, error) {
 	dir, err := v.named(sc, id)
 	if err != nil {
 		return nil, err
 	}
-	if dir.typ != typeDirectory {
+	if dir.Typ != record.TypeDirectory {
 		return nil, fail(moraine.NotDirectory, "directory", id.String(), "")
 	}
 	return dir, nil
@@ -43,15 +44,15 @@ func (v *view) readLookup(sc scope, op *wire.Lookup) (*wire.MetaResponse, error)
 	if err != nil {
 		return nil, err
 	}
-	e, ok, err := v.lookup(dir.id, op.GetName())
+	e, ok, err := v.lookup(dir.Id, op.GetName())
 	if err != nil {
 		return nil, err
 	}
-	v.sawEntry(dir.id, op.GetName())
+	v.sawEntry(dir.Id, op.GetName())
 	if !ok {
 		return nil, fail(moraine.NotFound, "lookup", op.GetName(), "")
 	}
-	i, err := v.inode(e.inode)
+	i, err := v.inode(e.Inode)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (v *view) readDir(sc scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, entries, err := v.listDir(dir.id, op.GetAfter(), listLimit(op.GetLimit())+1)
+	names, entries, err := v.listDir(dir.Id, op.GetAfter(), listLimit(op.GetLimit())+1)
 	if err != nil {
 		return nil, err
 	}
@@ -75,12 +76,12 @@ func (v *view) readDir(sc scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
 	v.sawAttr(dir) // each change of its entries changes it too
 	reply.Entries = make([]*wire.DirEntry, len(names))
 	for n, name := range names {
-		i, err := v.inode(entries[n].inode)
+		i, err := v.inode(entries[n].Inode)
 		if err != nil {
 			return nil, err
 		}
 		v.sawAttr(i)
-		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.cachedAttr()}
+		reply.Entries[n] = &wire.DirEntry{Name: name, Attr: i.CachedAttr()}
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: reply}}, nil
 }
@@ -94,18 +95,18 @@ func listLimit(limit uint32) int {
 }
 
 // listDir returns at most limit entries of dir whose names follow after.
-func (v *view) listDir(dir moraine.InodeID, after string, limit int) ([]string, []dentry, error) {
+func (v *view) listDir(dir moraine.InodeID, after string, limit int) ([]string, []record.Dentry, error) {
 	prefix := v.k.dentries(dir)
 	lo := prefix
 	if after != "" {
 		lo = append(v.k.dentry(dir, after), 0)
 	}
 	var names []string
-	var entries []dentry
+	var entries []record.Dentry
 	var bad error
 	err := v.r.Scan(lo, prefixEnd(prefix), func(key, value []byte) bool {
-		var e dentry
-		if e, bad = decodeDentry(value); bad != nil {
+		var e record.Dentry
+		if e, bad = record.DecodeDentry(value); bad != nil {
 			return false
 		}
 		names = append(names, string(key[len(prefix):]))
@@ -123,7 +124,7 @@ type walker struct {
 	v      *view
 	sc     scope
 	follow bool
-	at     *inode // reached so far; a directory, unless the path is at its end
+	at     *record.Inode // reached so far; a directory, unless the path is at its end
 	parent moraine.InodeID
 	name   string
 	links  int
@@ -145,7 +146,7 @@ func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
 	if err := v.within(sc, at); err != nil {
 		return nil, err
 	}
-	w := walker{v: v, sc: sc, follow: op.GetFollow(), at: at, parent: at.parent}
+	w := walker{v: v, sc: sc, follow: op.GetFollow(), at: at, parent: at.Parent}
 	found, err := w.walk(op.GetPath())
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
 	reply := &wire.WalkReply{Parent: uint64(w.parent), Name: w.name, Found: found}
 	if found {
 		v.sawAttr(w.at)
-		reply.Attr = w.at.cachedAttr()
+		reply.Attr = w.at.CachedAttr()
 	}
 	if op.GetSteps() {
 		reply.Steps = w.steps
@@ -166,7 +167,7 @@ func (v *view) readWalk(sc scope, op *wire.Walk) (*wire.MetaResponse, error) {
 func (w *walker) walk(path string) (bool, error) {
 	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
 		last, _ := moraine.NextName(rest)
-		if w.at.typ != typeDirectory {
+		if w.at.Typ != record.TypeDirectory {
 			return false, fail(moraine.NotDirectory, "walk", w.name, "")
 		}
 		if name == ".." {
@@ -175,64 +176,64 @@ func (w *walker) walk(path string) (bool, error) {
 			}
 			continue
 		}
-		e, ok, err := w.v.lookup(w.at.id, name)
+		e, ok, err := w.v.lookup(w.at.Id, name)
 		if err != nil {
 			return false, err
 		}
-		w.v.sawEntry(w.at.id, name)
+		w.v.sawEntry(w.at.Id, name)
 		if !ok {
-			w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.id), Name: name})
+			w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.Id), Name: name})
 			if last != "" {
 				return false, fail(moraine.NotFound, "walk", name, "")
 			}
-			w.parent, w.name = w.at.id, name
+			w.parent, w.name = w.at.Id, name
 			return false, nil
 		}
-		child, err := w.v.inode(e.inode)
+		child, err := w.v.inode(e.Inode)
 		if err != nil {
 			return false, err
 		}
 		w.v.sawAttr(child)
-		w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.id), Name: name, Attr: child.cachedAttr()})
-		if child.typ == typeSymlink && (last != "" || w.follow) {
+		w.steps = append(w.steps, &wire.WalkStep{Parent: uint64(w.at.Id), Name: name, Attr: child.CachedAttr()})
+		if child.Typ == record.TypeSymlink && (last != "" || w.follow) {
 			if rest, err = w.link(child, name, rest); err != nil {
 				return false, err
 			}
 			continue
 		}
-		w.parent, w.name, w.at = w.at.id, name, child
+		w.parent, w.name, w.at = w.at.Id, name, child
 	}
 	return true, nil
 }
 
 // up goes to the parent; the root of the scope is its own.
 func (w *walker) up() error {
-	if w.at.id == w.sc.root || w.at.parent == 0 {
+	if w.at.Id == w.sc.root || w.at.Parent == 0 {
 		return nil
 	}
 	w.v.sawAttr(w.at)
-	dir, err := w.v.inode(w.at.parent)
+	dir, err := w.v.inode(w.at.Parent)
 	if err != nil {
 		return err
 	}
-	w.at, w.parent, w.name = dir, dir.parent, ""
+	w.at, w.parent, w.name = dir, dir.Parent, ""
 	return nil
 }
 
 // link puts the target of a symbolic link before what remains of the path. An
 // absolute target starts at the root of the scope.
-func (w *walker) link(child *inode, name, rest string) (string, error) {
+func (w *walker) link(child *record.Inode, name, rest string) (string, error) {
 	if w.links++; w.links > maxSymlinks {
 		return "", fail(moraine.InvalidArgument, "walk", name, "more than %d symbolic links", maxSymlinks)
 	}
-	if strings.HasPrefix(child.target, "/") {
+	if strings.HasPrefix(child.Target, "/") {
 		root, err := w.v.inode(w.sc.root)
 		if err != nil {
 			return "", err
 		}
-		w.at, w.parent, w.name = root, root.parent, ""
+		w.at, w.parent, w.name = root, root.Parent, ""
 	}
-	path := child.target + "/" + rest
+	path := child.Target + "/" + rest
 	if len(path) > maxPath {
 		return "", fail(moraine.NameTooLong, "walk", name, "the path grows past %d bytes", maxPath)
 	}

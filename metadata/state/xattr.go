@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -13,17 +14,6 @@ const (
 	// MaxXattrBytes bounds their names and values together, and so each value.
 	MaxXattrBytes = 64 << 10
 )
-
-const xattrVersion = 1
-
-func encodeXattr(value []byte) []byte { return putBytes([]byte{xattrVersion}, value) }
-
-func decodeXattr(b []byte) ([]byte, error) {
-	d := dec{b: b}
-	d.version(xattrVersion)
-	v := d.bytes()
-	return v, d.end("extended attribute")
-}
 
 func checkXattr(op *wire.SetXattr) error {
 	name := op.GetName()
@@ -61,14 +51,14 @@ func checkXattrs(all []*wire.Xattr) error {
 }
 
 // putXattrs sets attributes that checkXattrs passed on an inode that has none.
-func (t *tx) putXattrs(i *inode, all []*wire.Xattr) {
+func (t *tx) putXattrs(i *record.Inode, all []*wire.Xattr) {
 	if len(all) == 0 {
 		return
 	}
 	for _, x := range all {
-		t.put(t.k.xattr(i.id, x.GetName()), encodeXattr(x.GetValue()))
+		t.put(t.k.xattr(i.Id, x.GetName()), record.EncodeXattr(x.GetValue()))
 	}
-	i.xattrs = true
+	i.Xattrs = true
 	t.putInode(i)
 }
 
@@ -84,7 +74,7 @@ func (m *Machine) setXattr(t *tx, op *wire.SetXattr) (*wire.MetaResponse, error)
 	if err := t.mayChange("set attribute", i); err != nil {
 		return nil, err
 	}
-	key := t.k.xattr(i.id, op.GetName())
+	key := t.k.xattr(i.Id, op.GetName())
 	_, there, err := t.Get(key)
 	switch {
 	case err != nil:
@@ -97,7 +87,7 @@ func (m *Machine) setXattr(t *tx, op *wire.SetXattr) (*wire.MetaResponse, error)
 	if op.GetRemove() {
 		t.del(key)
 	} else {
-		t.put(key, encodeXattr(op.GetValue()))
+		t.put(key, record.EncodeXattr(op.GetValue()))
 	}
 	count, bytes, err := t.xattrUse(i)
 	switch {
@@ -107,20 +97,20 @@ func (m *Machine) setXattr(t *tx, op *wire.SetXattr) (*wire.MetaResponse, error)
 		return nil, fail(moraine.NoSpace, "set attribute", op.GetName(), "%d attributes of %d bytes in all; %d and %d at most",
 			count, bytes, MaxXattrs, MaxXattrBytes)
 	}
-	i.xattrs = count > 0
-	i.ctime = t.now
+	i.Xattrs = count > 0
+	i.Ctime = t.now
 	t.putInode(i)
 	return done(), nil
 }
 
 // xattrUse returns how many extended attributes an inode has, and how many
 // bytes their names and values are.
-func (v *view) xattrUse(i *inode) (count, bytes int, err error) {
+func (v *view) xattrUse(i *record.Inode) (count, bytes int, err error) {
 	var bad error
-	prefix := v.k.xattrs(i.id)
+	prefix := v.k.xattrs(i.Id)
 	err = v.r.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		var b []byte
-		b, bad = decodeXattr(value)
+		b, bad = record.DecodeXattr(value)
 		count, bytes = count+1, bytes+len(key)-len(prefix)+len(b)
 		return bad == nil
 	})
@@ -142,22 +132,22 @@ func (v *view) readXattr(sc scope, op *wire.GetXattr) (*wire.MetaResponse, error
 	}
 	reply := &wire.XattrReply{}
 	if op.GetName() != "" {
-		b, ok, err := v.r.Get(v.k.xattr(i.id, op.GetName()))
+		b, ok, err := v.r.Get(v.k.xattr(i.Id, op.GetName()))
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			return nil, fail(moraine.NoAttribute, "get attribute", op.GetName(), "")
 		}
-		if reply.Value, err = decodeXattr(b); err != nil {
+		if reply.Value, err = record.DecodeXattr(b); err != nil {
 			return nil, err
 		}
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
 	}
-	if !i.xattrs {
+	if !i.Xattrs {
 		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
 	}
-	prefix := v.k.xattrs(i.id)
+	prefix := v.k.xattrs(i.Id)
 	keys, err := v.keysUnder(prefix, MaxXattrs)
 	for _, key := range keys {
 		reply.Names = append(reply.Names, string(key[len(prefix):]))

@@ -1,4 +1,4 @@
-package state
+package record
 
 import (
 	"encoding/binary"
@@ -16,61 +16,61 @@ import (
 
 var errShort = errors.New("value is too short")
 
-// dec reads a value from front to back. The first fault sticks in err, and
+// Dec reads a value from front to back. The first fault sticks in err, and
 // every read after it yields zero.
-type dec struct {
-	b   []byte
-	err error
+type Dec struct {
+	B   []byte
+	Err error
 }
 
-func (d *dec) fail(err error) {
-	if d.err == nil {
-		d.err = err
+func (d *Dec) fail(err error) {
+	if d.Err == nil {
+		d.Err = err
 	}
-	d.b = nil
+	d.B = nil
 }
 
-// version reads the version byte and holds it against the newest known.
-func (d *dec) version(newest byte) byte {
-	v := d.byte()
-	if d.err == nil && (v == 0 || v > newest) {
+// Version reads the version byte and holds it against the newest known.
+func (d *Dec) Version(newest byte) byte {
+	v := d.Byte()
+	if d.Err == nil && (v == 0 || v > newest) {
 		d.fail(fmt.Errorf("value has version %d, this build knows up to %d", v, newest))
 	}
 	return v
 }
 
-func (d *dec) byte() byte {
-	if len(d.b) < 1 {
+func (d *Dec) Byte() byte {
+	if len(d.B) < 1 {
 		d.fail(errShort)
 		return 0
 	}
-	v := d.b[0]
-	d.b = d.b[1:]
+	v := d.B[0]
+	d.B = d.B[1:]
 	return v
 }
 
 // bool reads a byte that must be 0 or 1, so that a record has one form.
-func (d *dec) bool() bool {
-	v := d.byte()
+func (d *Dec) bool() bool {
+	v := d.Byte()
 	if v > 1 {
 		d.fail(fmt.Errorf("byte %d is no truth value", v))
 	}
 	return v == 1
 }
 
-func (d *dec) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 || (n > 1 && d.b[n-1] == 0) {
+func (d *Dec) Uvarint() uint64 {
+	v, n := binary.Uvarint(d.B)
+	if n <= 0 || (n > 1 && d.B[n-1] == 0) {
 		d.fail(errors.New("number is cut off, too long or padded"))
 		return 0
 	}
-	d.b = d.b[n:]
+	d.B = d.B[n:]
 	return v
 }
 
-// u32 reads an uvarint of at most 32 bits.
-func (d *dec) u32() uint32 {
-	v := d.uvarint()
+// U32 reads an uvarint of at most 32 bits.
+func (d *Dec) U32() uint32 {
+	v := d.Uvarint()
 	if v>>32 != 0 {
 		d.fail(fmt.Errorf("number %d needs more than 32 bits", v))
 		return 0
@@ -79,8 +79,8 @@ func (d *dec) u32() uint32 {
 }
 
 // u8 reads an uvarint of at most 8 bits.
-func (d *dec) u8() uint8 {
-	v := d.uvarint()
+func (d *Dec) u8() uint8 {
+	v := d.Uvarint()
 	if v>>8 != 0 {
 		d.fail(fmt.Errorf("number %d needs more than 8 bits", v))
 		return 0
@@ -89,87 +89,87 @@ func (d *dec) u8() uint8 {
 }
 
 // varint reads a signed number in zigzag form.
-func (d *dec) varint() int64 {
-	v := d.uvarint()
+func (d *Dec) varint() int64 {
+	v := d.Uvarint()
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-func (d *dec) fixed64() uint64 {
-	if len(d.b) < 8 {
+func (d *Dec) Fixed64() uint64 {
+	if len(d.B) < 8 {
 		d.fail(errShort)
 		return 0
 	}
-	v := binary.LittleEndian.Uint64(d.b)
-	d.b = d.b[8:]
+	v := binary.LittleEndian.Uint64(d.B)
+	d.B = d.B[8:]
 	return v
 }
 
-func (d *dec) fixed32() uint32 {
-	if len(d.b) < 4 {
+func (d *Dec) fixed32() uint32 {
+	if len(d.B) < 4 {
 		d.fail(errShort)
 		return 0
 	}
-	v := binary.LittleEndian.Uint32(d.b)
-	d.b = d.b[4:]
+	v := binary.LittleEndian.Uint32(d.B)
+	d.B = d.B[4:]
 	return v
 }
 
 // bytes reads a length and that many bytes, and returns a copy; nil for none.
-func (d *dec) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
+func (d *Dec) bytes() []byte {
+	n := d.Uvarint()
+	if n > uint64(len(d.B)) {
 		d.fail(errShort)
 		return nil
 	}
 	if n == 0 {
 		return nil
 	}
-	v := append([]byte(nil), d.b[:n]...)
-	d.b = d.b[n:]
+	v := append([]byte(nil), d.B[:n]...)
+	d.B = d.B[n:]
 	return v
 }
 
 // bytes16 reads 16 bytes that have no length in front.
-func (d *dec) bytes16() (v [16]byte) {
-	if len(d.b) < len(v) {
+func (d *Dec) bytes16() (v [16]byte) {
+	if len(d.B) < len(v) {
 		d.fail(errShort)
 		return v
 	}
-	d.b = d.b[copy(v[:], d.b):]
+	d.B = d.B[copy(v[:], d.B):]
 	return v
 }
 
-func (d *dec) string() string {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
+func (d *Dec) string() string {
+	n := d.Uvarint()
+	if n > uint64(len(d.B)) {
 		d.fail(errShort)
 		return ""
 	}
-	v := string(d.b[:n])
-	d.b = d.b[n:]
+	v := string(d.B[:n])
+	d.B = d.B[n:]
 	return v
 }
 
-// count reads the number of elements to follow, each of at least size bytes,
+// Count reads the number of elements to follow, each of at least size bytes,
 // so that a damaged count allocates no more than the value is long.
-func (d *dec) count(size int) int {
-	n := d.uvarint()
-	if n > uint64(len(d.b)/max(size, 1)) {
+func (d *Dec) Count(size int) int {
+	n := d.Uvarint()
+	if n > uint64(len(d.B)/max(size, 1)) {
 		d.fail(errShort)
 		return 0
 	}
 	return int(n)
 }
 
-// end returns the fault met, or one if bytes are left over.
-func (d *dec) end(what string) error {
-	if d.err == nil && len(d.b) != 0 {
-		d.err = fmt.Errorf("%d bytes are left over", len(d.b))
+// End returns the fault met, or one if bytes are left over.
+func (d *Dec) End(what string) error {
+	if d.Err == nil && len(d.B) != 0 {
+		d.Err = fmt.Errorf("%d bytes are left over", len(d.B))
 	}
-	if d.err == nil {
+	if d.Err == nil {
 		return nil
 	}
-	return &moraine.Error{Op: "decode " + what, Kind: moraine.Corrupt, Err: d.err}
+	return &moraine.Error{Op: "decode " + what, Kind: moraine.Corrupt, Err: d.Err}
 }
 
 // newValue begins a value of about size bytes, so that its fields need no more
@@ -180,18 +180,24 @@ func newValue(version byte, size int) []byte {
 
 // Writers append to b, as the readers of dec read.
 
-func putUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
+func PutUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
+
 func putVarint(b []byte, v int64) []byte {
 	return binary.AppendUvarint(b, uint64(v)<<1^uint64(v>>63))
 }
-func putFixed64(b []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(b, v) }
-func putFixed32(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(b, v) }
-func putString(b []byte, s string) []byte {
+
+func PutFixed64(b []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(b, v) }
+
+func PutFixed32(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(b, v) }
+
+func PutString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
-func putBytes(b, s []byte) []byte {
+
+func PutBytes(b, s []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
+
 func putBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, 1)

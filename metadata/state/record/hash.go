@@ -1,4 +1,4 @@
-package state
+package record
 
 import (
 	"encoding/binary"
@@ -22,15 +22,15 @@ const (
 	sumSeed1 = 0x73756d206f66206b
 )
 
-// add counts the pair in.
-func (s *Sum) add(key, value []byte) {
+// Add counts the pair in.
+func (s *Sum) Add(key, value []byte) {
 	h := pairHash(key, value)
 	s[0] += h[0]
 	s[1] += h[1]
 }
 
-// remove takes the pair out.
-func (s *Sum) remove(key, value []byte) {
+// Remove takes the pair out.
+func (s *Sum) Remove(key, value []byte) {
 	h := pairHash(key, value)
 	s[0] -= h[0]
 	s[1] -= h[1]
@@ -39,9 +39,9 @@ func (s *Sum) remove(key, value []byte) {
 func pairHash(key, value []byte) Sum {
 	if len(key) > 2 {
 		switch key[2] {
-		case tabAnswer:
+		case TabAnswer:
 			value = nil
-		case tabSession:
+		case TabSession:
 			value = withoutAnswer(value)
 		}
 	}
@@ -61,13 +61,13 @@ func pairHash(key, value []byte) Sum {
 
 const sumVersion = 1
 
-func (s Sum) encode() []byte {
-	return putFixed64(putFixed64(newValue(sumVersion, 17), s[0]), s[1])
+func (s Sum) Encode() []byte {
+	return PutFixed64(PutFixed64(newValue(sumVersion, 17), s[0]), s[1])
 }
 
-func decodeSum(b []byte) (Sum, error) {
-	d := dec{b: b}
-	d.version(sumVersion)
-	s := Sum{d.fixed64(), d.fixed64()}
-	return s, d.end("sum")
+func DecodeSum(b []byte) (Sum, error) {
+	d := Dec{B: b}
+	d.Version(sumVersion)
+	s := Sum{d.Fixed64(), d.Fixed64()}
+	return s, d.End("sum")
 }

@@ -1,0 +1,93 @@
+package record
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+)
+
+// Grant is a range of stripe numbers that one session may fill. Its key is its
+// last number, so that the first key at or past a number is the grant that may
+// cover it.
+type Grant struct {
+	First   moraine.StripeID
+	Count   uint32
+	Session moraine.SessionID
+	Tenant  moraine.Tenant
+	// chunks is how many chunks a stripe may have, and length how many bytes a chunk: 0
+	// where the leader did not say, which allows what a stripe has at most.
+	Chunks, Length uint32
+	// used has a bit for each number that was committed once, so that it is
+	// never committed again after its stripe died.
+	Used []byte
+	// Of an ended grant: the log index and the cluster time of its end.
+	EndedAt    uint64
+	EndedSince uint64
+}
+
+const GrantVersion = 1
+
+func (g *Grant) Last() moraine.StripeID { return g.First + moraine.StripeID(g.Count) - 1 }
+
+func (g *Grant) Covers(id moraine.StripeID) bool { return g.First <= id && id <= g.Last() }
+
+func (g *Grant) IsUsed(id moraine.StripeID) bool {
+	n := id - g.First
+	return g.Used[n/8]&(1<<(n%8)) != 0
+}
+
+func (g *Grant) Use(id moraine.StripeID) {
+	n := id - g.First
+	g.Used[n/8] |= 1 << (n % 8)
+}
+
+func (g *Grant) Encode() []byte {
+	b := make([]byte, 0, 48+len(g.Used))
+	b = append(b, GrantVersion)
+	b = PutFixed64(b, uint64(g.First))
+	b = PutUvarint(b, uint64(g.Count))
+	b = PutFixed64(b, uint64(g.Session))
+	b = PutUvarint(b, uint64(g.Tenant))
+	b = PutUvarint(PutUvarint(b, uint64(g.Chunks)), uint64(g.Length))
+	b = PutBytes(b, g.Used)
+	b = PutUvarint(b, g.EndedAt)
+	return PutUvarint(b, g.EndedSince)
+}
+
+func DecodeGrant(b []byte) (*Grant, error) {
+	d := Dec{B: b}
+	d.Version(GrantVersion)
+	g := &Grant{First: moraine.StripeID(d.Fixed64()), Count: d.U32()}
+	g.Session = moraine.SessionID(d.Fixed64())
+	g.Tenant = moraine.Tenant(d.U32())
+	g.Chunks, g.Length = d.U32(), d.U32()
+	if d.Err == nil && (g.Chunks != 0 || g.Length != 0) && !ValidChunks(g.Chunks, g.Length) {
+		d.fail(fmt.Errorf("a grant of %d chunks of %d bytes", g.Chunks, g.Length))
+	}
+	g.Used = d.bytes()
+	g.EndedAt = d.Uvarint()
+	g.EndedSince = d.Uvarint()
+	folded := g.EndedAt != 0 && len(g.Used) == 0
+	if d.Err == nil && (g.Count == 0 || !folded && uint32(len(g.Used)) != (g.Count+7)/8) {
+		d.fail(errShort)
+	}
+	return g, d.End("grant")
+}
+
+func ValidChunks(chunks, length uint32) bool {
+	return chunks > 0 && chunks <= moraine.MaxChunks && length > 0 && length <= moraine.MaxChunkSize
+}
+
+// PerStripe returns how many chunks of a stripe may be put, and how long they may be.
+func (g *Grant) PerStripe() (chunks, length uint32) {
+	if g.Length == 0 {
+		return moraine.MaxChunks, moraine.MaxChunkSize
+	}
+	return g.Chunks, g.Length
+}
+
+// Bytes returns how many bytes of chunks may be put under the grant on one device.
+func (g *Grant) Bytes() uint64 {
+	chunks, length := g.PerStripe()
+	return uint64(g.Count) * uint64(chunks) * uint64(length)
+}

@@ -1,0 +1,272 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// File types of an inode; the numbers are those of wire.FileType.
+const (
+	TypeFile      = uint8(wire.FileType_FILE_TYPE_REGULAR)
+	TypeDirectory = uint8(wire.FileType_FILE_TYPE_DIRECTORY)
+	TypeSymlink   = uint8(wire.FileType_FILE_TYPE_SYMLINK)
+)
+
+// Inode is a file, a directory or a symbolic link.
+type Inode struct {
+	Id       moraine.InodeID // in the key
+	Typ      uint8
+	Mode     uint32 // 07777
+	Uid, Gid uint32
+	Nlink    uint32
+	Tenant   moraine.Tenant
+	// parent is the directory that names it; 0 for the root, and for what has
+	// no name, but for a checkpoint's directory: its parent is the run's from the
+	// start.
+	Parent moraine.InodeID
+	// manyLinks is set for ever once it has had two names: then parent means
+	// nothing to caches.
+	ManyLinks bool
+	// owner is the session that holds a file without a name.
+	Owner               moraine.SessionID
+	Atime, Mtime, Ctime int64 // wall clock, nanoseconds
+	Target              string
+	// name is what parent names it as: kept where the state keeps names (see
+	// Init), so that a path is found by walking up; empty where it has none.
+	Name string
+	// xattrs is set while it has extended attributes.
+	Xattrs bool
+
+	// sealed is set of a checkpoint's directory and files, and of the links to it in its
+	// run: nothing but the handlers of checkpoints changes them (seal.go).
+	Sealed bool
+
+	// Of a directory: how many entries, and how many of them are directories.
+	Entries uint64
+	// step is the committed checkpoint that a sealed directory holds.
+	Step StepID
+	// policy is set while the directory has one of its own.
+	Policy bool
+
+	// Of a file.
+	Size       int64
+	Stored     int64 // bytes in extents
+	Evicted    int64 // how many of them are in objects only
+	Generation moraine.Generation
+	Level      moraine.Level
+	Degraded   uint64
+	// content names its list of table references; 0 where it has no extent.
+	Content uint64
+	// refs counts the references. None ends past lastEnd, and the last one ends
+	// there unless it was cut off.
+	Refs    uint64
+	LastEnd int64
+	// object is the newest object made of the file, 0 where there is none, and
+	// objectGen the generation that it holds.
+	Object    moraine.ObjectID
+	ObjectGen moraine.Generation
+
+	// leased and home are lease() and parent as they were read; not in the record.
+	Leased, Home moraine.InodeID
+}
+
+const InodeVersion = 1
+
+// Bits that say which parts of an inode record follow.
+const (
+	inodeManyLinks = 1 << iota
+	InodeOwned
+	inodeContent
+	inodeNamed
+	inodeXattrs
+	inodeObject
+	inodeEvicted
+	inodePolicy
+	InodeSealed
+	InodeStep
+	inodeFlagsEnd // the first bit that means nothing
+)
+
+func (i *Inode) Encode() []byte {
+	b := make([]byte, 0, 120+len(i.Target)+len(i.Name))
+	flags := i.flags()
+	b = PutUvarint(append(b, InodeVersion, i.Typ), uint64(flags))
+	b = PutUvarint(b, uint64(i.Mode))
+	b = PutUvarint(b, uint64(i.Uid))
+	b = PutUvarint(b, uint64(i.Gid))
+	b = PutUvarint(b, uint64(i.Nlink))
+	b = PutUvarint(b, uint64(i.Tenant))
+	b = PutFixed64(b, uint64(i.Parent))
+	b = PutFixed64(b, uint64(i.Atime))
+	b = PutFixed64(b, uint64(i.Mtime))
+	b = PutFixed64(b, uint64(i.Ctime))
+	if i.Owner != 0 {
+		b = PutFixed64(b, uint64(i.Owner))
+	}
+	switch i.Typ {
+	case TypeDirectory:
+		b = PutUvarint(b, i.Entries)
+	case TypeSymlink:
+		b = PutString(b, i.Target)
+	case TypeFile:
+		b = PutUvarint(b, uint64(i.Size))
+		b = PutFixed64(b, uint64(i.Generation))
+		b = append(b, byte(i.Level))
+		if i.Content != 0 {
+			b = PutUvarint(b, uint64(i.Stored))
+			b = PutUvarint(b, i.Degraded)
+			b = PutUvarint(b, i.Content)
+			b = PutUvarint(b, i.Refs)
+			b = PutUvarint(b, uint64(i.LastEnd))
+		}
+	}
+	if i.Name != "" {
+		b = PutString(b, i.Name)
+	}
+	if i.Object != 0 {
+		b = PutFixed64(PutFixed64(b, uint64(i.Object)), uint64(i.ObjectGen))
+	}
+	if i.Evicted != 0 {
+		b = PutUvarint(b, uint64(i.Evicted))
+	}
+	if i.Step != (StepID{}) {
+		b = i.Step.Encode(b)
+	}
+	return b
+}
+
+// flags says which parts of the record follow.
+func (i *Inode) flags() (flags uint16) {
+	for bit, set := range [10]bool{
+		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
+		i.Sealed, i.Step != (StepID{}),
+	} {
+		if set {
+			flags |= 1 << bit
+		}
+	}
+	return flags
+}
+
+func (i *Inode) Decode(b []byte) error {
+	d := Dec{B: b}
+	d.Version(InodeVersion)
+	i.Typ = d.Byte()
+	flags := uint16(min(d.Uvarint(), inodeFlagsEnd))
+	const ofFiles, ofDirs = inodeContent | inodeObject | inodeEvicted, inodePolicy | InodeStep
+	if flags >= inodeFlagsEnd || (flags&ofFiles != 0 && i.Typ != TypeFile) || (flags&ofDirs != 0 && i.Typ != TypeDirectory) {
+		d.fail(fmt.Errorf("flags %02x of type %d", flags, i.Typ))
+	}
+	i.ManyLinks = flags&inodeManyLinks != 0
+	i.Mode = d.U32()
+	i.Uid = d.U32()
+	i.Gid = d.U32()
+	i.Nlink = d.U32()
+	i.Tenant = moraine.Tenant(d.U32())
+	i.Parent = moraine.InodeID(d.Fixed64())
+	i.Atime = int64(d.Fixed64())
+	i.Mtime = int64(d.Fixed64())
+	i.Ctime = int64(d.Fixed64())
+	if flags&InodeOwned != 0 {
+		i.Owner = moraine.SessionID(d.Fixed64())
+	}
+	switch i.Typ {
+	case TypeDirectory:
+		i.Entries = d.Uvarint()
+	case TypeSymlink:
+		i.Target = d.string()
+	case TypeFile:
+		i.Size = int64(d.Uvarint())
+		i.Generation = moraine.Generation(d.Fixed64())
+		i.Level = moraine.Level(d.Byte())
+		if flags&inodeContent != 0 {
+			i.Stored = int64(d.Uvarint())
+			i.Degraded = d.Uvarint()
+			i.Content = d.Uvarint()
+			i.Refs = d.Uvarint()
+			i.LastEnd = int64(d.Uvarint())
+		}
+	default:
+		d.fail(fmt.Errorf("file type %d", i.Typ))
+	}
+	i.Xattrs, i.Policy = flags&inodeXattrs != 0, flags&inodePolicy != 0
+	if flags&inodeNamed != 0 {
+		i.Name = d.string()
+	}
+	if flags&inodeObject != 0 {
+		i.Object, i.ObjectGen = moraine.ObjectID(d.Fixed64()), moraine.Generation(d.Fixed64())
+	}
+	if flags&inodeEvicted != 0 {
+		i.Evicted = int64(d.Uvarint())
+	}
+	i.Sealed = flags&InodeSealed != 0
+	if flags&InodeStep != 0 {
+		i.Step.Decode(&d)
+	}
+	if flags != i.flags() {
+		d.fail(fmt.Errorf("flags %02x promise what is 0", flags))
+	}
+	return d.End("inode")
+}
+
+// Attr returns the inode as clients see it.
+func (i *Inode) Attr() *wire.Attr {
+	return &wire.Attr{
+		Inode: uint64(i.Id), Type: wire.FileType(i.Typ), Mode: i.Mode, Uid: i.Uid, Gid: i.Gid, Nlink: i.Nlink,
+		Size: uint64(i.Size), Generation: uint64(i.Generation), Atime: i.Atime, Mtime: i.Mtime, Ctime: i.Ctime,
+		Parent: uint64(i.Parent), Tenant: uint32(i.Tenant), Level: uint32(i.Level), Target: i.Target,
+		Stored: uint64(i.Stored), Degraded: i.Degraded, Clean: i.Clean(), Evicted: i.Evicted != 0, Object: uint64(i.Object),
+		Sealed: i.Sealed,
+	}
+}
+
+// Count and uncount keep the sums of what the tables of the file hold.
+func (i *Inode) Count(h TableHead) {
+	i.Stored += h.Bytes
+	i.Evicted += h.Evicted
+}
+
+func (i *Inode) Uncount(h TableHead) {
+	i.Stored -= h.Bytes
+	i.Evicted -= h.Evicted
+}
+
+// Clean reports whether an object holds the whole of the present generation.
+func (i *Inode) Clean() bool { return i.Object != 0 && i.ObjectGen == i.Generation }
+
+// DropContent makes the file empty and returns the content that it had, which
+// the caller discards.
+func (i *Inode) DropContent() (old uint64) {
+	old = i.Content
+	i.Content, i.Refs, i.LastEnd, i.Stored, i.Evicted, i.Size = 0, 0, 0, 0, 0, 0
+	return old
+}
+
+// Detach notes that no directory names the inode any more.
+func (i *Inode) Detach() { i.Parent, i.Name = 0, "" }
+
+// Dentry is an entry of a directory.
+type Dentry struct {
+	Inode moraine.InodeID
+	Typ   uint8
+}
+
+const DentryVersion = 1
+
+func (e Dentry) Encode() []byte {
+	return PutFixed64(append(newValue(DentryVersion, 10), e.Typ), uint64(e.Inode))
+}
+
+func DecodeDentry(b []byte) (Dentry, error) {
+	d := Dec{B: b}
+	d.Version(DentryVersion)
+	e := Dentry{Typ: d.Byte()}
+	e.Inode = moraine.InodeID(d.Fixed64())
+	return e, d.End("dentry")
+}
+
+// LastU64 returns the number that a key ends with.
+func LastU64(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }

@@ -1,0 +1,3 @@
+package record
+
+const TenantVersion = 1

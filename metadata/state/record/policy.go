@@ -1,0 +1,52 @@
+package record
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Policy is what a directory wants of what is below it; a zero field is
+// inherited.
+type Policy struct {
+	Flush   wire.FlushPolicy
+	Scheme  moraine.Scheme
+	Foreign wire.ForeignPolicy
+}
+
+const policyVersion = 1
+
+func (p *Policy) Encode() []byte {
+	return []byte{policyVersion, byte(p.Flush), p.Scheme.K, p.Scheme.M, byte(p.Foreign)}
+}
+
+func (p *Policy) Decode(b []byte) error {
+	d := Dec{B: b}
+	d.Version(policyVersion)
+	p.Flush = wire.FlushPolicy(d.Byte())
+	p.Scheme = moraine.Scheme{K: d.Byte(), M: d.Byte()}
+	p.Foreign = wire.ForeignPolicy(d.Byte())
+	return d.End("policy")
+}
+
+func (p *Policy) ToWire() *wire.Policy {
+	w := &wire.Policy{Flush: p.Flush, Foreign: p.Foreign}
+	if p.Scheme.K != 0 {
+		w.Scheme = wire.SchemeToWire(p.Scheme)
+	}
+	return w
+}
+
+// Inherit fills what p leaves open from the directory above.
+func (p *Policy) Inherit(from Policy) {
+	if p.Flush == 0 {
+		p.Flush = from.Flush
+	}
+	if p.Scheme.K == 0 {
+		p.Scheme = from.Scheme
+	}
+	if p.Foreign == 0 {
+		p.Foreign = from.Foreign
+	}
+}
+
+func (p *Policy) Whole() bool { return p.Flush != 0 && p.Scheme.K != 0 && p.Foreign != 0 }

@@ -1,0 +1,118 @@
+package record
+
+import (
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+)
+
+// Session is a client's standing. What it owns has keys of its own, by session.
+type Session struct {
+	Id   moraine.SessionID
+	Node string
+	// principal identifies the certificate that opened the session: no other
+	// may use it.
+	Principal Principal
+	Role      string
+	Root      moraine.InodeID // that its paths start at, and it is confined to
+	Scope     string          // path of root when it was opened
+	ReadOnly  bool
+	Squash    bool
+	Nonce     []byte
+	Opened    uint64 // cluster time, milliseconds
+	// ackedBelow: the client has the answers of all numbers below this one.
+	AckedBelow uint64
+	// leases says that the session may hold leases.
+	Leases bool
+	answers
+}
+
+const SessionVersion = 1
+
+// sessionLeases is the version of the record of a session that may hold leases.
+const sessionLeases = 2
+
+func (s *Session) Encode() []byte {
+	b := make([]byte, 0, 96+len(s.Node)+len(s.Scope)+len(s.Answer))
+	switch {
+	case s.Inside:
+		b = append(b, sessionAnswers, 0, 0, 0, 0)
+	case s.Leases:
+		b = append(b, sessionLeases)
+	default:
+		b = append(b, SessionVersion)
+	}
+	b = PutUvarint(b, s.AckedBelow)
+	b = PutString(b, s.Node)
+	b = PutString(b, s.Role)
+	b = PutFixed64(b, uint64(s.Root))
+	b = PutString(b, s.Scope)
+	b = putBool(b, s.ReadOnly)
+	b = putBool(b, s.Squash)
+	b = PutBytes(b, s.Nonce)
+	b = PutUvarint(b, s.Opened)
+	if s.Inside {
+		b = PutUvarint(PutUvarint(putBool(b, s.Leases), s.Number), s.Apart)
+	}
+	if s.Principal != (Principal{}) {
+		b = append(b, s.Principal[:]...)
+	}
+	if s.Inside {
+		b = s.answers.Encode(b)
+	}
+	return b
+}
+
+func (s *Session) Decode(b []byte) error {
+	d := Dec{B: b}
+	version := d.Version(sessionAnswers)
+	s.Leases = version == sessionLeases
+	if s.Inside = version == sessionAnswers; s.Inside {
+		s.Answer = d.decodeAnswer(int(d.fixed32()))
+	}
+	s.AckedBelow = d.Uvarint()
+	s.Node = d.string()
+	s.Role = d.string()
+	s.Root = moraine.InodeID(d.Fixed64())
+	s.Scope = d.string()
+	s.ReadOnly = d.bool()
+	s.Squash = d.bool()
+	s.Nonce = d.bytes()
+	s.Opened = d.Uvarint()
+	if s.Inside {
+		s.Leases = d.bool()
+		s.Number, s.Apart = d.Uvarint(), d.Uvarint()
+	}
+	if len(d.B) > 0 {
+		if s.Principal = d.bytes16(); d.Err == nil && s.Principal == (Principal{}) {
+			d.fail(errors.New("a principal that is zero is not written"))
+		}
+	}
+	return d.End("session")
+}
+
+// Of reports whether the caller's certificate opened the session.
+func (s *Session) Of(c *statepb.Caller) bool {
+	return s.Node == c.GetNode() && s.Principal == PrincipalOf(c)
+}
+
+// Principal is transport.Peer.Principal of a caller; zero of one that came over no
+// connection.
+type Principal [16]byte
+
+// PrincipalOf returns the caller's principal.
+func PrincipalOf(c *statepb.Caller) (p Principal) {
+	copy(p[:], c.GetPrincipal())
+	return p
+}
+
+// EncodeNonce returns the row of a nonce: the session that it opened.
+func EncodeNonce(id moraine.SessionID) []byte { return PutFixed64([]byte{SessionVersion}, uint64(id)) }
+
+func DecodeNonce(b []byte) (moraine.SessionID, error) {
+	d := Dec{B: b}
+	d.Version(SessionVersion)
+	id := moraine.SessionID(d.Fixed64())
+	return id, d.End("session nonce")
+}

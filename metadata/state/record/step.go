@@ -1,0 +1,147 @@
+package record
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	StepOpen      = wire.StepState_STEP_STATE_OPEN
+	StepSealed    = wire.StepState_STEP_STATE_SEALED
+	StepCommitted = wire.StepState_STEP_STATE_COMMITTED
+	StepAborted   = wire.StepState_STEP_STATE_ABORTED
+	StepDeleted   = wire.StepState_STEP_STATE_DELETED
+	// stepLost is what a committed step is called that has lost bytes. Its record says
+	// committed, and where: it is as immutable as the others, and may get its bytes back.
+	stepLost = wire.StepState_STEP_STATE_LOST
+)
+
+func (s StepID) Encode(b []byte) []byte {
+	b = PutFixed64(b, uint64(s.Run))
+	b = PutUvarint(b, uint64(s.Attempt))
+	return PutUvarint(b, s.Step)
+}
+
+func (s *StepID) Decode(d *Dec) {
+	s.Run = moraine.RunID(d.Fixed64())
+	s.Attempt = d.U32()
+	s.Step = d.Uvarint()
+}
+
+func (s StepID) ToWire() *wire.StepKey {
+	return &wire.StepKey{Run: uint64(s.Run), Attempt: s.Attempt, Step: s.Step}
+}
+
+// String names the checkpoint for people: the path below its run's directory.
+func (s StepID) String() string { return s.AttemptDir() + "/" + s.Name() }
+
+func (s StepID) AttemptDir() string { return "attempt-" + Utoa(uint64(s.Attempt)) }
+
+func (s StepID) Name() string { return "step-" + Utoa(s.Step) }
+
+// Step is a checkpoint. Its parts are rows of their own.
+type Step struct {
+	Id       StepID // in the key
+	State    wire.StepState
+	World    uint32
+	Sealed   uint32
+	Dir      moraine.InodeID
+	Timeout  uint64 // milliseconds of cluster time
+	LastSeal uint64 // cluster time of the last seal, or of the first BeginStep
+	Reason   string
+	Missing  []uint32 // of an aborted step
+	Bytes    uint64
+	Level    moraine.Level
+	At       int64 // committed, wall clock
+	Degraded uint64
+	Protects uint32
+	Job      moraine.JobID
+	Digest   []byte
+	Index    moraine.InodeID // of a committed step; 0 where it has none
+	Loss     StepLoss        // of a committed step that has lost bytes
+}
+
+const (
+	StepVersion = 1
+	// stepHasLoss is set in the byte of the state of a record that ends with a loss.
+	stepHasLoss = 0x80
+)
+
+func (s *Step) Encode() []byte {
+	b := make([]byte, 0, 128+len(s.Reason)+2*len(s.Missing))
+	state := byte(s.State)
+	if s.Lost() {
+		state |= stepHasLoss
+	}
+	b = append(b, StepVersion, state)
+	b = PutUvarint(b, uint64(s.World))
+	b = PutUvarint(b, uint64(s.Sealed))
+	b = PutFixed64(b, uint64(s.Dir))
+	b = PutUvarint(b, s.Timeout)
+	b = PutUvarint(b, s.LastSeal)
+	b = PutString(b, s.Reason)
+	b = PutUvarint(b, uint64(len(s.Missing)))
+	for _, rank := range s.Missing {
+		b = PutUvarint(b, uint64(rank))
+	}
+	b = PutUvarint(b, s.Bytes)
+	b = append(b, byte(s.Level))
+	b = PutFixed64(b, uint64(s.At))
+	b = PutUvarint(b, s.Degraded)
+	b = PutUvarint(b, uint64(s.Protects))
+	b = PutFixed64(b, uint64(s.Job))
+	b = PutBytes(b, s.Digest)
+	b = PutFixed64(b, uint64(s.Index))
+	if s.Lost() {
+		b = PutUvarint(PutFixed64(b, uint64(s.Loss.Inode)), uint64(s.Loss.Offset))
+	}
+	return b
+}
+
+func (s *Step) Decode(b []byte) error {
+	d := Dec{B: b}
+	d.Version(StepVersion)
+	state := d.Byte()
+	s.State = wire.StepState(state &^ stepHasLoss)
+	s.World = d.U32()
+	s.Sealed = d.U32()
+	s.Dir = moraine.InodeID(d.Fixed64())
+	s.Timeout = d.Uvarint()
+	s.LastSeal = d.Uvarint()
+	s.Reason = d.string()
+	for range d.Count(1) {
+		s.Missing = append(s.Missing, d.U32())
+	}
+	s.Bytes = d.Uvarint()
+	s.Level = moraine.Level(d.Byte())
+	s.At = int64(d.Fixed64())
+	s.Degraded = d.Uvarint()
+	s.Protects = d.U32()
+	s.Job = moraine.JobID(d.Fixed64())
+	s.Digest = d.bytes()
+	s.Index = moraine.InodeID(d.Fixed64())
+	s.Loss = StepLoss{}
+	if state&stepHasLoss != 0 {
+		s.Loss = StepLoss{moraine.InodeID(d.Fixed64()), int64(d.Uvarint())}
+		if s.Loss.Inode == 0 {
+			d.fail(errNoLoss)
+		}
+	}
+	return d.End("step")
+}
+
+func (s *Step) ToWire() *wire.Step {
+	w := &wire.Step{
+		Key: s.Id.ToWire(), State: s.State, World: s.World, Sealed: s.Sealed, Dir: uint64(s.Dir), Missing: s.Missing,
+		Reason: s.Reason, Bytes: s.Bytes, Level: uint32(s.Level), CommittedAt: s.At, Degraded: s.Degraded,
+		Protects: s.Protects, Job: uint64(s.Job), Digest: s.Digest,
+	}
+	if s.State == StepCommitted {
+		w.Path = s.Id.String()
+	}
+	if s.Lost() {
+		w.State = stepLost
+		w.Loss = &wire.StepLoss{Inode: uint64(s.Loss.Inode), Offset: uint64(s.Loss.Offset)}
+	}
+	return w
+}

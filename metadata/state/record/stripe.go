@@ -1,0 +1,57 @@
+package record
+
+import "github.com/morainefs/moraine"
+
+const stripeVersion = 1
+
+func EncodeStripe(s *moraine.Stripe) []byte {
+	b := make([]byte, 0, 40+12*len(s.Chunks))
+	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
+	b = PutUvarint(b, uint64(s.Version))
+	b = PutUvarint(b, uint64(s.Tenant))
+	b = PutUvarint(b, uint64(s.Length))
+	b = PutUvarint(b, uint64(s.LiveBytes))
+	b = PutUvarint(b, uint64(s.RefCount))
+	b = PutFixed64(b, uint64(s.Origin))
+	b = append(b, s.Cipher)
+	b = PutUvarint(b, uint64(s.KeyID))
+	for i := range s.Chunks {
+		c := &s.Chunks[i]
+		b = PutUvarint(b, uint64(c.Device))
+		b = PutFixed32(b, c.CRC)
+		b = append(b, byte(c.Level))
+		b = PutUvarint(b, uint64(c.Epoch))
+	}
+	return b
+}
+
+func DecodeStripe(id moraine.StripeID, b []byte) (*moraine.Stripe, error) {
+	d := Dec{B: b}
+	d.Version(stripeVersion)
+	s := &moraine.Stripe{ID: id}
+	s.Scheme = moraine.Scheme{K: d.Byte(), M: d.Byte()}
+	s.Version = moraine.LayoutVersion(d.U32())
+	s.Tenant = moraine.Tenant(d.U32())
+	s.Length = int64(d.Uvarint())
+	s.LiveBytes = int64(d.Uvarint())
+	s.RefCount = d.U32()
+	s.Origin = moraine.InodeID(d.Fixed64())
+	s.Cipher = d.Byte()
+	s.KeyID = d.U32()
+	n := min(s.Scheme.Chunks(), len(d.B))
+	s.Chunks = make([]moraine.ChunkState, n)
+	for i := range s.Chunks {
+		c := &s.Chunks[i]
+		c.Device = moraine.DeviceID(d.U32())
+		c.CRC = d.fixed32()
+		c.Level = moraine.Level(d.Byte())
+		c.Epoch = moraine.Epoch(d.Uvarint())
+	}
+	if err := d.End("stripe"); err != nil {
+		return nil, err
+	}
+	if n != s.Scheme.Chunks() {
+		return nil, &moraine.Error{Op: "decode stripe", Ref: id.String(), Kind: moraine.Corrupt, Err: errShort}
+	}
+	return s, nil
+}
