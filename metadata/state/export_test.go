@@ -1,15 +1,18 @@
 package state
 
-import "github.com/morainefs/moraine/metadata/state/record"
+import (
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
 
 // UseUp has the state have issued all numbers but the last few of each kind that has IDs.
-func UseUp(m *Machine, kv KV, left uint64) error {
+func UseUp(m *Machine, kv kvtx.KV, left uint64) error {
 	b, err := m.Begin(kv, 1<<30)
 	if err != nil {
 		return err
 	}
 	for _, c := range []record.Counter{record.CInode, record.CStripe, record.CTable, record.CJob, record.CObject} {
-		b.count[c] = maxCounter - left
+		b.Count[c] = kvtx.MaxCounter - left
 	}
 	return b.Flush()
 }

@@ -6,63 +6,69 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
+	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // inside runs fn as one command on kv.
-func inside(t *testing.T, m *Machine, kv KV, fn func(*tx) error) error {
+func inside(t *testing.T, m *Machine, kv kvtx.KV, fn func(*kvtx.Tx) error) error {
 	t.Helper()
 	b, err := m.Begin(kv, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx := b.begin()
-	tx.now = 1
-	if _, err := tx.guard(func() (*wire.MetaResponse, error) { return done(), fn(tx) }); err != nil {
+	tx := b.Begin()
+	tx.Now = 1
+	if _, err := Guard(tx, func() (*wire.MetaResponse, error) { return kvtx.Done(), fn(tx) }); err != nil {
 		return err
 	}
-	b.merge(tx)
+	b.Merge(tx)
 	return b.Flush()
 }
 
 // share makes to refer to all tables of from, and seals them.
-func share(t *tx, from, to *record.Inode) error {
-	to.Content, to.Refs, to.LastEnd, to.Stored, to.Size = t.next(record.CContent), from.Refs, from.LastEnd, from.Stored, from.Size
-	err := t.refsFrom(from.Content, -1, func(r record.Ref) (bool, error) {
-		h, err := t.tableHead(r.Table)
+func share(t *kvtx.Tx, from, to *record.Inode) error {
+	to.Content, to.Refs, to.LastEnd, to.Stored, to.Size = t.Next(record.CContent), from.Refs, from.LastEnd, from.Stored, from.Size
+	err := layout.RefsFrom(&t.View, from.Content, -1, func(r record.Ref) (bool, error) {
+		h, err := layout.TableHead(&t.View, r.Table)
 		h.Refs, h.Sealed = h.Refs+1, true
-		t.put(t.k.extTable(r.Table), h.Encode())
-		t.put(t.k.ref(to.Content, r.End), r.Encode())
+		t.Put(t.K.ExtTable(r.Table), h.Encode())
+		t.Put(t.K.Ref(to.Content, r.End), r.Encode())
 		return true, err
 	})
-	t.putInode(to)
+	tree.PutInode(t, to)
 	return err
 }
 
 // A table that two files share never changes: what either does to its file
 // makes tables of its own, and the stripes live until neither names them.
 func TestSharedTablesAreSealed(t *testing.T) {
-	lay := func(m *Machine, tx *tx, i *record.Inode, at int64, id moraine.StripeID) error {
-		tx.insertStripe(&moraine.Stripe{ID: id, Scheme: moraine.Copies(1), Version: 1, Length: 10, LiveBytes: 10, Chunks: make([]moraine.ChunkState, 1)})
-		err := m.overlay(tx, i, []moraine.Extent{{Offset: at, Length: 10, Stripe: id}})
+	lay := func(m *Machine, tx *kvtx.Tx, i *record.Inode, at int64, id moraine.StripeID) error {
+		fleet.InsertStripe(tx, &moraine.Stripe{ID: id, Scheme: moraine.Copies(1), Version: 1, Length: 10, LiveBytes: 10, Chunks: make([]moraine.ChunkState, 1)})
+		err := layout.Overlay(tx, i, []moraine.Extent{{Offset: at, Length: 10, Stripe: id}})
 		i.Size = max(i.Size, at+10)
-		tx.putInode(i)
+		tree.PutInode(tx, i)
 		return err
 	}
-	for what, change := range map[string]func(m *Machine, tx *tx, i *record.Inode) error{
-		"append":      func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 100, 900) },
-		"overwrite":   func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 35, 900) },
-		"cover whole": func(m *Machine, tx *tx, i *record.Inode) error { return lay(m, tx, i, 0, 900) },
-		"truncate": func(m *Machine, tx *tx, i *record.Inode) error {
-			err := m.truncate(tx, i, 55)
+	for what, change := range map[string]func(m *Machine, tx *kvtx.Tx, i *record.Inode) error{
+		"append":      func(m *Machine, tx *kvtx.Tx, i *record.Inode) error { return lay(m, tx, i, 100, 900) },
+		"overwrite":   func(m *Machine, tx *kvtx.Tx, i *record.Inode) error { return lay(m, tx, i, 35, 900) },
+		"cover whole": func(m *Machine, tx *kvtx.Tx, i *record.Inode) error { return lay(m, tx, i, 0, 900) },
+		"truncate": func(m *Machine, tx *kvtx.Tx, i *record.Inode) error {
+			err := layout.Truncate(tx, i, 55)
 			i.Size = 55
-			tx.putInode(i)
+			tree.PutInode(tx, i)
 			return err
 		},
-		"remove": func(m *Machine, tx *tx, i *record.Inode) error { return m.discardFile(tx, i) },
+		"remove": func(m *Machine, tx *kvtx.Tx, i *record.Inode) error { return DiscardFile(tx, i) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			m, kv := New(0), statetest.NewKV()
@@ -73,21 +79,21 @@ func TestSharedTablesAreSealed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			must(inside(t, m, kv, func(tx *tx) (err error) {
-				_, err = m.init(tx, &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1})
+			must(inside(t, m, kv, func(tx *kvtx.Tx) (err error) {
+				_, err = Init(tx, &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1})
 				return err
 			}))
-			must(inside(t, m, kv, func(tx *tx) (err error) {
-				root, err := tx.inode(moraine.RootInode)
+			must(inside(t, m, kv, func(tx *kvtx.Tx) (err error) {
+				root, err := tree.Inode(tx, moraine.RootInode)
 				if err != nil {
 					return err
 				}
 				for n, file := range []**record.Inode{&a, &b} {
-					if *file, err = m.makeInode(tx, record.Inode{Typ: record.TypeFile, Nlink: 1}); err != nil {
+					if *file, err = names.MakeInode(tx, record.Inode{Typ: record.TypeFile, Nlink: 1}); err != nil {
 						return err
 					}
-					m.link(tx, root, fmt.Sprint(n), *file)
-					tx.putInode(*file)
+					names.Link(tx, root, fmt.Sprint(n), *file)
+					tree.PutInode(tx, *file)
 				}
 				for n := range int64(10) {
 					if err := lay(m, tx, a, 10*n, moraine.StripeID(n+1)); err != nil {
@@ -96,20 +102,20 @@ func TestSharedTablesAreSealed(t *testing.T) {
 				}
 				return share(tx, a, b)
 			}))
-			before, err := m.view(kv).extentsOf(a, 0, noLimit)
+			before, err := layout.ExtentsOf(m.View(kv), a, 0, layout.NoLimit)
 			must(err)
-			must(inside(t, m, kv, func(tx *tx) error {
-				i, err := tx.inode(b.Id)
+			must(inside(t, m, kv, func(tx *kvtx.Tx) error {
+				i, err := tree.Inode(tx, b.Id)
 				if err != nil {
 					return err
 				}
 				return change(m, tx, i)
 			}))
-			problems, err := m.Check(kv)
+			problems, err := check.Check(m.View(kv))
 			if err != nil || len(problems) > 0 {
 				t.Fatalf("check: %q %v", problems, err)
 			}
-			after, err := m.view(kv).extentsOf(a, 0, noLimit)
+			after, err := layout.ExtentsOf(m.View(kv), a, 0, layout.NoLimit)
 			must(err)
 			if fmt.Sprint(before) != fmt.Sprint(after) {
 				t.Errorf("the other file changed from %v to %v", before, after)
@@ -118,14 +124,14 @@ func TestSharedTablesAreSealed(t *testing.T) {
 	}
 }
 
-// discardFile takes away a named file of the root.
-func (m *Machine) discardFile(t *tx, i *record.Inode) error {
-	root, err := t.inode(moraine.RootInode)
+// DiscardFile takes away a named file of the root.
+func DiscardFile(t *kvtx.Tx, i *record.Inode) error {
+	root, err := tree.Inode(t, moraine.RootInode)
 	if err != nil {
 		return err
 	}
-	m.unlink(t, root, "1", i)
-	return m.dropName(t, i, "1")
+	names.Unlink(t, root, "1", i)
+	return names.DropName(t, i, "1")
 }
 
 var errStore = errors.New("the store failed")
@@ -175,7 +181,7 @@ func (f *failing) Delete(key []byte) error {
 // absent record, nor answered to a client.
 func TestStoreFaultsStopTheNode(t *testing.T) {
 	m, kv := New(0), statetest.NewKV()
-	apply := func(kv KV, cmd *statepb.Command) (Result, error) {
+	apply := func(kv kvtx.KV, cmd *statepb.Command) (Result, error) {
 		cmd.Version = 1
 		return m.Apply(kv, 1, cmd)
 	}

@@ -270,3 +270,28 @@ func DecodeDentry(b []byte) (Dentry, error) {
 
 // LastU64 returns the number that a key ends with.
 func LastU64(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
+
+// Lease returns the inode whose lease covers the inode's attributes, 0 for none.
+func (i *Inode) Lease() moraine.InodeID {
+	return moraine.InodeID(wire.LeaseOver(uint64(i.Id), uint64(i.Parent), i.Typ == TypeDirectory, i.ManyLinks))
+}
+
+// CachedAttr is the inode as clients see it who may cache it: with what tells
+// them which lease covers it, and what they need not ask for. It is not used in
+// the answers that the state keeps.
+func (i *Inode) CachedAttr() *wire.Attr {
+	a := i.Attr()
+	a.ManyLinks, a.Xattrs = i.ManyLinks, i.Xattrs
+	return a
+}
+
+const xattrVersion = 1
+
+func EncodeXattr(value []byte) []byte { return PutBytes([]byte{xattrVersion}, value) }
+
+func DecodeXattr(b []byte) ([]byte, error) {
+	d := Dec{B: b}
+	d.Version(xattrVersion)
+	v := d.bytes()
+	return v, d.End("extended attribute")
+}

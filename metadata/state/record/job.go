@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/binary"
 	"strconv"
 
 	"github.com/morainefs/moraine"
@@ -159,3 +160,80 @@ func BackoffTo(tries uint32, most uint64) uint64 {
 
 // Utoa writes a number for people.
 func Utoa(n uint64) string { return strconv.FormatUint(n, 10) }
+
+const ownedVersion = 1
+
+func EncodeOwned(n uint64) []byte { return PutUvarint([]byte{ownedVersion}, n) }
+
+func DecodeOwned(b []byte) (uint64, error) {
+	d := Dec{B: b}
+	d.Version(ownedVersion)
+	n := d.Uvarint()
+	return n, d.End("jobs of a session")
+}
+
+// OfFile reports whether jobs of a kind move one file to or from the object
+// tier: of each kind a file has one live job at most.
+func OfFile(kind wire.JobKind) bool {
+	return kind == wire.JobKind_JOB_KIND_FLUSH || kind == wire.JobKind_JOB_KIND_STAGE || kind == wire.JobKind_JOB_KIND_EVICT
+}
+
+// OfTier reports whether only movers with a bucket lease jobs of a kind.
+func OfTier(kind wire.JobKind) bool {
+	return OfFile(kind) || kind == wire.JobKind_JOB_KIND_DELETE_OBJECT
+}
+
+func DecodeTreeDir(b []byte) (string, error) {
+	d := Dec{B: b}
+	d.Version(JobVersion)
+	name := d.string()
+	return name, d.End("directory of a tree")
+}
+
+// Failed keeps the first reason for which not everything was done.
+func (j *Job) Failed(why string) {
+	if j.Err == "" {
+		j.Err = Clip(why, moraine.MaxNameLen)
+	}
+}
+
+// PackTask is what a live REWRITE job that packs has to do; nil for another.
+func (j *Job) PackTask() *wire.RewriteTask {
+	if j.Kind != wire.JobKind_JOB_KIND_REWRITE || len(j.Stripes) > 0 || len(j.Cursor) < 8 {
+		return nil
+	}
+	task := &wire.RewriteTask{Settled: binary.BigEndian.Uint64(j.Cursor)}
+	for c := j.Cursor[8:]; len(c) >= 8; c = c[8:] {
+		task.Files = append(task.Files, binary.BigEndian.Uint64(c))
+	}
+	return task
+}
+
+// RewriteTask is what a live REWRITE job has to do; nil for other jobs.
+func (j *Job) RewriteTask() *wire.RewriteTask {
+	if task := j.PackTask(); task != nil {
+		return task
+	}
+	if j.Kind != wire.JobKind_JOB_KIND_REWRITE || len(j.Cursor) < 16 {
+		return nil
+	}
+	task := &wire.RewriteTask{Offset: binary.BigEndian.Uint64(j.Cursor), End: binary.BigEndian.Uint64(j.Cursor[8:])}
+	if len(j.Cursor) > 16 {
+		task.Fewer = uint32(j.Cursor[16])
+	}
+	for _, s := range j.Stripes {
+		task.Stripes = append(task.Stripes, uint64(s))
+	}
+	return task
+}
+
+// Clip cuts a text for people to at most n bytes, between characters.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}

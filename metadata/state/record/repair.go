@@ -1,6 +1,9 @@
 package record
 
-import "github.com/morainefs/moraine"
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/transport/wire"
+)
 
 // RepairItem is a stripe on the queue.
 type RepairItem struct {
@@ -59,4 +62,37 @@ func (i *RepairItem) Decode(b []byte) error {
 	i.After = d.Uvarint()
 	i.Balance = d.bool()
 	return d.End("repair item")
+}
+
+// LostSpare is where stripes stand in the queue that have too few chunks left:
+// after all that something can be done about.
+const LostSpare = 0xff
+
+// RebalanceSettings say how evenly devices are to be filled, and how fast that is done.
+type RebalanceSettings struct {
+	Paused         bool
+	BandPermille   uint32
+	BytesPerSecond uint64
+}
+
+const rebalanceVersion = 1
+
+func (s RebalanceSettings) Encode() []byte {
+	b := putBool([]byte{rebalanceVersion}, s.Paused)
+	b = PutUvarint(b, uint64(s.BandPermille))
+	return PutUvarint(b, s.BytesPerSecond)
+}
+
+func (s *RebalanceSettings) Decode(b []byte) error {
+	d := Dec{B: b}
+	d.Version(rebalanceVersion)
+	s.Paused = d.bool()
+	s.BandPermille = d.U32()
+	s.BytesPerSecond = d.Uvarint()
+	return d.End("rebalance settings")
+}
+
+// OfStripes reports whether jobs of a kind put chunks of stripes under intents.
+func OfStripes(kind wire.JobKind) bool {
+	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_REBALANCE
 }

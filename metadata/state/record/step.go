@@ -1,6 +1,8 @@
 package record
 
 import (
+	"errors"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -144,4 +146,59 @@ func (s *Step) ToWire() *wire.Step {
 		w.Loss = &wire.StepLoss{Inode: uint64(s.Loss.Inode), Offset: uint64(s.Loss.Offset)}
 	}
 	return w
+}
+
+// Silent reports whether an open step has waited too long for its next seal.
+func (s *Step) Silent(now uint64) bool { return now-s.LastSeal >= s.Timeout }
+
+// SilenceReason says why a silent step is aborted.
+func (s *Step) SilenceReason() string {
+	return "no rank sealed for " + Utoa(s.Timeout/1000) + " s; " + Utoa(uint64(s.Sealed)) + " of " + Utoa(uint64(s.World)) + " had"
+}
+
+// BlockRanks is how many ranks one block of a step counts: a step of many ranks
+// is known to be complete, and its missing ones are found, without reading a
+// row for each.
+const BlockRanks = 1024
+
+// Block counts the sealed ranks of blockRanks consecutive ones.
+type Block struct {
+	Sealed []byte // a bit for each
+	Digest []byte // of all of them, once they have sealed
+}
+
+func (b *Block) Encode() []byte { return PutBytes(PutBytes([]byte{partVersion}, b.Sealed), b.Digest) }
+
+func (b *Block) Decode(value []byte) error {
+	d := Dec{B: value}
+	d.Version(partVersion)
+	b.Sealed, b.Digest = d.bytes(), d.bytes()
+	return d.End("block of a step")
+}
+
+// Blocks is how many blocks a step has, and blockLen how many ranks are in one.
+func (s *Step) Blocks() uint32 { return (s.World + BlockRanks - 1) / BlockRanks }
+
+func (s *Step) BlockLen(n uint32) uint32 { return min(BlockRanks, s.World-n*BlockRanks) }
+
+// StepLoss is a place in a file of a checkpoint; zero: nothing is lost.
+type StepLoss struct {
+	Inode  moraine.InodeID
+	Offset int64
+}
+
+var errNoLoss = errors.New("a lost step names no file")
+
+// Lost reports whether a committed step has lost bytes.
+func (s *Step) Lost() bool { return s.Loss != StepLoss{} }
+
+const StepLeaseVersion = 1
+
+func EncodeStepLease(times uint64) []byte { return PutUvarint([]byte{StepLeaseVersion}, times) }
+
+func DecodeStepLease(b []byte) (times uint64, err error) {
+	d := Dec{B: b}
+	d.Version(StepLeaseVersion)
+	times = d.Uvarint()
+	return times, d.End("lease of a step")
 }

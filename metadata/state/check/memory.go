@@ -1,0 +1,83 @@
+package check
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// inMemory holds the table of chunks in memory against the stripe records. What was
+// committed below the feature level that the table is of has no row.
+func (c *checker) inMemory() error {
+	rows := map[string]bool{}
+	err := c.each(record.TabMemory, func(key, _ []byte) error {
+		rows[string(key)] = true
+		chunk := fleet.ChunkOfKey(key)
+		d := moraine.DeviceID(binary.BigEndian.Uint32(key[3:]))
+		s := c.stripes[chunk.Stripe]
+		if s == nil || int(chunk.Index) >= len(s.Chunks) || s.Chunks[chunk.Index].Device != d || !fleet.IsInMemory(&s.Chunks[chunk.Index]) {
+			c.problem("chunk %s is listed as in the memory of device %d, and no stripe has it so", chunk, d)
+		}
+		return nil
+	})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	for _, s := range c.stripes {
+		listed := 0
+		for n := range s.Chunks {
+			ch := &s.Chunks[n]
+			if rows[string(c.K.MemoryChunk(ch.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}))] {
+				listed++
+			} else if fleet.IsInMemory(ch) && listed > 0 {
+				c.problem("chunk %d of stripe %s is in memory, and not listed", n, s.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// unsafeRows finds files below nvme that have no row, and so would stay so; and files
+// whose stripes are not at the level that the file is said to be at, or beside whose
+// object they would not be looked at.
+func (c *checker) unsafeRows() error {
+	level, err := c.Cluster()
+	if err != nil || level.FeatureLevel < kvtx.LevelMemory {
+		return nil //nolint:nilerr // a partition without an identity has no files
+	}
+	for _, i := range c.sorted() {
+		if i.Typ != record.TypeFile || i.Content == 0 || i.Level == record.LevelLost {
+			continue // a clone under way has no level yet, as what is lost
+		}
+		_, row, err := c.R.Get(c.K.UnsafeFile(i.Id))
+		if err != nil {
+			return err
+		}
+		if i.Level < moraine.NVMe && !row {
+			c.problem("file %s is at level %s, and nothing raises it", i.Id, i.Level)
+		}
+		if i.Level == moraine.NVMe || i.Level > moraine.NVMe && !row {
+			if err := c.safe(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// safe holds the tables of a file against what is, or was, in memory alone.
+func (c *checker) safe(i *record.Inode) error {
+	if len(c.unsafe) == 0 {
+		return nil
+	}
+	return layout.RefsFrom(c.View, i.Content, -1, func(r record.Ref) (bool, error) {
+		if c.unsafe[r.Table] {
+			c.problem("file %s is at level %s, and table %s has chunks below nvme", i.Id, i.Level, r.Table)
+		}
+		return true, nil
+	})
+}

@@ -1,0 +1,249 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+)
+
+func (c *checker) allInodes() error {
+	return c.each(record.TabInode, func(key, value []byte) error {
+		i := &record.Inode{Id: moraine.InodeID(record.LastU64(key))}
+		if err := i.Decode(value); err != nil {
+			return err
+		}
+		c.inodes[i.Id] = i
+		if i.Content != 0 {
+			if other := c.content[i.Content]; other != nil {
+				c.problem("inodes %s and %s have the same content %d", other.Id, i.Id, i.Content)
+			}
+			c.content[i.Content] = i
+		}
+		return nil
+	})
+}
+
+func (c *checker) dentries() error {
+	entries := make(map[moraine.InodeID]uint64)
+	dirs := make(map[moraine.InodeID]uint32)
+	n, err := c.Counters()
+	if err != nil {
+		return err
+	}
+	kept := n[record.CNames] != 0
+	heights := make(map[moraine.InodeID]uint32)
+	err = c.each(record.TabHeight, func(key, value []byte) (err error) {
+		id := moraine.InodeID(record.LastU64(key))
+		if i := c.inodes[id]; i == nil || i.Typ != record.TypeDirectory {
+			c.problem("%s has a height and is no directory", id)
+		}
+		heights[id], err = record.DecodeHeight(value)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = c.each(record.TabDentry, func(key, value []byte) error {
+		parent, name := moraine.InodeID(record.LastU64(key[:11])), string(key[11:])
+		e, err := record.DecodeDentry(value)
+		if err != nil {
+			return err
+		}
+		entries[parent]++
+		c.names[e.Inode]++
+		child := c.inodes[e.Inode]
+		switch {
+		case c.inodes[parent] == nil:
+			c.problem("entry %q of %s: there is no such directory", name, parent)
+		case child == nil:
+			c.problem("entry %q of %s: inode %s does not exist", name, parent, e.Inode)
+		case child.Typ != e.Typ || (!child.ManyLinks && child.Parent != parent):
+			c.problem("entry %q of %s: inode %s has type %d and parent %s", name, parent, e.Inode, child.Typ, child.Parent)
+		case !child.ManyLinks && child.Name != name && (kept || child.Name != ""):
+			c.problem("entry %q of %s: inode %s keeps the name %q", name, parent, e.Inode, child.Name)
+		case child.ManyLinks:
+			c.rows[string(c.K.Name(e.Inode, parent, name))] = true
+		case child.Typ == record.TypeDirectory:
+			dirs[parent]++
+			if heights[parent] <= heights[e.Inode] {
+				c.problem("directory %s has height %d, and %s in it %d", parent, heights[parent], e.Inode, heights[e.Inode])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, i := range c.sorted() {
+		if i.Typ != record.TypeDirectory {
+			continue
+		}
+		if i.Entries != entries[i.Id] {
+			c.problem("directory %s counts %d entries and has %d", i.Id, i.Entries, entries[i.Id])
+		}
+		if i.Nlink != 0 && i.Nlink != 2+dirs[i.Id] {
+			c.problem("directory %s has link count %d and %d directories", i.Id, i.Nlink, dirs[i.Id])
+		}
+	}
+	return nil
+}
+
+// nameRows checks the names of what has had two against the directories.
+func (c *checker) nameRows() error {
+	home := make(map[moraine.InodeID]bool)
+	err := c.each(record.TabName, func(key, _ []byte) error {
+		id := moraine.InodeID(record.LastU64(key[:11]))
+		parent, name := tree.NameOfKey(key)
+		if !c.rows[string(key)] {
+			c.problem("inode %s has the row of name %q in %s, which is not its entry", id, name, parent)
+			return nil
+		}
+		delete(c.rows, string(key))
+		i := c.inodes[id]
+		if i.Parent == parent && (i.Name == name || i.Name == "") {
+			home[id] = true
+		}
+		return nil
+	})
+	if len(c.rows) > 0 {
+		c.problem("%d names of files with several have no row", len(c.rows))
+	}
+	for _, i := range c.sorted() {
+		if i.ManyLinks && i.Nlink > 0 && !home[i.Id] {
+			c.problem("inode %s keeps the name %q in %s, which it does not have", i.Id, i.Name, i.Parent)
+		}
+		if i.Nlink == 0 && (i.Name != "" || i.Parent != 0) {
+			c.problem("inode %s has no name and keeps %q in %s", i.Id, i.Name, i.Parent)
+		}
+	}
+	return err
+}
+
+// attributes checks extended attributes against their inodes.
+func (c *checker) attributes() error {
+	has := make(map[moraine.InodeID]int)
+	bytes := make(map[moraine.InodeID]int)
+	err := c.each(record.TabXattr, func(key, value []byte) error {
+		id := moraine.InodeID(record.LastU64(key[:11]))
+		v, err := record.DecodeXattr(value)
+		has[id]++
+		bytes[id] += len(key) - 11 + len(v)
+		if c.inodes[id] == nil {
+			c.problem("inode %s has extended attributes and does not exist", id)
+		}
+		return err
+	})
+	for _, i := range c.sorted() {
+		if i.Xattrs != (has[i.Id] > 0) || has[i.Id] > names.MaxXattrs || bytes[i.Id] > names.MaxXattrBytes {
+			c.problem("inode %s has %d extended attributes of %d bytes, its flag is %t", i.Id, has[i.Id], bytes[i.Id], i.Xattrs)
+		}
+	}
+	return err
+}
+
+// sorted returns the inodes in order, so that problems come in order too.
+func (c *checker) sorted() []*record.Inode {
+	ids := make([]moraine.InodeID, 0, len(c.inodes))
+	for id := range c.inodes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	out := make([]*record.Inode, len(ids))
+	for n, id := range ids {
+		out[n] = c.inodes[id]
+	}
+	return out
+}
+
+func (c *checker) linkCounts() error {
+	making, err := c.concats()
+	if err != nil {
+		return err
+	}
+	for _, i := range c.sorted() {
+		if i.Typ == record.TypeDirectory {
+			continue
+		}
+		if int(i.Nlink) != c.names[i.Id] {
+			c.problem("inode %s has link count %d and %d names", i.Id, i.Nlink, c.names[i.Id])
+		}
+		if (i.Owner != 0 || making[i.Id]) != (i.Nlink == 0) {
+			c.problem("inode %s has link count %d and owner %s", i.Id, i.Nlink, i.Owner)
+		}
+	}
+	inTable := make(map[moraine.InodeID]bool)
+	err = c.each(record.TabDetached, func(key, _ []byte) error {
+		inTable[moraine.InodeID(record.LastU64(key))] = true
+		return nil
+	})
+	for _, i := range c.sorted() {
+		detached := i.Typ == record.TypeDirectory && i.Nlink == 0
+		if detached && !inTable[i.Id] {
+			c.problem("directory %s was removed and no job takes it away", i.Id)
+		}
+		if i.Typ == record.TypeDirectory && !detached && i.Id != c.K.Top() && c.names[i.Id] != 1 {
+			c.unnamedDir(i)
+		}
+	}
+	return err
+}
+
+// unnamedDir judges a directory that is not named once. The directory of a
+// checkpoint that is not committed yet has no name.
+func (c *checker) unnamedDir(i *record.Inode) {
+	if c.names[i.Id] == 0 && i.Owner == 0 {
+		c.detached++ // counted by the checkpoint's own check
+		return
+	}
+	c.problem("directory %s has %d names", i.Id, c.names[i.Id])
+}
+
+// owned checks what hangs on sessions.
+func (c *checker) owned() error {
+	err := c.each(record.TabSessionInode, func(key, _ []byte) error {
+		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
+		if i := c.inodes[id]; i == nil || i.Owner != s {
+			c.problem("session %s has inode %s, which is not its own", s, id)
+		}
+		if !c.known(s) {
+			c.problem("inode %s belongs to session %s, which is gone", id, s)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.answers()
+}
+
+// answers checks that answers are kept for sessions that are known, and that the records of
+// those that keep one inside say how many there are apart.
+func (c *checker) answers() error {
+	apart := map[moraine.SessionID]uint64{}
+	err := c.each(record.TabAnswer, func(key, _ []byte) error {
+		s := moraine.SessionID(record.LastU64(key[:11]))
+		if apart[s]++; !c.known(s) {
+			c.problem("an answer is kept for session %s, which is gone", s)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.each(record.TabSession, func(key, value []byte) error {
+		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
+		if err := s.Decode(value); err != nil {
+			return err
+		}
+		if s.Inside && s.Apart != apart[s.Id] {
+			c.problem("session %s has %d answers apart, its record says %d", s.Id, apart[s.Id], s.Apart)
+		}
+		if s.Number != 0 && s.Number < s.AckedBelow {
+			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.Id, s.Number, s.AckedBelow)
+		}
+		return nil
+	})
+}

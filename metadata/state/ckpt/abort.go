@@ -1,0 +1,182 @@
+package ckpt
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// AbortStep ends a checkpoint that will never be committed, as a rank asks.
+func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	if _, _, err := PresentRun(t, "abort step", id); err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s == nil:
+		return nil, kvtx.Fail(moraine.NotFound, "abort step", id.String(), "")
+	case s.State == record.StepAborted:
+		return stepReply(s), nil
+	case s.State != record.StepOpen && s.State != record.StepSealed:
+		return nil, kvtx.Fail(moraine.Conflict, "abort step", id.String(), "it is committed")
+	}
+	reason := op.GetReason()
+	if reason == "" {
+		reason = "a rank gave up"
+	}
+	if err := AbortStepRecord(t, s, reason); err != nil {
+		return nil, err
+	}
+	return stepReply(s), nil
+}
+
+// AbortSteps ends the checkpoints that the leader found silent. One whose ranks
+// have gone on since is passed over.
+func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) {
+	for _, w := range op.GetSteps() {
+		s, err := tree.StepRecord(&t.View, stepFromWire(w.GetKey()))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || s.State != record.StepOpen || !s.Silent(t.ClusterTime()) {
+			continue
+		}
+		if err := AbortStepRecord(t, s, w.GetReason()); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+// SilentSteps returns at most limit open steps whose ranks have not sealed
+// anything for as long as the step waits, as what aborts them.
+func SilentSteps(r *kvtx.View, limit int) ([]*wire.AbortStep, error) {
+	v := r
+	c, err := v.Counters()
+	if err != nil {
+		return nil, err
+	}
+	var out []*wire.AbortStep
+	var bad error
+	prefix := r.K.Table(record.TabOpenStep)
+	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+		var s *record.Step
+		if s, bad = tree.MustStep(v, StepOfKey(key)); bad != nil {
+			return false
+		}
+		if s.Silent(c[record.CClusterTime]) {
+			out = append(out, &wire.AbortStep{Key: s.Id.ToWire(), Reason: s.SilenceReason()})
+		}
+		return len(out) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}
+
+// AbortStepRecord makes a live step an aborted one, with the ranks that had not
+// sealed. What was sealed is removed by a job.
+func AbortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
+	missing, err := MissingRanks(&t.View, s)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		reason += "; missing: " + nameRanks(missing, int(s.World-s.Sealed))
+	}
+	job, dir := s.Job, s.Dir
+	s.State, s.Reason, s.Missing, s.Job, s.Dir = record.StepAborted, record.Clip(reason, 2*moraine.MaxNameLen), missing, 0, 0
+	PutStep(t, s)
+	t.Del(t.K.OpenStep(s.Id))
+	StepChanged(t, s.Id)
+	if job != 0 {
+		j, err := jobs.Job(&t.View, job)
+		if err != nil {
+			return err
+		}
+		if j != nil && j.Live() {
+			if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, record.Clip(reason, moraine.MaxNameLen)); err != nil {
+				return err
+			}
+		}
+	}
+	return DropStep(t, s.Id, dir)
+}
+
+// nameRanks names the first few of n ranks.
+func nameRanks(ranks []uint32, n int) string {
+	const few = 16
+	var b strings.Builder
+	if n == 1 {
+		b.WriteString("rank ")
+	} else {
+		b.WriteString("ranks ")
+	}
+	for i, r := range ranks[:min(len(ranks), few)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(record.Utoa(uint64(r)))
+	}
+	if n > few {
+		b.WriteString(" and " + record.Utoa(uint64(n-few)) + " more")
+	}
+	return b.String()
+}
+
+// DropStep has a job remove a checkpoint's directory, which nothing names, and
+// then the rows of its parts.
+func DropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
+	d, err := tree.Inode(t, dir)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	names.Unseal(t, d)
+	d.Detach()
+	d.Nlink = 0
+	tree.PutInode(t, d)
+	job, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id})
+	if err != nil {
+		return err
+	}
+	t.Put(t.K.Detached(job, d.Id), []byte{record.DentryVersion})
+	return nil
+}
+
+// RunDropStep does about limit records of a job made by dropStep, dropParts or sweepStep.
+func RunDropStep(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
+	if j.Target != 0 {
+		n, err = RunSweep(t, j, limit)
+		return n, false, err
+	}
+	n, finished, err = names.RunRemoveTree(t, j.Id, limit)
+	if err != nil || !finished {
+		return n, false, err
+	}
+	for _, prefix := range [][]byte{t.K.Parts(j.Step), t.K.StepBlocks(j.Step)} {
+		if n >= limit {
+			return n, false, nil
+		}
+		keys, err := t.KeysUnder(prefix, limit-n)
+		if err != nil {
+			return n, false, err
+		}
+		for _, key := range keys {
+			t.Del(key)
+		}
+		n += len(keys)
+	}
+	return n, n < limit, nil
+}

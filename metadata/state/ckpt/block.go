@@ -1,0 +1,99 @@
+package ckpt
+
+import (
+	"crypto/sha256"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+func StepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
+	b := &record.Block{}
+	value, ok, err := v.R.Get(v.K.StepBlock(s.Id, n))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		if err := b.Decode(value); err != nil {
+			return nil, err
+		}
+	}
+	want := (s.BlockLen(n) + 7) / 8
+	if b.Sealed == nil {
+		b.Sealed = make([]byte, want)
+	}
+	if len(b.Sealed) != int(want) {
+		return nil, &moraine.Error{Op: "block of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
+	}
+	return b, nil
+}
+
+// CountSeal notes that a rank has sealed; when its block is complete, the
+// block's digest is made. The rank's part is written already.
+func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
+	n := rank / record.BlockRanks
+	b, err := StepBlock(&t.View, s, n)
+	if err != nil {
+		return err
+	}
+	b.Sealed[rank%record.BlockRanks/8] |= 1 << (rank % 8)
+	complete := true
+	for i := range s.BlockLen(n) {
+		complete = complete && b.Sealed[i/8]&(1<<(i%8)) != 0
+	}
+	if complete {
+		if b.Digest, err = BlockDigest(&t.View, s, n); err != nil {
+			return err
+		}
+	}
+	t.Put(t.K.StepBlock(s.Id, n), b.Encode())
+	return nil
+}
+
+// BlockDigest is the SHA-256 of the digests of a block's parts, by rank.
+func BlockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
+	h := sha256.New()
+	var bad error
+	lo := v.K.Part(s.Id, n*record.BlockRanks)
+	hi := v.K.Part(s.Id, n*record.BlockRanks+s.BlockLen(n))
+	ranks := uint32(0)
+	err := v.R.Scan(lo, hi, func(_, value []byte) bool {
+		var p record.Part
+		if bad = p.Decode(value); bad != nil {
+			return false
+		}
+		h.Write(p.Digest[:])
+		ranks++
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	if err == nil && ranks != s.BlockLen(n) {
+		err = &moraine.Error{Op: "digest of a step", Ref: s.Id.String(), Kind: moraine.Corrupt}
+	}
+	return h.Sum(nil), err
+}
+
+// MissingRanks returns the ranks that have not sealed, MaxMissing at most.
+func MissingRanks(v *kvtx.View, s *record.Step) ([]uint32, error) {
+	var out []uint32
+	if s.Sealed == s.World {
+		return nil, nil
+	}
+	for n := range s.Blocks() {
+		b, err := StepBlock(v, s, n)
+		if err != nil {
+			return nil, err
+		}
+		for i := range s.BlockLen(n) {
+			if b.Sealed[i/8]&(1<<(i%8)) == 0 {
+				if out = append(out, n*record.BlockRanks+i); len(out) == MaxMissing {
+					return out, nil
+				}
+			}
+		}
+	}
+	return out, nil
+}

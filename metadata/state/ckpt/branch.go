@@ -1,0 +1,241 @@
+package ckpt
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// The branch of an attempt is what it goes on from: its own steps, those of its
+// parent's attempt up to the parent, and so on. Where an attempt has not fixed
+// its parent yet, every step of the attempt before it is on the branch. Steps
+// that a later attempt went back behind are abandoned: they are on no branch
+// that is alive.
+
+// Branch calls fn with each attempt of a branch and the greatest step of it
+// that is on the branch, latest first, until fn returns false. own is whether
+// the attempt's own steps count.
+func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(attempt uint32, limit uint64) (more bool, err error)) error {
+	limit := uint64(math.MaxUint64)
+	for at := from; at > 0; {
+		if own || at != from {
+			if more, err := fn(at, limit); err != nil || !more {
+				return err
+			}
+		}
+		a, err := Attempt(v, run, at)
+		switch {
+		case err != nil:
+			return err
+		case !a.Resolved:
+			at, limit = at-1, math.MaxUint64
+		case a.Parent.Attempt < at: // 0 where it has none
+			at, limit = a.Parent.Attempt, a.Parent.Step
+		default:
+			return &moraine.Error{Op: "branch", Ref: a.Parent.String(), Kind: moraine.Corrupt}
+		}
+	}
+	return nil
+}
+
+// Latest returns the greatest committed step of a branch that is at level or
+// safer and still there; nil where there is none.
+func Latest(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
+	return LatestUpTo(v, run, from, own, level, record.StepID{Attempt: math.MaxUint32})
+}
+
+// LatestUpTo is latest of what a branch had before one of its steps.
+func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
+	var found *record.Step
+	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
+		switch {
+		case attempt > before.Attempt || attempt == before.Attempt && before.Step == 0:
+			return true, nil
+		case attempt == before.Attempt:
+			limit = min(limit, before.Step-1)
+		}
+		var bad error
+		first := v.K.RunCommit(record.StepID{Run: run, Attempt: attempt, Step: limit})
+		end := kvtx.PrefixEnd(record.Be32(record.Be64(v.K.Key(record.TabRunCommit, 12), uint64(run)), attempt))
+		err := v.R.Scan(first, end, func(key, _ []byte) bool {
+			id := StepOfKey(key)
+			id.Step = ^id.Step
+			found, bad = Standing(v, id, level)
+			return bad == nil && found == nil
+		})
+		if err == nil {
+			err = bad
+		}
+		return found == nil, err
+	})
+	return found, err
+}
+
+// Standing returns a committed step if it is at level or safer, has all its bytes, and
+// its directory has not been removed; nil otherwise.
+func Standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step, error) {
+	s, err := Present(v, id)
+	if err != nil || s == nil || s.Lost() || s.Level < level {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Present returns a committed step whose directory has not been removed, lost or not;
+// nil otherwise.
+func Present(v *kvtx.View, id record.StepID) (*record.Step, error) {
+	s, err := tree.MustStep(v, id)
+	if err != nil || s.State != record.StepCommitted {
+		return nil, err
+	}
+	dir, err := tree.ReadInode(v, s.Dir)
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return nil, nil
+	}
+	if err != nil || dir.Nlink == 0 {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Exactly returns the committed step of that number on a branch, the latest if
+// several attempts saved it; nil where there is none.
+func Exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
+	var found *record.Step
+	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
+		if number > limit {
+			return true, nil
+		}
+		id := record.StepID{Run: run, Attempt: attempt, Step: number}
+		_, ok, err := v.R.Get(v.K.RunCommit(id))
+		if err != nil || !ok {
+			return err == nil, err
+		}
+		found, err = Standing(v, id, level)
+		return found == nil, err
+	})
+	return found, err
+}
+
+// FindStep answers a ResolveStep from a branch; nil where nothing fits.
+func FindStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
+	level := moraine.Level(min(op.GetLevel(), 255))
+	if op.GetExact() {
+		return Exactly(v, run, from, own, op.GetStep(), level)
+	}
+	if b := op.GetBefore(); b != nil {
+		return LatestUpTo(v, run, from, own, level, stepFromWire(b))
+	}
+	return Latest(v, run, from, own, level)
+}
+
+// ReadResolve answers which checkpoint an attempt goes on from, as of now.
+func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+	r, _, err := RunInScope(v, sc, "resolve step", moraine.RunID(op.GetRun()))
+	if err != nil {
+		return nil, err
+	}
+	from := op.GetAttempt()
+	if from == 0 {
+		from = r.Attempt
+	}
+	if from > r.Attempt {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.Id).String(), "attempt %d is the latest", r.Attempt)
+	}
+	s, err := FindStep(v, r.Id, from, true, op)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, NoStep(v, r, op)
+	}
+	return stepReply(s), nil
+}
+
+// NoStep is the error where nothing fits.
+func NoStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
+	ref := moraine.InodeID(op.GetRun()).String()
+	if op.GetExact() {
+		s, err := NewestPresent(v, r, op.GetStep())
+		if err != nil {
+			return err
+		}
+		if s != nil && s.Lost() {
+			return kvtx.Fail(moraine.Lost, "resolve step", s.Id.String(), "bytes of it are lost: moraine ckpt show names them")
+		}
+		return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step %d of that level", op.GetStep())
+	}
+	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step of that level")
+}
+
+// ResolveStep fixes what the present attempt goes on from: the first answer is
+// the parent of the attempt, and every later one the same, for all its ranks,
+// also where it is that there is nothing.
+func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+	t.IgnoresQuota = true // a full quota keeps nobody from restoring; the links are few
+	id := record.StepID{Run: moraine.RunID(op.GetRun()), Attempt: op.GetAttempt()}
+	if id.Attempt == 0 || op.GetBefore() != nil {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
+	}
+	r, dir, err := PresentRun(t, "resolve step", id)
+	if err != nil {
+		return nil, err
+	}
+	a, err := Attempt(&t.View, r.Id, r.Attempt)
+	if err != nil {
+		return nil, err
+	}
+	if a.Resolved {
+		return ResolvedBefore(t, r, a, op)
+	}
+	s, err := FindStep(&t.View, r.Id, r.Attempt, false, op)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		any, err := Latest(&t.View, r.Id, r.Attempt, false, 0)
+		if err != nil {
+			return nil, err
+		}
+		if any != nil || op.GetExact() {
+			return nil, NoStep(&t.View, r, op) // nothing is fixed by a wish that cannot be met
+		}
+	}
+	a.Resolved = true
+	if s != nil {
+		a.Parent = s.Id
+	}
+	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
+	if err := RefreshLinks(t, r, dir); err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return kvtx.Refuse(NoStep(&t.View, r, op)), nil // kept: the attempt starts from nothing
+	}
+	return stepReply(s), nil
+}
+
+// ResolvedBefore answers with the parent that is fixed.
+func ResolvedBefore(t *kvtx.Tx, r *record.Run, a *record.Attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+	if a.Parent == (record.StepID{}) {
+		return nil, NoStep(&t.View, r, op)
+	}
+	if op.GetExact() && op.GetStep() != a.Parent.Step {
+		return nil, kvtx.Fail(moraine.Conflict, "resolve step", a.Parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())
+	}
+	s, err := tree.MustStep(&t.View, a.Parent)
+	if err != nil {
+		return nil, err
+	}
+	if s.State != record.StepCommitted {
+		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt's parent was removed")
+	}
+	if s.Lost() {
+		return nil, kvtx.Fail(moraine.Lost, "resolve step", a.Parent.String(), "the attempt goes on from it, and bytes of it are lost: a new launch goes on from the newest good checkpoint")
+	}
+	return stepReply(s), nil
+}

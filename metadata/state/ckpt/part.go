@@ -1,0 +1,261 @@
+package ckpt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxPartFiles is the most files of one rank's part.
+const MaxPartFiles = 64
+
+// PartRecord returns a rank's part; nil where the rank has not begun.
+func PartRecord(v *kvtx.View, id record.StepID, rank uint32) (*record.Part, error) {
+	b, ok, err := v.R.Get(v.K.Part(id, rank))
+	if err != nil || !ok {
+		return nil, err
+	}
+	p := &record.Part{}
+	return p, p.Decode(b)
+}
+
+// partFromWire checks what a rank seals.
+func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, error) {
+	id := stepFromWire(op.GetKey())
+	bad := func(format string, args ...any) (*record.Part, error) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), format, args...)
+	}
+	if len(op.GetDigest()) != sha256.Size {
+		return bad("a digest has %d bytes, not %d", sha256.Size, len(op.GetDigest()))
+	}
+	if len(op.GetFiles()) > MaxPartFiles {
+		return bad("%d files, %d at most", len(op.GetFiles()), MaxPartFiles)
+	}
+	p := &record.Part{Session: session, Sealed: true, Digest: [sha256.Size]byte(op.GetDigest())}
+	for _, f := range op.GetFiles() {
+		if err := names.CheckName("seal part", f.GetName()); err != nil {
+			return nil, err
+		}
+		p.Files = append(p.Files, record.PartFile{Inode: moraine.InodeID(f.GetInode()), Name: f.GetName(), Crc: f.GetCrc(), Size: f.GetSize()})
+	}
+	return p, nil
+}
+
+// SealPart completes a rank's part: its files get their names in the step's
+// directory. The last one seals the step, and makes the job that checks it. The
+// same seal again is answered as it was; another one is a Conflict.
+func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	if _, _, err := PresentRun(t, "seal part", id); err != nil {
+		return nil, err
+	}
+	p, err := partFromWire(op, t.Session.Id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "seal part", id.String(), "the step was not begun")
+	}
+	if s.State == record.StepAborted {
+		return nil, kvtx.Fail(moraine.Aborted, "seal part", id.String(), "%s", s.Reason)
+	}
+	have, err := PartRecord(&t.View, id, op.GetRank())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case have == nil:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "seal part", id.String(), "rank %d has not begun", op.GetRank())
+	case have.Sealed && have.Equal(p):
+		return stepReply(s), nil
+	case have.Sealed:
+		return nil, kvtx.Fail(moraine.Conflict, "seal part", id.String(), "rank %d has sealed another part", op.GetRank())
+	case have.Session != t.Session.Id:
+		return nil, kvtx.Fail(moraine.Fenced, "seal part", id.String(), "rank %d has begun again elsewhere", op.GetRank())
+	case s.State != record.StepOpen:
+		return nil, &moraine.Error{Op: "seal part", Ref: id.String(), Kind: moraine.Corrupt}
+	}
+	if err := TakeFiles(t, s, p.Files); err != nil {
+		return nil, err
+	}
+	if protects := op.GetProtects(); s.Sealed == 0 || protects < s.Protects {
+		s.Protects = protects
+	}
+	s.Sealed++
+	s.LastSeal = t.ClusterTime()
+	t.Del(t.K.SessionStep(t.Session.Id, id, op.GetRank()))
+	t.Put(t.K.Part(id, op.GetRank()), p.Encode())
+	if err := CountSeal(t, s, op.GetRank()); err != nil {
+		return nil, err
+	}
+	if s.Sealed == s.World {
+		if err := SealStep(t, s); err != nil {
+			return nil, err
+		}
+	}
+	PutStep(t, s)
+	StepChanged(t, id)
+	return stepReply(s), nil
+}
+
+// TakeFiles links unlinked files of the session into the step's directory, and
+// adds up what they are.
+func TakeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
+	dir, err := tree.Inode(t, s.Dir)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	names.Open(t, dir)
+	for _, f := range files {
+		i, err := tree.Inode(t, f.Inode)
+		if err != nil {
+			return err
+		}
+		ref := s.Id.String() + "/" + f.Name
+		switch {
+		case i.Typ != record.TypeFile || i.Owner == 0 || i.Owner != t.Session.Id:
+			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "inode %s is no unlinked file of the session", i.Id)
+		case uint64(i.Size) != f.Size:
+			return kvtx.Fail(moraine.InvalidArgument, "seal part", ref, "the file has %d bytes, not %d", i.Size, f.Size)
+		case i.Tenant != dir.Tenant:
+			return kvtx.Fail(moraine.CrossTenant, "seal part", ref, "")
+		}
+		if i.Lost() {
+			return kvtx.Fail(moraine.Lost, "seal part", ref, "bytes of the file were in memory alone, and are gone")
+		}
+		_, taken, err := tree.Lookup(&t.View, dir.Id, f.Name)
+		if err != nil {
+			return err
+		}
+		if taken {
+			return kvtx.Fail(moraine.Exists, "seal part", ref, "")
+		}
+		names.Adopt(t, i)
+		names.Link(t, dir, f.Name, i)
+		i.Ctime, i.Sealed = t.Now, true
+		tree.PutInode(t, i)
+		s.Bytes += f.Size
+		s.Degraded += i.Degraded
+		if i.Content != 0 && (s.Level == 0 || i.Level < s.Level) {
+			s.Level = i.Level
+		}
+	}
+	return nil
+}
+
+// SealStep seals the step: all its ranks have, and a worker is to check it. The
+// caller writes it.
+func SealStep(t *kvtx.Tx, s *record.Step) error {
+	h := sha256.New()
+	for n := range s.Blocks() {
+		b, err := StepBlock(&t.View, s, n)
+		if err != nil {
+			return err
+		}
+		h.Write(b.Digest)
+	}
+	s.State, s.Digest = record.StepSealed, h.Sum(nil)
+	t.Del(t.K.OpenStep(s.Id))
+	var err error
+	s.Job, err = jobs.AddJob(t, jobs.JobSpec{
+		Kind: wire.JobKind_JOB_KIND_COMMIT_STEP, Subject: s.Id.String(), Step: s.Id, Total: uint64(s.World),
+	})
+	return err
+}
+
+// ReadParts lists the sealed parts of a checkpoint, by rank.
+func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	if _, _, err := RunInScope(v, sc, "list parts", id.Run); err != nil {
+		return nil, err
+	}
+	reply := &wire.PartsReply{}
+	limit := tree.PageLimit(op.GetLimit())
+	var bad error
+	err := v.R.Scan(v.K.Part(id, op.GetAfter()), kvtx.PrefixEnd(v.K.Parts(id)), func(key, value []byte) bool {
+		var p record.Part
+		if bad = p.Decode(value); bad != nil {
+			return false
+		}
+		if !p.Sealed {
+			return true
+		}
+		if reply.More = len(reply.Parts) == limit; reply.More {
+			return false
+		}
+		reply.Parts = append(reply.Parts, p.ToWire(binary.BigEndian.Uint32(key[len(key)-4:])))
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Parts{Parts: reply}}, err
+}
+
+// SessionGone does what the end of a session means to checkpoints: a step that
+// waits for a rank of it will never be complete, and is aborted; and the
+// session leaves the attempts that it joined.
+func SessionGone(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+	const cost = 8 // records that one rank may take, or a step of it
+	most := (budget + cost - 1) / cost
+	keys, err := t.KeysUnder(t.K.SessionSteps(id), most)
+	if err != nil {
+		return 0, err
+	}
+	spent := cost * len(keys)
+	more := len(keys) == most
+	for len(keys) > 0 {
+		group := keys[0][:len(keys[0])-4]
+		n := 1
+		for n < len(keys) && bytes.Equal(keys[n][:len(keys[n])-4], group) {
+			n++
+		}
+		if err := RanksGone(t, id, StepOfKey(group), keys[:n]); err != nil {
+			return 0, err
+		}
+		keys = keys[n:]
+	}
+	if more || spent >= budget {
+		return budget, nil
+	}
+	left, err := LeaveAttempts(t, id, budget-spent)
+	return spent + left, err
+}
+
+// RanksGone aborts a step that waits for ranks of an ended session.
+func RanksGone(t *kvtx.Tx, id moraine.SessionID, of record.StepID, keys [][]byte) error {
+	why := ""
+	for _, key := range keys {
+		t.Del(key)
+		rank := binary.BigEndian.Uint32(key[len(key)-4:])
+		p, err := PartRecord(&t.View, of, rank)
+		if err != nil {
+			return err
+		}
+		if p == nil || p.Sealed || p.Session != id {
+			continue
+		}
+		if why == "" {
+			why = "rank " + record.Utoa(uint64(rank))
+		} else {
+			why += ", " + record.Utoa(uint64(rank))
+		}
+	}
+	s, err := tree.StepRecord(&t.View, of)
+	if err != nil || s == nil || s.State != record.StepOpen || why == "" {
+		return err
+	}
+	return AbortStepRecord(t, s, "the session of "+record.Clip(why, 150)+" ended before it sealed")
+}

@@ -1,0 +1,286 @@
+package ckpt
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CommitStep publishes a sealed checkpoint, as the worker that checked it asks
+// under its job's lease: one entry adds the index, gives the directory its name
+// for ever, and moves the links. With an error it aborts the checkpoint. The
+// job ends in the same entry.
+func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	r, dir, err := RunInScope(&t.View, t.Scope, "commit step", id.Run)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s == nil:
+		return nil, kvtx.Fail(moraine.NotFound, "commit step", id.String(), "")
+	case s.State == record.StepCommitted && s.Job == moraine.JobID(op.GetJob()):
+		return stepReply(s), nil // the answer was lost
+	case s.State == record.StepAborted:
+		return nil, kvtx.Fail(moraine.Aborted, "commit step", id.String(), "%s", s.Reason)
+	}
+	j, err := jobs.HeldJob(t, "commit step", op.GetJob(), op.GetLeaseEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if j.Id != s.Job || s.State != record.StepSealed {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit step", id.String(), "job %s is not the step's", j.Id)
+	}
+	if op.GetError() != "" {
+		if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(op.GetError(), moraine.MaxNameLen)); err != nil {
+			return nil, err
+		}
+		if s, err = tree.MustStep(&t.View, id); err != nil {
+			return nil, err
+		}
+		return stepReply(s), nil
+	}
+	if err := TakeIndex(t, s, op.GetIndex()); err != nil {
+		return nil, err
+	}
+	if err := Publish(t, r, dir, s); err != nil {
+		return nil, err
+	}
+	if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, ""); err != nil {
+		return nil, err
+	}
+	return stepReply(s), nil
+}
+
+// AbortUnjudged aborts the step of a job that ended without a verdict.
+func AbortUnjudged(t *kvtx.Tx, j *record.Job, reason string) error {
+	s, err := tree.StepRecord(&t.View, j.Step)
+	if err != nil || s == nil || s.State != record.StepSealed || s.Job != j.Id {
+		return err
+	}
+	s.Job = 0
+	return AbortStepRecord(t, s, reason)
+}
+
+// TakeIndex links the index of all tensors, an unlinked file of the worker's
+// session, into the step's directory.
+func TakeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
+	if index == nil {
+		return nil
+	}
+	if t.Session == nil {
+		return kvtx.Fail(moraine.InvalidArgument, "commit step", s.Id.String(), "an index needs the session that wrote it")
+	}
+	if err := names.CheckName("commit step", index.GetName()); err != nil {
+		return err
+	}
+	s.Index = moraine.InodeID(index.GetInode())
+	return TakeFiles(t, s, []record.PartFile{{Inode: s.Index, Name: index.GetName(), Crc: index.GetCrc(), Size: index.GetSize()}})
+}
+
+// Publish makes a checked step visible.
+func Publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) error {
+	attemptDir, err := MakeDir(t, "commit step", runDir, s.Id.AttemptDir())
+	if err != nil {
+		return err
+	}
+	_, taken, err := tree.Lookup(&t.View, attemptDir.Id, s.Id.Name())
+	if err != nil {
+		return err
+	}
+	if taken {
+		return kvtx.Fail(moraine.Exists, "commit step", s.Id.String(), "something else has its place")
+	}
+	dir, err := tree.Inode(t, s.Dir)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	names.Link(t, attemptDir, s.Id.Name(), dir)
+	names.Open(t, dir)
+	dir.Sealed, dir.Step = true, s.Id
+	tree.PutInode(t, dir)
+	if err := names.FlushTree(t, dir); err != nil {
+		return err
+	}
+	if s.Level == 0 {
+		s.Level = moraine.NVMe // no file of it has content that could be less safe
+	}
+	s.State, s.At = record.StepCommitted, t.Now
+	if t.Count[record.CLostStripes] > 0 {
+		t.LossChanged() // its bytes may be among them: the leader looks
+	}
+	PutStep(t, s)
+	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
+	r.Committed++
+	t.Put(t.K.Run(r.Id), r.Encode())
+	StepChanged(t, s.Id)
+	if err := RefreshStepLink(t, r, runDir, s.Id.Step); err != nil {
+		return err
+	}
+	return RefreshLinks(t, r, runDir)
+}
+
+// RefreshLinks points `latest` and `latest-nvme` at the latest steps of the
+// branch that is alive.
+func RefreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
+	for _, l := range []struct {
+		Name  string
+		Level moraine.Level
+	}{{"latest", 0}, {"latest-" + moraine.NVMe.String(), moraine.NVMe}} {
+		s, err := Latest(&t.View, r.Id, r.Attempt, true, l.Level)
+		if err != nil {
+			return err
+		}
+		if err := PointLink(t, dir, l.Name, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RefreshStepLink points `step-<n>` at the step of that number on the branch
+// that is alive; where the branch has none, at the latest attempt's that saved
+// it before.
+func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64) error {
+	s, err := Exactly(&t.View, r.Id, r.Attempt, true, number, 0)
+	if err != nil {
+		return err
+	}
+	for at := r.Attempt; s == nil && at > 0; at-- {
+		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
+		_, ok, err := t.Get(t.K.RunCommit(id))
+		if err != nil {
+			return err
+		}
+		if ok {
+			if s, err = Standing(&t.View, id, 0); err != nil {
+				return err
+			}
+		}
+	}
+	if s == nil { // one that is lost is better than none: its link says where it was
+		if s, err = NewestPresent(&t.View, r, number); err != nil {
+			return err
+		}
+	}
+	return PointLink(t, dir, record.StepID{Step: number}.Name(), s)
+}
+
+// NewestPresent returns the step of that number of the latest attempt that has one, lost or
+// not; nil where there is none.
+func NewestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
+	for at := r.Attempt; at > 0; at-- {
+		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
+		_, ok, err := v.R.Get(v.K.RunCommit(id))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		if s, err := Present(v, id); s != nil || err != nil {
+			return s, err
+		}
+	}
+	return nil, nil
+}
+
+// PointLink makes name in a run's directory a symbolic link to a step, or takes
+// it away for nil. What a person put there that is no link stays.
+func PointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error {
+	e, ok, err := tree.Lookup(&t.View, dir.Id, name)
+	if err != nil || (ok && e.Typ != record.TypeSymlink) || (!ok && s == nil) {
+		return err
+	}
+	if !ok {
+		link, err := names.MakeInode(t, record.Inode{Typ: record.TypeSymlink, Mode: 0o777, Uid: dir.Uid, Gid: dir.Gid, Nlink: 1,
+			Tenant: dir.Tenant, Parent: dir.Id, Target: s.Id.String(), Sealed: true})
+		if err != nil {
+			return err
+		}
+		names.Link(t, dir, name, link)
+		tree.PutInode(t, link)
+		return nil
+	}
+	link, err := tree.Inode(t, e.Inode)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	names.Open(t, link)
+	if s == nil {
+		names.Unlink(t, dir, name, link)
+		return names.DropName(t, link, name)
+	}
+	if target := s.Id.String(); link.Target != target || !link.Sealed {
+		link.Target, link.Sealed = target, true
+		link.Mtime, link.Ctime = t.Now, t.Now
+		tree.PutInode(t, link)
+		tree.Touch(t, dir)
+	}
+	return nil
+}
+
+// ReadStep answers what a checkpoint is, and which ranks an open one waits for.
+func ReadStep(v *kvtx.View, sc kvtx.Scope, op *wire.GetStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	if _, _, err := RunInScope(v, sc, "get step", id.Run); err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(v, id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "get step", id.String(), "")
+	}
+	if s.State == record.StepOpen {
+		if s.Missing, err = MissingRanks(v, s); err != nil {
+			return nil, err
+		}
+	}
+	reply := stepReply(s)
+	return reply, NameLoss(v, s, reply.GetStep().GetStep())
+}
+
+// ReadSteps lists the checkpoints of a run, by attempt and step.
+func ReadSteps(v *kvtx.View, sc kvtx.Scope, op *wire.ListSteps) (*wire.MetaResponse, error) {
+	r, _, err := RunInScope(v, sc, "list steps", moraine.RunID(op.GetRun()))
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.StepsReply{}
+	limit := tree.PageLimit(op.GetLimit())
+	lo := v.K.Steps(r.Id)
+	if op.GetAfterAttempt() > 0 {
+		lo = append(v.K.Step(record.StepID{Run: r.Id, Attempt: op.GetAfterAttempt(), Step: op.GetAfterStep()}), 0)
+	}
+	var bad error
+	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.Steps(r.Id)), func(key, value []byte) bool {
+		s := &record.Step{Id: StepOfKey(key)}
+		if bad = s.Decode(value); bad != nil {
+			return false
+		}
+		if !op.GetAll() && s.State != record.StepCommitted {
+			return true
+		}
+		if reply.More = len(reply.Steps) == limit; reply.More {
+			return false
+		}
+		w := s.ToWire()
+		bad = NameLoss(v, s, w)
+		reply.Steps = append(reply.Steps, w)
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Steps{Steps: reply}}, err
+}

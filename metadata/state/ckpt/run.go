@@ -1,0 +1,305 @@
+package ckpt
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxLaunchLen is the longest launch or scheduler's job, in bytes.
+const MaxLaunchLen = 255
+
+// maxFencedSteps is how many open steps of the attempts before are aborted when
+// a new one begins; more run into their timeout, fenced as they are.
+const maxFencedSteps = 32
+
+// Attempt returns an attempt's record, which must exist.
+func Attempt(v *kvtx.View, run moraine.RunID, number uint32) (*record.Attempt, error) {
+	b, ok, err := v.R.Get(v.K.Attempt(run, number))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &moraine.Error{Op: "attempt", Ref: moraine.InodeID(run).String() + "/" + record.Utoa(uint64(number)), Kind: moraine.Corrupt}
+	}
+	a := &record.Attempt{Number: number}
+	return a, a.Decode(b)
+}
+
+// OpenRun makes or joins an attempt of a run.
+func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
+	switch {
+	case op.GetReadOnly():
+		return VisitRun(t, op)
+	case op.GetLaunch() == "":
+		return nil, kvtx.Fail(moraine.InvalidArgument, "open run", op.GetName(), "a launch needs a name that its ranks share")
+	case len(op.GetLaunch()) > MaxLaunchLen || len(op.GetJob()) > MaxLaunchLen:
+		return nil, kvtx.Fail(moraine.NameTooLong, "open run", op.GetName(), "launch and job have %d bytes at most", MaxLaunchLen)
+	}
+	r, err := MakeRun(t, op)
+	if err != nil {
+		return nil, err
+	}
+	known, err := AttemptOf(&t.View, r.Id, op.GetLaunch())
+	if err != nil {
+		return nil, err
+	}
+	if known == 0 {
+		if err := MayBegin(t, r, op); err != nil {
+			return nil, err
+		}
+		known = r.Attempt + 1
+		if err := BeginAttempt(t, r, op); err != nil {
+			return nil, err
+		}
+	}
+	if known != r.Attempt {
+		return nil, kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "launch %q is attempt %d, and attempt %d has taken over", op.GetLaunch(), known, r.Attempt)
+	}
+	t.Put(t.K.AttemptSession(r.Id, known, t.Session.Id), []byte{record.RunVersion})
+	t.Put(t.K.SessionAttempt(t.Session.Id, r.Id, known), []byte{record.RunVersion})
+	return RunReply(t, r, op.GetName(), known)
+}
+
+// VisitRun answers what a run is, for one who only lists and resolves.
+func VisitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
+	_, child, err := names.Entry(t, "open run", parentOr(t.Scope, op.GetParent()), op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	r, err := tree.RunRecord(&t.View, moraine.RunID(child.Id))
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "open run", op.GetName(), "the directory is no training run")
+	}
+	return RunReply(t, r, op.GetName(), r.Attempt)
+}
+
+// parentOr is the directory asked for, or the session's root.
+func parentOr(sc kvtx.Scope, id uint64) uint64 {
+	if id == 0 {
+		return uint64(sc.Root)
+	}
+	return id
+}
+
+// MakeRun finds the run, or makes its directory one.
+func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
+	if err := names.CheckName("open run", op.GetName()); err != nil {
+		return nil, err
+	}
+	parent, err := tree.Directory(t, moraine.InodeID(parentOr(t.Scope, op.GetParent())))
+	if err != nil {
+		return nil, err
+	}
+	dir, err := MakeDir(t, "open run", parent, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	r, err := tree.RunRecord(&t.View, moraine.RunID(dir.Id))
+	if err == nil && r == nil {
+		r = &record.Run{Id: moraine.RunID(dir.Id)}
+	}
+	return r, err
+}
+
+// MakeDir finds the directory name in parent, or makes it, of the parent's
+// owner and tenant.
+func MakeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.Inode, error) {
+	e, ok, err := tree.Lookup(&t.View, parent.Id, name)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		if e.Typ != record.TypeDirectory {
+			return nil, kvtx.Fail(moraine.NotDirectory, op, name, "")
+		}
+		dir, err := tree.Inode(t, e.Inode)
+		if err != nil {
+			return nil, kvtx.Damaged(err)
+		}
+		return dir, nil
+	}
+	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: parent.Uid, Gid: parent.Gid, Nlink: 2,
+		Tenant: parent.Tenant, Parent: parent.Id, Name: names.Hint(t, name)})
+	if err != nil {
+		return nil, err
+	}
+	names.Link(t, parent, name, dir)
+	return dir, nil
+}
+
+// AttemptOf returns the attempt that a launch made; 0 where it made none.
+func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
+	b, ok, err := v.R.Get(v.K.Launch(run, launch))
+	if err != nil || !ok {
+		return 0, err
+	}
+	d := record.Dec{B: b}
+	d.Version(record.RunVersion)
+	n := d.U32()
+	return n, d.End("launch")
+}
+
+// MayBegin decides whether an unknown launch may take the run over. A lower
+// restart of a job that the run knows is late, and never may; while the present
+// attempt has live sessions only a higher restart of its job may, or one that
+// says so.
+func MayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
+	if r.Attempt == 0 {
+		return nil
+	}
+	if op.GetJob() != "" {
+		highest, known, err := JobRestart(&t.View, r.Id, op.GetJob())
+		if err != nil {
+			return err
+		}
+		if known && op.GetRestart() < highest {
+			return kvtx.Fail(moraine.Fenced, "open run", op.GetName(), "restart %d of job %s has begun already; this is restart %d", highest, op.GetJob(), op.GetRestart())
+		}
+	}
+	present, err := Attempt(&t.View, r.Id, r.Attempt)
+	if err != nil {
+		return err
+	}
+	higher := op.GetJob() != "" && op.GetJob() == present.Job && op.GetRestart() > present.Restart
+	if higher || op.GetTakeover() {
+		return nil
+	}
+	live, err := t.KeysUnder(t.K.AttemptSessions(r.Id, r.Attempt), 1)
+	if err != nil {
+		return err
+	}
+	if len(live) > 0 {
+		return kvtx.Fail(moraine.Busy, "open run", op.GetName(), "attempt %d (launch %q) has live sessions: wait until they end, or take over", r.Attempt, present.Launch)
+	}
+	return nil
+}
+
+// JobRestart returns the highest restart of a scheduler's job that began an
+// attempt of the run.
+func JobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, known bool, err error) {
+	b, known, err := v.R.Get(v.K.RunJob(run, job))
+	if err != nil || !known {
+		return 0, false, err
+	}
+	d := record.Dec{B: b}
+	d.Version(record.RunVersion)
+	highest = d.Uvarint()
+	return highest, true, d.End("restart of a job")
+}
+
+// BeginAttempt makes the next attempt the present one; from here on everything
+// that an earlier one asks for is Fenced.
+func BeginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
+	r.Attempt++
+	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
+	t.Put(t.K.Run(r.Id), r.Encode())
+	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
+	t.Put(t.K.Launch(r.Id, a.Launch), record.PutUvarint([]byte{record.RunVersion}, uint64(a.Number)))
+	if a.Job != "" {
+		t.Put(t.K.RunJob(r.Id, a.Job), record.PutUvarint([]byte{record.RunVersion}, a.Restart))
+	}
+	prefix := record.Be64(t.K.Key(record.TabOpenStep, 8), uint64(r.Id))
+	open, err := t.KeysUnder(prefix, maxFencedSteps)
+	if err != nil {
+		return err
+	}
+	for _, key := range open {
+		s, err := tree.MustStep(&t.View, StepOfKey(key))
+		if err != nil {
+			return err
+		}
+		if err := AbortStepRecord(t, s, "attempt "+record.Utoa(uint64(a.Number))+" has taken over"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func RunReply(t *kvtx.Tx, r *record.Run, name string, attempt uint32) (*wire.MetaResponse, error) {
+	w, err := RunToWire(&t.View, r, name)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Run{Run: &wire.RunReply{Run: w, Attempt: attempt}}}, nil
+}
+
+func RunToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
+	w := &wire.Run{Id: uint64(r.Id), Name: name, Attempt: r.Attempt, Committed: r.Committed}
+	if r.Attempt == 0 {
+		return w, nil
+	}
+	a, err := Attempt(v, r.Id, r.Attempt)
+	if err != nil {
+		return nil, err
+	}
+	w.Launch, w.Resolved = a.Launch, a.Resolved
+	if a.Parent != (record.StepID{}) {
+		w.Parent = a.Parent.ToWire()
+	}
+	return w, nil
+}
+
+// LeaveAttempts takes an ended session out of the attempts that it joined.
+func LeaveAttempts(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.KeysUnder(t.K.SessionAttempts(id), (budget+1)/2)
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		tail := key[len(key)-12:]
+		r, number := moraine.RunID(binary.BigEndian.Uint64(tail)), binary.BigEndian.Uint32(tail[8:])
+		t.Del(key)
+		t.Del(t.K.AttemptSession(r, number, id))
+	}
+	return 2 * len(keys), nil
+}
+
+// ReadRuns lists the training runs in a directory, by name.
+func ReadRuns(v *kvtx.View, sc kvtx.Scope, op *wire.ListRuns) (*wire.MetaResponse, error) {
+	dir, err := tree.ReadNamed(v, sc, moraine.InodeID(parentOr(sc, op.GetParent())))
+	if err != nil {
+		return nil, err
+	}
+	if dir.Typ != record.TypeDirectory {
+		return nil, kvtx.Fail(moraine.NotDirectory, "list runs", dir.Id.String(), "")
+	}
+	reply := &wire.RunsReply{}
+	limit := tree.PageLimit(op.GetLimit())
+	prefix := v.K.Dentries(dir.Id)
+	lo := prefix
+	if op.GetAfter() != "" {
+		lo = append(v.K.Dentry(dir.Id, op.GetAfter()), 0)
+	}
+	var bad error
+	err = v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		name := string(key[len(prefix):])
+		var e record.Dentry
+		if e, bad = record.DecodeDentry(value); bad != nil || e.Typ != record.TypeDirectory {
+			return bad == nil
+		}
+		var r *record.Run
+		if r, bad = tree.RunRecord(v, moraine.RunID(e.Inode)); bad != nil || r == nil {
+			return bad == nil
+		}
+		if reply.More = len(reply.Runs) == limit; reply.More {
+			return false
+		}
+		var w *wire.Run
+		w, bad = RunToWire(v, r, name)
+		reply.Runs = append(reply.Runs, w)
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Runs{Runs: reply}}, err
+}

@@ -1,0 +1,50 @@
+package ckpt
+
+import (
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// RemoveFromStep lets a request unlink in a checkpoint's directory. A checkpoint's index
+// is the first of its files that `rm -r` meets, and what makes it a checkpoint: whoever
+// unlinks it removes the checkpoint as a whole, by the rules of RemoveStep, and may then
+// unlink the other files. Nothing else in it can be unlinked.
+func RemoveFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
+	switch {
+	case !dir.Sealed:
+		return nil
+	case dir.Step == (record.StepID{}):
+		return tree.Immutable(t, dir)
+	}
+	s, err := tree.MustStep(&t.View, dir.Step)
+	if err != nil {
+		return err
+	}
+	if child.Id != s.Index {
+		return tree.Immutable(t, child)
+	}
+	r, runDir, err := RunInScope(&t.View, t.Scope, "remove step", s.Id.Run)
+	if err != nil {
+		return err
+	}
+	return TakeAway(t, r, runDir, s, removal{emptied: true})
+}
+
+// RemoveStepTree removes the checkpoint whose directory a request removes as a tree.
+func RemoveStepTree(t *kvtx.Tx, dir *record.Inode, force bool) (*wire.MetaResponse, error) {
+	if dir.Step == (record.StepID{}) {
+		return nil, tree.Immutable(t, dir)
+	}
+	id := dir.Step
+	r, runDir, err := RunInScope(&t.View, t.Scope, "remove step", id.Run)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tree.MustStep(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	return removeReply(dir), TakeAway(t, r, runDir, s, removal{force: force})
+}

@@ -1,0 +1,143 @@
+package ckpt
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Bounds of a checkpoint.
+const (
+	// MaxWorld is the most ranks.
+	MaxWorld = 1 << 16
+	// MaxMissing is the most missing ranks that an answer names.
+	MaxMissing = 1000
+	// DefaultSealTimeout is how long an open step waits for the next seal where
+	// BeginStep does not say, in milliseconds of cluster time.
+	DefaultSealTimeout = 600_000
+)
+
+func stepFromWire(w *wire.StepKey) record.StepID {
+	return record.StepID{Run: moraine.RunID(w.GetRun()), Attempt: w.GetAttempt(), Step: w.GetStep()}
+}
+
+// StepOfKey returns the checkpoint that a key ends with.
+func StepOfKey(key []byte) record.StepID {
+	tail := key[len(key)-20:]
+	return record.StepID{
+		Run: moraine.RunID(binary.BigEndian.Uint64(tail)), Attempt: binary.BigEndian.Uint32(tail[8:]), Step: binary.BigEndian.Uint64(tail[12:]),
+	}
+}
+
+func stepReply(s *record.Step) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Step{Step: &wire.StepReply{Step: s.ToWire()}}}
+}
+
+func PutStep(t *kvtx.Tx, s *record.Step) { t.Put(t.K.Step(s.Id), s.Encode()) }
+
+// StepChanged tells those who wait.
+func StepChanged(t *kvtx.Tx, id record.StepID) {
+	t.Events.StepsChanged = append(t.Events.StepsChanged, id.ToWire())
+}
+
+// RunInScope returns the run of a request and its directory, which must be in
+// the caller's scope.
+func RunInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*record.Run, *record.Inode, error) {
+	dir, err := tree.ReadNamed(v, sc, moraine.InodeID(id))
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := tree.RunRecord(v, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	ref := moraine.InodeID(id).String()
+	if r == nil {
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "no such training run")
+	}
+	if dir.Nlink == 0 {
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, ref, "the run's directory was removed")
+	}
+	return r, dir, nil
+}
+
+// PresentRun is runInScope for what only the present attempt may do.
+func PresentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.Inode, error) {
+	r, dir, err := RunInScope(&t.View, t.Scope, op, id.Run)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case id.Attempt < r.Attempt:
+		return nil, nil, kvtx.Fail(moraine.Fenced, op, id.String(), "attempt %d has taken over", r.Attempt)
+	case id.Attempt > r.Attempt:
+		return nil, nil, kvtx.Fail(moraine.InvalidArgument, op, id.String(), "attempt %d is the latest", r.Attempt)
+	}
+	return r, dir, nil
+}
+
+// BeginStep has a rank take part in a checkpoint, which the first one to begin
+// makes. A rank that begins again, from another session, takes the place of the
+// one before.
+func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	if op.GetWorld() == 0 || op.GetWorld() > MaxWorld || op.GetRank() >= op.GetWorld() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d; a checkpoint has 1 to %d ranks", op.GetRank(), op.GetWorld(), MaxWorld)
+	}
+	_, dir, err := PresentRun(t, "begin step", id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		if s, err = MakeStep(t, id, dir, op); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case s.State == record.StepAborted:
+		return nil, kvtx.Fail(moraine.Aborted, "begin step", id.String(), "%s", s.Reason)
+	case s.State != record.StepOpen:
+		return nil, kvtx.Fail(moraine.Exists, "begin step", id.String(), "it is saved already")
+	case s.World != op.GetWorld():
+		return nil, kvtx.Fail(moraine.Conflict, "begin step", id.String(), "other ranks say that there are %d of them, rank %d says %d", s.World, op.GetRank(), op.GetWorld())
+	}
+	p, err := PartRecord(&t.View, id, op.GetRank())
+	if err != nil {
+		return nil, err
+	}
+	if p == nil || !p.Sealed {
+		if p != nil && p.Session != t.Session.Id {
+			t.Del(t.K.SessionStep(p.Session, id, op.GetRank()))
+		}
+		t.Put(t.K.Part(id, op.GetRank()), (&record.Part{Session: t.Session.Id}).Encode())
+		t.Put(t.K.SessionStep(t.Session.Id, id, op.GetRank()), []byte{record.StepVersion})
+	}
+	return stepReply(s), nil
+}
+
+// MakeStep makes a checkpoint's record and its directory, which has no name
+// until the checkpoint is committed. Its parent is the run's directory all the
+// same, so that a session confined to the run may write for it.
+func MakeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginStep) (*record.Step, error) {
+	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: run.Uid, Gid: run.Gid, Nlink: 2,
+		Tenant: run.Tenant, Parent: run.Id, Sealed: true})
+	if err != nil {
+		return nil, err
+	}
+	s := &record.Step{Id: id, State: record.StepOpen, World: op.GetWorld(), Dir: dir.Id, Timeout: op.GetSealTimeoutMillis(), LastSeal: t.ClusterTime()}
+	if s.Timeout == 0 {
+		s.Timeout = DefaultSealTimeout
+	}
+	PutStep(t, s)
+	t.Put(t.K.OpenStep(id), []byte{record.StepVersion})
+	StepChanged(t, id)
+	return s, nil
+}

@@ -1,0 +1,198 @@
+package ckpt
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// removal says how a checkpoint is taken away.
+type removal struct {
+	// force takes the run's last good checkpoint too.
+	force bool
+	// emptied leaves the directory where it is, to whoever is emptying it.
+	emptied bool
+}
+
+// RemoveStep takes a checkpoint away: at once out of sight, its bytes by a job. The
+// links move to what is the latest then.
+func RemoveStep(t *kvtx.Tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
+	id := stepFromWire(op.GetKey())
+	r, dir, err := RunInScope(&t.View, t.Scope, "remove step", id.Run)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tree.StepRecord(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "remove step", id.String(), "")
+	}
+	return kvtx.Done(), TakeAway(t, r, dir, s, removal{force: op.GetForce()})
+}
+
+// TakeAway removes a checkpoint in this command: from the list of the run, from the
+// links, and from the namespace. One that is removed already is fine.
+func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, how removal) error {
+	t.IgnoresQuota = true // it may make links
+	switch s.State {
+	case record.StepDeleted:
+		return nil
+	case record.StepOpen, record.StepSealed:
+		return kvtx.Fail(moraine.Busy, "remove step", s.Id.String(), "it is being saved: abort it first")
+	}
+	if s.State == record.StepCommitted {
+		if err := MayTakeAway(t, r, s, how); err != nil {
+			return err
+		}
+		if err := HideStep(t, runDir, s, how); err != nil {
+			return err
+		}
+		if err := tier.MarkRemovedIndex(t, s); err != nil {
+			return err
+		}
+		t.Del(t.K.RunCommit(s.Id))
+		r.Committed--
+		if s.Lost() {
+			s.Loss = record.StepLoss{}
+			t.Count[record.CLostSteps]--
+		}
+		t.Put(t.K.Run(r.Id), r.Encode())
+	}
+	s.State, s.Dir, s.Index, s.Missing = record.StepDeleted, 0, 0, nil
+	PutStep(t, s)
+	StepChanged(t, s.Id)
+	if err := RefreshStepLink(t, r, runDir, s.Id.Step); err != nil {
+		return err
+	}
+	return RefreshLinks(t, r, runDir)
+}
+
+// MayTakeAway fails where a committed checkpoint is being read, or is the last good one:
+// of the run, or of the branch that `latest` follows.
+func MayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
+	if err := MindReaders(t, s.Id); err != nil || how.force {
+		return err
+	}
+	there, err := Present(&t.View, s.Id)
+	if err != nil || there == nil {
+		return err // nobody can restore it
+	}
+	if s.Lost() {
+		// Its bytes may be found again: a run without a good checkpoint keeps it.
+		other, err := OtherStep(t, r, s.Id, false)
+		if err != nil || other {
+			return err
+		}
+		return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
+	}
+	was, err := Latest(&t.View, r.Id, r.Attempt, true, 0)
+	if err != nil {
+		return err
+	}
+	if was != nil && was.Id != s.Id {
+		return nil
+	}
+	other, err := OtherStep(t, r, s.Id, was != nil)
+	if err != nil || other {
+		return err
+	}
+	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
+}
+
+// OtherStep reports whether a run has another good checkpoint than id; with branch, on
+// the branch that is alive.
+func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, error) {
+	key := t.K.RunCommit(id)
+	row, _, err := t.Get(key)
+	if err != nil {
+		return false, err
+	}
+	t.Del(key) // as it will be
+	defer t.Put(key, row)
+	if branch {
+		s, err := Latest(&t.View, r.Id, r.Attempt, true, 0)
+		return s != nil, err
+	}
+	found := false
+	var bad error
+	prefix := t.K.RunCommits(r.Id)
+	err = t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+		id := StepOfKey(key)
+		id.Step = ^id.Step
+		var s *record.Step
+		s, bad = Standing(&t.View, id, 0)
+		found = s != nil
+		return bad == nil && !found
+	})
+	if err == nil {
+		err = bad
+	}
+	return found, err
+}
+
+// HideStep unlinks a committed step's directory and has a job remove what was in it, and
+// the rows of its parts. A directory that is being emptied stays where it is, an
+// ordinary one, and only the rows go.
+func HideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) error {
+	d, err := tree.Inode(t, s.Dir)
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return DropParts(t, s.Id)
+	}
+	if err != nil {
+		return err
+	}
+	e, ok, err := tree.Lookup(&t.View, runDir.Id, s.Id.AttemptDir())
+	if err != nil {
+		return err
+	}
+	if ok && !how.emptied && e.Inode == d.Parent && d.Nlink > 0 {
+		attemptDir, err := tree.Inode(t, d.Parent)
+		if err != nil {
+			return kvtx.Damaged(err)
+		}
+		names.Unlink(t, attemptDir, s.Id.Name(), d)
+		return DropStep(t, s.Id, d.Id)
+	}
+	names.Unseal(t, d)
+	tree.PutInode(t, d)
+	if how.emptied && d.Nlink > 0 {
+		return SweepStep(t, s.Id, d.Id)
+	}
+	return DropParts(t, s.Id)
+}
+
+// DropParts has a job take away the rows of a checkpoint's parts.
+func DropParts(t *kvtx.Tx, id record.StepID) error {
+	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id})
+	return err
+}
+
+// MayRemoveSteps fails where a tree that holds committed checkpoints is removed: without
+// force always, and with it where one of them is being read, or where its run stays, whose
+// links would then point at nothing.
+func MayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
+	n, err := names.StepsBelow(t, top)
+	switch {
+	case err != nil || n == 0:
+		return err
+	case !force:
+		return usage.HoldsSteps(top.Id, n)
+	}
+	r, err := tree.RunRecord(&t.View, moraine.RunID(dir.Id))
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		return kvtx.Fail(moraine.Immutable, "remove tree", top.Id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
+	}
+	t.Forced = true
+	return MindReadersBelow(t, top)
+}

@@ -1,0 +1,106 @@
+package ckpt
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A checkpoint that goes by the unlink of its index leaves its directory to the one that is
+// emptying it (removeFromStep). One that stops in between leaves files that are no
+// checkpoint any more. A job sweeps them up: the files that were sealed, once nobody has
+// changed the directory for sweepGrace, and the directory when nothing else is in it. What
+// somebody has put there since stays, and so does a directory that was moved away.
+
+// sweepGrace is for how long a directory that was being emptied must have been left alone,
+// in milliseconds.
+const sweepGrace = 60_000
+
+// SweepStep has a job remove what is left in the directory of a removed step, and the rows
+// of its parts.
+func SweepStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
+	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id, Target: uint64(dir),
+		After: t.ClusterTime() + sweepGrace})
+	return err
+}
+
+// RunSweep does about limit records of a job made by sweepStep, until its directory is done:
+// then the job has no target any more.
+func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
+	before := len(t.Order)
+	dir, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && (dir.Nlink == 0 || dir.Sealed || dir.Typ != record.TypeDirectory) {
+		j.Target, j.Cursor = 0, nil // whoever was emptying it has done so
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if wait, err := SweepWaits(t, j, dir); wait || err != nil {
+		return 0, err
+	}
+	parent, name, err := tree.NameOf(&t.View, dir)
+	if err != nil {
+		return 0, err
+	}
+	if e, ok, err := tree.Lookup(&t.View, moraine.InodeID(j.Step.Run), j.Step.AttemptDir()); err != nil || !ok || e.Inode != parent || name != j.Step.Name() {
+		j.Target, j.Cursor = 0, nil // somebody has moved it away, to keep it
+		return 0, err
+	}
+	found, entries, err := tree.ListDir(&t.View, dir.Id, string(j.Cursor), max(min(limit, names.RemoveBudget)/8, 1))
+	if err != nil {
+		return 0, err
+	}
+	for i, name := range found {
+		child, err := tree.Inode(t, entries[i].Inode)
+		if err != nil {
+			return 0, kvtx.Damaged(err)
+		}
+		j.Cursor = []byte(name)
+		if child.Typ != record.TypeFile || !child.Sealed {
+			continue
+		}
+		names.Unlink(t, dir, name, child)
+		if err := names.DropName(t, child, name); err != nil {
+			return 0, err
+		}
+		if len(t.Order)-before >= limit {
+			return len(t.Order) - before, nil
+		}
+	}
+	if len(found) > 0 {
+		return len(t.Order) - before, nil
+	}
+	j.Target, j.Cursor = 0, nil
+	if dir.Entries > 0 {
+		return 0, nil
+	}
+	above, err := tree.Inode(t, parent)
+	if err != nil {
+		return 0, kvtx.Damaged(err)
+	}
+	names.Unlink(t, above, name, dir)
+	return len(t.Order) - before, names.DropName(t, dir, name)
+}
+
+// SweepWaits puts a sweep off while its directory is being emptied, or is a client's alone.
+func SweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
+	held, err := tree.Holder(&t.View, dir.Id)
+	if err == nil && held.Session == 0 {
+		held, err = tree.Holder(&t.View, dir.Parent)
+	}
+	if err != nil {
+		return false, err
+	}
+	if held.Session == 0 && (len(j.Cursor) > 0 || t.Now-dir.Mtime >= sweepGrace*1_000_000) {
+		return false, nil
+	}
+	jobs.UnindexJob(t, j)
+	j.After = t.ClusterTime() + sweepGrace
+	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
+	return true, nil
+}

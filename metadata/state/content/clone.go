@@ -1,0 +1,218 @@
+package content
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxCloneRanges is the most ranges that one Clone lays.
+	MaxCloneRanges = 512
+	// maxCloneTouched bounds the tables that one Clone shares and the extents
+	// that it writes, together.
+	maxCloneTouched = 512
+)
+
+// shared is one piece of a clone: a whole table of the source, or extents cut
+// out of one, at their place in the file that is changed.
+type shared struct {
+	ref  record.Ref       // table 0 where it is cut
+	exts []moraine.Extent // of a cut one
+}
+
+// cloneWork is a Clone being applied.
+type cloneWork struct {
+	op       *wire.Clone
+	i        *record.Inode
+	base     int64 // where the ranges begin
+	end      int64 // and where they end
+	pieces   []shared
+	touched  int
+	level    moraine.Level
+	degraded uint64
+}
+
+// Clone lays ranges of other files, or of the same one, over a file. Whole
+// tables are shared, and sealed by that; of those that a range cuts the part in
+// it gets a table of its own. Stripes and objects count each table that names
+// them, so that no byte moves.
+func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
+	i, err := ContentFile(t, "clone", op.GetInode())
+	if err != nil {
+		return nil, err
+	}
+	mode := op.GetMode()
+	switch {
+	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
+	case len(op.GetRanges()) > MaxCloneRanges:
+		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "%d ranges, %d at most", len(op.GetRanges()), MaxCloneRanges)
+	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.Generation:
+		return nil, kvtx.Fail(moraine.Conflict, "clone", i.Id.String(), "generation is %d, not %d", i.Generation, op.GetExpectGeneration())
+	}
+	w := &cloneWork{op: op, i: i, level: moraine.NVMe}
+	if mode == wire.CommitMode_COMMIT_MODE_APPEND {
+		w.base = i.Size
+	}
+	w.end = w.base
+	for _, r := range op.GetRanges() {
+		if err := w.take(t, r); err != nil {
+			return nil, err
+		}
+	}
+	if err := LayClone(t, w); err != nil {
+		return nil, err
+	}
+	if l := op.GetLink(); l != nil {
+		if err := LinkCommitted(t, i, l); err != nil {
+			return nil, err
+		}
+	}
+	tree.PutInode(t, i)
+	if err := names.FlushOnCommit(t, i); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: i.Attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+	}}}, nil
+}
+
+// take finds the pieces of one range.
+func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
+	src, err := ContentFile(t, "clone", r.GetInode())
+	if err != nil {
+		return err
+	}
+	name := src.Id.String()
+	if src.Tenant != w.i.Tenant {
+		return kvtx.Fail(moraine.CrossTenant, "clone", name, "copy it instead")
+	}
+	if g := moraine.Generation(r.GetGeneration()); g != 0 && g != src.Generation {
+		return kvtx.Fail(moraine.Stale, "clone", name, "generation is %d, not %d", src.Generation, g)
+	}
+	size := uint64(src.Size)
+	if r.GetOffset() > size || r.GetLength() > size-r.GetOffset() {
+		return kvtx.Fail(moraine.InvalidArgument, "clone", name, "the file has %d bytes, the range ends past them", size)
+	}
+	from, length := int64(r.GetOffset()), int64(r.GetLength())
+	if length == 0 {
+		length = src.Size - from
+	}
+	if w.end+length > tree.MaxFileSize {
+		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "more than %d bytes", int64(tree.MaxFileSize))
+	}
+	if src.Stored > 0 {
+		level, err := layout.LevelBeside(&t.View, src)
+		if err != nil {
+			return err
+		}
+		w.level = min(w.level, level)
+		w.degraded += src.Degraded
+	}
+	err = layout.RefsFrom(&t.View, src.Content, from, func(f record.Ref) (bool, error) {
+		if f.Base >= from+length {
+			return false, nil
+		}
+		return true, w.takeTable(t, f, from, from+length)
+	})
+	w.end += length
+	return err
+}
+
+// takeTable takes what one table of a source has in [lo, hi), for the place
+// that the range has in the file.
+func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
+	move := w.end - lo
+	if f.Base >= lo && f.End <= hi {
+		w.pieces = append(w.pieces, shared{ref: record.Ref{Table: f.Table, Base: f.Base + move, End: f.End + move}})
+		w.touched++
+	} else {
+		all, err := layout.ExtsFrom(&t.View, f, f.Base, layout.NoLimit)
+		if err != nil {
+			return err
+		}
+		exts := layout.Cut(all, lo, hi)
+		for n := range exts {
+			exts[n].Offset += move
+		}
+		if len(exts) > 0 {
+			w.pieces = append(w.pieces, shared{exts: exts})
+		}
+		w.touched += len(exts)
+	}
+	if w.touched > maxCloneTouched {
+		return kvtx.Fail(moraine.TooLarge, "clone", w.i.Id.String(), "the ranges have more than %d tables and extents: go in smaller steps", maxCloneTouched)
+	}
+	return nil
+}
+
+// LayClone makes the pieces content of the file.
+func LayClone(t *kvtx.Tx, w *cloneWork) error {
+	i := w.i
+	old := uint64(0)
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
+		old = i.DropContent()
+	}
+	if i.Stored == 0 {
+		i.Level, i.Degraded = moraine.NVMe, 0
+	}
+	for _, p := range w.pieces {
+		if p.ref.Table == 0 {
+			// Each cut has a table of its own, as its source has: in one table no
+			// byte of a stripe is named twice.
+			if err := layout.AddTable(t, i, p.exts); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := ShareTable(t, i, p.ref); err != nil {
+			return err
+		}
+	}
+	// Only now: what the file had may be among its own sources.
+	if err := layout.Discard(t, old); err != nil {
+		return err
+	}
+	i.Size = w.end
+	i.Mtime, i.Ctime = t.Now, t.Now
+	if w.op.GetMtime() != 0 {
+		i.Mtime = w.op.GetMtime()
+	}
+	if len(w.pieces) > 0 {
+		level, err := layout.LevelBeside(&t.View, i)
+		if err != nil {
+			return err
+		}
+		i.Level = min(level, w.level)
+		i.Degraded += w.degraded
+	}
+	if err := WatchLevel(t, i); err != nil {
+		return err
+	}
+	return names.RaiseGeneration(t, i)
+}
+
+// ShareTable has a file refer to a table that another reference names already.
+// The table is sealed from then on.
+func ShareTable(t *kvtx.Tx, i *record.Inode, r record.Ref) error {
+	h, err := layout.TableHead(&t.View, r.Table)
+	if err != nil {
+		return err
+	}
+	h.Refs++
+	h.Sealed = true
+	t.Put(t.K.ExtTable(r.Table), h.Encode())
+	if i.Content == 0 {
+		i.Content = t.Next(record.CContent)
+	}
+	t.Put(t.K.Ref(i.Content, r.End), r.Encode())
+	i.Refs++
+	i.Count(h)
+	i.LastEnd = max(i.LastEnd, r.End)
+	return nil
+}

@@ -1,0 +1,540 @@
+package content
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// commitWork is a Commit being applied.
+type commitWork struct {
+	op      *wire.Commit
+	i       *record.Inode
+	stripes []*moraine.Stripe
+	extents []moraine.Extent
+	level   moraine.Level
+	// Of the new stripes: the least protection, and how many have less than
+	// their scheme promises.
+	protects int
+	degraded int
+	mergedTo int64
+}
+
+// Commit changes the content of a file in one entry: new stripes, the extents
+// that name them, and the file's name if it gets one. It applies only while the
+// session and its grants are live and the stripe numbers are unused; a commit
+// that is there already, just so, is answered as it was.
+func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
+	if op.GetCreate() != nil {
+		if err := CreateFirst(t, op); err != nil {
+			return nil, err
+		}
+	}
+	w, err := ParseCommit(t, op)
+	if err != nil {
+		return nil, err
+	}
+	again, err := CommittedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return CommitReply(t, w)
+	}
+	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.Generation {
+		return nil, kvtx.Fail(moraine.Conflict, "commit", w.i.Id.String(), "generation is %d, not %d", w.i.Generation, g)
+	}
+	if err := TakeStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	if err := fleet.AddStripes(t, w.stripes); err != nil {
+		return nil, err
+	}
+	if err := LayExtents(t, w); err != nil {
+		return nil, err
+	}
+	if err := JudgeStripes(t, w); err != nil {
+		return nil, err
+	}
+	if err := StampCommit(t, w); err != nil {
+		return nil, err
+	}
+	if err := WatchLevel(t, w.i); err != nil {
+		return nil, err
+	}
+	if err := names.RaiseGeneration(t, w.i); err != nil {
+		return nil, err
+	}
+	if l := op.GetLink(); l != nil {
+		if err := LinkCommitted(t, w.i, l); err != nil {
+			return nil, err
+		}
+	}
+	tree.PutInode(t, w.i)
+	if err := names.FlushOnCommit(t, w.i); err != nil {
+		return nil, err
+	}
+	return CommitReply(t, w)
+}
+
+func CommitReply(t *kvtx.Tx, w *commitWork) (*wire.MetaResponse, error) {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: w.i.Attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
+	}}}, nil
+}
+
+// ParseCommit holds a Commit against every rule that the present content does
+// not matter for.
+func ParseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
+	i, err := ContentFile(t, "commit", op.GetInode())
+	if err != nil {
+		return nil, err
+	}
+	ref := i.Id.String()
+	switch {
+	case op.GetMode() < wire.CommitMode_COMMIT_MODE_OVERLAY || op.GetMode() > wire.CommitMode_COMMIT_MODE_APPEND:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "mode %d", op.GetMode())
+	case len(op.GetStripes()) > moraine.MaxCommitStripes || len(op.GetExtents()) > moraine.MaxCommitExtents:
+		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "%d stripes and %d extents; %d and %d at most",
+			len(op.GetStripes()), len(op.GetExtents()), moraine.MaxCommitStripes, moraine.MaxCommitExtents)
+	case op.GetSize() > tree.MaxFileSize:
+		return nil, kvtx.Fail(moraine.TooLarge, "commit", ref, "%d bytes, %d at most", op.GetSize(), uint64(tree.MaxFileSize))
+	case op.GetMergeTo() != 0 && (len(op.GetStripes()) > 0 || op.GetMode() != wire.CommitMode_COMMIT_MODE_OVERLAY ||
+		op.GetMergeTo() > tree.MaxFileSize || op.GetMergeFrom() >= op.GetMergeTo()):
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", ref, "tables from %d to %d", op.GetMergeFrom(), op.GetMergeTo())
+	}
+	w := &commitWork{op: op, i: i, level: moraine.NVMe}
+	if l := op.GetLevel(); l != 0 {
+		w.level = moraine.Level(min(l, uint32(moraine.NVMe)))
+	}
+	if err := w.parseStripes(); err != nil {
+		return nil, err
+	}
+	return w, w.parseExtents()
+}
+
+// ContentFile returns a regular file in the caller's scope, which no other
+// session holds without a name.
+func ContentFile(t *kvtx.Tx, op string, id uint64) (*record.Inode, error) {
+	i, err := tree.Named(t, moraine.InodeID(id))
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case i.Typ == record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.IsDirectory, op, i.Id.String(), "")
+	case i.Typ != record.TypeFile:
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, i.Id.String(), "not a regular file")
+	}
+	return i, names.MayChange(t, op, i)
+}
+
+func (w *commitWork) parseStripes() error {
+	chunks := 0
+	for _, ws := range w.op.GetStripes() {
+		s, err := fleet.NewStripe(ws, w.i.Tenant)
+		if err != nil {
+			return err
+		}
+		s.Origin = w.i.Id
+		if chunks += len(s.Chunks); chunks > moraine.MaxCommitChunks {
+			return kvtx.Fail(moraine.TooLarge, "commit", w.i.Id.String(), "more than %d chunks", moraine.MaxCommitChunks)
+		}
+		for _, c := range s.Chunks {
+			w.level = min(w.level, c.Level)
+		}
+		w.stripes = append(w.stripes, s)
+	}
+	sort.Slice(w.stripes, func(a, b int) bool { return w.stripes[a].ID < w.stripes[b].ID })
+	for n := 1; n < len(w.stripes); n++ {
+		if w.stripes[n].ID == w.stripes[n-1].ID {
+			return kvtx.Fail(moraine.InvalidArgument, "commit", w.stripes[n].ID.String(), "the stripe is named twice")
+		}
+	}
+	return nil
+}
+
+// stripe returns the new stripe id, nil if the commit brings none of that
+// number.
+func (w *commitWork) stripe(id moraine.StripeID) *moraine.Stripe {
+	n := sort.Search(len(w.stripes), func(n int) bool { return w.stripes[n].ID >= id })
+	if n < len(w.stripes) && w.stripes[n].ID == id {
+		return w.stripes[n]
+	}
+	return nil
+}
+
+// parseExtents checks the extents and counts the live bytes of each stripe.
+func (w *commitWork) parseExtents() error {
+	base := int64(0)
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
+		base = w.i.Size
+	}
+	bad := func(n int, why string) error {
+		return kvtx.Fail(moraine.InvalidArgument, "commit", w.i.Id.String(), "extent %d %s", n, why)
+	}
+	end := base
+	for n, we := range w.op.GetExtents() {
+		const most = tree.MaxFileSize
+		if we.GetLength() == 0 || we.GetLength() > most || we.GetOffset() > most || we.GetStripeOffset() > most ||
+			uint64(base)+we.GetOffset()+we.GetLength() > most {
+			return bad(n, "is empty, or past the largest size of a file")
+		}
+		e := moraine.Extent{Offset: base + int64(we.GetOffset()), Length: int64(we.GetLength()),
+			Stripe: moraine.StripeID(we.GetStripe()), StripeOffset: int64(we.GetStripeOffset())}
+		if e.Offset < end {
+			return bad(n, "overlaps the one before it, or is out of order")
+		}
+		end = e.End()
+		s := w.stripe(e.Stripe)
+		if s == nil {
+			return bad(n, "names a stripe that the commit does not bring")
+		}
+		if e.StripeOffset+e.Length > s.Length {
+			return bad(n, "reaches past the end of its stripe")
+		}
+		s.LiveBytes += e.Length
+		w.extents = append(w.extents, e)
+	}
+	for _, s := range w.stripes {
+		if s.LiveBytes == 0 || s.LiveBytes > s.Length {
+			return kvtx.Fail(moraine.InvalidArgument, "commit", s.ID.String(), "extents name %d of its %d bytes", s.LiveBytes, s.Length)
+		}
+	}
+	return nil
+}
+
+// CommittedBefore reports whether this very commit is in place already, as
+// where its answer was lost and the client sends it under a new number. Stripe
+// numbers that are in use otherwise, or were once, are Stale.
+func CommittedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
+	known := 0
+	for _, s := range w.stripes {
+		there, err := w.mayKnow(t, s.ID)
+		if there && err == nil {
+			there, err = Committed(t, s)
+		}
+		if err != nil {
+			return false, err
+		}
+		if there {
+			known++
+		}
+	}
+	if known == 0 {
+		return false, nil
+	}
+	stale := func(why string) (bool, error) {
+		return false, kvtx.Fail(moraine.Stale, "commit", w.stripes[0].ID.String(), "its stripes are committed, but %s", why)
+	}
+	if known < len(w.stripes) {
+		return stale("not all of them")
+	}
+	for _, e := range w.extents {
+		there, err := w.has(t, e)
+		if err != nil {
+			return false, err
+		}
+		if !there {
+			return stale("the file does not have them there")
+		}
+	}
+	if l := w.op.GetLink(); l != nil {
+		e, ok, err := tree.Lookup(&t.View, moraine.InodeID(l.GetParent()), l.GetName())
+		if err != nil {
+			return false, err
+		}
+		if !ok || e.Inode != w.i.Id {
+			return stale("the file does not have that name")
+		}
+	}
+	return true, Measure(t, w)
+}
+
+// mayKnow reports whether the commit may be compared with the stripe that has a number:
+// the session's own grant covers it, or the file has it where the commit says. Any other
+// number gets the answer of one that no stripe has, so that nobody learns which there are.
+func (w *commitWork) mayKnow(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
+	if g, err := fleet.OwnGrant(t, id); err != nil || g != nil {
+		return err == nil, err
+	}
+	n := slices.IndexFunc(w.extents, func(e moraine.Extent) bool { return e.Stripe == id })
+	return w.has(t, w.extents[n]) // each stripe has extents: see parseExtents
+}
+
+// has reports whether the file has an extent of the commit, if the commit is in place.
+func (w *commitWork) has(t *kvtx.Tx, e moraine.Extent) (bool, error) {
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
+		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.Size // what the commit added to the size
+	}
+	return HasExtent(&t.View, w.i, e)
+}
+
+// Committed reports whether a stripe is in place already, just so; one whose number
+// holds another is Stale.
+func Committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
+	// A record comes with the mark in the grant: without it there is none.
+	if g, err := fleet.OwnGrant(t, s.ID); err != nil || g != nil && !g.IsUsed(s.ID) {
+		return false, err
+	}
+	have, err := fleet.Stripe(&t.View, s.ID)
+	if err != nil || have == nil {
+		return false, err
+	}
+	if !fleet.SameChunks(have, s) {
+		return false, kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the number holds another stripe")
+	}
+	return true, nil
+}
+
+// HasExtent reports whether the file maps e's range just as e does.
+func HasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
+	if e.Offset < 0 {
+		return false, nil
+	}
+	var have []moraine.Extent
+	err := layout.RefsFrom(v, i.Content, e.Offset, func(r record.Ref) (more bool, err error) {
+		have, err = layout.ExtsFrom(v, r, e.Offset, 1)
+		return false, err
+	})
+	return err == nil && len(have) == 1 && have[0] == e, err
+}
+
+// TakeStripes marks the numbers as used in the session's grants.
+func TakeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
+	var g *record.Grant
+	for _, s := range stripes { // in order of number, so that each grant is written once
+		if g == nil || !g.Covers(s.ID) {
+			if g != nil {
+				t.Put(t.K.Grant(g.Last()), g.Encode())
+			}
+			var err error
+			if g, err = fleet.OwnGrant(t, s.ID); err != nil {
+				return err
+			}
+			if g == nil {
+				return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "no live grant of the session covers the stripe")
+			}
+		}
+		if g.IsUsed(s.ID) {
+			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "the stripe was committed before, and is dead")
+		}
+		if g.Tenant != s.Tenant {
+			return kvtx.Fail(moraine.CrossTenant, "commit", s.ID.String(), "the grant is for another tenant than the file")
+		}
+		g.Use(s.ID)
+	}
+	if g != nil {
+		t.Put(t.K.Grant(g.Last()), g.Encode())
+	}
+	return nil
+}
+
+// LayExtents changes the content and the size as the mode says.
+func LayExtents(t *kvtx.Tx, w *commitWork) error {
+	i := w.i
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
+		old := i.DropContent()
+		if err := layout.AppendExtents(t, i, w.extents); err != nil {
+			return err
+		}
+		if err := layout.Discard(t, old); err != nil {
+			return err
+		}
+	} else if err := layout.Overlay(t, i, w.extents); err != nil {
+		return err
+	}
+	if to := w.op.GetMergeTo(); to != 0 {
+		var err error
+		if w.mergedTo, err = layout.MergeTables(t, i, int64(w.op.GetMergeFrom()), int64(to)); err != nil {
+			return err
+		}
+	}
+	if n := len(w.extents); n > 0 {
+		i.Size = max(i.Size, w.extents[n-1].End())
+	}
+	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_OVERLAY {
+		i.Size = max(i.Size, int64(w.op.GetSize()))
+	}
+	return nil
+}
+
+// JudgeStripes holds the devices of the new stripes against the registry, and
+// puts on the repair queue what protects less than it should. A stripe that could not be
+// read since too many of its devices went out after its chunks were put is refused: what
+// is out may be unplugged by now, and the writer must hear that its bytes are not safe.
+func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
+	for _, s := range w.stripes {
+		here := 0
+		for n, c := range s.Chunks {
+			d, err := fleet.LookDevice(&t.View, c.Device)
+			if err != nil {
+				return err
+			}
+			chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}
+			switch {
+			case d == nil || d.State == wire.DeviceState_DEVICE_STATE_RETIRED:
+				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d is gone", c.Device)
+			case c.Level == moraine.Memory && c.Epoch != d.Epoch:
+				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
+			case d.Serves(), d.State == wire.DeviceState_DEVICE_STATE_OUT && d.Reason == record.ReasonSilent:
+				here++ // it is back with its host, which a network that was cut brings back
+			}
+		}
+		if here >= int(s.Scheme.K) {
+			continue
+		}
+		if refuse, err := t.Speaks(kvtx.LevelReadableCommits); err != nil {
+			return err
+		} else if refuse {
+			return kvtx.Fail(moraine.Stale, "commit", s.ID.String(), "%d of its %d chunks are on devices that are in service or may come back, and it takes %d to read it",
+				here, len(s.Chunks), s.Scheme.K)
+		}
+	}
+	if err := Measure(t, w); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Measure finds the least protection of the commit's stripes as they are now,
+// and queues the repair of those that have less than their scheme promises. One
+// that was made by a lesser scheme than was asked for, because too few hosts
+// were up, is degraded too; no repair of its chunks can help it, so that none is
+// queued.
+func Measure(t *kvtx.Tx, w *commitWork) error {
+	for n, s := range w.stripes {
+		s, err := layout.MustStripe(t, s.ID)
+		if err != nil {
+			return err
+		}
+		h, err := fleet.HealthOf(&t.View, s, 0)
+		if err != nil {
+			return err
+		}
+		protects := h.Protects
+		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // nothing is in memory below its level
+			return err
+		} else if alone {
+			protects = 0
+		}
+		if n == 0 || protects < w.protects {
+			w.protects = protects
+		}
+		if h.Sound(s) && h.Protects >= int(w.op.GetPromised()) {
+			continue
+		}
+		w.degraded++
+		if h.Sound(s) {
+			continue
+		}
+		if err := fleet.QueueRepair(t, s, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StampCommit sets what the commit says about the content as a whole.
+func StampCommit(t *kvtx.Tx, w *commitWork) error {
+	i := w.i
+	i.Mtime, i.Ctime = t.Now, t.Now
+	if w.op.GetMtime() != 0 {
+		i.Mtime = w.op.GetMtime()
+	}
+	if i.Stored == layout.SumLengths(w.extents) {
+		i.Level, i.Degraded = moraine.NVMe, 0 // nothing is left of what was there before
+	}
+	if len(w.stripes) > 0 {
+		level, err := layout.LevelBeside(&t.View, i)
+		if err != nil {
+			return err
+		}
+		i.Level = min(level, w.level)
+	}
+	i.Degraded += uint64(w.degraded)
+	return nil
+}
+
+// LinkCommitted gives an unlinked file of the session its name.
+func LinkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
+	if err := names.CheckName("link", l.GetName()); err != nil {
+		return err
+	}
+	if i.Owner == 0 {
+		return kvtx.Fail(moraine.InvalidArgument, "link", l.GetName(), "the file has a name already")
+	}
+	dir, err := tree.Directory(t, moraine.InodeID(l.GetParent()))
+	if err != nil {
+		return err
+	}
+	if dir.Tenant != i.Tenant {
+		return kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "")
+	}
+	return NameCommitted(t, dir, i, l)
+}
+
+// NameCommitted enters a file without a name in dir, in the place of what has
+// the name, if that may be replaced. The caller writes the file.
+func NameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
+	e, ok, err := tree.Lookup(&t.View, dir.Id, l.GetName())
+	if err != nil {
+		return err
+	}
+	switch {
+	case ok:
+		err = Displace(t, dir, e, l)
+	case l.GetExpect() != nil:
+		err = kvtx.Fail(moraine.Conflict, "link", l.GetName(), "nothing has the name")
+	}
+	if err != nil {
+		return err
+	}
+	names.Adopt(t, i)
+	names.Link(t, dir, l.GetName(), i)
+	return nil
+}
+
+// Displace takes the regular file that has the name away, if the link may
+// replace it.
+func Displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget) error {
+	switch {
+	case e.Typ == record.TypeDirectory:
+		return kvtx.Fail(moraine.IsDirectory, "link", l.GetName(), "")
+	case !l.GetReplace() || e.Typ != record.TypeFile:
+		return kvtx.Fail(moraine.Exists, "link", l.GetName(), "")
+	}
+	old, err := tree.Inode(t, e.Inode)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	if err := names.Expected("link", l.GetName(), l.GetExpect(), old); err != nil {
+		return err
+	}
+	names.Unlink(t, dir, l.GetName(), old)
+	if l.GetKeep() && old.Nlink == 1 {
+		names.Hold(t, old)
+		return nil
+	}
+	return names.DropName(t, old, l.GetName())
+}
+
+// CreateFirst makes the file that a commit brings along.
+func CreateFirst(t *kvtx.Tx, op *wire.Commit) error {
+	if ok, err := t.Speaks(kvtx.LevelHolds); !ok || err != nil {
+		return err
+	}
+	if c := op.GetCreate(); c.GetInode() == 0 || c.GetInode() != op.GetInode() {
+		return kvtx.Fail(moraine.InvalidArgument, "commit", moraine.InodeID(op.GetInode()).String(), "it makes file %s", moraine.InodeID(c.GetInode()))
+	}
+	_, err := names.Create(t, op.GetCreate())
+	return err
+}

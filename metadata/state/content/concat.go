@@ -1,0 +1,168 @@
+package content
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Concat makes a file of ranges of others: at once, or by a job.
+func Concat(t *kvtx.Tx, op *wire.Concat) (*wire.MetaResponse, error) {
+	ok, err := t.Speaks(kvtx.LevelConcat)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, kvtx.Fail(moraine.Unimplemented, "concat", op.GetLink().GetName(), "the cluster's feature level does not have it: clone range by range")
+	}
+	i, err := ContentFile(t, "concat", op.GetInode())
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckConcat(t, i, op); err != nil {
+		return nil, err
+	}
+	if len(op.GetRanges()) <= MaxCloneRanges {
+		w := &cloneWork{op: &wire.Clone{Mode: wire.CommitMode_COMMIT_MODE_APPEND, Mtime: op.GetMtime()}, i: i, level: moraine.NVMe}
+		fits, err := w.takeAll(t, op.GetRanges())
+		if err != nil {
+			return nil, err
+		}
+		if fits {
+			return ConcatNow(t, w, op)
+		}
+	}
+	return AddConcat(t, i, op)
+}
+
+// takeAll finds the pieces of all ranges; false where they are too many for one
+// command.
+func (w *cloneWork) takeAll(t *kvtx.Tx, ranges []*wire.CloneRange) (bool, error) {
+	for _, r := range ranges {
+		err := w.take(t, r)
+		if w.touched > maxCloneTouched {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// CheckConcat holds a request against what can never be, so that it fails at once
+// and not when most of its work is done.
+func CheckConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
+	ref := i.Id.String()
+	switch l := op.GetLink(); {
+	case i.Owner == 0 || i.Content != 0 || i.Size != 0:
+		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "the file has a name, or content: make an empty one without a name")
+	case len(op.GetRanges()) > wire.MaxConcatRanges:
+		return kvtx.Fail(moraine.TooLarge, "concat", ref, "%d ranges, %d at most", len(op.GetRanges()), wire.MaxConcatRanges)
+	case l == nil || l.GetKeep():
+		return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "want a name, and none that keeps what had it")
+	}
+	for _, r := range op.GetRanges() {
+		if r.GetInode() == op.GetInode() {
+			return kvtx.Fail(moraine.InvalidArgument, "concat", ref, "it is a range of itself")
+		}
+	}
+	dir, err := mayNameTarget(t, i, op.GetLink())
+	if err != nil || op.GetConsume() == 0 {
+		return err
+	}
+	_, err = Consumable(t, moraine.InodeID(op.GetConsume()), dir)
+	return err
+}
+
+// mayNameTarget returns the directory that is to name i, if it may.
+func mayNameTarget(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) (*record.Inode, error) {
+	if err := names.CheckName("link", l.GetName()); err != nil {
+		return nil, err
+	}
+	dir, err := tree.Directory(t, moraine.InodeID(l.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	if dir.Tenant != i.Tenant {
+		return nil, kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "")
+	}
+	if dir.Sealed {
+		return nil, tree.Immutable(t, dir)
+	}
+	e, ok, err := tree.Lookup(&t.View, dir.Id, l.GetName())
+	switch {
+	case err != nil || !ok:
+		return dir, err
+	case e.Typ == record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.IsDirectory, "link", l.GetName(), "")
+	case !l.GetReplace() || e.Typ != record.TypeFile:
+		return nil, kvtx.Fail(moraine.Exists, "link", l.GetName(), "")
+	}
+	return dir, nil
+}
+
+// Consumable returns a directory that is to go when a file appears in dir, which
+// is not below it.
+func Consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inode, error) {
+	gone, err := tree.Directory(t, id)
+	if err != nil {
+		return nil, err
+	}
+	in, err := tree.Below(&t.View, gone.Id, dir.Id)
+	if err != nil {
+		return nil, err
+	}
+	if in || gone.Parent == 0 {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "concat", gone.Id.String(), "the file itself would go with it")
+	}
+	return gone, names.MayRenameTree(t, gone)
+}
+
+// ConcatNow does all of a concatenation in this command.
+func ConcatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, error) {
+	if err := LayClone(t, w); err != nil {
+		return nil, err
+	}
+	if err := NameConcat(t, w.i, op.GetLink(), op.GetConsume()); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
+		Attr: w.i.Attr(), Degraded: uint32(min(w.degraded, 1<<32-1)),
+	}}}, nil
+}
+
+// NameConcat gives a file that is whole its name, and lets what it was made of go,
+// in the same entry.
+func NameConcat(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget, consume uint64) error {
+	dir, err := mayNameTarget(t, i, l)
+	if err != nil {
+		return err
+	}
+	var gone *record.Inode
+	if consume != 0 {
+		if gone, err = Consumable(t, moraine.InodeID(consume), dir); err != nil {
+			return err
+		}
+	}
+	if err := NameCommitted(t, dir, i, l); err != nil {
+		return err
+	}
+	tree.PutInode(t, i)
+	if err := names.FlushOnCommit(t, i); err != nil || gone == nil {
+		return err
+	}
+	parent, name, err := tree.NameOf(&t.View, gone)
+	if err != nil {
+		return err
+	}
+	from, err := tree.Inode(t, parent)
+	if err != nil {
+		return kvtx.Damaged(err)
+	}
+	names.Unlink(t, from, name, gone)
+	return names.DropTree(t, gone, name)
+}

@@ -1,0 +1,9 @@
+// Package content has the requests that give a file its content: commits, clones,
+// concatenations, and the rewriting and packing of stripes by movers. It also
+// finds what is lost, and raises the level of files whose chunks reach their
+// devices.
+//
+// Commit checks the stripes against the session's grants and the devices, takes
+// their numbers, lays the extents over the file (package layout), and raises its
+// generation. A commit that was applied before gets the same answer again.
+package content

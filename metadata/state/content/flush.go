@@ -1,0 +1,88 @@
+package content
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CommitStage swaps object extents back to stripes, which the mover's session
+// put under a grant. The bytes are the same, and so is the generation.
+func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
+	const name = "commit stage"
+	j, err := tier.HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_STAGE)
+	if err != nil {
+		return nil, err
+	}
+	if j.Target != op.GetInode() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
+	}
+	w, err := ParseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
+	if err != nil {
+		return nil, err
+	}
+	again, err := CommittedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return CommitReply(t, w)
+	}
+	if err := MayStage(t, w, op); err != nil {
+		return nil, err
+	}
+	if err := SwapIn(t, w); err != nil {
+		return nil, err
+	}
+	if !w.i.Clean() && len(w.stripes) > 0 {
+		w.i.Level = min(w.i.Level, w.level)
+	}
+	if err := WatchStaged(t, w); err != nil {
+		return nil, err
+	}
+	tree.PutInode(t, w.i)
+	return CommitReply(t, w)
+}
+
+// WatchStaged gives a file a row that needs one for what is staged: also one that an
+// object holds all of, for the time when it does not any more.
+func WatchStaged(t *kvtx.Tx, w *commitWork) error {
+	if w.level < moraine.NVMe {
+		return Watch(t, w.i)
+	}
+	return WatchLevel(t, w.i)
+}
+
+// MayStage fails with Stale unless the ranges of the extents are of the object,
+// and the file is of the generation, that the caller read.
+func MayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
+	const name = "commit stage"
+	ref := w.i.Id.String()
+	if moraine.Generation(op.GetGeneration()) != w.i.Generation {
+		return kvtx.Fail(moraine.Stale, name, ref, "generation is %d, not %d", w.i.Generation, op.GetGeneration())
+	}
+	for _, e := range w.extents {
+		have, err := layout.ExtentsOf(&t.View, w.i, e.Offset, maxStaged+1)
+		if err != nil {
+			return err
+		}
+		at := e.Offset
+		for _, h := range layout.Cut(have, e.Offset, e.End()) {
+			if h.Offset != at || h.Object == 0 || h.Object != moraine.ObjectID(op.GetObject()) {
+				break
+			}
+			at = h.End()
+		}
+		if at != e.End() {
+			return kvtx.Fail(moraine.Stale, name, ref, "bytes %d to %d are not of object %s, or in more than %d pieces", at, e.End(), moraine.ObjectID(op.GetObject()), maxStaged)
+		}
+	}
+	return nil
+}
+
+// maxStaged bounds the object extents that one staged extent takes the place of.
+const maxStaged = 64

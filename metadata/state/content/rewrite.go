@@ -1,0 +1,367 @@
+package content
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A stripe is mostly dead when files name little of it any more: what was written over
+// them, or cut off, is not given back as long as a byte of the stripe is named. The leader
+// finds such stripes (NameStripes), a REWRITE job of one file names them, its holder puts
+// what the file names of them into new stripes, and commitRewrite swaps these in. The old
+// ones die as any other does that nothing refers to.
+
+const (
+	// MaxRewriteStripes is the most stripes of one REWRITE job.
+	MaxRewriteStripes = 64
+	// maxRewritten bounds the extents that one CommitRewrite takes away, as
+	// moraine.MaxCommitExtents does those that it puts in their place: each may lie in a
+	// table of its own, so that they bound the records that are written.
+	maxRewritten = 256
+)
+
+// CreateRewrite makes a job that rewrites stripes of a file; none where the file is gone.
+func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
+	const op = "create jobs"
+	if err := t.MustSpeak(op, kvtx.LevelRewrite); err != nil {
+		return nil, err
+	}
+	task := w.GetRewrite()
+	if len(task.GetFiles()) > 0 {
+		return CreatePack(t, w)
+	}
+	ref := moraine.InodeID(w.GetInode()).String()
+	switch {
+	case len(task.GetStripes()) == 0 || len(task.GetStripes()) > MaxRewriteStripes:
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "%d stripes to rewrite: 1 to %d", len(task.GetStripes()), MaxRewriteStripes)
+	case task.GetFewer() > MaxRewriteStripes:
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "%d times fewer stripes: %d at most", task.GetFewer(), MaxRewriteStripes)
+	case task.GetOffset() >= task.GetEnd() || task.GetEnd() > tree.MaxFileSize:
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, ref, "stripes to rewrite between %d and %d", task.GetOffset(), task.GetEnd())
+	}
+	i, err := tree.Inode(t, moraine.InodeID(w.GetInode()))
+	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, name, err := tree.NameOf(&t.View, i)
+	if err != nil {
+		return nil, err
+	}
+	if name == "" {
+		name = ref
+	}
+	spec := jobs.JobSpec{Kind: w.GetKind(), Subject: name, Target: uint64(i.Id), Cursor: rewriteCursor(task)}
+	for _, s := range task.GetStripes() {
+		spec.Stripes = append(spec.Stripes, moraine.StripeID(s))
+	}
+	return jobs.AddedJob(t, spec)
+}
+
+// rewriteCursor is what the record of a job keeps of its task, beside the stripes.
+func rewriteCursor(task *wire.RewriteTask) []byte {
+	b := record.Be64(record.Be64(nil, task.GetOffset()), task.GetEnd())
+	if f := task.GetFewer(); f != 0 {
+		b = append(b, byte(f))
+	}
+	return b
+}
+
+// rewritable reports whether stripes of a file may be rewritten: it has a name, so that
+// the session of a mover may change it, and bytes in stripes.
+func rewritable(i *record.Inode) bool {
+	return i.Typ == record.TypeFile && i.Nlink > 0 && i.Owner == 0 && i.Stored > i.Evicted
+}
+
+// CommitRewrite swaps extents of new stripes, which the mover's session put under a grant,
+// in for others of the same bytes. It applies only where the file still has just the
+// extents that the bytes were read from, and shares none of their tables: a stripe never
+// changes, so that equal extents are equal bytes, whatever the file's generation is by now.
+func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, error) {
+	const name = "commit rewrite"
+	if err := t.MustSpeak(name, kvtx.LevelRewrite); err != nil {
+		return nil, err
+	}
+	j, err := tier.HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_REWRITE)
+	if err != nil {
+		return nil, err
+	}
+	if j.Target != op.GetInode() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
+	}
+	w, err := ParseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
+	if err != nil {
+		return nil, err
+	}
+	was, err := w.parseWas(op.GetWas())
+	if err != nil {
+		return nil, err
+	}
+	again, err := CommittedBefore(t, w)
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		return CommitReply(t, w)
+	}
+	if err := MayRewrite(t, w, was); err != nil {
+		return nil, err
+	}
+	if err := SwapIn(t, w); err != nil {
+		return nil, err
+	}
+	tree.PutInode(t, w.i)
+	return CommitReply(t, w)
+}
+
+// SwapIn puts the stripes and extents of a commit that changes no byte of its file in the
+// place of what holds these bytes.
+func SwapIn(t *kvtx.Tx, w *commitWork) error {
+	if err := TakeStripes(t, w.stripes); err != nil {
+		return err
+	}
+	if err := fleet.AddStripes(t, w.stripes); err != nil {
+		return err
+	}
+	if err := layout.Overlay(t, w.i, w.extents); err != nil {
+		return err
+	}
+	if err := JudgeStripes(t, w); err != nil {
+		return err
+	}
+	w.i.Degraded += uint64(w.degraded)
+	return nil
+}
+
+// parseWas returns the extents that are to be taken away, which cover just the ranges
+// of those that it brings.
+func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
+	ref := w.i.Id.String()
+	bad := func(format string, args ...any) ([]moraine.Extent, error) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "commit rewrite", ref, format, args...)
+	}
+	switch {
+	case len(w.extents) == 0:
+		return bad("no extents")
+	case len(given) > maxRewritten:
+		return nil, kvtx.Fail(moraine.TooLarge, "commit rewrite", ref, "%d extents to be taken away, %d at most", len(given), maxRewritten)
+	case w.level != moraine.NVMe:
+		return bad("its stripes are at level %s: nvme is needed", w.level)
+	}
+	var was []moraine.Extent
+	end := int64(0)
+	for n, e := range given {
+		const most = tree.MaxFileSize
+		if e.GetLength() == 0 || e.GetLength() > most || e.GetOffset() > most || e.GetStripeOffset() > most ||
+			int64(e.GetOffset()) < end || e.GetStripe() == 0 {
+			return bad("extent %d to be taken away is empty, out of order, or of no stripe", n)
+		}
+		was = append(was, moraine.Extent{Offset: int64(e.GetOffset()), Length: int64(e.GetLength()),
+			Stripe: moraine.StripeID(e.GetStripe()), StripeOffset: int64(e.GetStripeOffset())})
+		end = was[n].End()
+	}
+	covered := int64(0)
+	for _, e := range w.extents {
+		part := layout.SumLengths(layout.Cut(was, e.Offset, e.End()))
+		if part != e.Length {
+			return bad("bytes %d to %d are not all of what is to be taken away", e.Offset, e.End())
+		}
+		covered += part
+	}
+	if covered != layout.SumLengths(was) {
+		return bad("more is to be taken away than is brought")
+	}
+	return was, nil
+}
+
+// MayRewrite fails with Stale unless the file has just the extents that the bytes of the
+// new stripes were read from, in tables that are its own.
+func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
+	const name = "commit rewrite"
+	file := w.i.Id.String()
+	for _, e := range w.extents {
+		want := layout.Cut(was, e.Offset, e.End())
+		have, err := layout.ExtentsOf(&t.View, w.i, e.Offset, len(want)+1)
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(layout.Cut(have, e.Offset, e.End()), want) {
+			return kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d are of other extents by now", e.Offset, e.End())
+		}
+		err = layout.RefsFrom(&t.View, w.i.Content, e.Offset, func(r record.Ref) (bool, error) {
+			if r.Base >= e.End() {
+				return false, nil
+			}
+			h, err := layout.TableHead(&t.View, r.Table)
+			if err == nil && h.Refs > 1 {
+				// To swap them in here would leave the old stripe to the other file.
+				err = kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d are shared with another file by now", e.Offset, e.End())
+			}
+			return true, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return KeepsProtection(t, w, was)
+}
+
+// KeepsProtection fails with Conflict where a new stripe may lose fewer chunks, or survives
+// fewer hosts, than one that is taken away: nobody asked for these bytes to be less safe
+// than they were acknowledged to be.
+func KeepsProtection(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
+	const name = "commit rewrite"
+	m, protects := moraine.MaxChunks, moraine.MaxChunks
+	for _, s := range w.stripes {
+		h, err := fleet.HealthOf(&t.View, s, 0)
+		if err != nil {
+			return err
+		}
+		m, protects = min(m, int(s.Scheme.M)), min(protects, h.Protects)
+	}
+	seen := make(map[moraine.StripeID]bool)
+	for _, e := range was {
+		if seen[e.Stripe] {
+			continue
+		}
+		seen[e.Stripe] = true
+		s, err := layout.MustStripe(t, e.Stripe)
+		if err != nil {
+			return err
+		}
+		h, err := fleet.HealthOf(&t.View, s, 0)
+		if err != nil {
+			return err
+		}
+		if int(s.Scheme.M) > m || h.Protects > protects {
+			return kvtx.Fail(moraine.Conflict, name, s.ID.String(), "it is %s and survives %d, what is to take its place may lose %d chunks and survives %d",
+				s.Scheme, h.Protects, m, protects)
+		}
+	}
+	return nil
+}
+
+// Rewritables returns files past one whose stripes may be rewritten, of at most limit
+// inodes that it looks at; last is where to go on, 0 where there are no more.
+func Rewritables(r *kvtx.View, after moraine.InodeID, limit int) (files []moraine.InodeID, last moraine.InodeID, err error) {
+	v := r
+	looked := 0
+	var bad error
+	err = v.R.Scan(v.K.Inode(after+1), kvtx.PrefixEnd(v.K.Table(record.TabInode)), func(key, value []byte) bool {
+		i := &record.Inode{Id: moraine.InodeID(record.LastU64(key))}
+		if bad = i.Decode(value); bad != nil {
+			return false
+		}
+		if rewritable(i) {
+			files = append(files, i.Id)
+		}
+		looked, last = looked+1, i.Id
+		return looked < limit
+	})
+	if looked < limit {
+		last = 0
+	}
+	if err == nil {
+		err = bad
+	}
+	return files, last, err
+}
+
+// Named is what a file names of a stripe.
+type Named struct {
+	Bytes   int64
+	Extents int
+	Tables  uint32 // of the file, that name it; no other file refers to them
+	// From and To are a range of the file with all that names it.
+	From, To int64
+}
+
+// add counts what a table of the file names.
+func (n *Named) add(o Named) {
+	if n.Tables == 0 {
+		n.From = o.From
+	}
+	n.Bytes, n.Extents, n.Tables = n.Bytes+o.Bytes, n.Extents+o.Extents, n.Tables+o.Tables
+	n.From, n.To = min(n.From, o.From), max(n.To, o.To)
+}
+
+// NameStripes counts into named what a file names of stripes, by its tables from an offset
+// on until it has looked at about limit extents. next is where to go on, -1 where the file
+// ends or is gone; looked is how many extents it was. What tables name that a clone shares is
+// not counted: a stripe all of whose references are in named has as many as its record says.
+func NameStripes(r *kvtx.View, file moraine.InodeID, from int64, limit int, named map[moraine.StripeID]Named) (looked int, next int64, err error) {
+	v := r
+	i, err := tree.ReadInode(v, file)
+	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && !rewritable(i) {
+		return 0, -1, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	next = -1
+	err = layout.RefsFrom(v, i.Content, from, func(f record.Ref) (bool, error) {
+		if looked >= limit {
+			return false, nil
+		}
+		h, err := layout.TableHead(v, f.Table)
+		if err != nil {
+			return false, err
+		}
+		looked++
+		next = f.End
+		if h.Refs != 1 {
+			return true, nil
+		}
+		exts, err := layout.ExtsFrom(v, f, f.Base, layout.NoLimit)
+		if err != nil {
+			return false, err
+		}
+		looked += len(exts)
+		of := make(map[moraine.StripeID]Named)
+		for _, e := range exts {
+			if e.Stripe == 0 {
+				continue
+			}
+			n := of[e.Stripe]
+			n.add(Named{Bytes: e.Length, Extents: 1, Tables: 1, From: e.Offset, To: e.End()})
+			n.Tables = 1
+			of[e.Stripe] = n
+		}
+		for id, n := range of {
+			all := named[id]
+			all.add(n)
+			named[id] = all
+		}
+		return true, nil
+	})
+	if err != nil || looked < limit {
+		return looked, -1, err
+	}
+	return looked, next, nil
+}
+
+// LastStripe returns the last stripe number that was issued.
+func LastStripe(r *kvtx.View) (moraine.StripeID, error) {
+	v := r
+	cl, err := v.Cluster()
+	if err != nil {
+		return 0, err
+	}
+	c, err := v.Counters()
+	if err != nil {
+		return 0, err
+	}
+	return moraine.StripeID(moraine.MakeID(v.K.P, cl.Incarnation, c[record.CStripe])), nil
+}

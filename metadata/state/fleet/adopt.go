@@ -1,0 +1,242 @@
+package fleet
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A stripe record names one device for each chunk. After a restore the record is older
+// than the devices: drains, repairs and moves have put the chunk on another device since.
+// A chunk that a device reports, and that has the stripe, index, length and checksum of a
+// record, fits that record. Where the record's own chunk is gone, the chunk that fits is
+// adopted: the record names its device from then on. Where the record's own chunk is
+// there, the other one is garbage. Until the record's own device has reported, a chunk that
+// fits is kept. One that is in memory alone is kept, and adopted when a later report has it
+// on its device: a file that is at level nvme has no chunk below it.
+
+// MaxAdopted is the most chunks of one AdoptChunks.
+const MaxAdopted = 128
+
+// gone reports whether a chunk that a record names is not there, by the device of the
+// record, which may be nil.
+func gone(c *moraine.ChunkState, d *record.Device) bool {
+	return d == nil || !d.Serves() || (c.Level == moraine.Memory && c.Epoch != d.Epoch)
+}
+
+// Placed is the judgement of a chunk on a device by the record of its stripe, which has the
+// chunk's index. Unknown means that the record says nothing of the chunk.
+func Placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+	own := &s.Chunks[c.GetIndex()]
+	fits := own.CRC == c.GetCrc()
+	whole := fits && int64(c.GetLength()) == s.Scheme.ChunkLen(s.Length)
+	later := c.GetVersion() > uint32(s.Version)
+	if later {
+		before, err := Before(v, s.ID)
+		if err != nil {
+			return Unknown, err
+		}
+		whole = whole && before && c.GetVersion() < math.MaxUint32
+	}
+	switch {
+	case own.Device == id && !fits:
+		return Damaged, nil
+	case own.Device == id && later && whole && c.GetMemory():
+		return Pending, nil
+	case own.Device == id && later && whole:
+		return Wanted, nil
+	case own.Device == id:
+		return Live, nil
+	case !whole:
+		return Unknown, nil
+	case c.GetMemory():
+		return Pending, nil // a record that named it at level nvme would promise too much
+	}
+	return Strays(v, s, id, c, olderThan)
+}
+
+// Strays is placed of a chunk that fits a record which names another device.
+func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+	item, err := RepairOf(v, s.ID)
+	if err != nil {
+		return Unknown, err
+	}
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(c.GetIndex())}
+	if in, err := ReadIntent(v, chunk); err != nil || in != nil && in.Device == id {
+		return Unknown, err
+	}
+	d, err := LookDevice(v, id)
+	if err != nil {
+		return Unknown, err
+	}
+	own := &s.Chunks[chunk.Index]
+	at, err := LookDevice(v, own.Device)
+	if err != nil {
+		return Unknown, err
+	}
+	serves := d != nil && d.Serves()
+	// Parity that was encoded wrong is no less wrong in another copy with the recorded sum.
+	missing := gone(own, at) || item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0
+	if !missing {
+		waits, err := unreported(v, at)
+		switch {
+		case err != nil:
+			return Unknown, err
+		case waits, !serves && item != nil && item.Lost():
+			return Undecided, nil
+		case serves && c.GetVersion() > uint32(s.Version):
+			return Superseded, nil
+		}
+		return Unknown, nil
+	}
+	if !serves {
+		return Undecided, nil // it may be all that is left, once its device is set in
+	}
+	// A deletion of it may be under way where it has been dead for the grace. Another copy
+	// can be rebuilt, unless the stripe is lost.
+	tomb, since, dead, err := TombstoneOf(v, id, chunk)
+	dead = dead && c.GetVersion() < uint32(tomb.Below)
+	if err != nil || dead && since <= olderThan && (item == nil || !item.Lost()) {
+		return Unknown, err
+	}
+	return Wanted, nil
+}
+
+// Before reports whether a stripe was numbered by an earlier incarnation: only of such a one
+// may a chunk have a later version than its record.
+func Before(v *kvtx.View, id moraine.StripeID) (bool, error) {
+	c, err := v.Cluster()
+	return err == nil && moraine.ID(id).Incarnation() < c.Incarnation, err
+}
+
+// unreported reports whether it is not known yet what a device has: the metadata was
+// restored, and no report of all of the device's chunks has ended since.
+func unreported(v *kvtx.View, d *record.Device) (bool, error) {
+	if !d.Serves() || d.Passed != 0 {
+		return false, nil
+	}
+	c, err := v.Cluster()
+	return err == nil && c.Incarnation > 1, err
+}
+
+// Unreported returns of how many devices in service it is not known yet what they have,
+// since the metadata was restored or a quorum was forced.
+func Unreported(r *kvtx.View) (n int, err error) {
+	v := r
+	c, err := v.Cluster()
+	if err != nil || c.Incarnation <= 1 {
+		return 0, err
+	}
+	err = EachDevice(v, func(d *record.Device) {
+		if d.Serves() && d.Passed == 0 {
+			n++
+		}
+	})
+	return n, err
+}
+
+// laterDevices is how many numbers are left, when a state is restored, to devices that were
+// registered after it and are still called by them.
+const laterDevices = 4096
+
+// ForgetReports has every device report anew before what it holds counts as known.
+func ForgetReports(t *kvtx.Tx) error {
+	if t.Count[record.CDevice] != 0 {
+		t.Count[record.CDevice] += laterDevices
+	}
+	var all []*record.Device
+	err := EachDevice(&t.View, func(d *record.Device) { all = append(all, d) })
+	for _, d := range all {
+		d.Passed, d.Booted, d.Reported = 0, t.Index, 0
+		PutDevice(t, d)
+	}
+	FleetChanged(t)
+	return err
+}
+
+// AdoptChunks has records name chunks that devices reported and that fit them. Each is
+// judged anew: what is not wanted any more is passed over.
+func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error) {
+	if len(op.GetChunks()) > MaxAdopted {
+		return nil, kvtx.Fail(moraine.TooLarge, "adopt chunks", "", "%d chunks, %d at most", len(op.GetChunks()), MaxAdopted)
+	}
+	now := t.ClusterTime()
+	olderThan := now - min(now, op.GetGraceMillis())
+	reply := &wire.AdoptReply{}
+	for _, w := range op.GetChunks() {
+		id := moraine.DeviceID(w.GetDevice())
+		s, err := Stripe(&t.View, moraine.StripeID(w.GetChunk().GetStripe()))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || w.GetChunk().GetIndex() >= uint32(len(s.Chunks)) {
+			continue
+		}
+		fate, err := Placed(&t.View, s, id, w.GetChunk(), olderThan)
+		if err != nil {
+			return nil, err
+		}
+		switch fate {
+		case Wanted:
+			reply.Adopted++
+			err = AdoptChunk(t, s, id, w.GetChunk())
+		case Superseded:
+			err = Supersede(t, s, id, w.GetChunk())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Adopt{Adopt: reply}}, nil
+}
+
+// AdoptChunk has the record of a stripe name a chunk that fits it. What is, or comes back, at
+// the place that the record named is garbage from then on.
+func AdoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
+	old := s.Layout().Devices
+	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
+	if c := &s.Chunks[chunk.Index]; c.Device != id {
+		LeaveMemory(t, chunk, c)
+		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0 // placed adopts nothing that is in memory
+		tomb, since, dead, err := TombstoneOf(&t.View, id, chunk)
+		if err != nil {
+			return err
+		}
+		if dead {
+			if err := DropTombstone(t, id, chunk, tomb, since); err != nil {
+				return err
+			}
+		}
+		if _, ended, err := t.Get(t.K.EndedIntent(id, chunk)); err != nil {
+			return err
+		} else if ended {
+			t.Del(t.K.EndedIntent(id, chunk))
+		}
+	}
+	item, err := RepairOf(&t.View, s.ID)
+	if err != nil {
+		return err
+	}
+	if item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0 {
+		mended := *item
+		mended.Bad &^= 1 << chunk.Index
+		PutRepair(t, item, &mended)
+	}
+	PutStripe(t, old, s)
+	t.Events.Settled = true // files that were lost may be whole again
+	return QueueRepair(t, s, 0)
+}
+
+// Supersede lets a chunk die that fits a record which has one of its own. The record takes
+// over its version, so that nothing is ever put below it.
+func Supersede(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
+	t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
+	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
+	return AddTombstone(t, id, chunk, moraine.LayoutVersion(w.GetVersion())+1, s.Scheme.ChunkLen(s.Length), false)
+}

@@ -1,0 +1,49 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxSealedKey bounds the private half of a signing key as the service sealed it, in
+// bytes.
+const maxSealedKey = 256
+
+// AddSigningKey keeps the key that session tokens are signed with from now on.
+// The same key again changes nothing.
+func AddSigningKey(t *kvtx.Tx, op *statepb.AddSigningKey) (*wire.MetaResponse, error) {
+	key := op.GetKey()
+	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "add signing key", "", "want an id, an Ed25519 key of 32 bytes, and its sealed half")
+	}
+	v := record.EncodeSigningKey(key)
+	old, ok, err := t.Get(t.K.SigningKey(key.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	if ok && string(old) != string(v) {
+		return nil, kvtx.Fail(moraine.Exists, "add signing key", "", "id %d is another key", key.GetId())
+	}
+	t.Put(t.K.SigningKey(key.GetId()), v)
+	return kvtx.Done(), nil
+}
+
+// signingKeys returns all keys, oldest id first.
+func signingKeys(v *kvtx.View) ([]*wire.SigningKey, error) {
+	var out []*wire.SigningKey
+	var bad error
+	prefix := v.K.Table(record.TabSigningKey)
+	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var k *wire.SigningKey
+		k, bad = record.DecodeSigningKey(record.LastU64(key), value)
+		out = append(out, k)
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}

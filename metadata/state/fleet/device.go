@@ -1,0 +1,393 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Bounds of a registration.
+const (
+	// MaxHostDevices is the most devices of one host.
+	MaxHostDevices = 256
+	// MaxAddresses is the most addresses of one host.
+	MaxAddresses = 64
+)
+
+// Device returns a device's record; nil where there is none.
+func Device(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
+	b, ok, err := v.R.Get(v.K.Device(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	d := &record.Device{Id: id}
+	return d, d.Decode(b)
+}
+
+// LookDevice is device for those who do not change it, and know its number.
+func LookDevice(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
+	return kvtx.Look[record.Device](v, v.K.Device(id))
+}
+
+func PutDevice(t *kvtx.Tx, d *record.Device) { t.Put(t.K.Device(d.Id), d.Encode()) }
+
+// RegisterHost makes a host and its devices known, or known anew: at a new
+// address, with a device that came from another host, after a new boot. A
+// device says the boot epoch that this boot was given before, and 0 the first
+// time: the epoch is raised unless it is the present one. A device that was out
+// is in again, unless its server says that it is broken or an administrator
+// asked for another state; one that the host had and does not name any more is out.
+func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
+	w := op.GetHost()
+	if err := CheckHost(t, op); err != nil {
+		return nil, err
+	}
+	h, err := Host(&t.View, w.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if h == nil {
+		h = &record.Host{Id: w.GetId()}
+	}
+	had := h.Devices
+	h.Rack, h.Addresses, h.Admin, h.Release = w.GetRack(), w.GetAddresses(), w.GetAdminAddress(), op.GetRelease()
+	h.Bucket = w.GetBucket()
+	backFromMaintenance(h, w)
+	reply := &wire.RegisterHostReply{}
+	for _, wd := range w.GetDevices() {
+		d, err := RegisterDevice(t, h, wd)
+		if err != nil {
+			return nil, err
+		}
+		reply.Devices = append(reply.Devices, d.ToWire())
+	}
+	slices.Sort(h.Devices)
+	PutHost(t, h)
+	if err := MissingDevices(t, h, had, reply.Devices); err != nil {
+		return nil, err
+	}
+	c, err := t.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	reply.Cluster, reply.Incarnation = c.Uuid[:], uint64(c.Incarnation)
+	FleetChanged(t)
+	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
+}
+
+func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
+	w := op.GetHost()
+	bad := func(format string, args ...any) error {
+		return kvtx.Fail(moraine.InvalidArgument, "register host", w.GetId(), format, args...)
+	}
+	switch {
+	case w.GetId() == "" || len(w.GetId()) > moraine.MaxNameLen || len(w.GetRack()) > moraine.MaxNameLen:
+		return bad("a host needs an id, of %d bytes at most, as its rack", moraine.MaxNameLen)
+	case t.Caller.GetRole() == kvtx.RoleChunkserver && t.Caller.GetNode() != w.GetId():
+		return kvtx.Fail(moraine.PermissionDenied, "register host", w.GetId(), "the caller is %q", t.Caller.GetNode())
+	case len(w.GetBucket()) > record.MaxToken || len(w.GetAdminAddress()) > record.MaxToken || len(op.GetRelease()) > record.MaxToken ||
+		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > record.MaxToken }):
+		return bad("its bucket, release and addresses have %d bytes each at most", record.MaxToken)
+	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
+		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
+	}
+	seen := make(map[string]bool, len(w.GetDevices()))
+	for _, d := range w.GetDevices() {
+		if len(d.GetUuid()) != len(moraine.UUID{}) || moraine.UUID(d.GetUuid()).IsZero() {
+			return bad("a device needs a UUID of 16 bytes")
+		}
+		if seen[string(d.GetUuid())] {
+			return bad("device %s is named twice", moraine.UUID(d.GetUuid()))
+		}
+		seen[string(d.GetUuid())] = true
+	}
+	return nil
+}
+
+// RegisterDevice makes one device known on h, which the caller writes.
+func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device, error) {
+	d, err := DeviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	if d.State == record.DeviceRetired {
+		return d, nil
+	}
+	if d.Host != h.Id {
+		if gone, err := WentElsewhere(t, d, w); err != nil || gone {
+			return d, err
+		}
+		if err := MoveDevice(t, d, h); err != nil {
+			return nil, err
+		}
+	}
+	d.Capacity = w.GetCapacity()
+	if w.GetEpoch() == 0 || moraine.Epoch(w.GetEpoch()) != d.Epoch {
+		d.Epoch++
+		d.Booted = t.Index
+	}
+	if back, why := d.ComesBack(); d.State == record.DeviceOut && w.GetState() != record.DeviceOut && back != record.DeviceOut {
+		d.State, d.Reason, d.Was = back, why, ""
+		if err := ScanDevice(t, d); err != nil {
+			return nil, err
+		}
+	}
+	PutDevice(t, d)
+	return d, nil
+}
+
+// DeviceByUUID finds a device by its identity, or issues a number for it: the one that it
+// had in an earlier incarnation, which this state does not know of, where that is free.
+func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.Device, error) {
+	b, ok, err := t.Get(t.K.DeviceUUID(uuid))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		r := record.Dec{B: b}
+		r.Version(record.DeviceVersion)
+		id := moraine.DeviceID(r.U32())
+		if err := r.End("device identity"); err != nil {
+			return nil, err
+		}
+		d, err := Device(&t.View, id)
+		if err == nil && d == nil {
+			err = &moraine.Error{Op: "register host", Ref: uuid.String(), Kind: moraine.Corrupt}
+		}
+		return d, err
+	}
+	id, err := DeviceNumber(t, had)
+	if err != nil {
+		return nil, err
+	}
+	d := &record.Device{Id: id, Uuid: uuid, State: record.DeviceIn}
+	t.Insert(t.K.DeviceUUID(uuid), record.PutUvarint([]byte{record.DeviceVersion}, uint64(d.Id)))
+	return d, nil
+}
+
+// DeviceNumber issues the number of a new device; had is one that it had before, or 0.
+func DeviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
+	if had != 0 && uint64(had) <= t.Count[record.CDevice] {
+		if other, err := LookDevice(&t.View, had); err != nil || other == nil {
+			return had, err
+		}
+	}
+	if t.Count[record.CDevice] >= math.MaxUint32 {
+		return 0, kvtx.Fail(moraine.NoSpace, "register host", "", "there are no device numbers left")
+	}
+	return moraine.DeviceID(t.Next(record.CDevice)), nil
+}
+
+// MoveDevice takes a device from the host that had it to h.
+func MoveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
+	if d.Host != "" {
+		old, err := Host(&t.View, d.Host)
+		if err != nil {
+			return err
+		}
+		if old == nil {
+			return &moraine.Error{Op: "register host", Ref: d.Host, Kind: moraine.Corrupt}
+		}
+		old.Devices = slices.DeleteFunc(old.Devices, func(id moraine.DeviceID) bool { return id == d.Id })
+		if err := AddLive(t, old, -1); err != nil {
+			return err
+		}
+		PutHost(t, old)
+	}
+	d.Host = h.Id
+	h.Devices = append(h.Devices, d.Id)
+	return AddLive(t, h, 1)
+}
+
+// MissingDevices declares out what the host had and did not name.
+func MissingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []*wire.Device) error {
+	for _, id := range had {
+		if slices.ContainsFunc(named, func(d *wire.Device) bool { return d.GetId() == uint32(id) }) {
+			continue
+		}
+		d, err := Device(&t.View, id)
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			return &moraine.Error{Op: "register host", Ref: h.Id, Kind: moraine.Corrupt}
+		}
+		if !d.Serves() {
+			continue
+		}
+		d.State, d.Reason = record.DeviceOut, "its host started without it"
+		if err := ScanDevice(t, d); err != nil {
+			return err
+		}
+		PutDevice(t, d)
+	}
+	return nil
+}
+
+// SetDeviceState moves a device between its states, as maySetState allows, and
+// has its stripes judged anew. The same state again changes nothing, but that
+// an administrator's word stays: see device.asked.
+func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
+	id := moraine.DeviceID(op.GetDevice())
+	ref := "device " + record.Utoa(uint64(id))
+	d, err := Device(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case d == nil:
+		return nil, kvtx.Fail(moraine.NotFound, "set device state", ref, "")
+	case len(op.GetReason()) > moraine.MaxNameLen:
+		return nil, kvtx.Fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+	case t.Caller.GetRole() != kvtx.RoleAdmin && op.GetState() == record.DeviceIn && d.Asked != 0:
+		return kvtx.Done(), BackFromSilence(t, d) // the leader finds its host back: that does not undo the word of a person
+	}
+	if Ask(t, d, op) {
+		PutDevice(t, d)
+		FleetChanged(t)
+	}
+	if op.GetState() == d.State {
+		return kvtx.Done(), nil
+	}
+	if err := MaySetState(t, d, op); err != nil {
+		return nil, err
+	}
+	if op.GetState() == record.DeviceRetired {
+		h, err := Host(&t.View, d.Host)
+		if err != nil {
+			return nil, err
+		}
+		if h == nil {
+			return nil, &moraine.Error{Op: "set device state", Ref: d.Host, Kind: moraine.Corrupt}
+		}
+		if err := AddLive(t, h, -1); err != nil {
+			return nil, err
+		}
+		PutHost(t, h)
+	}
+	if err := NoteSilence(t, d, op); err != nil {
+		return nil, err
+	}
+	d.State, d.Reason = op.GetState(), op.GetReason()
+	if t.Caller.GetRole() == kvtx.RoleAdmin {
+		d.Asked = Asks(t, d.State)
+	} else if err := Distrust(t, d, op); err != nil {
+		return nil, err
+	}
+	if err := ScanDevice(t, d); err != nil {
+		return nil, err
+	}
+	PutDevice(t, d)
+	FleetChanged(t)
+	return kvtx.Done(), nil
+}
+
+// Ask notes what state an administrator wants of a device that is in that state
+// already, and why; false: there is nothing new to note.
+func Ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
+	asked := Asks(t, op.GetState())
+	if asked == 0 || op.GetState() != d.State || d.Asked == asked {
+		return false
+	}
+	d.Asked, d.Reason, d.Was = asked, op.GetReason(), ""
+	return true
+}
+
+// Asks returns what an administrator's command asks for for good, 0 for nothing.
+// In clusters begun by a build that did not keep it (those have no cNames), the
+// next registration undoes it: their logs must lead to the state they led to.
+func Asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
+	if t.Caller.GetRole() == kvtx.RoleAdmin && t.Count[record.CNames] != 0 && (to == record.DeviceOut || to == record.DeviceDraining) {
+		return to
+	}
+	return 0
+}
+
+// MaySetState fails where a device must not go to a state.
+//
+//	from       in    out   draining  retired
+//	in               yes   yes       if empty
+//	out        yes         no        if empty, or a person gives up what it has
+//	draining   yes   yes             if empty
+//	retired    no    no    no
+func MaySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+	to := op.GetState()
+	ref := "device " + record.Utoa(uint64(d.Id))
+	no := func(why string) error { return kvtx.Fail(moraine.Conflict, "set device state", ref, "%s", why) }
+	switch {
+	case to != record.DeviceIn && to != record.DeviceOut && to != record.DeviceDraining && to != record.DeviceRetired:
+		return kvtx.Fail(moraine.InvalidArgument, "set device state", ref, "state %d", to)
+	case d.State == record.DeviceRetired:
+		return no("it is retired, for good: format it to use the disk again")
+	case d.State == record.DeviceOut && to == record.DeviceDraining:
+		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
+	case to == record.DeviceRetired:
+		return MayRetire(t, d, op.GetAcceptLoss(), no)
+	}
+	return nil
+}
+
+// MayRetire fails while a stripe has a chunk on the device: its disk can be mended and come
+// back until then, and not afterwards. One that is out may be given up with what it has.
+func MayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string) error) error {
+	if d.State == record.DeviceOut {
+		knows, err := t.Speaks(kvtx.LevelKeepsChunks)
+		if err != nil || !knows || acceptLoss {
+			return err
+		}
+	}
+	keys, err := t.KeysUnder(t.K.DeviceChunks(d.Id), 1)
+	switch {
+	case err != nil:
+		return err
+	case len(keys) == 0:
+		return MayHoldMore(t, d, no)
+	case d.State == record.DeviceOut:
+		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
+	}
+	return no("it still holds chunks: drain it first, or declare it out")
+}
+
+// MayHoldMore fails where no record names a chunk on the device, and it may have some that a
+// restored record needs: it has not reported since the restore, or its report had chunks that
+// fit a record whose own chunk is not known to be there.
+func MayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error {
+	instead := "; set it out first to give it up with what it has"
+	if d.State == record.DeviceOut {
+		instead = ", or give up, for good, what is on it with --accept-loss"
+	}
+	c, err := t.Cluster()
+	switch {
+	case err != nil:
+		return err
+	case c.Incarnation > 1 && d.Passed == 0:
+		return no("it has not reported since the metadata was restored, and what it holds is not known: wait for its report" + instead)
+	case d.Fitting > 0:
+		return no("by its last report it has " + record.Utoa(d.Fitting) + " chunks that may be all that is left of what a stripe has lost: set it in to have them taken up, or wait until the stripes are rebuilt and it has reported again" + instead)
+	}
+	return nil
+}
+
+// ScanDevice has every stripe with a chunk on the device judged from the start.
+// The caller writes the device.
+func ScanDevice(t *kvtx.Tx, d *record.Device) error {
+	if j, err := jobs.Job(&t.View, d.Scan); err != nil {
+		return err
+	} else if j != nil && j.Live() {
+		j.Cursor, j.Done = nil, 0
+		jobs.PutJob(t, j)
+		t.Events.JobsReady = true
+		return nil
+	}
+	id, err := jobs.AddJob(t, jobs.JobSpec{
+		Kind: wire.JobKind_JOB_KIND_SCAN_DEVICE, Subject: "device " + record.Utoa(uint64(d.Id)) + " of " + d.Host,
+		Target: uint64(d.Id),
+	})
+	d.Scan = id
+	return err
+}

@@ -1,0 +1,76 @@
+package fleet
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxDropped is the most chunks of one DropChunks.
+const maxDropped = 256
+
+// DropChunks lets chunks die that nothing explains. Each gets a tombstone, so that it is
+// deleted as what died by itself is: after the grace, up to its version. That must be able
+// to hit nothing else, so that only a number which was given out, and whose stripe is not
+// there, qualifies: under one that is still to come a chunk may be put while the deletion
+// is on its way.
+func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
+	if err := t.MustSpeak("drop chunks", kvtx.LevelDrops); err != nil {
+		return nil, err
+	}
+	if len(op.GetChunks()) > maxDropped {
+		return nil, kvtx.Fail(moraine.TooLarge, "drop chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxDropped)
+	}
+	reply := &wire.DropChunksReply{}
+	for _, w := range op.GetChunks() {
+		ok, err := DropChunk(t, w)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			reply.Dropped++
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_DropChunks{DropChunks: reply}}, nil
+}
+
+// DropChunk lets one die, and reports whether it does, or did before.
+func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
+	device := moraine.DeviceID(w.GetDevice())
+	chunk := moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())}
+	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 || w.GetVersion() == math.MaxUint32 {
+		return false, nil // no deletion is of the last version: there is none below which it is
+	}
+	if d, err := LookDevice(&t.View, device); err != nil || d == nil || d.State == record.DeviceRetired {
+		return false, err // what a device had that is gone is not deleted
+	}
+	if numbered, err := Numbered(t, chunk.Stripe); err != nil || !numbered {
+		return false, err
+	}
+	if s, err := Stripe(&t.View, chunk.Stripe); err != nil || s != nil {
+		return false, err
+	}
+	below := moraine.LayoutVersion(w.GetVersion()) + 1
+	tomb, _, dead, err := TombstoneOf(&t.View, device, chunk)
+	if err != nil || (dead && tomb.Below >= below) {
+		return dead, err // the first answer was lost
+	}
+	v, err := ClassifyChunk(&t.View, device, &wire.ChunkReport{Stripe: w.GetStripe(), Index: w.GetIndex(), Version: w.GetVersion()}, 0)
+	if err != nil || v.Fate != Unknown {
+		return false, err
+	}
+	return true, AddTombstone(t, device, chunk, below, int64(w.GetLength()), false)
+}
+
+// Numbered reports whether a stripe of that number was granted: no other will be.
+func Numbered(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
+	c, err := t.Cluster()
+	if err != nil || moraine.ID(id).Partition() != t.K.P || id == 0 {
+		return false, err
+	}
+	in := moraine.ID(id).Incarnation()
+	return in < c.Incarnation || (in == c.Incarnation && moraine.ID(id).Counter() <= t.Count[record.CStripe]), nil
+}

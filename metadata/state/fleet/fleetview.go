@@ -1,0 +1,242 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Hosts returns every host with its devices, those that are retired too, by id.
+// Whether they are alive, and how full, is not in the state.
+func Hosts(r *kvtx.View) ([]*wire.Host, error) {
+	v := r
+	var out []*wire.Host
+	byID := make(map[string]*wire.Host)
+	var bad error
+	prefix := r.K.Table(record.TabHost)
+	err := r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		h := &record.Host{Id: string(key[len(prefix):])}
+		if bad = h.Decode(value); bad != nil {
+			return false
+		}
+		w := &wire.Host{Id: h.Id, Rack: h.Rack, Addresses: h.Addresses, AdminAddress: h.Admin, Bucket: h.Bucket,
+			MaintenanceUntil: h.Away, MaintenanceReason: h.AwayWhy}
+		out, byID[h.Id] = append(out, w), w
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = EachDevice(v, func(d *record.Device) {
+		if h := byID[d.Host]; h != nil {
+			h.Devices = append(h.Devices, d.ToWire())
+		}
+	})
+	return out, err
+}
+
+// Devices returns every device, by number.
+func Devices(r *kvtx.View) ([]*wire.Device, error) {
+	var out []*wire.Device
+	err := EachDevice(r, func(d *record.Device) { out = append(out, d.ToWire()) })
+	return out, err
+}
+
+// Unknown is what nothing explains on a device, as of its last full report.
+type UnknownChunks struct {
+	Device        moraine.DeviceID
+	Bytes, Chunks uint64
+}
+
+// Unknowns returns the devices that hold chunks which nothing explains.
+func Unknowns(r *kvtx.View) ([]UnknownChunks, error) {
+	var out []UnknownChunks
+	err := EachDevice(r, func(d *record.Device) {
+		if d.UnknownChunks > 0 {
+			out = append(out, UnknownChunks{d.Id, d.UnknownBytes, d.UnknownChunks})
+		}
+	})
+	return out, err
+}
+
+// PendingJobs returns at most limit jobs of the kinds that may be leased or run
+// now: those whose time has come, and leased ones whose lease has ended.
+func PendingJobs(r *kvtx.View, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {
+	v := r
+	c, err := v.Counters()
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := jobs.ReadyJobs(v, kinds, c[record.CClusterTime], limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.Job, len(jobs))
+	for i, j := range jobs {
+		out[i] = j.ToWire()
+	}
+	return out, nil
+}
+
+// LiveJobs counts the jobs of a kind that wait for a mover or are leased, up to limit.
+func LiveJobs(r *kvtx.View, kind wire.JobKind, limit int) (int, error) {
+	jobs, err := liveJobs(r, kind, limit)
+	return len(jobs), err
+}
+
+// liveJobs returns at most limit of the jobs of a kind that wait for a mover or are leased.
+func liveJobs(v *kvtx.View, kind wire.JobKind, limit int) (list []*record.Job, err error) {
+	keys, err := v.KeysUnder(v.K.JobsReady(uint8(kind)), limit)
+	if err != nil {
+		return nil, err
+	}
+	leased, err := v.KeysUnder(v.K.Table(record.TabJobLease), jobs.MaxRunningJobs) // of any kind
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range append(keys, leased...) {
+		j, err := jobs.Job(v, moraine.JobID(record.LastU64(key)))
+		if err != nil {
+			return nil, err
+		}
+		if j != nil && j.Kind == kind && len(list) < limit {
+			list = append(list, j)
+		}
+	}
+	return list, nil
+}
+
+// RepairCursor is a place in the repair queue; the zero value is its front.
+type RepairCursor struct {
+	key  []byte
+	last bool
+}
+
+// End reports whether the queue ends here.
+func (c RepairCursor) End() bool { return c.last }
+
+// RepairQueue returns at most limit stripes that wait for repair and that no
+// job works on, least redundancy first and those that nothing can be done about
+// last, from a place on; and the place after them. Items that wait for a retry
+// are passed over, but for such as have too few chunks left and were tried before
+// back, in cluster time, when a host came back that may have some of them. It looks
+// at no more than 16 times limit items.
+func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wire.RepairTask, RepairCursor, error) {
+	v := r
+	c, err := v.Counters()
+	if err != nil {
+		return nil, from, err
+	}
+	if info, err := v.Cluster(); err != nil {
+		return nil, from, err
+	} else if info.FeatureLevel < kvtx.LevelUnrecoverable {
+		back = 0 // how long an item waits does not tell when it was tried
+	}
+	prefix := r.K.Table(record.TabRepair)
+	lo := prefix
+	if from.key != nil {
+		lo = from.key
+	}
+	var out []*wire.RepairTask
+	var bad error
+	next := RepairCursor{last: true}
+	seen := 0
+	err = r.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+		if seen++; len(out) == limit || seen > 16*limit {
+			next = RepairCursor{key: slices.Clone(key)}
+			return false
+		}
+		var task *wire.RepairTask
+		if task, bad = WaitingTask(v, moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back); task != nil {
+			out = append(out, task)
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, next, err
+}
+
+// WaitingTask returns what there is to repair of a stripe on the queue; nil
+// where its time has not come.
+func WaitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.RepairTask, error) {
+	i, err := RepairOf(v, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case i == nil:
+		return nil, &moraine.Error{Op: "repair queue", Ref: id.String(), Kind: moraine.Corrupt}
+	case i.After > now && !(i.Lost() && i.TriedBefore(back, now)):
+		return nil, nil
+	}
+	return RepairTask(v, i)
+}
+
+// StripesBySpare returns how many stripes on the repair queue survive the loss
+// of 0, 1, 2 ... more hosts; the last element is for all above. Stripes that
+// are lost are not counted.
+func StripesBySpare(r *kvtx.View) ([]uint64, error) {
+	c, err := r.Counters()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(c[record.CSpare : record.CSpareMany+1]), nil
+}
+
+// RepairRunning returns how many stripes repair jobs work on.
+func RepairRunning(r *kvtx.View) (uint64, error) {
+	c, err := r.Counters()
+	return c[record.CRepairRunning], err
+}
+
+// RepairHopeful is RepairRunning without the stripes that have too few chunks left: what
+// jobs do about those is to try whether some can be read that do not count, which is
+// mostly in vain.
+func RepairHopeful(r *kvtx.View) (uint64, error) {
+	v := r
+	c, err := v.Counters()
+	if err != nil || c[record.CRepairRunning] == 0 || c[record.CLostStripes] == 0 {
+		return c[record.CRepairRunning], err
+	}
+	jobs, err := liveJobs(v, wire.JobKind_JOB_KIND_REPAIR, jobs.MaxRunningJobs)
+	if err != nil {
+		return 0, err
+	}
+	tried := uint64(0)
+	for _, j := range jobs {
+		for _, s := range j.Stripes {
+			i, err := RepairOf(v, s)
+			if err != nil {
+				return 0, err
+			}
+			if i != nil && i.Job == j.Id && i.Lost() {
+				tried++
+			}
+		}
+	}
+	return c[record.CRepairRunning] - min(tried, c[record.CRepairRunning]), nil
+}
+
+// DefaultScheme returns the scheme of new stripes where nothing names one, by
+// the number of registered hosts and devices.
+func DefaultScheme(r *kvtx.View) (moraine.Scheme, error) {
+	f, err := Fleet(r)
+	return moraine.DefaultScheme(int(f.Hosts), int(f.Devices)), err
+}
+
+// Intent returns the live intent for a chunk; nil where there is none.
+func Intent(r *kvtx.View, chunk moraine.ChunkID) (*wire.Intent, error) {
+	in, err := ReadIntent(r, chunk)
+	if err != nil || in == nil {
+		return nil, err
+	}
+	return in.ToWire(), nil
+}

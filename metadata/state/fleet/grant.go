@@ -1,0 +1,205 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxGrant is the most stripes that one grant reserves.
+	MaxGrant = 1024
+	// MaxSessionGrants is the most live grants of one session.
+	MaxSessionGrants = 256
+	// MaxSessionBytes is the most bytes of chunks that the live grants of one session
+	// allow on a device: nothing else bounds what a session puts and does not commit.
+	// Clients hold a grant of 4 GiB at most, so that they meet MaxSessionGrants first.
+	MaxSessionBytes = 1 << 40
+)
+
+// GrantIn returns the grant of one of the two tables that covers id, nil if
+// none does.
+func GrantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, error) {
+	var g *record.Grant
+	var bad error
+	prefix := v.K.Table(table)
+	err := v.R.Scan(v.K.U64(table, uint64(id)), kvtx.PrefixEnd(prefix), func(_, value []byte) bool {
+		g, bad = record.DecodeGrant(value)
+		return false
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil || g == nil || !g.Covers(id) {
+		return nil, err
+	}
+	return g, nil
+}
+
+// GrantOf returns the grant that covers a stripe number, live or ended; nil if
+// none is known any more.
+func GrantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err error) {
+	if g, err = GrantIn(v, record.TabGrant, id); err != nil || g != nil {
+		return g, g != nil, err
+	}
+	g, err = GrantIn(v, record.TabEndedGrant, id)
+	return g, false, err
+}
+
+// Grant reserves stripe numbers for the session. Where each is to go is the
+// leader's advice, added to the reply.
+func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
+	if op.GetCount() == 0 || op.GetCount() > MaxGrant {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "%d stripes; 1 to %d can be granted at once", op.GetCount(), MaxGrant)
+	}
+	place := moraine.InodeID(op.GetInode())
+	if place == 0 {
+		place = t.Scope.Root
+	}
+	i, err := tree.Named(t, place)
+	if err != nil {
+		return nil, err
+	}
+	live, err := t.KeysUnder(t.K.SessionGrants(t.Session.Id), MaxSessionGrants)
+	if err != nil {
+		return nil, err
+	}
+	if len(live) == MaxSessionGrants {
+		return nil, kvtx.Fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", MaxSessionGrants)
+	}
+	g := &record.Grant{Count: op.GetCount(), Session: t.Session.Id, Tenant: i.Tenant, Used: make([]byte, (op.GetCount()+7)/8)}
+	if op.GetChunkLength() != 0 {
+		chunks := uint64(op.GetScheme().GetK()) + uint64(op.GetScheme().GetM())
+		g.Chunks, g.Length = uint32(min(chunks, math.MaxUint32)), uint32(min(op.GetChunkLength(), math.MaxUint32))
+		if !record.ValidChunks(g.Chunks, g.Length) {
+			return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "stripes of %d chunks of %d bytes", chunks, op.GetChunkLength())
+		}
+	}
+	if err := BoundGrants(t, live, g); err != nil {
+		return nil, err
+	}
+	first, err := t.NextIDs(record.CStripe, uint64(op.GetCount()))
+	if err != nil {
+		return nil, err
+	}
+	g.First = moraine.StripeID(first)
+	t.Insert(t.K.Grant(g.Last()), g.Encode())
+	t.Insert(t.K.SessionGrant(g.Session, g.Last()), []byte{record.GrantVersion})
+	s, err := usage.UsageState(&t.View)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Grant{Grant: &wire.GrantReply{
+		First: uint64(g.First), Count: g.Count, Tenant: uint32(g.Tenant), Quotas: s.Quotas > 0,
+	}}}, nil
+}
+
+// BoundGrants refuses a grant that would allow the session more bytes than it may put. live
+// are the keys of its grants.
+func BoundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
+	all := g.Bytes()
+	for _, key := range live {
+		b, ok, err := t.Get(t.K.Grant(moraine.StripeID(record.LastU64(key))))
+		if err == nil && !ok {
+			err = &moraine.Error{Op: "grant", Ref: g.Session.String(), Kind: moraine.Corrupt}
+		}
+		if err != nil {
+			return err
+		}
+		other, err := record.DecodeGrant(b)
+		if err != nil {
+			return err
+		}
+		all += other.Bytes()
+	}
+	if all > MaxSessionBytes {
+		return kvtx.Fail(moraine.TooLarge, "grant", "", "the grants of the session would allow %d bytes of chunks, %d at most: end one", all, int64(MaxSessionBytes))
+	}
+	return nil
+}
+
+// EndGrant gives back what is left of a grant; one that is over already is
+// fine. So is another session's, which stays: nobody learns which numbers others have.
+func EndGrant(t *kvtx.Tx, op *wire.EndGrant) (*wire.MetaResponse, error) {
+	g, err := GrantIn(&t.View, record.TabGrant, moraine.StripeID(op.GetFirst()))
+	if err != nil {
+		return nil, err
+	}
+	if g == nil || g.Session != t.Session.Id {
+		return kvtx.Done(), nil
+	}
+	FinishGrant(t, g)
+	return kvtx.Done(), nil
+}
+
+// FinishGrant ends a grant. It stays as a range that explains the chunks put
+// under it and never committed, until every device has reported past its end.
+func FinishGrant(t *kvtx.Tx, g *record.Grant) {
+	t.Del(t.K.Grant(g.Last()))
+	t.Del(t.K.SessionGrant(g.Session, g.Last()))
+	g.EndedAt, g.EndedSince = t.Index, t.ClusterTime()
+	t.Put(t.K.EndedGrant(g.Last()), g.Encode())
+}
+
+// EndSessionGrants ends at most budget grants of a session.
+func EndSessionGrants(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.KeysUnder(t.K.SessionGrants(id), (budget+2)/3)
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		b, ok, err := t.Get(t.K.Grant(moraine.StripeID(record.LastU64(key))))
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return 0, &moraine.Error{Op: "end grants", Ref: id.String(), Kind: moraine.Corrupt}
+		}
+		g, err := record.DecodeGrant(slices.Clone(b))
+		if err != nil {
+			return 0, err
+		}
+		FinishGrant(t, g)
+	}
+	return 3 * len(keys), nil
+}
+
+// OwnGrant returns the live grant of the command's session that covers a stripe
+// number, nil if none does. Within one command it is the same record each time,
+// which takeStripes changes.
+func OwnGrant(t *kvtx.Tx, id moraine.StripeID) (*record.Grant, error) {
+	if t.Granted != nil && t.Granted.Covers(id) {
+		return t.Granted, nil
+	}
+	hint := t.B.Space.Hints.Of(t.Session.Id)
+	g, err := GrantEnding(&t.View, moraine.StripeID(hint.Load()))
+	if err == nil && (g == nil || !g.Covers(id)) {
+		g, err = GrantIn(&t.View, record.TabGrant, id)
+	}
+	if err != nil || g == nil || g.Session != t.Session.Id {
+		return nil, err
+	}
+	t.Granted = g
+	hint.Store(uint64(g.Last()))
+	return g, nil
+}
+
+// GrantEnding returns the live grant whose last number is last, nil if there is
+// none. Grants do not overlap, so that one that covers a number is the one that a
+// search would find.
+func GrantEnding(v *kvtx.View, last moraine.StripeID) (*record.Grant, error) {
+	if last == 0 {
+		return nil, nil
+	}
+	b, ok, err := v.R.Get(v.K.Grant(last))
+	if err != nil || !ok {
+		return nil, err
+	}
+	return record.DecodeGrant(b)
+}

@@ -1,0 +1,63 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// Host returns a host's record; nil where there is none.
+func Host(v *kvtx.View, id string) (*record.Host, error) {
+	b, ok, err := v.R.Get(v.K.Host(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	h := &record.Host{Id: id}
+	return h, h.Decode(b)
+}
+
+func PutHost(t *kvtx.Tx, h *record.Host) { t.Put(t.K.Host(h.Id), h.Encode()) }
+
+func Fleet(v *kvtx.View) (record.Fleet, error) {
+	b, ok, err := v.R.Get(v.K.Meta(record.MetaFleet))
+	if err != nil || !ok {
+		return record.Fleet{}, err
+	}
+	var f record.Fleet
+	err = f.Decode(b)
+	return f, err
+}
+
+// HostCount returns how many hosts are registered.
+func HostCount(v *kvtx.View) (int, error) {
+	f, err := kvtx.Look[record.Fleet](v, v.K.Meta(record.MetaFleet))
+	if err != nil || f == nil {
+		return 0, err
+	}
+	return int(f.Hosts), nil
+}
+
+// AddLive changes how many devices of a host are not retired. The caller
+// writes the host.
+func AddLive(t *kvtx.Tx, h *record.Host, by int) error {
+	f, err := Fleet(&t.View)
+	if err != nil {
+		return err
+	}
+	before := h.Live
+	h.Live = uint32(int(h.Live) + by)
+	f.Devices = uint64(int(f.Devices) + by)
+	switch {
+	case before == 0 && h.Live > 0:
+		f.Hosts++
+	case before > 0 && h.Live == 0:
+		f.Hosts--
+	}
+	t.Put(t.K.Meta(record.MetaFleet), f.Encode())
+	return nil
+}
+
+// FleetChanged tells the leader to read hosts and devices again.
+func FleetChanged(t *kvtx.Tx) {
+	t.Count[record.CTopology]++
+	t.Events.DevicesChanged = true
+}

@@ -1,0 +1,175 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxMaintenance is for how long a host may be announced to be away, in
+// milliseconds: a week.
+const MaxMaintenance = 7 * 24 * 3600 * 1000
+
+// SetHostState sets the state of all devices of a host that are not retired, or
+// of none: one that must not go there fails the command. Where it undoes a drain it
+// leaves those as they are that the drain did not touch. Carried out again it changes
+// nothing.
+func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
+	if err := MustSpeakHosts(t, "set host state"); err != nil {
+		return nil, err
+	}
+	h, err := Host(&t.View, op.GetHost())
+	if err != nil {
+		return nil, err
+	}
+	if h == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "set host state", op.GetHost(), "no such host has registered")
+	}
+	for _, id := range slices.Clone(h.Devices) {
+		d, err := Device(&t.View, id)
+		if err != nil {
+			return nil, err
+		}
+		if d == nil {
+			return nil, &moraine.Error{Op: "set host state", Ref: h.Id, Kind: moraine.Corrupt}
+		}
+		if d.State == record.DeviceRetired {
+			continue
+		}
+		if err := SetStateOnHost(t, d, op); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+// SetStateOnHost sets the state of one device of a host.
+func SetStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
+	undone := op.GetUndoes()
+	switch {
+	case d.State == record.DeviceOut && op.GetState() == record.DeviceDraining:
+		return DrainOnReturn(t, d, op) // it is being emptied already
+	case undone == "" || op.GetState() != record.DeviceIn:
+	case d.State == record.DeviceOut && d.Asked == record.DeviceDraining && d.Was == undone:
+		d.Asked, d.Was = 0, "" // it comes back in
+		PutDevice(t, d)
+		FleetChanged(t)
+		return nil
+	case d.State != record.DeviceDraining || d.Reason != undone:
+		return nil // it is not that drain that has it so
+	}
+	_, err := SetDeviceState(t, &wire.SetDeviceState{Device: uint32(d.Id), State: op.GetState(), Reason: op.GetReason(), AcceptLoss: op.GetAcceptLoss()})
+	return err
+}
+
+// SetMaintenance notes until when a host's silence is planned, or that it is not
+// any more. The leader has judged before what its absence does, by the other hosts
+// that it named as away: where these are others by now, Stale.
+func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, error) {
+	if err := MustSpeakHosts(t, "maintenance"); err != nil {
+		return nil, err
+	}
+	h, err := Host(&t.View, op.GetHost())
+	switch {
+	case err != nil:
+		return nil, err
+	case h == nil:
+		return nil, kvtx.Fail(moraine.NotFound, "maintenance", op.GetHost(), "no such host has registered")
+	case op.GetMillis() > MaxMaintenance:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "maintenance", h.Id, "a week at most")
+	case len(op.GetReason()) > moraine.MaxNameLen:
+		return nil, kvtx.Fail(moraine.NameTooLong, "maintenance", h.Id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+	}
+	if op.GetMillis() == 0 {
+		if h.Away != 0 {
+			h.Away, h.AwayWhy = 0, ""
+			PutHost(t, h)
+			FleetChanged(t)
+		}
+		return kvtx.Done(), nil
+	}
+	away, err := hostsAway(&t.View, h.Id)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(away, op.GetOthers()) {
+		return nil, kvtx.Fail(moraine.Stale, "maintenance", h.Id, "other hosts are away than it was judged by: ask again")
+	}
+	h.Away, h.AwayWhy = t.ClusterTime()+op.GetMillis(), op.GetReason()
+	PutHost(t, h)
+	FleetChanged(t)
+	return kvtx.Done(), nil
+}
+
+// hostsAway returns the hosts under maintenance now, but for one, in order.
+func hostsAway(v *kvtx.View, but string) ([]string, error) {
+	c, err := v.Counters()
+	if err != nil {
+		return nil, err
+	}
+	var away []string
+	var bad error
+	prefix := v.K.Table(record.TabHost)
+	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		h := &record.Host{Id: string(key[len(prefix):])}
+		if bad = h.Decode(value); bad != nil {
+			return false
+		}
+		if h.Away > c[record.CClusterTime] && h.Id != but {
+			away = append(away, h.Id)
+		}
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return away, err
+}
+
+// HostsAway returns the hosts that are announced to be away now, but for one.
+func HostsAway(r *kvtx.View, but string) ([]string, error) { return hostsAway(r, but) }
+
+// backFromMaintenance ends what was announced of a host that registers after a
+// boot: it is back, whatever time is left. One that goes on, and has got a device more,
+// knows the boot epochs of the others. The caller writes the host.
+func backFromMaintenance(h *record.Host, w *wire.Host) {
+	goesOn := len(w.GetDevices()) == 0 || slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() != 0 })
+	if h.Away != 0 && !goesOn {
+		h.Away, h.AwayWhy = 0, ""
+	}
+}
+
+// WentElsewhere reports whether a device that another host has now is named only
+// as broken: its disk was carried there, and the host that had it does not know
+// yet. It does not take it back.
+func WentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
+	if d.Host == "" || w.GetState() != record.DeviceOut {
+		return false, nil
+	}
+	return t.Speaks(kvtx.LevelHosts)
+}
+
+// Distrust notes that the leader takes a device out, or drains it, for good: a server that
+// starts anew does not know that the disk lied or lagged, and would take it in again. The
+// caller writes the device.
+func Distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+	if !op.GetKeep() || (d.State != record.DeviceOut && d.State != record.DeviceDraining) {
+		return nil
+	}
+	ok, err := t.Speaks(kvtx.LevelHosts)
+	if err == nil && ok {
+		d.Asked = d.State
+	}
+	return err
+}
+
+func MustSpeakHosts(t *kvtx.Tx, op string) error {
+	ok, err := t.Speaks(kvtx.LevelHosts)
+	if err == nil && !ok {
+		err = kvtx.Fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", kvtx.LevelHosts)
+	}
+	return err
+}

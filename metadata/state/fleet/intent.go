@@ -1,0 +1,332 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxIntents is the most intents that one command records, fills or ends.
+const MaxIntents = 128
+
+// ReadIntent returns the live intent for a chunk; nil where there is none.
+func ReadIntent(v *kvtx.View, chunk moraine.ChunkID) (*record.Intent, error) {
+	b, ok, err := v.R.Get(v.K.Intent(chunk))
+	if err != nil || !ok {
+		return nil, err
+	}
+	i := &record.Intent{Chunk: chunk}
+	return i, i.Decode(b)
+}
+
+// AssignIntents records the targets that the leader chose for a job.
+func AssignIntents(t *kvtx.Tx, op *statepb.AssignIntents) (*wire.MetaResponse, error) {
+	j, err := jobs.Job(&t.View, moraine.JobID(op.GetJob()))
+	if err != nil {
+		return nil, err
+	}
+	if j == nil || !j.Live() || !record.OfStripes(j.Kind) {
+		return nil, kvtx.Fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
+	}
+	return RecordIntents(t, j, op.GetIntents())
+}
+
+// BeginRepair records intents for the chunks of a job's stripes, by the holder
+// of its lease. One that is recorded already, just so, is answered again; one
+// for the same chunk on another device takes its place.
+func BeginRepair(t *kvtx.Tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
+	j, err := HeldRepair(t, "begin repair", op.GetJob(), op.GetLeaseEpoch())
+	if err != nil {
+		return nil, err
+	}
+	return RecordIntents(t, j, op.GetIntents())
+}
+
+func HeldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
+	j, err := jobs.HeldJob(t, op, id, epoch)
+	if err == nil && !record.OfStripes(j.Kind) {
+		err = kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not a repair")
+	}
+	return j, err
+}
+
+func RecordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
+	if len(intents) > MaxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), MaxIntents)
+	}
+	reply := &wire.BeginRepairReply{}
+	for _, w := range intents {
+		in, err := RecordIntent(t, j, w)
+		if err != nil {
+			return nil, err
+		}
+		reply.Intents = append(reply.Intents, in.ToWire())
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_BeginRepair{BeginRepair: reply}}, nil
+}
+
+// RecordIntent records one intent of a job. Stale means that the stripe, the
+// device or the layout version is not what the caller took it for.
+func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, error) {
+	id := moraine.StripeID(w.GetStripe())
+	stale := func(format string, args ...any) (*record.Intent, error) {
+		return nil, kvtx.Fail(moraine.Stale, "begin repair", id.String(), format, args...)
+	}
+	item, err := RepairOf(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if item == nil || item.Job != j.Id {
+		return stale("the stripe is not this job's, or dead")
+	}
+	s, err := Stripe(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin repair", id.String(), "no chunk %d", w.GetIndex())
+	}
+	d, err := Device(&t.View, moraine.DeviceID(w.GetDevice()))
+	if err != nil {
+		return nil, err
+	}
+	if d == nil || d.State != record.DeviceIn {
+		return stale("device %d takes no chunks", w.GetDevice())
+	}
+	chunk := moraine.ChunkID{Stripe: id, Index: uint8(w.GetIndex())}
+	have, err := ReadIntent(&t.View, chunk)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		asked := moraine.LayoutVersion(w.GetVersion())
+		if have.Device == d.Id && (asked == 0 || asked == have.Version) {
+			return have, nil
+		}
+		if err := EndIntent(t, s, have); err != nil {
+			return nil, err
+		}
+	}
+	in := &record.Intent{Chunk: chunk, Job: j.Id, Device: d.Id, Version: s.Version + 1, Base: s.Version}
+	if v := moraine.LayoutVersion(w.GetVersion()); v != 0 && v != in.Version {
+		return stale("layout version %d would follow, not %d", in.Version, v)
+	}
+	t.Put(t.K.Intent(chunk), in.Encode())
+	return in, nil
+}
+
+// CommitRepair publishes chunks that were put under intents, stripe by stripe:
+// the stripe's layout is swapped if it is still the one that the intents were
+// made from. The chunk replaced leaves a tombstone on its old device.
+func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error) {
+	j, err := HeldRepair(t, "commit repair", op.GetJob(), op.GetLeaseEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if len(op.GetIntents()) > MaxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "commit repair", j.Id.String(), "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	}
+	var order []moraine.StripeID
+	byStripe := make(map[moraine.StripeID][]*wire.Intent)
+	for _, w := range op.GetIntents() {
+		id := moraine.StripeID(w.GetStripe())
+		if byStripe[id] == nil {
+			order = append(order, id)
+		}
+		byStripe[id] = append(byStripe[id], w)
+	}
+	reply := &wire.CommitRepairReply{}
+	for _, id := range order {
+		ok, err := CommitStripe(t, j, id, byStripe[id])
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			reply.Stale = append(reply.Stale, uint64(id))
+			continue
+		}
+		reply.Committed += uint64(len(byStripe[id]))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_CommitRepair{CommitRepair: reply}}, nil
+}
+
+// CommitStripe publishes all of a stripe's intents given, or none (false).
+func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
+	s, err := Stripe(&t.View, id)
+	if err != nil || s == nil {
+		return false, err
+	}
+	filled := make([]*record.Intent, 0, len(intents))
+	asked := make([]*wire.Intent, 0, len(intents)) // those of filled
+	for _, w := range intents {
+		if w.GetIndex() >= uint32(len(s.Chunks)) {
+			return false, nil
+		}
+		in, ok, err := Fillable(t, j, s, w)
+		if err != nil || !ok {
+			return false, err
+		}
+		if in != nil {
+			filled, asked = append(filled, in), append(asked, w)
+		}
+	}
+	if len(filled) == 0 {
+		return true, nil // published before; the answer was lost
+	}
+	item, err := RepairOf(&t.View, id)
+	if err != nil {
+		return false, err
+	}
+	if item == nil || item.Job != j.Id {
+		return false, nil
+	}
+	for i, in := range filled {
+		parity := !s.Scheme.IsCopies() && in.Chunk.Index >= s.Scheme.K
+		if recoded := asked[i].GetRecoded(); recoded && !parity || !recoded && item.Recode&(1<<in.Chunk.Index) != 0 {
+			return false, nil // data is never encoded again, and wrong parity always is
+		}
+	}
+	mended := *item
+	old := s.Layout().Devices
+	for i, in := range filled {
+		if err := MoveChunk(t, s, in); err != nil {
+			return false, err
+		}
+		if asked[i].GetRecoded() {
+			s.Chunks[in.Chunk.Index].CRC = asked[i].GetCrc()
+		}
+		mended.Bad &^= 1 << in.Chunk.Index
+		mended.Recode &^= 1 << in.Chunk.Index
+	}
+	PutStripe(t, old, s)
+	PutRepair(t, item, &mended)
+	return true, QueueRepair(t, s, 0)
+}
+
+// Fillable holds an intent that a worker says is filled against the record of
+// it. It returns nil and true for one that was published already.
+func Fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*record.Intent, bool, error) {
+	in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
+	if err != nil {
+		return nil, false, err
+	}
+	device, version := moraine.DeviceID(w.GetDevice()), moraine.LayoutVersion(w.GetVersion())
+	if in == nil {
+		return nil, s.Chunks[w.GetIndex()].Device == device && s.Version >= version, nil
+	}
+	if in.Job != j.Id || in.Device != device || in.Version != version || (s.Version != in.Base && s.Version != in.Version) {
+		return nil, false, nil
+	}
+	d, err := Device(&t.View, device)
+	if err != nil || d == nil || d.State != record.DeviceIn {
+		return nil, false, err
+	}
+	return in, true, nil
+}
+
+// MoveChunk makes the chunk that an intent put the one that counts. The caller
+// writes the stripe.
+func MoveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
+	c := &s.Chunks[in.Chunk.Index]
+	old := c.Device
+	LeaveMemory(t, in.Chunk, c)
+	c.Device, c.Level, c.Epoch = in.Device, moraine.NVMe, 0
+	s.Version = max(s.Version, in.Version)
+	t.Del(t.K.Intent(in.Chunk))
+	if old == in.Device {
+		return nil // the new chunk took the old one's place
+	}
+	return AddTombstone(t, old, in.Chunk, in.Version, s.Scheme.ChunkLen(s.Length), false)
+}
+
+// EndIntents gives up intents that will not be filled; those that are over
+// already are passed over.
+func EndIntents(t *kvtx.Tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
+	if len(op.GetIntents()) > MaxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	}
+	for _, w := range op.GetIntents() {
+		in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})
+		if err != nil {
+			return nil, err
+		}
+		if in == nil || w.GetIndex() >= moraine.MaxChunks || in.Device != moraine.DeviceID(w.GetDevice()) || in.Version != moraine.LayoutVersion(w.GetVersion()) {
+			continue
+		}
+		j, err := jobs.Job(&t.View, in.Job)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil && j.State == wire.JobState_JOB_STATE_RUNNING {
+			if err := jobs.MustHold(t, "end intents", j); err != nil {
+				return nil, err
+			}
+		}
+		s, err := Stripe(&t.View, in.Chunk.Stripe)
+		if err != nil {
+			return nil, err
+		}
+		if err := EndIntent(t, s, in); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+// EndStripeIntents ends the intents of a job for one stripe, which may be dead.
+func EndStripeIntents(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID) error {
+	return EndEachIntent(t, job, id, func() (*moraine.Stripe, error) { return Stripe(&t.View, id) })
+}
+
+// EndIntentsOf is endStripeIntents for a stripe that the caller has read, and may change
+// further.
+func EndIntentsOf(t *kvtx.Tx, job moraine.JobID, s *moraine.Stripe) error {
+	return EndEachIntent(t, job, s.ID, func() (*moraine.Stripe, error) { return s, nil })
+}
+
+func EndEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe func() (*moraine.Stripe, error)) error {
+	keys, err := t.KeysUnder(t.K.Intents(id), moraine.MaxChunks)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: id, Index: key[len(key)-1]})
+		if err != nil {
+			return err
+		}
+		if in == nil || in.Job != job {
+			continue
+		}
+		s, err := stripe()
+		if err != nil {
+			return err
+		}
+		if err := EndIntent(t, s, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EndIntent ends an intent whose chunk never counted. What was put under it, or
+// still may be, is dead: it leaves a tombstone, and a record that explains the
+// chunk until the device has reported past it. s is the stripe, nil if it died.
+func EndIntent(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
+	t.Del(t.K.Intent(in.Chunk))
+	var bytes int64
+	if s != nil {
+		if s.Version < in.Version {
+			s.Version = in.Version
+			t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
+		}
+		if s.Chunks[in.Chunk.Index].Device == in.Device {
+			return nil // it would have taken the place of the chunk that counts
+		}
+		bytes = s.Scheme.ChunkLen(s.Length)
+	}
+	t.Put(t.K.EndedIntent(in.Device, in.Chunk), record.EndedIntent{At: t.Index, Since: t.ClusterTime()}.Encode())
+	return AddTombstone(t, in.Device, in.Chunk, in.Version+1, bytes, false)
+}

@@ -1,0 +1,142 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A chunk that was committed at level memory may be in the memory of its
+// chunkserver alone. It counts while the boot epoch that it was acknowledged under
+// is its device's. Which chunks these are is a table, by device: the device's server
+// goes through it and says of each where it is by now. One that it has synced is at
+// level nvme from then on. One that it has not, and never will, is void: it is
+// recorded under boot epoch 0, which no device ever has, so that it counts nowhere,
+// and its stripe is repaired.
+
+const (
+	// MaxSettled is the most chunks that one command settles.
+	MaxSettled = 128
+	// MaxMemoryListed is the most chunks in memory that one answer lists.
+	MaxMemoryListed = 1024
+
+	memoryVersion = 1
+)
+
+// IsInMemory reports whether a chunk is recorded as one that may be in memory alone.
+func IsInMemory(c *moraine.ChunkState) bool { return c.Level == moraine.Memory && c.Epoch != 0 }
+
+// IsVoid reports whether a chunk was in memory alone, and is gone.
+func IsVoid(c *moraine.ChunkState) bool { return c.Level == moraine.Memory && c.Epoch == 0 }
+
+// AddStripes writes new stripes, with what of them is in memory.
+func AddStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
+	for _, s := range stripes {
+		InsertStripe(t, s)
+		for n := range s.Chunks {
+			if !IsInMemory(&s.Chunks[n]) {
+				continue
+			}
+			if ok, err := t.Speaks(kvtx.LevelMemory); !ok || err != nil {
+				return err
+			}
+			t.Insert(t.K.MemoryChunk(s.Chunks[n].Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(n)}), []byte{memoryVersion})
+		}
+	}
+	return nil
+}
+
+// InOneMemory reports whether chunks of a stripe are in the memory of the only host:
+// then its other devices protect them from nothing.
+func InOneMemory(v *kvtx.View, s *moraine.Stripe) (bool, error) {
+	for n := range s.Chunks {
+		if IsInMemory(&s.Chunks[n]) {
+			hosts, err := HostCount(v)
+			return hosts == 1, err
+		}
+	}
+	return false, nil
+}
+
+// LeaveMemory takes a chunk out of the table of what is in memory, if it may be
+// there. The caller writes the stripe.
+func LeaveMemory(t *kvtx.Tx, id moraine.ChunkID, c *moraine.ChunkState) {
+	if IsInMemory(c) {
+		t.Del(t.K.MemoryChunk(c.Device, id))
+	}
+}
+
+// SettleChunks takes over what a device's server says of chunks that are recorded
+// as in memory. What is settled already, or not the device's any more, is passed over.
+func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error) {
+	ref := "device " + record.Utoa(uint64(op.GetDevice()))
+	if len(op.GetChunks()) > MaxSettled {
+		return nil, kvtx.Fail(moraine.TooLarge, "settle chunks", ref, "%d chunks, %d at most", len(op.GetChunks()), MaxSettled)
+	}
+	d, err := LookDevice(&t.View, moraine.DeviceID(op.GetDevice()))
+	if err != nil {
+		return nil, err
+	}
+	if d == nil || moraine.Epoch(op.GetEpoch()) != d.Epoch {
+		return nil, kvtx.Fail(moraine.Stale, "settle chunks", ref, "boot epoch %d is not the device's", op.GetEpoch())
+	}
+	for _, w := range op.GetChunks() {
+		if err := SettleChunk(t, moraine.DeviceID(op.GetDevice()), w); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+func SettleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) error {
+	s, err := Stripe(&t.View, moraine.StripeID(w.GetStripe()))
+	if err != nil || s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
+		return err
+	}
+	c := &s.Chunks[w.GetIndex()]
+	if c.Device != device || !IsInMemory(c) {
+		return nil
+	}
+	LeaveMemory(t, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}, c)
+	c.Epoch = 0
+	// What is there and is not what the record says is as good as gone.
+	if !w.GetGone() && w.GetCrc() == c.CRC && moraine.LayoutVersion(w.GetVersion()) <= s.Version {
+		c.Level = moraine.NVMe
+	}
+	t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
+	t.Events.Settled = true
+	return QueueRepair(t, s, 0)
+}
+
+// ReadMemory lists the chunks of a device that are recorded as in memory.
+func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
+	limit := MaxMemoryListed
+	if n := int(op.GetLimit()); n > 0 {
+		limit = min(limit, n)
+	}
+	id := moraine.DeviceID(op.GetDevice())
+	prefix := v.K.MemoryChunks(id)
+	lo := prefix
+	if op.GetAfterStripe() != 0 {
+		lo = append(v.K.MemoryChunk(id, moraine.ChunkID{Stripe: moraine.StripeID(op.GetAfterStripe()), Index: uint8(min(op.GetAfterIndex(), 255))}), 0)
+	}
+	reply := &wire.MemoryReply{}
+	err := v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+		if len(reply.Chunks) == limit {
+			reply.More = true
+			return false
+		}
+		c := ChunkOfKey(key)
+		reply.Chunks = append(reply.Chunks, &wire.SettledChunk{Stripe: uint64(c.Stripe), Index: uint32(c.Index)})
+		return true
+	})
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Memory{Memory: reply}}, err
+}
+
+// InMemory reports whether chunks of a device are recorded as in memory.
+func InMemory(r *kvtx.View, id moraine.DeviceID) (some bool, err error) {
+	prefix := r.K.MemoryChunks(id)
+	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(_, _ []byte) bool { some = true; return false })
+	return some, err
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// QueuedStripe is a stripe on the repair queue, and how it stands.
+type QueuedStripe struct {
+	Stripe *moraine.Stripe
+	// Missing and Moving have a bit for each chunk: those that are gone or bad, and those
+	// on devices that are being drained.
+	Missing, Moving uint32
+	// Lost is whether too few chunks are left, Gone whether a chunk is missing because its
+	// device is. Protects is how many more hosts may be lost.
+	Lost, Gone bool
+	Protects   int
+	Running    bool // a job works on it
+}
+
+// QueuedStripes returns the first stripes on the repair queue, at most limit, by number and
+// whether or not a job works on them; more is whether there are others. What is only moved
+// to fill devices evenly is none of them.
+func QueuedStripes(r *kvtx.View, limit int) (out []QueuedStripe, more bool, err error) {
+	v := r
+	var items []*record.RepairItem
+	var bad error
+	prefix := r.K.Table(record.TabRepairStripe)
+	err = r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		i := &record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
+		if bad = i.Decode(value); bad != nil {
+			return false
+		}
+		if i.Balance {
+			return true
+		}
+		if more = len(items) == limit; !more {
+			items = append(items, i)
+		}
+		return !more
+	})
+	if err == nil {
+		err = bad
+	}
+	for _, i := range items {
+		if err != nil {
+			return nil, false, err
+		}
+		var q QueuedStripe
+		if q, err = queued(v, i); err == nil {
+			out = append(out, q)
+		}
+	}
+	return out, more, err
+}
+
+func queued(v *kvtx.View, i *record.RepairItem) (QueuedStripe, error) {
+	s, err := Stripe(v, i.Stripe)
+	if err == nil && s == nil {
+		err = &moraine.Error{Op: "repair queue", Ref: i.Stripe.String(), Kind: moraine.Corrupt}
+	}
+	if err != nil {
+		return QueuedStripe{}, err
+	}
+	h, err := HealthOf(v, s, i.Bad)
+	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.Protects, Running: i.Job != 0}, err
+}
+
+// BadStripe is a stripe with chunks that are known to be corrupt, or not where they should
+// be: Chunks has a bit for each.
+type BadStripe struct {
+	Stripe moraine.StripeID
+	Chunks uint32
+}
+
+// BadChunks returns the stripes on the repair queue that have such chunks, by number, from
+// one on, of at most limit items that it looks at; and where to go on, 0 at the end.
+func BadChunks(r *kvtx.View, from moraine.StripeID, limit int) (out []BadStripe, next moraine.StripeID, err error) {
+	var bad error
+	seen := 0
+	err = r.Scan(r.K.RepairStripe(from), kvtx.PrefixEnd(r.K.Table(record.TabRepairStripe)), func(key, value []byte) bool {
+		i := record.RepairItem{Stripe: moraine.StripeID(record.LastU64(key))}
+		if seen++; seen > limit {
+			next = i.Stripe
+			return false
+		}
+		if bad = i.Decode(value); bad == nil && i.Bad != 0 {
+			out = append(out, BadStripe{i.Stripe, i.Bad})
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, next, err
+}

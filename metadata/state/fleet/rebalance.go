@@ -1,0 +1,174 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// A REBALANCE job moves chunks of stripes that nothing is wrong with, as the leader
+// chose them. It is a repair in all but its reason: each chunk is put under an intent,
+// and the stripe's layout is swapped once it is in place. What it works on stands in
+// the repair queue as the job's own, and is counted apart; where such a stripe comes to
+// need repair the job loses it at once, so that repair never waits for a move.
+
+// Bounds of the settings, and what is in force where nobody set any.
+const (
+	DefaultBand = 50 // thousandths of a device's capacity
+	MinBand     = 5
+	MaxBand     = 500
+
+	DefaultRebalanceBytes = 64 << 20 // a second, to and from each host
+	MinRebalanceBytes     = 1 << 20
+	MaxRebalanceBytes     = 1 << 40
+)
+
+func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
+	s := record.RebalanceSettings{BandPermille: DefaultBand, BytesPerSecond: DefaultRebalanceBytes}
+	b, ok, err := v.R.Get(v.K.Meta(record.MetaRebalance))
+	if err != nil || !ok {
+		return s, err
+	}
+	return s, s.Decode(b)
+}
+
+// RebalanceSettings returns what is in force; false below the feature level of it.
+func RebalanceSettings(r *kvtx.View) (s record.RebalanceSettings, known bool, err error) {
+	v := r
+	c, err := v.Cluster()
+	if err != nil {
+		return s, false, err
+	}
+	s, err = rebalanceSettings(v)
+	return s, c.FeatureLevel >= kvtx.LevelRebalance, err
+}
+
+// SetRebalance changes the settings that are given. Carried out again it changes
+// nothing.
+func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error) {
+	if err := t.MustSpeak("set rebalance", kvtx.LevelRebalance); err != nil {
+		return nil, err
+	}
+	s, err := rebalanceSettings(&t.View)
+	if err != nil {
+		return nil, err
+	}
+	if op.Paused != nil {
+		s.Paused = op.GetPaused()
+	}
+	if op.BandPermille != nil {
+		s.BandPermille = op.GetBandPermille()
+	}
+	if op.BytesPerSecond != nil {
+		s.BytesPerSecond = op.GetBytesPerSecond()
+	}
+	switch {
+	case s.BandPermille < MinBand || s.BandPermille > MaxBand:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "a band of %d thousandths: %d to %d", s.BandPermille, MinBand, MaxBand)
+	case s.BytesPerSecond < MinRebalanceBytes || s.BytesPerSecond > MaxRebalanceBytes:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "%d bytes a second: 1 MiB to 1 TiB", s.BytesPerSecond)
+	}
+	t.Put(t.K.Meta(record.MetaRebalance), s.Encode())
+	return kvtx.Done(), nil
+}
+
+// CreateRebalance makes a job of those of its stripes that nothing is wrong with and
+// that no job works on, with the intents that it names; a job of none is not made.
+func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
+	if err := t.MustSpeak("create jobs", kvtx.LevelRebalance); err != nil {
+		return nil, err
+	}
+	var claimed []stripeClaim
+	var intents []*wire.Intent
+	seen := make(map[uint64]bool)
+	for _, task := range w.GetRepairs() {
+		id := task.GetStripe().GetId()
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		item, err := BalanceItem(t, moraine.StripeID(id))
+		if err != nil {
+			return nil, err
+		}
+		if item != nil {
+			claimed, intents = append(claimed, stripeClaim{item: item}), append(intents, task.GetIntents()...)
+		}
+	}
+	return CreateStripeJob(t, w, claimed, intents)
+}
+
+// BalanceItem returns the item of a stripe that a REBALANCE job may take; nil where it
+// may not: it is dead, queued already, or not sound.
+func BalanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
+	old, err := RepairOf(&t.View, id)
+	if err != nil || old != nil {
+		return nil, err
+	}
+	s, err := Stripe(&t.View, id)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	h, err := HealthOf(&t.View, s, 0)
+	if err != nil || !h.Sound(s) {
+		return nil, err
+	}
+	return &record.RepairItem{Stripe: id, Spare: h.spare(), Since: t.ClusterTime(), Balance: true}, nil
+}
+
+// Unbalance takes a stripe from the REBALANCE job that works on it: its intents end, and
+// what the mover still puts or commits under them is refused. The caller writes the item.
+func Unbalance(t *kvtx.Tx, s *moraine.Stripe, item *record.RepairItem) error {
+	if err := EndIntentsOf(t, item.Job, s); err != nil {
+		return err
+	}
+	item.Job, item.Balance = 0, false
+	return nil
+}
+
+// Rebalancing returns how many stripes REBALANCE jobs work on.
+func Rebalancing(r *kvtx.View) (uint64, error) {
+	c, err := r.Counters()
+	return c[record.CRebalancing], err
+}
+
+// JobKind returns what a job is; unspecified where it is not known any more.
+func JobKind(r *kvtx.View, id moraine.JobID) (wire.JobKind, error) {
+	j, err := jobs.Job(r, id)
+	if err != nil || j == nil {
+		return wire.JobKind_JOB_KIND_UNSPECIFIED, err
+	}
+	return j.Kind, nil
+}
+
+// Queued reports whether a stripe is on the repair queue, or a job works on it.
+func Queued(r *kvtx.View, id moraine.StripeID) (bool, error) {
+	item, err := RepairOf(r, id)
+	return item != nil, err
+}
+
+// DeadBytes returns about how many bytes of a device are dead and not deleted yet,
+// each chunk counted with the most that its record takes besides; false where there
+// are more than limit chunks.
+func DeadBytes(r *kvtx.View, id moraine.DeviceID, limit int) (bytes uint64, chunks int, all bool, err error) {
+	all = true
+	kept, err := KeptOn(r, id)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	bytes = kept.Used // not counted one by one: it may be most of a day's
+	err = DeviceTombstones(r, id, false, func(_ moraine.ChunkID, _ uint64, s record.Tombstone) bool {
+		if all = chunks < limit; all {
+			chunks++
+			bytes += uint64(s.Bytes) + recordOverhead
+		}
+		return all
+	})
+	return bytes, chunks, all, err
+}
+
+// recordOverhead is the most that a device's record takes beside a chunk's bytes: its
+// header and its sums, and what rounding adds.
+const recordOverhead = 3 * 4096

@@ -1,0 +1,301 @@
+package fleet
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Fate is what a chunk that a device holds is, by the state.
+type Fate uint8
+
+const (
+	// Live: a stripe's record claims the chunk.
+	Live Fate = iota
+	// Damaged: a record claims the chunk, and says that it holds other bytes.
+	Damaged
+	// Pending: a live grant or intent covers it, or it is dead and not for long
+	// enough: it is kept.
+	Pending
+	// Dead: a tombstone, an ended grant or an ended intent explains it, for
+	// longer than the grace: it is to be deleted.
+	Dead
+	// Unknown: nothing explains it. It is counted and never deleted.
+	Unknown
+	// Wanted: it fits a record that names a device which has no such chunk, or an
+	// earlier version of this one: it is to be adopted.
+	Wanted
+	// Undecided: it fits a record that names another device, and that device has not
+	// reported since the metadata was restored: it is kept.
+	Undecided
+	// Superseded: it fits a record that names another device, which has the chunk. Its
+	// version is later than the record's, which is to be raised before it is deleted.
+	Superseded
+)
+
+// ChunkVerdict is the judgement of one chunk of a report.
+type ChunkVerdict struct {
+	Fate Fate
+	// Below is, of a Dead chunk, the layout version of its deletion.
+	Below moraine.LayoutVersion
+	// Unsettled is the log index at which ended what alone explains a chunk
+	// that is not deleted yet; 0 otherwise. A pass that met such a chunk must
+	// not count as having begun after that index: see CompleteReport.
+	Unsettled uint64
+}
+
+// ClassifyChunk judges a chunk that a device reports. olderThan is the cluster
+// time, in milliseconds, up to which a chunk must have died to be deleted.
+func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (ChunkVerdict, error) {
+	v := r
+	if c.GetIndex() >= moraine.MaxChunks {
+		return ChunkVerdict{Fate: Unknown}, nil
+	}
+	chunk := moraine.ChunkID{Stripe: moraine.StripeID(c.GetStripe()), Index: uint8(c.GetIndex())}
+	version := moraine.LayoutVersion(c.GetVersion())
+	s, err := Stripe(v, chunk.Stripe)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if s != nil && int(chunk.Index) < len(s.Chunks) {
+		fate, err := Placed(v, s, id, c, olderThan)
+		if err != nil || fate != Unknown {
+			return ChunkVerdict{Fate: fate}, err
+		}
+	}
+	in, err := ReadIntent(v, chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if in != nil && in.Device == id {
+		return ChunkVerdict{Fate: Pending}, nil
+	}
+	below := version + 1
+	if s != nil {
+		// Versions are never used again: whatever a record does not claim was
+		// replaced, or its intent ended.
+		if version > s.Version {
+			return ChunkVerdict{Fate: Unknown}, nil
+		}
+		below = s.Version + 1 // the next intent has a later version
+	}
+	return Explain(v, id, chunk, version, below, s != nil, olderThan)
+}
+
+// Explain judges a chunk that no record claims and no live intent covers.
+// replaced is whether its stripe lives, elsewhere.
+func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, below moraine.LayoutVersion, replaced bool, olderThan uint64) (ChunkVerdict, error) {
+	tomb, since, ok, err := TombstoneOf(v, id, chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	if ok && version < tomb.Below {
+		if tomb.Kept || since > olderThan { // what is kept dies by its tombstone alone
+			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays to explain it
+		}
+		return ChunkVerdict{Fate: Dead, Below: tomb.Below}, nil
+	}
+	if replaced {
+		return ChunkVerdict{Fate: Dead, Below: below}, nil
+	}
+	at, since, ok, err := EndOf(v, id, chunk)
+	if err != nil {
+		return ChunkVerdict{}, err
+	}
+	switch {
+	case ok && at == 0: // a live grant
+		return ChunkVerdict{Fate: Pending}, nil
+	case ok:
+		// An incarnation that went on without this state may have committed the chunk
+		// after all: it is quarantined.
+		c, err := v.Cluster()
+		if err != nil {
+			return ChunkVerdict{}, err
+		}
+		if moraine.ID(chunk.Stripe).Incarnation() < c.Incarnation {
+			return ChunkVerdict{Fate: Unknown}, nil
+		}
+	}
+	switch {
+	case ok && since > olderThan:
+		return ChunkVerdict{Fate: Pending, Unsettled: at}, nil
+	case ok:
+		return ChunkVerdict{Fate: Dead, Below: below, Unsettled: at}, nil
+	}
+	return ChunkVerdict{Fate: Unknown}, nil
+}
+
+// EndOf finds the grant or the ended intent that a chunk was put under: the log
+// index (0 for a live grant) and the cluster time of its end.
+func EndOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
+	g, live, err := GrantOf(v, chunk.Stripe)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	if live {
+		return 0, 0, true, nil
+	}
+	b, ended, err := v.R.Get(v.K.EndedIntent(id, chunk))
+	if err != nil {
+		return 0, 0, false, err
+	}
+	var e record.EndedIntent
+	if ended {
+		if e, err = record.DecodeEndedIntent(b); err != nil {
+			return 0, 0, false, err
+		}
+	}
+	switch {
+	case g != nil && (!ended || g.EndedAt > e.At):
+		return g.EndedAt, g.EndedSince, true, nil
+	case ended:
+		return e.At, e.Since, true, nil
+	}
+	return 0, 0, false, nil
+}
+
+// Expected is a chunk that a device must hold.
+type Expected struct {
+	Chunk moraine.ChunkID
+	// Since is the log index at which it came to the device.
+	Since uint64
+}
+
+// ExpectedChunks returns, in order, at most limit of the chunks that a device
+// must hold of stripes in [from, to); to 0 means to the end. Those that came
+// after the report began (Since) may be missing from it.
+func ExpectedChunks(r *kvtx.View, id moraine.DeviceID, from, to moraine.StripeID, limit int) ([]Expected, error) {
+	var out []Expected
+	var bad error
+	prefix := r.K.DeviceChunks(id)
+	hi := kvtx.PrefixEnd(prefix)
+	if to != 0 {
+		hi = record.Be64(r.K.DeviceChunks(id), uint64(to))
+	}
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := r.Scan(record.Be64(prefix, uint64(from)), hi, func(key, value []byte) bool {
+		e := Expected{Chunk: ChunkOfKey(key)}
+		if e.Since, bad = record.DecodePresence(value); bad != nil {
+			return false
+		}
+		out = append(out, e)
+		return len(out) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}
+
+// StripeOnRecord returns the record of a stripe, nil where there is none, and whether
+// it is on the repair queue: what is only moved to an emptier device is not.
+func StripeOnRecord(r *kvtx.View, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
+	v := r
+	if s, err = Stripe(v, id); err != nil || s == nil {
+		return nil, false, err
+	}
+	item, err := RepairOf(v, id)
+	return s, item != nil && !item.Balance, err
+}
+
+// WireStripe returns the record of a stripe as it is sent; nil where there is none.
+func WireStripe(r *kvtx.View, id moraine.StripeID) (*wire.Stripe, error) {
+	s, err := Stripe(r, id)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	return wire.StripeToWire(s), nil
+}
+
+// CompleteReport notes that a pass over all chunks of a device has ended, and
+// forgets what ended before every device's last pass began. pass_started is the
+// log index that the pass began after, or what is left of it: less than the
+// least index that a verdict of the pass called unsettled.
+func CompleteReport(t *kvtx.Tx, op *statepb.CompleteReport) (*wire.MetaResponse, error) {
+	id := moraine.DeviceID(op.GetDevice())
+	d, err := Device(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if d == nil || d.State == record.DeviceRetired {
+		return nil, kvtx.Fail(moraine.NotFound, "complete report", "device "+record.Utoa(uint64(id)), "")
+	}
+	t.Count[record.CLeakedBytes] += op.GetUnknownBytes() - d.UnknownBytes
+	d.UnknownBytes, d.UnknownChunks, d.Fitting = op.GetUnknownBytes(), op.GetUnknownChunks(), op.GetFittingChunks()
+	d.Passed = max(d.Passed, op.GetPassStarted())
+	before := d.IsReported()
+	if d.Reported = max(d.Reported, op.GetReported()); d.IsReported() != before {
+		FleetChanged(t)
+	}
+	PutDevice(t, d)
+	if err := DropEndedIntents(t, d); err != nil {
+		return nil, err
+	}
+	return kvtx.Done(), TidyEndedGrants(t)
+}
+
+// reportBudget is how many ended intents one report lets go of.
+const reportBudget = 400
+
+// DropEndedIntents forgets the ended intents that a device's last pass explains.
+func DropEndedIntents(t *kvtx.Tx, d *record.Device) error {
+	var bad error
+	var old [][]byte
+	prefix := t.K.EndedIntents(d.Id)
+	err := t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var e record.EndedIntent
+		if e, bad = record.DecodeEndedIntent(value); bad != nil {
+			return false
+		}
+		if e.At <= d.Passed {
+			old = append(old, append([]byte(nil), key...))
+		}
+		return len(old) < reportBudget
+	})
+	for _, key := range old {
+		t.Del(key)
+	}
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// AllPassed returns the log index that the last passes of all devices that may
+// still hold something began after.
+func AllPassed(v *kvtx.View) (uint64, error) {
+	var least uint64
+	first := true
+	err := EachDevice(v, func(d *record.Device) {
+		if d.State == record.DeviceRetired {
+			return
+		}
+		if first || d.Passed < least {
+			least, first = d.Passed, false
+		}
+	})
+	return least, err
+}
+
+// EachDevice calls fn with every device.
+func EachDevice(v *kvtx.View, fn func(*record.Device)) error {
+	var bad error
+	prefix := v.K.Table(record.TabDevice)
+	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		d := &record.Device{Id: moraine.DeviceID(binary.BigEndian.Uint32(key[len(prefix):]))}
+		if bad = d.Decode(value); bad == nil {
+			fn(d)
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}

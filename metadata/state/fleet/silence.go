@@ -1,0 +1,57 @@
+package fleet
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// NoteSilence keeps that a device was being drained, and why, which the leader takes out
+// for the silence of its host. Any other change forgets it. The caller writes the device.
+func NoteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+	d.Was = ""
+	if t.Caller.GetRole() == kvtx.RoleAdmin || d.State != record.DeviceDraining || op.GetState() != record.DeviceOut || op.GetReason() != record.ReasonSilent {
+		return nil
+	}
+	ok, err := t.Speaks(kvtx.LevelSilentDrains)
+	if err == nil && ok {
+		// Clusters of earlier builds have devices that are drained and of which nobody asked it.
+		d.Asked, d.Was = record.DeviceDraining, d.Reason
+	}
+	return err
+}
+
+// BackFromSilence has a device drained on whose host is back. One that is out by an
+// administrator's word stays out.
+func BackFromSilence(t *kvtx.Tx, d *record.Device) error {
+	if !d.DrainsOn() {
+		return nil
+	}
+	if ok, err := t.Speaks(kvtx.LevelSilentDrains); err != nil || !ok {
+		return err
+	}
+	back, why := d.ComesBack()
+	d.State, d.Reason, d.Was = back, why, ""
+	if err := ScanDevice(t, d); err != nil {
+		return err
+	}
+	PutDevice(t, d)
+	FleetChanged(t)
+	return nil
+}
+
+// DrainOnReturn notes that a device which is out is to be drained where it comes back:
+// nobody has said that it is to stay out.
+func DrainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
+	switch {
+	case len(op.GetReason()) > moraine.MaxNameLen:
+		return kvtx.Fail(moraine.NameTooLong, "set host state", op.GetHost(), "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
+	case d.Asked != 0 || t.Caller.GetRole() != kvtx.RoleAdmin:
+		return nil
+	}
+	d.Asked, d.Was = record.DeviceDraining, op.GetReason()
+	PutDevice(t, d)
+	FleetChanged(t)
+	return nil
+}

@@ -1,0 +1,178 @@
+package jobs
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Job returns a job's record; nil where there is none.
+func Job(v *kvtx.View, id moraine.JobID) (*record.Job, error) {
+	b, ok, err := v.R.Get(v.K.Job(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	j := &record.Job{Id: id}
+	return j, j.Decode(b)
+}
+
+func PutJob(t *kvtx.Tx, j *record.Job) {
+	j.Updated = t.ClusterTime()
+	t.Put(t.K.Job(j.Id), j.Encode())
+}
+
+// JobSpec is a job to be made.
+type JobSpec struct {
+	Kind    wire.JobKind
+	Subject string // for people
+	Step    record.StepID
+	Target  uint64
+	Cursor  []byte
+	Stripes []moraine.StripeID
+	Total   uint64
+	After   uint64
+	Parent  moraine.JobID
+	Moves   wire.JobKind
+	Owner   moraine.SessionID
+}
+
+// AddJob makes a job that is ready to be leased or run.
+func AddJob(t *kvtx.Tx, spec JobSpec) (moraine.JobID, error) {
+	id, err := t.NextID(record.CJob)
+	if err != nil {
+		return 0, err
+	}
+	j := &record.Job{
+		Id: moraine.JobID(id), Kind: spec.Kind, State: wire.JobState_JOB_STATE_PENDING, Created: t.ClusterTime(),
+		Subject: spec.Subject, Step: spec.Step, Target: spec.Target, Cursor: spec.Cursor, Stripes: spec.Stripes, Total: spec.Total,
+		After: spec.After, Parent: spec.Parent, Moves: spec.Moves, Owner: spec.Owner,
+	}
+	if t.Scope.Root != t.K.Top() {
+		j.Scope = t.Scope.Root
+	}
+	if err := CountOwned(t, j, 1); err != nil {
+		return 0, err
+	}
+	PutJob(t, j)
+	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
+	CountMoves(t, j, 1)
+	t.Events.JobsReady = true
+	return j.Id, nil
+}
+
+// AddedJob is addJob that returns the job as it is told of.
+func AddedJob(t *kvtx.Tx, spec JobSpec) (*wire.Job, error) {
+	id, err := AddJob(t, spec)
+	if err != nil {
+		return nil, err
+	}
+	j, err := Job(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	return j.ToWire(), nil
+}
+
+// unindex takes a live job out of the index that it stands in.
+func UnindexJob(t *kvtx.Tx, j *record.Job) {
+	if j.State == wire.JobState_JOB_STATE_PENDING {
+		t.Del(t.K.JobReady(uint8(j.Kind), j.After, j.Id))
+	} else {
+		t.Del(t.K.JobLease(j.Until, j.Id))
+	}
+}
+
+// RetryJob has a live job wait for its next lease.
+func RetryJob(t *kvtx.Tx, j *record.Job) {
+	UnindexJob(t, j)
+	j.State, j.Holder, j.Until = wire.JobState_JOB_STATE_PENDING, "", 0
+	j.After = t.ClusterTime() + Backoff(j.Tries)
+	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
+	PutJob(t, j)
+}
+
+// Backoff is how long to wait after a number of failures, in milliseconds.
+func Backoff(tries uint32) uint64 { return record.BackoffTo(tries, record.MaxBackoff) }
+
+// EndJob ends a live job, lets go of what it worked on, and forgets the oldest
+// ended ones past their bound, and at once a rewriting that is done. The same job may be ended
+// once only.
+func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error {
+	UnindexJob(t, j)
+	CountMoves(t, j, -1)
+	if err := CountOwned(t, j, -1); err != nil {
+		return err
+	}
+	if err := t.B.Space.JobEnded(t, j, state, reason); err != nil {
+		return err
+	}
+	if j.Kind == wire.JobKind_JOB_KIND_REWRITE && state == wire.JobState_JOB_STATE_DONE {
+		// They are many, and nobody asks for one: it would push others out.
+		t.Del(t.K.Job(j.Id))
+		return nil
+	}
+	j.State, j.Err, j.Until, j.Stripes, j.Cursor, j.Owner = state, reason, 0, nil, nil, 0
+	PutJob(t, j)
+	t.Put(t.K.JobEnded(j.Updated, j.Id), []byte{record.JobVersion})
+	t.Count[record.CJobsEnded]++
+	for t.Count[record.CJobsEnded] > record.MaxEndedJobs {
+		keys, err := t.KeysUnder(t.K.Table(record.TabJobEnded), 1)
+		if err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			return &moraine.Error{Op: "end job", Kind: moraine.Corrupt}
+		}
+		t.Del(keys[0])
+		t.Del(t.K.Job(moraine.JobID(record.LastU64(keys[0]))))
+		t.Count[record.CJobsEnded]--
+	}
+	return nil
+}
+
+// CountMoves keeps the index and the counters of live moves as a job begins to
+// live (by is 1) or ends (-1).
+func CountMoves(t *kvtx.Tx, j *record.Job, by int) {
+	if !record.OfTier(j.Kind) {
+		return
+	}
+	counter := map[wire.JobKind]record.Counter{
+		wire.JobKind_JOB_KIND_FLUSH: record.CFlushes, wire.JobKind_JOB_KIND_STAGE: record.CStages,
+		wire.JobKind_JOB_KIND_EVICT: record.CEvictions, wire.JobKind_JOB_KIND_DELETE_OBJECT: record.CDeletions,
+	}[j.Kind]
+	t.Count[counter] += uint64(by)
+	if !record.OfFile(j.Kind) {
+		return
+	}
+	if j.Ending != 0 {
+		return // it has left the index
+	}
+	IndexMove(t, j, by)
+}
+
+// IndexMove notes that a job is the one that moves its file (by is 1), or not
+// any more (-1).
+func IndexMove(t *kvtx.Tx, j *record.Job, by int) {
+	t.Count[record.CMoves] += uint64(by)
+	key := t.K.Move(moraine.InodeID(j.Target), uint8(j.Kind))
+	if by > 0 {
+		t.Put(key, record.PutFixed64([]byte{1}, uint64(j.Id)))
+	} else {
+		t.Del(key)
+	}
+}
+
+// DefaultSettleMillis is how long after the end of a lease a change whose reply
+// nobody saw may still arrive at the store, in milliseconds of cluster time,
+// where a command does not say otherwise: the age up to which a store takes a
+// signature.
+const DefaultSettleMillis = 15 * 60 * 1000
+
+// SettleMillis is how long a change whose reply was not seen may still arrive.
+func SettleMillis(t *kvtx.Tx) uint64 {
+	if t.SettleTime != 0 {
+		return t.SettleTime
+	}
+	return DefaultSettleMillis
+}

@@ -1,0 +1,122 @@
+package jobs
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Leased reports whether workers lease jobs of a kind; the others the leader
+// runs by itself.
+func Leased(kind wire.JobKind) bool {
+	return record.OfStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || record.OfTier(kind)
+}
+
+// ReadyJobs returns at most limit jobs of the kinds that may be leased or run
+// now: those pending whose time has come, the oldest of the first kind first, and
+// before them, for kinds that are leased, those whose lease has ended.
+func ReadyJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
+	var out []*record.Job
+	var err error
+	if slices.ContainsFunc(kinds, Leased) {
+		if out, err = LapsedJobs(v, kinds, now, limit); err != nil {
+			return nil, err
+		}
+	}
+	for _, kind := range kinds {
+		keys, err := v.KeysUnder(v.K.JobsReady(uint8(kind)), limit-len(out))
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range Due(keys, now) {
+			if out, err = AppendJob(v, out, key); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// Due cuts the keys of pending jobs off at the first whose time has not come.
+func Due(keys [][]byte, now uint64) [][]byte {
+	n := slices.IndexFunc(keys, func(key []byte) bool { return binary.BigEndian.Uint64(key[len(key)-16:]) > now })
+	if n < 0 {
+		return keys
+	}
+	return keys[:n]
+}
+
+// LapsedJobs returns jobs of the kinds whose lease has ended.
+func LapsedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
+	keys, err := v.KeysUnder(v.K.Table(record.TabJobLease), MaxRunningJobs)
+	if err != nil {
+		return nil, err
+	}
+	var out []*record.Job
+	for _, key := range keys {
+		if len(out) == limit || binary.BigEndian.Uint64(key[len(key)-16:]) > now {
+			break
+		}
+		if out, err = AppendJob(v, out, key); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(kinds, out[len(out)-1].Kind) {
+			out = out[:len(out)-1]
+		}
+	}
+	return out, nil
+}
+
+// MaxRunningJobs bounds how many leases one look for lapsed ones goes over.
+const MaxRunningJobs = 1024
+
+func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, error) {
+	j, err := Job(v, moraine.JobID(record.LastU64(key)))
+	if err != nil {
+		return nil, err
+	}
+	if j == nil {
+		return nil, &moraine.Error{Op: "job index", Ref: moraine.JobID(record.LastU64(key)).String(), Kind: moraine.Corrupt}
+	}
+	return append(jobs, j), nil
+}
+
+// HeldJob returns a live job under the lease epoch that the caller holds it by;
+// Fenced where it was leased anew since, PermissionDenied where that epoch is
+// another node's: a number that can be guessed is no proof. Admins may speak for
+// a holder.
+func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
+	j, err := Job(&t.View, moraine.JobID(id))
+	if err != nil {
+		return nil, err
+	}
+	ref := moraine.JobID(id).String()
+	switch {
+	case j == nil:
+		return nil, kvtx.Fail(moraine.NotFound, op, ref, "the job ended long ago")
+	case j.Epoch != epoch || epoch == 0:
+		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the lease is %d by now, not %d", j.Epoch, epoch)
+	case j.State != wire.JobState_JOB_STATE_RUNNING:
+		return nil, kvtx.Fail(moraine.Fenced, op, ref, "the job is not running any more")
+	}
+	return j, MustHold(t, op, j)
+}
+
+// MustHold fails where the caller is a node, and not the one that leased j.
+func MustHold(t *kvtx.Tx, op string, j *record.Job) error {
+	checked, err := t.Speaks(kvtx.LevelJobLeases)
+	if err == nil && checked && !Holds(t, j) {
+		err = kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
+	}
+	return err
+}
+
+// Holds reports whether the caller is the one that leased a job last, or may
+// speak for it.
+func Holds(t *kvtx.Tx, j *record.Job) bool {
+	return t.Caller.GetRole() != kvtx.RoleChunkserver || t.Caller.GetNode() == j.Holder
+}

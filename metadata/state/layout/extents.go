@@ -1,0 +1,104 @@
+package layout
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// ReadExtents returns the extents of a file from an offset on, with the
+// records of the stripes that they name.
+func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaResponse, error) {
+	i, err := tree.ReadInode(v, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	tree.SawAttr(v, i)
+	if err := tree.Within(v, sc, i); err != nil {
+		return nil, err
+	}
+	ref := i.Id.String()
+	switch {
+	case i.Typ == record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.IsDirectory, "get extents", ref, "")
+	case i.Typ != record.TypeFile:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "get extents", ref, "not a regular file")
+	case op.GetGeneration() != 0 && moraine.Generation(op.GetGeneration()) != i.Generation:
+		return nil, kvtx.Fail(moraine.Stale, "get extents", ref, "generation is %d, not %d", i.Generation, op.GetGeneration())
+	case op.GetOffset() >= tree.MaxFileSize:
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: &wire.ExtentsReply{Attr: i.Attr()}}}, nil
+	}
+	limit := tree.ListLimit(op.GetLimit())
+	exts, err := ExtentsOf(v, i, int64(op.GetOffset()), limit+1)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.ExtentsReply{Attr: i.Attr()}
+	if len(exts) > limit {
+		exts, reply.More = exts[:limit], true
+	}
+	seen := make(map[kvtx.Source]bool, len(exts))
+	reply.Extents = make([]*wire.Extent, len(exts))
+	var stripes []*moraine.Stripe
+	for n, e := range exts {
+		reply.Extents[n] = &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length),
+			Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset), Object: uint64(e.Object)}
+		if seen[sourceOf(e)] {
+			continue
+		}
+		seen[sourceOf(e)] = true
+		if e.Object != 0 {
+			o, err := MustObject(v, e.Object)
+			if err != nil {
+				return nil, err
+			}
+			w := o.ToWire()
+			if sc.Root != v.K.Top() {
+				// A clone shares the object of a file that may be outside the scope, and
+				// its key is a path.
+				w.Key, w.Version, w.Etag, w.Inode = "", "", "", 0
+			}
+			reply.Objects = append(reply.Objects, w)
+			continue
+		}
+		s, err := fleet.Stripe(v, e.Stripe)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			return nil, &moraine.Error{Op: "get extents", Ref: e.Stripe.String(), Kind: moraine.Corrupt}
+		}
+		stripes, reply.Stripes = append(stripes, s), append(reply.Stripes, wire.StripeToWire(s))
+	}
+	if err := tree.LimitReads(v, sc, i, stripes, reply); err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
+}
+
+// ExtentsOf returns at most limit extents of a file that end past from.
+func ExtentsOf(v *kvtx.View, i *record.Inode, from int64, limit int) ([]moraine.Extent, error) {
+	var out []moraine.Extent
+	err := RefsFrom(v, i.Content, from, func(r record.Ref) (bool, error) {
+		exts, err := ExtsFrom(v, r, from, limit-len(out))
+		out = append(out, exts...)
+		return len(out) < limit, err
+	})
+	return out, err
+}
+
+// LevelBeside is the level of what a file has beside an object that holds all of it:
+// of content that shares its stripes, or that is to follow it.
+func LevelBeside(v *kvtx.View, i *record.Inode) (moraine.Level, error) {
+	if i.Level <= moraine.NVMe {
+		return i.Level, nil
+	}
+	_, ok, err := v.R.Get(v.K.UnsafeFile(i.Id))
+	if ok {
+		return moraine.Memory, err // it was not seen to be safer
+	}
+	return moraine.NVMe, err
+}

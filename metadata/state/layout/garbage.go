@@ -1,0 +1,233 @@
+package layout
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// DiscardBudget is how many records a command may have written up to which it
+// lets a content die itself; a job takes the rest.
+const DiscardBudget = 384
+
+func sourceOf(e moraine.Extent) kvtx.Source { return kvtx.Source{Stripe: e.Stripe, Object: e.Object} }
+
+// Use counts table as a user of a source, once a command. The table must not
+// have referred to it before the command.
+func Use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
+	use := kvtx.TableUse{Source: s, Table: table}
+	if _, ok := t.Uses[use]; ok {
+		return nil
+	}
+	if t.Uses == nil {
+		t.Uses = make(map[kvtx.TableUse]struct{}, 8)
+	}
+	t.Uses[use] = struct{}{}
+	if s.Object != 0 {
+		return UseObject(t, s.Object)
+	}
+	return UseStripe(t, s.Stripe)
+}
+
+// Shrink notes that a table names left of the bytes of a source, and no longer
+// was of them. Objects are whole or dead.
+func Shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
+	if s.Object != 0 {
+		return nil
+	}
+	return ShrinkStripe(t, s.Stripe, was, left)
+}
+
+// ReleaseSource counts one user less.
+func ReleaseSource(t *kvtx.Tx, s kvtx.Source) error {
+	if s.Object != 0 {
+		return ReleaseObject(t, s.Object)
+	}
+	return ReleaseStripe(t, s.Stripe)
+}
+
+func UseStripe(t *kvtx.Tx, id moraine.StripeID) error {
+	s, err := MustStripe(t, id)
+	if err != nil {
+		return err
+	}
+	s.RefCount++
+	t.Put(t.K.Stripe(id), record.EncodeStripe(s))
+	return nil
+}
+
+// MustStripe returns a stripe that an extent refers to: its absence is damage.
+func MustStripe(t *kvtx.Tx, id moraine.StripeID) (*moraine.Stripe, error) {
+	s, err := fleet.Stripe(&t.View, id)
+	if err == nil && s == nil {
+		err = &moraine.Error{Op: "stripe", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("an extent refers to it and it has no record")}
+	}
+	return s, err
+}
+
+// ShrinkStripe notes that the sole table that refers to a stripe names left of
+// its bytes, and no longer was of them. With several tables nothing is known:
+// live bytes stay an upper bound. So they do where a table names some bytes
+// twice, as after an overwrite of a file that was cloned onto itself.
+func ShrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
+	s, err := MustStripe(t, id)
+	if err != nil || s.RefCount != 1 {
+		return err
+	}
+	if was > s.LiveBytes {
+		s.LiveBytes = min(s.LiveBytes, left)
+	} else {
+		s.LiveBytes -= was - left
+	}
+	t.Put(t.K.Stripe(id), record.EncodeStripe(s))
+	return nil
+}
+
+// ReleaseStripe counts one user less; at 0 the stripe dies, and each of its
+// chunks leaves a tombstone.
+func ReleaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
+	s, err := MustStripe(t, id)
+	if err != nil {
+		return err
+	}
+	s.RefCount--
+	if s.RefCount > 0 {
+		t.Put(t.K.Stripe(id), record.EncodeStripe(s))
+		return nil
+	}
+	if err := fleet.DropRepair(t, s); err != nil {
+		return err
+	}
+	t.Del(t.K.Stripe(id))
+	t.Count[record.CStripes]--
+	for i, c := range s.Chunks {
+		chunk := moraine.ChunkID{Stripe: id, Index: uint8(i)}
+		t.Del(t.K.DeviceChunk(c.Device, chunk))
+		fleet.LeaveMemory(t, chunk, &c)
+		if err := fleet.AddTombstone(t, c.Device, chunk, s.Version+1, s.Scheme.ChunkLen(s.Length), !fleet.IsVoid(&c)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Discard lets a content die: at once where it is small, else by a job.
+func Discard(t *kvtx.Tx, content uint64) error {
+	if content == 0 {
+		return nil
+	}
+	finished, err := DropContent(t, content, DiscardBudget-len(t.Order))
+	if err != nil || finished {
+		return err
+	}
+	t.Put(t.K.DeadContent(content), []byte{record.RefVersion})
+	_, err = jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_DROP_TABLES, Subject: fmt.Sprintf("content %d", content), Cursor: record.Be64(nil, content)})
+	return err
+}
+
+// Abandon notes that a file no longer refers to a table.
+func Abandon(t *kvtx.Tx, table moraine.TableID) { t.Dead = append(t.Dead, table) }
+
+// DropAbandoned lets the references that the command gave up die, as a content
+// of their own.
+func DropAbandoned(t *kvtx.Tx) error {
+	if len(t.Dead) == 0 {
+		return nil
+	}
+	content := t.Next(record.CContent)
+	for n, table := range t.Dead {
+		r := record.Ref{Table: table, End: int64(n) + 1} // where it was in the file matters no more
+		t.Insert(t.K.Ref(content, r.End), r.Encode())
+	}
+	t.Dead = nil
+	return Discard(t, content)
+}
+
+// RunDropContent does about limit records of a job made by discard.
+func RunDropContent(t *kvtx.Tx, cursor []byte, limit int) (n int, finished bool, err error) {
+	if len(cursor) != 8 {
+		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("cursor of %d bytes", len(cursor))}
+	}
+	before, content := len(t.Order), binary.BigEndian.Uint64(cursor)
+	finished, err = DropContent(t, content, limit)
+	if finished {
+		t.Del(t.K.DeadContent(content))
+	}
+	return len(t.Order) - before, finished, err
+}
+
+// DropContent takes away about budget records of a content that nothing refers
+// to any more, and returns whether none is left. It consumes what it has done,
+// so that it goes on from there.
+func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err error) {
+	if budget <= 0 {
+		return false, nil
+	}
+	stop := len(t.Order) + budget
+	var refs []record.Ref
+	err = RefsFrom(&t.View, content, -1, func(r record.Ref) (bool, error) {
+		refs = append(refs, r)
+		return len(refs) <= budget, nil
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, r := range refs {
+		if len(t.Order) >= stop {
+			return false, nil
+		}
+		finished, err := DropTable(t, content, r, stop)
+		if err != nil || !finished {
+			return false, err
+		}
+	}
+	return len(refs) <= budget, nil
+}
+
+// DropTable takes one reference away, and its table with it if it was the last
+// one, until the command has written stop keys.
+func DropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
+	h, err := TableHead(&t.View, r.Table)
+	if err != nil {
+		return false, err
+	}
+	if h.Refs > 1 {
+		h.Refs--
+		t.Put(t.K.ExtTable(r.Table), h.Encode())
+		t.Del(t.K.Ref(content, r.End))
+		return true, nil
+	}
+	// From here on the table has no owner (refs 0 if we stop in between).
+	exts, err := ExtsFrom(&t.View, r, r.Base, NoLimit)
+	if err != nil {
+		return false, err
+	}
+	left := make(map[kvtx.Source]int, len(exts))
+	for _, e := range exts {
+		left[sourceOf(e)]++
+	}
+	for n, e := range exts {
+		if len(t.Order) >= stop {
+			h = record.TableHead{Count: uint32(len(exts) - n), Bytes: SumLengths(exts[n:]), Evicted: SumEvicted(exts[n:]), Sealed: h.Sealed}
+			t.Put(t.K.ExtTable(r.Table), h.Encode())
+			return false, nil
+		}
+		t.Del(t.K.Ext(r.Table, e.End()-r.Base))
+		s := sourceOf(e)
+		if left[s]--; left[s] > 0 {
+			continue
+		}
+		if err := ReleaseSource(t, s); err != nil {
+			return false, err
+		}
+	}
+	t.Del(t.K.ExtTable(r.Table))
+	t.Del(t.K.Ref(content, r.End))
+	return true, nil
+}

@@ -1,0 +1,107 @@
+package layout
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+const (
+	// mergeRefs bounds the tables that one command puts together, and mergeExtents what
+	// they have: less than a table may, so that the next overwrite finds room in it.
+	mergeRefs    = 64
+	mergeExtents = moraine.MaxTableExtents * 3 / 4
+)
+
+// MergeTables puts some tables of small content that lie behind each other in [from, to)
+// into one, and returns up to where that was done: to where none are left. Many small
+// writes, or a concatenation of many parts, leave so many that one overwrite cannot take
+// them away. The content is the same afterwards. The caller writes the inode.
+func MergeTables(t *kvtx.Tx, i *record.Inode, from, to int64) (int64, error) {
+	var run []record.Ref
+	extents, looked, upTo := 0, 0, to
+	err := RefsFrom(&t.View, i.Content, from, func(r record.Ref) (bool, error) {
+		if r.Base >= to {
+			return false, nil
+		}
+		h, err := TableHead(&t.View, r.Table)
+		if err != nil {
+			return false, err
+		}
+		if extents+int(h.Count) > mergeExtents {
+			if len(run) > 1 {
+				upTo = r.Base
+				return false, nil
+			}
+			run, extents = nil, 0
+		}
+		if looked++; looked > mergeRefs {
+			upTo = r.Base
+			return false, nil
+		}
+		if int(h.Count) <= mergeExtents {
+			run, extents = append(run, r), extents+int(h.Count)
+		}
+		return true, nil
+	})
+	if err != nil || len(run) < 2 {
+		return upTo, err
+	}
+	var all []moraine.Extent
+	for _, r := range run {
+		exts, err := ExtsFrom(&t.View, r, r.Base, NoLimit)
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, exts...)
+	}
+	return upTo, SwapTables(t, i, run, all)
+}
+
+// EmptyPast takes away all that a file has from size on, where that is in more tables than
+// can be named at once: what is left of it, which must be little, goes to a content of its
+// own, and the old one dies. The caller sets the size and writes the inode.
+func EmptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
+	var left []record.Ref
+	err := RefsFrom(&t.View, i.Content, -1, func(r record.Ref) (bool, error) {
+		if r.Base >= size {
+			return false, nil
+		}
+		if len(left) == maxRangeRefs {
+			return false, kvtx.Fail(moraine.TooLarge, "truncate", i.Id.String(), "more than %d extent tables before %d, and after it: go in smaller steps", maxRangeRefs, size)
+		}
+		left = append(left, r)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	var cutOff []moraine.Extent // of the table that size lies in
+	last := len(left) - 1
+	if last >= 0 && left[last].End > size {
+		exts, err := ExtsFrom(&t.View, left[last], left[last].Base, NoLimit)
+		if err != nil {
+			return err
+		}
+		cutOff, left = Cut(exts, 0, size), left[:last]
+	}
+	old := i.DropContent()
+	for _, r := range left {
+		if i.Content == 0 {
+			i.Content = t.Next(record.CContent)
+		}
+		h, err := TableHead(&t.View, r.Table)
+		if err != nil {
+			return err
+		}
+		t.Del(t.K.Ref(old, r.End))
+		t.Put(t.K.Ref(i.Content, r.End), r.Encode())
+		i.Refs++
+		i.Count(h)
+		i.LastEnd = r.End
+	}
+	if err := AddTables(t, i, cutOff); err != nil {
+		return err
+	}
+	return Discard(t, old)
+}

@@ -1,0 +1,212 @@
+package layout
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func PlaceOfKey(rest []byte) (p record.Place) {
+	p.Bucket, p.Key, _ = strings.Cut(string(rest), "\x00")
+	return p
+}
+
+func Check(p record.Place, op string) error {
+	switch {
+	case p.Bucket == "" || p.Key == "":
+		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "bucket and key are needed")
+	case len(p.Bucket) > record.MaxBucket || len(p.Key) > record.MaxObjectKey:
+		return kvtx.Fail(moraine.NameTooLong, op, p.String(), "a key has %d bytes at most", record.MaxObjectKey)
+	case strings.IndexByte(p.Bucket, 0) >= 0 || strings.IndexByte(p.Key, 0) >= 0:
+		return kvtx.Fail(moraine.InvalidArgument, op, p.String(), "a key holds no NUL")
+	}
+	return nil
+}
+
+// Object returns an object's record; nil where there is none.
+func Object(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
+	b, ok, err := v.R.Get(v.K.Object(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	o := &record.Object{Id: id}
+	return o, o.Decode(b)
+}
+
+// MustObject returns an object that another record refers to.
+func MustObject(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
+	o, err := Object(v, id)
+	if err == nil && o == nil {
+		err = &moraine.Error{Op: "object", Ref: id.String(), Kind: moraine.Corrupt, Err: fmt.Errorf("a record refers to it and it has none")}
+	}
+	return o, err
+}
+
+func PutObject(t *kvtx.Tx, o *record.Object) { t.Put(t.K.Object(o.Id), o.Encode()) }
+
+// UseObject counts one more table that refers to an object.
+func UseObject(t *kvtx.Tx, id moraine.ObjectID) error {
+	o, err := MustObject(&t.View, id)
+	if err != nil {
+		return err
+	}
+	o.Refs++
+	PutObject(t, o)
+	return nil
+}
+
+// ReleaseObject counts one user less; at 0 a job deletes the object.
+func ReleaseObject(t *kvtx.Tx, id moraine.ObjectID) error {
+	o, err := MustObject(&t.View, id)
+	if err != nil {
+		return err
+	}
+	return Release1(t, o, false)
+}
+
+// ReleaseNewest notes that an object is not the newest of its inode any more.
+// The caller writes the inode.
+func ReleaseNewest(t *kvtx.Tx, i *record.Inode) error {
+	o, err := MustObject(&t.View, i.Object)
+	if err != nil {
+		return err
+	}
+	i.Object, i.ObjectGen = 0, 0
+	return Release1(t, o, true)
+}
+
+func Release1(t *kvtx.Tx, o *record.Object, newest bool) (err error) {
+	o.Refs--
+	if newest {
+		o.Newest = false
+	}
+	if o.Refs == 0 {
+		if err := ForgetBad(t, o); err != nil {
+			return err
+		}
+		err = Condemn(t, o, 0)
+	}
+	PutObject(t, o)
+	return err
+}
+
+// Condemn has a job delete an object that nothing refers to, not before a
+// cluster time. The caller writes the object.
+func Condemn(t *kvtx.Tx, o *record.Object, after uint64) (err error) {
+	o.Job, err = jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_DELETE_OBJECT, Subject: record.Clip(o.At.Key, moraine.MaxNameLen),
+		Target: uint64(o.Id), After: after})
+	return err
+}
+
+// DropObject takes an object's record and its sums away: its bytes are gone, or
+// others are in their place. The key is the caller's. The job that was to
+// delete it is over.
+func DropObject(t *kvtx.Tx, o *record.Object) error {
+	if err := ForgetBad(t, o); err != nil {
+		return err
+	}
+	t.Del(t.K.Object(o.Id))
+	t.Count[record.CObjects]--
+	t.Count[record.CObjectBytes] -= o.Size
+	if err := DropSums(t, o.Id); err != nil {
+		return err
+	}
+	if o.Job == 0 {
+		return nil
+	}
+	j, err := jobs.Job(&t.View, o.Job)
+	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_PENDING {
+		return err // who holds it finds the object gone
+	}
+	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+}
+
+func Sums(v *kvtx.View, id moraine.ObjectID, block uint64) ([]uint32, error) {
+	b, ok, err := v.R.Get(v.K.ObjectSum(id, block))
+	if err != nil || !ok {
+		return nil, err
+	}
+	return record.DecodeSums(b)
+}
+
+// DropSums forgets all sums of an object.
+func DropSums(t *kvtx.Tx, id moraine.ObjectID) error {
+	keys, err := t.KeysUnder(t.K.ObjectSums(id), record.MaxPieces/record.SumsPerBlock)
+	for _, key := range keys {
+		t.Del(key)
+	}
+	return err
+}
+
+// Owner returns whose a key is; a zero one where it is nobody's.
+func Owner(v *kvtx.View, p record.Place) (*record.Owner, error) {
+	w := &record.Owner{At: p}
+	b, ok, err := v.R.Get(v.K.ObjectKey(p))
+	if err != nil || !ok {
+		return w, err
+	}
+	return w, w.Decode(b)
+}
+
+// PutOwner writes whose a key is, which may be nobody.
+func PutOwner(t *kvtx.Tx, w *record.Owner) error {
+	if w.Object != 0 || w.Job != 0 || w.Until != 0 {
+		t.Put(t.K.ObjectKey(w.At), w.Encode())
+		return nil
+	}
+	t.Del(t.K.ObjectKey(w.At))
+	index, ok, err := RemovedIndexBeside(&t.View, w.At)
+	if ok && index == w.At {
+		t.Del(t.K.RemovedIndex(w.At.Beside()))
+	}
+	return err
+}
+
+// Settled fails with Conflict where a change of the key by another job than j
+// is under way, or may still arrive.
+func Settled(w *record.Owner, op string, j moraine.JobID, now uint64) error {
+	switch {
+	case w.Job != 0 && w.Job != j:
+		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "job %s changes the key", w.Job)
+	case w.Until > now:
+		return kvtx.Fail(moraine.Conflict, op, w.At.String(), "a change whose reply was not seen may still arrive for %d s", (w.Until-now+999)/1000)
+	}
+	return nil
+}
+
+// BadObject returns the row of an object; nil where it has none.
+func BadObject(v *kvtx.View, id moraine.ObjectID) (*record.BadObject, error) {
+	value, ok, err := v.R.Get(v.K.BadObject(id))
+	if err != nil || !ok {
+		return nil, err
+	}
+	return record.DecodeBadObject(value)
+}
+
+// ForgetBad takes an object's row away, if it has one.
+func ForgetBad(t *kvtx.Tx, o *record.Object) error {
+	b, err := BadObject(&t.View, o.Id)
+	if err != nil || b == nil {
+		return err
+	}
+	t.Del(t.K.BadObject(o.Id))
+	t.Count[record.CBadObjects]--
+	t.LossChanged()
+	return nil
+}
+
+// RemovedIndexBeside returns the key of the removed index that is in the directory of another
+// key; false where there is none.
+func RemovedIndexBeside(v *kvtx.View, at record.Place) (index record.Place, ok bool, err error) {
+	value, ok, err := v.R.Get(v.K.RemovedIndex(at.Beside()))
+	if err != nil || !ok {
+		return record.Place{}, false, err
+	}
+	key, err := record.DecodeRemovedIndex(value)
+	return record.Place{Bucket: at.Bucket, Key: key}, true, err
+}

@@ -1,0 +1,158 @@
+package layout
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+func TableHead(v *kvtx.View, id moraine.TableID) (record.TableHead, error) {
+	b, ok, err := v.R.Get(v.K.ExtTable(id))
+	if err != nil {
+		return record.TableHead{}, err
+	}
+	if !ok {
+		return record.TableHead{}, &moraine.Error{Op: "extent table", Ref: id.String(), Kind: moraine.Corrupt}
+	}
+	return record.DecodeTableHead(b)
+}
+
+// RefsFrom calls fn with the references whose ranges end past from, in order.
+func RefsFrom(v *kvtx.View, content uint64, from int64, fn func(record.Ref) (more bool, err error)) error {
+	if content == 0 {
+		return nil
+	}
+	var bad error
+	lo := v.K.Ref(content, from+1)
+	err := v.R.Scan(lo, kvtx.PrefixEnd(v.K.Refs(content)), func(key, value []byte) bool {
+		var r record.Ref
+		if r, bad = record.DecodeRef(key, value); bad != nil {
+			return false
+		}
+		var more bool
+		more, bad = fn(r)
+		return more && bad == nil
+	})
+	if err != nil {
+		return err
+	}
+	return bad
+}
+
+// ExtsFrom returns at most limit extents of a reference's table that end past
+// from, with offsets of the file.
+func ExtsFrom(v *kvtx.View, r record.Ref, from int64, limit int) ([]moraine.Extent, error) {
+	var out []moraine.Extent
+	var bad error
+	lo := v.K.Ext(r.Table, max(from-r.Base, 0)+1)
+	err := v.R.Scan(lo, kvtx.PrefixEnd(v.K.Exts(r.Table)), func(key, value []byte) bool {
+		var e moraine.Extent
+		if e, bad = record.DecodeExt(key, value, r.Base); bad != nil {
+			return false
+		}
+		out = append(out, e)
+		return len(out) < limit
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, bad
+}
+
+// AppendExtents puts extents past all that the file has, into its last table
+// while the file is its sole owner and there is room, and into new ones after
+// that.
+func AppendExtents(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
+	if i.Refs > 0 && len(exts) > 0 {
+		n, err := GrowLast(t, i, exts)
+		if err != nil {
+			return err
+		}
+		exts = exts[n:]
+	}
+	return AddTables(t, i, exts)
+}
+
+// GrowLast puts as many of exts as there is room for into the last table of i,
+// if i alone refers to it, and returns how many.
+func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
+	key := t.K.Ref(i.Content, i.LastEnd)
+	b, ok, err := t.Get(key)
+	if err != nil || !ok {
+		return 0, err // the last one was cut off: lastEnd is only a bound
+	}
+	r, err := record.DecodeRef(key, b)
+	if err != nil {
+		return 0, err
+	}
+	h, err := TableHead(&t.View, r.Table)
+	if err != nil || h.Sealed || h.Refs != 1 || h.Count >= moraine.MaxTableExtents {
+		return 0, err
+	}
+	n := min(len(exts), moraine.MaxTableExtents-int(h.Count))
+	if err := FillTable(t, r, exts[:n]); err != nil {
+		return 0, err
+	}
+	i.Uncount(h)
+	h.Count += uint32(n)
+	h.Bytes += SumLengths(exts[:n])
+	h.Evicted += SumEvicted(exts[:n])
+	i.Count(h)
+	t.Put(t.K.ExtTable(r.Table), h.Encode())
+	t.Del(key)
+	r.End = exts[n-1].End()
+	t.Put(t.K.Ref(i.Content, r.End), r.Encode())
+	i.LastEnd = r.End
+	return n, nil
+}
+
+// FillTable writes extents into a table, and counts it as a user of their
+// stripes and objects.
+func FillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
+	for _, e := range exts {
+		if err := Use(t, sourceOf(e), r.Table); err != nil {
+			return err
+		}
+		t.Put(t.K.Ext(r.Table, e.End()-r.Base), record.EncodeExt(e))
+	}
+	return nil
+}
+
+// AddTables makes tables of exts and refers to them; the range that they cover
+// must be free of references.
+func AddTables(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
+	for len(exts) > 0 {
+		n := min(len(exts), moraine.MaxTableExtents)
+		if err := AddTable(t, i, exts[:n]); err != nil {
+			return err
+		}
+		exts = exts[n:]
+	}
+	return nil
+}
+
+func AddTable(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
+	id, err := t.NextID(record.CTable)
+	if err != nil {
+		return err
+	}
+	if i.Content == 0 {
+		i.Content = t.Next(record.CContent)
+	}
+	r := record.Ref{Table: moraine.TableID(id), Base: exts[0].Offset, End: exts[len(exts)-1].End()}
+	if err := FillTable(t, r, exts); err != nil {
+		return err
+	}
+	h := record.TableHead{Refs: 1, Count: uint32(len(exts)), Bytes: SumLengths(exts), Evicted: SumEvicted(exts)}
+	t.Insert(t.K.ExtTable(r.Table), h.Encode())
+	t.Put(t.K.Ref(i.Content, r.End), r.Encode())
+	i.Refs++
+	i.Count(h)
+	i.LastEnd = max(i.LastEnd, r.End)
+	return nil
+}
+
+// NoLimit is for reads of one table, which has a bound of its own.
+const NoLimit = math.MaxInt

@@ -1,0 +1,64 @@
+package names
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// TakeNumber marks a number of the session as used. Stale where it may not be: it
+// is not the session's, or a file was made of it once.
+func TakeNumber(t *kvtx.Tx, id moraine.InodeID) error {
+	var r *record.NumberRange
+	var bad error
+	err := t.View.R.Scan(t.K.Numbers(t.Session.Id, id), kvtx.PrefixEnd(t.K.Ranges(t.Session.Id)), func(_, value []byte) bool {
+		r, bad = record.DecodeRange(value)
+		return false
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return err
+	}
+	if r == nil || id < r.First || id > r.Last() {
+		return kvtx.Fail(moraine.Stale, "create", id.String(), "the number is not one of the session's")
+	}
+	n := id - r.First
+	if r.Used[n/8]&(1<<(n%8)) != 0 {
+		return kvtx.Fail(moraine.Stale, "create", id.String(), "a file of that number was made before")
+	}
+	r.Used[n/8] |= 1 << (n % 8)
+	t.Put(t.K.Numbers(t.Session.Id, r.Last()), r.Encode())
+	return nil
+}
+
+// ExistingAs answers a create of a given number whose name is taken: by the file
+// itself, where the answer to the first was lost.
+func ExistingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
+	if uint64(e.Inode) != op.GetInode() {
+		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
+	}
+	i, err := tree.Inode(t, e.Inode)
+	if err != nil {
+		return nil, err
+	}
+	return tree.EntryReply(i), nil
+}
+
+// Known returns a create as the feature level has it: below LevelHolds no build that
+// may apply it knows of given numbers, and others must not do what those do not.
+func Known(t *kvtx.Tx, op *wire.Create) (*wire.Create, error) {
+	if op.GetInode() == 0 {
+		return op, nil
+	}
+	if ok, err := t.Speaks(kvtx.LevelHolds); ok || err != nil {
+		return op, err
+	}
+	op = proto.CloneOf(op)
+	op.Inode = 0
+	return op, nil
+}

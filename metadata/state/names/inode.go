@@ -1,0 +1,54 @@
+package names
+
+import (
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
+)
+
+// DelInode takes an inode's record away, with what hangs on it alone.
+func DelInode(t *kvtx.Tx, i *record.Inode) error {
+	if err := tier.ForgetMoves(t, i); err != nil {
+		return err
+	}
+	if i.Object != 0 {
+		if err := layout.ReleaseNewest(t, i); err != nil {
+			return err
+		}
+	}
+	if i.Policy {
+		t.Del(t.K.Policy(i.Id))
+		t.Count[record.CPolicies]--
+	}
+	if i.Typ == record.TypeDirectory {
+		tree.MindHold(t, i.Id)
+		if t.Session != nil {
+			if err := tree.DropHold(t, i.Id, t.Session.Id, 0); err != nil {
+				return err
+			}
+		}
+		if err := usage.DropQuota(t, i.Id); err != nil {
+			return err
+		}
+		if err := usage.DropHeight(t, i.Id); err != nil {
+			return err
+		}
+	}
+	if i.Xattrs {
+		keys, err := t.KeysUnder(t.K.Xattrs(i.Id), MaxXattrs)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			t.Del(key)
+		}
+	}
+	t.Del(t.K.Inode(i.Id))
+	delete(t.Inodes, i.Id)
+	t.Count[record.CInodes]--
+	tree.TouchAttr(t, i, kvtx.Removed)
+	return nil
+}

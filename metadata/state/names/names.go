@@ -1,0 +1,153 @@
+package names
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Hint returns what an inode that a directory has as name keeps of it. Whether
+// inodes keep their names is fixed when the state is made.
+func Hint(t *kvtx.Tx, name string) string {
+	if t.Count[record.CNames] == 0 {
+		return ""
+	}
+	return name
+}
+
+// LinkName gives a file or symbolic link one more name.
+func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
+	if err := CheckName("link", op.GetName()); err != nil {
+		return nil, err
+	}
+	i, err := tree.Named(t, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := MayChange(t, "link", i); err != nil {
+		return nil, err
+	}
+	dir, err := tree.Directory(t, moraine.InodeID(op.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	_, taken, err := tree.Lookup(&t.View, dir.Id, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case i.Typ == record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.PermissionDenied, "link", op.GetName(), "a directory has one name")
+	case taken:
+		return nil, kvtx.Fail(moraine.Exists, "link", op.GetName(), "")
+	case i.Tenant != dir.Tenant:
+		return nil, kvtx.Fail(moraine.CrossTenant, "link", op.GetName(), "copy it instead")
+	case i.Nlink >= tree.MaxLinks:
+		return nil, kvtx.Fail(moraine.TooLarge, "link", op.GetName(), "the file has %d names, the most there may be", tree.MaxLinks)
+	}
+	if i.Owner != 0 {
+		Adopt(t, i)
+	} else if err := AnotherName(t, i); err != nil {
+		return nil, err
+	}
+	Link(t, dir, op.GetName(), i)
+	i.Ctime = t.Now
+	tree.PutInode(t, i)
+	return tree.EntryReply(i), FlushOnCommit(t, i)
+}
+
+// AnotherName counts one more name of i. With the second one its names get
+// rows of their own, from then on and for ever.
+func AnotherName(t *kvtx.Tx, i *record.Inode) error {
+	i.Nlink++
+	if i.ManyLinks {
+		return nil
+	}
+	parent, name, err := tree.NameOf(&t.View, i)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return &moraine.Error{Op: "link", Ref: i.Id.String(), Kind: moraine.Corrupt}
+	}
+	i.ManyLinks = true
+	t.Put(t.K.Name(i.Id, parent, name), []byte{record.DentryVersion})
+	return nil
+}
+
+// Rehome makes parent and name of an inode that lost one of several names one
+// that it has.
+func Rehome(t *kvtx.Tx, i *record.Inode) error {
+	keys, err := t.KeysUnder(t.K.Names(i.Id), 1)
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return &moraine.Error{Op: "names", Ref: i.Id.String(), Kind: moraine.Corrupt}
+	}
+	parent, name := tree.NameOfKey(keys[0])
+	i.Parent, i.Name = parent, Hint(t, name)
+	return nil
+}
+
+// MayChange fails where another session holds a file without a name.
+func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
+	if i.Owner != 0 && i.Owner != t.Scope.Session {
+		return kvtx.Fail(moraine.PermissionDenied, op, i.Id.String(), "another session is writing it")
+	}
+	return nil
+}
+
+// Hold has the session keep a file whose last name is gone: it lives on, until
+// the session releases it or ends.
+func Hold(t *kvtx.Tx, i *record.Inode) {
+	i.Detach()
+	i.Nlink, i.Owner = 0, t.Session.Id
+	i.Ctime = t.Now
+	t.Put(t.K.SessionInode(i.Owner, i.Id), []byte{record.SessionVersion})
+	tree.PutInode(t, i)
+}
+
+// MaxRelease is the most files that one request releases.
+const MaxRelease = 256
+
+// Release lets files without a name die that the session holds. Those that it
+// does not hold are passed over.
+func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
+	if len(op.GetInodes()) > MaxRelease {
+		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), MaxRelease)
+	}
+	for _, id := range op.GetInodes() {
+		i, err := tree.Inode(t, moraine.InodeID(id))
+		if kvtx.MoraineKind(err) == moraine.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if i.Owner == 0 || i.Owner != t.Session.Id {
+			continue
+		}
+		if err := DropFile(t, i); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+// TypeOf returns what an inode is, and FILE_TYPE_UNSPECIFIED where it is gone or
+// has no name.
+func TypeOf(r *kvtx.View, id moraine.InodeID) (wire.FileType, error) {
+	i, err := tree.ReadInode(r, id)
+	switch {
+	case kvtx.MoraineKind(err) == moraine.NotFound:
+		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
+	case err != nil:
+		return 0, err
+	case i.Nlink == 0:
+		return wire.FileType_FILE_TYPE_UNSPECIFIED, nil
+	}
+	return wire.FileType(i.Typ), nil
+}

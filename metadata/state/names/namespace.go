@@ -1,0 +1,354 @@
+package names
+
+import (
+	"math"
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CheckName holds a new entry's name against what a name may be.
+func CheckName(op, name string) error {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return kvtx.Fail(moraine.InvalidArgument, op, name, "not a name")
+	case len(name) > moraine.MaxNameLen:
+		return kvtx.Fail(moraine.NameTooLong, op, name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+	case strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0:
+		return kvtx.Fail(moraine.InvalidArgument, op, name, "a name holds neither / nor NUL")
+	}
+	return nil
+}
+
+// MakeInode issues a number for i, unless it has one, sets its times and writes it.
+// A file starts with an empty content of the first generation.
+func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
+	id := moraine.ID(i.Id)
+	if id == 0 {
+		var err error
+		if id, err = t.NextID(record.CInode); err != nil {
+			return nil, err
+		}
+	}
+	n := &i
+	n.Id = moraine.InodeID(id)
+	n.Mode &= 0o7777
+	n.Atime, n.Mtime, n.Ctime = t.Now, t.Now, t.Now
+	if n.Typ == record.TypeFile {
+		n.Generation = moraine.Generation(uint64(id.Incarnation())<<56 | 1)
+	}
+	tree.Remember(t, n)
+	t.Insert(t.K.Inode(n.Id), n.Encode())
+	t.Count[record.CInodes]++
+	return n, nil
+}
+
+// Link enters child in dir as name, which must be free, and makes dir its
+// parent. The caller counts child.nlink, and writes child.
+func Link(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
+	t.Put(t.K.Dentry(dir.Id, name), record.Dentry{Inode: child.Id, Typ: child.Typ}.Encode())
+	child.Parent = dir.Id
+	child.Name = Hint(t, name)
+	if child.ManyLinks {
+		t.Put(t.K.Name(child.Id, dir.Id, name), []byte{record.DentryVersion})
+	}
+	tree.TouchEntry(t, dir, name, child, kvtx.Added)
+	dir.Entries++
+	if child.Typ == record.TypeDirectory {
+		dir.Nlink++
+	}
+	Changed(t, dir)
+}
+
+// Unlink takes the entry name, which is child, out of dir. The caller says what
+// becomes of child, and writes it.
+func Unlink(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
+	Unname(t, dir, name, child)
+	if child.Typ == record.TypeDirectory {
+		dir.Nlink--
+	}
+	Changed(t, dir)
+}
+
+// Unname takes the entry out of dir's records, which the caller writes.
+func Unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
+	t.Del(t.K.Dentry(dir.Id, name))
+	tree.TouchEntry(t, dir, name, child, kvtx.Removed)
+	dir.Entries--
+	if child.ManyLinks {
+		t.Del(t.K.Name(child.Id, dir.Id, name))
+	}
+}
+
+// Changed stamps and writes a directory whose entries changed.
+func Changed(t *kvtx.Tx, dir *record.Inode) {
+	dir.Mtime, dir.Ctime = t.Now, t.Now
+	tree.PutInode(t, dir)
+}
+
+// Create makes a file, a directory or a symbolic link.
+func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
+	op, err := Known(t, op)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCreate(op); err != nil {
+		return nil, err
+	}
+	if op.GetUnlinked() {
+		return CreateUnlinked(t, op)
+	}
+	dir, err := tree.Directory(t, moraine.InodeID(op.GetParent()))
+	if err != nil {
+		return nil, err
+	}
+	e, ok, err := tree.Lookup(&t.View, dir.Id, op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case ok && op.GetInode() != 0:
+		return ExistingAs(t, op, e)
+	case ok:
+		return Existing(t, op, e)
+	case op.GetInode() != 0:
+		if err := TakeNumber(t, moraine.InodeID(op.GetInode())); err != nil {
+			return nil, err
+		}
+	}
+	tenant, err := TenantOf(t, dir, op)
+	if err != nil {
+		return nil, err
+	}
+	n := newInode(t.Scope, op)
+	n.Id, n.Tenant, n.Parent = moraine.InodeID(op.GetInode()), tenant, dir.Id
+	n.Name = Hint(t, op.GetName())
+	child, err := MakeInode(t, n)
+	if err != nil {
+		return nil, err
+	}
+	Link(t, dir, op.GetName(), child)
+	PutXattrs(t, child, op.GetXattrs())
+	return tree.EntryReply(child), nil
+}
+
+func checkCreate(op *wire.Create) error {
+	typ := uint8(op.GetType())
+	switch {
+	case typ != record.TypeFile && typ != record.TypeDirectory && typ != record.TypeSymlink:
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "file type %d", typ)
+	case typ == record.TypeSymlink && op.GetTarget() == "":
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a symbolic link needs a target")
+	case len(op.GetTarget()) > moraine.MaxSymlinkLen:
+		return kvtx.Fail(moraine.NameTooLong, "create", op.GetName(), "a target of %d bytes, %d at most", len(op.GetTarget()), moraine.MaxSymlinkLen)
+	case op.GetUnlinked() && (typ != record.TypeFile || op.GetName() != ""):
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a regular file is made without a name")
+	case op.GetInode() != 0 && (op.GetUnlinked() || typ != record.TypeFile || !op.GetExclusive()):
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "only a new file with a name is given a number")
+	case op.GetUnlinked() && len(op.GetXattrs()) > 0:
+		return kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a file without a name is given its attributes by SetXattr")
+	case op.GetUnlinked():
+		return nil
+	}
+	if err := checkXattrs(op.GetXattrs()); err != nil {
+		return err
+	}
+	return CheckName("create", op.GetName())
+}
+
+// newInode is the inode that op asks for, without what the place gives.
+func newInode(sc kvtx.Scope, op *wire.Create) record.Inode {
+	n := record.Inode{Typ: uint8(op.GetType()), Mode: op.GetMode(), Uid: Squashed(sc, op.GetUid()), Gid: Squashed(sc, op.GetGid()), Nlink: 1}
+	switch n.Typ {
+	case record.TypeDirectory:
+		n.Nlink = 2
+	case record.TypeSymlink:
+		n.Target = op.GetTarget()
+		n.Mode = 0o777
+	}
+	return n
+}
+
+// Existing answers a create whose name is taken.
+func Existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
+	switch {
+	case op.GetExclusive() || uint8(op.GetType()) == record.TypeSymlink:
+		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
+	case e.Typ == record.TypeDirectory && uint8(op.GetType()) != record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.IsDirectory, "create", op.GetName(), "")
+	case e.Typ != uint8(op.GetType()):
+		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "as something else")
+	}
+	i, err := tree.Inode(t, e.Inode)
+	if err != nil {
+		return nil, err
+	}
+	return tree.EntryReply(i), nil
+}
+
+// CreateUnlinked makes a file with no name, which the session owns until a
+// commit links it; it dies with the session. The parent, if given, decides its
+// tenant.
+func CreateUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
+	place := moraine.InodeID(op.GetParent())
+	if place == 0 {
+		place = t.Scope.Root
+	}
+	dir, err := tree.Directory(t, place)
+	if err != nil {
+		return nil, err
+	}
+	n := newInode(t.Scope, op)
+	n.Nlink, n.Tenant, n.Owner = 0, dir.Tenant, t.Session.Id
+	child, err := MakeInode(t, n)
+	if err != nil {
+		return nil, err
+	}
+	t.Insert(t.K.SessionInode(t.Session.Id, child.Id), []byte{record.SessionVersion})
+	return tree.EntryReply(child), nil
+}
+
+// TenantOf returns the tenant of what op makes in dir. It is inherited; only a
+// directory made in the root may name one, which exists from then on.
+func TenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, error) {
+	name := op.GetTenant()
+	if name == "" {
+		return dir.Tenant, nil
+	}
+	if dir.Id != t.K.Top() || uint8(op.GetType()) != record.TypeDirectory {
+		return 0, kvtx.Fail(moraine.InvalidArgument, "create", op.GetName(), "a tenant is set on a directory in the root")
+	}
+	if name == defaultTenant {
+		return 0, nil
+	}
+	if len(name) > moraine.MaxNameLen {
+		return 0, kvtx.Fail(moraine.NameTooLong, "create", name, "as the name of a tenant")
+	}
+	b, ok, err := t.Get(t.K.TenantName(name))
+	if err != nil {
+		return 0, err
+	}
+	if ok {
+		d := record.Dec{B: b}
+		d.Version(record.TenantVersion)
+		id := moraine.Tenant(d.U32())
+		return id, d.End("tenant")
+	}
+	if t.Count[record.CTenant] >= math.MaxUint32 {
+		return 0, kvtx.Fail(moraine.NoSpace, "create", name, "there are no numbers of tenants left")
+	}
+	id := moraine.Tenant(t.Next(record.CTenant))
+	t.Insert(t.K.TenantName(name), record.PutUvarint([]byte{record.TenantVersion}, uint64(id)))
+	t.Insert(t.K.Tenant(id), record.PutString([]byte{record.TenantVersion}, name))
+	return id, nil
+}
+
+// defaultTenant is the name of tenant 0.
+const defaultTenant = "default"
+
+// Expected checks what has a name against the condition of the request that takes the
+// name from it; nil is no condition.
+func Expected(op, name string, want *wire.Expect, have *record.Inode) error {
+	switch {
+	case want == nil:
+		return nil
+	case want.GetInode() != 0 && want.GetInode() != uint64(have.Id):
+		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has the name, not %s", have.Id, moraine.InodeID(want.GetInode()))
+	case want.GetGeneration() != 0 && want.GetGeneration() != uint64(have.Generation):
+		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has generation %d, not %d", have.Id, have.Generation, want.GetGeneration())
+	case want.GetCtime() != 0 && want.GetCtime() != have.Ctime:
+		return kvtx.Fail(moraine.Conflict, op, name, "inode %s has changed", have.Id)
+	}
+	return nil
+}
+
+// Entry returns a directory and what it has as name.
+func Entry(t *kvtx.Tx, op string, parent uint64, name string) (dir, child *record.Inode, err error) {
+	if err := CheckName(op, name); err != nil {
+		return nil, nil, err
+	}
+	if dir, err = tree.Directory(t, moraine.InodeID(parent)); err != nil {
+		return nil, nil, err
+	}
+	e, ok, err := tree.Lookup(&t.View, dir.Id, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !ok {
+		return nil, nil, kvtx.Fail(moraine.NotFound, op, name, "")
+	}
+	child, err = tree.Inode(t, e.Inode)
+	return dir, child, err
+}
+
+// DropName takes one name from child, whose entry is gone already. What has no
+// name left dies; a directory must be empty.
+func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
+	if child.Typ == record.TypeDirectory {
+		if child.Entries != 0 {
+			return kvtx.Fail(moraine.NotEmpty, "remove", ref, "")
+		}
+		return DelInode(t, child)
+	}
+	child.Nlink--
+	if child.Nlink > 0 {
+		if err := Rehome(t, child); err != nil {
+			return err
+		}
+		child.Ctime = t.Now
+		tree.PutInode(t, child)
+		return nil
+	}
+	return DropFile(t, child)
+}
+
+// DropFile takes away a file or link that nobody names any more, and its
+// content: at once where it is small, else by a job.
+func DropFile(t *kvtx.Tx, i *record.Inode) error {
+	if i.Owner != 0 {
+		t.Del(t.K.SessionInode(i.Owner, i.Id))
+	}
+	if err := DelInode(t, i); err != nil {
+		return err
+	}
+	return layout.Discard(t, i.Content)
+}
+
+// Adopt turns an unlinked file of a session, or of a job, into one that a
+// directory will name; the caller links and writes it.
+func Adopt(t *kvtx.Tx, i *record.Inode) {
+	if i.Owner != 0 {
+		t.Del(t.K.SessionInode(i.Owner, i.Id))
+	}
+	i.Owner, i.Nlink = 0, 1
+}
+
+// DropSessionInodes takes away files without a name of a session that ended.
+func DropSessionInodes(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.KeysUnder(t.K.SessionInodes(id), (budget+7)/8)
+	if err != nil {
+		return 0, err
+	}
+	before := len(t.Order)
+	for n, key := range keys {
+		if len(t.Order)-before >= budget {
+			return budget, nil
+		}
+		i, err := tree.Inode(t, moraine.InodeID(record.LastU64(key)))
+		if err != nil {
+			return n, kvtx.Damaged(err)
+		}
+		if err := DropFile(t, i); err != nil {
+			return n, err
+		}
+	}
+	if len(keys) == (budget+7)/8 {
+		return budget, nil // there may be more
+	}
+	return len(t.Order) - before, nil
+}

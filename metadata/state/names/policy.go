@@ -1,0 +1,160 @@
+package names
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// SetPolicy gives a directory a policy of its own, or takes it away.
+func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
+	dir, err := tree.Directory(t, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	w := op.GetPolicy()
+	p := record.Policy{Flush: w.GetFlush(), Foreign: w.GetForeign()}
+	if p.Foreign < 0 || p.Foreign > wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "policy %d for foreign objects", p.Foreign)
+	}
+	if p.Flush < 0 || p.Flush > wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "flush policy %d", p.Flush)
+	}
+	if s := w.GetScheme(); s != nil {
+		if s.GetK() == 0 || s.GetK() > moraine.MaxChunks || s.GetM() > moraine.MaxChunks || s.GetK()+s.GetM() > moraine.MaxChunks {
+			return nil, kvtx.Fail(moraine.InvalidArgument, "set policy", dir.Id.String(), "no scheme: k=%d m=%d", s.GetK(), s.GetM())
+		}
+		p.Scheme = moraine.Scheme{K: uint8(s.GetK()), M: uint8(s.GetM())}
+	}
+	had := dir.Policy
+	if dir.Policy = p != (record.Policy{}); dir.Policy {
+		t.Put(t.K.Policy(dir.Id), p.Encode())
+	} else {
+		t.Del(t.K.Policy(dir.Id))
+	}
+	switch {
+	case dir.Policy && !had:
+		t.Count[record.CPolicies]++
+	case had && !dir.Policy:
+		t.Count[record.CPolicies]--
+	}
+	tree.PutInode(t, dir)
+	return PolicyReply(&t.View, t.Scope, dir)
+}
+
+func ReadPolicy(v *kvtx.View, sc kvtx.Scope, op *wire.GetPolicy) (*wire.MetaResponse, error) {
+	i, err := tree.ReadNamed(v, sc, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	return PolicyReply(v, sc, i)
+}
+
+// PolicyReply answers a directory's policy; a file's is its directory's.
+func PolicyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaResponse, error) {
+	own, err := tree.Policy(v, i)
+	if err != nil {
+		return nil, err
+	}
+	at := i.Id
+	if i.Typ != record.TypeDirectory {
+		if at, err = tree.ParentIn(v, sc, i); err != nil {
+			return nil, err
+		}
+	}
+	p, err := tree.Effective(v, at)
+	if err != nil {
+		return nil, err
+	}
+	if p.Flush == 0 {
+		p.Flush = wire.FlushPolicy_FLUSH_POLICY_NEVER
+	}
+	if p.Foreign == 0 {
+		p.Foreign = wire.ForeignPolicy_FOREIGN_POLICY_REFUSE
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
+}
+
+// PolicyScheme returns the scheme that the policy of a directory sets for new stripes; zero
+// where none does. An unknown one has no policy.
+func PolicyScheme(r *kvtx.View, dir moraine.InodeID) (moraine.Scheme, error) {
+	return policyScheme(r, kvtx.Scope{}, dir)
+}
+
+// PolicySchemeFor is PolicyScheme of a directory, or of that of a file, as a caller sees it:
+// a place that the caller may not name has no policy.
+func PolicySchemeFor(r *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (moraine.Scheme, error) {
+	v := r
+	sc, err := ReadScope(v, caller, session)
+	if kvtx.IsAnswer(err) {
+		return moraine.Scheme{}, nil // as it fails, so will the request
+	}
+	if err != nil {
+		return moraine.Scheme{}, err
+	}
+	if may, err := tree.MayName(v, sc, id); err != nil || !may {
+		return moraine.Scheme{}, err
+	}
+	return policyScheme(v, sc, id)
+}
+
+func policyScheme(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (moraine.Scheme, error) {
+	n, err := v.Counters()
+	if err != nil || n[record.CPolicies] == 0 {
+		return moraine.Scheme{}, err
+	}
+	i, err := tree.ReadInode(v, id)
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return moraine.Scheme{}, nil
+	}
+	if err != nil {
+		return moraine.Scheme{}, err
+	}
+	at := i.Id
+	if i.Typ != record.TypeDirectory {
+		if at, err = tree.ParentIn(v, sc, i); err != nil {
+			return moraine.Scheme{}, err
+		}
+	}
+	p, err := tree.Effective(v, at)
+	return p.Scheme, err
+}
+
+// FlushOnCommit queues a flush of a file whose content changed, or which came to
+// another place, where the policy there wants it.
+func FlushOnCommit(t *kvtx.Tx, i *record.Inode) error {
+	if t.Count[record.CPolicies] == 0 || i.Typ != record.TypeFile || i.Nlink == 0 || i.Clean() {
+		return nil
+	}
+	p, err := tree.Effective(&t.View, i.Parent)
+	if err != nil || p.Flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+		return err
+	}
+	_, err = tier.QueueFile(t, wire.JobKind_JOB_KIND_FLUSH, i, 0)
+	return err
+}
+
+// FlushTree is flushOnCommit for all that is below a directory.
+func FlushTree(t *kvtx.Tx, dir *record.Inode) error {
+	if t.Count[record.CPolicies] == 0 || dir.Entries == 0 {
+		return nil
+	}
+	p, err := tree.Effective(&t.View, dir.Id)
+	if err != nil || p.Flush != wire.FlushPolicy_FLUSH_POLICY_ON_COMMIT {
+		return err
+	}
+	_, err = tier.QueueTree(t, wire.JobKind_JOB_KIND_FLUSH, dir)
+	return err
+}
+
+// FlushMoved queues flushes for what a rename brought to another directory.
+func FlushMoved(t *kvtx.Tx, i *record.Inode) error {
+	if i.Typ == record.TypeDirectory {
+		return FlushTree(t, i)
+	}
+	return FlushOnCommit(t, i)
+}

@@ -1,0 +1,143 @@
+package names
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Rename moves an entry. What has the new name already is replaced as POSIX
+// says, refused with no_replace, or swapped with exchange.
+func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
+	if op.GetNoReplace() && op.GetExchange() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "no_replace and exchange exclude each other")
+	}
+	if err := CheckName("rename", op.GetNewName()); err != nil {
+		return nil, err
+	}
+	t.Forced = op.GetForce()
+	dir, child, err := Entry(t, "rename", op.GetParent(), op.GetName())
+	if err != nil {
+		return nil, err
+	}
+	newDir, err := tree.Directory(t, moraine.InodeID(op.GetNewParent()))
+	if err != nil {
+		return nil, err
+	}
+	if err := MayRename(t, child, dir, newDir); err != nil {
+		return nil, err
+	}
+	e, ok, err := tree.Lookup(&t.View, newDir.Id, op.GetNewName())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case ok && e.Inode == child.Id:
+		return tree.EntryReply(child), nil // two names of one file: nothing to do
+	case ok && op.GetNoReplace():
+		return nil, kvtx.Fail(moraine.Exists, "rename", op.GetNewName(), "")
+	case !ok && op.GetExchange():
+		return nil, kvtx.Fail(moraine.NotFound, "rename", op.GetNewName(), "nothing to exchange with")
+	}
+	if !ok {
+		if err := Move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+			return nil, err
+		}
+		return tree.EntryReply(child), nil
+	}
+	target, err := tree.Inode(t, e.Inode)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetExchange() {
+		return Exchange(t, op, dir, newDir, child, target)
+	}
+	return Replace(t, op, dir, newDir, child, target)
+}
+
+// MayRename holds a move of child from dir to newDir against the rules that do
+// not depend on the new name.
+func MayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
+	if err := MayRenameTree(t, child); err != nil {
+		return err
+	}
+	if dir.Id == newDir.Id {
+		return nil
+	}
+	if child.Tenant != newDir.Tenant {
+		return kvtx.Fail(moraine.CrossTenant, "rename", child.Id.String(), "copy it instead")
+	}
+	if child.Typ != record.TypeDirectory {
+		return nil
+	}
+	at := newDir
+	for depth := 0; ; depth++ {
+		if at.Id == child.Id {
+			return kvtx.Fail(moraine.InvalidArgument, "rename", child.Id.String(), "into a directory below itself")
+		}
+		if at.Parent == 0 {
+			return nil
+		}
+		if depth == kvtx.MaxDepth {
+			return kvtx.Fail(moraine.TooLarge, "rename", newDir.Id.String(), "more than %d directories deep", kvtx.MaxDepth)
+		}
+		var err error
+		if at, err = tree.Inode(t, at.Parent); err != nil {
+			return err
+		}
+	}
+}
+
+// Move takes child from one name to another that is free.
+func Move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
+	Unlink(t, dir, name, child)
+	Link(t, newDir, newName, child)
+	child.Ctime = t.Now
+	tree.PutInode(t, child)
+	if dir.Id == newDir.Id {
+		return nil
+	}
+	return FlushMoved(t, child)
+}
+
+// Replace is a move onto a name whose present holder loses it.
+func Replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
+	switch {
+	case target.Typ == record.TypeDirectory && child.Typ != record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.IsDirectory, "rename", op.GetNewName(), "")
+	case target.Typ != record.TypeDirectory && child.Typ == record.TypeDirectory:
+		return nil, kvtx.Fail(moraine.NotDirectory, "rename", op.GetNewName(), "")
+	case target.Id == dir.Id:
+		return nil, kvtx.Fail(moraine.NotEmpty, "rename", op.GetNewName(), "")
+	}
+	Unlink(t, newDir, op.GetNewName(), target)
+	if op.GetKeep() && target.Typ != record.TypeDirectory && target.Nlink == 1 {
+		Hold(t, target)
+	} else if err := DropName(t, target, op.GetNewName()); err != nil {
+		return nil, err
+	}
+	if err := Move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+		return nil, err
+	}
+	return tree.EntryReply(child), nil
+}
+
+// Exchange swaps two entries.
+func Exchange(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
+	if err := MayRename(t, target, newDir, dir); err != nil {
+		return nil, err
+	}
+	Unlink(t, dir, op.GetName(), child)
+	Unlink(t, newDir, op.GetNewName(), target)
+	Link(t, dir, op.GetName(), target)
+	Link(t, newDir, op.GetNewName(), child)
+	child.Ctime, target.Ctime = t.Now, t.Now
+	tree.PutInode(t, child)
+	tree.PutInode(t, target)
+	if err := FlushMoved(t, child); err != nil {
+		return nil, err
+	}
+	return tree.EntryReply(child), FlushMoved(t, target)
+}

@@ -1,0 +1,161 @@
+package names
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
+)
+
+// A checkpoint is immutable. Its directory is sealed from its making on, its files
+// from the entry that puts them there, and the links of its run while they point at
+// it. Of a sealed inode nothing that a reader sees may change: type, mode, owner,
+// names, times, size, generation, attributes, and the entries of a directory.
+//
+// No handler checks this for itself. At the end of each command the records of sealed
+// inodes that it wrote are compared with what they were before it. So a request that
+// is new tomorrow is refused as well, through whatever door it comes. Where the bytes
+// are (flush, evict, stage, repair, rewrite, pack) is no part of the comparison.
+//
+// The handlers of checkpoints name the sealed inodes that they change (open). A file
+// whose directory is sealed no more, because its checkpoint was removed, may be
+// unlinked, and nothing else.
+
+// Open lets the command change a sealed inode.
+func Open(t *kvtx.Tx, i *record.Inode) { t.Opened = append(t.Opened, i.Id) }
+
+// Unseal ends the seal of a checkpoint's directory: from here on its files may be
+// unlinked.
+func Unseal(t *kvtx.Tx, dir *record.Inode) {
+	Open(t, dir)
+	dir.Sealed, dir.Step = false, record.StepID{}
+}
+
+// sealedRecord reports whether an inode's record has the flag, without decoding it.
+func sealedRecord(b []byte) bool {
+	if len(b) < 4 || b[2]&0x80 == 0 {
+		return false
+	}
+	flags, _ := binary.Uvarint(b[2:])
+	return flags&record.InodeSealed != 0
+}
+
+// CheckSeals fails with Immutable where the command changed what is sealed.
+func CheckSeals(t *kvtx.Tx) error {
+	if t.OpenAll {
+		return nil
+	}
+	for _, cell := range t.Order {
+		if len(cell.Key) != 11 || cell.Key[2] != record.TabInode || cell.Want.Fresh {
+			continue
+		}
+		old, err := t.B.Load([]byte(cell.Key))
+		if err != nil {
+			return err
+		}
+		if !old.Exists || !sealedRecord(old.Value) {
+			continue
+		}
+		was := &record.Inode{Id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.Key[3:])))}
+		if err := was.Decode(old.Value); err != nil {
+			return err
+		}
+		var now *record.Inode
+		if w := cell.Want; w.Exists {
+			now = &record.Inode{Id: was.Id}
+			if err := now.Decode(w.Value); err != nil {
+				return err
+			}
+		}
+		if err := CheckSeal(t, was, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckSeal compares a sealed inode with what the command made of it; now is nil where
+// it is gone.
+func CheckSeal(t *kvtx.Tx, was, now *record.Inode) error {
+	if slices.Contains(t.Opened, was.Id) {
+		return nil
+	}
+	if gone := now == nil || now.Nlink == 0; gone && was.Typ == record.TypeFile {
+		if ok, err := MayUnlink(t, was); ok || err != nil {
+			return err
+		}
+		return tree.Immutable(t, was)
+	}
+	if now == nil || visible(was) != visible(now) {
+		return tree.Immutable(t, was)
+	}
+	return nil
+}
+
+// MayUnlink reports whether a sealed file may lose its name: its checkpoint was
+// removed, and its directory is an ordinary one.
+func MayUnlink(t *kvtx.Tx, file *record.Inode) (bool, error) {
+	if file.Parent == 0 {
+		return true, nil
+	}
+	b, ok, err := t.Get(t.K.Inode(file.Parent))
+	return !ok || !sealedRecord(b), err
+}
+
+// seen is what readers see of an inode.
+type seen struct {
+	typ                       uint8
+	mode, uid, gid, nlink     uint32
+	parent                    moraine.InodeID
+	manyLinks, xattrs, sealed bool
+	owner                     moraine.SessionID
+	mtime, ctime              int64
+	name, target              string
+	entries                   uint64
+	size                      int64
+	generation                moraine.Generation
+	step                      record.StepID
+}
+
+func visible(i *record.Inode) seen {
+	return seen{typ: i.Typ, mode: i.Mode, uid: i.Uid, gid: i.Gid, nlink: i.Nlink, parent: i.Parent,
+		manyLinks: i.ManyLinks, xattrs: i.Xattrs, sealed: i.Sealed, owner: i.Owner, mtime: i.Mtime, ctime: i.Ctime,
+		name: i.Name, target: i.Target, entries: i.Entries, size: i.Size, generation: i.Generation, step: i.Step}
+}
+
+// MayRenameTree is mayMoveTree before a directory gets another name, or loses the one that
+// it has. Not even by force does a checkpoint leave its place in its run.
+func MayRenameTree(t *kvtx.Tx, dir *record.Inode) error {
+	if dir.Typ != record.TypeDirectory {
+		return nil
+	}
+	if dir.Sealed {
+		return tree.Immutable(t, dir)
+	}
+	n, err := StepsBelow(t, dir)
+	switch {
+	case err != nil || n == 0:
+		return err
+	case !t.Forced:
+		return usage.HoldsSteps(dir.Id, n)
+	}
+	r, err := tree.RunRecord(&t.View, moraine.RunID(dir.Parent))
+	if err == nil && r != nil {
+		err = kvtx.Fail(moraine.Immutable, "change", dir.Id.String(), "committed checkpoints of a run that stays are below it (%d)", n)
+	}
+	return err
+}
+
+// StepsBelow returns how many committed checkpoints are below a directory.
+func StepsBelow(t *kvtx.Tx, dir *record.Inode) (int64, error) {
+	s, err := kvtx.Look[record.UsageState](&t.View, t.K.Meta(record.MetaUsage))
+	if err != nil || s == nil || s.Live == 0 {
+		return 0, err
+	}
+	below, err := t.UsageNow(kvtx.UsageKey{Column: s.Live, Dir: dir.Id})
+	return below.Steps, err
+}

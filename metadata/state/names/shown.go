@@ -1,0 +1,127 @@
+package names
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Confine takes out of an answer what a caller that is confined to a directory may not see.
+func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
+	if tree.All(v, sc) {
+		return nil
+	}
+	switch r := resp.GetResult().(type) {
+	case *wire.MetaResponse_Entry:
+		return ConfineAttr(v, sc, r.Entry.GetAttr())
+	case *wire.MetaResponse_Extents:
+		return ConfineAttr(v, sc, r.Extents.GetAttr())
+	case *wire.MetaResponse_Commit:
+		return ConfineAttr(v, sc, r.Commit.GetAttr())
+	case *wire.MetaResponse_Hold:
+		return ConfineAttr(v, sc, r.Hold.GetDirectory())
+	case *wire.MetaResponse_Walk:
+		return ConfineWalk(v, sc, r.Walk)
+	case *wire.MetaResponse_ReadDir:
+		for _, e := range r.ReadDir.Entries {
+			if err := ConfineAttr(v, sc, e.Attr); err != nil {
+				return err
+			}
+		}
+	case *wire.MetaResponse_Jobs:
+		for _, j := range r.Jobs.Jobs {
+			if err := ConfineJob(v, sc, j); err != nil {
+				return err
+			}
+		}
+	case *wire.MetaResponse_Object:
+		return ConfineObject(v, sc, r.Object.Object)
+	case *wire.MetaResponse_BadObjects:
+		for _, o := range r.BadObjects.Objects {
+			if err := ConfineObject(v, sc, o.Object); err != nil {
+				return err
+			}
+			if o.Object.GetKey() == "" {
+				o.Error = "" // of the store, which may name the key
+			}
+		}
+	}
+	return nil
+}
+
+func ConfineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
+	switch {
+	case a.GetInode() == uint64(sc.Root):
+		a.Parent = 0
+	case a.GetNlink() > 1 && a.Type != wire.FileType_FILE_TYPE_DIRECTORY:
+		i, err := tree.ReadInode(v, moraine.InodeID(a.Inode))
+		if err != nil {
+			return err
+		}
+		parent, err := tree.ParentIn(v, sc, i)
+		a.Parent = uint64(parent)
+		return err
+	}
+	return nil
+}
+
+func ConfineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
+	for _, s := range w.Steps {
+		if err := ConfineAttr(v, sc, s.Attr); err != nil {
+			return err
+		}
+	}
+	if err := ConfineAttr(v, sc, w.Attr); err != nil {
+		return err
+	}
+	if w.Found && (w.Name == "" || w.Attr.GetInode() == uint64(sc.Root)) {
+		w.Parent, w.Name = w.Attr.GetParent(), ""
+	}
+	return nil
+}
+
+// ConfineJob gives a job of one file the name that the file has now, in the scope: the job has
+// that of another time. The key of an object that is deleted is a path of an earlier time.
+func ConfineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
+	j.Cursor = nil
+	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
+		j.Subject, j.Error = "", ""
+	}
+	if j.Inode == 0 || j.Subject == "" {
+		return nil
+	}
+	i, err := tree.ReadInode(v, moraine.InodeID(j.Inode))
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		j.Subject = ""
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	path, err := tree.PathShown(v, sc, i)
+	if record.OfFile(j.Kind) {
+		path = path[strings.LastIndexByte(path, '/')+1:]
+	}
+	if path = record.Clip(path, moraine.MaxNameLen); j.Subject != path {
+		j.Subject, j.Error = path, "" // it may name the file as it was called
+	}
+	return err
+}
+
+// ConfineObject leaves out the key of an object that is not that of the path which its file
+// has now, in the scope: it is one that the file, or its source, had elsewhere.
+func ConfineObject(v *kvtx.View, sc kvtx.Scope, o *wire.Object) error {
+	i, err := tree.ReadInode(v, moraine.InodeID(o.GetInode()))
+	if err != nil {
+		return err
+	}
+	path, err := tree.PathShown(v, sc, i)
+	if err == nil && (path == "" || !strings.HasSuffix("/"+o.Key, "/"+path)) {
+		o.Key = ""
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package names
+
+import (
+	"strings"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxXattrs is the most extended attributes of one inode.
+	MaxXattrs = 256
+	// MaxXattrBytes bounds their names and values together, and so each value.
+	MaxXattrBytes = 64 << 10
+)
+
+func checkXattr(op *wire.SetXattr) error {
+	name := op.GetName()
+	switch {
+	case name == "" || strings.IndexByte(name, 0) >= 0:
+		return kvtx.Fail(moraine.InvalidArgument, "set attribute", name, "not a name")
+	case len(name) > moraine.MaxNameLen:
+		return kvtx.Fail(moraine.NameTooLong, "set attribute", name, "%d bytes, %d at most", len(name), moraine.MaxNameLen)
+	case strings.HasPrefix(name, "system."):
+		return kvtx.Fail(moraine.Unimplemented, "set attribute", name, "access lists are not kept")
+	case len(op.GetValue()) > MaxXattrBytes:
+		return kvtx.Fail(moraine.TooLarge, "set attribute", name, "%d bytes, %d at most", len(op.GetValue()), MaxXattrBytes)
+	}
+	return nil
+}
+
+// checkXattrs checks the attributes of something new.
+func checkXattrs(all []*wire.Xattr) error {
+	count, bytes := len(all), 0
+	for n, x := range all {
+		if err := checkXattr(&wire.SetXattr{Name: x.GetName(), Value: x.GetValue()}); err != nil {
+			return err
+		}
+		for _, before := range all[:n] {
+			if before.GetName() == x.GetName() {
+				return kvtx.Fail(moraine.InvalidArgument, "set attribute", x.GetName(), "it is set twice")
+			}
+		}
+		if bytes += len(x.GetName()) + len(x.GetValue()); n >= MaxXattrs || bytes > MaxXattrBytes {
+			return kvtx.Fail(moraine.NoSpace, "set attribute", x.GetName(), "%d attributes of %d bytes or more in all; %d and %d at most",
+				count, bytes, MaxXattrs, MaxXattrBytes)
+		}
+	}
+	return nil
+}
+
+// PutXattrs sets attributes that checkXattrs passed on an inode that has none.
+func PutXattrs(t *kvtx.Tx, i *record.Inode, all []*wire.Xattr) {
+	if len(all) == 0 {
+		return
+	}
+	for _, x := range all {
+		t.Put(t.K.Xattr(i.Id, x.GetName()), record.EncodeXattr(x.GetValue()))
+	}
+	i.Xattrs = true
+	tree.PutInode(t, i)
+}
+
+// SetXattr sets or removes one extended attribute.
+func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
+	if err := checkXattr(op); err != nil {
+		return nil, err
+	}
+	i, err := tree.Named(t, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	if err := MayChange(t, "set attribute", i); err != nil {
+		return nil, err
+	}
+	key := t.K.Xattr(i.Id, op.GetName())
+	_, there, err := t.Get(key)
+	switch {
+	case err != nil:
+		return nil, err
+	case there && op.GetCreate():
+		return nil, kvtx.Fail(moraine.Exists, "set attribute", op.GetName(), "")
+	case !there && (op.GetReplace() || op.GetRemove()):
+		return nil, kvtx.Fail(moraine.NoAttribute, "set attribute", op.GetName(), "")
+	}
+	if op.GetRemove() {
+		t.Del(key)
+	} else {
+		t.Put(key, record.EncodeXattr(op.GetValue()))
+	}
+	count, bytes, err := XattrUse(&t.View, i)
+	switch {
+	case err != nil:
+		return nil, err
+	case !op.GetRemove() && (count > MaxXattrs || bytes > MaxXattrBytes):
+		return nil, kvtx.Fail(moraine.NoSpace, "set attribute", op.GetName(), "%d attributes of %d bytes in all; %d and %d at most",
+			count, bytes, MaxXattrs, MaxXattrBytes)
+	}
+	i.Xattrs = count > 0
+	i.Ctime = t.Now
+	tree.PutInode(t, i)
+	return kvtx.Done(), nil
+}
+
+// XattrUse returns how many extended attributes an inode has, and how many
+// bytes their names and values are.
+func XattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
+	var bad error
+	prefix := v.K.Xattrs(i.Id)
+	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var b []byte
+		b, bad = record.DecodeXattr(value)
+		count, bytes = count+1, bytes+len(key)-len(prefix)+len(b)
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return count, bytes, err
+}
+
+// ReadXattr answers one extended attribute, or the names of all.
+func ReadXattr(v *kvtx.View, sc kvtx.Scope, op *wire.GetXattr) (*wire.MetaResponse, error) {
+	i, err := tree.ReadInode(v, moraine.InodeID(op.GetInode()))
+	if err != nil {
+		return nil, err
+	}
+	tree.SawAttr(v, i)
+	if err := tree.Within(v, sc, i); err != nil {
+		return nil, err
+	}
+	reply := &wire.XattrReply{}
+	if op.GetName() != "" {
+		b, ok, err := v.R.Get(v.K.Xattr(i.Id, op.GetName()))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, kvtx.Fail(moraine.NoAttribute, "get attribute", op.GetName(), "")
+		}
+		if reply.Value, err = record.DecodeXattr(b); err != nil {
+			return nil, err
+		}
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
+	}
+	if !i.Xattrs {
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, nil
+	}
+	prefix := v.K.Xattrs(i.Id)
+	keys, err := v.KeysUnder(prefix, MaxXattrs)
+	for _, key := range keys {
+		reply.Names = append(reply.Names, string(key[len(prefix):]))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Xattr{Xattr: reply}}, err
+}

@@ -1,3 +1,0 @@
-package record
-
-const TenantVersion = 1

@@ -1,0 +1,131 @@
+package session
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// answered returns the answer that is kept of a session's request, encoded.
+func answered(v *kvtx.View, s *record.Session, number uint64) ([]byte, bool, error) {
+	switch {
+	case s.Inside && s.Number == number:
+		return s.Answer, true, nil
+	case s.Inside && s.Apart == 0:
+		return nil, false, nil
+	}
+	return v.R.Get(v.K.Answer(s.Id, number))
+}
+
+// Answered reports whether a session's request of that number has an answer that
+// is kept.
+func Answered(r *kvtx.View, id moraine.SessionID, number uint64) (bool, error) {
+	v := kvtx.View{R: r, K: r.K}
+	s, err := v.Session(id)
+	if err != nil {
+		if kvtx.IsAnswer(err) {
+			return false, nil // its answers went with it
+		}
+		return false, err
+	}
+	_, ok, err := answered(&v, s, number)
+	return ok, err
+}
+
+// Keep remembers the answer and forgets those that the client has.
+func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest, resp *wire.MetaResponse) error {
+	if _, alive, err := t.Get(t.K.Session(s.Id)); err != nil || !alive {
+		return err // the request closed it
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(resp)
+	if err != nil {
+		return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
+	}
+	acked := min(req.GetAckedBelow(), req.GetNumber())
+	if acked > oldAcked {
+		if err := Forget(t, s, oldAcked, acked); err != nil {
+			return err
+		}
+	}
+	// admit saw that there is none, and the command wrote none.
+	switch {
+	case s.Inside && s.Number == 0:
+		s.Number, s.Answer = req.GetNumber(), b
+	case s.Inside:
+		s.Apart++
+		fallthrough
+	default:
+		t.Insert(t.K.Answer(s.Id, req.GetNumber()), b)
+	}
+	if s.Inside || acked > oldAcked {
+		t.Put(t.K.Session(s.Id), s.Encode())
+	}
+	return AbandonNumbers(t, s, req)
+}
+
+// AbandonNumbers answers the numbers that the caller of a request has given up, where they have
+// no answer: what arrives under one of them later gets that one, and is not applied. The
+// caller may have had a later change acknowledged, which an older one must not undo.
+func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error {
+	given := req.GetGivenUp()
+	var b []byte
+	for _, n := range given[:min(len(given), AnswerWindow)] {
+		if n == 0 || n < s.AckedBelow || n >= max(s.AckedBelow, 1)+AnswerWindow {
+			continue
+		}
+		if _, ok, err := answered(&t.View, s, n); err != nil || ok {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if b == nil {
+			var err error
+			resp := kvtx.Refuse(kvtx.Fail(moraine.Stale, "session", s.Id.String(), "the caller gave the request up before it arrived"))
+			if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(resp); err != nil {
+				return &moraine.Error{Op: "encode answer", Kind: moraine.Internal, Err: err}
+			}
+		}
+		t.Insert(t.K.Answer(s.Id, n), b)
+		if s.Inside {
+			s.Apart++
+			t.Put(t.K.Session(s.Id), s.Encode())
+		}
+	}
+	return nil
+}
+
+// Forget takes away the answers of the numbers from oldAcked on and below acked.
+func Forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
+	s.AckedBelow = acked
+	if s.Inside && s.Number < acked {
+		s.Number, s.Answer = 0, nil
+	}
+	for n := max(oldAcked, 1); n < min(acked, oldAcked+AnswerWindow+1); n++ {
+		if s.Inside && s.Apart == 0 {
+			return nil
+		}
+		key := t.K.Answer(s.Id, n)
+		_, ok, err := t.Get(key)
+		if err != nil {
+			return err
+		}
+		if ok {
+			t.Del(key)
+			if s.Inside {
+				s.Apart--
+			}
+		}
+	}
+	return nil
+}
+
+func DropAnswers(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+	keys, err := t.KeysUnder(t.K.Answers(id), budget)
+	for _, key := range keys {
+		t.Del(key)
+	}
+	return len(keys), err
+}

@@ -1,0 +1,72 @@
+package session
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxRevocations is the most certificates that may be revoked at once.
+	MaxRevocations = 4096
+	// MaxRevoke is the most that one command revokes.
+	MaxRevoke = 64
+)
+
+// RevokeCert puts certificates on the list of those that are not taken any more, or
+// takes them off it. Nothing leaves the list by itself: another certificate may have the
+// key of an expired one, and the clock that says what has expired may be wrong.
+func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
+	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)
+	}
+	all, err := Revocations(&t.View)
+	if err != nil {
+		return nil, err
+	}
+	have := len(all)
+	for _, w := range op.GetRevocations() {
+		key, err := t.K.Revocation(w)
+		if err != nil {
+			return nil, err
+		}
+		_, known, err := t.Get(key)
+		switch {
+		case err != nil:
+			return nil, err
+		case op.GetUndo() && !known:
+			return nil, kvtx.Fail(moraine.NotFound, "revoke certificate", w.GetNode(), "it is not on the list of revoked certificates")
+		case op.GetUndo():
+			t.Del(key)
+			continue
+		case !known:
+			have++
+		}
+		if have > MaxRevocations {
+			return nil, kvtx.Fail(moraine.TooLarge, "revoke certificate", w.GetNode(), "%d certificates are revoked: take off the list what is no longer needed (`moraine cert revoke --undo`)", MaxRevocations)
+		}
+		t.Put(key, record.EncodeRevocation(w))
+	}
+	return kvtx.Done(), nil
+}
+
+// Revocations returns the certificates that are not taken any more, in the order of
+// their keys: keys, serial numbers, nodes.
+func Revocations(r *kvtx.View) (all []*wire.Revocation, err error) {
+	v := r
+	prefix := v.K.Table(record.TabRevoked)
+	var bad error
+	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var w *wire.Revocation
+		if w, bad = record.DecodeRevocation(len(prefix), key, value); bad != nil {
+			return false
+		}
+		all = append(all, w)
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return all, err
+}

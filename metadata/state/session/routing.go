@@ -1,0 +1,114 @@
+package session
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// firstRouting is the epoch of a state in which none was begun.
+const firstRouting = 1
+
+// routingEpoch returns the present epoch.
+func routingEpoch(v *kvtx.View) (uint64, error) {
+	b, ok, err := v.R.Get(v.K.Meta(record.MetaRouting))
+	if err != nil || !ok {
+		return firstRouting, err
+	}
+	return record.DecodeRouting(b)
+}
+
+// RoutingEpoch returns the present routing epoch.
+func RoutingEpoch(r *kvtx.View) (uint64, error) { return routingEpoch(r) }
+
+// Routed fails with Misrouted where a mutation is for another partition, or was
+// routed by another epoch than the present one. 0 is from who knows no routing:
+// the service judges who may.
+func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
+	partition := req.GetPartition() != uint32(t.K.P)
+	if !partition && req.GetRoutingEpoch() == 0 {
+		return nil
+	}
+	ok, err := t.Speaks(kvtx.LevelRouting)
+	switch {
+	case err != nil:
+		return err
+	case partition && !ok:
+		return kvtx.Fail(moraine.CrossPartition, "apply", "", "partition %d is not served here", req.GetPartition())
+	case partition:
+		return kvtx.Fail(moraine.Misrouted, "apply", "", "partition %d is not served here", req.GetPartition())
+	case !ok:
+		return nil
+	}
+	epoch, err := routingEpoch(&t.View)
+	if err == nil && req.GetRoutingEpoch() != epoch {
+		err = kvtx.Fail(moraine.Misrouted, "apply", "", "the routing epoch is %d, not %d", epoch, req.GetRoutingEpoch())
+	}
+	return err
+}
+
+// Crosses fails with CrossPartition where a request would tie what is in another
+// partition to something here: nothing does that yet.
+func Crosses(t *kvtx.Tx, req *wire.MetaRequest) error {
+	named := tied(req)
+	if !slices.ContainsFunc(named, func(id uint64) bool { return id != 0 && moraine.ID(id).Partition() != t.K.P }) {
+		return nil
+	}
+	ok, err := t.Speaks(kvtx.LevelRouting)
+	if err != nil || !ok {
+		return err
+	}
+	return kvtx.Fail(moraine.CrossPartition, "apply", "", "what it names is in two partitions: copy it instead")
+}
+
+// tied returns the inodes that a request would tie to each other.
+func tied(req *wire.MetaRequest) (named []uint64) {
+	ranges := func(list []*wire.CloneRange) {
+		for _, r := range list {
+			named = append(named, r.GetInode())
+		}
+	}
+	switch op := req.GetOp().(type) {
+	case *wire.MetaRequest_Rename:
+		named = append(named, op.Rename.GetParent(), op.Rename.GetNewParent())
+	case *wire.MetaRequest_Link:
+		named = append(named, op.Link.GetInode(), op.Link.GetParent())
+	case *wire.MetaRequest_Commit:
+		named = append(named, op.Commit.GetInode(), op.Commit.GetLink().GetParent(), op.Commit.GetCreate().GetParent())
+	case *wire.MetaRequest_Clone:
+		named = append(named, op.Clone.GetInode(), op.Clone.GetLink().GetParent())
+		ranges(op.Clone.GetRanges())
+	case *wire.MetaRequest_CloneTree:
+		named = append(named, op.CloneTree.GetInode(), op.CloneTree.GetParent())
+	case *wire.MetaRequest_Concat:
+		named = append(named, op.Concat.GetInode(), op.Concat.GetLink().GetParent(), op.Concat.GetConsume())
+		ranges(op.Concat.GetRanges())
+	}
+	return named
+}
+
+// RaiseRouting begins the next epoch. Asked for again it changes nothing.
+func RaiseRouting(t *kvtx.Tx, op *wire.RaiseRouting) (*wire.MetaResponse, error) {
+	ok, err := t.Speaks(kvtx.LevelRouting)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, kvtx.Fail(moraine.Unimplemented, "raise routing", "", "the cluster's feature level does not have it")
+	}
+	epoch, err := routingEpoch(&t.View)
+	switch {
+	case err != nil:
+		return nil, err
+	case op.GetFrom() > epoch || op.GetFrom() == 0:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "raise routing", "", "the present epoch is %d, not %d", epoch, op.GetFrom())
+	case op.GetFrom() < epoch:
+		return kvtx.Done(), nil
+	}
+	t.Put(t.K.Meta(record.MetaRouting), record.EncodeRouting(epoch+1))
+	t.Events.Routing = epoch + 1
+	return kvtx.Done(), nil
+}

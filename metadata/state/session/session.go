@@ -1,0 +1,258 @@
+package session
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+	"google.golang.org/protobuf/proto"
+)
+
+// AnswerWindow is how many numbers past the last acknowledged one a session
+// may have under way: the answers of all of them are kept.
+const AnswerWindow = 1024
+
+// MaxExpire is the most sessions that one command ends.
+const MaxExpire = 128
+
+// MaxExpireHolding is how many sessions one command ends whatever exclusive leases they
+// have: with more it could write more records than a command may.
+const MaxExpireHolding = 24
+
+// CleanBudget is how many records one command takes away when it cleans up
+// after a session.
+const CleanBudget = 512
+
+// Admit finds the session of a request and the answer that its number got
+// before, if any. It fails where the request must not be applied.
+func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaResponse, error) {
+	s, err := t.View.Session(moraine.SessionID(req.GetSession()))
+	if err != nil {
+		return nil, nil, err
+	}
+	if !s.Of(t.Caller) {
+		return nil, nil, kvtx.NoSession(s.Id)
+	}
+	n := req.GetNumber()
+	switch {
+	case n == 0:
+		return nil, nil, kvtx.Fail(moraine.InvalidArgument, "session", s.Id.String(), "a mutation needs a request number")
+	case n < s.AckedBelow:
+		return nil, nil, kvtx.Fail(moraine.Stale, "session", s.Id.String(), "number %d was acknowledged and is over", n)
+	}
+	b, ok, err := answered(&t.View, s, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ok {
+		resp := &wire.MetaResponse{}
+		if err := proto.Unmarshal(b, resp); err != nil {
+			return nil, nil, &moraine.Error{Op: "decode answer", Ref: s.Id.String(), Kind: moraine.Corrupt, Err: err}
+		}
+		return s, resp, nil
+	}
+	acked := max(s.AckedBelow, min(req.GetAckedBelow(), n))
+	if n >= max(acked, 1)+AnswerWindow {
+		return nil, nil, kvtx.Fail(moraine.Busy, "session", s.Id.String(), "number %d is past the window of %d answers", n, AnswerWindow)
+	}
+	return s, nil, nil
+}
+
+// OpenSession makes a session. A nonce that made one before finds it again, so
+// that a repeated OpenSession is harmless.
+func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
+	if len(op.GetNonce()) != 16 {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "open session", "", "want a nonce of 16 bytes")
+	}
+	if op.GetNode() != t.Caller.GetNode() {
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the caller is %q", t.Caller.GetNode())
+	}
+	if !tree.Covers(t.Caller.GetScope(), op.GetScope()) {
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetScope(), "the certificate is for %q", t.Caller.GetScope())
+	}
+	b, ok, err := t.Get(t.K.SessionNonce(op.GetNonce()))
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return Reopen(t, op, b)
+	}
+	root, err := tree.ResolveScope(&t.View, op.GetScope())
+	if err != nil {
+		return nil, err
+	}
+	id, err := DrawnSession(t, op.GetDrawn())
+	if err != nil {
+		return nil, err
+	}
+	t.Next(record.CSession)
+	s := &record.Session{Id: id, Node: op.GetNode(), Principal: record.PrincipalOf(t.Caller), Role: op.GetRole(), Root: root, Scope: op.GetScope(),
+		ReadOnly: op.GetReadOnly() || t.Caller.GetReadOnly(), Squash: op.GetSquash() || t.Caller.GetSquash(), Nonce: slices.Clone(op.GetNonce()), Opened: t.ClusterTime(),
+		AckedBelow: 1}
+	speaks, err := t.Speaks(kvtx.LevelCaches)
+	if err != nil {
+		return nil, err
+	}
+	s.Leases = speaks && op.GetLeases()
+	if s.Inside, err = t.Speaks(kvtx.LevelAnswers); err != nil {
+		return nil, err
+	}
+	s.Inside = s.Inside && op.GetKeepsAnswer()
+	t.Insert(t.K.Session(s.Id), s.Encode())
+	t.Put(t.K.SessionNonce(s.Nonce), record.EncodeNonce(s.Id))
+	t.Count[record.CSessions]++
+	return SessionReply(t, s)
+}
+
+// HasNonce reports whether a live session was opened with a nonce.
+func HasNonce(r *kvtx.View, nonce []byte) (known bool, err error) {
+	_, known, err = r.Get(r.K.SessionNonce(nonce))
+	return known, err
+}
+
+// DrawnSession returns the session number of a random part that the leader drew;
+// Exists where a session that is live, or not cleaned up yet, has it.
+func DrawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
+	if drawn == 0 || drawn>>40 != 0 {
+		return 0, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the random part of its number is %x; want 1 to 40 bits", drawn)
+	}
+	c, err := t.Identity()
+	if err != nil {
+		return 0, err
+	}
+	id := moraine.SessionID(moraine.MakeID(t.K.P, c.Incarnation, drawn))
+	for _, key := range [][]byte{t.K.Session(id), t.K.EndedSession(id)} {
+		if _, taken, err := t.Get(key); err != nil || taken {
+			if err == nil {
+				err = kvtx.Fail(moraine.Exists, "open session", id.String(), "draw another number")
+			}
+			return 0, err
+		}
+	}
+	return id, nil
+}
+
+func Reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
+	id, err := record.DecodeNonce(b)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.View.Session(id)
+	if err != nil {
+		return nil, err
+	}
+	if !s.Of(t.Caller) {
+		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
+	}
+	return SessionReply(t, s)
+}
+
+// SessionReply holds what the state knows; the service adds term and token.
+func SessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
+	c, err := t.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: &wire.SessionReply{
+		Session: uint64(s.Id), Root: uint64(s.Root), Cluster: c.Uuid[:], Incarnation: uint64(c.Incarnation),
+	}}}, nil
+}
+
+func CloseSession(t *kvtx.Tx) (*wire.MetaResponse, error) {
+	return kvtx.Done(), EndSession(t, t.Session)
+}
+
+// ExpireSessions ends the sessions that the leader found silent for a term.
+// Those that are gone already are passed over.
+func ExpireSessions(t *kvtx.Tx, op *statepb.ExpireSessions) (*wire.MetaResponse, error) {
+	if len(op.GetSessions()) > MaxExpire {
+		return nil, kvtx.Fail(moraine.TooLarge, "expire sessions", "", "%d sessions, %d at most", len(op.GetSessions()), MaxExpire)
+	}
+	for _, id := range op.GetSessions() {
+		s, err := t.View.Session(moraine.SessionID(id))
+		if kvtx.MoraineKind(err) == moraine.SessionExpired {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := EndSession(t, s); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), nil
+}
+
+// EndSession takes the record away, so that every later mutation of the
+// session fails, and cleans up what it owned: at once as far as one command
+// goes, and the rest piece by piece with each Tick.
+func EndSession(t *kvtx.Tx, s *record.Session) error {
+	t.Del(t.K.Session(s.Id))
+	t.Del(t.K.SessionNonce(s.Nonce))
+	t.Count[record.CSessions]--
+	if err := EndSessionHolds(t, s.Id); err != nil {
+		return err
+	}
+	t.Events.SessionsEnded = append(t.Events.SessionsEnded, s.Id)
+	t.Put(t.K.EndedSession(s.Id), []byte{record.SessionVersion})
+	t.Count[record.CEndedSessions]++
+	return CleanSession(t, s.Id, CleanBudget-len(t.Order))
+}
+
+// CleanSession takes away about budget records of an ended session: its grants
+// end, its unlinked files die, its answers are forgotten. When nothing is left
+// its mark goes too.
+func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
+	for _, clean := range []func(*kvtx.Tx, moraine.SessionID, int) (int, error){
+		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, DropAnswers,
+	} {
+		if budget <= 0 {
+			return nil
+		}
+		n, err := clean(t, id, budget)
+		if err != nil {
+			return err
+		}
+		budget -= n
+	}
+	if budget <= 0 {
+		return nil
+	}
+	t.Del(t.K.EndedSession(id))
+	t.Count[record.CEndedSessions]--
+	return nil
+}
+
+// Session returns a live session; SessionExpired where there is none.
+func Session(r *kvtx.View, id moraine.SessionID) (record.SessionInfo, error) {
+	s, err := r.Session(id)
+	if err != nil {
+		return record.SessionInfo{}, err
+	}
+	return s.Info(), nil
+}
+
+// Sessions calls fn with every live session, in order of number, until it
+// returns false.
+func Sessions(r *kvtx.View, fn func(record.SessionInfo) bool) error {
+	var bad error
+	prefix := r.K.Table(record.TabSession)
+	err := r.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
+		if bad = s.Decode(value); bad != nil {
+			return false
+		}
+		return fn(s.Info())
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}

@@ -1,0 +1,238 @@
+package tier
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// IsBad reports whether an object is not in its bucket as it was recorded.
+func IsBad(v *kvtx.View, id moraine.ObjectID) (bool, error) {
+	if id == 0 {
+		return false, nil
+	}
+	b, err := layout.BadObject(v, id)
+	return b != nil, err
+}
+
+// JudgeObject returns what a report makes of an object's row: changed is false where it
+// changes nothing, and b is nil where the object is good again. A report about another object
+// at the key, or another key, than the record's says nothing.
+func JudgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record.BadObject, changed bool, err error) {
+	o, err = layout.Object(v, moraine.ObjectID(w.GetObject().GetId()))
+	if err != nil || o == nil || o.Refs == 0 {
+		return nil, nil, false, err
+	}
+	said := w.GetObject()
+	if o.At != (record.Place{Bucket: said.GetBucket(), Key: said.GetKey()}) || o.Version != said.GetVersion() || o.Etag != said.GetEtag() {
+		return nil, nil, false, nil
+	}
+	old, err := layout.BadObject(v, o.Id)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	b = &record.BadObject{State: w.GetState(), Text: record.Clip(w.GetError(), record.MaxBadText)}
+	switch w.GetState() {
+	case wire.ObjectState_OBJECT_STATE_GOOD:
+		// A HEAD says nothing of bytes that were found wrong: that piece must have been read.
+		heals := old != nil && (old.State != wire.ObjectState_OBJECT_STATE_CORRUPT || w.GetRead() && w.GetOffset() == old.Offset)
+		return o, nil, heals, nil
+	case wire.ObjectState_OBJECT_STATE_CORRUPT:
+		if o.Piece == 0 || w.GetOffset() >= o.Size || w.GetOffset()%o.Piece != 0 {
+			return o, nil, false, nil
+		}
+		b.Offset = w.GetOffset()
+	case wire.ObjectState_OBJECT_STATE_MISSING, wire.ObjectState_OBJECT_STATE_DIFFERS:
+	default:
+		return o, nil, false, nil
+	}
+	return o, b, old == nil || old.State != b.State, nil
+}
+
+// ReportObjects takes over what hosts found in their bucket.
+func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, error) {
+	if len(op.GetChecks()) > record.MaxReportedObjects {
+		return nil, kvtx.Fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
+	}
+	for _, w := range op.GetChecks() {
+		o, b, changed, err := JudgeObject(&t.View, w)
+		if err != nil {
+			return nil, err
+		}
+		if !changed {
+			continue
+		}
+		if b == nil {
+			if err := layout.ForgetBad(t, o); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		known, err := IsBad(&t.View, o.Id)
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			t.Count[record.CBadObjects]++
+			t.LossChanged()
+		}
+		b.Since = t.ClusterTime()
+		t.Put(t.K.BadObject(o.Id), b.Encode())
+	}
+	return kvtx.Done(), nil
+}
+
+// ObjectsChange returns those of a report's objects whose record it changes.
+func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.ObjectCheck, err error) {
+	v := r
+	for _, w := range checks {
+		_, _, changed, err := JudgeObject(v, w)
+		if err != nil {
+			return nil, err
+		}
+		if changed {
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+// EachBad calls fn with the bad objects behind one, in order of their numbers, until it
+// returns false.
+func EachBad(v *kvtx.View, after moraine.ObjectID, fn func(o *record.Object, b *record.BadObject) (more bool, err error)) error {
+	prefix := v.K.Table(record.TabBadObject)
+	var bad error
+	err := v.R.Scan(append(v.K.BadObject(after), 0), kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var b *record.BadObject
+		var o *record.Object
+		if b, bad = record.DecodeBadObject(value); bad != nil {
+			return false
+		}
+		if o, bad = layout.MustObject(v, moraine.ObjectID(record.LastU64(key))); bad != nil {
+			return false
+		}
+		var more bool
+		more, bad = fn(o, b)
+		return more && bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return err
+}
+
+// Harms reports whether a bad object matters: files have bytes in it alone, or it is to be the
+// copy of a file's present content. One of earlier content waits for the next flush.
+func Harms(v *kvtx.View, o *record.Object) (bool, error) {
+	if o.Tables() > 0 {
+		return true, nil
+	}
+	i, err := tree.ReadInode(v, o.Inode)
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return false, nil
+	}
+	return err == nil && i.Object == o.Id && i.Clean(), err
+}
+
+// LostCopy reports whether the object of a clean file is bad, and no file has bytes in it
+// alone: then another flush uploads it again.
+func LostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
+	if bad, err := IsBad(v, i.Object); !bad || err != nil {
+		return false, err
+	}
+	o, err := layout.MustObject(v, i.Object)
+	return err == nil && o.Tables() == 0, err
+}
+
+// CountBadObjects counts the bad objects that matter, of most that are looked at: those that
+// files have bytes in alone are lost.
+func CountBadObjects(r *kvtx.View, most int) (lost, bad int, err error) {
+	v := r
+	err = EachBad(v, 0, func(o *record.Object, _ *record.BadObject) (bool, error) {
+		harms, err := Harms(v, o)
+		switch {
+		case o.Tables() > 0:
+			lost++
+		case harms:
+			bad++
+		}
+		most--
+		return most > 0, err
+	})
+	return lost, bad, err
+}
+
+// BadObjectsOf returns up to limit bad objects of a bucket, behind one, as they are to be
+// compared again; next is where to go on, 0 from the beginning. It looks at most that many.
+func BadObjectsOf(r *kvtx.View, bucket string, after moraine.ObjectID, limit, most int) (out []*wire.ObjectToCheck, next moraine.ObjectID, err error) {
+	err = EachBad(r, after, func(o *record.Object, b *record.BadObject) (bool, error) {
+		if len(out) == limit || most == 0 {
+			return false, nil
+		}
+		most--
+		next = o.Id
+		if o.At.Bucket == bucket {
+			out = append(out, &wire.ObjectToCheck{Object: o.ToWire(), Read: b.State == wire.ObjectState_OBJECT_STATE_CORRUPT, Offset: b.Offset})
+		}
+		return true, nil
+	})
+	if len(out) < limit && most > 0 {
+		next = 0
+	}
+	return out, next, err
+}
+
+// ObjectsOf returns up to limit objects of a bucket that something refers to, behind a key,
+// and the last key that it looked at: it looks at most keys. more is false at the end.
+func ObjectsOf(r *kvtx.View, bucket, after string, limit, most int) (out []*wire.Object, last string, more bool, err error) {
+	v := r
+	var bad error
+	last = after
+	lo := v.K.ObjectKey(record.Place{Bucket: bucket, Key: after})
+	if after != "" {
+		lo = append(lo, 0)
+	}
+	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.ObjectKey(record.Place{Bucket: bucket, Key: ""})), func(key, value []byte) bool {
+		if more = len(out) == limit || most == 0; more {
+			return false
+		}
+		most--
+		w := &record.Owner{At: layout.PlaceOfKey(key[3:])}
+		last = w.At.Key
+		if bad = w.Decode(value); bad != nil || w.Object == 0 {
+			return bad == nil
+		}
+		var o *record.Object
+		if o, bad = layout.MustObject(v, w.Object); bad == nil && o.Refs > 0 {
+			out = append(out, o.ToWire())
+		}
+		return bad == nil
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, last, more, err
+}
+
+// ObjectBuckets returns the buckets that have objects, or keys that are not settled, at most
+// that many.
+func ObjectBuckets(r *kvtx.View, most int) (names []string, err error) {
+	v := r
+	prefix := v.K.Table(record.TabObjectKey)
+	for lo := prefix; len(names) < most; {
+		name := ""
+		err := v.R.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+			name = layout.PlaceOfKey(key[3:]).Bucket
+			return false
+		})
+		if err != nil || name == "" {
+			return names, err
+		}
+		names = append(names, name)
+		lo = kvtx.PrefixEnd(v.K.ObjectKey(record.Place{Bucket: name, Key: ""}))
+	}
+	return names, nil
+}

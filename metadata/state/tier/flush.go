@@ -1,0 +1,392 @@
+package tier
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// MaxFlushSums is the most sums of one CommitFlush.
+const MaxFlushSums = 4096
+
+// CommitFlush keeps sums of the object that is being uploaded and, in the last
+// request, records the object that the store confirmed.
+func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
+	const name = "commit flush"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
+	if err != nil {
+		return nil, err
+	}
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return nil, err
+	}
+	if in == nil {
+		return FlushedBefore(t, op)
+	}
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		return nil, kvtx.Fail(moraine.Conflict, name, in.At.String(), "the job has announced no upload")
+	}
+	if err := TakeSums(t, in, op); err != nil {
+		return nil, err
+	}
+	if !op.GetFinal() {
+		return kvtx.Done(), nil
+	}
+	o, err := confirmed(in, op.GetObject())
+	if err != nil {
+		return nil, err
+	}
+	i, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		i, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.Inode = moraine.InodeID(j.Target)
+	useful := i != nil
+	if i != nil {
+		o.Tenant = i.Tenant
+		if i.Generation == o.Generation && uint64(i.Size) != o.Size {
+			return nil, kvtx.Fail(moraine.InvalidArgument, name, in.At.String(), "the file has %d bytes, the object %d", i.Size, o.Size)
+		}
+		late, err := Outdated(t, o, i)
+		if err != nil {
+			return nil, err
+		}
+		switch err := AllSums(t, o); {
+		case late:
+			useful = false
+		case err == nil:
+		case kvtx.MoraineKind(err) == moraine.InvalidArgument && in.Epoch != j.Epoch:
+			// A former holder did not get to send them. Without its sums the object
+			// is of no use: the next flush writes over it.
+			useful = false
+		default:
+			return nil, err
+		}
+	}
+	if err := RecordObject(t, in, o, i, useful); err != nil {
+		return nil, err
+	}
+	if useful {
+		j.Made = true
+		jobs.PutJob(t, j)
+	}
+	return objectReply(o), nil
+}
+
+// Outdated reports whether an object is of content that an object of the file's
+// already is of, or of older one: its upload was settled late, at the key of a
+// name that the file had before.
+func Outdated(t *kvtx.Tx, o *record.Object, i *record.Inode) (bool, error) {
+	if i.Object == 0 || o.Generation > i.ObjectGen {
+		return false, nil
+	}
+	newest, err := layout.MustObject(&t.View, i.Object)
+	if err != nil || newest.At == o.At { // its bytes are overwritten
+		return false, err
+	}
+	return t.Speaks(kvtx.LevelNewest)
+}
+
+func objectReply(o *record.Object) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.ToWire()}}}
+}
+
+// FlushedBefore answers where the object is recorded already, just so, and the
+// answer was lost.
+func FlushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
+	const name = "commit flush"
+	want := op.GetObject()
+	p := record.Place{Bucket: want.GetBucket(), Key: want.GetKey()}
+	if err := layout.Check(p, name); err != nil {
+		return nil, err
+	}
+	w, err := layout.Owner(&t.View, p)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetFinal() && w.Object != 0 {
+		o, err := layout.MustObject(&t.View, w.Object)
+		if err != nil {
+			return nil, err
+		}
+		if o.Etag == want.GetEtag() && o.Size == want.GetSize() && o.Crc == want.GetCrc() && uint64(o.Generation) == want.GetGeneration() {
+			return objectReply(o), nil
+		}
+	}
+	return nil, kvtx.Fail(moraine.Conflict, name, p.String(), "the job has announced no upload")
+}
+
+// TakeSums keeps what a CommitFlush brings of the sums of pieces. Blocks come
+// whole, but for the last one, and may come again.
+func TakeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
+	sums, first := op.GetSums(), op.GetFirstSum()
+	bad := func(format string, args ...any) error {
+		return kvtx.Fail(moraine.InvalidArgument, "commit flush", in.At.String(), format, args...)
+	}
+	switch {
+	case len(sums) == 0:
+		return nil
+	case len(sums) > MaxFlushSums:
+		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "%d sums, %d at most", len(sums), MaxFlushSums)
+	case first%record.SumsPerBlock != 0:
+		return bad("sums from piece %d on; they come from a multiple of %d on", first, record.SumsPerBlock)
+	case first > record.MaxPieces-uint64(len(sums)):
+		return kvtx.Fail(moraine.TooLarge, "commit flush", in.At.String(), "more than %d pieces", record.MaxPieces)
+	}
+	for len(sums) > 0 {
+		n := min(len(sums), record.SumsPerBlock)
+		t.Put(t.K.ObjectSum(in.Object, first/record.SumsPerBlock), record.EncodeSums(sums[:n]))
+		first += record.SumsPerBlock
+		sums = sums[n:]
+	}
+	return nil
+}
+
+// AllSums fails where the sums of an object's pieces are not all there.
+func AllSums(t *kvtx.Tx, o *record.Object) error {
+	want := o.Pieces()
+	for block := uint64(0); block*record.SumsPerBlock < want; block++ {
+		sums, err := layout.Sums(&t.View, o.Id, block)
+		if err != nil {
+			return err
+		}
+		if n := min(want-block*record.SumsPerBlock, record.SumsPerBlock); uint64(len(sums)) != n {
+			return kvtx.Fail(moraine.InvalidArgument, "commit flush", o.At.String(), "%d sums from piece %d on are here, the object has %d", len(sums), block*record.SumsPerBlock, n)
+		}
+	}
+	return nil
+}
+
+// confirmed is the object that the store has, held against what was announced.
+func confirmed(in *record.ObjectIntent, w *wire.Object) (*record.Object, error) {
+	const op = "commit flush"
+	o := &record.Object{Id: in.Object, At: in.At, Version: w.GetVersion(), Etag: w.GetEtag(), Size: w.GetSize(), Crc: w.GetCrc(),
+		Generation: in.Generation, Piece: w.GetPiece(), Verified: w.GetVerified()}
+	switch {
+	case !in.Completing:
+		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "that the upload is completed was not announced")
+	case o.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.Size != in.Size || o.Crc != in.Crc:
+		return nil, kvtx.Fail(moraine.Conflict, op, in.At.String(), "another object was announced")
+	case !isVerified(o.Verified):
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "the object's bytes were not compared with the file's: an object counts once the store's CRC of it, or a read-back, matches")
+	case o.Etag == "" || len(o.Etag) > record.MaxToken || len(o.Version) > record.MaxToken:
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
+	case o.Size > tree.MaxFileSize || (o.Size > 0 && o.Piece == 0) || o.Pieces() > record.MaxPieces:
+		return nil, kvtx.Fail(moraine.TooLarge, op, in.At.String(), "%d bytes in pieces of %d; %d pieces at most", o.Size, o.Piece, record.MaxPieces)
+	}
+	return o, nil
+}
+
+// isVerified reports whether a way to compare an object's bytes with ours is one.
+func isVerified(v wire.Verified) bool {
+	return v == wire.Verified_VERIFIED_STORE_CRC || v == wire.Verified_VERIFIED_READ_BACK
+}
+
+// RecordObject makes an uploaded object the one at its key, and the newest of
+// its file. One that is of no use, as where the file is gone (i is nil), is to be
+// deleted.
+func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *record.Inode, useful bool) error {
+	if err := Unclaim(t, in, 0); err != nil {
+		return err
+	}
+	w, err := layout.Owner(&t.View, in.At)
+	if err != nil {
+		return err
+	}
+	if w.Object != 0 {
+		if err := Overwritten(t, w.Object, i); err != nil {
+			return err
+		}
+	}
+	w.Object = o.Id
+	if err := layout.PutOwner(t, w); err != nil {
+		return err
+	}
+	t.Count[record.CObjects]++
+	t.Count[record.CObjectBytes] += o.Size
+	if !useful {
+		if err := layout.Condemn(t, o, t.ClusterTime()+residueDelay); err != nil {
+			return err
+		}
+		layout.PutObject(t, o)
+		if i != nil {
+			tree.PutInode(t, i)
+		}
+		return nil
+	}
+	if i.Object != 0 {
+		if err := layout.ReleaseNewest(t, i); err != nil {
+			return err
+		}
+	}
+	o.Refs, o.Newest = 1, true
+	layout.PutObject(t, o)
+	i.Object, i.ObjectGen = o.Id, o.Generation
+	if i.Clean() {
+		i.Level = moraine.Object
+	}
+	tree.PutInode(t, i)
+	return nil
+}
+
+// Overwritten drops the record of an object whose bytes another one's have
+// replaced. Only what nothing needed was: BeginObject saw to that.
+func Overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
+	old, err := layout.MustObject(&t.View, id)
+	if err != nil {
+		return err
+	}
+	if old.Refs > 0 && (i == nil || old.MustStay(i.Id)) {
+		return &moraine.Error{Op: "commit flush", Ref: old.At.String(), Kind: moraine.Corrupt}
+	}
+	if i != nil && i.Object == old.Id {
+		i.Object, i.ObjectGen = 0, 0
+	}
+	return layout.DropObject(t, old)
+}
+
+// residueDelay is how long the bytes that a moved object left at its old key
+// wait for the flush that wants the key to overwrite them, before a job deletes
+// them, in milliseconds of cluster time.
+const residueDelay = 10 * 60 * 1000
+
+// MoveObject records that an object was copied to another key, under the job's
+// intent. The bytes at the old key are nobody's from then on: they get a record
+// of their own, so that they go even if nothing overwrites them.
+func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
+	const name = "move object"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
+	if err != nil {
+		return nil, err
+	}
+	w := op.GetObject()
+	o, err := layout.Object(&t.View, moraine.ObjectID(w.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	in, err := ObjectIntent(&t.View, j.Id)
+	switch {
+	case err != nil:
+		return nil, err
+	case o == nil:
+		return nil, kvtx.Fail(moraine.NotFound, name, moraine.ObjectID(w.GetId()).String(), "")
+	case in == nil && o.At == record.Place{Bucket: w.GetBucket(), Key: w.GetKey()}:
+		return objectReply(o), nil // the answer was lost
+	case in == nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY || in.Object != o.Id || in.At != record.Place{Bucket: w.GetBucket(), Key: w.GetKey()} || o.At.Key != in.Source:
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has not announced this copy")
+	case in.Epoch != j.Epoch:
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "a former holder of the job announced the copy")
+	case !isVerified(w.GetVerified()):
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "the bytes of the copy were not compared with the object's")
+	case w.GetEtag() == "" || len(w.GetEtag()) > record.MaxToken || len(w.GetVersion()) > record.MaxToken:
+		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
+	}
+	if err := Unclaim(t, in, 0); err != nil {
+		return nil, err
+	}
+	to, err := layout.Owner(&t.View, in.At)
+	if err != nil {
+		return nil, err
+	}
+	if to.Object != 0 { // what a copy before this one may have left
+		if err := Overwritten(t, to.Object, nil); err != nil {
+			return nil, err
+		}
+	}
+	left := &record.Object{At: o.At, Version: o.Version, Etag: o.Etag, Size: o.Size, Crc: o.Crc, Tenant: o.Tenant}
+	if err := RecordResidue(t, left, t.ClusterTime()+residueDelay); err != nil {
+		return nil, err
+	}
+	if err := layout.ForgetBad(t, o); err != nil { // its bytes were there to be copied
+		return nil, err
+	}
+	o.At, o.Etag, o.Version, o.Kept, o.Verified = in.At, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
+	layout.PutObject(t, o)
+	to.Object = o.Id
+	return objectReply(o), layout.PutOwner(t, to)
+}
+
+// RecordResidue records bytes that are, or may be, at a key and are nobody's as
+// an object that is to be deleted, not before a cluster time.
+func RecordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
+	id, err := t.NextID(record.CObject)
+	if err != nil {
+		return err
+	}
+	left.Id = moraine.ObjectID(id)
+	if err := layout.Condemn(t, left, after); err != nil {
+		return err
+	}
+	layout.PutObject(t, left)
+	t.Count[record.CObjects]++
+	t.Count[record.CObjectBytes] += left.Size
+	w, err := layout.Owner(&t.View, left.At)
+	if err != nil {
+		return err
+	}
+	w.Object = left.Id
+	return layout.PutOwner(t, w)
+}
+
+// CommitEvict swaps all extents of a clean file for one of its object, as the
+// holder of the job has asked the store for it.
+func CommitEvict(t *kvtx.Tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
+	const name = "commit evict"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_EVICT)
+	if err != nil {
+		return nil, err
+	}
+	i, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if err != nil {
+		return nil, err
+	}
+	ref := i.Id.String()
+	if moraine.Generation(op.GetGeneration()) != i.Generation || !i.Clean() || moraine.ObjectID(op.GetObject()) != i.Object {
+		return nil, kvtx.Fail(moraine.Stale, name, ref, "object %s of generation %d is not the whole of the file any more", moraine.ObjectID(op.GetObject()), op.GetGeneration())
+	}
+	if i.Evicted == i.Size {
+		return tree.EntryReply(i), nil // nothing is left to evict, or the answer was lost
+	}
+	o, err := layout.MustObject(&t.View, i.Object)
+	if err != nil {
+		return nil, err
+	}
+	if !isVerified(o.Verified) {
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the object's bytes were never compared with the file's: nothing is evicted to it")
+	}
+	if bad, err := IsBad(&t.View, o.Id); bad || err != nil {
+		if err == nil {
+			err = kvtx.Fail(moraine.Lost, name, o.At.String(), "the bucket does not have the object as it was recorded: nothing is evicted to it")
+		}
+		return nil, err
+	}
+	w, err := layout.Owner(&t.View, o.At)
+	if err != nil {
+		return nil, err
+	}
+	if err := layout.Settled(w, name, 0, t.ClusterTime()); err != nil {
+		return nil, err
+	}
+	if w.Object != o.Id || o.Size != uint64(i.Size) {
+		return nil, &moraine.Error{Op: name, Ref: ref, Kind: moraine.Corrupt}
+	}
+	size := i.Size
+	old := i.DropContent()
+	i.Size, i.Degraded = size, 0
+	if err := layout.AddTable(t, i, []moraine.Extent{{Length: size, Object: o.Id}}); err != nil {
+		return nil, err
+	}
+	if err := layout.Discard(t, old); err != nil {
+		return nil, err
+	}
+	tree.PutInode(t, i)
+	return tree.EntryReply(i), nil
+}

@@ -1,0 +1,307 @@
+package tier
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+const (
+	// MaxQueueMove is the most inodes of one QueueMove.
+	MaxQueueMove = 256
+	// busyKeyDelay is how long a job waits whose key another one changes, in
+	// milliseconds of cluster time.
+	busyKeyDelay = 2_000
+)
+
+// QueueMove makes jobs that move files, or what is below directories.
+func QueueMove(t *kvtx.Tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
+	if !record.OfFile(op.GetKind()) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "no kind of a move")
+	}
+	if len(op.GetInodes()) > MaxQueueMove {
+		return nil, kvtx.Fail(moraine.TooLarge, "queue move", "", "%d files, %d at most", len(op.GetInodes()), MaxQueueMove)
+	}
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
+	for _, id := range op.GetInodes() {
+		i, err := tree.Named(t, moraine.InodeID(id))
+		if err != nil {
+			return nil, err
+		}
+		w, err := QueueInode(t, op.GetKind(), i)
+		if err != nil {
+			return nil, err
+		}
+		reply.Jobs = append(reply.Jobs, w)
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
+}
+
+// QueueInode queues a move of one inode and returns its job; one without a
+// number, ended, where there is nothing to do, or nothing that can be done.
+func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, error) {
+	ended := &wire.Job{Kind: kind, State: wire.JobState_JOB_STATE_DONE, Inode: uint64(i.Id)}
+	var id moraine.JobID
+	var err error
+	switch {
+	case i.Nlink == 0 || i.Typ == record.TypeSymlink:
+		return ended, nil
+	case i.Typ == record.TypeDirectory:
+		id, err = QueueTree(t, kind, i)
+	default:
+		need, why, err := Needs(&t.View, kind, i)
+		if err != nil {
+			return nil, err
+		}
+		if !need {
+			if why != "" {
+				ended.State, ended.Error = wire.JobState_JOB_STATE_FAILED, why
+			}
+			return ended, nil
+		}
+		id, err = QueueFile(t, kind, i, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j, err := jobs.Job(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	return j.ToWire(), nil
+}
+
+// Needs reports whether a file is in need of a move, and, where it is not
+// because that is impossible, why.
+func Needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why string, err error) {
+	switch kind {
+	case wire.JobKind_JOB_KIND_FLUSH:
+		if !i.Clean() {
+			return true, "", nil
+		}
+		again, err := LostCopy(v, i)
+		return again, "", err
+	case wire.JobKind_JOB_KIND_STAGE:
+		return i.Evicted > 0, "", nil
+	}
+	if i.Evicted == i.Size {
+		return false, "", nil
+	}
+	if !i.Clean() {
+		return false, "no object holds its present content: flush it first", nil
+	}
+	bad, err := IsBad(v, i.Object)
+	if bad {
+		why = "the bucket does not have its object as it was recorded: flush it again first"
+	}
+	return !bad, why, err
+}
+
+// QueueFile queues a move of a file, or finds the live job of that kind. A flush
+// that is under way, or was and is tried again, is followed by another, since
+// what it read may be older.
+func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.JobID) (moraine.JobID, error) {
+	j, err := MoveOf(&t.View, i.Id, kind)
+	if err != nil {
+		return 0, err
+	}
+	if j == nil {
+		_, name, err := tree.NameOf(&t.View, i)
+		if err != nil {
+			return 0, err
+		}
+		if name == "" {
+			name = i.Id.String()
+		}
+		return jobs.AddJob(t, jobs.JobSpec{Kind: kind, Subject: name, Target: uint64(i.Id), Parent: parent})
+	}
+	again := false
+	if kind == wire.JobKind_JOB_KIND_FLUSH && !j.Again {
+		in, err := ObjectIntent(&t.View, j.Id) // what a holder before has completed is recorded, old or not
+		if err != nil {
+			return 0, err
+		}
+		again = in != nil || j.State == wire.JobState_JOB_STATE_RUNNING
+	}
+	if adopt := parent != 0 && j.Parent == 0; adopt || again {
+		j.Again = j.Again || again
+		if adopt {
+			j.Parent = parent
+		}
+		jobs.PutJob(t, j)
+	}
+	return j.Id, nil
+}
+
+// MoveOf returns the live job of a kind for a file; nil where there is none.
+func MoveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, error) {
+	b, ok, err := v.R.Get(v.K.Move(i, uint8(kind)))
+	if err != nil || !ok {
+		return nil, err
+	}
+	d := record.Dec{B: b}
+	d.Version(record.JobVersion)
+	id := moraine.JobID(d.Fixed64())
+	if err := d.End("move"); err != nil {
+		return nil, err
+	}
+	j, err := jobs.Job(v, id)
+	if err == nil && j == nil {
+		err = &moraine.Error{Op: "move", Ref: id.String(), Kind: moraine.Corrupt}
+	}
+	return j, err
+}
+
+// SettleOut has a live job only settle what it announced, and then end so. What
+// is queued for its file from now on is another job's.
+func SettleOut(t *kvtx.Tx, j *record.Job, ending wire.JobState) {
+	if j.Ending == 0 && record.OfFile(j.Kind) {
+		jobs.IndexMove(t, j, -1)
+	}
+	j.Ending = ending
+}
+
+// ForgetMoves ends the jobs of a file that dies, as far as nobody holds them and
+// nothing has to be settled first: the others find it gone.
+func ForgetMoves(t *kvtx.Tx, i *record.Inode) error {
+	if i.Typ != record.TypeFile || t.Count[record.CMoves] == 0 {
+		return nil
+	}
+	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT} {
+		j, err := MoveOf(&t.View, i.Id, kind)
+		if err != nil {
+			return err
+		}
+		if j == nil || j.State != wire.JobState_JOB_STATE_PENDING {
+			continue
+		}
+		in, err := ObjectIntent(&t.View, j.Id)
+		if err != nil {
+			return err
+		}
+		if in != nil {
+			continue
+		}
+		if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutOff has a live job wait until a cluster time.
+func PutOff(t *kvtx.Tx, j *record.Job, until uint64) {
+	jobs.UnindexJob(t, j)
+	j.State, j.Holder, j.Until, j.After = wire.JobState_JOB_STATE_PENDING, "", 0, until
+	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{1})
+	jobs.PutJob(t, j)
+}
+
+// FinishMove ends a job of the object tier, or has it tried again. While an
+// intent of its is not settled it cannot end: it is leased again, to settle it.
+func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return err
+	}
+	if op.GetError() == "" {
+		if in != nil {
+			return kvtx.Fail(moraine.Conflict, "finish job", j.Id.String(), "what it announced is not settled")
+		}
+		return EndMove(t, j)
+	}
+	j.Err = record.Clip(op.GetError(), moraine.MaxNameLen)
+	j.Tries++
+	giveUp := op.GetFinal() || (j.Tries >= record.MaxJobTries && (j.Kind == wire.JobKind_JOB_KIND_STAGE || j.Kind == wire.JobKind_JOB_KIND_EVICT))
+	if giveUp && j.Ending == 0 {
+		SettleOut(t, j, wire.JobState_JOB_STATE_FAILED)
+	}
+	switch {
+	case in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD:
+		until, err := LoseIntent(t, in, j.Until)
+		if err != nil {
+			return err
+		}
+		if j.Ending == 0 {
+			PutOff(t, j, until)
+			return nil
+		}
+	case in != nil:
+		jobs.RetryJob(t, j)
+		return nil
+	}
+	if j.Ending != 0 {
+		return jobs.EndJob(t, j, j.Ending, j.Err)
+	}
+	jobs.RetryJob(t, j)
+	return nil
+}
+
+// EndMove ends a job whose holder is done. A flush that made no object, or
+// during which the file was changed by what wants it flushed, is followed by
+// another.
+func EndMove(t *kvtx.Tx, j *record.Job) error {
+	end := wire.JobState_JOB_STATE_DONE
+	if j.Ending != 0 {
+		end = j.Ending
+	}
+	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
+		if o, err := layout.Object(&t.View, moraine.ObjectID(j.Target)); err != nil || o != nil {
+			if err == nil {
+				jobs.RetryJob(t, j) // it was elsewhere for a moment, and is to go all the same
+			}
+			return err
+		}
+	}
+	stale := j.Kind == wire.JobKind_JOB_KIND_FLUSH && end == wire.JobState_JOB_STATE_DONE && (j.Again || !j.Made)
+	parent := j.Parent
+	if stale {
+		j.Parent = 0 // goes to its successor
+	}
+	if err := jobs.EndJob(t, j, end, j.Err); err != nil || !stale {
+		return err
+	}
+	i, err := tree.Inode(t, moraine.InodeID(j.Target))
+	switch {
+	case kvtx.MoraineKind(err) == moraine.NotFound:
+		i, err = nil, nil
+	case err != nil:
+		return err
+	}
+	if i != nil && i.Nlink > 0 && !i.Clean() {
+		_, err = QueueFile(t, wire.JobKind_JOB_KIND_FLUSH, i, parent)
+		return err
+	}
+	return ChildEnded(t, parent, "")
+}
+
+// CancelMove cancels a job of the object tier. One with an upload under way is
+// leased once more, to abort it.
+func CancelMove(t *kvtx.Tx, j *record.Job, reason string) error {
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return err
+	}
+	if in == nil {
+		return jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
+	}
+	until := max(j.Until, t.ClusterTime()) // its holder may write as long as its lease is
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		if _, err := LoseIntent(t, in, j.Until); err != nil {
+			return err
+		}
+		return jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
+	}
+	SettleOut(t, j, wire.JobState_JOB_STATE_CANCELED)
+	j.Err = reason
+	if j.State == wire.JobState_JOB_STATE_RUNNING {
+		PutOff(t, j, until)
+	} else {
+		jobs.PutJob(t, j)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package tier
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/internal/objectkey"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// PrepareMove finds out what a job of the object tier has to do for a mover that
+// serves a bucket. It returns nil where the job is not to be leased now: it has
+// nothing to do and is ended, or waits for its key, or is another bucket's.
+func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTask, error) {
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return nil, err
+	}
+	if in != nil && in.At.Bucket != bucket {
+		return nil, nil
+	}
+	if in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
+		until, err := LoseIntent(t, in, j.Until)
+		if err == nil {
+			PutOff(t, j, until)
+		}
+		return nil, err
+	}
+	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
+		return PrepareDelete(t, j, bucket)
+	}
+	i, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		i, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	end, why, path, err := EndOf(t, j, i)
+	if err != nil {
+		return nil, err
+	}
+	id, err := t.Identity()
+	if err != nil {
+		return nil, err
+	}
+	if end != 0 && in != nil {
+		task := settleOnly(j, i, in)
+		task.Cluster = id.Uuid[:]
+		return task, nil
+	}
+	if end != 0 {
+		return nil, jobs.EndJob(t, j, end, why)
+	}
+	if j.Kind == wire.JobKind_JOB_KIND_FLUSH && in == nil {
+		if wait, err := WaitForParts(t, j, i); wait || err != nil {
+			return nil, err
+		}
+	}
+	task := &wire.MoveTask{Attr: i.Attr(), Path: path, Bucket: bucket, Cluster: id.Uuid[:]}
+	if j.Kind != wire.JobKind_JOB_KIND_FLUSH {
+		return PrepareFromObject(t, j, i, task)
+	}
+	if task, err = PrepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
+		task.Intent = in.ToWire()
+	}
+	return task, err
+}
+
+// EndOf reports how a move's job ends that has nothing to do any more; 0 where
+// it has, and then the path of its file.
+func EndOf(t *kvtx.Tx, j *record.Job, i *record.Inode) (end wire.JobState, why, path string, err error) {
+	switch {
+	case j.Ending != 0:
+		return j.Ending, j.Err, "", nil
+	case i == nil || i.Nlink == 0:
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	need, why, err := Needs(&t.View, j.Kind, i)
+	if err != nil {
+		return 0, "", "", err
+	}
+	if !need {
+		if why != "" {
+			return wire.JobState_JOB_STATE_FAILED, why, "", nil
+		}
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	path, ok, err := tree.PathOf(&t.View, i)
+	if err == nil && !ok { // in a tree that is being removed, or a checkpoint that nobody sees yet
+		return wire.JobState_JOB_STATE_DONE, "", "", nil
+	}
+	return 0, "", path, err
+}
+
+// settleOnly is the task of a job that only settles what it announced. i is nil
+// where the file is gone.
+func settleOnly(j *record.Job, i *record.Inode, in *record.ObjectIntent) *wire.MoveTask {
+	task := &wire.MoveTask{Bucket: in.At.Bucket, Key: in.At.Key, Intent: in.ToWire(), Cleanup: true,
+		Attr: &wire.Attr{Inode: j.Target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.Generation)}}
+	if i != nil {
+		task.Attr = i.Attr()
+	}
+	return task
+}
+
+// PrepareDelete is prepareMove for the deletion of an object.
+func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, error) {
+	o, err := layout.Object(&t.View, moraine.ObjectID(j.Target))
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+	}
+	if o.At.Bucket != bucket {
+		return nil, nil
+	}
+	w, err := layout.Owner(&t.View, o.At)
+	if err != nil || WaitForKey(t, j, w) {
+		return nil, err
+	}
+	if wait, err := WaitForIndex(t, j, o); wait || err != nil {
+		return nil, err
+	}
+	id, err := t.Identity()
+	if err != nil {
+		return nil, err
+	}
+	return &wire.MoveTask{Bucket: bucket, Key: o.At.Key, Object: o.ToWire(), Cluster: id.Uuid[:]}, nil
+}
+
+// WaitForKey puts a job off whose key another job changes, or that is not
+// settled, and reports whether it did.
+func WaitForKey(t *kvtx.Tx, j *record.Job, w *record.Owner) bool {
+	switch {
+	case w.Until > t.ClusterTime():
+		PutOff(t, j, w.Until)
+	case w.Job != 0 && w.Job != j.Id:
+		PutOff(t, j, t.ClusterTime()+busyKeyDelay)
+	default:
+		return false
+	}
+	return true
+}
+
+// PrepareFlush finds the key of a file, and what is there. A job that has
+// something to settle first does not wait for a key.
+func PrepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
+	task.Key = objectkey.Of(prefix, task.Path)
+	p := record.Place{Bucket: task.Bucket, Key: task.Key}
+	if err := layout.Check(p, "lease jobs"); err != nil && !settles {
+		return nil, jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(err.Error(), moraine.MaxNameLen))
+	}
+	w, err := layout.Owner(&t.View, p)
+	if err != nil || (!settles && WaitForKey(t, j, w)) {
+		return nil, err
+	}
+	own, err := tree.Effective(&t.View, i.Parent)
+	if err != nil {
+		return nil, err
+	}
+	task.Overwrite = own.Foreign == wire.ForeignPolicy_FOREIGN_POLICY_OVERWRITE
+	if w.Object == 0 {
+		return task, nil
+	}
+	o, err := layout.MustObject(&t.View, w.Object)
+	if err != nil {
+		return nil, err
+	}
+	task.Object = o.ToWire()
+	if o.MustStay(i.Id) {
+		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, task.Cluster, uint64(o.Id))
+		kept, err := layout.Owner(&t.View, record.Place{Bucket: task.Bucket, Key: task.KeepKey})
+		if err != nil || (!settles && WaitForKey(t, j, kept)) {
+			return nil, err
+		}
+	}
+	return task, nil
+}
+
+// PrepareFromObject finds the object that a file is evicted to or staged from;
+// of several the first that its extents name.
+func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask) (*wire.MoveTask, error) {
+	id := i.Object
+	if j.Kind == wire.JobKind_JOB_KIND_STAGE {
+		var err error
+		if id, err = FirstObject(&t.View, i); err != nil {
+			return nil, err
+		}
+	}
+	o, err := layout.MustObject(&t.View, id)
+	if err != nil {
+		return nil, err
+	}
+	if o.At.Bucket != task.Bucket {
+		return nil, nil
+	}
+	if j.Kind == wire.JobKind_JOB_KIND_EVICT {
+		w, err := layout.Owner(&t.View, o.At)
+		if err != nil || WaitForKey(t, j, w) {
+			return nil, err
+		}
+	}
+	task.Object, task.Key = o.ToWire(), o.At.Key
+	return task, nil
+}
+
+// FirstObject returns the object of the first evicted range of a file that has
+// one.
+func FirstObject(v *kvtx.View, i *record.Inode) (id moraine.ObjectID, err error) {
+	err = layout.RefsFrom(v, i.Content, -1, func(r record.Ref) (bool, error) {
+		h, err := layout.TableHead(v, r.Table)
+		if err != nil || h.Evicted == 0 {
+			return true, err
+		}
+		exts, err := layout.ExtsFrom(v, r, r.Base, layout.NoLimit)
+		for _, e := range exts {
+			if e.Object != 0 {
+				id = e.Object
+				return false, err
+			}
+		}
+		return false, err
+	})
+	return id, err
+}

@@ -1,0 +1,208 @@
+package tier
+
+import (
+	"math"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// QueueTree makes a job that queues a move of every file below a directory.
+func QueueTree(t *kvtx.Tx, kind wire.JobKind, dir *record.Inode) (moraine.JobID, error) {
+	path, ok, err := tree.PathOf(&t.View, dir)
+	if err != nil {
+		return 0, err
+	}
+	if !ok || path == "" {
+		path = "/"
+	}
+	id, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_MOVE_TREE, Subject: record.Clip(path, moraine.MaxNameLen), Target: uint64(dir.Id), Moves: kind})
+	if err != nil {
+		return 0, err
+	}
+	t.Put(t.K.TreeDir(id, dir.Id), record.PutString([]byte{record.JobVersion}, ""))
+	return id, nil
+}
+
+// RunMoveTree lists what is below about limit records' worth of directories,
+// one directory after the other, and queues moves of files. When it has seen all
+// it waits for the jobs that it made. It returns whether it has ended, or waits:
+// then the job is written.
+func RunMoveTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
+	before := len(t.Order)
+	for len(t.Order)-before < limit {
+		keys, err := t.KeysUnder(t.K.TreeDirs(j.Id), 1)
+		if err != nil {
+			return false, err
+		}
+		if len(keys) == 0 {
+			return true, TreeListed(t, j)
+		}
+		if j.Ending != 0 {
+			t.Del(keys[0])
+			continue
+		}
+		if err := ListTreeDir(t, j, keys[0], before+limit); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// ListTreeDir queues what is in one directory, from the last name seen on.
+func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
+	after, err := TreeCursor(&t.View, key)
+	if err != nil {
+		return err
+	}
+	dir := moraine.InodeID(record.LastU64(key))
+	most := max((stop-len(t.Order))/8, 1)
+	if j.Scope != 0 {
+		d, err := tree.ReadInode(&t.View, dir)
+		if err != nil && kvtx.MoraineKind(err) != moraine.NotFound {
+			return err
+		}
+		if err == nil {
+			in, err := tree.InJobScope(&t.View, j, d)
+			if err != nil {
+				return err
+			}
+			if !in {
+				t.Del(key)
+				return nil
+			}
+		}
+	}
+	names, entries, err := tree.ListDir(&t.View, dir, after, most)
+	if err != nil {
+		return err
+	}
+	for n, name := range names {
+		if entries[n].Typ == record.TypeDirectory {
+			if name == moraine.UploadsDir {
+				continue
+			}
+			t.Put(t.K.TreeDir(j.Id, entries[n].Inode), record.PutString([]byte{record.JobVersion}, ""))
+			continue
+		}
+		if entries[n].Typ != record.TypeFile {
+			continue
+		}
+		i, err := tree.Inode(t, entries[n].Inode)
+		if err != nil {
+			return kvtx.Damaged(err)
+		}
+		need, why, err := Needs(&t.View, j.Moves, i)
+		if err != nil {
+			return err
+		}
+		if !need {
+			if why != "" {
+				j.Failed(name + ": " + why)
+			}
+			continue
+		}
+		if err := QueueChild(t, j, i); err != nil {
+			return err
+		}
+	}
+	if len(names) < most {
+		t.Del(key)
+		return nil
+	}
+	t.Put(key, record.PutString([]byte{record.JobVersion}, names[len(names)-1]))
+	return nil
+}
+
+func TreeCursor(v *kvtx.View, key []byte) (string, error) {
+	b, ok, err := v.R.Get(key)
+	if err != nil || !ok {
+		return "", err
+	}
+	return record.DecodeTreeDir(b)
+}
+
+// QueueChild queues a move of a file on behalf of a tree's job, which counts it
+// unless another tree's does.
+func QueueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
+	counted, err := Counted(t, j, i)
+	if err != nil {
+		return err
+	}
+	id, err := QueueFile(t, j.Moves, i, j.Id)
+	if err != nil {
+		return err
+	}
+	child, err := jobs.Job(&t.View, id)
+	if err == nil && child.Parent == j.Id && !counted {
+		j.Total++
+	}
+	return err
+}
+
+// Counted reports whether a tree's job has met a file before, under another
+// name, or before a rename, and waits for its move.
+func Counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
+	child, err := MoveOf(&t.View, i.Id, j.Moves)
+	if err != nil || child == nil || child.Parent != j.Id {
+		return false, err
+	}
+	return t.Speaks(kvtx.LevelNewest)
+}
+
+// TreeListed ends a tree's job whose directories have all been seen, or has it
+// wait for the jobs that it made.
+func TreeListed(t *kvtx.Tx, j *record.Job) error {
+	if j.Done >= j.Total || j.Ending != 0 {
+		return EndTree(t, j)
+	}
+	jobs.UnindexJob(t, j)
+	j.State, j.Until = wire.JobState_JOB_STATE_RUNNING, math.MaxUint64 // nobody's lease, and it never ends
+	t.Put(t.K.JobLease(j.Until, j.Id), []byte{record.JobVersion})
+	jobs.PutJob(t, j)
+	return nil
+}
+
+// CancelTree stops a tree's job: what it has queued goes on.
+func CancelTree(t *kvtx.Tx, j *record.Job, reason string) error {
+	j.Ending, j.Err = wire.JobState_JOB_STATE_CANCELED, reason
+	if j.State == wire.JobState_JOB_STATE_RUNNING {
+		return EndTree(t, j)
+	}
+	jobs.PutJob(t, j) // ends once it has forgotten what it had yet to list
+	return nil
+}
+
+func EndTree(t *kvtx.Tx, j *record.Job) error {
+	switch {
+	case j.Ending != 0:
+		return jobs.EndJob(t, j, j.Ending, j.Err)
+	case j.Err != "":
+		return jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, j.Err)
+	}
+	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
+}
+
+// ChildEnded counts a job that a tree's job waits for.
+func ChildEnded(t *kvtx.Tx, parent moraine.JobID, why string) error {
+	if parent == 0 {
+		return nil
+	}
+	j, err := jobs.Job(&t.View, parent)
+	if err != nil || j == nil || !j.Live() {
+		return err
+	}
+	j.Done++
+	if why != "" {
+		j.Failed(why)
+	}
+	if j.State == wire.JobState_JOB_STATE_RUNNING && j.Done >= j.Total {
+		return EndTree(t, j)
+	}
+	jobs.PutJob(t, j)
+	return nil
+}

@@ -1,0 +1,384 @@
+package tier
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// ObjectIntent returns the live intent of a job; nil where it has none.
+func ObjectIntent(v *kvtx.View, j moraine.JobID) (*record.ObjectIntent, error) {
+	b, ok, err := v.R.Get(v.K.ObjectIntent(j))
+	if err != nil || !ok {
+		return nil, err
+	}
+	in := &record.ObjectIntent{Job: j}
+	return in, in.Decode(b)
+}
+
+// HeldMove returns a job that moves bytes to or from the object tier, of one of
+// the kinds, which the caller holds by a lease epoch.
+func HeldMove(t *kvtx.Tx, op string, id, epoch uint64, kinds ...wire.JobKind) (*record.Job, error) {
+	j, err := jobs.HeldJob(t, op, id, epoch)
+	if err != nil {
+		return nil, err
+	}
+	if !jobs.Holds(t, j) { // of every feature level
+		return nil, kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
+	}
+	for _, k := range kinds {
+		if j.Kind == k {
+			return j, nil
+		}
+	}
+	return nil, kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not for a %s job", j.Kind)
+}
+
+// BeginObject announces a change of a key, or says more of one announced.
+func BeginObject(t *kvtx.Tx, op *wire.BeginObject) (*wire.MetaResponse, error) {
+	const name = "begin object"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_DELETE_OBJECT)
+	if err != nil {
+		return nil, err
+	}
+	want, err := intentFromWire(j, op.GetIntent())
+	if err != nil {
+		return nil, err
+	}
+	have, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		return MoreOfIntent(t, have, want)
+	}
+	if j.Ending != 0 {
+		return nil, kvtx.Fail(moraine.Conflict, name, j.Id.String(), "the job only settles what it had begun")
+	}
+	switch want.Kind {
+	case wire.IntentKind_INTENT_KIND_UPLOAD:
+		err = MayUpload(t, j, want)
+	case wire.IntentKind_INTENT_KIND_COPY:
+		err = MayCopy(t, want)
+	default:
+		err = MayDelete(t, j, want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kvtx.Done(), Claim(t, want)
+}
+
+// intentFromWire holds an intent against what its job may do.
+func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, error) {
+	in := &record.ObjectIntent{
+		Job: j.Id, Kind: w.GetKind(), At: record.Place{Bucket: w.GetBucket(), Key: w.GetKey()}, Generation: moraine.Generation(w.GetGeneration()),
+		UploadID: w.GetUploadId(), Epoch: j.Epoch, Completing: w.GetCompleting(), Etag: w.GetEtag(), Size: w.GetSize(), Crc: w.GetCrc(),
+		Source: w.GetSourceKey(), Object: moraine.ObjectID(w.GetObject()),
+	}
+	const op = "begin object"
+	if err := layout.Check(in.At, op); err != nil {
+		return nil, err
+	}
+	bad := func(why string) (*record.ObjectIntent, error) {
+		return nil, kvtx.Fail(moraine.InvalidArgument, op, in.At.String(), "%s", why)
+	}
+	flush := j.Kind == wire.JobKind_JOB_KIND_FLUSH
+	switch in.Kind {
+	case wire.IntentKind_INTENT_KIND_UPLOAD:
+		if !flush || in.Source != "" || in.Object != 0 {
+			return bad("an upload is a flush's, and names no other key")
+		}
+	case wire.IntentKind_INTENT_KIND_COPY:
+		if !flush || in.Object == 0 || in.Source == "" || in.Source == in.At.Key {
+			return bad("a copy is a flush's, of an object at another key")
+		}
+		if err := layout.Check((record.Place{Bucket: in.At.Bucket, Key: in.Source}), op); err != nil {
+			return nil, err
+		}
+	case wire.IntentKind_INTENT_KIND_DELETE:
+		if flush || in.Object == 0 {
+			return bad("a delete is of an object, by its own job")
+		}
+	default:
+		return bad("of no kind")
+	}
+	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && (in.UploadID != "" || in.Completing) {
+		return bad("only an upload has a number, or is completed")
+	}
+	if len(in.UploadID) > record.MaxToken || len(in.Etag) > record.MaxToken {
+		return bad("an upload's number or ETag is too long")
+	}
+	return in, nil
+}
+
+// MoreOfIntent adds what has become known of an announced change. What was said
+// before must be the same.
+func MoreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaResponse, error) {
+	conflict := func(why string) (*wire.MetaResponse, error) {
+		return nil, kvtx.Fail(moraine.Conflict, "begin object", have.At.String(), "%s", why)
+	}
+	switch {
+	case have.Kind != want.Kind || have.At != want.At || have.Source != want.Source || have.Generation != want.Generation ||
+		(have.Kind != wire.IntentKind_INTENT_KIND_UPLOAD && have.Object != want.Object):
+		return conflict("the job has announced another change: settle that first")
+	case have.Epoch != want.Epoch:
+		return conflict("a former holder of the job announced it: settle that first")
+	case have.UploadID != "" && have.UploadID != want.UploadID:
+		return conflict("the upload has another number")
+	case have.Completing && (!want.Completing || have.Etag != want.Etag || have.Size != want.Size || have.Crc != want.Crc):
+		return conflict("the upload is being completed, as something else")
+	}
+	want.Object = have.Object
+	t.Put(t.K.ObjectIntent(have.Job), want.Encode())
+	return kvtx.Done(), nil
+}
+
+// MayUpload fails where a flush may not write to its key: Conflict where what is
+// there must not be overwritten, or may still change; Stale where the file is
+// not what it was.
+func MayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
+	const op = "begin object"
+	i, err := tree.Inode(t, moraine.InodeID(j.Target))
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "the file was removed")
+	}
+	if err != nil {
+		return err
+	}
+	if i.Generation != in.Generation {
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "generation is %d, not %d", i.Generation, in.Generation)
+	}
+	w, err := layout.Owner(&t.View, in.At)
+	if err != nil {
+		return err
+	}
+	if err := layout.Settled(w, op, j.Id, t.ClusterTime()); err != nil || w.Object == 0 {
+		return err
+	}
+	o, err := layout.MustObject(&t.View, w.Object)
+	if err != nil {
+		return err
+	}
+	if o.MustStay(i.Id) {
+		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s must be copied away first", o.Id)
+	}
+	return nil
+}
+
+// MayCopy fails where an object may not be copied to a key.
+func MayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
+	const op = "begin object"
+	o, err := layout.Object(&t.View, in.Object)
+	if err != nil {
+		return err
+	}
+	if o == nil || o.At != (record.Place{Bucket: in.At.Bucket, Key: in.Source}) {
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "the object is not at %q", in.Source)
+	}
+	for n, p := range in.Places() {
+		w, err := layout.Owner(&t.View, p)
+		if err != nil {
+			return err
+		}
+		if err := layout.Settled(w, op, in.Job, t.ClusterTime()); err != nil {
+			return err
+		}
+		if n > 0 || w.Object == 0 {
+			continue
+		}
+		there, err := layout.MustObject(&t.View, w.Object)
+		if err != nil {
+			return err
+		}
+		if there.Refs > 0 {
+			return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s is there", w.Object)
+		}
+	}
+	return nil
+}
+
+// MayDelete fails where an object may not be deleted.
+func MayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
+	const op = "begin object"
+	o, err := layout.Object(&t.View, in.Object)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o == nil || o.At != in.At || uint64(o.Id) != j.Target:
+		return kvtx.Fail(moraine.Stale, op, in.At.String(), "object %s is not there", in.Object)
+	case o.Refs != 0:
+		return kvtx.Fail(moraine.Conflict, op, in.At.String(), "object %s is in use", in.Object)
+	}
+	w, err := layout.Owner(&t.View, in.At)
+	if err != nil {
+		return err
+	}
+	return layout.Settled(w, op, j.Id, t.ClusterTime())
+}
+
+// Claim records an intent and makes its keys the job's.
+func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
+	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
+		id, err := t.NextID(record.CObject)
+		if err != nil {
+			return err
+		}
+		in.Object = moraine.ObjectID(id)
+	}
+	for _, p := range in.Places() {
+		w, err := layout.Owner(&t.View, p)
+		if err != nil {
+			return err
+		}
+		Settle(t, w)
+		w.Job = in.Job
+		if err := layout.PutOwner(t, w); err != nil {
+			return err
+		}
+	}
+	t.Put(t.K.ObjectIntent(in.Job), in.Encode())
+	t.Count[record.CObjectIntents]++
+	return nil
+}
+
+// Unclaim takes an intent away. Where until is not 0 its keys are unsettled up
+// to then.
+func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
+	for _, p := range in.Places() {
+		w, err := layout.Owner(&t.View, p)
+		if err != nil {
+			return err
+		}
+		w.Job = 0
+		if until > 0 {
+			Settle(t, w)
+			w.Until = until
+			t.Put(t.K.Unsettled(until, p), []byte{record.ObjectVersion})
+			t.Count[record.CUnsettled]++
+		}
+		if err := layout.PutOwner(t, w); err != nil {
+			return err
+		}
+	}
+	t.Del(t.K.ObjectIntent(in.Job))
+	t.Count[record.CObjectIntents]--
+	return nil
+}
+
+// Settle notes that nothing will arrive at a key any more. The caller writes it.
+func Settle(t *kvtx.Tx, w *record.Owner) {
+	if w.Until != 0 {
+		t.Del(t.K.Unsettled(w.Until, w.At))
+		t.Count[record.CUnsettled]--
+		w.Until = 0
+	}
+}
+
+// LoseIntent gives up a copy or a delete whose end nobody saw, sent under a
+// lease that ends at until. What a copy may have made gets a record, so that it
+// goes even if nothing takes its place.
+func LoseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint64, err error) {
+	settled = max(until, t.ClusterTime()) + jobs.SettleMillis(t)
+	if err := Unclaim(t, in, settled); err != nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY {
+		return settled, err
+	}
+	w, err := layout.Owner(&t.View, in.At)
+	if err != nil || w.Object != 0 {
+		return settled, err
+	}
+	of, err := layout.Object(&t.View, in.Object)
+	if err != nil {
+		return settled, err
+	}
+	left := &record.Object{At: in.At, Kept: true}
+	if of != nil {
+		left.Size, left.Crc, left.Tenant = of.Size, of.Crc, of.Tenant
+	}
+	return settled, RecordResidue(t, left, settled+residueDelay)
+}
+
+// maxSettled bounds how many keys one Tick finds settled.
+const maxSettled = 64
+
+// SettleKeys forgets that keys were unsettled whose time has passed.
+func SettleKeys(t *kvtx.Tx) error {
+	if t.Count[record.CUnsettled] == 0 {
+		return nil
+	}
+	keys, err := t.KeysUnder(t.K.Table(record.TabUnsettled), maxSettled)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if BeU64(key[3:]) > t.ClusterTime() {
+			break
+		}
+		w, err := layout.Owner(&t.View, layout.PlaceOfKey(key[11:]))
+		if err != nil {
+			return err
+		}
+		Settle(t, w)
+		if err := layout.PutOwner(t, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EndObject settles a job's intent without an object: nothing came of it. It
+// may not be said of a copy or a delete of a former holder.
+func EndObject(t *kvtx.Tx, op *wire.EndObject) (*wire.MetaResponse, error) {
+	const name = "end object"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_DELETE_OBJECT)
+	if err != nil {
+		return nil, err
+	}
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil || in == nil {
+		return kvtx.Done(), err // the answer was lost
+	}
+	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
+		if err := layout.DropSums(t, in.Object); err != nil {
+			return nil, err
+		}
+	}
+	return kvtx.Done(), Unclaim(t, in, 0)
+}
+
+// DeletedObject records that the store answered the delete of the job's object.
+func DeletedObject(t *kvtx.Tx, op *wire.DeletedObject) (*wire.MetaResponse, error) {
+	const name = "deleted object"
+	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_DELETE_OBJECT)
+	if err != nil {
+		return nil, err
+	}
+	o, err := layout.Object(&t.View, moraine.ObjectID(j.Target))
+	if err != nil || o == nil {
+		return kvtx.Done(), err // the answer was lost
+	}
+	in, err := ObjectIntent(&t.View, j.Id)
+	if err != nil {
+		return nil, err
+	}
+	if in == nil {
+		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has announced no delete")
+	}
+	if err := Unclaim(t, in, 0); err != nil {
+		return nil, err
+	}
+	w, err := layout.Owner(&t.View, o.At)
+	if err != nil {
+		return nil, err
+	}
+	w.Object = 0
+	if err := layout.PutOwner(t, w); err != nil {
+		return nil, err
+	}
+	return kvtx.Done(), layout.DropObject(t, o)
+}

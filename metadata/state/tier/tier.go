@@ -1,0 +1,88 @@
+package tier
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxReadSums is the most sums that one GetObject returns.
+const maxReadSums = 4096
+
+// BeU64 reads a number of a key.
+func BeU64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+
+// ReadObject answers an object's record, and sums of its pieces. A session that
+// is confined to a directory sees objects of its tenant.
+func ReadObject(v *kvtx.View, sc kvtx.Scope, op *wire.GetObject) (*wire.MetaResponse, error) {
+	id := moraine.ObjectID(op.GetObject())
+	o, err := layout.Object(v, id)
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		return nil, kvtx.Fail(moraine.NotFound, "get object", id.String(), "")
+	}
+	if sc.Root != v.K.Top() {
+		// Its key is a path: only who may name the file may know it.
+		if _, err := tree.ReadNamed(v, sc, o.Inode); kvtx.MoraineKind(err) == moraine.NotFound {
+			return nil, kvtx.Fail(moraine.NotFound, "get object", id.String(), "")
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	reply := &wire.ObjectReply{Object: o.ToWire()}
+	first, left := op.GetFirstSum(), uint64(min(op.GetSums(), maxReadSums))
+	for left > 0 && first < o.Pieces() {
+		sums, err := layout.Sums(v, id, first/record.SumsPerBlock)
+		if err != nil {
+			return nil, err
+		}
+		at := first % record.SumsPerBlock
+		if at >= uint64(len(sums)) {
+			break
+		}
+		sums = sums[at:min(uint64(len(sums)), at+left)]
+		reply.Sums = append(reply.Sums, sums...)
+		first, left = first+uint64(len(sums)), left-uint64(len(sums))
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: reply}}, nil
+}
+
+// ReadTier describes the object tier as a whole.
+func ReadTier(v *kvtx.View) (*wire.MetaResponse, error) {
+	n, err := v.Counters()
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.TierReply{
+		Objects: n[record.CObjects], Bytes: n[record.CObjectBytes], QueuedFlushes: n[record.CFlushes], QueuedStages: n[record.CStages],
+		QueuedEvictions: n[record.CEvictions], QueuedDeletions: n[record.CDeletions], Intents: n[record.CObjectIntents], UnsettledKeys: n[record.CUnsettled],
+	}
+	var bad error
+	prefix := v.K.Table(record.TabHost)
+	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(_, value []byte) bool {
+		var h record.Host
+		if bad = h.Decode(value); bad != nil {
+			return false
+		}
+		if h.Bucket == "" {
+			return true
+		}
+		reply.Hosts++
+		if !slices.Contains(reply.Buckets, h.Bucket) {
+			reply.Buckets = append(reply.Buckets, h.Bucket)
+		}
+		return true
+	})
+	if err == nil {
+		err = bad
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Tier{Tier: reply}}, err
+}

@@ -1,0 +1,97 @@
+package tree
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// Holder returns the exclusive lease on a directory; its session is 0 where nobody
+// has it.
+func Holder(v *kvtx.View, dir moraine.InodeID) (record.Hold, error) {
+	b, ok, err := v.R.Get(v.K.Hold(dir))
+	if err != nil || !ok {
+		return record.Hold{}, err
+	}
+	return record.DecodeHold(dir, b)
+}
+
+// MindHold has the command refused where another session has the directory.
+func MindHold(t *kvtx.Tx, dir moraine.InodeID) {
+	if t.Count[record.CHolds] == 0 || t.Met.Directory != 0 || t.HoldErr != nil {
+		return
+	}
+	h, err := Holder(&t.View, dir)
+	switch {
+	case err != nil:
+		t.HoldErr = err
+	case h.Session != 0 && (t.Session == nil || t.Session.Id != h.Session):
+		t.Met = h
+	}
+}
+
+// MindNumber is mindHold for an inode that there is none of. A hold outside of the caller's
+// scope is passed over: what its holder may have made is not there for the caller either way.
+func MindNumber(t *kvtx.Tx, id moraine.InodeID) {
+	if t.Count[record.CHolds] == 0 || t.Met.Directory != 0 || t.HoldErr != nil {
+		return
+	}
+	var own moraine.SessionID
+	if t.Session != nil {
+		own = t.Session.Id
+	}
+	h, err := NumberHold(&t.View, id, own)
+	in := true
+	if err == nil && h.Directory != 0 && t.Scope.Root != 0 { // a command of the leader's own has no scope
+		in, err = MayName(&t.View, t.Scope, h.Directory)
+	}
+	if t.HoldErr = err; in {
+		t.Met = h
+	}
+}
+
+// NumberHold returns a hold of another session that was given the number of an inode
+// that is not there, and has not used it: it may have made the file already. There
+// are few such ranges, and few questions for what is not there.
+func NumberHold(v *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
+	var owner moraine.SessionID
+	var bad error
+	prefix := v.K.Table(record.TabRange)
+	err := v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {
+		var r *record.NumberRange
+		if r, bad = record.DecodeRange(value); bad != nil {
+			return false
+		}
+		if id >= r.First && id <= r.Last() && r.Used[(id-r.First)/8]&(1<<((id-r.First)%8)) == 0 {
+			owner = moraine.SessionID(record.LastU64(key[:11]))
+		}
+		return owner == 0
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil || owner == 0 || owner == own {
+		return record.Hold{}, err
+	}
+	dirs, err := v.KeysUnder(v.K.SessionHolds(owner), 1)
+	if err != nil || len(dirs) == 0 {
+		return record.Hold{}, err
+	}
+	return Holder(v, moraine.InodeID(record.LastU64(dirs[0])))
+}
+
+// DropHold ends a hold of a session, if it has it; with since 0 whichever it has.
+func DropHold(t *kvtx.Tx, dir moraine.InodeID, s moraine.SessionID, since uint64) error {
+	if t.Count[record.CHolds] == 0 {
+		return nil
+	}
+	have, err := Holder(&t.View, dir)
+	if err != nil || have.Session != s || s == 0 || (since != 0 && since != have.Since) {
+		return err
+	}
+	t.Del(t.K.Hold(dir))
+	t.Del(t.K.SessionHold(s, dir))
+	t.Count[record.CHolds]--
+	t.Events.Holds = append(t.Events.Holds, record.Hold{Directory: dir})
+	return nil
+}

@@ -1,0 +1,122 @@
+package tree
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+func CachedReply(i *record.Inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.CachedAttr()}}}
+}
+
+func EntryReply(i *record.Inode) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.Attr()}}}
+}
+
+// ReadInode returns the inode id; NotFound where there is none.
+func ReadInode(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
+	b, ok, err := v.R.Get(v.K.Inode(id))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		if v.Seen != nil {
+			v.Seen.Missing = append(v.Seen.Missing, id)
+		}
+		return nil, kvtx.NoInode(id)
+	}
+	i := &record.Inode{Id: id}
+	if err := i.Decode(b); err != nil {
+		return nil, err
+	}
+	i.Leased, i.Home = i.Lease(), i.Parent
+	return i, nil
+}
+
+// Inode is view.inode for change: within one command every call with the same
+// id returns the same record, so that no handler overwrites what another one
+// of the command changed.
+func Inode(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
+	if i := t.Inodes[id]; i != nil {
+		return i, nil
+	}
+	t.Read = append(t.Read, id)
+	i, err := ReadInode(&t.View, id)
+	if err != nil {
+		if kvtx.MoraineKind(err) == moraine.NotFound {
+			MindNumber(t, id)
+		}
+		return nil, err
+	}
+	Remember(t, i)
+	return i, nil
+}
+
+func Remember(t *kvtx.Tx, i *record.Inode) {
+	if t.Inodes == nil {
+		t.Inodes = make(map[moraine.InodeID]*record.Inode, 4)
+	}
+	t.Inodes[i.Id] = i
+}
+
+// PutInode writes a changed inode.
+func PutInode(t *kvtx.Tx, i *record.Inode) {
+	t.Put(t.K.Inode(i.Id), i.Encode())
+	Touch(t, i)
+}
+
+// Lookup finds an entry of a directory.
+func Lookup(v *kvtx.View, dir moraine.InodeID, name string) (record.Dentry, bool, error) {
+	b, ok, err := v.R.Get(v.K.Dentry(dir, name))
+	if err != nil || !ok {
+		return record.Dentry{}, false, err
+	}
+	e, err := record.DecodeDentry(b)
+	return e, err == nil, err
+}
+
+// Directory returns the directory id, in scope, for change.
+func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
+	dir, err := Named(t, id)
+	if err != nil {
+		return nil, err
+	}
+	if dir.Typ != record.TypeDirectory {
+		return nil, kvtx.Fail(moraine.NotDirectory, "directory", id.String(), "")
+	}
+	if dir.Nlink == 0 {
+		return nil, kvtx.Fail(moraine.NotFound, "directory", id.String(), "it was removed")
+	}
+	MindHold(t, dir.Id)
+	return dir, nil
+}
+
+// Immutable is the error of a change of what is sealed. It names the checkpoint.
+func Immutable(t *kvtx.Tx, i *record.Inode) error {
+	what, dir := "", i
+	if i.Typ == record.TypeFile && i.Parent != 0 {
+		was, err := t.B.Load(t.K.Inode(i.Parent))
+		if err != nil {
+			return err
+		}
+		if was.Exists {
+			dir = &record.Inode{Id: i.Parent}
+			if err := dir.Decode(was.Value); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case i.Typ == record.TypeSymlink:
+		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "the link is its training run's: it follows the run's checkpoints")
+	case dir.Step != (record.StepID{}):
+		what = "the committed checkpoint " + dir.Step.String()
+	case dir.Sealed:
+		what = "a checkpoint that is being saved"
+	default:
+		return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "it belonged to a checkpoint, and can only be removed")
+	}
+	return kvtx.Fail(moraine.Immutable, "change", i.Id.String(), "it belongs to %s, which nobody changes: remove the whole of it (moraine ckpt rm), or work on a clone", what)
+}

@@ -1,0 +1,46 @@
+package tree
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// Policy returns a directory's own policy; a zero one where it has none.
+func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
+	if !dir.Policy {
+		return p, nil
+	}
+	b, ok, err := v.R.Get(v.K.Policy(dir.Id))
+	if err == nil && !ok {
+		err = &moraine.Error{Op: "policy", Ref: dir.Id.String(), Kind: moraine.Corrupt}
+	}
+	if err != nil {
+		return p, err
+	}
+	return p, p.Decode(b)
+}
+
+// Effective returns the policy that governs what is in the directory at: of
+// each field the nearest that says something, up to the root. The parts of
+// uploads are flushed only where a directory among them says so.
+func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
+	var p record.Policy
+	for depth := 0; at != 0 && depth <= kvtx.MaxDepth && !p.Whole(); depth++ {
+		dir, err := ReadInode(v, at)
+		if err != nil {
+			return record.Policy{}, err
+		}
+		own, err := Policy(v, dir)
+		if err != nil {
+			return record.Policy{}, err
+		}
+		p.Inherit(own)
+		if dir.Name == moraine.UploadsDir {
+			p.Inherit(record.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER})
+		}
+		at = dir.Parent
+	}
+	return p, nil
+}

@@ -1,0 +1,113 @@
+package tree
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// Covers reports whether the path inner is outer or below it.
+func Covers(outer, inner string) bool {
+	for {
+		var a, b string
+		if a, outer = moraine.NextName(outer); a == "" {
+			return true
+		}
+		if b, inner = moraine.NextName(inner); a != b {
+			return false
+		}
+	}
+}
+
+// ResolveScope finds the directory that a scope names; "" and "/" are all.
+// Symbolic links are not followed: a scope is what it says.
+func ResolveScope(v *kvtx.View, path string) (moraine.InodeID, error) {
+	at := v.K.Top()
+	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
+		e, ok, err := Lookup(v, at, name)
+		if err != nil {
+			return 0, err
+		}
+		if !ok || e.Typ != record.TypeDirectory {
+			return 0, kvtx.Fail(moraine.NotFound, "resolve scope", path, "the directory that the certificate is confined to does not exist")
+		}
+		at = e.Inode
+	}
+	return at, nil
+}
+
+// Within fails unless i is the scope's root or below it, or a file without a name
+// that the scope's session made. The error is the one for an inode that does not
+// exist: a session does not learn what is outside its directory. Every other check of
+// an inode that a caller names comes after this one.
+func Within(v *kvtx.View, sc kvtx.Scope, i *record.Inode) error {
+	ok, err := InScope(v, sc, i)
+	if err == nil && !ok {
+		err = kvtx.NoInode(i.Id)
+	}
+	return err
+}
+
+func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
+	if i.Nlink == 0 && i.Owner == 0 && i.Typ == record.TypeFile {
+		return false, nil // a job is making it
+	}
+	if sc.Root == v.K.Top() || i.Id == sc.Root {
+		return true, nil
+	}
+	if i.Parent == 0 && i.Owner != 0 && i.Owner == sc.Session {
+		return true, nil
+	}
+	ok, err := Below(v, sc.Root, i.Parent)
+	if err == nil && !ok && i.ManyLinks && i.Nlink > 1 {
+		_, _, ok, err = NameBelow(v, sc.Root, i)
+	}
+	return ok, err
+}
+
+// Named returns an inode that the caller names, which is in its scope.
+func Named(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
+	i, err := Inode(t, id)
+	if err != nil {
+		return nil, err
+	}
+	return i, Within(&t.View, t.Scope, i)
+}
+
+// ReadNamed returns an inode that the caller of a read names, which is in its scope.
+func ReadNamed(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, error) {
+	i, err := ReadInode(v, id)
+	if err != nil {
+		return nil, err
+	}
+	return i, Within(v, sc, i)
+}
+
+// Below reports whether the directory at is top or below it.
+func Below(v *kvtx.View, top, at moraine.InodeID) (bool, error) {
+	for depth := 0; at != 0 && depth <= kvtx.MaxDepth; depth++ {
+		if at == top {
+			return true, nil
+		}
+		dir, err := ReadInode(v, at)
+		if err != nil {
+			return false, err
+		}
+		at = dir.Parent
+	}
+	return false, nil
+}
+
+// Tenants returns the numbers of the tenants whose top-level directories lie
+// in the session's scope: what a token of the session admits to. all is true
+// for a scope that is the root.
+func Tenants(r *kvtx.View, root moraine.InodeID) (tenants []moraine.Tenant, all bool, err error) {
+	if root == r.K.Top() {
+		return nil, true, nil
+	}
+	i, err := ReadInode(r, root)
+	if err != nil {
+		return nil, false, err
+	}
+	return []moraine.Tenant{i.Tenant}, false, nil
+}

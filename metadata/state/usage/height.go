@@ -1,0 +1,202 @@
+package usage
+
+import (
+	"errors"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+)
+
+// What a command costs grows with the depth of what it changes: each change is counted in
+// all directories above. So nothing is made more than maxDepth directories deep (usage.go),
+// and no directory is moved to where what is below it would be. That takes to know how high
+// the tree below a directory is without a walk: a record of its own has it, as a bound. When a
+// directory gets a parent those above are raised as far as need be. When it loses it they
+// are lowered as far as a short look tells; one without directories has height 0.
+
+// maxHeightLook bounds the entries that one command looks at to lower heights.
+const maxHeightLook = 64
+
+// UpdateHeights keeps the heights of the directories above those that the command moved.
+func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
+	for n := range changes {
+		c := &changes[n]
+		if c.moved() && c.after.there && c.after.typ == record.TypeDirectory && c.after.parent != 0 {
+			if err := Raise(t, c); err != nil {
+				return err
+			}
+		}
+	}
+	looks := maxHeightLook
+	for n := range changes {
+		c := &changes[n]
+		if c.moved() && c.before.there && c.before.typ == record.TypeDirectory && c.before.parent != 0 {
+			if err := Lower(t, c.before.parent, &looks); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Raise has the directories above one that got a parent be high enough, and refuses what
+// would be too deep. One that does not come to be deeper than it was may be as it is.
+func Raise(t *kvtx.Tx, c *seatChange) error {
+	moved, err := Height(&t.View, c.id)
+	if err != nil {
+		return err
+	}
+	level, need, enough := 0, moved+1, false
+	for at := c.after.parent; at != 0; level++ {
+		if !enough {
+			have, err := Height(&t.View, at)
+			if err != nil {
+				return err
+			}
+			// Those above are higher already: what they are rests on this one.
+			if enough = have >= need; !enough {
+				PutHeight(t, at, need)
+			}
+		}
+		need++
+		if at, err = Parent(t, at); err != nil {
+			return err
+		}
+	}
+	if level+int(moved) <= kvtx.MaxDepth+1 {
+		return nil
+	}
+	if c.before.there && c.before.parent != 0 {
+		was, err := Level(t, c.before.parent)
+		if err != nil || level <= was+1 {
+			return err
+		}
+	}
+	return tooDeep(c.id, moved)
+}
+
+func tooDeep(id moraine.InodeID, height uint32) error {
+	return kvtx.Fail(moraine.TooLarge, "usage", id.String(), "more than %d directories deep, with the %d levels of directories that are, or were, below it: make it higher up",
+		kvtx.MaxDepth, height)
+}
+
+// FitsBelow fails where a directory of that height would be too deep in another one.
+func FitsBelow(t *kvtx.Tx, dir, id moraine.InodeID) error {
+	height, err := Height(&t.View, id)
+	if err != nil {
+		return err
+	}
+	level, err := Level(t, dir)
+	if err == nil && level+1+int(height) > kvtx.MaxDepth+1 {
+		err = tooDeep(id, height)
+	}
+	return err
+}
+
+// Level returns how many directories are above one.
+func Level(t *kvtx.Tx, at moraine.InodeID) (level int, err error) {
+	for {
+		if at, err = Parent(t, at); err != nil || at == 0 {
+			return level, err
+		}
+		level++
+	}
+}
+
+// Parent returns the directory that a directory is in, 0 for none, as the command has it.
+func Parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
+	if i := t.Inodes[dir]; i != nil {
+		return i.Parent, nil
+	}
+	b, ok, err := t.Get(t.K.Inode(dir))
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, badSeat(dir, errors.New("something is below a directory that does not exist"))
+	}
+	s, err := seatOf(b)
+	if err != nil {
+		return 0, badSeat(dir, err)
+	}
+	return s.parent, nil
+}
+
+// Lower has a directory that lost one, and those above it, be no higher than a look at
+// their entries tells that they are.
+func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
+	for at != 0 {
+		have, err := Height(&t.View, at)
+		if err != nil || have == 0 {
+			return err
+		}
+		dir, err := tree.ReadInode(&t.View, at)
+		if err != nil || dir.Nlink == 0 { // it is being removed
+			return err
+		}
+		height, known, err := MeasureHeight(t, dir, have, looks)
+		if err != nil || !known || height >= have {
+			return err
+		}
+		PutHeight(t, at, height)
+		at = dir.Parent
+	}
+	return nil
+}
+
+// MeasureHeight returns how high a directory is, as its entries tell; known is false where
+// that takes too long. It need not be exact where it is not less than what is recorded.
+func MeasureHeight(t *kvtx.Tx, dir *record.Inode, have uint32, looks *int) (height uint32, known bool, err error) {
+	if dir.Nlink == 2 {
+		return 0, true, nil
+	}
+	if *looks == 0 {
+		return 0, false, nil
+	}
+	_, entries, err := tree.ListDir(&t.View, dir.Id, "", *looks)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, e := range entries {
+		*looks--
+		if e.Typ != record.TypeDirectory {
+			continue
+		}
+		below, err := Height(&t.View, e.Inode)
+		if err != nil {
+			return 0, false, err
+		}
+		if height = max(height, below+1); height >= have {
+			return height, true, nil
+		}
+	}
+	return height, uint64(len(entries)) == dir.Entries, nil
+}
+
+// Height returns how many levels of directories are below a directory, at most.
+func Height(v *kvtx.View, dir moraine.InodeID) (uint32, error) {
+	b, ok, err := v.R.Get(v.K.Height(dir))
+	if err != nil || !ok {
+		return 0, err
+	}
+	return record.DecodeHeight(b)
+}
+
+func PutHeight(t *kvtx.Tx, dir moraine.InodeID, height uint32) {
+	if height == 0 {
+		t.Del(t.K.Height(dir))
+		return
+	}
+	t.Put(t.K.Height(dir), record.EncodeHeight(height))
+}
+
+// DropHeight forgets the height of a directory that dies.
+func DropHeight(t *kvtx.Tx, dir moraine.InodeID) error {
+	have, err := Height(&t.View, dir)
+	if err == nil && have != 0 {
+		PutHeight(t, dir, 0)
+	}
+	return err
+}

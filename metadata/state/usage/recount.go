@@ -1,0 +1,238 @@
+package usage
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// UsageState returns the singleton; all zero where nothing is counted.
+func UsageState(v *kvtx.View) (*record.UsageState, error) {
+	s := &record.UsageState{}
+	b, ok, err := v.R.Get(v.K.Meta(record.MetaUsage))
+	if err != nil || !ok {
+		return s, err
+	}
+	return s, s.Decode(b)
+}
+
+func PutUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
+
+// StartCounting is done as the feature level comes to have counts. An empty
+// cluster has nothing to count: from here on everything is.
+func StartCounting(t *kvtx.Tx) error {
+	s, err := UsageState(&t.View)
+	if err != nil || s.Live != 0 || s.Building != 0 {
+		return err
+	}
+	if t.Count[record.CInodes] <= 1 {
+		s.Live = 1
+		PutUsageState(t, s)
+		return nil
+	}
+	_, err = StartRecount(t, s)
+	return err
+}
+
+// BeginRecount starts a recount, or finds the one under way.
+func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
+	ok, err := t.Speaks(kvtx.LevelUsage)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, kvtx.Fail(moraine.Unavailable, "recount", "", "nothing is counted at the cluster's feature level")
+	}
+	s, err := UsageState(&t.View)
+	if err != nil {
+		return nil, err
+	}
+	id := s.Job
+	if s.Phase == record.RecountNone {
+		if id, err = StartRecount(t, s); err != nil {
+			return nil, err
+		}
+	}
+	j, err := jobs.Job(&t.View, id)
+	if err == nil && j == nil {
+		err = &moraine.Error{Op: "recount", Ref: id.String(), Kind: moraine.Corrupt}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return JobsReply(j), nil
+}
+
+func JobsReply(j *record.Job) *wire.MetaResponse {
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{LeaseMillis: record.JobLeaseMillis, Jobs: []*wire.Job{j.ToWire()}}}}
+}
+
+func StartRecount(t *kvtx.Tx, s *record.UsageState) (moraine.JobID, error) {
+	id, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_RECOUNT, Subject: "usage of all directories", Total: t.Count[record.CInodes]})
+	if err != nil {
+		return 0, err
+	}
+	*s = record.UsageState{Live: s.Live, Quotas: s.Quotas, Phase: record.RecountCount, Building: 1, Job: id}
+	if s.Live == 1 {
+		s.Building = 2
+	}
+	PutUsageState(t, s)
+	return id, nil
+}
+
+// RunRecount does one piece of a recount, of about limit records.
+func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
+	s, err := UsageState(&t.View)
+	if err != nil {
+		return 0, false, err
+	}
+	if s.Job != j.Id {
+		return 0, false, &moraine.Error{Op: "recount", Ref: j.Id.String(), Kind: moraine.Corrupt, Err: errors.New("the state knows of another recount")}
+	}
+	switch s.Phase {
+	case record.RecountCount:
+		n, err = RecountInodes(t, s, limit)
+	case record.RecountCompare:
+		err = CompareColumns(t, s, limit)
+	case record.RecountDrop:
+		err = DropColumn(t, s, limit)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	if finished = s.Phase == record.RecountDrop && s.Dropping == 0; finished {
+		j.Err = s.Verdict()
+		*s = record.UsageState{Live: s.Live, Quotas: s.Quotas}
+	}
+	PutUsageState(t, s)
+	return n, finished, nil
+}
+
+// RecountInodes counts the next inodes. Each costs its path, so that the piece
+// ends when it has touched limit counts or gone limit steps.
+func RecountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err error) {
+	type one struct {
+		Id moraine.InodeID
+		seat
+	}
+	var todo []one
+	var bad error
+	limit = max(limit/2, 1)
+	err = t.Scan(t.K.Inode(s.Counted+1), kvtx.PrefixEnd(t.K.Table(record.TabInode)), func(key, value []byte) bool {
+		o := one{Id: moraine.InodeID(record.LastU64(key))}
+		if o.seat, bad = seatOf(value); bad != nil {
+			bad = badSeat(o.Id, bad)
+			return false
+		}
+		todo = append(todo, o)
+		return len(todo) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return 0, err
+	}
+	w := usageWalk{t: t, column: s.Building}
+	for _, o := range todo {
+		if n > 0 && len(t.Usage.List) >= limit {
+			return n, nil
+		}
+		if err := w.count(o.parent, o.own(), true); err != nil {
+			return n, err
+		}
+		s.Counted = o.Id
+		n++
+	}
+	if len(todo) < limit {
+		s.Counted = ^moraine.InodeID(0) // what comes now counts as it is made
+		s.Phase = record.RecountCompare
+	}
+	return n, nil
+}
+
+// CompareColumns holds the next directories of both columns against each other;
+// behind the last one the new column comes into force.
+func CompareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
+	limit = max(limit/2, 1)
+	last := s.Compared
+	var ids []moraine.InodeID
+	next := ^moraine.InodeID(0) // up to here both columns have been read
+	for _, column := range [2]uint8{s.Live, s.Building} {
+		if s.Live == 0 {
+			break // the first recount: there is nothing to compare with
+		}
+		n := 0
+		err := t.Scan(t.K.Usage(column, last+1), kvtx.PrefixEnd(t.K.UsageColumn(column)), func(key, _ []byte) bool {
+			id := moraine.InodeID(record.LastU64(key))
+			if n == limit {
+				next = min(next, id-1)
+				return false
+			}
+			ids = append(ids, id)
+			n++
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		if id > next {
+			break
+		}
+		was, err := t.UsageNow(kvtx.UsageKey{Column: s.Live, Dir: id})
+		if err != nil {
+			return err
+		}
+		now, err := t.UsageNow(kvtx.UsageKey{Column: s.Building, Dir: id})
+		if err != nil {
+			return err
+		}
+		if was == now {
+			continue
+		}
+		if s.Wrong++; s.Wrong == 1 {
+			s.First, s.Was, s.Now = id, was, now
+		}
+	}
+	s.Compared = next
+	if next == ^moraine.InodeID(0) {
+		s.Phase, s.Dropping = record.RecountDrop, s.Live
+		s.Live, s.Building = s.Building, 0
+	}
+	return nil
+}
+
+// DropColumn takes the next counts of the old column away.
+func DropColumn(t *kvtx.Tx, s *record.UsageState, limit int) error {
+	if s.Dropping == 0 {
+		return nil
+	}
+	limit = max(limit, 1)
+	keys, err := t.KeysUnder(t.K.UsageColumn(s.Dropping), limit)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		k := kvtx.UsageKey{Column: s.Dropping, Dir: moraine.InodeID(binary.BigEndian.Uint64(key[4:]))}
+		now, err := t.UsageNow(k)
+		if err != nil {
+			return err
+		}
+		if err := t.CountUsage(k, now.Neg(), true); err != nil {
+			return err
+		}
+	}
+	if len(keys) < limit {
+		s.Dropping = 0
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package usage
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// MayMoveTree fails where a tree that holds committed checkpoints is moved or removed.
+func MayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
+	if what.Steps == c.before.own().Steps || t.OpenAll || t.Forced || c.before.typ != record.TypeDirectory {
+		return nil
+	}
+	return HoldsSteps(c.id, what.Steps-c.before.own().Steps)
+}
+
+func HoldsSteps(dir moraine.InodeID, n int64) error {
+	return kvtx.Fail(moraine.Immutable, "change", dir.String(), "committed checkpoints are below it (%d), and stay where they are: remove them first (moraine ckpt rm), or give --checkpoints to moraine rm -r or moraine mv", n)
+}

@@ -1,0 +1,268 @@
+package usage
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// Usage returns a count as the store has it.
+func Usage(v *kvtx.View, k kvtx.UsageKey) (record.Usage, error) {
+	var u record.Usage
+	b, ok, err := v.R.Get(v.K.Usage(k.Column, k.Dir))
+	if err != nil || !ok {
+		return u, err
+	}
+	return u, u.Decode(b)
+}
+
+// seat is what of an inode's record decides where it counts, and as what.
+type seat struct {
+	there  bool
+	typ    uint8
+	nlink  uint32
+	parent moraine.InodeID
+	size   int64
+	step   bool // it is the directory of a committed checkpoint
+}
+
+// seatOf reads that much of a record.
+func seatOf(b []byte) (seat, error) {
+	d := record.Dec{B: b}
+	d.Version(record.InodeVersion)
+	s := seat{there: true, typ: d.Byte()}
+	flags := d.Uvarint()
+	s.step = flags&record.InodeStep != 0
+	d.Uvarint() // mode
+	d.Uvarint() // uid
+	d.Uvarint() // gid
+	s.nlink = d.U32()
+	d.Uvarint() // tenant
+	s.parent = moraine.InodeID(d.Fixed64())
+	if s.typ != record.TypeFile {
+		return s, d.Err
+	}
+	d.Fixed64() // atime
+	d.Fixed64() // mtime
+	d.Fixed64() // ctime
+	if flags&record.InodeOwned != 0 {
+		d.Fixed64()
+	}
+	s.size = int64(d.Uvarint())
+	return s, d.Err
+}
+
+// own is what the inode itself counts as.
+func (s seat) own() record.Usage {
+	if !s.there {
+		return record.Usage{}
+	}
+	u := record.Usage{Bytes: s.size, Inodes: 1}
+	if s.step {
+		u.Steps = 1
+	}
+	return u
+}
+
+// seatChange is an inode whose record a command wrote.
+type seatChange struct {
+	id            moraine.InodeID
+	before, after seat
+}
+
+// moved reports whether what it counts in has changed.
+func (c *seatChange) moved() bool { return c.before.parent != c.after.parent }
+
+// lostName reports whether a file came to another of its directories because it
+// lost its name in the first: nobody wanted it there.
+func (c *seatChange) lostName() bool {
+	return c.before.there && c.after.there && c.after.typ != record.TypeDirectory && c.after.nlink < c.before.nlink
+}
+
+// SeatChanges returns the inodes that the command wrote, in the order of their
+// first write, if where or what they count may have changed.
+func SeatChanges(t *kvtx.Tx) ([]seatChange, error) {
+	var out []seatChange
+	for _, cell := range t.Order {
+		if len(cell.Key) != 11 || cell.Key[2] != record.TabInode {
+			continue
+		}
+		w, c := cell.Want, seatChange{id: moraine.InodeID(binary.BigEndian.Uint64([]byte(cell.Key[3:])))}
+		if !w.Fresh {
+			was, err := t.B.Load([]byte(cell.Key))
+			if err != nil {
+				return nil, err
+			}
+			if was.Exists {
+				if c.before, err = seatOf(was.Value); err != nil {
+					return nil, badSeat(c.id, err)
+				}
+			}
+		}
+		if w.Exists {
+			var err error
+			if c.after, err = seatOf(w.Value); err != nil {
+				return nil, badSeat(c.id, err)
+			}
+		}
+		if c.moved() || c.before.own() != c.after.own() {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+func badSeat(id moraine.InodeID, err error) error {
+	return &moraine.Error{Op: "decode inode", Ref: id.String(), Kind: moraine.Corrupt, Err: err}
+}
+
+// ApplyUsage counts what the command did, and holds it against the quotas.
+func ApplyUsage(t *kvtx.Tx) error {
+	if len(t.Order) == 0 {
+		return nil
+	}
+	changes, err := SeatChanges(t)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	if err := UpdateHeights(t, changes); err != nil {
+		return err
+	}
+	s, err := kvtx.Look[record.UsageState](&t.View, t.K.Meta(record.MetaUsage))
+	if err != nil || s == nil || s.Live == 0 && s.Building == 0 {
+		return err
+	}
+	if s.Live != 0 {
+		if err := ApplyColumn(t, s.Live, changes, ^moraine.InodeID(0)); err != nil {
+			return err
+		}
+	}
+	if s.Building != 0 {
+		if err := ApplyColumn(t, s.Building, changes, s.Counted); err != nil {
+			return err
+		}
+	}
+	if s.Live == 0 || s.Quotas == 0 || t.IgnoresQuota {
+		return nil
+	}
+	return HoldQuotas(t, s)
+}
+
+// ApplyColumn brings one column in step with the changes. Of inodes past
+// counted only what is below them is in it yet.
+func ApplyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine.InodeID) error {
+	w := usageWalk{t: t, column: column}
+	// While the changes are taken one by one, a directory that moves is below
+	// what it was below, then below nothing, then below what it is to be below.
+	// So each step leaves every count right for the tree as it is then.
+	for n := range changes {
+		c := &changes[n]
+		if dir := c.before.typ == record.TypeDirectory || c.after.typ == record.TypeDirectory; dir && (c.moved() || !c.after.there) {
+			w.seat(c.id, c.before.parent)
+		}
+	}
+	for n := range changes {
+		c := &changes[n]
+		if !c.moved() {
+			continue
+		}
+		what, err := w.whole(c.id, c.before, counted)
+		if err != nil {
+			return err
+		}
+		if err := MayMoveTree(t, c, what); err != nil {
+			return err
+		}
+		if err := w.count(c.before.parent, what.Neg(), c.lostName()); err != nil {
+			return err
+		}
+		w.unseat(c.id)
+	}
+	for n := range changes {
+		c := &changes[n]
+		what, to := record.Usage{}, c.after.parent
+		switch {
+		case c.moved():
+			var err error
+			if what, err = w.whole(c.id, c.after, counted); err != nil {
+				return err
+			}
+		case c.id <= counted:
+			what = c.after.own().Add(c.before.own().Neg())
+		}
+		if err := w.count(to, what, c.lostName()); err != nil {
+			return err
+		}
+		if c.moved() {
+			w.reseat(c.id, to)
+		}
+	}
+	return nil
+}
+
+// usageWalk goes up the tree as it is while changes are taken one by one.
+type usageWalk struct {
+	t      *kvtx.Tx
+	column uint8
+	seats  map[moraine.InodeID]moraine.InodeID // of directories that the command moved, or took away
+}
+
+func (w *usageWalk) seat(id, parent moraine.InodeID) {
+	if w.seats == nil {
+		w.seats = make(map[moraine.InodeID]moraine.InodeID, 4)
+	}
+	w.seats[id] = parent
+}
+
+func (w *usageWalk) unseat(id moraine.InodeID) { w.reseat(id, 0) }
+
+func (w *usageWalk) reseat(id, parent moraine.InodeID) {
+	if _, ok := w.seats[id]; ok {
+		w.seats[id] = parent
+	}
+}
+
+// whole returns what an inode counts as, with all that is below it.
+func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (record.Usage, error) {
+	var u record.Usage
+	if id <= counted {
+		u = s.own()
+	}
+	if s.typ != record.TypeDirectory {
+		return u, nil
+	}
+	below, err := w.t.UsageNow(kvtx.UsageKey{Column: w.column, Dir: id})
+	return u.Add(below), err
+}
+
+// parent returns the directory that a directory counts in at this step.
+func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
+	if p, ok := w.seats[dir]; ok {
+		return p, nil
+	}
+	return Parent(w.t, dir)
+}
+
+// count adds to the counts of a directory and of all above it. Each of them costs,
+// so that nothing is made more than maxDepth directories deep; what is deeper
+// already may be changed and removed.
+func (w *usageWalk) count(dir moraine.InodeID, what record.Usage, free bool) error {
+	if what.Zero() {
+		return nil
+	}
+	for depth := 0; dir != 0; depth++ {
+		if depth > kvtx.MaxDepth && what.Inodes > 0 && !free {
+			return kvtx.Fail(moraine.TooLarge, "usage", dir.String(), "more than %d directories deep: make it higher up", kvtx.MaxDepth)
+		}
+		if err := w.t.CountUsage(kvtx.UsageKey{Column: w.column, Dir: dir}, what, free); err != nil {
+			return err
+		}
+		var err error
+		if dir, err = w.parent(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package work
+
+import (
+	"slices"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// IsOfJob reports whether a job is about a file, and a node has it leased now: it moves the
+// file between tiers, rewrites or packs its stripes, or checks the checkpoint whose directory
+// has it.
+func IsOfJob(r *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) (bool, error) {
+	v := r
+	now, err := kvtx.ClusterTime(r)
+	if err != nil {
+		return false, err
+	}
+	j, err := jobs.Job(v, id)
+	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_RUNNING || j.Holder != node || j.Until <= now {
+		return false, err
+	}
+	switch {
+	case record.OfFile(j.Kind):
+		return j.Target == uint64(file), nil
+	case j.Kind == wire.JobKind_JOB_KIND_REWRITE:
+		return j.Target == uint64(file) || slices.Contains(j.RewriteTask().GetFiles(), uint64(file)), nil
+	case j.Kind == wire.JobKind_JOB_KIND_COMMIT_STEP:
+		s, err := tree.StepRecord(v, j.Step)
+		if err != nil || s == nil {
+			return false, err
+		}
+		i, err := tree.ReadInode(v, file)
+		if kvtx.MoraineKind(err) == moraine.NotFound {
+			return false, nil
+		}
+		return err == nil && i.Sealed && i.Parent == s.Dir, err
+	}
+	return false, nil
+}
+
+// OwnedBy reports whether a session holds a file that has no name.
+func OwnedBy(r *kvtx.View, session moraine.SessionID, file moraine.InodeID) (bool, error) {
+	i, err := tree.ReadInode(r, file)
+	if kvtx.MoraineKind(err) == moraine.NotFound {
+		return false, nil
+	}
+	return err == nil && session != 0 && i.Owner == session, err
+}

@@ -1,0 +1,49 @@
+package work
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// CreateJobs makes the jobs that the leader decides on: repairs, moves that fill
+// devices evenly, and what rewrites stripes that are mostly dead. A repair takes
+// those of its stripes that wait on the queue, with the intents that it names;
+// a job that would have none is not made.
+func CreateJobs(t *kvtx.Tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
+	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
+	for _, w := range op.GetJobs() {
+		if w.GetKind() == wire.JobKind_JOB_KIND_REWRITE {
+			j, err := content.CreateRewrite(t, w)
+			if err != nil {
+				return nil, err
+			}
+			if j != nil {
+				reply.Jobs = append(reply.Jobs, j)
+			}
+			continue
+		}
+		if !record.OfStripes(w.GetKind()) {
+			return nil, kvtx.Fail(moraine.InvalidArgument, "create jobs", w.GetKind().String(), "jobs of this kind are made by what needs them")
+		}
+		if len(w.GetRepairs()) > fleet.MaxRepairStripes {
+			return nil, kvtx.Fail(moraine.TooLarge, "create jobs", "", "%d stripes, %d at most", len(w.GetRepairs()), fleet.MaxRepairStripes)
+		}
+		create := fleet.CreateRepair
+		if w.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {
+			create = fleet.CreateRebalance
+		}
+		j, err := create(t, w)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil {
+			reply.Jobs = append(reply.Jobs, j)
+		}
+	}
+	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
+}

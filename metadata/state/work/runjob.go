@@ -1,0 +1,172 @@
+package work
+
+import (
+	"fmt"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/tier"
+	"github.com/morainefs/moraine/metadata/state/usage"
+	"github.com/morainefs/moraine/transport/wire"
+)
+
+// maxPiece is the most records that one piece of a job is asked to touch.
+const maxPiece = 1000
+
+// RunJob does one bounded piece of a job that the leader runs, and ends it when
+// nothing is left. What a piece has done it consumes, or passes with the job's
+// cursor, so that a repeated command goes on from there.
+func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
+	j, err := jobs.Job(&t.View, moraine.JobID(op.GetId()))
+	if err != nil {
+		return nil, err
+	}
+	if j == nil || !j.Live() || (j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE && j.State == wire.JobState_JOB_STATE_RUNNING) {
+		return kvtx.Done(), nil
+	}
+	t.IgnoresQuota = true
+	limit := int(op.GetLimit())
+	if limit == 0 || limit > maxPiece {
+		limit = maxPiece
+	}
+	var n int
+	var finished bool
+	switch j.Kind {
+	case wire.JobKind_JOB_KIND_REMOVE_TREE:
+		t.OpenAll = true // whether the tree may be removed was judged when it was
+		if j.Step != (record.StepID{}) {
+			n, finished, err = ckpt.RunDropStep(t, j, limit)
+		} else {
+			n, finished, err = names.RunRemoveTree(t, j.Id, limit)
+		}
+	case wire.JobKind_JOB_KIND_DROP_TABLES:
+		n, finished, err = layout.RunDropContent(t, j.Cursor, limit)
+	case wire.JobKind_JOB_KIND_RECOUNT:
+		n, finished, err = usage.RunRecount(t, j, limit)
+	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
+		n, finished, err = RunScan(t, j, limit)
+	case wire.JobKind_JOB_KIND_CLONE_TREE:
+		over, err := content.RunCloneTree(t, j, limit)
+		return Ran(t, j, over, err)
+	case wire.JobKind_JOB_KIND_CONCAT:
+		over, err := content.RunConcat(t, j, limit)
+		return Ran(t, j, over, err)
+	case wire.JobKind_JOB_KIND_MOVE_TREE:
+		over, err := tier.RunMoveTree(t, j, limit)
+		return Ran(t, j, over, err)
+	default:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "run job", j.Id.String(), "workers lease jobs of kind %s", j.Kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j.Done += uint64(n)
+	if finished {
+		j.Total = j.Done
+		said := "" // what a job that is done has to say
+		if j.Kind == wire.JobKind_JOB_KIND_RECOUNT {
+			said = j.Err
+		}
+		return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, said)
+	}
+	jobs.PutJob(t, j)
+	t.Events.JobsReady = true
+	return kvtx.Done(), nil
+}
+
+// Ran answers a piece of a job that ends itself, and has the rest of it run.
+func Ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, error) {
+	if err == nil && !over {
+		jobs.PutJob(t, j)
+		t.Events.JobsReady = true
+	}
+	return kvtx.Done(), err
+}
+
+// RunScan judges the next stripes with a chunk on a device, from the state that
+// the device has now. Of a retired device it then forgets the tombstones: there
+// is nobody to carry them out.
+func RunScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
+	d, err := fleet.Device(&t.View, moraine.DeviceID(j.Target))
+	if err != nil {
+		return 0, false, err
+	}
+	if d == nil {
+		return 0, false, &moraine.Error{Op: "scan device", Ref: record.Utoa(j.Target), Kind: moraine.Corrupt, Err: fmt.Errorf("no such device")}
+	}
+	prefix := t.K.DeviceChunks(d.Id)
+	lo := prefix
+	if len(j.Cursor) > 0 {
+		lo = append(t.K.DeviceChunks(d.Id), j.Cursor...)
+	}
+	perStripe := 4 // item, its place before and after, and change
+	var chunks []moraine.ChunkID
+	err = t.Scan(lo, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
+		chunks = append(chunks, fleet.ChunkOfKey(key))
+		return len(chunks) < max(limit/perStripe, 1)
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, c := range chunks {
+		s, err := layout.MustStripe(t, c.Stripe)
+		if err != nil {
+			return 0, false, err
+		}
+		if err := fleet.QueueRepair(t, s, 0); err != nil {
+			return 0, false, err
+		}
+	}
+	if len(chunks) == max(limit/perStripe, 1) {
+		last := chunks[len(chunks)-1]
+		j.Cursor = record.ChunkKey(nil, moraine.ChunkID{Stripe: last.Stripe, Index: last.Index + 1})
+		return len(chunks), false, nil
+	}
+	j.Cursor = record.ChunkKey(nil, moraine.ChunkID{Stripe: ^moraine.StripeID(0), Index: 0xff})
+	if d.State != record.DeviceRetired {
+		return len(chunks), true, nil
+	}
+	more, err := ForgetTombstones(t, d.Id, limit/3)
+	return len(chunks), !more, err
+}
+
+// ForgetTombstones takes at most limit tombstones of a device away, and returns
+// whether there may be more.
+func ForgetTombstones(t *kvtx.Tx, id moraine.DeviceID, limit int) (bool, error) {
+	type grave struct {
+		Chunk moraine.ChunkID
+		Since uint64
+		record.Tombstone
+	}
+	var graves []grave
+	limit = max(limit, 1)
+	for _, kept := range []bool{false, true} {
+		if len(graves) == limit {
+			break
+		}
+		err := fleet.DeviceTombstones(&t.View, id, kept, func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool {
+			graves = append(graves, grave{chunk, since, s})
+			return len(graves) < limit
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	for _, g := range graves {
+		if err := fleet.DropTombstone(t, id, g.Chunk, g.Tombstone, g.Since); err != nil {
+			return false, err
+		}
+	}
+	if len(graves) < limit {
+		t.Del(t.K.KeptOn(id))
+	}
+	return len(graves) == limit, nil
+}
