@@ -12,11 +12,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Init writes the first records: the identity, and the directory at the top, which
+// initialize writes the first records: the identity, and the directory at the top, which
 // of partition 0 is the root, moraine.RootInode, and of another has no name in any
 // until a directory can be named across partitions. The same Init again changes
 // nothing.
-func Init(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
+func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "init", "", "want a UUID of 16 bytes and incarnation 1")
 	}
@@ -43,9 +43,9 @@ func Init(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	return kvtx.Done(), err
 }
 
-// Tick advances cluster time, and does a bounded piece of cleaning up after
+// tick advances cluster time, and does a bounded piece of cleaning up after
 // sessions that ended.
-func Tick(t *kvtx.Tx, op *statepb.Tick) (*wire.MetaResponse, error) {
+func tick(t *kvtx.Tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	if op.GetMillis() > maxTickMillis {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "tick", "", "%d ms is more than %d", op.GetMillis(), maxTickMillis)
 	}

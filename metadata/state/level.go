@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-func SetFeatureLevel(t *kvtx.Tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
+func setFeatureLevel(t *kvtx.Tx, op *statepb.SetFeatureLevel) (*wire.MetaResponse, error) {
 	c, err := t.Cluster()
 	if err != nil {
 		return nil, err

@@ -4,9 +4,6 @@ import (
 	"fmt"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state/ckpt"
-	"github.com/morainefs/moraine/metadata/state/content"
-	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
 	"github.com/morainefs/moraine/metadata/state/names"
@@ -104,9 +101,9 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 			// answering it here would diverge.
 			return Result{}, kvtx.UnknownCommand(nil)
 		}
-		resp, err = Request(t, req.Request)
+		resp, err = request(t, req.Request)
 	} else {
-		resp, err = Guard(t, func() (*wire.MetaResponse, error) { return Internal(t, cmd) })
+		resp, err = guard(t, func() (*wire.MetaResponse, error) { return lead(t, cmd) })
 	}
 	if err != nil {
 		return Result{}, err
@@ -115,9 +112,9 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Met: t.Met, Events: t.Events}, nil
 }
 
-// Guard runs a handler; a user-level failure becomes the response, and what
+// guard runs a handler; a user-level failure becomes the response, and what
 // the handler wrote is thrown away.
-func Guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
+func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
 	resp, err := handle()
 	if t.HoldErr != nil {
 		return nil, t.HoldErr
@@ -147,99 +144,39 @@ func Guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaRes
 	return &wire.MetaResponse{Error: kvtx.WireError(err)}, nil
 }
 
-// Internal dispatches what the leader itself decides.
-func Internal(t *kvtx.Tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
-	switch op := cmd.GetOp().(type) {
-	case *statepb.Command_Init:
-		return Init(t, op.Init)
-	case *statepb.Command_Tick:
-		return Tick(t, op.Tick)
-	case *statepb.Command_AddSigningKey:
-		return fleet.AddSigningKey(t, op.AddSigningKey)
-	case *statepb.Command_SetFeatureLevel:
-		return SetFeatureLevel(t, op.SetFeatureLevel)
-	case *statepb.Command_SetMember:
-		return fleet.SetMember(t, op.SetMember)
-	case *statepb.Command_RaiseIncarnation:
-		return fleet.RaiseIncarnation(t, op.RaiseIncarnation)
-	case *statepb.Command_ExpireSessions:
-		return session.ExpireSessions(t, op.ExpireSessions)
-	case *statepb.Command_LapseHold:
-		return session.LapseHold(t, op.LapseHold)
+// lead applies what the leader itself decides.
+func lead(t *kvtx.Tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
+	do := commandOf(cmd)
+	if do == nil {
+		return nil, kvtx.UnknownCommand(cmd.GetOp())
 	}
-	resp, known, err := CommandCluster(t, cmd)
-	if !known {
-		err = kvtx.UnknownCommand(cmd.GetOp())
-	}
-	return resp, err
+	return do(t, cmd)
 }
 
-// Mutate dispatches a client's mutation.
-func Mutate(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+// mutate applies a client's mutation in the command's scope.
+func mutate(t *kvtx.Tx, o operation, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if err := session.Crosses(t, req); err != nil {
 		return nil, err
 	}
-	switch op := req.GetOp().(type) {
-	case *wire.MetaRequest_OpenSession:
-		return session.OpenSession(t, op.OpenSession)
-	case *wire.MetaRequest_CloseSession:
-		return session.CloseSession(t)
-	case *wire.MetaRequest_Create:
-		return names.Create(t, op.Create)
-	case *wire.MetaRequest_Rename:
-		return names.Rename(t, op.Rename)
-	case *wire.MetaRequest_Remove:
-		return ckpt.Remove(t, op.Remove)
-	case *wire.MetaRequest_RemoveTree:
-		return ckpt.RemoveTree(t, op.RemoveTree)
-	case *wire.MetaRequest_SetAttr:
-		return names.SetAttr(t, op.SetAttr)
-	case *wire.MetaRequest_Link:
-		return names.LinkName(t, op.Link)
-	case *wire.MetaRequest_Release:
-		return names.Release(t, op.Release)
-	case *wire.MetaRequest_SetXattr:
-		return names.SetXattr(t, op.SetXattr)
-	case *wire.MetaRequest_Grant:
-		return fleet.Grant(t, op.Grant)
-	case *wire.MetaRequest_EndGrant:
-		return fleet.EndGrant(t, op.EndGrant)
-	case *wire.MetaRequest_Commit:
-		return content.Commit(t, op.Commit)
-	case *wire.MetaRequest_Clone:
-		return content.Clone(t, op.Clone)
-	case *wire.MetaRequest_SetQuota:
-		return usage.SetQuota(t, op.SetQuota)
-	case *wire.MetaRequest_CloneTree:
-		return content.CloneTree(t, op.CloneTree)
-	case *wire.MetaRequest_Concat:
-		return content.Concat(t, op.Concat)
-	case *wire.MetaRequest_Recount:
-		return usage.BeginRecount(t)
-	case *wire.MetaRequest_Hold:
-		return session.HoldDirectory(t, op.Hold)
-	case *wire.MetaRequest_EndHold:
-		return session.EndHold(t, op.EndHold)
+	if o.mutate == nil {
+		return nil, kvtx.Fail(moraine.Unimplemented, "apply", "", "request %T is unknown, or no mutation", req.GetOp())
 	}
-	return MutateCluster(t, req)
+	resp, err := o.mutate(t, req)
+	if err == nil {
+		err = names.Confine(&t.View, t.Scope, resp)
+	}
+	return resp, err
 }
 
 // IsRead reports whether req changes nothing and is answered by Read. Requests
 // that the service answers from its leader's memory (Place, GetTopology,
 // RenewSession, Heartbeat, ReportChunks) are neither read nor mutation here.
-func IsRead(req *wire.MetaRequest) bool {
-	switch req.GetOp().(type) {
-	case *wire.MetaRequest_GetAttr, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir,
-		*wire.MetaRequest_GetExtents, *wire.MetaRequest_GetXattr, *wire.MetaRequest_GetUsage, *wire.MetaRequest_ListQuotas:
-		return true
-	}
-	return isClusterRead(req)
-}
+func IsRead(req *wire.MetaRequest) bool { return operationOf(req).isRead(req) }
 
 // Read answers a read-only request from a consistent Reader. A user-level
 // failure is in the response's Error; an error means that the store failed.
 func (m *Machine) Read(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	resp, err := Read(m.View(r), caller, req)
+	resp, err := answer(m.View(r), caller, req)
 	if err == nil {
 		return resp, nil
 	}
@@ -249,7 +186,8 @@ func (m *Machine) Read(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequ
 	return &wire.MetaResponse{Error: kvtx.WireError(err)}, nil
 }
 
-func Read(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
+// answer is Read of a view, whose failures are errors.
+func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if req.GetPartition() != uint32(v.K.P) {
 		return nil, kvtx.Fail(moraine.Misrouted, "read", "", "partition %d is not served here", req.GetPartition())
 	}
@@ -257,32 +195,13 @@ func Read(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.Me
 	if err != nil {
 		return nil, err
 	}
-	resp, err := Answer(v, sc, req)
+	o := operationOf(req)
+	if o.read == nil {
+		return nil, kvtx.Fail(moraine.Unimplemented, "read", "", "request %T is unknown, or no read", req.GetOp())
+	}
+	resp, err := o.read(v, sc, req)
 	if err == nil {
 		err = names.Confine(v, sc, resp)
 	}
 	return resp, err
-}
-
-// Answer answers a read-only request in a scope.
-func Answer(v *kvtx.View, sc kvtx.Scope, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	switch op := req.GetOp().(type) {
-	case *wire.MetaRequest_GetAttr:
-		return names.ReadAttr(v, sc, op.GetAttr)
-	case *wire.MetaRequest_Lookup:
-		return names.ReadLookup(v, sc, op.Lookup)
-	case *wire.MetaRequest_Walk:
-		return names.ReadWalk(v, sc, op.Walk)
-	case *wire.MetaRequest_ReadDir:
-		return names.ReadDir(v, sc, op.ReadDir)
-	case *wire.MetaRequest_GetExtents:
-		return layout.ReadExtents(v, sc, op.GetExtents)
-	case *wire.MetaRequest_GetXattr:
-		return names.ReadXattr(v, sc, op.GetXattr)
-	case *wire.MetaRequest_GetUsage:
-		return usage.ReadUsage(v, sc, op.GetUsage)
-	case *wire.MetaRequest_ListQuotas:
-		return usage.ReadQuotas(v, sc, op.ListQuotas)
-	}
-	return ReadCluster(v, sc, req)
 }

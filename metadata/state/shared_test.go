@@ -27,7 +27,7 @@ func inside(t *testing.T, m *Machine, kv kvtx.KV, fn func(*kvtx.Tx) error) error
 	}
 	tx := b.Begin()
 	tx.Now = 1
-	if _, err := Guard(tx, func() (*wire.MetaResponse, error) { return kvtx.Done(), fn(tx) }); err != nil {
+	if _, err := guard(tx, func() (*wire.MetaResponse, error) { return kvtx.Done(), fn(tx) }); err != nil {
 		return err
 	}
 	b.Merge(tx)
@@ -80,7 +80,7 @@ func TestSharedTablesAreSealed(t *testing.T) {
 				}
 			}
 			must(inside(t, m, kv, func(tx *kvtx.Tx) (err error) {
-				_, err = Init(tx, &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1})
+				_, err = initialize(tx, &statepb.Init{Cluster: make([]byte, 16), Incarnation: 1})
 				return err
 			}))
 			must(inside(t, m, kv, func(tx *kvtx.Tx) (err error) {

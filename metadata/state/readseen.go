@@ -11,15 +11,12 @@ func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.Meta
 	var seen kvtx.Seen
 	v := m.View(r)
 	v.Seen = &seen
-	resp, err := Read(v, caller, req)
-	switch req.GetOp().(type) {
-	case *wire.MetaRequest_GetAttr, *wire.MetaRequest_Lookup, *wire.MetaRequest_Walk, *wire.MetaRequest_ReadDir,
-		*wire.MetaRequest_GetExtents, *wire.MetaRequest_GetXattr:
+	resp, err := answer(v, caller, req)
+	seen.All = true
+	if operationOf(req).noted {
 		// A failure shows what it met, and a look-up that found nothing, the entry.
 		_, lookup := req.GetOp().(*wire.MetaRequest_Lookup)
 		seen.All = err != nil && (!lookup || len(seen.Touches) == 0)
-	default:
-		seen.All = true
 	}
 	if err == nil {
 		return resp, seen, nil
