@@ -38,6 +38,8 @@ import (
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/pki"
@@ -321,10 +323,10 @@ func signingKeys(t *testing.T, backup string, secret []byte) map[string][]byte {
 	require.NoError(t, err)
 	seeds := map[string][]byte{}
 	m := state.New(0)
-	require.NoError(t, raftstore.InspectBackup(vfs.OS{}, filepath.Join(t.TempDir(), "state"), f, st.Size(), func(r state.Reader, _ uint64) error {
-		cluster, err := m.Cluster(r)
+	require.NoError(t, raftstore.InspectBackup(vfs.OS{}, filepath.Join(t.TempDir(), "state"), f, st.Size(), func(r kvtx.Reader, _ uint64) error {
+		cluster, err := kvtx.Cluster(m.View(r))
 		require.NoError(t, err)
-		keys, err := m.SigningKeys(r)
+		keys, err := fleet.SigningKeys(m.View(r))
 		require.NoError(t, err)
 		for _, k := range keys {
 			const id = 16

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -24,7 +24,7 @@ func (k *client) writeMany(n int) (out []*wire.Stripe) {
 	var left []*wire.Placement
 	for len(out) < n {
 		if len(left) == 0 {
-			g, err := k.grant(state.MaxGrant, nil)
+			g, err := k.grant(fleet.MaxGrant, nil)
 			require.NoError(k.c.t, err)
 			left = g.Placements
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -112,7 +113,7 @@ type applier struct {
 }
 
 // ApplyEntry implements raftstore.FSM.
-func (a *applier) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (a *applier) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	commands, err := state.DecodeEntry(entry)
 	if err != nil {
 		return nil, err

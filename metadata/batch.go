@@ -7,7 +7,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -30,7 +31,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 			return nil, err
 		}
 		if _, ends := req.Op.(*wire.MetaRequest_EndHold); full && !ends {
-			reply.Responses[i] = &wire.MetaResponse{Error: state.WireError(outOfSpaceError())}
+			reply.Responses[i] = &wire.MetaResponse{Error: kvtx.WireError(outOfSpaceError())}
 			continue
 		}
 		left = append(left, i)
@@ -48,7 +49,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 			return nil, err
 		}
 		var again []int
-		var met state.Hold
+		var met record.Hold
 		for n, i := range left {
 			res := &results[n]
 			if res.Met.Directory != 0 {

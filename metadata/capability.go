@@ -12,7 +12,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/capability"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -45,10 +46,10 @@ type permits struct {
 // write the stripes of the grant, with as many chunks, and as long ones, as the record of
 // the grant says.
 func (p *permits) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error) {
-	var g state.GrantInfo
+	var g fleet.GrantInfo
 	var live bool
-	err := p.Store.View(func(r state.Reader, _ uint64) (err error) {
-		g, live, err = p.Machine.LiveGrant(r, moraine.StripeID(stripe))
+	err := p.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		g, live, err = fleet.LiveGrant(p.Machine.View(r), moraine.StripeID(stripe))
 		return err
 	})
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -47,8 +48,8 @@ func (l *leader) keepTime(ctx context.Context) {
 // tick is one step of cluster time.
 func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration) error {
 	tick := &statepb.Tick{Millis: uint64(elapsed.Milliseconds()), Mark: true}
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		tick.Compare, err = l.Machine.SumMark(r)
+	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		tick.Compare, err = fleet.SumMark(l.Machine.View(r))
 		return err
 	})
 	if err != nil {

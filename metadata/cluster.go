@@ -5,7 +5,9 @@ import (
 
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -29,7 +31,7 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	reply := &wire.ClusterReply{}
 	v := l.fleet.Topology.View()
 	topology := v.Wire
-	err := l.Store.View(func(r state.Reader, applied uint64) (err error) {
+	err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 		reply.Metadata = l.nodes(asked, applied)
 		if topology, err = l.fleet.CountDraining(r, topology); err != nil {
 			return err
@@ -49,17 +51,17 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 }
 
 // count fills in what the state knows.
-func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
-	info, err := l.Machine.Cluster(r)
+func (l *leader) count(r kvtx.Reader, reply *wire.ClusterReply) error {
+	info, err := kvtx.Cluster(l.Machine.View(r))
 	if err != nil {
 		return err
 	}
-	n, err := l.Machine.Counters(r)
+	n, err := kvtx.ReadCounters(l.Machine.View(r))
 	if err != nil {
 		return err
 	}
 	reply.Cluster, reply.Incarnation, reply.FeatureLevel = info.UUID[:], uint64(info.Incarnation), info.FeatureLevel
-	if reply.RoutingEpoch, err = l.Machine.RoutingEpoch(r); err != nil {
+	if reply.RoutingEpoch, err = statesession.RoutingEpoch(l.Machine.View(r)); err != nil {
 		return err
 	}
 	reply.ClusterTimeMillis, reply.Commands, reply.Entries = n.ClusterTime, n.Commands, n.Entries
@@ -69,19 +71,19 @@ func (l *leader) count(r state.Reader, reply *wire.ClusterReply) error {
 	if err := l.fleet.Horizon.CountKept(r, n, reply); err != nil {
 		return err
 	}
-	unreported, err := l.Machine.Unreported(r)
+	unreported, err := statefleet.Unreported(l.Machine.View(r))
 	if err != nil {
 		return err
 	}
 	reply.Unreported = uint64(unreported)
-	if reply.RepairRunning, err = l.Machine.RepairHopeful(r); err != nil {
+	if reply.RepairRunning, err = statefleet.RepairHopeful(l.Machine.View(r)); err != nil {
 		return err
 	}
-	if reply.StripesBySpare, err = l.Machine.StripesBySpare(r); err != nil {
+	if reply.StripesBySpare, err = statefleet.StripesBySpare(l.Machine.View(r)); err != nil {
 		return err
 	}
 	reply.Backups, reply.Check = l.backups.keptBackups(), l.checks.stateCheck()
-	ended, err := l.Machine.EndedGrants(r, maxEndedCounted)
+	ended, err := statefleet.EndedGrants(l.Machine.View(r), maxEndedCounted)
 	if err != nil {
 		return err
 	}
@@ -134,7 +136,7 @@ type Status struct {
 func (s *Server) Status() Status {
 	st := Status{Node: s.cfg.Node, Term: s.store.Term()}
 	st.Leader, _ = s.store.Leader()
-	_ = s.store.View(func(_ state.Reader, applied uint64) error { st.Applied = applied; return nil })
+	_ = s.store.View(func(_ kvtx.Reader, applied uint64) error { st.Applied = applied; return nil })
 	if l := s.leader.Load(); l != nil {
 		v := l.fleet.Topology.View()
 		st.Leading, st.Sessions, st.Hosts, st.LiveHosts = true, l.sessions.count(), len(v.Wire.Hosts), v.Live

@@ -5,7 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -20,7 +20,7 @@ func (l *leader) commit(ctx context.Context, c *lead.Call) (*wire.MetaResponse, 
 			if chunk.GetLevel() != uint32(moraine.Memory) {
 				continue
 			}
-			if err := l.Speaks(ctx, state.LevelMemory); err != nil {
+			if err := l.Speaks(ctx, kvtx.LevelMemory); err != nil {
 				return nil, err
 			}
 		}

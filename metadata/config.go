@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/transport"
 )
 
@@ -142,7 +142,7 @@ func (c *Config) setDefaults() {
 	setInt(&c.MaxSessions, DefaultMaxSessions)
 	setDuration(&c.Grace, time.Minute)
 	setDuration(&c.Suspect, 3*time.Second)
-	setDuration(&c.SettleTime, state.DefaultSettleMillis*time.Millisecond)
+	setDuration(&c.SettleTime, jobs.DefaultSettleMillis*time.Millisecond)
 	setDuration(&c.RepairGrace, DefaultRepairGrace)
 	setDuration(&c.TokenLife, 10*time.Minute)
 	setDuration(&c.KeyLife, 24*time.Hour)

@@ -18,6 +18,8 @@ import (
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -27,7 +29,7 @@ import (
 // state is another than its own.
 type otherLeader struct{ metadata.FSM }
 
-func (f otherLeader) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (f otherLeader) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	commands, err := state.DecodeEntry(entry)
 	if err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ type bitFlipper struct {
 	flipped *atomic.Bool
 }
 
-func (f bitFlipper) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (f bitFlipper) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	if f.armed.Load() && !f.flipped.Load() {
 		var key, value []byte
 		// Among the inodes of partition 0: an answer that a session keeps is in no sum.
@@ -213,10 +215,10 @@ func TestABitThatChangesInOneStateEndsItsServer(t *testing.T) {
 }
 
 // problems are what a check of a state finds.
-func problems(t *testing.T, inspect func(func(state.Reader, uint64) error) error) (found []string) {
+func problems(t *testing.T, inspect func(func(kvtx.Reader, uint64) error) error) (found []string) {
 	t.Helper()
-	require.NoError(t, inspect(func(r state.Reader, _ uint64) (err error) {
-		found, err = state.New(0).Check(r)
+	require.NoError(t, inspect(func(r kvtx.Reader, _ uint64) (err error) {
+		found, err = check.Check(state.New(0).View(r))
 		return err
 	}))
 	return found
@@ -231,7 +233,7 @@ func TestABitThatChangedIsFoundByACheck(t *testing.T) {
 			c := newFlippable(t)
 			inBackup := func(dir string) (found []string, of string) {
 				b, of := c.backup()
-				return problems(t, func(fn func(state.Reader, uint64) error) error {
+				return problems(t, func(fn func(kvtx.Reader, uint64) error) error {
 					return raftstore.InspectBackup(vfs.NewMem(9), dir, b, b.Size(), fn)
 				}), of
 			}
@@ -254,7 +256,7 @@ func TestABitThatChangedIsFoundByACheck(t *testing.T) {
 			if of != ill {
 				require.Empty(t, found, "a backup is of the leader's state")
 				c.stop(ill)
-				found = problems(t, func(fn func(state.Reader, uint64) error) error {
+				found = problems(t, func(fn func(kvtx.Reader, uint64) error) error {
 					return raftstore.InspectState(c.mem[ill], "/node", fn)
 				})
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // FSM applies entries of the replicated log; the server gives one to its store.
@@ -17,7 +18,7 @@ type FSM interface {
 	// ApplyEntry applies one committed log entry to kv. The result is handed to
 	// whoever proposed the entry here. An error stops the node: its state is
 	// then as if the entry had not been applied.
-	ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error)
+	ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error)
 }
 
 // Store is the replicated log and the state that it made. metadata/raftstore is
@@ -36,7 +37,7 @@ type Store interface {
 	// it was called. It fails where this node does not lead.
 	ReadBarrier(ctx context.Context) error
 	// View calls fn with a consistent state, as of the entry applied.
-	View(fn func(r state.Reader, applied uint64) error) error
+	View(fn func(r kvtx.Reader, applied uint64) error) error
 	// Leader returns the id of the node that leads, "" if none is known, and
 	// whether it is this one.
 	Leader() (id string, here bool)
@@ -68,11 +69,11 @@ type machineFSM struct {
 // checkLevel refuses a state past the level that this build speaks: a later
 // build has brought it there, and what its commands mean now is not known here.
 // Once is enough: a rise is a command, and refused as one.
-func (f machineFSM) checkLevel(kv state.KV) error {
+func (f machineFSM) checkLevel(kv kvtx.KV) error {
 	if f.spoken.Load() {
 		return nil
 	}
-	info, err := f.machine.Cluster(kv)
+	info, err := kvtx.Cluster(f.machine.View(kv))
 	if err != nil && moraine.KindOf(err) != moraine.Unavailable {
 		return err
 	}
@@ -86,7 +87,7 @@ func (f machineFSM) checkLevel(kv state.KV) error {
 
 // ApplyEntry implements FSM; the result is a []state.Result, one for each
 // command of the entry, in order.
-func (f machineFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (f machineFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	if err := f.checkLevel(kv); err != nil {
 		return nil, err
 	}

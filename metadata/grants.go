@@ -11,7 +11,8 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/place"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -72,12 +73,12 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 // where it says nothing, or the caller may not name the place. some is whether any directory has
 // a policy. It is advice, as placements are: the state of a moment ago does.
 func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
-	err = l.Store.View(func(r state.Reader, _ uint64) error {
-		n, err := l.Machine.Counters(r)
+	err = l.Store.View(func(r kvtx.Reader, _ uint64) error {
+		n, err := kvtx.ReadCounters(l.Machine.View(r))
 		if some = n.Policies > 0; !some || at == 0 || err != nil {
 			return err
 		}
-		s, err := l.Machine.PolicySchemeFor(r, c.Caller, moraine.SessionID(c.Req.Session), at)
+		s, err := names.PolicySchemeFor(l.Machine.View(r), c.Caller, moraine.SessionID(c.Req.Session), at)
 		if s.K > 0 {
 			scheme = wire.SchemeToWire(s)
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -20,7 +22,7 @@ import (
 // NextIncarnation returns what begins the incarnation after `after`, which must not
 // be below any that the cluster ever had; its mark is read from random.
 func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beginning, error) {
-	if after >= state.MaxIncarnation {
+	if after >= fleet.MaxIncarnation {
 		return raftstore.Beginning{}, &moraine.Error{Op: "metadata.NextIncarnation", Kind: moraine.TooLarge, Err: fmt.Errorf("after %d there is none", after)}
 	}
 	next := moraine.MarkedIncarnation{Number: after + 1}
@@ -49,14 +51,14 @@ func KnownIn(fsys vfs.FS, dir string) (Known, error) {
 	}
 	k := Known{Incarnation: max(id.Incarnation.Number, id.OutlivedBy)}
 	machine, reached := state.New(partition), uint64(0)
-	err = raftstore.InspectState(fsys, dir, func(r state.Reader, applied uint64) (err error) {
+	err = raftstore.InspectState(fsys, dir, func(r kvtx.Reader, applied uint64) (err error) {
 		reached = applied
 		number, err := numberOf(r)
 		if err != nil {
 			return err
 		}
 		k.Incarnation = max(k.Incarnation, number)
-		k.Hosts, err = machine.Hosts(r)
+		k.Hosts, err = fleet.Hosts(machine.View(r))
 		return err
 	})
 	if err != nil && moraine.KindOf(err) != moraine.NotFound {
@@ -82,9 +84,9 @@ func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
 	for _, cmd := range cmds {
 		switch op := cmd.Op.(type) {
 		case *statepb.Command_Init:
-			now = max(now, moraine.Incarnation(min(op.Init.Incarnation, state.MaxIncarnation)))
+			now = max(now, moraine.Incarnation(min(op.Init.Incarnation, fleet.MaxIncarnation)))
 		case *statepb.Command_RaiseIncarnation:
-			now = max(now, moraine.Incarnation(min(op.RaiseIncarnation.After, state.MaxIncarnation-1))+1)
+			now = max(now, moraine.Incarnation(min(op.RaiseIncarnation.After, fleet.MaxIncarnation-1))+1)
 		}
 	}
 	return now
@@ -121,7 +123,7 @@ func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 
 // seeIncarnation tells the store of the number that the state has.
 func (s *Server) seeIncarnation(m lead.Seating) {
-	_ = s.store.View(func(r state.Reader, _ uint64) error { // not open yet, or ended: there is a next time
+	_ = s.store.View(func(r kvtx.Reader, _ uint64) error { // not open yet, or ended: there is a next time
 		number, err := numberOf(r)
 		if err == nil {
 			m.SawIncarnation(number)

@@ -12,6 +12,11 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -60,7 +65,7 @@ func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	ofLevel4 := func(k wire.JobKind) bool {
 		return k == wire.JobKind_JOB_KIND_REBALANCE || k == wire.JobKind_JOB_KIND_REWRITE
 	}
-	if slices.ContainsFunc(asked.Kinds, ofLevel4) && d.Speaks(ctx, state.LevelRebalance) != nil {
+	if slices.ContainsFunc(asked.Kinds, ofLevel4) && d.Speaks(ctx, kvtx.LevelRebalance) != nil {
 		// A server of an earlier build would refuse the whole request.
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
@@ -134,12 +139,12 @@ func (d *jobDesk) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready 
 	if len(kinds) == 0 {
 		return false, nil
 	}
-	err = d.Store.View(func(r state.Reader, _ uint64) error {
-		jobs, err := d.Machine.PendingJobs(r, kinds, 1)
+	err = d.Store.View(func(r kvtx.Reader, _ uint64) error {
+		jobs, err := statefleet.PendingJobs(d.Machine.View(r), kinds, 1)
 		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {
 			return err
 		}
-		ready, err = d.Machine.Answered(r, moraine.SessionID(req.Session), req.Number)
+		ready, err = statesession.Answered(d.Machine.View(r), moraine.SessionID(req.Session), req.Number)
 		return err
 	})
 	return ready, err
@@ -147,7 +152,7 @@ func (d *jobDesk) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready 
 
 func (d *jobDesk) noJobs() *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{
-		LeaseMillis: state.JobLeaseMillis}}}
+		LeaseMillis: record.JobLeaseMillis}}}
 }
 
 // listJobs answers from the state. A client that is confined to a directory
@@ -202,8 +207,8 @@ func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 // that are missing.
 func (d *jobDesk) abortSilentSteps(ctx context.Context, _ time.Time) error {
 	var silent []*wire.AbortStep
-	err := d.Store.View(func(r state.Reader, _ uint64) (err error) {
-		silent, err = d.Machine.SilentSteps(r, maxAbort)
+	err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		silent, err = ckpt.SilentSteps(d.Machine.View(r), maxAbort)
 		return err
 	})
 	if err != nil || len(silent) == 0 {

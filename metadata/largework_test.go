@@ -12,6 +12,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -48,8 +50,8 @@ func TestLargeWorkOnADisk(t *testing.T) {
 	}
 	w.job("removal of a file", w.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: root, Name: "whole"}}}), wire.JobKind_JOB_KIND_DROP_TABLES)
 	w.report(t)
-	require.NoError(t, w.store.View(func(r state.Reader, _ uint64) error {
-		n, err := w.machine.Counters(r)
+	require.NoError(t, w.store.View(func(r kvtx.Reader, _ uint64) error {
+		n, err := kvtx.ReadCounters(w.machine.View(r))
 		require.EqualValues(t, 1, n.Inodes, "something is left")
 		require.Zero(t, n.Stripes, "something is left")
 		return err
@@ -81,7 +83,7 @@ func (w *largeWork) tree(files int) (parent uint64, inodes []uint64) {
 			w.propose(state.EncodeEntry(commits))
 		}
 	}
-	require.NoError(w.b, w.store.View(func(r state.Reader, _ uint64) error {
+	require.NoError(w.b, w.store.View(func(r kvtx.Reader, _ uint64) error {
 		at, err := w.machine.Read(r, &statepb.Caller{Node: "c1", Scope: "/"}, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: uint64(moraine.RootInode), Name: "bench"}}})
 		parent = at.GetEntry().GetAttr().GetInode()
 		return err
@@ -98,8 +100,8 @@ func (w *largeWork) ask(req *wire.MetaRequest) *wire.MetaResponse {
 func (w *largeWork) job(what string, _ *wire.MetaResponse, kind wire.JobKind) {
 	for {
 		var jobs []*wire.Job
-		require.NoError(w.b, w.store.View(func(r state.Reader, _ uint64) (err error) {
-			jobs, err = w.machine.PendingJobs(r, []wire.JobKind{kind}, 4)
+		require.NoError(w.b, w.store.View(func(r kvtx.Reader, _ uint64) (err error) {
+			jobs, err = fleet.PendingJobs(w.machine.View(r), []wire.JobKind{kind}, 4)
 			return err
 		}))
 		if len(jobs) == 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -185,12 +186,12 @@ func (l *leader) identify(ctx context.Context) error {
 // build may be among its voters.
 func (l *leader) beginLevel(ctx context.Context) error {
 	fresh := false
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.Machine.Cluster(r)
+	err := l.Store.View(func(r kvtx.Reader, _ uint64) error {
+		info, err := kvtx.Cluster(l.Machine.View(r))
 		if err != nil || info.FeatureLevel >= moraine.FeatureLevel {
 			return err
 		}
-		fresh, err = l.Machine.Unused(r)
+		fresh, err = kvtx.Unused(l.Machine.View(r))
 		return err
 	})
 	if err != nil || !fresh {
@@ -204,8 +205,8 @@ func (l *leader) beginLevel(ctx context.Context) error {
 // readCluster takes over the cluster's identity; Unavailable where the state
 // has none yet.
 func (l *leader) readCluster() error {
-	return l.Store.View(func(r state.Reader, _ uint64) error {
-		info, err := l.Machine.Cluster(r)
+	return l.Store.View(func(r kvtx.Reader, _ uint64) error {
+		info, err := kvtx.Cluster(l.Machine.View(r))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,9 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/metadatatest"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -52,8 +55,8 @@ func afterLost(t *testing.T, fn func(c *cluster, effect bool, lose func(request 
 // sessionsOf is how many sessions there are, in the state and in the leader's
 // memory.
 func (c *cluster) sessionsOf() (recorded, live int) {
-	c.group.View(func(r state.Reader) {
-		require.NoError(c.t, state.New(0).Sessions(r, func(state.SessionInfo) bool { recorded++; return true }))
+	c.group.View(func(r kvtx.Reader) {
+		require.NoError(c.t, session.Sessions(state.New(0).View(r), func(record.SessionInfo) bool { recorded++; return true }))
 	})
 	return recorded, c.leader().Status().Sessions
 }

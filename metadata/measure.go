@@ -4,7 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 const (
@@ -20,8 +21,8 @@ func (l *leader) measure(context.Context, time.Time) error {
 	l.checks.measureCheck()
 	if l.endedCounted.IsZero() || l.Clock.Now().Sub(l.endedCounted) >= endedEvery {
 		l.endedCounted = l.Clock.Now()
-		_ = l.Store.View(func(r state.Reader, _ uint64) error {
-			n, err := l.Machine.EndedGrants(r, maxEndedCounted)
+		_ = l.Store.View(func(r kvtx.Reader, _ uint64) error {
+			n, err := fleet.EndedGrants(l.Machine.View(r), maxEndedCounted)
 			l.Metrics.EndedGrants.Set(float64(n))
 			return err
 		})

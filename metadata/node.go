@@ -6,7 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/work"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,8 +26,8 @@ func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 		return err
 	}
 	asked, may := c.Req.GetGetExtents(), false
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		may, err = l.Machine.IsOfJob(r, c.Caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
+	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		may, err = work.IsOfJob(l.Machine.View(r), c.Caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
 		return err
 	})
 	if err == nil && !may {
@@ -43,8 +44,8 @@ func (l *leader) ownFile(c *lead.Call) error {
 		return nil
 	}
 	op, own := c.Req.GetCommit(), false
-	err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
-		own, err = l.Machine.OwnedBy(r, moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
+	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		own, err = work.OwnedBy(l.Machine.View(r), moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
 		return err
 	})
 	if err == nil && (!own || op.Link != nil || op.Create != nil) {

@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -228,8 +228,8 @@ func newOpTable(m *lead.Metrics) *opTable {
 		108: {name: "resolve_step", may: people, serve: (*leader).resolveStep},
 		109: freeing("remove_step"),
 		110: byMovers(reading("list_parts")),
-		680: {name: "lease_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
-		681: {name: "release_step", may: people, reads: true, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
+		680: {name: "lease_step", may: people, reads: true, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
+		681: {name: "release_step", may: people, reads: true, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
 
 		120: {name: "queue_move", may: anyone, grows: true, serve: (*leader).queueMove}, // a chunkserver has no session
 		121: serving("begin_object", (*leader).Mutate),
@@ -247,18 +247,18 @@ func newOpTable(m *lead.Metrics) *opTable {
 		130: growing("set_policy", (*leader).Mutate),
 		131: reading("get_policy"),
 
-		220: {name: "get_usage", may: people, reads: true, snapshot: true, since: state.LevelUsage, serve: (*leader).read},
-		221: {name: "set_quota", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).Mutate},
+		220: {name: "get_usage", may: people, reads: true, snapshot: true, since: kvtx.LevelUsage, serve: (*leader).read},
+		221: {name: "set_quota", may: admins, grows: true, since: kvtx.LevelUsage, serve: (*leader).Mutate},
 		222: reading("list_quotas"),
-		224: {name: "clone_tree", may: people, session: true, grows: true, since: state.LevelCloneTree, serve: (*leader).Mutate},
-		223: {name: "recount", may: admins, grows: true, since: state.LevelUsage, serve: (*leader).Mutate},
+		224: {name: "clone_tree", may: people, session: true, grows: true, since: kvtx.LevelCloneTree, serve: (*leader).Mutate},
+		223: {name: "recount", may: admins, grows: true, since: kvtx.LevelUsage, serve: (*leader).Mutate},
 		201: {name: "leases", unrouted: true, may: people, reads: true, session: true, serve: inLeases((*leases.Keeper).Poll)},
-		400: {name: "hold", may: people, session: true, since: state.LevelHolds, serve: inLeases((*leases.Keeper).Hold)},
-		401: {name: "end_hold", may: people, session: true, since: state.LevelHolds, serve: (*leader).Mutate},
-		402: {name: "batch", may: people, session: true, since: state.LevelHolds, serve: (*leader).batch},
+		400: {name: "hold", may: people, session: true, since: kvtx.LevelHolds, serve: inLeases((*leases.Keeper).Hold)},
+		401: {name: "end_hold", may: people, session: true, since: kvtx.LevelHolds, serve: (*leader).Mutate},
+		402: {name: "batch", may: people, session: true, since: kvtx.LevelHolds, serve: (*leader).batch},
 		202: {name: "watch", may: people, reads: true, serve: (*leader).watch},
-		320: {name: "concat", may: people, session: true, grows: true, since: state.LevelConcat, serve: (*leader).Mutate},
-		321: {name: "raise_routing", may: admins, since: state.LevelRouting, serve: (*leader).Mutate},
+		320: {name: "concat", may: people, session: true, grows: true, since: kvtx.LevelConcat, serve: (*leader).Mutate},
+		321: {name: "raise_routing", may: admins, since: kvtx.LevelRouting, serve: (*leader).Mutate},
 		341: {name: "list_quarantine", may: admins, reads: true, serve: inReports((*repair.Reports).ListQuarantine)},
 		340: {name: "get_leader", may: anyone, reads: true, local: (*Server).getLeader},
 		342: {name: "get_member", may: anyone, reads: true, local: (*Server).getMember},
@@ -267,18 +267,18 @@ func newOpTable(m *lead.Metrics) *opTable {
 		242: {name: "add_member", may: admins, serve: inMembers((*members.Group).AddMember)},
 		243: {name: "remove_member", may: admins, serve: inMembers((*members.Group).RemoveMember)},
 		244: {name: "finish_upgrade", may: admins, serve: inMembers((*members.Group).FinishUpgrade)},
-		450: {name: "set_maintenance", may: admins, since: state.LevelHosts, serve: inFleet((*fleet.Fleet).SetMaintenance)},
-		451: {name: "set_host_state", may: admins, since: state.LevelHosts, serve: (*leader).Mutate},
-		460: {name: "settle_chunks", may: chunkservers | admins, since: state.LevelMemory, serve: inFleet((*fleet.Fleet).SettleChunks)},
+		450: {name: "set_maintenance", may: admins, since: kvtx.LevelHosts, serve: inFleet((*fleet.Fleet).SetMaintenance)},
+		451: {name: "set_host_state", may: admins, since: kvtx.LevelHosts, serve: (*leader).Mutate},
+		460: {name: "settle_chunks", may: chunkservers | admins, since: kvtx.LevelMemory, serve: inFleet((*fleet.Fleet).SettleChunks)},
 		461: {name: "list_memory", may: chunkservers | admins, reads: true, snapshot: true, serve: (*leader).read},
 		462: reading("list_lost"),
-		470: {name: "set_rebalance", may: admins, since: state.LevelRebalance, serve: inRebalancer((*repair.Rebalancer).SetRebalance)},
+		470: {name: "set_rebalance", may: admins, since: kvtx.LevelRebalance, serve: inRebalancer((*repair.Rebalancer).SetRebalance)},
 		480: {name: "check_chunks", may: admins, reads: true, serve: inReports((*repair.Reports).CheckChunks)},
-		481: {name: "drop_chunks", may: admins, since: state.LevelDrops, serve: (*leader).Mutate},
-		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
-		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: state.LevelRewrite, serve: (*leader).Mutate},
+		481: {name: "drop_chunks", may: admins, since: kvtx.LevelDrops, serve: (*leader).Mutate},
+		490: {name: "commit_rewrite", may: chunkservers | admins, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
+		491: {name: "commit_pack", may: chunkservers | admins, session: true, since: kvtx.LevelRewrite, serve: (*leader).Mutate},
 		452: {name: "start_scrub", may: admins, serve: inFleet((*fleet.Fleet).StartScrub)},
-		620: {name: "revoke_cert", may: admins, grows: true, since: state.LevelRewrite, serve: (*leader).revokeCert},
+		620: {name: "revoke_cert", may: admins, grows: true, since: kvtx.LevelRewrite, serve: (*leader).revokeCert},
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},
 		245: {name: "read_backup", may: admins, reads: true, serve: byBackups((*backupDesk).readBackup)},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -72,7 +73,7 @@ type outcome struct {
 
 func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Result)) *proposer {
 	settle := uint64(cfg.SettleTime.Milliseconds())
-	if settle == state.DefaultSettleMillis {
+	if settle == jobs.DefaultSettleMillis {
 		settle = 0
 	}
 	return &proposer{

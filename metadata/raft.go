@@ -7,6 +7,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,8 +26,8 @@ func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error
 
 // numberOf reads the number of the incarnation that a state is of, 0 from one of
 // which no cluster was made yet.
-func numberOf(r state.Reader) (moraine.Incarnation, error) {
-	info, err := state.New(partition).Cluster(r)
+func numberOf(r kvtx.Reader) (moraine.Incarnation, error) {
+	info, err := kvtx.Cluster(state.New(partition).View(r))
 	if moraine.KindOf(err) == moraine.Unavailable {
 		return 0, nil
 	}

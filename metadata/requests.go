@@ -4,7 +4,8 @@ import (
 	"context"
 
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -12,7 +13,7 @@ import (
 func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
-	var seen state.Seen
+	var seen kvtx.Seen
 	var asOf uint64
 	for {
 		if err := l.Store.ReadBarrier(ctx); err != nil {
@@ -20,8 +21,8 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 		}
 		// One that begins after this has not begun yet for who reads now.
 		mind := l.lease.Exclusives() > 0
-		var met state.Hold
-		err := l.Store.View(func(r state.Reader, applied uint64) (err error) {
+		var met record.Hold
+		err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 			asOf = applied
 			resp, seen, err = l.Machine.ReadSeen(r, c.Caller, req)
 			if err == nil && mind {
@@ -41,7 +42,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	}
 	if t := resp.GetTier(); t != nil {
 		t.Traits, t.LedMillis = l.fleet.Traits.All(), uint64(l.Clock.Since(l.Began).Milliseconds())
-		err := l.Store.View(func(r state.Reader, _ uint64) (err error) {
+		err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 			t.Health, err = l.fleet.BucketStatus(r)
 			return err
 		})

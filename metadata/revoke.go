@@ -10,7 +10,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -36,8 +37,8 @@ func (s *Server) followRevoked(ctx context.Context) {
 
 func (s *Server) loadRevoked() error {
 	var all []*wire.Revocation
-	err := s.store.View(func(r state.Reader, _ uint64) (err error) {
-		all, err = s.machine.Revocations(r)
+	err := s.store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		all, err = statesession.Revocations(s.machine.View(r))
 		return err
 	})
 	if err != nil {

@@ -6,14 +6,15 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // loadRouting takes the routing epoch over from the state.
 func (g *routing) loadRouting() error {
-	return g.Store.View(func(r state.Reader, _ uint64) error {
-		epoch, err := g.Machine.RoutingEpoch(r)
+	return g.Store.View(func(r kvtx.Reader, _ uint64) error {
+		epoch, err := statesession.RoutingEpoch(g.Machine.View(r))
 		if err == nil {
 			g.sawRouting(epoch)
 		}

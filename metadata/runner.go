@@ -8,7 +8,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -98,9 +100,9 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 func (r *runner) ready() (jobs []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err = r.Store.View(func(s state.Reader, _ uint64) error {
+	err = r.Store.View(func(s kvtx.Reader, _ uint64) error {
 		for _, kind := range leaderJobs {
-			some, err := r.Machine.PendingJobs(s, []wire.JobKind{kind}, runnerJobs+len(r.waiting))
+			some, err := fleet.PendingJobs(r.Machine.View(s), []wire.JobKind{kind}, runnerJobs+len(r.waiting))
 			if err != nil {
 				return err
 			}
@@ -119,7 +121,7 @@ func (r *runner) ready() (jobs []uint64, err error) {
 
 // piece runs one piece of a job. met is the exclusive lease that was in its way, refused
 // what the state has against it.
-func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused, err error) {
+func (r *runner) piece(ctx context.Context, job uint64) (met record.Hold, refused, err error) {
 	cmd := r.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.cfg.RunnerKeys)}}})
 	res, err := r.log.proposer.propose(ctx, nil, cmd, nil)
@@ -133,7 +135,7 @@ func (r *runner) piece(ctx context.Context, job uint64) (met state.Hold, refused
 }
 
 // wait passes a job over until an exclusive lease has ended.
-func (r *runner) wait(ctx context.Context, job uint64, met state.Hold) {
+func (r *runner) wait(ctx context.Context, job uint64, met record.Hold) {
 	r.passOver(job, func() {
 		if err := r.log.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
 			r.Log.Warn("the exclusive lease in a job's way could not be ended", "job", job, "directory", met.Directory, "err", err)

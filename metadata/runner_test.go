@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -35,7 +36,7 @@ func (s *refusing) Propose(ctx context.Context, entry []byte) (any, error) {
 		if _, is := s.jobs[id]; is || s.all && id != 0 {
 			s.jobs[id]++
 			refused := &moraine.Error{Op: "run job", Kind: moraine.TooLarge}
-			return []state.Result{{Response: &wire.MetaResponse{Error: state.WireError(refused)}}}, nil
+			return []state.Result{{Response: &wire.MetaResponse{Error: kvtx.WireError(refused)}}}, nil
 		}
 	}
 	return s.Store.Propose(ctx, entry)

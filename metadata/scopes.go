@@ -6,7 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
 )
 
 // A session has a directory as its root, which the scope of its certificate named when it was
@@ -30,9 +31,9 @@ func (d *sessionDesk) endStrayed(context.Context, time.Time) error {
 		return nil
 	}
 	ended := 0
-	err := d.Store.View(func(r state.Reader, _ uint64) (err error) {
+	err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		ended, err = d.sessions.endOutside(func(scope string, root uint64) (bool, error) {
-			return d.Machine.InScope(r, scope, moraine.InodeID(root))
+			return names.InScope(d.Machine.View(r), scope, moraine.InodeID(root))
 		})
 		return err
 	})

@@ -17,7 +17,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -160,8 +161,8 @@ func (k *secretKeeper) has(id []byte) bool {
 // state is sealed under, where the server does not have it.
 func (s *Server) wantedSecret() []byte {
 	var want []byte
-	err := s.store.View(func(r state.Reader, _ uint64) error {
-		keys, err := s.machine.SigningKeys(r)
+	err := s.store.View(func(r kvtx.Reader, _ uint64) error {
+		keys, err := fleet.SigningKeys(s.machine.View(r))
 		if err == nil && len(keys) > 0 {
 			want = secretOf(keys[len(keys)-1])
 		}

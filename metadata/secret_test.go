@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -51,7 +51,7 @@ func TestNoPrivateKeyInTheState(t *testing.T) {
 		}
 		c.elect("m2")
 		require.GreaterOrEqual(t, len(d.keys), 3)
-		c.group.View(func(r state.Reader) {
+		c.group.View(func(r kvtx.Reader) {
 			require.NoError(t, r.Scan(nil, nil, func(key, value []byte) bool {
 				for _, k := range d.keys {
 					require.False(t, bytes.Contains(value, k), "a key is in the record %x", key)

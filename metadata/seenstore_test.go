@@ -7,6 +7,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // seenReads has a test see what the service reads of the state.
@@ -28,12 +30,12 @@ type seenStore struct {
 }
 
 type seenReader struct {
-	state.Reader
+	kvtx.Reader
 	seen *seenReads
 }
 
-func (s seenStore) View(fn func(state.Reader, uint64) error) error {
-	return s.Store.View(func(r state.Reader, applied uint64) error { return fn(seenReader{r, s.seen}, applied) })
+func (s seenStore) View(fn func(kvtx.Reader, uint64) error) error {
+	return s.Store.View(func(r kvtx.Reader, applied uint64) error { return fn(seenReader{r, s.seen}, applied) })
 }
 
 func (r seenReader) Get(key []byte) ([]byte, bool, error) {
@@ -61,7 +63,7 @@ func bubbleSeen(t *testing.T, fn func(c *cluster, seen *seenReads)) {
 
 // keyReader notes the key that is asked for.
 type keyReader struct {
-	state.Reader
+	kvtx.Reader
 	key string
 }
 
@@ -73,6 +75,6 @@ func (k *keyReader) Get(key []byte) ([]byte, bool, error) {
 // stripeKey is the key of a stripe's record.
 func stripeKey(id uint64) string {
 	var k keyReader
-	_, _ = state.New(0).StripeByID(&k, moraine.StripeID(id))
+	_, _ = fleet.StripeByID(state.New(0).View(&k), moraine.StripeID(id))
 	return k.key
 }

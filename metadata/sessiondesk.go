@@ -14,7 +14,12 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	"github.com/morainefs/moraine/metadata/state/tree"
+	"github.com/morainefs/moraine/metadata/state/usage"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -61,7 +66,7 @@ func (d *sessionDesk) admitSession(o *op, c *lead.Call) error {
 
 // of reports whether the caller's certificate opened the session.
 func (s *session) of(c *statepb.Caller) bool {
-	return s.node == c.Node && s.principal == state.PrincipalOf(c)
+	return s.node == c.Node && s.principal == record.PrincipalOf(c)
 }
 
 // openSession makes a session. A repeated request finds the session it made.
@@ -75,7 +80,7 @@ func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.Meta
 		return nil, err
 	}
 	defer release()
-	err = d.Speaks(ctx, state.LevelAnswers)
+	err = d.Speaks(ctx, kvtx.LevelAnswers)
 	if err != nil && moraine.KindOf(err) != moraine.Unimplemented {
 		return nil, err
 	}
@@ -129,8 +134,8 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 	if r.Response.GetError() != nil || reply == nil {
 		return
 	}
-	err := d.Store.View(func(r state.Reader, _ uint64) error {
-		info, err := d.Machine.Session(r, moraine.SessionID(reply.Session))
+	err := d.Store.View(func(r kvtx.Reader, _ uint64) error {
+		info, err := statesession.Session(d.Machine.View(r), moraine.SessionID(reply.Session))
 		if err != nil {
 			return err
 		}
@@ -148,8 +153,8 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 }
 
 // session is a live session as this leader keeps it in memory.
-func (d *sessionDesk) session(r state.Reader, info state.SessionInfo, renewed time.Time) (*session, error) {
-	tenants, all, err := d.Machine.Tenants(r, info.Root)
+func (d *sessionDesk) session(r kvtx.Reader, info record.SessionInfo, renewed time.Time) (*session, error) {
+	tenants, all, err := tree.Tenants(d.Machine.View(r), info.Root)
 	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
 		return nil, err
 	}
@@ -187,8 +192,8 @@ func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire
 		Metadata: d.server.reachable(),
 	}
 	d.server.sendRevocations(reply, revoked)
-	err = d.Store.View(func(r state.Reader, _ uint64) (err error) {
-		reply.Quotas, err = d.Machine.HasQuotas(r)
+	err = d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		reply.Quotas, err = usage.HasQuotas(d.Machine.View(r))
 		return err
 	})
 	if err != nil {
@@ -215,7 +220,7 @@ func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
 	for range maxExpireCommands {
 		most := maxExpire
 		if d.lease.Exclusives() > 0 {
-			most = state.MaxExpireHolding
+			most = statesession.MaxExpireHolding
 		}
 		ids := overdue[:min(most, len(overdue))]
 		if overdue = overdue[len(ids):]; len(ids) == 0 {
@@ -265,9 +270,9 @@ func (s *sessions) gateways() map[string]time.Time {
 // gives each a full term. Those known that ended meanwhile expire as any other.
 func (d *sessionDesk) loadSessions() error {
 	now := d.Clock.Now()
-	return d.Store.View(func(r state.Reader, _ uint64) error {
-		var infos []state.SessionInfo
-		err := d.Machine.Sessions(r, func(info state.SessionInfo) bool {
+	return d.Store.View(func(r kvtx.Reader, _ uint64) error {
+		var infos []record.SessionInfo
+		err := statesession.Sessions(d.Machine.View(r), func(info record.SessionInfo) bool {
 			infos = append(infos, info)
 			return true
 		})

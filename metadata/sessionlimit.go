@@ -6,7 +6,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,7 +29,7 @@ const DefaultMaxSessions = 65_536
 // reserve counts a session that is about to be opened for a certificate, and reports whether
 // it is within the bound. If it is, release must be called once the session was added, or was
 // not opened.
-func (s *sessions) reserve(p state.Principal) (ok bool) {
+func (s *sessions) reserve(p record.Principal) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of[p]+s.opening[p] >= s.most {
@@ -40,14 +42,14 @@ func (s *sessions) reserve(p state.Principal) (ok bool) {
 // release ends what reserve began. The session may still be opened later, if its caller gave
 // up: then it counts from that moment, so that the bound is passed by the commands in the
 // queue at most.
-func (s *sessions) release(p state.Principal) {
+func (s *sessions) release(p record.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	less(s.opening, p)
 }
 
 // less subtracts 1 from a certificate's count, and removes a count of 0.
-func less(counts map[state.Principal]int, p state.Principal) {
+func less(counts map[record.Principal]int, p record.Principal) {
 	if counts[p]--; counts[p] <= 0 {
 		delete(counts, p)
 	}
@@ -56,13 +58,13 @@ func less(counts map[state.Principal]int, p state.Principal) {
 // admitOpening reserves a session for the caller's certificate. The repeat of an
 // OpenSession whose session is live opens none, and is admitted beyond the bound too.
 func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release func(), err error) {
-	p := state.PrincipalOf(c.Caller)
+	p := record.PrincipalOf(c.Caller)
 	if d.sessions.reserve(p) {
 		return func() { d.sessions.release(p) }, nil
 	}
 	var known bool
-	err = d.Store.View(func(r state.Reader, _ uint64) (err error) {
-		known, err = d.Machine.HasNonce(r, op.GetNonce())
+	err = d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		known, err = statesession.HasNonce(d.Machine.View(r), op.GetNonce())
 		return err
 	})
 	if err != nil || known {

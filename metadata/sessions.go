@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport"
 )
 
@@ -21,7 +21,7 @@ type sessions struct {
 	mu   sync.Mutex // guards what follows
 	byID map[uint64]*session
 	// of and opening count the sessions of each certificate: in byID, and being opened.
-	of, opening map[state.Principal]int
+	of, opening map[record.Principal]int
 	refused     time.Time // when a refused session was last logged
 }
 
@@ -30,7 +30,7 @@ type session struct {
 	// peer is the connection that last asked for something under the session; nil
 	// where none has asked this leader.
 	peer      atomic.Pointer[transport.Peer]
-	principal state.Principal // of the certificate that opened it
+	principal record.Principal // of the certificate that opened it
 	node      string
 	root      uint64 // inode that its paths start at
 	readOnly  bool
@@ -43,7 +43,7 @@ type session struct {
 
 func newSessions(timeout time.Duration, most int) *sessions {
 	return &sessions{timeout: timeout, most: most, byID: make(map[uint64]*session),
-		of: make(map[state.Principal]int), opening: make(map[state.Principal]int)}
+		of: make(map[record.Principal]int), opening: make(map[record.Principal]int)}
 }
 
 func (s *sessions) add(id uint64, ses *session) {

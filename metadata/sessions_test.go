@@ -13,6 +13,7 @@ import (
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/metadatatest"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -190,8 +191,8 @@ func TestManySessionsExpireAtOnce(t *testing.T) {
 		}
 		require.Zero(t, left, "sessions that are renewed after their term")
 		time.Sleep(2 * time.Second)
-		c.group.View(func(r state.Reader) {
-			n, err := state.New(0).Counters(r)
+		c.group.View(func(r kvtx.Reader) {
+			n, err := kvtx.ReadCounters(state.New(0).View(r))
 			require.NoError(t, err)
 			require.Zero(t, n.Sessions)
 		})

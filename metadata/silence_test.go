@@ -10,7 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -80,7 +80,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 // Before the cluster has level 4 a drained device stays so in silence: it would not come
 // back with its host.
 func TestDrainsInSilenceBelowLevel4(t *testing.T) {
-	atLevel(t, state.LevelSilentDrains-1, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {
+	atLevel(t, kvtx.LevelSilentDrains-1, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {
 		nodes := c.fleet(6)
 		first, second := nodes[2].devices[0].Id, nodes[3].devices[0].Id
 		_, err := c.do(peer(transport.RoleAdmin, "ops"), &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{

@@ -10,7 +10,8 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -67,8 +68,8 @@ func (k *stateChecker) checkOnce(ctx context.Context) bool {
 	began := k.Clock.Now()
 	var problems []string
 	whole := false
-	err := k.Store.View(func(r state.Reader, _ uint64) (err error) {
-		problems, whole, err = k.Machine.CheckWithin(&pacedReader{Reader: r, ctx: ctx, clock: k.Clock, began: began}, checkRecords)
+	err := k.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		problems, whole, err = check.CheckWithin(k.Machine.View(&pacedReader{Reader: r, ctx: ctx, clock: k.Clock, began: began}), checkRecords)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -128,7 +129,7 @@ func (k *stateChecker) measureCheck() {
 
 // pacedReader is a Reader that takes a share of the time, and fails when ctx has ended.
 type pacedReader struct {
-	state.Reader
+	kvtx.Reader
 	ctx   context.Context
 	clock clock.Clock
 	began time.Time // of the work since the last pause

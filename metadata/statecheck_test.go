@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,12 +22,12 @@ type rottenStore struct {
 }
 
 type rottenReader struct {
-	state.Reader
+	kvtx.Reader
 	has []byte // the value has this
 }
 
-func (s rottenStore) View(fn func(state.Reader, uint64) error) error {
-	return s.Store.View(func(r state.Reader, applied uint64) error {
+func (s rottenStore) View(fn func(kvtx.Reader, uint64) error) error {
+	return s.Store.View(func(r kvtx.Reader, applied uint64) error {
 		if s.armed.Load() {
 			r = rottenReader{r, []byte("user.rotten")}
 		}

@@ -13,7 +13,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -154,8 +155,8 @@ func (g *keyring) secret(lost bool) (*secret, error) {
 
 // loadKeys reads the signing keys of the state and opens those that it can.
 func (g *keyring) loadKeys() error {
-	return g.Store.View(func(r state.Reader, _ uint64) error {
-		all, err := g.Machine.SigningKeys(r)
+	return g.Store.View(func(r kvtx.Reader, _ uint64) error {
+		all, err := fleet.SigningKeys(g.Machine.View(r))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,9 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
+	"github.com/morainefs/moraine/metadata/state/tree"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -79,7 +82,7 @@ func (l *leader) mayWatch(ctx context.Context, c *lead.Call) error {
 // events makes of changes what happened below top, once nobody holds a lease by
 // which he could still see it otherwise.
 func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases.Change) ([]*wire.WatchEvent, error) {
-	var seen state.Seen
+	var seen kvtx.Seen
 	for i := range found {
 		seen.Touches = append(seen.Touches, found[i].Touch)
 	}
@@ -90,7 +93,7 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases
 		return nil, err
 	}
 	var events []*wire.WatchEvent
-	err := l.Store.View(func(r state.Reader, _ uint64) error {
+	err := l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		w := watcher{machine: l.Machine, r: r, top: top, below: map[moraine.InodeID]placed{}}
 		for len(found) > 0 {
 			n := 1
@@ -111,7 +114,7 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases
 // watcher makes events of changes. Paths are those of the state that it reads.
 type watcher struct {
 	machine *state.Machine
-	r       state.Reader
+	r       kvtx.Reader
 	top     moraine.InodeID
 	below   map[moraine.InodeID]placed // directories that were met
 	events  []*wire.WatchEvent
@@ -142,14 +145,14 @@ func (w *watcher) entry(changes []leases.Change) error {
 		e := &wire.WatchEvent{Inode: uint64(t.Inode), Path: path.Join(dir.path, t.Name), Index: changes[i].Index}
 		was := moved[t.Inode]
 		switch {
-		case t.Change == state.Removed && dir.ok:
+		case t.Change == kvtx.Removed && dir.ok:
 			e.Kind = wire.WatchKind_WATCH_REMOVED
 			moved[t.Inode] = e
-		case t.Change == state.Added && dir.ok && was != nil:
+		case t.Change == kvtx.Added && dir.ok && was != nil:
 			was.Kind, was.OldPath, was.Path = wire.WatchKind_WATCH_RENAMED, was.Path, e.Path
 			delete(moved, t.Inode)
 			continue
-		case t.Change == state.Added && dir.ok:
+		case t.Change == kvtx.Added && dir.ok:
 			e.Kind = wire.WatchKind_WATCH_CREATED
 			if err := w.arrived(e); err != nil {
 				return err
@@ -161,7 +164,7 @@ func (w *watcher) entry(changes []leases.Change) error {
 	}
 	for i := range changes {
 		t := &changes[i].Touch
-		if t.Name != "" || t.Inode == 0 || told[t.Inode] || t.Change == state.Taken {
+		if t.Name != "" || t.Inode == 0 || told[t.Inode] || t.Change == kvtx.Taken {
 			continue
 		}
 		told[t.Inode] = true
@@ -180,7 +183,7 @@ func (w *watcher) entry(changes []leases.Change) error {
 // arrived takes the events below a directory back that came from elsewhere: what happened
 // there before was not below the top, and its names may not have been the watcher's to see.
 func (w *watcher) arrived(e *wire.WatchEvent) error {
-	typ, err := w.machine.TypeOf(w.r, moraine.InodeID(e.Inode))
+	typ, err := names.TypeOf(w.machine.View(w.r), moraine.InodeID(e.Inode))
 	if err != nil || typ != wire.FileType_FILE_TYPE_DIRECTORY {
 		return err
 	}
@@ -209,7 +212,7 @@ func (w *watcher) types() (err error) {
 		if e.Kind == wire.WatchKind_WATCH_REMOVED {
 			continue
 		}
-		if e.Type, err = w.machine.TypeOf(w.r, moraine.InodeID(e.Inode)); err != nil {
+		if e.Type, err = names.TypeOf(w.machine.View(w.r), moraine.InodeID(e.Inode)); err != nil {
 			return err
 		}
 	}
@@ -221,7 +224,7 @@ func (w *watcher) place(id moraine.InodeID) (placed, error) {
 	if p, ok := w.below[id]; ok {
 		return p, nil
 	}
-	p, ok, err := w.machine.PathBelow(w.r, w.top, id)
+	p, ok, err := tree.PathBelow(w.machine.View(w.r), w.top, id)
 	w.below[id] = placed{p, ok}
 	return w.below[id], err
 }

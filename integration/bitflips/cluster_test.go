@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/tiers/disk"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -221,7 +221,7 @@ func flipParity(w *world, rng *rand.Rand) {
 func flipBackup(w *world, rng *rand.Rand) {
 	backup := w.backup()
 	open := func() error {
-		return raftstore.InspectBackup(vfs.NewMem(rng.Uint64()), "/restore", bytes.NewReader(backup), int64(len(backup)), func(state.Reader, uint64) error { return nil })
+		return raftstore.InspectBackup(vfs.NewMem(rng.Uint64()), "/restore", bytes.NewReader(backup), int64(len(backup)), func(kvtx.Reader, uint64) error { return nil })
 	}
 	require.NoError(w.t, open())
 	for range 8 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // flippedStore flips one bit of a value in the memory of a metadata server: its
@@ -33,8 +33,8 @@ type memoryFlip struct {
 }
 
 // View implements metadata.Store.
-func (s flippedStore) View(fn func(r state.Reader, applied uint64) error) error {
-	return s.Store.View(func(r state.Reader, applied uint64) error {
+func (s flippedStore) View(fn func(r kvtx.Reader, applied uint64) error) error {
+	return s.Store.View(func(r kvtx.Reader, applied uint64) error {
 		seen := &seenReader{Reader: r}
 		err := fn(seen, applied)
 		s.f.mu.Lock()
@@ -50,7 +50,7 @@ func (s flippedStore) View(fn func(r state.Reader, applied uint64) error) error 
 }
 
 type seenReader struct {
-	state.Reader
+	kvtx.Reader
 	values [][]byte
 }
 

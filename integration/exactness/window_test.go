@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/integration/incluster"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/memnet"
 	"github.com/morainefs/moraine/transport/wire"
@@ -122,8 +122,8 @@ var asked = []struct {
 	{"an old number", 1, func(s *bySession) *wire.MetaRequest { return s.mkdir("old") }, moraine.Stale, "old", false},
 	{"a number that never arrived, below others", 4, func(s *bySession) *wire.MetaRequest { return s.mkdir("late") }, 0, "late", true},
 	{"the next number", 7, func(s *bySession) *wire.MetaRequest { return s.mkdir("next") }, 0, "next", true},
-	{"the last of the window", 2 + state.AnswerWindow - 1, func(s *bySession) *wire.MetaRequest { return s.mkdir("last") }, 0, "last", true},
-	{"the first past the window", 2 + state.AnswerWindow, func(s *bySession) *wire.MetaRequest { return s.mkdir("past") }, moraine.Busy, "past", false},
+	{"the last of the window", 2 + session.AnswerWindow - 1, func(s *bySession) *wire.MetaRequest { return s.mkdir("last") }, 0, "last", true},
+	{"the first past the window", 2 + session.AnswerWindow, func(s *bySession) *wire.MetaRequest { return s.mkdir("past") }, moraine.Busy, "past", false},
 }
 
 // TestAnswerWindowFaults sends a request under every kind of number after
@@ -212,8 +212,8 @@ func TestAClientKeepsToItsWindow(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				require.Less(r.t, waited, int64(state.AnswerWindow), "mutations past an answer that had not come")
-				require.Greater(r.t, waited, int64(state.AnswerWindow/2))
+				require.Less(r.t, waited, int64(session.AnswerWindow), "mutations past an answer that had not come")
+				require.Greater(r.t, waited, int64(session.AnswerWindow/2))
 				other := r.other()
 				defer other.Close()
 				require.Len(r.t, r.names(other), many)

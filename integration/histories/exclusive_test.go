@@ -11,7 +11,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -53,11 +53,11 @@ func TestExclusiveLeasesAreLinearizable(t *testing.T) {
 type holdsUnseen struct{ metadata.Store }
 
 // View implements metadata.Store.
-func (s holdsUnseen) View(fn func(r state.Reader, applied uint64) error) error {
-	return s.Store.View(func(r state.Reader, applied uint64) error { return fn(withoutHolds{r}, applied) })
+func (s holdsUnseen) View(fn func(r kvtx.Reader, applied uint64) error) error {
+	return s.Store.View(func(r kvtx.Reader, applied uint64) error { return fn(withoutHolds{r}, applied) })
 }
 
-type withoutHolds struct{ state.Reader }
+type withoutHolds struct{ kvtx.Reader }
 
 // tabHold is the table of exclusive leases of docs/formats/metadata-keys.md.
 const tabHold = 0x15

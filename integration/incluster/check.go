@@ -7,6 +7,10 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport"
 )
 
@@ -14,25 +18,25 @@ import (
 // record, counter, index and the running checksum. It returns the mismatches.
 // Servers that have applied the same entries must have the same state.
 func (c *Cluster) Check() error {
-	sums := map[uint64]state.Sum{}
+	sums := map[uint64]record.Sum{}
 	for _, n := range c.nodes {
 		l := n.current()
 		if n.role != transport.RoleMetadata || l == nil || l.gone.Load() {
 			continue
 		}
-		err := l.store.View(func(r state.Reader, applied uint64) error {
+		err := l.store.View(func(r kvtx.Reader, applied uint64) error {
 			if applied == 0 {
 				return nil // it has nothing yet
 			}
 			machine := state.New(0)
-			problems, err := machine.Check(r)
+			problems, err := check.Check(machine.View(r))
 			if err == nil && len(problems) > 0 {
 				err = fmt.Errorf("state as of entry %d: %s", applied, strings.Join(problems, "; "))
 			}
 			if err != nil {
 				return err
 			}
-			sum, err := machine.Sum(r)
+			sum, err := kvtx.Sum(machine.View(r))
 			if other, ok := sums[applied]; err == nil && ok && other != sum {
 				err = fmt.Errorf("running checksum as of entry %d is %x, another server has %x", applied, sum, other)
 			}
@@ -56,15 +60,15 @@ func (c *Cluster) Tombstones() (count int, err error) {
 			continue
 		}
 		count = 0
-		err = l.store.View(func(r state.Reader, _ uint64) error {
+		err = l.store.View(func(r kvtx.Reader, _ uint64) error {
 			machine := state.New(0)
-			devices, err := machine.Devices(r)
+			devices, err := fleet.Devices(machine.View(r))
 			for _, d := range devices {
-				dead, err := machine.Tombstones(r, moraine.DeviceID(d.Id), math.MaxUint64, math.MaxInt)
+				dead, err := fleet.Tombstones(machine.View(r), moraine.DeviceID(d.Id), math.MaxUint64, math.MaxInt)
 				if err != nil {
 					return err
 				}
-				kept, err := machine.KeptTombstones(r, moraine.DeviceID(d.Id), math.MaxUint64, 0, 0, math.MaxInt)
+				kept, err := fleet.KeptTombstones(machine.View(r), moraine.DeviceID(d.Id), math.MaxUint64, 0, 0, math.MaxInt)
 				if err != nil {
 					return err
 				}

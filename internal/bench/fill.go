@@ -11,6 +11,7 @@ import (
 	"github.com/morainefs/moraine/internal/devcluster"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
@@ -52,7 +53,7 @@ func fillPath(file uint64) string {
 // one applies commands as one entry. fn gets a function that applies a command; a
 // refused command is an error.
 func (f *filler) one(l *raftstore.Loader, fn func(apply applyFunc) error) error {
-	return l.Apply(func(kv state.KV, index uint64) error {
+	return l.Apply(func(kv kvtx.KV, index uint64) error {
 		batch, err := f.machine.Begin(kv, index)
 		if err != nil {
 			return err

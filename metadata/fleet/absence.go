@@ -13,6 +13,8 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -159,7 +161,7 @@ func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time
 			return &moraine.Error{Ref: a.host, Kind: moraine.Unavailable,
 				Err: fmt.Errorf("%s that it has chunks of are judged, and there are more: asked again within a minute, it goes on from there; --force goes ahead", stripes(a.seen))}
 		}
-		if err := k.Store.View(func(r state.Reader, _ uint64) error { return a.page(k.Machine, r) }); err != nil {
+		if err := k.Store.View(func(r kvtx.Reader, _ uint64) error { return a.page(k.Machine, r) }); err != nil {
 			return err
 		}
 	}
@@ -167,19 +169,19 @@ func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time
 }
 
 // page judges what comes next.
-func (a *absence) page(m *state.Machine, r state.Reader) error {
+func (a *absence) page(m *state.Machine, r kvtx.Reader) error {
 	if err := a.refresh(m, r); err != nil {
 		return err
 	}
 	if a.at == len(a.mine) {
 		return a.queued(m, r)
 	}
-	page, err := m.ExpectedChunks(r, a.mine[a.at], a.from, 0, awayPage)
+	page, err := fleet.ExpectedChunks(m.View(r), a.mine[a.at], a.from, 0, awayPage)
 	if err != nil {
 		return err
 	}
 	for _, e := range page {
-		s, err := m.StripeByID(r, e.Chunk.Stripe)
+		s, err := fleet.StripeByID(m.View(r), e.Chunk.Stripe)
 		if err != nil {
 			return err
 		}
@@ -196,12 +198,12 @@ func (a *absence) page(m *state.Machine, r state.Reader) error {
 }
 
 // refresh reads the devices where they are others than this went by, and begins anew.
-func (a *absence) refresh(m *state.Machine, r state.Reader) error {
-	n, err := m.Counters(r)
+func (a *absence) refresh(m *state.Machine, r kvtx.Reader) error {
+	n, err := kvtx.ReadCounters(m.View(r))
 	if err != nil || a.devices != nil && n.Topology == a.changes {
 		return err
 	}
-	all, err := m.Devices(r)
+	all, err := fleet.Devices(m.View(r))
 	if err != nil {
 		return err
 	}
@@ -217,13 +219,13 @@ func (a *absence) refresh(m *state.Machine, r state.Reader) error {
 }
 
 // queued judges the next stripes of the host with chunks that are known to be bad.
-func (a *absence) queued(m *state.Machine, r state.Reader) error {
-	page, next, err := m.BadChunks(r, a.from, awayPage)
+func (a *absence) queued(m *state.Machine, r kvtx.Reader) error {
+	page, next, err := fleet.BadChunks(m.View(r), a.from, awayPage)
 	if err != nil {
 		return err
 	}
 	for _, bad := range page {
-		s, err := m.StripeByID(r, bad.Stripe)
+		s, err := fleet.StripeByID(m.View(r), bad.Stripe)
 		if err != nil {
 			return err
 		}

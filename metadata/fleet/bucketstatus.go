@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -69,9 +70,9 @@ func (v *View) watches(host string) bool {
 
 // BucketStatus is how each bucket answers that a host serves, or that has objects by the
 // state: one that no host is up for answers nobody.
-func (f *Fleet) BucketStatus(r state.Reader) ([]*wire.BucketStatus, error) {
+func (f *Fleet) BucketStatus(r kvtx.Reader) ([]*wire.BucketStatus, error) {
 	out := f.bucketHealths.status(f.Topology.View(), f.Clock.Now())
-	used, err := f.Machine.ObjectBuckets(r, maxBuckets)
+	used, err := tier.ObjectBuckets(f.Machine.View(r), maxBuckets)
 	for _, name := range used {
 		if !slices.ContainsFunc(out, func(s *wire.BucketStatus) bool { return bucketName(s.Bucket) == name }) {
 			out = append(out, &wire.BucketStatus{Bucket: "s3://" + name})

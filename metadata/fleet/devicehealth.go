@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -189,7 +189,7 @@ func (f *Fleet) JudgeSlow(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	busy := true
-	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
+	err := f.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		busy, err = f.Repairing(r)
 		return err
 	})

@@ -10,7 +10,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -105,8 +106,8 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 		}
 	}
 	reply.Scrub = f.scrubs.tell(own)
-	limit := int(min(asked.MaxDeletions, state.MaxDeleted))
-	err = f.Store.View(func(r state.Reader, applied uint64) (err error) {
+	limit := int(min(asked.MaxDeletions, fleet.MaxDeleted))
+	err = f.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 		reply.Applied = applied
 		if reply.Deletions, err = f.deletions(r, working, limit); err != nil {
 			return err
@@ -117,8 +118,8 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 				return err
 			}
 		}
-		info, err := f.Machine.Cluster(r)
-		if err != nil || info.FeatureLevel < state.LevelMemory {
+		info, err := kvtx.Cluster(f.Machine.View(r))
+		if err != nil || info.FeatureLevel < kvtx.LevelMemory {
 			return err
 		}
 		reply.MemoryLevel = true
@@ -137,8 +138,8 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 // restored. Each device has an equal part of them, and what one
 // needs no part of the others have: no device, and none that is slow, keeps the
 // others from theirs.
-func (f *Fleet) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
-	now, err := f.Machine.ClusterTime(r)
+func (f *Fleet) deletions(r kvtx.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
+	now, err := kvtx.ClusterTime(f.Machine.View(r))
 	grace := uint64(f.cfg.Grace.Milliseconds())
 	if err != nil || now <= grace {
 		return nil, err
@@ -156,7 +157,7 @@ func (f *Fleet) deletions(r state.Reader, devices []uint32, limit int) ([]*wire.
 		for n, i := range more {
 			others := len(more) - n
 			part := len(lists[i]) + (left+others-1)/others
-			list, err := f.Machine.Tombstones(r, moraine.DeviceID(devices[i]), now-grace, part)
+			list, err := fleet.Tombstones(f.Machine.View(r), moraine.DeviceID(devices[i]), now-grace, part)
 			if err != nil {
 				return nil, err
 			}
@@ -189,8 +190,8 @@ func (f *Fleet) DeletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	// Before the tombstones go, for a plan between the two would take what is on the
 	// devices for alive.
 	var bytes map[uint32]uint64
-	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
-		bytes, err = f.Machine.FreedBytes(r, deleted)
+	err := f.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		bytes, err = fleet.FreedBytes(f.Machine.View(r), deleted)
 		return err
 	})
 	if err != nil {
@@ -242,8 +243,8 @@ func (f *Fleet) LoadHosts() error {
 	f.hostsLoad.Lock()
 	defer f.hostsLoad.Unlock()
 	var hosts []*wire.Host
-	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
-		hosts, err = f.Machine.Hosts(r)
+	err := f.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		hosts, err = fleet.Hosts(f.Machine.View(r))
 		return err
 	})
 	if err == nil {
@@ -279,7 +280,7 @@ func (f *Fleet) JudgeHosts(ctx context.Context, now time.Time) error {
 		f.leader.RepairsChanged()
 	}
 	f.CountHosts(v)
-	if slices.ContainsFunc(changes, v.endsDrain) && f.Speaks(ctx, state.LevelSilentDrains) != nil {
+	if slices.ContainsFunc(changes, v.endsDrain) && f.Speaks(ctx, kvtx.LevelSilentDrains) != nil {
 		changes = slices.DeleteFunc(changes, v.endsDrain)
 	}
 	for _, set := range changes[:min(len(changes), maxDeviceChanges)] {
@@ -333,9 +334,9 @@ func (f *Fleet) SettleChunks(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 
 // inMemory returns those of some devices that have chunks which are recorded as in
 // memory alone.
-func (f *Fleet) inMemory(r state.Reader, devices []uint32) (out []uint32, err error) {
+func (f *Fleet) inMemory(r kvtx.Reader, devices []uint32) (out []uint32, err error) {
 	for _, d := range devices {
-		some, err := f.Machine.InMemory(r, moraine.DeviceID(d))
+		some, err := fleet.InMemory(f.Machine.View(r), moraine.DeviceID(d))
 		if err != nil {
 			return nil, err
 		}

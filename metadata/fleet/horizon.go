@@ -5,7 +5,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -65,7 +66,7 @@ type Horizon struct {
 // keptDeletions returns at most limit deletions for a device, of what was kept for backups:
 // what has been dead for the horizon, and, where the device, or the metadata's disk that it lies on, becomes
 // full, as much as it needs of what has been dead for the grace, oldest first.
-func (k *Horizon) keptDeletions(r state.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
+func (k *Horizon) keptDeletions(r kvtx.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(k.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(k.cfg.BackupHorizon.Milliseconds()))
 	needed, atMost := k.topology.overfull(device), uint64(0)
@@ -75,11 +76,11 @@ func (k *Horizon) keptDeletions(r state.Reader, device uint32, now uint64, limit
 	if needed > 0 {
 		atMost = now - min(now, grace)
 	}
-	return k.Machine.KeptTombstones(r, moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
+	return fleet.KeptTombstones(k.Machine.View(r), moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
 }
 
 // CountKept says what is kept for backups, and for how long all of it is.
-func (k *Horizon) CountKept(r state.Reader, n state.Counters, reply *wire.ClusterReply) error {
+func (k *Horizon) CountKept(r kvtx.Reader, n kvtx.Counters, reply *wire.ClusterReply) error {
 	reply.PendingBytes = n.PendingBytes
 	if k.cfg.BackupHorizon <= 0 {
 		return nil // what is dead waits for the grace alone
@@ -92,10 +93,10 @@ func (k *Horizon) CountKept(r state.Reader, n state.Counters, reply *wire.Cluste
 
 // horizonNow is the backup horizon, in milliseconds, or less where a device gave back what
 // died since.
-func (k *Horizon) horizonNow(r state.Reader, now uint64) (uint64, error) {
+func (k *Horizon) horizonNow(r kvtx.Reader, now uint64) (uint64, error) {
 	horizon := uint64(max(k.cfg.BackupHorizon, 0).Milliseconds())
 	for device := range k.topology.View().Devices {
-		kept, err := k.Machine.KeptOn(r, moraine.DeviceID(device))
+		kept, err := fleet.KeptOn(k.Machine.View(r), moraine.DeviceID(device))
 		if err != nil {
 			return 0, err
 		}
@@ -109,8 +110,8 @@ func (k *Horizon) horizonNow(r state.Reader, now uint64) (uint64, error) {
 // MeasureKept keeps the gauges of what is kept for backups.
 func (k *Horizon) MeasureKept() error {
 	reply := &wire.ClusterReply{}
-	err := k.Store.View(func(r state.Reader, _ uint64) error {
-		n, err := k.Machine.Counters(r)
+	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {
+		n, err := kvtx.ReadCounters(k.Machine.View(r))
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -21,8 +22,8 @@ func (f *Fleet) SetMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaRes
 		return f.Mutate(ctx, c)
 	}
 	var others []string
-	err := f.Store.View(func(r state.Reader, _ uint64) (err error) {
-		others, err = f.Machine.HostsAway(r, asked.Host)
+	err := f.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		others, err = fleet.HostsAway(f.Machine.View(r), asked.Host)
 		return err
 	})
 	if err != nil {
@@ -45,8 +46,8 @@ const maxClaimed = 4096
 // out, says how many chunks stripes still have on it. Which are is the state's to say:
 // what a leader keeps of it comes a moment later, and an empty answer would be
 // believed.
-func (f *Fleet) CountDraining(r state.Reader, topology *wire.Topology) (*wire.Topology, error) {
-	devices, err := f.Machine.Devices(r)
+func (f *Fleet) CountDraining(r kvtx.Reader, topology *wire.Topology) (*wire.Topology, error) {
+	devices, err := fleet.Devices(f.Machine.View(r))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func (f *Fleet) CountDraining(r state.Reader, topology *wire.Topology) (*wire.To
 		if d.State != deviceDraining && d.State != DeviceOut {
 			continue
 		}
-		page, err := f.Machine.ExpectedChunks(r, moraine.DeviceID(d.Id), 0, 0, maxClaimed)
+		page, err := fleet.ExpectedChunks(f.Machine.View(r), moraine.DeviceID(d.Id), 0, 0, maxClaimed)
 		if err != nil {
 			return nil, err
 		}
@@ -78,15 +79,15 @@ func (f *Fleet) CountDraining(r state.Reader, topology *wire.Topology) (*wire.To
 
 // Repairing reports whether stripes are being repaired, or looked for, or moved by
 // jobs of a round before: another leader's.
-func (f *Fleet) Repairing(r state.Reader) (bool, error) {
-	running, err := f.Machine.RepairHopeful(r)
+func (f *Fleet) Repairing(r kvtx.Reader) (bool, error) {
+	running, err := fleet.RepairHopeful(f.Machine.View(r))
 	if err != nil || running > 0 {
 		return true, err
 	}
-	moving, err := f.Machine.Rebalancing(r)
+	moving, err := fleet.Rebalancing(f.Machine.View(r))
 	if err != nil || moving > 0 {
 		return true, err
 	}
-	scans, err := f.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+	scans, err := fleet.PendingJobs(f.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
 	return len(scans) > 0, err
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -98,12 +101,12 @@ func bucketName(url string) string {
 }
 
 // begin starts a check of all objects. The mutex is held.
-func (o *ObjectChecks) begin(r state.Reader, m *state.Machine, now time.Time) error {
-	names, err := m.ObjectBuckets(r, maxBuckets)
+func (o *ObjectChecks) begin(r kvtx.Reader, m *state.Machine, now time.Time) error {
+	names, err := tier.ObjectBuckets(m.View(r), maxBuckets)
 	if err != nil {
 		return err
 	}
-	n, err := m.Counters(r)
+	n, err := kvtx.ReadCounters(m.View(r))
 	if err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func (o *ObjectChecks) due(began, now time.Time) bool {
 }
 
 // give returns the objects that a host is to compare now. answers: its bucket answers it.
-func (o *ObjectChecks) give(r state.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) give(r kvtx.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	bucket := bucketName(url)
 	if bucket == "" || !answers {
 		return nil, nil
@@ -170,7 +173,7 @@ func (o *ObjectChecks) give(r state.Reader, m *state.Machine, host, url string, 
 }
 
 // giveBad gives bad objects that are to be compared again. The mutex is held.
-func (o *ObjectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) giveBad(r kvtx.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	round := o.again[bucket]
 	if round == nil {
 		if len(o.again) >= maxBuckets {
@@ -185,7 +188,7 @@ func (o *ObjectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket st
 	if round.after == 0 {
 		round.began = now
 	}
-	bad, next, err := m.BadObjectsOf(r, bucket, round.after, room, objectLook)
+	bad, next, err := tier.BadObjectsOf(m.View(r), bucket, round.after, room, objectLook)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +203,7 @@ func (o *ObjectChecks) giveBad(r state.Reader, m *state.Machine, host, bucket st
 }
 
 // giveNext gives the next objects of the check under way. The mutex is held.
-func (o *ObjectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
+func (o *ObjectChecks) giveNext(r kvtx.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	b := o.buckets[bucket]
 	if o.check.Done || b == nil || b.end {
 		return nil, nil
@@ -216,7 +219,7 @@ func (o *ObjectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket s
 	if room = min(room, int(rate)-b.given); room <= 0 {
 		return nil, nil
 	}
-	objects, last, more, err := m.ObjectsOf(r, bucket, b.after, room, objectLook)
+	objects, last, more, err := tier.ObjectsOf(m.View(r), bucket, b.after, room, objectLook)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +240,7 @@ func (o *ObjectChecks) giveNext(r state.Reader, m *state.Machine, host, bucket s
 
 // settle gives up what nobody has answered, and ends the check where nothing is left of it.
 // The mutex is held.
-func (o *ObjectChecks) settle(r state.Reader, m *state.Machine, now time.Time) error {
+func (o *ObjectChecks) settle(r kvtx.Reader, m *state.Machine, now time.Time) error {
 	open := 0
 	o.settled = now
 	for id, a := range o.asked {
@@ -269,9 +272,9 @@ func (o *ObjectChecks) settle(r state.Reader, m *state.Machine, now time.Time) e
 }
 
 // release takes what is left of a bucket for not compared: no host is there that could.
-func (o *ObjectChecks) giveUp(r state.Reader, m *state.Machine, name string, b *bucketCheck) error {
+func (o *ObjectChecks) giveUp(r kvtx.Reader, m *state.Machine, name string, b *bucketCheck) error {
 	for more := true; more; {
-		objects, last, next, err := m.ObjectsOf(r, name, b.after, objectLook, objectLook)
+		objects, last, next, err := tier.ObjectsOf(m.View(r), name, b.after, objectLook, objectLook)
 		if err != nil {
 			return err
 		}
@@ -320,8 +323,8 @@ func (o *ObjectChecks) answered(host string, checks []*wire.ObjectCheck, now tim
 // through the log.
 func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	checks := c.Req.GetReportObjects().GetChecks()
-	if len(checks) > state.MaxReportedObjects {
-		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), state.MaxReportedObjects)}
+	if len(checks) > record.MaxReportedObjects {
+		return nil, &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d objects, %d at most", len(checks), record.MaxReportedObjects)}
 	}
 	if c.Caller.Role != string(transport.RoleAdmin) {
 		h := o.topology.View().Hosts[c.Caller.Node]
@@ -335,8 +338,8 @@ func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.M
 		return nil, err
 	}
 	var changes []*wire.ObjectCheck
-	err := o.Store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, err = o.Machine.ObjectsChange(r, checks)
+	err := o.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		changes, err = tier.ObjectsChange(o.Machine.View(r), checks)
 		return err
 	})
 	if err != nil {
@@ -373,7 +376,7 @@ func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.Me
 	now := o.Clock.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	err := o.Store.View(func(r state.Reader, _ uint64) error {
+	err := o.Store.View(func(r kvtx.Reader, _ uint64) error {
 		if c.Req.GetCheckObjects().GetStart() {
 			// One that another fsck waits for begins again too: it may have been past an
 			// object before that went.
@@ -398,11 +401,11 @@ func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.Me
 var errNoAnswer = errors.New("no host has answered")
 
 // CountBad counts the objects that are not in their bucket as they were recorded.
-func (o *ObjectChecks) CountBad(r state.Reader) (lost, bad uint64, err error) {
-	n, err := o.Machine.Counters(r)
+func (o *ObjectChecks) CountBad(r kvtx.Reader) (lost, bad uint64, err error) {
+	n, err := kvtx.ReadCounters(o.Machine.View(r))
 	if err != nil || n.BadObjects == 0 {
 		return 0, 0, err
 	}
-	gone, copies, err := o.Machine.CountBadObjects(r, maxBadCounted)
+	gone, copies, err := tier.CountBadObjects(o.Machine.View(r), maxBadCounted)
 	return uint64(gone), uint64(copies), err
 }

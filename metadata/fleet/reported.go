@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -151,14 +152,14 @@ const (
 
 // ReportsAwaited reports whether it is not known yet what some device holds, since the
 // metadata was restored: nothing is deleted until it is.
-func (f *Fleet) ReportsAwaited(r state.Reader) (bool, error) {
+func (f *Fleet) ReportsAwaited(r kvtx.Reader) (bool, error) {
 	if f.Cluster.Incarnation <= 1 || f.allReported.Load() {
 		return false, nil
 	}
 	if f.Clock.Since(f.Began) < lateHosts {
 		return true, nil
 	}
-	n, err := f.Machine.Unreported(r)
+	n, err := fleet.Unreported(f.Machine.View(r))
 	if err == nil && n == 0 {
 		f.allReported.Store(true) // Devices that register later are not waited for
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -345,7 +345,7 @@ func (t *topology) awayEnded(now uint64) bool {
 
 // The reasons of states that a leader sets, and, of the first, unsets.
 const (
-	reasonSilent = state.ReasonSilent
+	reasonSilent = record.ReasonSilent
 	reasonFailed = "its server took it out of service"
 	reasonBack   = "its host is back"
 )

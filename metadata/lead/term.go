@@ -16,6 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -39,7 +40,7 @@ type State interface {
 	// called. It fails where this server does not lead.
 	ReadBarrier(ctx context.Context) error
 	// View calls fn with a consistent state, as of the entry applied.
-	View(fn func(r state.Reader, applied uint64) error) error
+	View(fn func(r kvtx.Reader, applied uint64) error) error
 	// Members returns the servers that replicate the log.
 	Members() []Member
 	// Term is the present term of the log.
@@ -97,8 +98,8 @@ func (t *Term) Speaks(ctx context.Context, level uint64) error {
 	if err := t.Store.ReadBarrier(ctx); err != nil {
 		return err
 	}
-	return t.Store.View(func(r state.Reader, _ uint64) error {
-		info, err := t.Machine.Cluster(r)
+	return t.Store.View(func(r kvtx.Reader, _ uint64) error {
+		info, err := kvtx.Cluster(t.Machine.View(r))
 		t.level.Store(max(t.level.Load(), info.FeatureLevel))
 		if err == nil && info.FeatureLevel < level {
 			err = &moraine.Error{Kind: moraine.Unimplemented,
@@ -110,8 +111,8 @@ func (t *Term) Speaks(ctx context.Context, level uint64) error {
 
 // ClusterTime is in milliseconds; 0 where the state cannot be read.
 func (t *Term) ClusterTime() (now uint64) {
-	_ = t.Store.View(func(r state.Reader, _ uint64) (err error) {
-		now, err = t.Machine.ClusterTime(r)
+	_ = t.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		now, err = kvtx.ClusterTime(t.Machine.View(r))
 		return err
 	})
 	return now

@@ -4,6 +4,7 @@ import (
 	"sort"
 
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // maxChanges is how many changes a server remembers: those of a few seconds of the
@@ -32,10 +33,10 @@ type changes struct {
 // elsewhere in the tree.
 type Change struct {
 	Index uint64
-	Touch state.Touch
+	Touch kvtx.Touch
 }
 
-func (c Change) moved() bool { return c.Touch == state.Touch{} }
+func (c Change) moved() bool { return c.Touch == kvtx.Touch{} }
 
 // note takes over what the entry at index touched; count is the number of entries
 // that the state has applied with it. A gap, as a snapshot makes one, has what was

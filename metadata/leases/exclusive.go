@@ -7,7 +7,10 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
+	statesession "github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -24,13 +27,13 @@ type exclusiveLease struct {
 }
 
 // leadHolds takes over the exclusive leases of the state. The mutex is held.
-func (t *Table) leadHolds(holds []state.Hold) {
+func (t *Table) leadHolds(holds []record.Hold) {
 	t.exclusive = make(map[moraine.InodeID]*exclusiveLease, len(holds))
 	t.changeHolds(holds)
 }
 
 // changeHolds follows the exclusive leases. The mutex is held.
-func (t *Table) changeHolds(changes []state.Hold) {
+func (t *Table) changeHolds(changes []record.Hold) {
 	for _, c := range changes {
 		if old := t.exclusive[c.Directory]; old != nil {
 			close(old.ended)
@@ -88,7 +91,7 @@ func (t *Table) keeps(h *holder) bool {
 
 // WantBack returns once an exclusive lease has ended that is in somebody's way: its
 // holder gave it back, or had no leases any more and has lost it.
-func (k *Keeper) WantBack(ctx context.Context, want state.Hold) error {
+func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
 	t := k.table
 	for {
 		var wait <-chan struct{}
@@ -138,7 +141,7 @@ func (k *Keeper) WantBack(ctx context.Context, want state.Hold) error {
 // answer shows an entry, or the attributes, or under which it may have made what the
 // answer says is not there. Leases outside of the caller's scope are passed over: the
 // answer shows nothing of what is there.
-func (k *Keeper) HoldSeen(r state.Reader, c *lead.Call, seen *state.Seen) (state.Hold, error) {
+func (k *Keeper) HoldSeen(r kvtx.Reader, c *lead.Call, seen *kvtx.Seen) (record.Hold, error) {
 	session := moraine.SessionID(c.Req.Session)
 	last := moraine.InodeID(0)
 	for i := range seen.Touches {
@@ -147,34 +150,34 @@ func (k *Keeper) HoldSeen(r state.Reader, c *lead.Call, seen *state.Seen) (state
 			continue
 		}
 		last = touch.Lease
-		h, err := k.Machine.Holder(r, touch.Lease)
+		h, err := statesession.Holder(k.Machine.View(r), touch.Lease)
 		if minds, err := k.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
 	for _, id := range seen.Missing {
-		h, err := k.Machine.NumberHold(r, id, session)
+		h, err := statesession.NumberHold(k.Machine.View(r), id, session)
 		if minds, err := k.blocks(r, c, h, err); err != nil || minds {
 			return h, err
 		}
 	}
-	return state.Hold{}, nil
+	return record.Hold{}, nil
 }
 
 // blocks reports whether a hold, which was found unless err says why not, is another session's
 // and in the caller's scope.
-func (k *Keeper) blocks(r state.Reader, c *lead.Call, h state.Hold, err error) (bool, error) {
+func (k *Keeper) blocks(r kvtx.Reader, c *lead.Call, h record.Hold, err error) (bool, error) {
 	if err != nil || h.Session == 0 || uint64(h.Session) == c.Req.Session {
 		return false, err
 	}
-	return k.Machine.MayName(r, c.Caller, moraine.SessionID(c.Req.Session), h.Directory)
+	return content.MayName(k.Machine.View(r), c.Caller, moraine.SessionID(c.Req.Session), h.Directory)
 }
 
 // Holds reads the exclusive leases of the state. Until the leadership serves, no
 // command gives or ends one.
-func (k *Keeper) Holds() (holds []state.Hold, err error) {
-	err = k.Store.View(func(r state.Reader, _ uint64) error {
-		return k.Machine.Holds(r, func(h state.Hold) { holds = append(holds, h) })
+func (k *Keeper) Holds() (holds []record.Hold, err error) {
+	err = k.Store.View(func(r kvtx.Reader, _ uint64) error {
+		return statesession.Holds(k.Machine.View(r), func(h record.Hold) { holds = append(holds, h) })
 	})
 	return holds, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -205,7 +206,7 @@ func (h *holder) renew(began time.Time) bool {
 // Grant leases what an answer shows to the session, under the standing that it
 // asked for them. applied is the entry as of which the answer was made. What was
 // touched since is not leased, nor anything where the standing is over.
-func (t *Table) Grant(id, epoch uint64, seen *state.Seen, applied uint64) *wire.LeaseGrant {
+func (t *Table) Grant(id, epoch uint64, seen *kvtx.Seen, applied uint64) *wire.LeaseGrant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.sessions[id]

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // wait is a pending change that ends with the acknowledgement of a number.
@@ -31,7 +32,7 @@ type shownKey struct {
 	name  string
 }
 
-func keyOf(t *state.Touch) shownKey {
+func keyOf(t *kvtx.Touch) shownKey {
 	if t.Name != "" {
 		return shownKey{t.Lease, t.Name}
 	}
@@ -39,7 +40,7 @@ func keyOf(t *state.Touch) shownKey {
 }
 
 // hold keeps back what shows the change. The mutex is held.
-func (t *Table) hold(p *pending, touches []state.Touch) {
+func (t *Table) hold(p *pending, touches []kvtx.Touch) {
 	for i := range touches {
 		key := keyOf(&touches[i])
 		if !slices.Contains(p.keys, key) {
@@ -144,7 +145,7 @@ func (t *Table) blocked(find func(*Table) *pending) (over <-chan struct{}, until
 }
 
 // ResolveSeen waits until what an answer shows may be known.
-func (k *Keeper) ResolveSeen(ctx context.Context, seen *state.Seen) error {
+func (k *Keeper) ResolveSeen(ctx context.Context, seen *kvtx.Seen) error {
 	if seen.All {
 		return k.resolveAll(ctx)
 	}
@@ -199,7 +200,7 @@ func (k *Keeper) resolveAll(ctx context.Context) error {
 }
 
 // showing finds a pending change that one of touches shows. The mutex is held.
-func (t *Table) showing(touches []state.Touch) *pending {
+func (t *Table) showing(touches []kvtx.Touch) *pending {
 	for i := range touches {
 		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {
 			return ps[0]

@@ -21,6 +21,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -108,7 +110,7 @@ func NewTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duratio
 }
 
 // Lead begins to grant. sessions are those of the state that may hold leases.
-func (t *Table) Lead(sessions []uint64, holds []state.Hold) {
+func (t *Table) Lead(sessions []uint64, holds []record.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
@@ -238,7 +240,7 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 
 // excepted reports whether the session is the one that asked for the change, and
 // answers nothing from its cache that this touches.
-func (h *holder) excepted(req *wire.MetaRequest, touch *state.Touch) bool {
+func (h *holder) excepted(req *wire.MetaRequest, touch *kvtx.Touch) bool {
 	if req.GetSession() != h.id || req.GetLeaseEpoch() != h.epoch {
 		return false
 	}
@@ -260,9 +262,9 @@ func (t *Table) send(h *holder, touches []*wire.Touch) {
 	h.wake = make(chan struct{})
 }
 
-func touchToWire(t *state.Touch) *wire.Touch {
+func touchToWire(t *kvtx.Touch) *wire.Touch {
 	return &wire.Touch{Lease: uint64(t.Lease), Inode: uint64(t.Inode), Name: t.Name,
-		Gone: t.Name == "" && (t.Change == state.Removed || t.Change == state.Taken)}
+		Gone: t.Name == "" && (t.Change == kvtx.Removed || t.Change == kvtx.Taken)}
 }
 
 // InUse adds how much of the tables is used, by name.

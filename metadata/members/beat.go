@@ -7,7 +7,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -49,7 +50,7 @@ func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wir
 	case beat.Status.GetLevel() < info.FeatureLevel:
 		reply.Refused = fmt.Sprintf("its build speaks feature level %d, and the cluster is at %d: start %s with a newer build", beat.Status.GetLevel(), info.FeatureLevel, beat.Id)
 		return nil
-	case member && !known && info.FeatureLevel >= state.LevelMembers:
+	case member && !known && info.FeatureLevel >= kvtx.LevelMembers:
 		if err := g.setMember(ctx, beat.Id, dir); err != nil {
 			return err
 		}
@@ -76,12 +77,12 @@ func (g *Group) setMember(ctx context.Context, id string, dir moraine.UUID) erro
 }
 
 // seatOf reads the directory that the state has for a server.
-func (g *Group) seatOf(id string) (dir moraine.UUID, known bool, info state.ClusterInfo, err error) {
-	err = g.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if info, err = g.Machine.Cluster(r); err != nil {
+func (g *Group) seatOf(id string) (dir moraine.UUID, known bool, info kvtx.ClusterInfo, err error) {
+	err = g.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		if info, err = kvtx.Cluster(g.Machine.View(r)); err != nil {
 			return err
 		}
-		dir, known, err = g.Machine.Member(r, id)
+		dir, known, err = fleet.Member(g.Machine.View(r), id)
 		return err
 	})
 	return dir, known, info, err

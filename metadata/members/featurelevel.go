@@ -7,7 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -40,7 +40,7 @@ func (g *Group) FinishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResp
 
 // commonLevel is the newest level that all members speak, voters or not: what
 // has no vote replays the log too. It fails where one has not said.
-func (g *Group) commonLevel() (info state.ClusterInfo, level uint64, err error) {
+func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 	if _, _, info, err = g.seatOf(g.Node); err != nil {
 		return info, 0, err
 	}

@@ -18,7 +18,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -106,14 +107,14 @@ func (g *Group) membersReply() (*wire.MetaResponse, error) {
 		}
 	}
 	slices.SortFunc(reply.Members, func(a, b *wire.Member) int { return cmp.Compare(a.Id, b.Id) })
-	err := g.Store.View(func(r state.Reader, _ uint64) error {
-		info, err := g.Machine.Cluster(r)
+	err := g.Store.View(func(r kvtx.Reader, _ uint64) error {
+		info, err := kvtx.Cluster(g.Machine.View(r))
 		if err != nil {
 			return err
 		}
 		reply.Incarnation, reply.FeatureLevel = uint64(info.Incarnation), info.FeatureLevel
 		for _, m := range reply.Members {
-			if _, m.Seated, err = g.Machine.Member(r, m.Id); err != nil {
+			if _, m.Seated, err = fleet.Member(g.Machine.View(r), m.Id); err != nil {
 				return err
 			}
 		}
@@ -159,7 +160,7 @@ func (g *Group) seatSelf(ctx context.Context) error {
 	}
 	dir := seat.DataID
 	have, known, info, err := g.seatOf(g.Node)
-	if err != nil || info.FeatureLevel < state.LevelMembers {
+	if err != nil || info.FeatureLevel < kvtx.LevelMembers {
 		return err
 	}
 	if known && have != dir {
@@ -188,7 +189,7 @@ func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) 
 		return "it has not told of itself yet"
 	case h.status.GetLevel() < info.FeatureLevel:
 		return fmt.Sprintf("its build speaks feature level %d, the cluster is at %d", h.status.GetLevel(), info.FeatureLevel)
-	case !known && info.FeatureLevel >= state.LevelMembers:
+	case !known && info.FeatureLevel >= kvtx.LevelMembers:
 		return "its --data is not recorded yet"
 	case member.Match+caughtUp < own.LogLast:
 		return fmt.Sprintf("it lacks %d of %d entries", own.LogLast-member.Match, own.LogLast)

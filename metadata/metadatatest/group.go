@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine/metadata"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 )
 
@@ -94,7 +94,7 @@ func (g *Group) Fail(f Faults) {
 }
 
 // View calls fn with the state that the group agrees on.
-func (g *Group) View(fn func(r state.Reader)) {
+func (g *Group) View(fn func(r kvtx.Reader)) {
 	g.state.Lock()
 	defer g.state.Unlock()
 	fn(g.kv)

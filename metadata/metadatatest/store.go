@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // store is one member of a group, as the metadata service sees it.
@@ -99,7 +99,7 @@ func (s *store) ReadBarrier(context.Context) error {
 	return nil
 }
 
-func (s *store) View(fn func(state.Reader, uint64) error) error {
+func (s *store) View(fn func(kvtx.Reader, uint64) error) error {
 	s.g.state.Lock()
 	defer s.g.state.Unlock()
 	return fn(s.g.kv, s.g.applied)

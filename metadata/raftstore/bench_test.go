@@ -11,7 +11,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // benchGroup runs a group on the machine's disk.
@@ -73,7 +73,7 @@ func BenchmarkRead(b *testing.B) {
 				for pb.Next() {
 					err := n.store.ReadBarrier(context.Background())
 					if err == nil {
-						err = n.store.View(func(r state.Reader, _ uint64) error {
+						err = n.store.View(func(r kvtx.Reader, _ uint64) error {
 							if _, _, err := r.Get([]byte("key")); err != nil {
 								return err
 							}

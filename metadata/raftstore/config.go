@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/clock"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // Config is what an operator may set. The zero value of a field means its
@@ -110,7 +110,7 @@ type FSM interface {
 	// retain kv, entry or what it read. result goes to the proposer. An error
 	// means that this node cannot go on: it stops, and nothing of the entry is
 	// kept.
-	ApplyEntry(kv state.KV, index uint64, entry []byte) (result any, err error)
+	ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (result any, err error)
 }
 
 // Deps is what a test replaces. Stream and FSM must be given.
@@ -128,7 +128,7 @@ type Deps struct {
 	CheckEntry func(entry []byte) error
 	// Incarnation reads the number of the incarnation that a state is of, 0 where it
 	// says none. Nil: no state says any.
-	Incarnation func(r state.Reader) (moraine.Incarnation, error)
+	Incarnation func(r kvtx.Reader) (moraine.Incarnation, error)
 	// IncarnationAfter is the number that an entry leaves, applied to a state of
 	// number before. Nil: no entry changes it.
 	IncarnationAfter func(entry []byte, before moraine.Incarnation) moraine.Incarnation

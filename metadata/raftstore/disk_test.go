@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // badDisk makes a node's disk go wrong, at every write and sync of its log.
@@ -258,7 +258,7 @@ func TestStateLogThatFails(t *testing.T) {
 				}
 				failing.Store(true)
 				require.ErrorIs(t, end(n), bad)
-				require.ErrorIs(t, n.store.View(func(state.Reader, uint64) error { return nil }), moraine.Unavailable)
+				require.ErrorIs(t, n.store.View(func(kvtx.Reader, uint64) error { return nil }), moraine.Unavailable)
 				delete(g.nodes, "m1")
 				failing.Store(false)
 				g.fs["m1"] = mem.Clone() // what waits for ever would have ended with its process

@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // term returns the present term of a directory, or sets it.
@@ -186,7 +186,7 @@ func TestAForcedQuorumThatWasCutShortKeepsApart(t *testing.T) {
 // inState reads a key of the state that lies on a disk, "" where there is none.
 func inState(t *testing.T, fs vfs.FS, key string) (value string) {
 	t.Helper()
-	err := raftstore.InspectState(fs, "/node", func(r state.Reader, _ uint64) error {
+	err := raftstore.InspectState(fs, "/node", func(r kvtx.Reader, _ uint64) error {
 		p, _, err := r.Get([]byte(key))
 		value = string(p)
 		return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // What is searched for in vain again and again is told by a filter of its table.
@@ -42,7 +42,7 @@ func comeAndGo(t *testing.T, random *rand.Rand, key func() string) {
 	defer func() { require.NoError(t, s.Close()) }()
 	there := map[string]string{}
 	for entry := uint64(1); entry <= 300; entry++ {
-		require.NoError(t, s.Apply(entry, func(kv state.KV) error {
+		require.NoError(t, s.Apply(entry, func(kv kvtx.KV) error {
 			for range 40 {
 				name := key()
 				value, ok, err := kv.Get([]byte(name))

@@ -12,7 +12,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // flip turns one bit in the middle of the first file below dir whose name ends so.
@@ -78,7 +78,7 @@ func TestFlippedBitOfTheState(t *testing.T) {
 	g.leader()
 	go func() { // pebble ends the goroutine that meets it
 		for i := range 200 {
-			_ = n.store.View(func(r state.Reader, _ uint64) error {
+			_ = n.store.View(func(r kvtx.Reader, _ uint64) error {
 				_, _, err := r.Get([]byte(key(i)))
 				return err
 			})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // Survey is what a node's directory holds, as it lies there.
@@ -196,7 +196,7 @@ func (sv *Survey) readLog(log *raftLog, conf *raft.Configuration) error {
 // stateReach returns the index of the last entry in the state of a directory, 0
 // where there is none yet.
 func stateReach(fsys vfs.FS, dir string) (index uint64, err error) {
-	err = InspectState(fsys, dir, func(_ state.Reader, applied uint64) error {
+	err = InspectState(fsys, dir, func(_ kvtx.Reader, applied uint64) error {
 		index = applied
 		return nil
 	})

@@ -23,7 +23,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 var cluster = moraine.UUID{1, 2, 3}
@@ -32,7 +32,7 @@ var cluster = moraine.UUID{1, 2, 3}
 // and returns it, "fail" fails as an unknown command does.
 type kvFSM struct{}
 
-func (kvFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (kvFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	f := strings.Fields(string(entry))
 	switch f[0] {
 	case "set":
@@ -52,7 +52,7 @@ func (kvFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
 }
 
 // incarnationIn and incarnationAfter read "set incarnation N".
-func incarnationIn(r state.Reader) (moraine.Incarnation, error) {
+func incarnationIn(r kvtx.Reader) (moraine.Incarnation, error) {
 	value, found, err := r.Get([]byte("incarnation"))
 	if err != nil || !found {
 		return 0, err
@@ -472,7 +472,7 @@ func (g *group) proposeAmong(names []string, entry string) any {
 func (n *node) get(key string) string {
 	n.t.Helper()
 	var out string
-	require.NoError(n.t, n.store.View(func(r state.Reader, _ uint64) error {
+	require.NoError(n.t, n.store.View(func(r kvtx.Reader, _ uint64) error {
 		value, _, err := r.Get([]byte(key))
 		out = string(value)
 		return err

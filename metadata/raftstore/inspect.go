@@ -20,7 +20,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/internal/vfs/pebblevfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // EntryInfo is one entry of a log as it lies on disk.
@@ -260,7 +260,7 @@ func readThrough(fsys vfs.FS, dir string) (err error) {
 // InspectState calls fn with the state in the node directory dir, opened for
 // reading alone; the node must not run (Busy). NotFound: no node has run there yet. It is as of the last flush, or what the
 // state's own log still has: entries after applied are in the node's log.
-func InspectState(fsys vfs.FS, dir string, fn func(r state.Reader, applied uint64) error) (err error) {
+func InspectState(fsys vfs.FS, dir string, fn func(r kvtx.Reader, applied uint64) error) (err error) {
 	p, err := readFile(fsys, filepath.Join(dir, stateDir, currentFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &moraine.Error{Op: "raftstore.InspectState", Ref: dir, Kind: moraine.NotFound,

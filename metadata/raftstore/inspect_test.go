@@ -9,7 +9,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // What a node has on disk is shown without a change; a flipped bit is found, with
@@ -61,7 +61,7 @@ func TestInspect(t *testing.T) {
 	require.Equal(t, commands[29], left[28], "the rest is shown")
 
 	seen := 0
-	require.NoError(t, raftstore.InspectState(fsys, "/node", func(r state.Reader, applied uint64) error {
+	require.NoError(t, raftstore.InspectState(fsys, "/node", func(r kvtx.Reader, applied uint64) error {
 		require.Equal(t, commands[29], applied)
 		return r.Scan([]byte{0}, nil, func(key, _ []byte) bool { seen++; return true })
 	}))
@@ -73,7 +73,7 @@ func TestInspect(t *testing.T) {
 func TestInspectStateOfADirectoryNeverStarted(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()
-	err := raftstore.InspectState(g.fs["m1"], "/node", func(state.Reader, uint64) error { return nil })
+	err := raftstore.InspectState(g.fs["m1"], "/node", func(kvtx.Reader, uint64) error { return nil })
 	require.ErrorIs(t, err, moraine.NotFound)
 	require.ErrorContains(t, err, "has not been started")
 }

@@ -5,13 +5,13 @@ import (
 	"io"
 
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // InspectBackup lays the state of a backup of size bytes out in dir, which must be
 // empty or not there, and calls fn with it and the index of its last entry. dir is the
 // caller's to remove. Corrupt: the backup is damaged.
-func InspectBackup(fsys vfs.FS, dir string, backup io.ReaderAt, size int64, fn func(r state.Reader, applied uint64) error) (err error) {
+func InspectBackup(fsys vfs.FS, dir string, backup io.ReaderAt, size int64, fn func(r kvtx.Reader, applied uint64) error) (err error) {
 	const op = "raftstore.InspectBackup"
 	info, err := ReadBackup(backup, size)
 	if err != nil {

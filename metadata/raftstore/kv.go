@@ -8,7 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // reserved is the first key that is not the state machine's: what lies from
@@ -137,8 +137,8 @@ func (c cell) check(key []byte) error {
 	return checkValue(key, c.value, c.sum)
 }
 
-var _ state.KV = (*applyKV)(nil)
-var _ state.Inserter = (*applyKV)(nil)
+var _ kvtx.KV = (*applyKV)(nil)
+var _ kvtx.Inserter = (*applyKV)(nil)
 
 // newApplyKV begins a batch on the state as it is; nobody else may be writing. The batch
 // before it has ended, committed or not.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 const (
@@ -39,7 +39,7 @@ type Loader struct {
 
 // Apply has fn write what one entry of the log would, as its FSM does; an error
 // of fn ends the load.
-func (l *Loader) Apply(fn func(kv state.KV, index uint64) error) error {
+func (l *Loader) Apply(fn func(kv kvtx.KV, index uint64) error) error {
 	kv := l.state.newApplyKV()
 	err := fn(kv, l.index+1)
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // loadedKeys is how many entries a load of a test applies, one key each.
@@ -22,7 +22,7 @@ const loadedKeys = 50
 // fill applies "set k<i> <i>", "add n" and a scan, in each entry.
 func fill(l *raftstore.Loader) error {
 	for i := range loadedKeys {
-		err := l.Apply(func(kv state.KV, index uint64) error {
+		err := l.Apply(func(kv kvtx.KV, index uint64) error {
 			if _, err := (kvFSM{}).ApplyEntry(kv, index, fmt.Appendf(nil, "set k%02d %d", i, i)); err != nil {
 				return err
 			}

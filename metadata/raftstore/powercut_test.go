@@ -17,13 +17,13 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // padFSM is kvFSM whose entries may carry padding after a "|".
 type padFSM struct{ kvFSM }
 
-func (f padFSM) ApplyEntry(kv state.KV, index uint64, entry []byte) (any, error) {
+func (f padFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	command, _, _ := strings.Cut(string(entry), "|")
 	return f.kvFSM.ApplyEntry(kv, index, []byte(command))
 }
@@ -220,7 +220,7 @@ func (h *history) oneLife(life int) error {
 	if err := n.store.ReadBarrier(ctxFor(20 * time.Second)); err != nil {
 		return nil // cut, or led by another by now: the next life checks
 	}
-	if err := n.store.View(func(r state.Reader, _ uint64) error { return h.book.check(r) }); err != nil {
+	if err := n.store.View(func(r kvtx.Reader, _ uint64) error { return h.book.check(r) }); err != nil {
 		return err
 	}
 	if err := h.work(n, life); err != nil || late == "" || h.anyCut() {

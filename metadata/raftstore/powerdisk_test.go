@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // site names a sync as TestEverySyncMatters sees it: what it is, of which kind
@@ -321,7 +321,7 @@ func (l *ledger) freeze() {
 
 // check holds a state against the ledger, and the ledger then goes on from it.
 // Nobody proposes meanwhile; a cut may come while it reads.
-func (l *ledger) check(r state.Reader) error {
+func (l *ledger) check(r kvtx.Reader) error {
 	l.mu.Lock()
 	l.frozen = false
 	keys := slices.Collect(maps.Keys(l.asked))

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/morainefs/moraine/internal/vfs"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // StateForTest is a state without a log.
@@ -24,7 +24,7 @@ func OpenStateForTest(fs vfs.FS, records int64) (*StateForTest, error) {
 func (s *StateForTest) Close() error { return s.db.close() }
 
 // Apply commits what change does to the state as entry index.
-func (s *StateForTest) Apply(index uint64, change func(state.KV) error) error {
+func (s *StateForTest) Apply(index uint64, change func(kvtx.KV) error) error {
 	kv := s.db.newApplyKV()
 	if err := change(kv); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *StateForTest) Apply(index uint64, change func(state.KV) error) error {
 }
 
 // View reads the state.
-func (s *StateForTest) View(fn func(r state.Reader, applied uint64) error) error {
+func (s *StateForTest) View(fn func(r kvtx.Reader, applied uint64) error) error {
 	return s.db.read(func(r viewReader, applied uint64) error { return fn(r, applied) })
 }
 

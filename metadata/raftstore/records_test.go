@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // recordHistory[i] is the whole state after entry i; it is complete before that
@@ -36,7 +36,7 @@ func recordKey(i uint64, random *rand.Rand) string {
 }
 
 // check reads some keys and holds them against the state after entry index.
-func (h recordHistory) check(r state.Reader, index uint64, random *rand.Rand) error {
+func (h recordHistory) check(r kvtx.Reader, index uint64, random *rand.Rand) error {
 	for range 8 {
 		key := recordKey(index, random)
 		got, there, err := r.Get([]byte(key))
@@ -51,7 +51,7 @@ func (h recordHistory) check(r state.Reader, index uint64, random *rand.Rand) er
 }
 
 // checkScan holds all keys against the state after entry index.
-func (h recordHistory) checkScan(r state.Reader, index uint64) error {
+func (h recordHistory) checkScan(r kvtx.Reader, index uint64) error {
 	got := map[string]string{}
 	err := r.Scan([]byte("key"), []byte("kez"), func(key, value []byte) bool {
 		got[string(key)] = string(value)
@@ -64,7 +64,7 @@ func (h recordHistory) checkScan(r state.Reader, index uint64) error {
 }
 
 // next applies entry i: some random writes, each seen by the batch that made it.
-func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
+func (h recordHistory) next(kv kvtx.KV, i uint64, random *rand.Rand) error {
 	h[i] = maps.Clone(h[i-1])
 	if err := h.check(kv, i, random); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (h recordHistory) next(kv state.KV, i uint64, random *rand.Rand) error {
 		}
 		set := kv.Set
 		if _, there := h[i][key]; !there { // as the state machine does
-			set = kv.(state.Inserter).Insert
+			set = kv.(kvtx.Inserter).Insert
 		}
 		h[i][key] = fmt.Sprintf("%d-%0*d", i, random.IntN(64), 0)
 		if random.IntN(32) == 0 { // too large to be kept
@@ -126,7 +126,7 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 					random := rand.New(rand.NewPCG(2, uint64(r)))
 					for last := false; !last && !t.Failed(); {
 						last = ended.Load()
-						err := s.View(func(r state.Reader, applied uint64) error {
+						err := s.View(func(r kvtx.Reader, applied uint64) error {
 							return errors.Join(history.check(r, applied, random), history.checkScan(r, applied))
 						})
 						if err != nil {
@@ -137,7 +137,7 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 			}
 			random := rand.New(rand.NewPCG(1, uint64(bytes)))
 			for i := uint64(1); i <= entries && !t.Failed(); i++ {
-				require.NoError(t, s.Apply(i, func(kv state.KV) error { return history.next(kv, i, random) }))
+				require.NoError(t, s.Apply(i, func(kv kvtx.KV) error { return history.next(kv, i, random) }))
 			}
 			ended.Store(true)
 			wg.Wait()
@@ -157,12 +157,12 @@ func TestWhatIsGatheredComesToTheDisk(t *testing.T) {
 		history := make(recordHistory, entries+1)
 		history[0] = map[string]string{}
 		for i := uint64(1); i <= entries; i++ {
-			require.NoError(t, s.Apply(i, func(kv state.KV) error { return history.next(kv, i, random) }))
+			require.NoError(t, s.Apply(i, func(kv kvtx.KV) error { return history.next(kv, i, random) }))
 		}
 		reached := func(disk *vfs.Mem) (reached uint64) {
 			s, err := raftstore.OpenStateForTest(disk, 64<<10)
 			require.NoError(t, err)
-			require.NoError(t, s.View(func(r state.Reader, applied uint64) error {
+			require.NoError(t, s.View(func(r kvtx.Reader, applied uint64) error {
 				reached = applied
 				return history.checkScan(r, applied)
 			}))
@@ -180,7 +180,7 @@ func TestEndOfATableThatIsBeingWritten(t *testing.T) {
 	s, err := raftstore.OpenStateForTest(vfs.NewMem(1), 1)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
-	absent := func(kv state.KV) {
+	absent := func(kv kvtx.KV) {
 		for i := range 8 {
 			_, there, err := kv.Get(fmt.Appendf(nil, "keytable-00/absent-%d", i))
 			require.NoError(t, err)
@@ -188,18 +188,18 @@ func TestEndOfATableThatIsBeingWritten(t *testing.T) {
 		}
 	}
 	fresh := []byte("keytable-00/fresh")
-	require.NoError(t, s.Apply(1, func(kv state.KV) error {
+	require.NoError(t, s.Apply(1, func(kv kvtx.KV) error {
 		require.NoError(t, kv.Set(fresh, []byte("v")))
 		absent(kv)
 		return nil
 	}))
-	require.NoError(t, s.Apply(2, func(kv state.KV) error { // so that no record of it is kept
+	require.NoError(t, s.Apply(2, func(kv kvtx.KV) error { // so that no record of it is kept
 		for i := range 2000 {
 			require.NoError(t, kv.Set(fmt.Append(nil, "other", i), nil))
 		}
 		return nil
 	}))
-	require.NoError(t, s.Apply(3, func(kv state.KV) error {
+	require.NoError(t, s.Apply(3, func(kv kvtx.KV) error {
 		absent(kv)
 		value, there, err := kv.Get(fresh)
 		require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestAStateIsClosedOnADiskThatFails(t *testing.T) {
 	s, err := raftstore.OpenStateForTest(disk, 64<<10)
 	require.NoError(t, err)
 	for i := uint64(1); i <= 8; i++ {
-		require.NoError(t, s.Apply(i, func(kv state.KV) error { return kv.Set(fmt.Append(nil, "key", i), make([]byte, 8<<10)) }))
+		require.NoError(t, s.Apply(i, func(kv kvtx.KV) error { return kv.Set(fmt.Append(nil, "key", i), make([]byte, 8<<10)) }))
 	}
 	failing.Store(true)
 	closed := make(chan error, 1)

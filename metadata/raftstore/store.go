@@ -43,7 +43,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/limit"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // Store is one node. Its methods may be called concurrently; before Run is
@@ -431,7 +431,7 @@ func (s *Store) restore(snap *snapshot) error {
 // linearizable calls ReadBarrier first. r and what it returns must not be used
 // after fn. An error of fn is returned as it is. A View delays nothing but the
 // installation of a snapshot from another node.
-func (s *Store) View(fn func(r state.Reader, applied uint64) error) error {
+func (s *Store) View(fn func(r kvtx.Reader, applied uint64) error) error {
 	select {
 	case <-s.fatal.ended: // what closes the state may stay, with its lock: see fatal.dieHere
 		return s.stopped("raftstore.View")

@@ -20,7 +20,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 func TestOneNode(t *testing.T) {
@@ -45,7 +45,7 @@ func TestOneNode(t *testing.T) {
 	require.Equal(t, st.LastIndex, st.Applied)
 	require.NotZero(t, st.LogBytes)
 	require.NoError(t, g.halt("m1"))
-	require.ErrorIs(t, n.store.View(func(state.Reader, uint64) error { return nil }), moraine.Unavailable)
+	require.ErrorIs(t, n.store.View(func(kvtx.Reader, uint64) error { return nil }), moraine.Unavailable)
 	_, err := n.store.Propose(context.Background(), []byte("add n"))
 	require.ErrorIs(t, err, moraine.NotLeader)
 

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // flipState is a state of some pairs, each of which is right when it is read, or an error.
@@ -29,7 +29,7 @@ func newFlipState(t *testing.T, rng *rand.Rand) *flipState {
 	require.NoError(t, err)
 	f := &flipState{t: t, db: db, pairs: map[string][]byte{}, held: map[string][]byte{}}
 	t.Cleanup(func() { _ = db.Close() }) // of a state that is damaged it may fail
-	require.NoError(t, db.Apply(1, func(kv state.KV) error {
+	require.NoError(t, db.Apply(1, func(kv kvtx.KV) error {
 		for i := range 40 {
 			key, value := fmt.Sprintf("table/%02d", i), make([]byte, 1+rng.IntN(120))
 			for j := range value {
@@ -53,7 +53,7 @@ func (f *flipState) flipHeld(bit int) {
 }
 
 // check compares what r shows with what was written, and returns its error.
-func (f *flipState) check(r state.Reader, scan bool) error {
+func (f *flipState) check(r kvtx.Reader, scan bool) error {
 	if !scan {
 		value, ok, err := r.Get([]byte(f.key))
 		if err == nil {
@@ -102,10 +102,10 @@ func TestAValueThatChangesInMemoryIsNotServed(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, 5))
 					f := newFlipState(t, rng)
 					flip(f, int(rng.Uint32()>>1))
-					err := f.db.Apply(2, func(kv state.KV) error { return f.check(kv, scan) })
+					err := f.db.Apply(2, func(kv kvtx.KV) error { return f.check(kv, scan) })
 					require.ErrorIs(t, err, moraine.Corrupt, "seed %d", seed)
 					require.NoError(t, f.db.Ended(), "ending the node is for who applies entries")
-					err = f.db.View(func(r state.Reader, _ uint64) error { return f.check(r, scan) })
+					err = f.db.View(func(r kvtx.Reader, _ uint64) error { return f.check(r, scan) })
 					require.ErrorIs(t, err, moraine.Unavailable, "seed %d", seed)
 					require.ErrorIs(t, f.db.Ended(), moraine.Corrupt)
 					require.ErrorContains(t, f.db.Ended(), fmt.Sprintf("value of key %x", f.key))
@@ -129,9 +129,9 @@ func BenchmarkGetOfARecord(b *testing.B) {
 	require.NoError(b, err)
 	defer db.Close()
 	key := []byte("\x00\x00\x10inodenum")
-	require.NoError(b, db.Apply(1, func(kv state.KV) error { return kv.Set(key, make([]byte, 90)) }))
+	require.NoError(b, db.Apply(1, func(kv kvtx.KV) error { return kv.Set(key, make([]byte, 90)) }))
 	require.NoError(b, db.Spill(false))
-	require.NoError(b, db.View(func(r state.Reader, _ uint64) error {
+	require.NoError(b, db.View(func(r kvtx.Reader, _ uint64) error {
 		for b.Loop() {
 			if _, _, err := r.Get(key); err != nil {
 				return err

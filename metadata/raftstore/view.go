@@ -7,13 +7,13 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // snapReader reads a snapshot of the database.
 type snapReader struct{ snap *pebble.Snapshot }
 
-var _ state.Reader = snapReader{}
+var _ kvtx.Reader = snapReader{}
 
 // Get implements state.Reader. The slice stays as it is.
 func (s snapReader) Get(key []byte) ([]byte, bool, error) {
@@ -42,7 +42,7 @@ type viewReader struct {
 	fatal   *fatal
 }
 
-var _ state.Reader = viewReader{}
+var _ kvtx.Reader = viewReader{}
 
 // Get implements state.Reader.
 func (v viewReader) Get(key []byte) ([]byte, bool, error) {

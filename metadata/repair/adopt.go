@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -80,7 +81,7 @@ func (s *strays) all() []*statepb.AdoptedChunk {
 // adopt has records name chunks that fit them.
 func (k *Reports) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	adopted := uint64(0)
-	for some := range slices.Chunk(chunks, state.MaxAdopted) {
+	for some := range slices.Chunk(chunks, fleet.MaxAdopted) {
 		resp, err := k.Command(ctx, &statepb.Command{Op: &statepb.Command_AdoptChunks{
 			AdoptChunks: &statepb.AdoptChunks{Chunks: some, GraceMillis: uint64(k.cfg.Grace.Milliseconds())}}})
 		if err != nil {
@@ -114,20 +115,20 @@ func (k *Reports) adoptStrays(ctx context.Context) {
 // wanted.
 func (k *Reports) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	var decided, wanted []*statepb.AdoptedChunk
-	err := k.Store.View(func(r state.Reader, _ uint64) error {
-		now, err := k.Machine.ClusterTime(r)
+	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {
+		now, err := kvtx.ClusterTime(k.Machine.View(r))
 		if err != nil {
 			return err
 		}
 		for _, c := range chunks {
-			v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(k.cfg.Grace.Milliseconds())))
+			v, err := fleet.ClassifyChunk(k.Machine.View(r), moraine.DeviceID(c.GetDevice()), c.GetChunk(), now-min(now, uint64(k.cfg.Grace.Milliseconds())))
 			if err != nil {
 				return err
 			}
 			switch v.Fate {
-			case state.Undecided, state.Pending:
+			case fleet.Undecided, fleet.Pending:
 				continue
-			case state.Wanted, state.Superseded:
+			case fleet.Wanted, fleet.Superseded:
 				wanted = append(wanted, c)
 			}
 			decided = append(decided, c)

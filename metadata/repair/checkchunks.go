@@ -5,7 +5,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -23,9 +24,9 @@ func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 		return nil, err
 	}
 	reply := &wire.CheckChunksReply{}
-	err := k.Store.View(func(r state.Reader, applied uint64) error {
+	err := k.Store.View(func(r kvtx.Reader, applied uint64) error {
 		reply.Applied = applied
-		info, err := k.Machine.Cluster(r)
+		info, err := kvtx.Cluster(k.Machine.View(r))
 		if err != nil || slice == nil {
 			return err
 		}
@@ -33,7 +34,7 @@ func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		unreported, err := k.Machine.Unreported(r)
+		unreported, err := fleet.Unreported(k.Machine.View(r))
 		if err != nil {
 			return err
 		}
@@ -49,7 +50,7 @@ func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 
 // checkMissing finds what is recorded and not in the slice, and cuts the slice where
 // that is too much for one answer.
-func (k *Reports) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	f := &findings{}
 	if err := k.findMissing(r, slice, f); err != nil {
 		return err
@@ -71,13 +72,13 @@ func (k *Reports) checkMissing(r state.Reader, slice *wire.ReportChunks, reply *
 }
 
 // checkHeld judges what is in the slice.
-func (k *Reports) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkHeld(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	for _, chunk := range slice.Chunks {
 		if reply.To != 0 && chunk.Stripe >= reply.To {
 			continue
 		}
-		v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, 0)
-		if err == nil && v.Fate == state.Live {
+		v, err := fleet.ClassifyChunk(k.Machine.View(r), moraine.DeviceID(slice.Device), chunk, 0)
+		if err == nil && v.Fate == fleet.Live {
 			v.Fate, err = k.fits(r, chunk)
 		}
 		if err != nil {
@@ -85,12 +86,12 @@ func (k *Reports) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wir
 		}
 		found := &wire.ChunkFinding{Stripe: chunk.Stripe, Index: chunk.Index, Version: chunk.Version, Length: chunk.Length}
 		switch v.Fate {
-		case state.Live:
+		case fleet.Live:
 			reply.Live, reply.LiveBytes = reply.Live+1, reply.LiveBytes+chunk.Length
 			continue
-		case state.Damaged:
+		case fleet.Damaged:
 			found.Fault = wire.ChunkFault_CHUNK_FAULT_DAMAGED
-		case state.Unknown:
+		case fleet.Unknown:
 			found.Fault = wire.ChunkFault_CHUNK_FAULT_UNEXPLAINED
 		default:
 			reply.Pending, reply.PendingBytes = reply.Pending+1, reply.PendingBytes+chunk.Length
@@ -106,17 +107,17 @@ func (k *Reports) checkHeld(r state.Reader, slice *wire.ReportChunks, reply *wir
 
 // fits is the fate of a chunk that a record claims by its checksum: it must be as long as
 // the record says, too.
-func (k *Reports) fits(r state.Reader, chunk *wire.ChunkReport) (state.Fate, error) {
-	s, _, err := k.Machine.StripeOnRecord(r, moraine.StripeID(chunk.Stripe))
+func (k *Reports) fits(r kvtx.Reader, chunk *wire.ChunkReport) (fleet.Fate, error) {
+	s, _, err := fleet.StripeOnRecord(k.Machine.View(r), moraine.StripeID(chunk.Stripe))
 	if err == nil && s != nil && s.Scheme.ChunkLen(s.Length) != int64(chunk.Length) {
-		return state.Damaged, nil
+		return fleet.Damaged, nil
 	}
-	return state.Live, err
+	return fleet.Live, err
 }
 
 // describeFinding adds what the record of the stripe says.
-func (k *Reports) describeFinding(r state.Reader, found *wire.ChunkFinding) error {
-	s, queued, err := k.Machine.StripeOnRecord(r, moraine.StripeID(found.Stripe))
+func (k *Reports) describeFinding(r kvtx.Reader, found *wire.ChunkFinding) error {
+	s, queued, err := fleet.StripeOnRecord(k.Machine.View(r), moraine.StripeID(found.Stripe))
 	if err != nil || s == nil {
 		return err
 	}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -119,8 +120,8 @@ func (q *Queue) CommitRepair(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	asked := c.Req.GetCommitRepair()
 	var kind wire.JobKind
 	var kept map[uint64]bool
-	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if kind, err = q.Machine.JobKind(r, moraine.JobID(asked.GetJob())); err != nil {
+	err := q.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		if kind, err = fleet.JobKind(q.Machine.View(r), moraine.JobID(asked.GetJob())); err != nil {
 			return err
 		}
 		kept, err = q.unsafeMoves(r, kind, asked.GetIntents())
@@ -149,11 +150,11 @@ func (q *Queue) CommitRepair(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 // was announced to be away, since the intent was made. Whether hosts are alive is not in
 // the state, which would take them until the repair grace is over. A stripe that is moved
 // only for evenness stays too while another of its chunks cannot be read.
-func (q *Queue) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
+func (q *Queue) unsafeMoves(r kvtx.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
 	now := q.Clock.Now()
 	kept := make(map[uint64]bool)
 	for _, in := range intents {
-		s, err := q.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
+		s, err := fleet.StripeByID(q.Machine.View(r), moraine.StripeID(in.Stripe))
 		if err != nil {
 			return nil, err
 		}
@@ -184,13 +185,13 @@ func (q *Queue) unsafeMoves(r state.Reader, kind wire.JobKind, intents []*wire.I
 func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTaken []uint64) {
 	seen := make(map[uint64]bool)
 	var bytes, chunks uint64
-	err := q.Store.View(func(r state.Reader, _ uint64) error {
+	err := q.Store.View(func(r kvtx.Reader, _ uint64) error {
 		for _, in := range intents {
 			if slices.Contains(notTaken, in.Stripe) {
 				continue
 			}
 			seen[in.Stripe] = true
-			s, err := q.Machine.StripeByID(r, moraine.StripeID(in.Stripe))
+			s, err := fleet.StripeByID(q.Machine.View(r), moraine.StripeID(in.Stripe))
 			if err != nil {
 				return err
 			}
@@ -214,8 +215,8 @@ func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTake
 }
 
 // healingNow describes the repair for people; nil where there is none.
-func (q *Queue) healingNow(r state.Reader, queued uint64) (*wire.Healing, error) {
-	scans, err := q.Machine.PendingJobs(r, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
+func (q *Queue) healingNow(r kvtx.Reader, queued uint64) (*wire.Healing, error) {
+	scans, err := fleet.PendingJobs(q.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -33,7 +34,7 @@ type Levels struct {
 // ctx ends. A row of the state says of each file below nvme how far it is known to be
 // there, so that the next leader goes on where this one left it.
 func (lv *Levels) raiseLevels(ctx context.Context) {
-	var looked state.FilePlace
+	var looked content.FilePlace
 	var last time.Time
 	for {
 		err := lv.raiseOnce(ctx)
@@ -55,8 +56,8 @@ func (lv *Levels) raiseOnce(ctx context.Context) error {
 	for after := moraine.InodeID(0); ; {
 		var ids []moraine.InodeID
 		var last moraine.InodeID
-		err := lv.Store.View(func(r state.Reader, _ uint64) (err error) {
-			ids, last, err = lv.Machine.Raisable(r, after, raiseRows, state.MaxRaised)
+		err := lv.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+			ids, last, err = content.Raisable(lv.Machine.View(r), after, raiseRows, content.MaxRaised)
 			return err
 		})
 		if err != nil {
@@ -81,10 +82,10 @@ func (lv *Levels) raiseOnce(ctx context.Context) error {
 
 // findLost goes on from a place to look for what is lost of files in memory, and returns
 // where to go on. Only what it finds is proposed: a file may be in memory for long.
-func (lv *Levels) findLost(ctx context.Context, from state.FilePlace) (next state.FilePlace, err error) {
-	var lost []state.FilePlace
-	err = lv.Store.View(func(r state.Reader, _ uint64) (err error) {
-		lost, next, err = lv.Machine.FindLost(r, from, lostExtents)
+func (lv *Levels) findLost(ctx context.Context, from content.FilePlace) (next content.FilePlace, err error) {
+	var lost []content.FilePlace
+	err = lv.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		lost, next, err = content.FindLost(lv.Machine.View(r), from, lostExtents)
 		return err
 	})
 	if err != nil || len(lost) == 0 {

@@ -6,7 +6,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/place"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -51,11 +53,11 @@ type packer struct {
 // offer gathers a file of which so many bytes are in small stripes of copies, or in one that
 // is mostly dead, which may lose as many chunks as was given. It reports whether it did: that
 // is all of the file, it is cold, and what it is to have is no copies and protects it as well.
-func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
+func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
 	if s.rw.cfg.PackAfter < 0 {
 		return false, nil
 	}
-	p, ok, err := s.rw.Machine.Packable(r, file)
+	p, ok, err := content.FindPackable(s.rw.Machine.View(r), file)
 	if err != nil || !ok || p.Bytes != bytes || bytes > rewriteSmall || p.Unchanged < s.rw.cfg.PackAfter.Nanoseconds() {
 		return false, err
 	}
@@ -74,7 +76,7 @@ func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose ui
 		s.packs.order = append(s.packs.order, g)
 	}
 	in.files, in.bytes, in.due = append(in.files, file), in.bytes+p.Bytes, append(in.due, due...)
-	if len(in.files) == state.MaxPackFiles || in.bytes >= rewriteJobBytes {
+	if len(in.files) == content.MaxPackFiles || in.bytes >= rewriteJobBytes {
 		s.endGroup(g)
 	}
 	return true, nil
@@ -82,16 +84,16 @@ func (s *sweep) offer(r state.Reader, file moraine.InodeID, bytes int64, lose ui
 
 // placeOf is what files of a directory are to have, and with which others. There is no scheme
 // where there is no room now for one that survives the loss of as many hosts as of chunks.
-func (s *sweep) placeOf(r state.Reader, dir moraine.InodeID) (packPlace, error) {
+func (s *sweep) placeOf(r kvtx.Reader, dir moraine.InodeID) (packPlace, error) {
 	known, ok := s.packs.places[dir]
 	if ok {
 		return known, nil
 	}
-	scheme, err := s.rw.Machine.PolicyScheme(r, dir)
+	scheme, err := names.PolicyScheme(s.rw.Machine.View(r), dir)
 	if err != nil {
 		return packPlace{}, err
 	}
-	domain, err := s.rw.Machine.PackDomain(r, dir, s.packs.scopes)
+	domain, err := content.PackDomain(s.rw.Machine.View(r), dir, s.packs.scopes)
 	if err != nil {
 		return packPlace{}, err
 	}
@@ -138,7 +140,7 @@ func (s *sweep) packRest() {
 
 // leaveShared takes each part of a stripe that is mostly dead out of it: files of which it is
 // all are packed with others, of the others it is rewritten.
-func (s *sweep) leaveShared(r state.Reader, record *moraine.Stripe, parts []found) error {
+func (s *sweep) leaveShared(r kvtx.Reader, record *moraine.Stripe, parts []found) error {
 	slices.SortFunc(parts, func(a, b found) int { return cmp.Compare(a.file, b.file) })
 	for len(parts) > 0 {
 		n := 1

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -68,8 +68,8 @@ func (k *Reports) ListQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaR
 	}
 	reply := &wire.QuarantineReply{}
 	chunks, more, listed := k.passes.page(asked, limit)
-	err := k.Store.View(func(r state.Reader, _ uint64) error {
-		n, err := k.Machine.Counters(r)
+	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {
+		n, err := kvtx.ReadCounters(k.Machine.View(r))
 		reply.TotalBytes = n.LeakedBytes
 		return err
 	})

@@ -10,7 +10,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -46,7 +47,7 @@ type Queue struct {
 // job; the rest stays queued, and is looked at again each second, and when a
 // host comes or goes.
 func (q *Queue) scheduleRepairs(ctx context.Context) {
-	var at state.RepairCursor
+	var at statefleet.RepairCursor
 	for {
 		began := q.Clock.Now()
 		look, err := q.giveRepairs(ctx, at)
@@ -72,18 +73,18 @@ func (q *Queue) scheduleRepairs(ctx context.Context) {
 type look struct {
 	given int // stripes given to jobs
 	// next is where to go on; more is whether this pass has not reached the end.
-	next state.RepairCursor
+	next statefleet.RepairCursor
 	more bool
 }
 
 // giveRepairs looks at part of the queue, from a place on, and makes jobs of
 // what can be repaired now.
-func (q *Queue) giveRepairs(ctx context.Context, at state.RepairCursor) (look, error) {
+func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (look, error) {
 	var waiting []*wire.RepairTask
 	var queued, running uint64
 	var out look
 	back := q.fleet.Topology.CameBack()
-	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
+	err := q.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		queued, running, err = q.repairCounts(r)
 		if err == nil {
 			q.healing.note(q.Clock.Now(), queued)
@@ -94,7 +95,7 @@ func (q *Queue) giveRepairs(ctx context.Context, at state.RepairCursor) (look, e
 		if waits, err := q.repairsWait(r); err != nil || waits {
 			return err
 		}
-		waiting, out.next, err = q.Machine.RepairQueue(r, at, repairLook, back)
+		waiting, out.next, err = statefleet.RepairQueue(q.Machine.View(r), at, repairLook, back)
 		out.more = !out.next.End()
 		return err
 	})
@@ -102,12 +103,12 @@ func (q *Queue) giveRepairs(ctx context.Context, at state.RepairCursor) (look, e
 		return look{}, err
 	}
 	if !out.more {
-		out.next = state.RepairCursor{}
+		out.next = statefleet.RepairCursor{}
 	}
 	q.Metrics.RepairQueue.Set(float64(queued))
 	q.Metrics.RepairRunning.Set(float64(running))
 	v := q.fleet.Topology.View()
-	tasks, last := q.chooseRepairs(v, waiting, int(running), q.Speaks(ctx, state.LevelUnrecoverable) == nil)
+	tasks, last := q.chooseRepairs(v, waiting, int(running), q.Speaks(ctx, kvtx.LevelUnrecoverable) == nil)
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
@@ -124,7 +125,7 @@ func (q *Queue) giveRepairs(ctx context.Context, at state.RepairCursor) (look, e
 // that no other stripe waits because one of them failed. Without try there are none of them:
 // movers of earlier builds do not try.
 func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
-	most := q.cfg.MaxRepairs * state.MaxRepairStripes
+	most := q.cfg.MaxRepairs * statefleet.MaxRepairStripes
 	room := min(most-running, q.cfg.RepairsPerSecond)
 	for _, w := range waiting {
 		given := len(tasks) + len(last)
@@ -156,12 +157,12 @@ func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running
 
 // repairCounts returns how many stripes are on the queue, and how many of those
 // jobs work on.
-func (q *Queue) repairCounts(r state.Reader) (queued, running uint64, err error) {
-	n, err := q.Machine.Counters(r)
+func (q *Queue) repairCounts(r kvtx.Reader) (queued, running uint64, err error) {
+	n, err := kvtx.ReadCounters(q.Machine.View(r))
 	if err != nil {
 		return 0, 0, err
 	}
-	running, err = q.Machine.RepairRunning(r)
+	running, err = statefleet.RepairRunning(q.Machine.View(r))
 	return n.RepairQueued, running, err
 }
 
@@ -169,7 +170,7 @@ func (q *Queue) repairCounts(r state.Reader) (queued, running uint64, err error)
 // one.
 func (q *Queue) createRepairs(ctx context.Context, tasks []*wire.RepairTask, hosts int) error {
 	hosts = max(hosts, 1)
-	size := min((len(tasks)+hosts-1)/hosts, state.MaxRepairStripes)
+	size := min((len(tasks)+hosts-1)/hosts, statefleet.MaxRepairStripes)
 	for len(tasks) > 0 {
 		n := min(size, len(tasks))
 		job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REPAIR, Repairs: tasks[:n], Subject: fmt.Sprintf("%d stripes: %s", n, tasks[0].Reason)}
@@ -224,11 +225,11 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)}
 	var s *moraine.Stripe
 	var had *wire.Intent
-	err := q.Store.View(func(r state.Reader, _ uint64) (err error) {
-		if s, err = q.Machine.StripeByID(r, chunk.Stripe); err != nil {
+	err := q.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		if s, err = statefleet.StripeByID(q.Machine.View(r), chunk.Stripe); err != nil {
 			return err
 		}
-		had, err = q.Machine.Intent(r, chunk)
+		had, err = statefleet.Intent(q.Machine.View(r), chunk)
 		return err
 	})
 	if err != nil {
@@ -252,7 +253,7 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 
 // repairsWait reports whether repairs wait for reports: most of what a restored state
 // misses is on other devices. They wait for as long as a silent host is waited for, at most.
-func (q *Queue) repairsWait(r state.Reader) (bool, error) {
+func (q *Queue) repairsWait(r kvtx.Reader) (bool, error) {
 	if q.Clock.Since(q.Began) > q.cfg.RepairGrace {
 		return false, nil
 	}

@@ -9,7 +9,9 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -40,7 +42,7 @@ type Rebalancer struct {
 
 	mu       sync.Mutex
 	state    wire.RebalanceState
-	settings state.RebalanceSettings
+	settings record.RebalanceSettings
 	spread   spread
 	began    time.Time // zero: every device is within the band
 	progress progress
@@ -90,8 +92,8 @@ func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err
 			return 0, ctx.Err()
 		}
 		var running uint64
-		err := rb.Store.View(func(r state.Reader, _ uint64) (err error) {
-			running, err = rb.Machine.Rebalancing(r)
+		err := rb.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+			running, err = statefleet.Rebalancing(rb.Machine.View(r))
 			return err
 		})
 		if err != nil || running == 0 {
@@ -105,7 +107,7 @@ func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err
 // balancePlan is what a round comes to.
 type balancePlan struct {
 	state    wire.RebalanceState
-	settings state.RebalanceSettings
+	settings record.RebalanceSettings
 	spread   spread
 	tasks    []*wire.RepairTask
 	// unsure: not every chunk that might be moved was looked at.
@@ -117,9 +119,9 @@ type balancePlan struct {
 // planBalance judges how evenly devices are filled, and chooses what to move.
 func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 	v, disks, unsure := rb.fleet.Topology.Fillings()
-	err = rb.Store.View(func(r state.Reader, _ uint64) error {
+	err = rb.Store.View(func(r kvtx.Reader, _ uint64) error {
 		var known bool
-		p.settings, known, err = rb.Machine.RebalanceSettings(r)
+		p.settings, known, err = statefleet.RebalanceSettings(rb.Machine.View(r))
 		if err != nil || !known {
 			return err
 		}
@@ -159,10 +161,10 @@ func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 // countDead takes what is dead off what is on each device: it is deleted after the
 // grace, and would be moved twice. A device with more of it than can be counted gives
 // nothing; the fullest, which come first, are counted before others.
-func (rb *Rebalancer) countDead(r state.Reader, disks []fleet.Filling) error {
+func (rb *Rebalancer) countDead(r kvtx.Reader, disks []fleet.Filling) error {
 	left := balanceDead
 	for i := range disks {
-		bytes, chunks, all, err := rb.Machine.DeadBytes(r, moraine.DeviceID(disks[i].Id), left)
+		bytes, chunks, all, err := statefleet.DeadBytes(rb.Machine.View(r), moraine.DeviceID(disks[i].Id), left)
 		if err != nil {
 			return err
 		}
@@ -175,7 +177,7 @@ func (rb *Rebalancer) countDead(r state.Reader, disks []fleet.Filling) error {
 
 // chooseMoves chooses what to move, and, where nothing can be moved between hosts, what
 // within them.
-func (rb *Rebalancer) chooseMoves(r state.Reader, b *balancer, p *balancePlan) error {
+func (rb *Rebalancer) chooseMoves(r kvtx.Reader, b *balancer, p *balancePlan) error {
 	if err := rb.lookThrough(r, b, p); err != nil {
 		return err
 	}
@@ -199,7 +201,7 @@ func (rb *Rebalancer) chooseMoves(r state.Reader, b *balancer, p *balancePlan) e
 
 // lookThrough goes over chunks of the fullest devices, some of each in turn, so that
 // many devices give.
-func (rb *Rebalancer) lookThrough(r state.Reader, b *balancer, p *balancePlan) error {
+func (rb *Rebalancer) lookThrough(r kvtx.Reader, b *balancer, p *balancePlan) error {
 	most := rb.cfg.RepairsPerSecond * int(balanceRound/time.Second)
 	looks, taken := 0, make(map[moraine.StripeID]bool)
 	sources := b.sources()
@@ -225,16 +227,16 @@ func (rb *Rebalancer) lookThrough(r state.Reader, b *balancer, p *balancePlan) e
 
 // choosePage looks at one page of a device's chunks; end is whether all of them were
 // looked at in this round.
-func (rb *Rebalancer) choosePage(r state.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
+func (rb *Rebalancer) choosePage(r kvtx.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
 	at := rb.from
-	page, err := rb.Machine.ExpectedChunks(r, moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
+	page, err := statefleet.ExpectedChunks(rb.Machine.View(r), moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
 	if err != nil {
 		return 0, false, err
 	}
 	for _, e := range page {
 		id := e.Chunk.Stripe
 		at[from.Id] = id + 1
-		queued, err := rb.Machine.Queued(r, id)
+		queued, err := statefleet.Queued(rb.Machine.View(r), id)
 		if err != nil {
 			return n, false, err
 		}
@@ -242,7 +244,7 @@ func (rb *Rebalancer) choosePage(r state.Reader, b *balancer, p *balancePlan, fr
 		if queued || taken[id] {
 			continue
 		}
-		s, err := rb.Machine.StripeByID(r, id)
+		s, err := statefleet.StripeByID(rb.Machine.View(r), id)
 		if err != nil {
 			return n, false, err
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -79,7 +79,7 @@ func (p *Repair) Works() []func(context.Context) {
 }
 
 // Observe wakes what the events of an applied command concern.
-func (p *Repair) Observe(ev *state.Events) {
+func (p *Repair) Observe(ev *kvtx.Events) {
 	if ev.RepairsQueued {
 		p.Queue.changed.Set()
 	}
@@ -90,7 +90,7 @@ func (p *Repair) Observe(ev *state.Events) {
 
 // Describe says for people how repair, rebalancing and rewriting go. queued is how many stripes
 // wait for repair.
-func (p *Repair) Describe(r state.Reader, queued uint64, reply *wire.ClusterReply) (err error) {
+func (p *Repair) Describe(r kvtx.Reader, queued uint64, reply *wire.ClusterReply) (err error) {
 	now := p.Queue.Clock.Now()
 	reply.Rebalance, reply.Rewriting = p.Rebalancer.report(now), p.Rewriter.now(now)
 	reply.Waits = p.Queue.waitsNow(r, queued)

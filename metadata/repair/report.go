@@ -11,7 +11,8 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -156,7 +157,7 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 		return nil, err
 	}
 	f := &findings{}
-	err := k.Store.View(func(r state.Reader, applied uint64) error {
+	err := k.Store.View(func(r kvtx.Reader, applied uint64) error {
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
@@ -210,8 +211,8 @@ func sampled(stripe uint64, slice *wire.ReportChunks) bool {
 }
 
 // sampleParity has the parity of a stripe checked by whoever holds its first parity chunk.
-func (k *Reports) sampleParity(r state.Reader, chunk *wire.ChunkReport, f *findings) error {
-	w, err := k.Machine.WireStripe(r, moraine.StripeID(chunk.Stripe))
+func (k *Reports) sampleParity(r kvtx.Reader, chunk *wire.ChunkReport, f *findings) error {
+	w, err := statefleet.WireStripe(k.Machine.View(r), moraine.StripeID(chunk.Stripe))
 	if err != nil || w == nil {
 		return err
 	}
@@ -241,8 +242,8 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 }
 
 // judgeReported judges the chunks that a device says it holds.
-func (k *Reports) judgeReported(r state.Reader, slice *wire.ReportChunks, f *findings) error {
-	now, err := k.Machine.ClusterTime(r)
+func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
+	now, err := kvtx.ClusterTime(k.Machine.View(r))
 	if err != nil {
 		return err
 	}
@@ -257,26 +258,26 @@ func (k *Reports) judgeReported(r state.Reader, slice *wire.ReportChunks, f *fin
 		if f.cut != 0 && chunk.Stripe >= f.cut {
 			continue
 		}
-		v, err := k.Machine.ClassifyChunk(r, moraine.DeviceID(slice.Device), chunk, dead)
+		v, err := statefleet.ClassifyChunk(k.Machine.View(r), moraine.DeviceID(slice.Device), chunk, dead)
 		if err != nil {
 			return err
 		}
-		if v.Fate == state.Live && sampled(chunk.Stripe, slice) && len(f.parity) < maxParity {
+		if v.Fate == statefleet.Live && sampled(chunk.Stripe, slice) && len(f.parity) < maxParity {
 			if err := k.sampleParity(r, chunk, f); err != nil {
 				return err
 			}
 		}
 		switch {
-		case v.Fate == state.Dead && !keep:
+		case v.Fate == statefleet.Dead && !keep:
 			f.deletions = append(f.deletions, &wire.Deletion{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index, Below: uint32(v.Below)})
-		case v.Fate == state.Damaged:
+		case v.Fate == statefleet.Damaged:
 			f.damaged++
 			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: chunk.Stripe, Index: chunk.Index, Device: slice.Device, Version: chunk.Version, Reason: "corrupt"})
-		case v.Fate == state.Wanted, v.Fate == state.Superseded:
+		case v.Fate == statefleet.Wanted, v.Fate == statefleet.Superseded:
 			f.adopt = append(f.adopt, &statepb.AdoptedChunk{Device: slice.Device, Chunk: chunk})
-		case v.Fate == state.Undecided:
+		case v.Fate == statefleet.Undecided:
 			f.undecided = append(f.undecided, &statepb.AdoptedChunk{Device: slice.Device, Chunk: chunk})
-		case v.Fate == state.Unknown:
+		case v.Fate == statefleet.Unknown:
 			f.unknown++
 			f.unknownBytes += chunk.Length
 			f.quarantined = append(f.quarantined, &wire.QuarantinedChunk{Device: slice.Device, Stripe: chunk.Stripe, Index: chunk.Index,
@@ -291,14 +292,14 @@ func (k *Reports) judgeReported(r state.Reader, slice *wire.ReportChunks, f *fin
 
 // findMissing finds the chunks that came to the device before its pass began
 // and are not in the slice.
-func (k *Reports) findMissing(r state.Reader, slice *wire.ReportChunks, f *findings) error {
+func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
 	held := make(map[moraine.ChunkID]struct{}, len(slice.Chunks))
 	for _, c := range slice.Chunks {
 		held[moraine.ChunkID{Stripe: moraine.StripeID(c.Stripe), Index: uint8(c.Index)}] = struct{}{}
 	}
 	from, to := moraine.StripeID(slice.From), moraine.StripeID(slice.To)
 	for f.missing < k.cfg.MaxMissing {
-		page, err := k.Machine.ExpectedChunks(r, moraine.DeviceID(slice.Device), from, to, expectPage)
+		page, err := statefleet.ExpectedChunks(k.Machine.View(r), moraine.DeviceID(slice.Device), from, to, expectPage)
 		if err != nil {
 			return err
 		}

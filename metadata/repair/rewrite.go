@@ -10,7 +10,9 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -29,7 +31,7 @@ const (
 	// rewriteShared bounds the stripes that several files name, or several windows, which
 	// are kept until all that names them was seen; rewriteParts the files, or windows, of each,
 	// and rewriteSharedParts those of all.
-	rewriteShared, rewriteParts, rewriteSharedParts = 1 << 14, 2 * state.MaxPackFiles, 1 << 18
+	rewriteShared, rewriteParts, rewriteSharedParts = 1 << 14, 2 * content.MaxPackFiles, 1 << 18
 	// rewriteLeast is the least that must be dead in a stripe: less is not worth a commit.
 	rewriteLeast = 64 << 10
 	// rewriteSmall is up to where copies are small: they take twice the room of what is
@@ -131,8 +133,8 @@ func (rw *Rewriter) rewriteStripes(ctx context.Context) {
 }
 
 func (rw *Rewriter) lastStripe() (id moraine.StripeID, err error) {
-	err = rw.Store.View(func(r state.Reader, _ uint64) (err error) {
-		id, err = rw.Machine.LastStripe(r)
+	err = rw.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		id, err = content.LastStripe(rw.Machine.View(r))
 		return err
 	})
 	return id, err
@@ -142,7 +144,7 @@ func (rw *Rewriter) lastStripe() (id moraine.StripeID, err error) {
 // that looks come to the end of large namespaces, with the file after the one that it failed
 // at.
 func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
-	if rw.Speaks(ctx, state.LevelRewrite) != nil {
+	if rw.Speaks(ctx, kvtx.LevelRewrite) != nil {
 		return nil // not before the upgrade is finished
 	}
 	rw.begin(rw.Clock.Now())
@@ -168,7 +170,7 @@ func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) 
 // rewriteTurn looks at some more records, and makes jobs of what they name. Tasks that could
 // not be made jobs of are left to the next look.
 func (rw *Rewriter) rewriteTurn(ctx context.Context, s *sweep) error {
-	if err := rw.Store.View(func(r state.Reader, _ uint64) error { return s.look(r) }); err != nil {
+	if err := rw.Store.View(func(r kvtx.Reader, _ uint64) error { return s.look(r) }); err != nil {
 		return err
 	}
 	tasks := s.tasks
@@ -189,7 +191,7 @@ type rewriteTask struct {
 }
 
 // count adds a stripe of which all that names it was seen.
-func (r *Rewriter) count(record *moraine.Stripe, named state.Named) {
+func (r *Rewriter) count(record *moraine.Stripe, named content.Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Stripes++
@@ -252,12 +254,12 @@ func (rw *Rewriter) rewriteBusy() (busy bool, err error) {
 	if !rw.fleet.Topology.Calm() {
 		return true, nil
 	}
-	err = rw.Store.View(func(r state.Reader, _ uint64) error {
-		running, err := rw.Machine.RepairHopeful(r)
+	err = rw.Store.View(func(r kvtx.Reader, _ uint64) error {
+		running, err := statefleet.RepairHopeful(rw.Machine.View(r))
 		if busy = running > 0; busy || err != nil {
 			return err
 		}
-		n, err := rw.Machine.LiveJobs(r, wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
+		n, err := statefleet.LiveJobs(rw.Machine.View(r), wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
 		busy = n >= rewriteJobs
 		return err
 	})

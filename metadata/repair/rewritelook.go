@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -19,7 +21,7 @@ type sweep struct {
 	last    bool              // there are no files but these
 	from    int64             // offset in the file under way
 	parted  bool              // which was judged in part
-	named   map[moraine.StripeID]state.Named
+	named   map[moraine.StripeID]content.Named
 	// shared is what each of several files names of a stripe of which more is to be seen, and
 	// sharedParts how many there are; together is what is to be rewritten of those of which
 	// all was.
@@ -33,7 +35,7 @@ type sweep struct {
 }
 
 func newSweep(rw *Rewriter, settled moraine.StripeID) *sweep {
-	return &sweep{rw: rw, settled: settled, named: make(map[moraine.StripeID]state.Named), shared: make(map[moraine.StripeID][]found),
+	return &sweep{rw: rw, settled: settled, named: make(map[moraine.StripeID]content.Named), shared: make(map[moraine.StripeID][]found),
 		packs: packer{groups: make(map[packGroup]*packing), places: make(map[moraine.InodeID]packPlace), scopes: rw.leader.Scopes()}}
 }
 
@@ -41,7 +43,7 @@ func newSweep(rw *Rewriter, settled moraine.StripeID) *sweep {
 type found struct {
 	file  moraine.InodeID
 	id    moraine.StripeID
-	named state.Named
+	named content.Named
 	whole bool  // it is all that the file has
 	lose  uint8 // of the stripe's chunks that it may lose
 }
@@ -57,7 +59,7 @@ func (s *sweep) skip() {
 }
 
 // look looks at some more records.
-func (s *sweep) look(r state.Reader) error {
+func (s *sweep) look(r kvtx.Reader) error {
 	m := s.rw.Machine
 	for left := rewriteLooks; left > 0; {
 		if len(s.files) == 0 {
@@ -65,7 +67,7 @@ func (s *sweep) look(r state.Reader) error {
 				s.end()
 				return nil
 			}
-			files, last, err := m.Rewritables(r, s.after, rewriteInodes)
+			files, last, err := content.Rewritables(m.View(r), s.after, rewriteInodes)
 			if err != nil {
 				return err
 			}
@@ -73,7 +75,7 @@ func (s *sweep) look(r state.Reader) error {
 			left -= rewriteInodes
 			continue
 		}
-		n, next, err := m.NameStripes(r, s.files[0], s.from, left, s.named)
+		n, next, err := content.NameStripes(m.View(r), s.files[0], s.from, left, s.named)
 		if err != nil {
 			return err
 		}
@@ -97,10 +99,10 @@ func (s *sweep) look(r state.Reader) error {
 // judge chooses those of the stripes that a file names which are to be rewritten; whole is
 // where they are all that it names. What other files name too is judged when all of it was
 // seen.
-func (s *sweep) judge(r state.Reader, file moraine.InodeID, whole bool) error {
+func (s *sweep) judge(r kvtx.Reader, file moraine.InodeID, whole bool) error {
 	var chosen, small []found
 	for id, named := range s.named {
-		record, err := s.rw.Machine.StripeByID(r, id)
+		record, err := fleet.StripeByID(s.rw.Machine.View(r), id)
 		if err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func (s *sweep) judge(r state.Reader, file moraine.InodeID, whole bool) error {
 }
 
 // offerSmall has a file packed with others, all of whose content is in a few small stripes.
-func (s *sweep) offerSmall(r state.Reader, file moraine.InodeID, small []found) error {
+func (s *sweep) offerSmall(r kvtx.Reader, file moraine.InodeID, small []found) error {
 	if len(small) == 0 {
 		return nil
 	}
@@ -149,9 +151,9 @@ func (s *sweep) offerSmall(r state.Reader, file moraine.InodeID, small []found) 
 }
 
 // unqueued are those of small stripes that do not wait for repair.
-func (s *sweep) unqueued(r state.Reader, small []found) (whole []found, err error) {
+func (s *sweep) unqueued(r kvtx.Reader, small []found) (whole []found, err error) {
 	for _, f := range small {
-		queued, err := s.rw.Machine.Queued(r, f.id)
+		queued, err := fleet.Queued(s.rw.Machine.View(r), f.id)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +165,7 @@ func (s *sweep) unqueued(r state.Reader, small []found) (whole []found, err erro
 }
 
 // pack has small stripes of a file put together, where that makes them few.
-func (s *sweep) pack(r state.Reader, small []found) error {
+func (s *sweep) pack(r kvtx.Reader, small []found) error {
 	if len(small) < rewriteFewer {
 		return nil
 	}
@@ -173,7 +175,7 @@ func (s *sweep) pack(r state.Reader, small []found) error {
 	}
 	slices.SortFunc(whole, inOrder)
 	for len(whole) > 0 {
-		n := min(len(whole), state.MaxRewriteStripes)
+		n := min(len(whole), content.MaxRewriteStripes)
 		extents := 0
 		for _, f := range whole[:n] {
 			extents += f.named.Extents
@@ -194,14 +196,14 @@ func inOrder(a, b found) int {
 // share keeps what a file, or a part of one, names of a stripe that has other references,
 // until all of them were seen: files that were packed together are near each other, as their
 // numbers are, so that few are kept at a time.
-func (s *sweep) share(r state.Reader, record *moraine.Stripe, f found) error {
+func (s *sweep) share(r kvtx.Reader, record *moraine.Stripe, f found) error {
 	parts, known := s.shared[record.ID]
 	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts || s.sharedParts == rewriteSharedParts {
 		s.unjudged++
 		return nil
 	}
 	parts = append(parts, f)
-	var all state.Named
+	var all content.Named
 	for _, f := range parts {
 		all.Bytes, all.Tables = all.Bytes+f.named.Bytes, all.Tables+f.named.Tables
 	}
@@ -232,13 +234,13 @@ func (s *sweep) end() {
 }
 
 // choose reports whether a stripe of which all that is named was seen is to be rewritten.
-func (s *sweep) choose(r state.Reader, record *moraine.Stripe, named state.Named) (bool, error) {
+func (s *sweep) choose(r kvtx.Reader, record *moraine.Stripe, named content.Named) (bool, error) {
 	s.rw.count(record, named)
 	if !settled(record, s.settled) || !mostlyDead(record, named, s.rw.cfg.RewriteLive) {
 		return false, nil
 	}
 	// What waits for repair may be lost for all that is known: that goes first.
-	queued, err := s.rw.Machine.Queued(r, record.ID)
+	queued, err := fleet.Queued(s.rw.Machine.View(r), record.ID)
 	return !queued, err
 }
 
@@ -248,7 +250,7 @@ func (s *sweep) order(chosen []found, fewer uint32) {
 	slices.SortFunc(chosen, inOrder)
 	for len(chosen) > 0 {
 		t := rewriteTask{inode: chosen[0].file, task: &wire.RewriteTask{Offset: uint64(chosen[0].named.From), Fewer: fewer}}
-		for len(chosen) > 0 && chosen[0].file == t.inode && len(t.task.Stripes) < state.MaxRewriteStripes &&
+		for len(chosen) > 0 && chosen[0].file == t.inode && len(t.task.Stripes) < content.MaxRewriteStripes &&
 			(t.bytes == 0 || t.bytes+chosen[0].named.Bytes <= rewriteJobBytes) {
 			c := chosen[0]
 			t.task.Stripes, t.bytes = append(t.task.Stripes, uint64(c.id)), t.bytes+c.named.Bytes
@@ -261,7 +263,7 @@ func (s *sweep) order(chosen []found, fewer uint32) {
 
 // mostlyDead reports whether a stripe is worth to be rewritten: at most so many hundredths
 // of it are named.
-func mostlyDead(s *moraine.Stripe, named state.Named, live int) bool {
+func mostlyDead(s *moraine.Stripe, named content.Named, live int) bool {
 	return s.Length-named.Bytes >= rewriteLeast && named.Bytes*100 <= s.Length*int64(live)
 }
 

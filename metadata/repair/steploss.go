@@ -6,7 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -50,7 +51,7 @@ type lossWatch struct {
 	lost  map[moraine.StripeID]bool // that were lost then
 	seen  uint64                    // the same of the last look at all
 	last  time.Time                 // when that began
-	full  *state.StepLook           // a look at all that is under way
+	full  *ckpt.StepLook            // a look at all that is under way
 }
 
 // step looks at once at the checkpoints that most likely lost or found something, and goes on
@@ -70,7 +71,7 @@ func (w *lossWatch) step(ctx context.Context) error {
 		if changes == w.seen && (stripes+steps == 0 || now.Sub(w.last) < stepLossAgain) {
 			return nil
 		}
-		w.last, w.full = now, &state.StepLook{}
+		w.last, w.full = now, &ckpt.StepLook{}
 	}
 	if err := w.look(ctx, w.full); err != nil {
 		w.full = nil // all again
@@ -84,10 +85,10 @@ func (w *lossWatch) step(ctx context.Context) error {
 
 // suspects looks at the checkpoints of stripes that are lost, and at those that are called lost.
 func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
-	var look *state.StepLook
+	var look *ckpt.StepLook
 	lost := w.lost
-	err := w.Store.View(func(r state.Reader, _ uint64) (err error) {
-		look, lost, err = w.Machine.LossSuspects(r, w.lost, changes != w.quick)
+	err := w.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		look, lost, err = ckpt.LossSuspects(w.Machine.View(r), w.lost, changes != w.quick)
 		return err
 	})
 	for err == nil && look != nil && !look.Done && ctx.Err() == nil {
@@ -100,9 +101,9 @@ func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
 }
 
 // look goes on with a look, by one part, and records what it found.
-func (w *lossWatch) look(ctx context.Context, look *state.StepLook) error {
-	err := w.Store.View(func(r state.Reader, _ uint64) error {
-		return w.Machine.FindStepLoss(r, look, stepLossExtents)
+func (w *lossWatch) look(ctx context.Context, look *ckpt.StepLook) error {
+	err := w.Store.View(func(r kvtx.Reader, _ uint64) error {
+		return ckpt.FindStepLoss(w.Machine.View(r), look, stepLossExtents)
 	})
 	if err != nil {
 		return err
@@ -118,8 +119,8 @@ func (w *lossWatch) look(ctx context.Context, look *state.StepLook) error {
 }
 
 func (w *lossWatch) stepLosses() (changes, stripes, steps uint64, err error) {
-	err = w.Store.View(func(r state.Reader, _ uint64) (err error) {
-		changes, stripes, steps, err = w.Machine.StepLosses(r)
+	err = w.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
+		changes, stripes, steps, err = ckpt.StepLosses(w.Machine.View(r))
 		return err
 	})
 	return changes, stripes, steps, err

@@ -6,7 +6,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/fleet"
-	"github.com/morainefs/moraine/metadata/state"
+	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -29,7 +30,7 @@ type repairWaits struct {
 // waitsNow says of what the repair queue is, and why what does not move waits; nil where
 // the queue is empty, or cannot be looked through: that is logged, for how full the cluster
 // is, which is asked for at the same time, must be told all the same.
-func (q *Queue) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
+func (q *Queue) waitsNow(r kvtx.Reader, queued uint64) *wire.RepairWaits {
 	if queued == 0 {
 		return nil
 	}
@@ -40,7 +41,7 @@ func (q *Queue) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 	if now.Before(w.until) {
 		return w.count
 	}
-	items, more, err := q.Machine.QueuedStripes(r, maxWaits)
+	items, more, err := statefleet.QueuedStripes(q.Machine.View(r), maxWaits)
 	if err != nil {
 		q.Log.Error("the repair queue cannot be looked through: what waits for repair is not told (`moraine fsck --metadata` checks the state)", "err", err)
 		w.until, w.count = now.Add(waitsRetry), nil
@@ -51,7 +52,7 @@ func (q *Queue) waitsNow(r state.Reader, queued uint64) *wire.RepairWaits {
 	return w.count
 }
 
-func countWaits(view *fleet.View, items []state.QueuedStripe) *wire.RepairWaits {
+func countWaits(view *fleet.View, items []statefleet.QueuedStripe) *wire.RepairWaits {
 	v := planner{view}
 	w := &wire.RepairWaits{Counted: uint64(len(items))}
 	plans := 0

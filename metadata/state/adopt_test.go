@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -47,9 +48,9 @@ func copyOf(id uint64, index, version uint32) *wire.ChunkReport {
 	return &wire.ChunkReport{Stripe: id, Index: index, Version: version, Crc: uint32(id)*31 + index, Length: uint64(moraine.Scheme{K: 1, M: 2}.ChunkLen(10))}
 }
 
-func (b *bench) judged(device uint32, c *wire.ChunkReport) state.Fate {
+func (b *bench) judged(device uint32, c *wire.ChunkReport) fleet.Fate {
 	b.t.Helper()
-	v, err := b.m.ClassifyChunk(b.kv, moraine.DeviceID(device), c, 1<<40)
+	v, err := fleet.ClassifyChunk(b.m.View(b.kv), moraine.DeviceID(device), c, 1<<40)
 	require.NoError(b.t, err)
 	return v.Fate
 }
@@ -64,7 +65,7 @@ func (b *bench) adopts(device uint32, c *wire.ChunkReport) uint64 {
 
 func (b *bench) record(id uint64) *moraine.Stripe {
 	b.t.Helper()
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(id))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(id))
 	require.NoError(b.t, err)
 	require.NotNil(b.t, s)
 	return s
@@ -72,7 +73,7 @@ func (b *bench) record(id uint64) *moraine.Stripe {
 
 func (b *bench) unreported() int {
 	b.t.Helper()
-	n, err := b.m.Unreported(b.kv)
+	n, err := fleet.Unreported(b.m.View(b.kv))
 	require.NoError(b.t, err)
 	return n
 }
@@ -84,13 +85,13 @@ func TestAdoption(t *testing.T) {
 	b, _, id := restored(t)
 	require.Equal(t, 6, b.unreported())
 	moved := copyOf(id, 0, 2)
-	require.Equal(t, state.Undecided, b.judged(5, moved))
+	require.Equal(t, fleet.Undecided, b.judged(5, moved))
 	require.Zero(t, b.adopts(5, moved), "its own device may have it")
 	require.Zero(t, b.drop(&wire.DroppedChunk{Device: 5, Stripe: id, Version: 2, Length: 4096}), "what fits a record is dropped by nobody")
 
 	b.misses(1, id, 0)
 	b.passes(1)
-	require.Equal(t, state.Wanted, b.judged(5, moved))
+	require.Equal(t, fleet.Wanted, b.judged(5, moved))
 	for name, c := range map[string]*wire.ChunkReport{
 		"other bytes":      {Stripe: id, Index: 0, Version: 2, Crc: moved.Crc + 1, Length: moved.Length},
 		"another length":   {Stripe: id, Index: 0, Version: 2, Crc: moved.Crc, Length: moved.Length + 1},
@@ -98,7 +99,7 @@ func TestAdoption(t *testing.T) {
 		"no such chunk":    copyOf(id, 7, 2),
 		"no such stripe":   copyOf(id+1000, 0, 2),
 	} {
-		require.Equal(t, state.Unknown, b.judged(5, c), name)
+		require.Equal(t, fleet.Unknown, b.judged(5, c), name)
 		require.Zero(t, b.adopts(5, c), name)
 	}
 	require.Zero(t, b.adopts(9, moved), "there is no such device")
@@ -107,21 +108,21 @@ func TestAdoption(t *testing.T) {
 	s := b.record(id)
 	require.EqualValues(t, 5, s.Chunks[0].Device)
 	require.EqualValues(t, 2, s.Version, "a reader is given a chunk of the record's version at most")
-	require.Equal(t, state.Live, b.judged(5, moved))
-	n, err := b.m.Counters(b.kv)
+	require.Equal(t, fleet.Live, b.judged(5, moved))
+	n, err := kvtx.ReadCounters(b.m.View(b.kv))
 	require.NoError(t, err)
 	require.Zero(t, n.RepairQueued, "nothing is left to repair")
-	require.Equal(t, state.Undecided, b.judged(1, copyOf(id, 0, 1)), "device 5 has not said that it has all")
+	require.Equal(t, fleet.Undecided, b.judged(1, copyOf(id, 0, 1)), "device 5 has not said that it has all")
 
 	// Its own device was late, and has it after all; and so has a third one.
 	b.passes(5)
-	require.Equal(t, state.Dead, b.judged(1, copyOf(id, 0, 1)))
+	require.Equal(t, fleet.Dead, b.judged(1, copyOf(id, 0, 1)))
 	third := copyOf(id, 0, 4)
-	require.Equal(t, state.Superseded, b.judged(6, third))
+	require.Equal(t, fleet.Superseded, b.judged(6, third))
 	require.Zero(t, b.adopts(6, third))
 	require.EqualValues(t, 4, b.record(id).Version, "nothing is put below it")
 	require.EqualValues(t, 5, b.record(id).Chunks[0].Device)
-	require.Equal(t, state.Dead, b.judged(6, third))
+	require.Equal(t, fleet.Dead, b.judged(6, third))
 	b.passes(2, 3, 4, 6)
 	require.Zero(t, b.unreported())
 }
@@ -131,13 +132,13 @@ func TestAdoption(t *testing.T) {
 func TestAdoptionInPlace(t *testing.T) {
 	b, _, id := restored(t)
 	again := copyOf(id, 1, 3)
-	require.Equal(t, state.Wanted, b.judged(2, again))
+	require.Equal(t, fleet.Wanted, b.judged(2, again))
 	require.EqualValues(t, 1, b.adopts(2, again))
 	require.EqualValues(t, 3, b.record(id).Version)
-	require.Equal(t, state.Live, b.judged(2, again))
+	require.Equal(t, fleet.Live, b.judged(2, again))
 	other := copyOf(id, 1, 9)
 	other.Crc++
-	require.Equal(t, state.Damaged, b.judged(2, other))
+	require.Equal(t, fleet.Damaged, b.judged(2, other))
 }
 
 // TestAdoptionOfTheDead: what died within the grace is taken back. What has been dead for
@@ -153,16 +154,16 @@ func TestAdoptionOfTheDead(t *testing.T) {
 	b.ok(b.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}}))
 	require.EqualValues(t, 4, b.record(id).Chunks[0].Device)
 	was := copyOf(id, 0, 1) // at device 1, where it was replaced
-	require.Equal(t, state.Dead, b.judged(1, was))
+	require.Equal(t, fleet.Dead, b.judged(1, was))
 
 	b.misses(4, id, 0)
 	for range 90 {
 		b.tick(1000)
 	}
 	require.Zero(t, b.adopts(1, was), "its deletion may be on its way, and it can be rebuilt")
-	require.Equal(t, state.Wanted, b.judged(1, copyOf(id, 0, 7)), "the tombstone is of an earlier version")
+	require.Equal(t, fleet.Wanted, b.judged(1, copyOf(id, 0, 7)), "the tombstone is of an earlier version")
 	dead := func() int {
-		list, err := b.m.Tombstones(b.kv, 1, math.MaxUint64, 10)
+		list, err := fleet.Tombstones(b.m.View(b.kv), 1, math.MaxUint64, 10)
 		require.NoError(t, err)
 		return len(list)
 	}
@@ -171,16 +172,16 @@ func TestAdoptionOfTheDead(t *testing.T) {
 	b.misses(3, id, 2)
 	require.Zero(t, dead(), "what a stripe needs that is lost is not deleted")
 	b.ok(b.setDevice(&wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_OUT}))
-	require.Equal(t, state.Undecided, b.judged(1, was), "its device may be set in again")
+	require.Equal(t, fleet.Undecided, b.judged(1, was), "its device may be set in again")
 	b.ok(b.setDevice(&wire.SetDeviceState{Device: 1, State: wire.DeviceState_DEVICE_STATE_IN}))
-	require.Equal(t, state.Wanted, b.judged(1, was))
+	require.Equal(t, fleet.Wanted, b.judged(1, was))
 	require.EqualValues(t, 1, b.adopts(1, was))
 	require.EqualValues(t, 1, b.record(id).Chunks[0].Device)
-	n, err := b.m.Counters(b.kv)
+	n, err := kvtx.ReadCounters(b.m.View(b.kv))
 	require.NoError(t, err)
 	require.Zero(t, n.LostStripes)
 	require.Zero(t, n.PendingBytes)
-	require.Equal(t, state.Live, b.judged(1, was))
+	require.Equal(t, fleet.Live, b.judged(1, was))
 }
 
 // TestLaterDevicesKeepTheirNumbers: a device that was registered after the backup is called as

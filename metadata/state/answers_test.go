@@ -7,6 +7,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -96,9 +98,9 @@ func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
 	}{
 		{"the next number", 4, 2, "ok", true},
 		{"a number ahead, while earlier ones are under way", 40, 2, "ok", true},
-		{"the last number of the window", 2 + state.AnswerWindow - 1, 2, "ok", true},
-		{"past the window", 2 + state.AnswerWindow, 2, "busy", false},
-		{"past the old window, inside the one that the request itself moves", 2 + state.AnswerWindow, 4, "ok", true},
+		{"the last number of the window", 2 + session.AnswerWindow - 1, 2, "ok", true},
+		{"past the window", 2 + session.AnswerWindow, 2, "busy", false},
+		{"past the old window, inside the one that the request itself moves", 2 + session.AnswerWindow, 4, "ok", true},
 		{"an acknowledged number", 1, 2, "stale", false},
 		{"an acknowledged number that claims nothing", 1, 0, "stale", false},
 		{"a mutation without a number", 0, 2, "invalid argument", false},
@@ -185,7 +187,7 @@ func TestExpiredSession(t *testing.T) {
 	if got := kind(c.numbered(1, 1, createReq(c.root, "f"))); got != "session expired" {
 		t.Errorf("a repeat: %s", got)
 	}
-	n, err := b.m.Counters(b.kv)
+	n, err := kvtx.ReadCounters(b.m.View(b.kv))
 	if err != nil || n.Sessions != 0 || n.Inodes != 2 || n.Stripes != 0 || n.PendingBytes != 3*4096 {
 		t.Errorf("counters: %+v %v", n, err)
 	}
@@ -219,7 +221,7 @@ func expiryIsBounded(t *testing.T, form func(*wire.OpenSession)) {
 	for ; ticks < 20; ticks++ {
 		b.tick(1000)
 		b.check()
-		if n, _ := b.m.Counters(b.kv); n.Inodes == 1 {
+		if n, _ := kvtx.ReadCounters(b.m.View(b.kv)); n.Inodes == 1 {
 			break
 		}
 	}

@@ -4,8 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	statetier "github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +26,7 @@ func (y *tier) bad() []*wire.BadObject {
 // counted is how many objects that files have bytes in alone, and how many others, are bad.
 func (y *tier) counted() [2]int {
 	y.t.Helper()
-	lost, bad, err := y.m.CountBadObjects(y.kv, 100)
+	lost, bad, err := statetier.CountBadObjects(y.m.View(y.kv), 100)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -128,8 +129,8 @@ func TestAStepWithoutItsObjectIsLost(t *testing.T) {
 	y.evictAll([]uint64{part.Inode})
 	judge := func() {
 		t.Helper()
-		look := &state.StepLook{}
-		if err := y.m.FindStepLoss(y.kv, look, 1000); err != nil || !look.Done {
+		look := &ckpt.StepLook{}
+		if err := ckpt.FindStepLoss(y.m.View(y.kv), look, 1000); err != nil || !look.Done {
 			t.Fatal(err)
 		}
 		if op := look.Judge(look.Changes); op != nil {

@@ -11,6 +11,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -72,7 +75,7 @@ func (s *ckptScript) run(who string, w map[string]string) string {
 		}
 		return "ok"
 	case "silent":
-		steps, err := s.m.SilentSteps(s.kv, 10)
+		steps, err := ckpt.SilentSteps(s.m.View(s.kv), 10)
 		if err != nil {
 			return err.Error()
 		}
@@ -268,12 +271,12 @@ func (s *ckptScript) links() string {
 
 func (s *ckptScript) leaderJobs() string {
 	for n := 0; ; n++ {
-		jobs, err := s.m.PendingJobs(s.kv, []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := fleet.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			return err.Error()
 		}
 		if len(jobs) == 0 {
-			c, _ := s.m.Counters(s.kv)
+			c, _ := kvtx.ReadCounters(s.m.View(s.kv))
 			return fmt.Sprintf("%d inodes, %d stripes", c.Inodes, c.Stripes)
 		}
 		s.ok(s.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: jobs[0].Id, Limit: 4}}}).Response)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine/internal/testseed"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -128,7 +129,7 @@ func TestCloneTree(t *testing.T) {
 			c.ok(c.removeTree(c.root, "dst"))
 			bn.settleJobs()
 			bn.check()
-			if n, err := bn.m.Counters(bn.kv); err != nil || n.Stripes != 0 || n.Inodes != 1 {
+			if n, err := kvtx.ReadCounters(bn.m.View(bn.kv)); err != nil || n.Stripes != 0 || n.Inodes != 1 {
 				t.Errorf("%d stripes and %d inodes are left (%v)", n.Stripes, n.Inodes, err)
 			}
 			if *rewriteLogs && limit == 3 {
@@ -217,7 +218,7 @@ func TestCloneTreeFaults(t *testing.T) {
 				c.ok(c.removeTree(c.root, "src"))
 				bn.settleJobs()
 				bn.check()
-				if n, err := bn.m.Counters(bn.kv); err != nil || n.Stripes != 0 || n.Inodes != 1 {
+				if n, err := kvtx.ReadCounters(bn.m.View(bn.kv)); err != nil || n.Stripes != 0 || n.Inodes != 1 {
 					t.Fatalf("after %d pieces: %d stripes and %d inodes are left (%v)", after, n.Stripes, n.Inodes, err)
 				}
 			}

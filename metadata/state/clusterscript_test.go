@@ -11,7 +11,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -92,7 +93,7 @@ func (s *clusterScript) run(verb string, w map[string]string) string {
 	case "rm":
 		return outcome(s.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: s.c.root, Name: w[""]}}}))
 	case "layout":
-		st, err := s.m.StripeByID(s.kv, moraine.StripeID(s.stripes[w[""]]))
+		st, err := fleet.StripeByID(s.m.View(s.kv), moraine.StripeID(s.stripes[w[""]]))
 		if err != nil || st == nil {
 			return fmt.Sprint("none ", err)
 		}
@@ -100,10 +101,10 @@ func (s *clusterScript) run(verb string, w map[string]string) string {
 	case "queue":
 		return s.queue()
 	case "tombstones":
-		dels, err := s.m.Tombstones(s.kv, moraine.DeviceID(num(w["device"])), ^uint64(0), 100)
+		dels, err := fleet.Tombstones(s.m.View(s.kv), moraine.DeviceID(num(w["device"])), ^uint64(0), 100)
 		if err == nil {
 			var kept []*wire.Deletion
-			kept, err = s.m.KeptTombstones(s.kv, moraine.DeviceID(num(w["device"])), ^uint64(0), 0, 0, 100)
+			kept, err = fleet.KeptTombstones(s.m.View(s.kv), moraine.DeviceID(num(w["device"])), ^uint64(0), 0, 0, 100)
 			dels = append(dels, kept...)
 		}
 		if err != nil {
@@ -134,12 +135,12 @@ func (s *clusterScript) run(verb string, w map[string]string) string {
 		s.c = s.open(nil)
 		return outcome(resp)
 	case "counters":
-		c, err := s.m.Counters(s.kv)
+		c, err := kvtx.ReadCounters(s.m.View(s.kv))
 		if err != nil {
 			return err.Error()
 		}
-		spare, _ := s.m.StripesBySpare(s.kv)
-		running, _ := s.m.RepairRunning(s.kv)
+		spare, _ := fleet.StripesBySpare(s.m.View(s.kv))
+		running, _ := fleet.RepairRunning(s.m.View(s.kv))
 		return fmt.Sprintf("stripes %d queued %d running %d lost %d spare %v pending %d leaked %d", c.Stripes, c.RepairQueued, running, c.LostStripes, spare[:4], c.PendingBytes, c.LeakedBytes)
 	}
 	return s.runJobVerb(verb, w)
@@ -186,7 +187,7 @@ func stateName(st wire.DeviceState) string {
 }
 
 func (s *clusterScript) hosts() string {
-	hosts, err := s.m.Hosts(s.kv)
+	hosts, err := fleet.Hosts(s.m.View(s.kv))
 	if err != nil {
 		return err.Error()
 	}
@@ -204,7 +205,7 @@ func (s *clusterScript) hosts() string {
 		}
 		out = append(out, line)
 	}
-	scheme, _ := s.m.DefaultScheme(s.kv)
+	scheme, _ := fleet.DefaultScheme(s.m.View(s.kv))
 	return strings.Join(append(out, "default "+scheme.String()), "\n")
 }
 
@@ -236,7 +237,7 @@ func (s *clusterScript) stripeName(id uint64) string {
 }
 
 func (s *clusterScript) queue() string {
-	tasks, _, err := s.m.RepairQueue(s.kv, state.RepairCursor{}, 100, 0)
+	tasks, _, err := fleet.RepairQueue(s.m.View(s.kv), fleet.RepairCursor{}, 100, 0)
 	if err != nil {
 		return err.Error()
 	}
@@ -255,7 +256,7 @@ func (s *clusterScript) classify(w map[string]string) string {
 	if w["young"] != "" {
 		older = 0
 	}
-	v, err := s.m.ClassifyChunk(s.kv, moraine.DeviceID(num(w["device"])), &wire.ChunkReport{Stripe: s.stripes[w["stripe"]],
+	v, err := fleet.ClassifyChunk(s.m.View(s.kv), moraine.DeviceID(num(w["device"])), &wire.ChunkReport{Stripe: s.stripes[w["stripe"]],
 		Index: uint32(num(w["index"])), Version: uint32(num(w["version"])), Crc: uint32(s.stripes[w["stripe"]])*31 + uint32(num(w["index"])) + uint32(num(w["off"]))}, older)
 	if err != nil {
 		return err.Error()
@@ -273,7 +274,7 @@ func (s *clusterScript) classify(w map[string]string) string {
 func (s *clusterScript) runLeaderJobs() string {
 	pieces := 0
 	for {
-		jobs, err := s.m.PendingJobs(s.kv, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := fleet.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			return err.Error()
 		}

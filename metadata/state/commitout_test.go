@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -44,7 +44,7 @@ func TestCommitOfWhatIsOut(t *testing.T) {
 			for _, d := range tt.out {
 				reason := "test"
 				if tt.silent {
-					reason = state.ReasonSilent
+					reason = record.ReasonSilent
 				}
 				c.ok(c.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: d, State: outState, Reason: reason}}}))
 			}

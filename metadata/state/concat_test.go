@@ -8,6 +8,9 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -177,7 +180,7 @@ func TestConcat(t *testing.T) {
 			c.ok(c.removeTreeOr(c.root, "whole"))
 			bn.settleJobs()
 			bn.check()
-			if n, err := bn.m.Counters(bn.kv); err != nil || n.Stripes != 0 || n.Inodes != 1 {
+			if n, err := kvtx.ReadCounters(bn.m.View(bn.kv)); err != nil || n.Stripes != 0 || n.Inodes != 1 {
 				t.Errorf("%d stripes and %d inodes are left (%v)", n.Stripes, n.Inodes, err)
 			}
 		})
@@ -295,7 +298,7 @@ func TestConcatRefuses(t *testing.T) {
 			t.Errorf("%s: %s, want %s", r.name, k, r.want)
 		}
 	}
-	jobs, err := bn.m.PendingJobs(bn.kv, []wire.JobKind{wire.JobKind_JOB_KIND_CONCAT}, 1)
+	jobs, err := fleet.PendingJobs(bn.m.View(bn.kv), []wire.JobKind{wire.JobKind_JOB_KIND_CONCAT}, 1)
 	if err != nil || len(jobs) > 0 {
 		t.Errorf("%d jobs were made (%v)", len(jobs), err)
 	}
@@ -382,9 +385,9 @@ func TestConcatFaults(t *testing.T) {
 					t.Fatalf("after %d pieces: the job ended %s: %s: %q", after, j.State, moraine.Kind(j.Failed), j.Error)
 				}
 				// Its end may come again: a piece of a job that is over is nothing.
-				sum, _ := bn.m.Sum(bn.kv)
+				sum, _ := kvtx.Sum(bn.m.View(bn.kv))
 				bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: job, Limit: 140}}}).Response)
-				if c.ended(job).State != want || sum == (state.Sum{}) {
+				if c.ended(job).State != want || sum == (record.Sum{}) {
 					t.Fatal("a piece of a job that is over changed it")
 				}
 				bn.settleJobs()
@@ -408,7 +411,7 @@ func TestConcatFaults(t *testing.T) {
 				}
 				bn.settleJobs()
 				bn.check()
-				if n, err := bn.m.Counters(bn.kv); err != nil || n.Stripes != 0 || n.Inodes != 1 {
+				if n, err := kvtx.ReadCounters(bn.m.View(bn.kv)); err != nil || n.Stripes != 0 || n.Inodes != 1 {
 					t.Fatalf("after %d pieces: %d stripes and %d inodes are left (%v)", after, n.Stripes, n.Inodes, err)
 				}
 			}

@@ -4,7 +4,8 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -14,9 +15,9 @@ func (b *bench) drop(chunks ...*wire.DroppedChunk) uint32 {
 	return b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{Chunks: chunks}}})).GetDropChunks().GetDropped()
 }
 
-func (b *bench) fate(c *wire.DroppedChunk, olderThan uint64) state.Fate {
+func (b *bench) fate(c *wire.DroppedChunk, olderThan uint64) fleet.Fate {
 	b.t.Helper()
-	v, err := b.m.ClassifyChunk(b.kv, moraine.DeviceID(c.Device), &wire.ChunkReport{Stripe: c.Stripe, Index: c.Index, Version: c.Version}, olderThan)
+	v, err := fleet.ClassifyChunk(b.m.View(b.kv), moraine.DeviceID(c.Device), &wire.ChunkReport{Stripe: c.Stripe, Index: c.Index, Version: c.Version}, olderThan)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestDropChunks(t *testing.T) {
 		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 			Device: uint32(device + 1), PassStarted: 1 << 20}}}).Response)
 	}
-	if b.fate(stray, 0) != state.Unknown {
+	if b.fate(stray, 0) != fleet.Unknown {
 		t.Fatalf("a stray chunk is %v", b.fate(stray, 0))
 	}
 	gone := at(old+1, 3)
@@ -64,14 +65,14 @@ func TestDropChunks(t *testing.T) {
 		if n := b.drop(stray); n != 1 {
 			t.Fatalf("%d chunks were dropped", n)
 		}
-		if n, err := b.m.Counters(b.kv); err != nil || n.PendingBytes != 4096 {
+		if n, err := kvtx.ReadCounters(b.m.View(b.kv)); err != nil || n.PendingBytes != 4096 {
 			t.Fatalf("%d bytes are pending: %v", n.PendingBytes, err)
 		}
 	}
-	if have := b.fate(stray, 0); have != state.Pending {
+	if have := b.fate(stray, 0); have != fleet.Pending {
 		t.Fatalf("within the grace it is %v", have)
 	}
-	if have := b.fate(stray, 1<<40); have != state.Dead {
+	if have := b.fate(stray, 1<<40); have != fleet.Dead {
 		t.Fatalf("after the grace it is %v", have)
 	}
 	b.check()

@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 func (b *bench) endedGrants() int {
 	b.t.Helper()
-	n, err := b.m.EndedGrants(b.kv, 1<<20)
+	n, err := fleet.EndedGrants(b.m.View(b.kv), 1<<20)
 	require.NoError(b.t, err)
 	return n
 }
@@ -50,8 +50,8 @@ func TestEndedGrantsAreBounded(t *testing.T) {
 	b.passes(1, 2)
 	require.Equal(t, 4999, b.endedGrants(), "they have just ended")
 	chunkOf := func(id uint64) *wire.ChunkReport { return &wire.ChunkReport{Stripe: id, Version: 1, Length: 4096} }
-	fate := func(id uint64, olderThan uint64) state.Fate {
-		v, err := b.m.ClassifyChunk(b.kv, moraine.DeviceID(3), chunkOf(id), olderThan)
+	fate := func(id uint64, olderThan uint64) fleet.Fate {
+		v, err := fleet.ClassifyChunk(b.m.View(b.kv), moraine.DeviceID(3), chunkOf(id), olderThan)
 		require.NoError(t, err)
 		return v.Fate
 	}
@@ -66,12 +66,12 @@ func TestEndedGrantsAreBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, b.endedGrants(), 5)
 	for _, id := range []uint64{first, first + 2, live - 1, live + 3, last, last + 2} {
-		require.Equal(t, state.Dead, fate(id, 2*hour), "stripe %d", id)
-		require.Equal(t, state.Pending, fate(id, 0), "its grant has not ended for long enough")
+		require.Equal(t, fleet.Dead, fate(id, 2*hour), "stripe %d", id)
+		require.Equal(t, fleet.Pending, fate(id, 0), "its grant has not ended for long enough")
 	}
-	require.Equal(t, state.Pending, fate(live+1, 2*hour), "its grant is live")
-	require.Equal(t, state.Pending, fate(g, 2*hour), "its grant ended a moment ago")
-	require.Equal(t, state.Unknown, fate(g+1000, 2*hour), "the number was given to nobody")
+	require.Equal(t, fleet.Pending, fate(live+1, 2*hour), "its grant is live")
+	require.Equal(t, fleet.Pending, fate(g, 2*hour), "its grant ended a moment ago")
+	require.Equal(t, fleet.Unknown, fate(g+1000, 2*hour), "the number was given to nobody")
 	f := c.mkfile(c.root, "f")
 	c.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
 		Stripes: []*wire.Stripe{stripe(live, 10, 1, 2)}, Extents: []*wire.Extent{extent(0, 10, live, 0)}}))

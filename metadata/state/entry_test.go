@@ -14,6 +14,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"google.golang.org/protobuf/proto"
@@ -185,7 +186,7 @@ func (b *bench) replay(entry []byte) {
 }
 
 func (b *bench) describe() string {
-	sum, err := b.m.Sum(b.kv)
+	sum, err := kvtx.Sum(b.m.View(b.kv))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -4,7 +4,8 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"google.golang.org/protobuf/proto"
@@ -169,7 +170,7 @@ func TestGrantAndCommitFaults(t *testing.T) {
 				t.Errorf("degraded %d, protects %d; want %d and %d", r.GetDegraded(), r.GetProtects(), row.degraded, row.protects)
 			}
 			c.check()
-			n, err := c.m.Counters(c.kv)
+			n, err := kvtx.ReadCounters(c.m.View(c.kv))
 			if err != nil || row.want == "ok" && n.RepairQueued != uint64(row.degraded) {
 				t.Errorf("%d stripes wait for repair, want %d (%v)", n.RepairQueued, row.degraded, err)
 			}
@@ -231,7 +232,7 @@ func TestGrantsBoundTheBytesOfASession(t *testing.T) {
 	var firsts []uint64
 	total := uint64(0)
 	for {
-		resp := ask(c, state.MaxGrant, 12, 4, moraine.MaxChunkSize)
+		resp := ask(c, fleet.MaxGrant, 12, 4, moraine.MaxChunkSize)
 		if resp.GetError() != nil {
 			if k := kind(resp); k != "too large" {
 				t.Fatalf("with %d bytes granted: %s", total, k)
@@ -239,12 +240,12 @@ func TestGrantsBoundTheBytesOfASession(t *testing.T) {
 			break
 		}
 		firsts = append(firsts, resp.GetGrant().GetFirst())
-		if total += state.MaxGrant * 16 * moraine.MaxChunkSize; total > state.MaxSessionBytes {
-			t.Fatalf("%d bytes are granted, more than %d", total, uint64(state.MaxSessionBytes))
+		if total += fleet.MaxGrant * 16 * moraine.MaxChunkSize; total > fleet.MaxSessionBytes {
+			t.Fatalf("%d bytes are granted, more than %d", total, uint64(fleet.MaxSessionBytes))
 		}
 	}
-	if total != state.MaxSessionBytes {
-		t.Errorf("refused at %d bytes, want %d", total, uint64(state.MaxSessionBytes))
+	if total != fleet.MaxSessionBytes {
+		t.Errorf("refused at %d bytes, want %d", total, uint64(fleet.MaxSessionBytes))
 	}
 	if k := kind(ask(c, 1, 1, 0, 1)); k != "too large" {
 		t.Errorf("one more byte: %s", k)
@@ -252,7 +253,7 @@ func TestGrantsBoundTheBytesOfASession(t *testing.T) {
 	if k := kind(ask(b.open(nil), 1, 1, 0, 1)); k != "ok" {
 		t.Errorf("another session: %s", k)
 	}
-	g, live, err := b.m.LiveGrant(b.kv, moraine.StripeID(firsts[0]))
+	g, live, err := fleet.LiveGrant(b.m.View(b.kv), moraine.StripeID(firsts[0]))
 	if err != nil || !live || g.Chunks != 16 || g.ChunkLength != moraine.MaxChunkSize {
 		t.Errorf("the grant is %+v, %t (%v)", g, live, err)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -37,7 +39,7 @@ type bench struct {
 }
 
 // store is what the machine works on.
-func (b *bench) store() state.KV {
+func (b *bench) store() kvtx.KV {
 	if b.fence != nil {
 		return b.fence
 	}
@@ -134,7 +136,7 @@ func (b *bench) draw(c *statepb.Command) {
 }
 
 // applyEntry does what a replica does with a committed entry.
-func applyEntry(m *state.Machine, kv state.KV, index uint64, entry []byte) ([]state.Result, error) {
+func applyEntry(m *state.Machine, kv kvtx.KV, index uint64, entry []byte) ([]state.Result, error) {
 	cmds, err := state.DecodeEntry(entry)
 	if err != nil {
 		return nil, err
@@ -318,7 +320,7 @@ func extent(offset, length, stripe, at uint64) *wire.Extent {
 // check runs the full-scan verifier.
 func (b *bench) check() {
 	b.t.Helper()
-	if problems, err := b.m.Check(b.store()); err != nil || len(problems) > 0 {
+	if problems, err := check.Check(b.m.View(b.store())); err != nil || len(problems) > 0 {
 		b.t.Fatalf("check: %v: %q", err, problems)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -325,7 +325,7 @@ func TestNumbersBelowTheLevel(t *testing.T) {
 func TestSessionsWithManyHoldsEnd(t *testing.T) {
 	b := newCluster(t, 1)
 	all := &statepb.ExpireSessions{}
-	for i := range state.MaxExpireHolding {
+	for i := range session.MaxExpireHolding {
 		c := b.open(nil)
 		all.Sessions = append(all.Sessions, c.id)
 		for n := range 64 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -26,7 +27,7 @@ func (b *bench) maintenance(host string, millis uint64, others ...string) *wire.
 
 func (b *bench) hostOf(id string) *wire.Host {
 	b.t.Helper()
-	hosts, err := b.m.Hosts(b.kv)
+	hosts, err := fleet.Hosts(b.m.View(b.kv))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -24,7 +24,7 @@ func TestASessionHasSoManyJobs(t *testing.T) {
 	_, ranges := c.parts(2, 9, 150)
 	src := c.mkdir(c.root, "src")
 	b.ok(c.cloneTree(src, c.root, "clone"))
-	for i := 1; i < state.MaxSessionJobs; i++ {
+	for i := 1; i < jobs.MaxSessionJobs; i++ {
 		b.ok(c.removeNew("x"))
 	}
 	b.check()
@@ -68,7 +68,7 @@ func TestASessionHasSoManyJobs(t *testing.T) {
 func TestJobsAreNotBoundedBelowTheirLevel(t *testing.T) {
 	b := newBenchAt(t, 3)
 	c := b.open(nil)
-	for i := range state.MaxSessionJobs + 2 {
+	for i := range jobs.MaxSessionJobs + 2 {
 		name := fmt.Sprint("x", i)
 		b.ok(c.removeNew(name))
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -17,39 +17,39 @@ import (
 // stripe names device 1, and device 5 has the only whole copy of that chunk.
 type strayState struct {
 	name  string
-	fates []state.Fate // of the copy on device 5
+	fates []fleet.Fate // of the copy on device 5
 	make  func(b *bench, id uint64)
 }
 
 var strayStates = []strayState{
-	{"nothing has reported", []state.Fate{state.Undecided}, func(*bench, uint64) {}},
-	{"device 5 is out, nothing has reported", []state.Fate{state.Undecided}, func(b *bench, _ uint64) { b.setOut(5) }},
-	{"device 1 has reported without it", []state.Fate{state.Wanted}, func(b *bench, id uint64) {
+	{"nothing has reported", []fleet.Fate{fleet.Undecided}, func(*bench, uint64) {}},
+	{"device 5 is out, nothing has reported", []fleet.Fate{fleet.Undecided}, func(b *bench, _ uint64) { b.setOut(5) }},
+	{"device 1 has reported without it", []fleet.Fate{fleet.Wanted}, func(b *bench, id uint64) {
 		b.misses(1, id, 0)
 		b.passes(1, 2, 3, 4, 5, 6)
 	}},
-	{"device 5 is out, device 1 has reported without it", []state.Fate{state.Undecided}, func(b *bench, id uint64) {
+	{"device 5 is out, device 1 has reported without it", []fleet.Fate{fleet.Undecided}, func(b *bench, id uint64) {
 		b.misses(1, id, 0)
 		b.passes(1, 2, 3, 4, 5, 6)
 		b.setOut(5)
 	}},
-	{"both are out, no stripe was judged since", []state.Fate{state.Undecided}, func(b *bench, _ uint64) {
+	{"both are out, no stripe was judged since", []fleet.Fate{fleet.Undecided}, func(b *bench, _ uint64) {
 		b.passes(2, 3, 4, 5, 6)
 		b.setOut(5)
 		b.setOut(1)
 	}},
-	{"both are out, all stripes were judged", []state.Fate{state.Undecided}, func(b *bench, _ uint64) {
+	{"both are out, all stripes were judged", []fleet.Fate{fleet.Undecided}, func(b *bench, _ uint64) {
 		b.passes(2, 3, 4, 5, 6)
 		b.setOut(5)
 		b.setOut(1)
 		b.settleScans()
 	}},
-	{"both are draining, device 1 is silent", []state.Fate{state.Undecided}, func(b *bench, _ uint64) {
+	{"both are draining, device 1 is silent", []fleet.Fate{fleet.Undecided}, func(b *bench, _ uint64) {
 		b.passes(2, 3, 4, 5, 6)
 		b.ok(b.setDevice(&wire.SetDeviceState{Device: 1, State: drainingState}))
 		b.ok(b.setDevice(&wire.SetDeviceState{Device: 5, State: drainingState}))
 	}},
-	{"the stripe is lost", []state.Fate{state.Wanted}, func(b *bench, id uint64) {
+	{"the stripe is lost", []fleet.Fate{fleet.Wanted}, func(b *bench, id uint64) {
 		b.misses(1, id, 0)
 		b.misses(2, id, 1)
 		b.misses(3, id, 2)
@@ -107,10 +107,12 @@ func TestWhatFitsARecordIsNeverDeleted(t *testing.T) {
 				require.Contains(t, s.fates, b.judged(5, moved))
 				b.reportsStray(5)
 				door(t, b, id)
-				require.NotContains(t, []state.Fate{state.Dead, state.Unknown, state.Superseded}, b.judged(5, moved))
+				require.NotContains(t, []fleet.Fate{fleet.Dead, fleet.Unknown, fleet.Superseded}, b.judged(5, moved))
 				for _, list := range []func() ([]*wire.Deletion, error){
-					func() ([]*wire.Deletion, error) { return b.m.Tombstones(b.kv, 5, math.MaxUint64, 100) },
-					func() ([]*wire.Deletion, error) { return b.m.KeptTombstones(b.kv, 5, math.MaxUint64, 0, 0, 100) },
+					func() ([]*wire.Deletion, error) { return fleet.Tombstones(b.m.View(b.kv), 5, math.MaxUint64, 100) },
+					func() ([]*wire.Deletion, error) {
+						return fleet.KeptTombstones(b.m.View(b.kv), 5, math.MaxUint64, 0, 0, 100)
+					},
 				} {
 					deletions, err := list()
 					require.NoError(t, err)

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -15,12 +16,12 @@ import (
 // olderThan, of what is kept since keptSince, and so many bytes of what is kept besides.
 func (b *bench) deadOn(device moraine.DeviceID, olderThan, keptSince, bytes uint64) (plain, kept []uint64) {
 	b.t.Helper()
-	list, err := b.m.Tombstones(b.kv, device, olderThan, 100)
+	list, err := fleet.Tombstones(b.m.View(b.kv), device, olderThan, 100)
 	require.NoError(b.t, err)
 	for _, d := range list {
 		plain = append(plain, d.Stripe)
 	}
-	list, err = b.m.KeptTombstones(b.kv, device, keptSince, olderThan, bytes, 100)
+	list, err = fleet.KeptTombstones(b.m.View(b.kv), device, keptSince, olderThan, bytes, 100)
 	require.NoError(b.t, err)
 	for _, d := range list {
 		kept = append(kept, d.Stripe)
@@ -30,7 +31,7 @@ func (b *bench) deadOn(device moraine.DeviceID, olderThan, keptSince, bytes uint
 
 func (b *bench) now() uint64 {
 	b.t.Helper()
-	now, err := b.m.ClusterTime(b.kv)
+	now, err := kvtx.ClusterTime(b.m.View(b.kv))
 	require.NoError(b.t, err)
 	return now
 }
@@ -98,13 +99,13 @@ func TestKeptIsGivenBackOldestFirst(t *testing.T) {
 		ids, died = append(ids, id), append(died, b.now())
 		b.tick(1000)
 	}
-	require.Equal(t, state.Pending, b.judged(1, copyOf(ids[0], 0, 1)), "a report must not delete it")
-	on := func() state.Kept {
-		k, err := b.m.KeptOn(b.kv, 1)
+	require.Equal(t, fleet.Pending, b.judged(1, copyOf(ids[0], 0, 1)), "a report must not delete it")
+	on := func() fleet.Kept {
+		k, err := fleet.KeptOn(b.m.View(b.kv), 1)
 		require.NoError(t, err)
 		return k
 	}
-	n, err := b.m.Counters(b.kv)
+	n, err := kvtx.ReadCounters(b.m.View(b.kv))
 	require.NoError(t, err)
 	require.EqualValues(t, 9*4096, n.KeptBytes)
 	require.EqualValues(t, 3*4096, on().Bytes)
@@ -139,14 +140,14 @@ func TestAdoptionOfWhatIsInMemory(t *testing.T) {
 	b, _, id := restored(t)
 	dirty := copyOf(id, 0, 2)
 	dirty.Memory = true
-	require.Equal(t, state.Pending, b.judged(5, dirty), "nobody remembers it as one to adopt")
+	require.Equal(t, fleet.Pending, b.judged(5, dirty), "nobody remembers it as one to adopt")
 	b.misses(1, id, 0)
 	b.passes(1)
-	require.Equal(t, state.Pending, b.judged(5, dirty))
+	require.Equal(t, fleet.Pending, b.judged(5, dirty))
 	require.Zero(t, b.adopts(5, dirty))
 	again := copyOf(id, 1, 3)
 	again.Memory = true
-	require.Equal(t, state.Pending, b.judged(2, again), "nor where it is in place")
+	require.Equal(t, fleet.Pending, b.judged(2, again), "nor where it is in place")
 	require.EqualValues(t, 1, b.adopts(5, copyOf(id, 0, 2)))
 	require.Equal(t, moraine.NVMe, b.record(id).Chunks[0].Level)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -40,7 +42,7 @@ func TestLargestCommands(t *testing.T) {
 
 	f := c.mkfile(c.root, "f")
 	var g uint64
-	step(func() { g = c.grant(f, state.MaxGrant) })
+	step(func() { g = c.grant(f, fleet.MaxGrant) })
 	for n := range uint64(4) { // full commits: 4 tables
 		op := &wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND}
 		stripes := min(uint64(moraine.MaxCommitStripes), moraine.MaxCommitChunks/6)
@@ -103,7 +105,7 @@ func TestLargestCommands(t *testing.T) {
 func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 	old := bn.node
 	defer func() { bn.node = old }()
-	const fewer = state.MaxRewriteStripes
+	const fewer = content.MaxRewriteStripes
 	rewrite, stripes := &wire.CommitRewrite{Inode: file}, []uint64(nil)
 	all := bn.ok(c.extents(file, 0, 1000)).GetExtents().GetExtents()
 	for n := range fewer { // of all its tables
@@ -111,8 +113,8 @@ func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 		rewrite.Was, stripes = append(rewrite.Was, e), append(stripes, e.Stripe)
 	}
 	pack, task := &wire.CommitPack{}, &wire.RewriteTask{}
-	g := c.grant(c.root, state.MaxPackFiles)
-	for n := range uint64(state.MaxPackFiles) {
+	g := c.grant(c.root, content.MaxPackFiles)
+	for n := range uint64(content.MaxPackFiles) {
 		f := c.mkfile(c.root, fmt.Sprint("small", n))
 		c.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Stripes: []*wire.Stripe{stripe(g+n, 10, 1, 2, 3)},
 			Extents: []*wire.Extent{extent(0, 10, g+n, 0)}}))
@@ -140,7 +142,7 @@ func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 	})
 	fresh++
 	do(&wire.Job{Rewrite: task}, func(j *wire.Job) *wire.MetaRequest {
-		pack.Job, pack.LeaseEpoch, pack.Stripe = j.Id, j.LeaseEpoch, stripe(fresh, 10*state.MaxPackFiles, 1, 2, 3, 4, 5, 6)
+		pack.Job, pack.LeaseEpoch, pack.Stripe = j.Id, j.LeaseEpoch, stripe(fresh, 10*content.MaxPackFiles, 1, 2, 3, 4, 5, 6)
 		for n, f := range pack.Files {
 			f.Extents = []*wire.Extent{extent(0, 10, fresh, uint64(10*n))}
 		}

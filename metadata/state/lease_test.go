@@ -3,7 +3,7 @@ package state_test
 import (
 	"testing"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -94,7 +94,7 @@ func TestKindsShareTheLeases(t *testing.T) {
 	y.wait(16) // their leases end
 	y.tick(1000)
 	for range 5 {
-		for _, j := range y.leaseAs("n2", state.MaxLeaseJobs) {
+		for _, j := range y.leaseAs("n2", record.MaxLeaseJobs) {
 			y.ok(y.as("n2", "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_RenewJob{RenewJob: &wire.RenewJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}}))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -40,7 +40,7 @@ func (c *client) appendLong(f uint64, devices []uint32) {
 // took.
 func (b *bench) raisesOnce() int {
 	b.t.Helper()
-	ids, _, err := b.m.Raisable(b.store(), 0, 1000, state.MaxRaised)
+	ids, _, err := content.Raisable(b.m.View(b.store()), 0, 1000, content.MaxRaised)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
@@ -17,7 +18,7 @@ func (b *bench) mark(compare *statepb.SumMark) state.Result {
 
 func (b *bench) noted() *statepb.SumMark {
 	b.t.Helper()
-	s, err := b.m.SumMark(b.kv)
+	s, err := fleet.SumMark(b.m.View(b.kv))
 	if err != nil {
 		b.t.Fatal(err)
 	}

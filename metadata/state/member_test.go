@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -17,7 +17,7 @@ func TestAMemberHasOneDirectory(t *testing.T) {
 	set := func(id string, dir moraine.UUID) string {
 		return kind(b.apply(&statepb.Command{Op: &statepb.Command_SetMember{SetMember: &statepb.SetMember{Id: id, DataId: dir[:]}}}).Response)
 	}
-	_, known, err := b.m.Member(b.kv, "m1")
+	_, known, err := fleet.Member(b.m.View(b.kv), "m1")
 	require.NoError(t, err)
 	require.False(t, known)
 	require.Equal(t, "ok", set("m1", moraine.UUID{1}))
@@ -25,7 +25,7 @@ func TestAMemberHasOneDirectory(t *testing.T) {
 	require.Equal(t, "conflict", set("m1", moraine.UUID{2}))
 	require.Equal(t, "ok", set("m2", moraine.UUID{2}))
 	require.Equal(t, "invalid argument", set("", moraine.UUID{2}))
-	dir, known, err := b.m.Member(b.kv, "m1")
+	dir, known, err := fleet.Member(b.m.View(b.kv), "m1")
 	require.NoError(t, err)
 	require.True(t, known)
 	require.Equal(t, moraine.UUID{1}, dir)
@@ -39,19 +39,19 @@ func TestAnotherIncarnationQuarantines(t *testing.T) {
 	c := b.open(nil)
 	g := c.grant(c.mkfile(c.root, "f"), 2)
 	chunk := &wire.ChunkReport{Stripe: g, Index: 0, Version: 1}
-	fate := func() state.Fate {
-		v, err := b.m.ClassifyChunk(b.kv, 1, chunk, 1<<40)
+	fate := func() fleet.Fate {
+		v, err := fleet.ClassifyChunk(b.m.View(b.kv), 1, chunk, 1<<40)
 		require.NoError(t, err)
 		return v.Fate
 	}
-	require.Equal(t, state.Pending, fate(), "the grant lives")
+	require.Equal(t, fleet.Pending, fate(), "the grant lives")
 	b.apply(&statepb.Command{Op: &statepb.Command_ExpireSessions{ExpireSessions: &statepb.ExpireSessions{Sessions: []uint64{c.id}}}})
 	for range 3 {
 		b.tick(1000)
 	}
-	require.Equal(t, state.Dead, fate())
+	require.Equal(t, fleet.Dead, fate())
 	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_RaiseIncarnation{RaiseIncarnation: &statepb.RaiseIncarnation{}}}).Response)
-	require.Equal(t, state.Unknown, fate())
+	require.Equal(t, fleet.Unknown, fate())
 	d := b.open(nil)
 	require.EqualValues(t, 2, moraine.ID(d.id).Incarnation())
 	h := d.grant(d.mkfile(d.root, "g"), 1)
@@ -67,7 +67,7 @@ func TestAnotherIncarnationQuarantines(t *testing.T) {
 func TestAnotherIncarnationForgetsReports(t *testing.T) {
 	b := newCluster(t, 1)
 	reported := func() bool {
-		all, err := b.m.Devices(b.kv)
+		all, err := fleet.Devices(b.m.View(b.kv))
 		require.NoError(t, err)
 		return all[0].Reported
 	}

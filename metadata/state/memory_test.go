@@ -8,7 +8,9 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -86,7 +88,7 @@ func allGone(*wire.SettledChunk) bool { return true }
 func (b *bench) raise() {
 	b.t.Helper()
 	for {
-		ids, _, err := b.m.Raisable(b.store(), 0, 1000, 2)
+		ids, _, err := content.Raisable(b.m.View(b.store()), 0, 1000, 2)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -107,16 +109,16 @@ func (b *bench) raise() {
 // findLost is what the leader finds lost in one look at all files, in small pieces.
 func (b *bench) findLost() (out []*statepb.FilePlace) {
 	b.t.Helper()
-	for next := (state.FilePlace{}); ; {
-		var lost []state.FilePlace
+	for next := (content.FilePlace{}); ; {
+		var lost []content.FilePlace
 		var err error
-		if lost, next, err = b.m.FindLost(b.store(), next, 70); err != nil {
+		if lost, next, err = content.FindLost(b.m.View(b.store()), next, 70); err != nil {
 			b.t.Fatal(err)
 		}
 		for _, at := range lost {
 			out = append(out, &statepb.FilePlace{Inode: uint64(at.Inode), Offset: uint64(at.Offset)})
 		}
-		if next == (state.FilePlace{}) || len(out) > 0 {
+		if next == (content.FilePlace{}) || len(out) > 0 {
 			return out
 		}
 	}
@@ -270,7 +272,7 @@ func TestMemoryFaults(t *testing.T) {
 			if have := c.lostFiles(); !slices.Equal(have, row.lost) {
 				t.Errorf("lost: %q, want %q", have, row.lost)
 			}
-			n, err := b.m.Counters(b.kv)
+			n, err := kvtx.ReadCounters(b.m.View(b.kv))
 			if err != nil || n.RepairQueued != row.queued {
 				t.Errorf("%d stripes wait for repair, want %d (%v)", n.RepairQueued, row.queued, err)
 			}
@@ -303,7 +305,7 @@ func TestMemoryFaults(t *testing.T) {
 func (b *bench) healMemory() {
 	b.t.Helper()
 	for {
-		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 1, 0)
+		tasks, _, err := fleet.RepairQueue(b.m.View(b.kv), fleet.RepairCursor{}, 1, 0)
 		if err != nil {
 			b.t.Fatal(err)
 		}

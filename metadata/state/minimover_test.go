@@ -8,8 +8,9 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
+	statetier "github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -212,8 +213,8 @@ func (mv *miniMover) flush(j *wire.Job) string {
 	in.UploadId = id
 	mv.must("begin upload with number", begin(j, in))
 	sums := make([]uint32, (task.Attr.Size+3)/4)
-	for first := 0; first == 0 || first < len(sums); first += state.MaxFlushSums {
-		mv.must("sums", commitFlush(j, &wire.CommitFlush{FirstSum: uint64(first), Sums: sums[first:min(first+state.MaxFlushSums, len(sums))]}))
+	for first := 0; first == 0 || first < len(sums); first += statetier.MaxFlushSums {
+		mv.must("sums", commitFlush(j, &wire.CommitFlush{FirstSum: uint64(first), Sums: sums[first:min(first+statetier.MaxFlushSums, len(sums))]}))
 	}
 	in.Completing, in.Etag, in.Size, in.Crc = true, etag(content), task.Attr.Size, 7
 	mv.must("begin completing", begin(j, in))
@@ -380,7 +381,7 @@ func (y *tier) fenced(first *miniMover) {
 func (y *tier) runTrees() {
 	y.t.Helper()
 	for {
-		jobs, err := y.m.PendingJobs(y.kv, []wire.JobKind{wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := fleet.PendingJobs(y.m.View(y.kv), []wire.JobKind{wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			y.t.Fatal(err)
 		}

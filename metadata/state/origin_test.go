@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/content"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -138,7 +139,7 @@ func TestPackDomain(t *testing.T) {
 		{0, nil, 0}, {1, nil, 1}, {2, nil, 2}, {3, nil, 2}, {4, nil, 2},
 		{4, scopes(3), 3}, {4, scopes(1, 4), 4}, {4, scopes(1), 1}, {2, scopes(3), 2}, {3, scopes(4), 2},
 	} {
-		got, err := b.m.PackDomain(b.kv, moraine.InodeID(path[row.dir]), row.scopes)
+		got, err := content.PackDomain(b.m.View(b.kv), moraine.InodeID(path[row.dir]), row.scopes)
 		if err != nil || got != moraine.InodeID(path[row.want]) {
 			t.Errorf("depth %d: %v %v, want depth %d", row.dir, got, err, row.want)
 		}

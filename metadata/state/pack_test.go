@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -124,7 +125,7 @@ func (b *packing) packed() string {
 
 func (b *packing) record(id uint64) *moraine.Stripe {
 	b.t.Helper()
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(id))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(id))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -316,7 +317,7 @@ func TestPackRefuses(t *testing.T) {
 	b := newPacking(t)
 	files := func(ids ...uint64) *wire.RewriteTask { return &wire.RewriteTask{Files: ids} }
 	for name, job := range map[string]*wire.Job{
-		"too many files":     {Rewrite: files(slices.Repeat(b.files, state.MaxPackFiles)...)},
+		"too many files":     {Rewrite: files(slices.Repeat(b.files, content.MaxPackFiles)...)},
 		"files out of order": {Rewrite: files(b.files[1], b.files[0])},
 		"a file twice":       {Rewrite: files(b.files[0], b.files[0])},
 		"files and a file":   {Inode: b.files[0], Rewrite: files(b.files...)},

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/content"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -16,7 +17,7 @@ func TestFlushedFilesArePacked(t *testing.T) {
 	y.queue(flushJob, b.files...)
 	y.drain()
 	for _, f := range b.files {
-		_, ok, err := b.m.Packable(b.store(), moraine.InodeID(f))
+		_, ok, err := content.FindPackable(b.m.View(b.store()), moraine.InodeID(f))
 		if err != nil || !ok || b.c.attr(f).Level != uint32(moraine.Object) {
 			t.Fatalf("%d at level %d is packable: %v, %v", f, b.c.attr(f).Level, ok, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -223,7 +224,7 @@ func TestRoutingEpoch(t *testing.T) {
 			t.Errorf("raised from %d: %s, want %s", r.from, k, r.want)
 		}
 	}
-	if epoch, err := b.m.RoutingEpoch(b.kv); epoch != 3 || err != nil {
+	if epoch, err := session.RoutingEpoch(b.m.View(b.kv)); epoch != 3 || err != nil {
 		t.Fatalf("the epoch is %d (%v)", epoch, err)
 	}
 	if k := at(1, first); k != "misrouted" {

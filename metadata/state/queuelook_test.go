@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -29,7 +30,7 @@ func TestBadChunksAreReportedInPages(t *testing.T) {
 		page string
 	}{{0, fmt.Sprintf("[{%d 5} {%d 2}], on from %d", first, first+2, first+3)}, {first + 1, fmt.Sprintf("[{%d 2} {%d 2}], on from 0", first+2, first+3)},
 		{first + 3, fmt.Sprintf("[{%d 2}], on from 0", first+3)}, {first + 4, "[], on from 0"}} {
-		page, next, err := b.m.BadChunks(b.kv, moraine.StripeID(want.from), 2)
+		page, next, err := fleet.BadChunks(b.m.View(b.kv), moraine.StripeID(want.from), 2)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -15,9 +17,9 @@ func (b *bench) steer(role string, op *wire.SetRebalance) *wire.MetaResponse {
 	return b.as("a1", role, &wire.MetaRequest{Op: &wire.MetaRequest_SetRebalance{SetRebalance: op}})
 }
 
-func (b *bench) settings() state.RebalanceSettings {
+func (b *bench) settings() record.RebalanceSettings {
 	b.t.Helper()
-	s, known, err := b.m.RebalanceSettings(b.kv)
+	s, known, err := fleet.RebalanceSettings(b.m.View(b.kv))
 	if err != nil || !known {
 		b.t.Fatalf("known %t, %v", known, err)
 	}
@@ -28,7 +30,7 @@ func (b *bench) settings() state.RebalanceSettings {
 // what is set again changes nothing.
 func TestRebalanceSettings(t *testing.T) {
 	b := newCluster(t, 3)
-	if have, want := b.settings(), (state.RebalanceSettings{BandPermille: 50, BytesPerSecond: 64 << 20}); have != want {
+	if have, want := b.settings(), (record.RebalanceSettings{BandPermille: 50, BytesPerSecond: 64 << 20}); have != want {
 		t.Fatalf("%+v", have)
 	}
 	for range 2 {
@@ -36,7 +38,7 @@ func TestRebalanceSettings(t *testing.T) {
 		b.ok(b.steer("admin", &wire.SetRebalance{BandPermille: proto.Uint32(20)}))
 	}
 	b.ok(b.steer("admin", &wire.SetRebalance{BytesPerSecond: proto.Uint64(1 << 30)}))
-	if have, want := b.settings(), (state.RebalanceSettings{Paused: true, BandPermille: 20, BytesPerSecond: 1 << 30}); have != want {
+	if have, want := b.settings(), (record.RebalanceSettings{Paused: true, BandPermille: 20, BytesPerSecond: 1 << 30}); have != want {
 		t.Fatalf("%+v", have)
 	}
 	b.wants(b.steer("admin", &wire.SetRebalance{BandPermille: proto.Uint32(1)}), moraine.InvalidArgument)
@@ -102,7 +104,7 @@ func (b *balancing) finish(host, why string) *wire.MetaResponse {
 
 func (b *balancing) device0() moraine.DeviceID {
 	b.t.Helper()
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(b.stripe))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(b.stripe))
 	if err != nil || s == nil {
 		b.t.Fatal(s, err)
 	}
@@ -113,9 +115,9 @@ func (b *balancing) device0() moraine.DeviceID {
 // moved.
 func (b *balancing) counts() [3]uint64 {
 	b.t.Helper()
-	n, err := b.m.Counters(b.kv)
-	running, err2 := b.m.RepairRunning(b.kv)
-	moved, err3 := b.m.Rebalancing(b.kv)
+	n, err := kvtx.ReadCounters(b.m.View(b.kv))
+	running, err2 := fleet.RepairRunning(b.m.View(b.kv))
+	moved, err3 := fleet.Rebalancing(b.m.View(b.kv))
 	if err != nil || err2 != nil || err3 != nil {
 		b.t.Fatal(err, err2, err3)
 	}
@@ -149,7 +151,7 @@ func TestRebalanceMovesAChunk(t *testing.T) {
 		}
 	}
 	b.holds([3]uint64{0, 0, 1}, 4)
-	if bytes, chunks, all, err := b.m.DeadBytes(b.kv, 1, 10); err != nil || chunks != 1 || !all || bytes == 0 {
+	if bytes, chunks, all, err := fleet.DeadBytes(b.m.View(b.kv), 1, 10); err != nil || chunks != 1 || !all || bytes == 0 {
 		t.Fatalf("%d bytes of %d chunks are dead on device 1, %t, %v", bytes, chunks, all, err)
 	}
 	for range 2 {
@@ -215,7 +217,7 @@ func TestMovedStripeDoesNotWaitForRepair(t *testing.T) {
 	b := newBalancing(t)
 	holds := func(want bool) {
 		t.Helper()
-		s, queued, err := b.m.StripeOnRecord(b.kv, moraine.StripeID(b.stripe))
+		s, queued, err := fleet.StripeOnRecord(b.m.View(b.kv), moraine.StripeID(b.stripe))
 		if err != nil || s == nil || queued != want {
 			t.Fatalf("queued %t, %v", queued, err)
 		}

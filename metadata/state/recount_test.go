@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine/internal/testseed"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -36,7 +38,7 @@ func TestRecountFaults(t *testing.T) {
 		}},
 		{"it is asked for again", func(c *client) { c.recount() }},
 		{"it is to be canceled", func(c *client) {
-			jobs, err := c.m.PendingJobs(c.kv, []wire.JobKind{wire.JobKind_JOB_KIND_RECOUNT}, 1)
+			jobs, err := fleet.PendingJobs(c.m.View(c.kv), []wire.JobKind{wire.JobKind_JOB_KIND_RECOUNT}, 1)
 			if err != nil || len(jobs) != 1 {
 				c.t.Fatalf("%d recounts are under way (%v)", len(jobs), err)
 			}
@@ -102,7 +104,7 @@ func TestRecountFaults(t *testing.T) {
 // count was damaged on purpose, so that it tells nothing.
 func checkCounts(b *bench) {
 	b.t.Helper()
-	problems, err := b.m.Check(b.store())
+	problems, err := check.Check(b.m.View(b.store()))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -113,7 +114,7 @@ func (w *world) step() {
 }
 
 func (w *world) stateOf(device uint32) wire.DeviceState {
-	all, err := w.m.Devices(w.kv)
+	all, err := fleet.Devices(w.m.View(w.kv))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func (w *world) remove() {
 
 // plan makes a repair job of some of the queue, as the leader does.
 func (w *world) plan() {
-	tasks, _, err := w.m.RepairQueue(w.kv, state.RepairCursor{}, 1+w.rng.IntN(4), 0)
+	tasks, _, err := fleet.RepairQueue(w.m.View(w.kv), fleet.RepairCursor{}, 1+w.rng.IntN(4), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func (w *world) plan() {
 func (w *world) balance() {
 	job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE}
 	for range 1 + w.rng.IntN(4) {
-		chunks, err := w.m.ExpectedChunks(w.kv, moraine.DeviceID(w.rng.IntN(9)+1), 0, 0, 64)
+		chunks, err := fleet.ExpectedChunks(w.m.View(w.kv), moraine.DeviceID(w.rng.IntN(9)+1), 0, 0, 64)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -222,7 +223,7 @@ func (w *world) balance() {
 	}
 	w.ok(w.apply(&statepb.Command{Op: &statepb.Command_CreateJobs{CreateJobs: &statepb.CreateJobs{Jobs: []*wire.Job{job}}}}).Response)
 	for _, in := range job.Repairs {
-		if queued, err := w.m.Queued(w.kv, moraine.StripeID(in.Stripe.Id)); err == nil && queued {
+		if queued, err := fleet.Queued(w.m.View(w.kv), moraine.StripeID(in.Stripe.Id)); err == nil && queued {
 			w.balanced++
 		}
 	}
@@ -361,7 +362,7 @@ func (w *world) device() {
 
 // runAll runs pieces of the leader's own jobs.
 func (w *world) runAll(pieces int) (left int) {
-	jobs, err := w.m.PendingJobs(w.kv, []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+	jobs, err := fleet.PendingJobs(w.m.View(w.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -372,7 +373,7 @@ func (w *world) runAll(pieces int) (left int) {
 }
 
 func (w *world) now() uint64 {
-	n, err := w.m.ClusterTime(w.kv)
+	n, err := kvtx.ClusterTime(w.m.View(w.kv))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -389,10 +390,10 @@ func (w *world) sendDeletions() {
 		if w.stateOf(d+1) == wire.DeviceState_DEVICE_STATE_OUT {
 			continue
 		}
-		dels, err := w.m.Tombstones(w.kv, moraine.DeviceID(d+1), w.now()-graceMillis, 16)
+		dels, err := fleet.Tombstones(w.m.View(w.kv), moraine.DeviceID(d+1), w.now()-graceMillis, 16)
 		if err == nil {
 			var kept []*wire.Deletion
-			kept, err = w.m.KeptTombstones(w.kv, moraine.DeviceID(d+1), w.now()-graceMillis, 0, 0, 16)
+			kept, err = fleet.KeptTombstones(w.m.View(w.kv), moraine.DeviceID(d+1), w.now()-graceMillis, 0, 0, 16)
 			dels = append(dels, kept...)
 		}
 		if err != nil {
@@ -426,7 +427,7 @@ func (w *world) carryOut(n int) {
 // mayDelete fails the test if a record claims the chunk that was deleted.
 func (w *world) mayDelete(device uint32, c moraine.ChunkID) {
 	w.t.Helper()
-	s, err := w.m.StripeByID(w.kv, c.Stripe)
+	s, err := fleet.StripeByID(w.m.View(w.kv), c.Stripe)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -444,18 +445,18 @@ func (w *world) report(device uint32, extra int) (notLive int) {
 	started := w.index
 	cmd := &statepb.CompleteReport{Device: device, PassStarted: started}
 	for c, v := range w.disks[device] {
-		verdict, err := w.m.ClassifyChunk(w.kv, moraine.DeviceID(device), &wire.ChunkReport{Stripe: uint64(c.Stripe), Index: uint32(c.Index),
+		verdict, err := fleet.ClassifyChunk(w.m.View(w.kv), moraine.DeviceID(device), &wire.ChunkReport{Stripe: uint64(c.Stripe), Index: uint32(c.Index),
 			Version: uint32(v), Crc: w.crcs[c]}, w.now()-graceMillis)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		switch verdict.Fate {
-		case state.Unknown, state.Damaged:
+		case fleet.Unknown, fleet.Damaged:
 			w.t.Fatalf("chunk %s version %d of device %d is unexplained (%d)", c, v, device, verdict.Fate)
-		case state.Dead:
+		case fleet.Dead:
 			w.deletes = append(w.deletes, &wire.Deletion{Device: device, Stripe: uint64(c.Stripe), Index: uint32(c.Index), Below: uint32(verdict.Below)})
 		}
-		if verdict.Fate != state.Live {
+		if verdict.Fate != fleet.Live {
 			notLive++
 		}
 		if u := verdict.Unsettled; u != 0 && u <= cmd.PassStarted {
@@ -471,7 +472,7 @@ func (w *world) inspect() {
 	w.t.Helper()
 	w.check()
 	for d := range uint32(9) {
-		held, err := w.m.ExpectedChunks(w.kv, moraine.DeviceID(d+1), 0, 0, 1<<20)
+		held, err := fleet.ExpectedChunks(w.m.View(w.kv), moraine.DeviceID(d+1), 0, 0, 1<<20)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -524,7 +525,7 @@ func (w *world) settle() {
 		w.carryOut(len(w.deletes))
 	}
 	w.check()
-	c, err := w.m.Counters(w.kv)
+	c, err := kvtx.ReadCounters(w.m.View(w.kv))
 	if err != nil || c.RepairQueued != 0 || c.LostStripes != 0 {
 		w.t.Errorf("repairs are left: %+v %v", c, err)
 	}

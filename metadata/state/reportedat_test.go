@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,7 +24,7 @@ func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 		t.Fatalf("%v", r)
 	}
 	b.ok(b.finish("n2", ""))
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(b.stripe))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(b.stripe))
 	if err != nil || s.Version < 2 {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -49,7 +51,7 @@ func TestABadChunkBelowLevel4(t *testing.T) {
 	b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Level: 3,
 		Stripes: []*wire.Stripe{stripe(id, 10, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
 	b.tellAt(id, 1, 2, 0)
-	if n, err := b.m.Counters(b.kv); err != nil || n.RepairQueued != 1 {
+	if n, err := kvtx.ReadCounters(b.m.View(b.kv)); err != nil || n.RepairQueued != 1 {
 		t.Fatalf("%d are queued: %v", n.RepairQueued, err)
 	}
 }

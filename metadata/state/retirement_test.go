@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -31,11 +33,11 @@ func TestRetirementKeepsChunks(t *testing.T) {
 		}, true},
 	}
 	for name, way := range ways {
-		for _, level := range []uint64{state.LevelSilentDrains - 1, moraine.FeatureLevel} {
+		for _, level := range []uint64{kvtx.LevelSilentDrains - 1, moraine.FeatureLevel} {
 			for _, holds := range []bool{false, true} {
 				for _, acceptLoss := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s/level=%d/holds=%v/acceptLoss=%v", name, level, holds, acceptLoss), func(t *testing.T) {
-						old := level < state.LevelSilentDrains
+						old := level < kvtx.LevelSilentDrains
 						may := !holds || way.out && (acceptLoss || old)
 						asks := []func(b *bench) *wire.MetaResponse{func(b *bench) *wire.MetaResponse {
 							return b.setDevice(&wire.SetDeviceState{Device: 1, State: retiredState, AcceptLoss: acceptLoss})
@@ -110,7 +112,7 @@ func TestEmptyDeviceIsRetired(t *testing.T) {
 		b.ok(retire(2, true))
 	}
 	b.settleScans()
-	tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 2, 0)
+	tasks, _, err := fleet.RepairQueue(b.m.View(b.kv), fleet.RepairCursor{}, 2, 0)
 	if err != nil || len(tasks) != 1 || tasks[0].Stripe.Id != ids[0] || tasks[0].Missing != 2 {
 		t.Fatalf("the queue has %v, %v", tasks, err)
 	}
@@ -150,7 +152,7 @@ func TestDrainIsUndone(t *testing.T) {
 	b.fallsSilent(10)
 	slow, byHand := is{drainingState, "it is slow"}, is{drainingState, "set draining by hand"}
 	out, lies, failed := is{outState, "given up"}, is{outState, "it lies"}, is{outState, "it failed"}
-	silent := is{outState, state.ReasonSilent}
+	silent := is{outState, record.ReasonSilent}
 	wants("drained", is{drainingState, why}, slow, byHand, out, lies, silent, failed, silent, silent)
 
 	b.ok(b.setHost(&wire.SetHostState{Host: "n2", State: inState, Reason: "no more", Undoes: "another drain"}))

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -18,7 +18,7 @@ func TestRevocations(t *testing.T) {
 	}
 	count := func(want int) []*wire.Revocation {
 		t.Helper()
-		all, err := b.m.Revocations(b.kv)
+		all, err := session.Revocations(b.m.View(b.kv))
 		if err != nil || len(all) != want {
 			t.Fatalf("%d revoked, want %d: %v", len(all), want, err)
 		}
@@ -58,13 +58,13 @@ func TestRevocations(t *testing.T) {
 	}
 	count(2)
 
-	for n := 0; n < state.MaxRevocations-2; n += state.MaxRevoke / 2 {
+	for n := 0; n < session.MaxRevocations-2; n += session.MaxRevoke / 2 {
 		var some []*wire.Revocation
-		for i := range state.MaxRevoke / 2 {
+		for i := range session.MaxRevoke / 2 {
 			some = append(some, &wire.Revocation{Serial: fmt.Sprintf("%06x", n+i)})
 		}
 		want := "ok"
-		if n+len(some) > state.MaxRevocations-2 {
+		if n+len(some) > session.MaxRevocations-2 {
 			want = "too large"
 		}
 		if got := revoke(false, some...); got != want {

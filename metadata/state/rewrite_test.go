@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/content"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -46,12 +47,12 @@ func newRewriting(t *testing.T) *rewriting {
 }
 
 // named is what the file names of its stripes, looked at a few extents at a time.
-func (b *rewriting) named(limit int) map[moraine.StripeID]state.Named {
+func (b *rewriting) named(limit int) map[moraine.StripeID]content.Named {
 	b.t.Helper()
-	named := map[moraine.StripeID]state.Named{}
+	named := map[moraine.StripeID]content.Named{}
 	for from := int64(0); from >= 0; {
 		var err error
-		if _, from, err = b.m.NameStripes(b.kv, moraine.InodeID(b.f), from, limit, named); err != nil {
+		if _, from, err = content.NameStripes(b.m.View(b.kv), moraine.InodeID(b.f), from, limit, named); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -120,7 +121,7 @@ func (b *rewriting) has() string {
 
 func (b *rewriting) record(n int) *moraine.Stripe {
 	b.t.Helper()
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(append(b.stripes[:], b.fresh)[n]))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(append(b.stripes[:], b.fresh)[n]))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -137,7 +138,7 @@ const (
 // held waits for its deletion.
 func TestRewriteStripes(t *testing.T) {
 	b := newRewriting(t)
-	want := map[moraine.StripeID]state.Named{
+	want := map[moraine.StripeID]content.Named{
 		moraine.StripeID(b.stripes[0]): {Bytes: 50, Extents: 1, Tables: 1, From: 0, To: 50},
 		moraine.StripeID(b.stripes[1]): {Bytes: 20, Extents: 2, Tables: 1, From: 100, To: 200},
 		moraine.StripeID(b.stripes[2]): {Bytes: 100, Extents: 1, Tables: 1, From: 200, To: 300},
@@ -146,7 +147,7 @@ func TestRewriteStripes(t *testing.T) {
 	if have := b.named(1000); fmt.Sprint(have) != fmt.Sprint(want) {
 		t.Fatalf("named are %v, want %v", have, want)
 	}
-	if last, err := b.m.LastStripe(b.kv); err != nil || uint64(last) != b.stripes[3] {
+	if last, err := content.LastStripe(b.m.View(b.kv)); err != nil || uint64(last) != b.stripes[3] {
 		t.Fatal(last, err)
 	}
 	b.begin()
@@ -168,7 +169,7 @@ func TestRewriteStripes(t *testing.T) {
 	if s := b.record(4); s.LiveBytes != 20 || s.RefCount != 1 {
 		t.Fatalf("%+v", s)
 	}
-	if k, err := b.m.KeptOn(b.kv, 1); err != nil || k.Bytes == 0 { // a backup names the old stripe
+	if k, err := fleet.KeptOn(b.m.View(b.kv), 1); err != nil || k.Bytes == 0 { // a backup names the old stripe
 		t.Fatalf("%d bytes are kept on device 1, %v", k.Bytes, err)
 	}
 	b.ok(b.finish(""))
@@ -279,9 +280,9 @@ func TestRewriteRefuses(t *testing.T) {
 	for name, task := range map[string]*wire.RewriteTask{
 		"no stripes":       {End: 10},
 		"an empty range":   {Offset: 10, End: 10, Stripes: b.stripes[1:2]},
-		"too many stripes": {End: 10, Stripes: make([]uint64, state.MaxRewriteStripes+1)},
+		"too many stripes": {End: 10, Stripes: make([]uint64, content.MaxRewriteStripes+1)},
 		"no task":          nil,
-		"too few to be":    {End: 10, Stripes: b.stripes[1:2], Fewer: state.MaxRewriteStripes + 1},
+		"too few to be":    {End: 10, Stripes: b.stripes[1:2], Fewer: content.MaxRewriteStripes + 1},
 	} {
 		if resp := b.create(task); kind(resp) != moraine.InvalidArgument.Error() {
 			t.Errorf("a job with %s was answered %s", name, kind(resp))
@@ -329,7 +330,7 @@ func TestNamedStripes(t *testing.T) {
 	b := newRewriting(t)
 	told := func() (told, others int) {
 		for id, n := range b.named(1) {
-			s, err := b.m.StripeByID(b.kv, id)
+			s, err := fleet.StripeByID(b.m.View(b.kv), id)
 			if err != nil || s == nil {
 				t.Fatal(s, err)
 			}
@@ -377,15 +378,15 @@ func TestNamedStripes(t *testing.T) {
 	b.ok(b.c.commit(op))
 	b.check()
 	n := b.named(1)[moraine.StripeID(spread)]
-	s, err := b.m.StripeByID(b.kv, moraine.StripeID(spread))
+	s, err := fleet.StripeByID(b.m.View(b.kv), moraine.StripeID(spread))
 	if err != nil || n.Bytes != 30 || n.From != 0 || n.To != 10005 || n.Tables != s.RefCount || n.Tables < 4 {
 		t.Fatalf("named %+v of %+v, %v", n, s, err)
 	}
-	files, last, err := b.m.Rewritables(b.kv, 0, 1000)
+	files, last, err := content.Rewritables(b.m.View(b.kv), 0, 1000)
 	if err != nil || last != 0 || !slices.Equal(files, []moraine.InodeID{moraine.InodeID(b.f)}) {
 		t.Fatal(files, last, err)
 	}
-	if _, last, err = b.m.Rewritables(b.kv, 0, 1); err != nil || last == 0 {
+	if _, last, err = content.Rewritables(b.m.View(b.kv), 0, 1); err != nil || last == 0 {
 		t.Fatal(last, err)
 	}
 }

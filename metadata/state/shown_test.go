@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -85,7 +86,7 @@ func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 		look(fmt.Sprintf("%T", req.Op), in.do(req))
 	}
 	caller := &statepb.Caller{Node: "c1", Scope: "/team/a"}
-	if s, err := y.m.PolicySchemeFor(y.kv, caller, 0, moraine.InodeID(linked)); err != nil || s.K != 0 {
+	if s, err := names.PolicySchemeFor(y.m.View(y.kv), caller, 0, moraine.InodeID(linked)); err != nil || s.K != 0 {
 		t.Errorf("the scheme of new stripes is %v, %v", s, err)
 	}
 	if w := in.walk("moved"); !strings.Contains(w.String(), fmt.Sprint(a)) {

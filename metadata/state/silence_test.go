@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
+	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -22,7 +24,7 @@ func (b *bench) leads(device uint32, to wire.DeviceState, reason string, keep bo
 		Device: device, State: to, Reason: reason, Keep: keep}}}))
 }
 
-func (b *bench) fallsSilent(device uint32) { b.leads(device, outState, state.ReasonSilent, false) }
+func (b *bench) fallsSilent(device uint32) { b.leads(device, outState, record.ReasonSilent, false) }
 func (b *bench) isHeard(device uint32)     { b.leads(device, inState, "its host is back", false) }
 
 func (b *bench) wantDevice(host string, to wire.DeviceState, reason string) {
@@ -50,7 +52,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 	wants := func(missing, moving uint32) {
 		t.Helper()
 		b.settleScans()
-		tasks, _, err := b.m.RepairQueue(b.kv, state.RepairCursor{}, 2, 0)
+		tasks, _, err := fleet.RepairQueue(b.m.View(b.kv), fleet.RepairCursor{}, 2, 0)
 		if err != nil || len(tasks) != 1 || tasks[0].Missing != missing || tasks[0].Moving != moving {
 			t.Fatalf("the queue has %v, %v", tasks, err)
 		}
@@ -65,7 +67,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		for range 2 {
 			b.fallsSilent(1)
 		}
-		b.wantDevice("n1", outState, state.ReasonSilent)
+		b.wantDevice("n1", outState, record.ReasonSilent)
 		wants(1, 0)
 		b.wants(b.hostState("admin", "n1", retiredState), moraine.Conflict)
 		b.ok(b.hostState("admin", "n1", drainingState)) // again: it is noted already
@@ -102,7 +104,7 @@ func TestDrainOfASilentHost(t *testing.T) {
 	b.ok(b.hostState("admin", "n4", drainingState))
 	b.setOut(5)
 	b.ok(b.hostState("admin", "n5", drainingState))
-	b.wantDevice("n1", outState, state.ReasonSilent)
+	b.wantDevice("n1", outState, record.ReasonSilent)
 	b.ok(b.hostState("admin", "n3", inState))
 	b.fallsSilent(3)
 	b.isHeard(1)
@@ -143,12 +145,12 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 	b.wantDevice("n1", inState, "its host is back")
 
 	// Below level 4 nothing is noted, and the host's return does not undo a person's word.
-	old := newBenchAt(t, state.LevelSilentDrains-1)
+	old := newBenchAt(t, kvtx.LevelSilentDrains-1)
 	old.registerHost("n1", 1)
 	old.ok(old.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 1, State: drainingState}}}))
 	old.fallsSilent(1)
 	old.isHeard(1)
-	old.wantDevice("n1", outState, state.ReasonSilent)
+	old.wantDevice("n1", outState, record.ReasonSilent)
 	old.registerHost("n1", 1)
 	old.wantDevice("n1", drainingState, "as an administrator set it before it went out")
 

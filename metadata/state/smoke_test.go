@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -50,7 +51,7 @@ func TestLifeOfAFile(t *testing.T) {
 	b.check()
 	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	b.check()
-	counters, err := b.m.Counters(b.kv)
+	counters, err := kvtx.ReadCounters(b.m.View(b.kv))
 	if err != nil || counters.Stripes != 0 || counters.Inodes != 1 || counters.Sessions != 0 || counters.PendingBytes == 0 {
 		t.Fatalf("counters: %+v %v", counters, err)
 	}

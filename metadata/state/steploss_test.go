@@ -10,7 +10,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
-	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,7 +22,7 @@ type losses struct {
 	attempt uint32
 	steps   []*lossStep
 	out     map[uint32]bool
-	look    *state.StepLook
+	look    *ckpt.StepLook
 	// between, if not nil, is called when the leader has found a step whole and has not
 	// proposed so yet.
 	between func()
@@ -142,12 +142,12 @@ func (l *losses) device(d uint32, out bool) {
 // judge goes on with the leader's look, and carries out what it found.
 func (l *losses) judge(limit int) {
 	if l.look == nil {
-		l.look = &state.StepLook{}
+		l.look = &ckpt.StepLook{}
 	}
-	if err := l.m.FindStepLoss(l.kv, l.look, limit); err != nil {
+	if err := ckpt.FindStepLoss(l.m.View(l.kv), l.look, limit); err != nil {
 		l.t.Fatal(err)
 	}
-	changes, _, _, err := l.m.StepLosses(l.kv)
+	changes, _, _, err := ckpt.StepLosses(l.m.View(l.kv))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func (l *losses) settle() {
 func (l *losses) suspect() {
 	for l.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 100) {
 	}
-	look, _, err := l.m.LossSuspects(l.kv, nil, true)
+	look, _, err := ckpt.LossSuspects(l.m.View(l.kv), nil, true)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -47,7 +48,7 @@ func TestPolicyIsInherited(t *testing.T) {
 	y.ok(y.setPolicy(b, &wire.Policy{Flush: wire.FlushPolicy_FLUSH_POLICY_NEVER}))
 	want(b, "never 0+0, never 4+2")
 	want(f, "unspecified 0+0, never 4+2")
-	if s, err := y.m.PolicyScheme(y.kv, moraine.InodeID(f)); err != nil || s != (moraine.Scheme{K: 4, M: 2}) {
+	if s, err := names.PolicyScheme(y.m.View(y.kv), moraine.InodeID(f)); err != nil || s != (moraine.Scheme{K: 4, M: 2}) {
 		t.Errorf("new stripes of the file are to be %v, %v", s, err)
 	}
 	y.check()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -15,7 +16,7 @@ import (
 
 // cacheable is what clients may have cached: attributes and entries, as the bytes
 // of their records, and for attributes the lease.
-type cacheable map[state.Touch]string
+type cacheable map[kvtx.Touch]string
 
 const (
 	tableInode, tableDentry = 0x10, 0x11 // as in docs/formats/metadata-keys.md
@@ -49,11 +50,11 @@ func (b *bench) cacheableNow() cacheable {
 			b.t.Fatalf("inode %s shows %v (%v)", id, seen, err)
 		}
 		if lease := seen.Touches[0].Lease; lease != 0 {
-			c[state.Touch{Lease: lease, Inode: id}] = record
+			c[kvtx.Touch{Lease: lease, Inode: id}] = record
 		}
 	}
 	err = b.kv.Scan(table(tableDentry), table(tableDentry+1), func(k, v []byte) bool {
-		c[state.Touch{Lease: moraine.InodeID(binary.BigEndian.Uint64(k[3:])), Name: string(k[11:])}] = string(v)
+		c[kvtx.Touch{Lease: moraine.InodeID(binary.BigEndian.Uint64(k[3:])), Name: string(k[11:])}] = string(v)
 		return true
 	})
 	if err != nil {
@@ -70,10 +71,10 @@ func (b *bench) checkTouched(results []state.Result) {
 	if before == nil || now == nil {
 		return
 	}
-	touched, gone := map[state.Touch]bool{}, map[moraine.InodeID]bool{}
+	touched, gone := map[kvtx.Touch]bool{}, map[moraine.InodeID]bool{}
 	for _, r := range results {
 		for _, t := range r.Touched {
-			if t.Name == "" && t.Change == state.Removed {
+			if t.Name == "" && t.Change == kvtx.Removed {
 				gone[t.Inode] = true
 			}
 			t.Change = 0

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -63,7 +65,7 @@ func (s *script) run(d *datadriven.TestData, args []string) string {
 	case "jobs":
 		return s.runJobs()
 	case "counters":
-		c, err := s.m.Counters(s.kv)
+		c, err := kvtx.ReadCounters(s.m.View(s.kv))
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -91,7 +93,7 @@ func (s *script) runOpen(d *datadriven.TestData) string {
 
 func (s *script) runJobs() string {
 	for n := 0; ; n++ {
-		jobs, err := s.m.PendingJobs(s.kv, []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+		jobs, err := fleet.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -55,7 +56,7 @@ func (c *client) file(dir uint64, name string, size uint64) uint64 {
 // there was one.
 func (b *bench) runLeaderJob(kind wire.JobKind, limit uint32) bool {
 	b.t.Helper()
-	jobs, err := b.m.PendingJobs(b.store(), []wire.JobKind{kind}, 1)
+	jobs, err := fleet.PendingJobs(b.m.View(b.store()), []wire.JobKind{kind}, 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}

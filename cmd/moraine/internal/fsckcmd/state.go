@@ -12,6 +12,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
 // checkState checks the metadata itself: reference counts, the index of devices, counters
@@ -36,8 +38,8 @@ func checkState(ctx context.Context, env *cli.Env, c *cli.Connection) (problems 
 	if err != nil {
 		return nil, err
 	}
-	err = raftstore.InspectBackup(vfs.OS{}, filepath.Join(dir, "state"), f, size, func(r state.Reader, _ uint64) error {
-		problems, err = state.New(0).Check(r)
+	err = raftstore.InspectBackup(vfs.OS{}, filepath.Join(dir, "state"), f, size, func(r kvtx.Reader, _ uint64) error {
+		problems, err = check.Check(state.New(0).View(r))
 		return err
 	})
 	return problems, err

@@ -12,6 +12,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 	"github.com/morainefs/moraine/metadata/raftstore"
 	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/metadata/state/check"
+	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/spf13/cobra"
@@ -26,8 +28,8 @@ type checkRow struct {
 
 // checkReplica checks the state of one stopped server. A backup comes from the leader, and
 // says nothing about the state of the other servers.
-func checkReplica(env *cli.Env, dir string, r state.Reader, applied uint64) error {
-	problems, err := state.New(0).Check(r)
+func checkReplica(env *cli.Env, dir string, r kvtx.Reader, applied uint64) error {
+	problems, err := check.Check(state.New(0).View(r))
 	if err != nil {
 		return err
 	}
@@ -255,7 +257,7 @@ command keeps the whole namespace in memory. Exit code 1 when anything is incons
 			if check && len(lo) > 0 {
 				return cli.UsageError("--check reads the whole state: leave out --key")
 			}
-			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r state.Reader, applied uint64) error {
+			return explainDir(args[0], raftstore.InspectState(vfs.OS{}, args[0], func(r kvtx.Reader, applied uint64) error {
 				env.Note("the state after entry %d", applied)
 				noteWaiting(env, args[0], applied)
 				if check {
@@ -297,7 +299,7 @@ func noteWaiting(env *cli.Env, dir string, applied uint64) {
 	}
 }
 
-func printPairs(env *cli.Env, r state.Reader, prefix []byte, limit int) error {
+func printPairs(env *cli.Env, r kvtx.Reader, prefix []byte, limit int) error {
 	var rows []pairRow
 	err := r.Scan(prefix, nil, func(key, value []byte) bool {
 		if !strings.HasPrefix(string(key), string(prefix)) || len(rows) >= limit {
@@ -316,7 +318,7 @@ func printPairs(env *cli.Env, r state.Reader, prefix []byte, limit int) error {
 	return cli.List(env, rows, table.Row{"key", "value"}, func(p pairRow) table.Row { return table.Row{p.Key, p.Value} })
 }
 
-func printTables(env *cli.Env, r state.Reader) error {
+func printTables(env *cli.Env, r kvtx.Reader) error {
 	var rows []tableRow
 	err := r.Scan([]byte{0}, nil, func(key, value []byte) bool {
 		name := hex.EncodeToString(key[:min(3, len(key))])
