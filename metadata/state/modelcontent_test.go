@@ -158,11 +158,7 @@ func (m *model) stepTier() {
 		m.tier.queue([]wire.JobKind{flushJob, flushJob, evictJob, stageJob}[m.rng.IntN(4)], n.id)
 		return
 	}
-	for _, n := range m.nodes {
-		if isFile(n) {
-			m.content[fmt.Sprintf("%x/%x", n.id, m.tier.c.attr(n.id).Generation)] = n.cells
-		}
-	}
+	m.noteContent()
 	m.tier.runTrees()
 	m.tier.arrive()
 	if m.rng.IntN(3) == 0 {
@@ -184,9 +180,20 @@ func (m *model) stepTier() {
 	}
 }
 
+// noteContent records the content of each file by its generation, before movers read files:
+// an object has the content of the generation that it was made of.
+func (m *model) noteContent() {
+	for _, n := range m.nodes {
+		if isFile(n) {
+			m.content[fmt.Sprintf("%x/%x", n.id, m.tier.c.attr(n.id).Generation)] = n.cells
+		}
+	}
+}
+
 // settleTier ends all jobs and holds the bucket against the state.
 func (m *model) settleTier() {
 	m.t.Helper()
+	m.noteContent()
 	m.tier.drain()
 	var files []uint64
 	for _, n := range m.nodes {
