@@ -180,6 +180,11 @@ func TestRottenMemoryIsNotReportedDurable(t *testing.T) {
 	h := startDeps(t, meta, config("/a"), chunkserver.Deps{Meta: meta, FS: g.over(vfs.NewMem(1)), Clock: later})
 	h.waitFor(t, h.KnowsMemoryLevel)
 	g.close(t)
+	// All writers of the device are busy, so that the next chunks stay in memory.
+	for n := range uint64(8) {
+		_, err := inMemory(100+n, 5).put(t, h)
+		require.NoError(t, err)
+	}
 	right, rotten := inMemory(1, 300_001), inMemory(2, 300_001)
 	for _, c := range []testChunk{right, rotten} {
 		_, err := c.put(t, h)
