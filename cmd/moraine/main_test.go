@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests without the settings of the user: in a shell that names a
-// cluster, as the README says, wrong use would be right.
+// TestMain removes the settings of the user. In a shell that names a cluster, as the README
+// says, command lines that must fail would succeed.
 func TestMain(m *testing.M) {
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "MORAINE_") && !strings.HasPrefix(name, "MORAINE_TEST_") {

@@ -121,7 +121,7 @@ func wrapArgs(cmd *cobra.Command) {
 	}
 }
 
-// argumentCount says how many arguments a command got where it takes another number.
+// argumentCount says how many arguments a command got, for an error about their number.
 func argumentCount(args []string) string {
 	switch len(args) {
 	case 0:

@@ -55,13 +55,13 @@ type benchmark struct {
 	run         func(context.Context, *bench.Env) ([]bench.Line, error)
 }
 
-// alone: the benchmark starts by itself what it measures.
+// alone reports whether the benchmark starts its own servers, or needs none.
 func (b *benchmark) alone() bool {
 	return b.name == "load" || b.name == "scale" || b.name == "followers"
 }
 
-// inMemory: the benchmark also measures reads from the memory of chunkservers, and gives
-// them more of it.
+// inMemory reports whether the benchmark also measures reads from the memory of
+// chunkservers. It then gives them more memory.
 func (b *benchmark) inMemory() bool { return b.name == "write" || b.name == "read" }
 
 // benchmarks in the order of `bench all`.

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// onCluster is the command line of this program for a cluster of our own.
+// onCluster returns the environment of a command on a cluster that this process started.
 func onCluster(env *cli.Env, c *devcluster.Cluster, mode string) *cli.Env {
 	return &cli.Env{Out: env.Out, Err: env.Err, Global: cli.GlobalFlags{Endpoint: c.Endpoint(), Certs: c.Certs(), Identity: "admin", Mode: mode, LogLevel: "error"}}
 }

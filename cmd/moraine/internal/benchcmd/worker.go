@@ -53,6 +53,7 @@ func sharedTargets(env *cli.Env) (open func(context.Context) (bench.Target, erro
 // keptOpen is a Dialer that several clients use: none of them closes it.
 type keptOpen struct{ transport.Dialer }
 
+// Close does nothing: other clients still use the connections.
 func (keptOpen) Close() error { return nil }
 
 // newBenchWorkerCommand is one process of a benchmark.

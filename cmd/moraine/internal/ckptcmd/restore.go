@@ -107,7 +107,7 @@ func restoreFiles(ctx context.Context, env *cli.Env, c *cli.Connection, l cli.Lo
 	for n, f := range k.Files() {
 		if err := restoreFile(ctx, c, path.Join(l.Path, k.Info.Path, f.Name), filepath.Join(dir, f.Name), mode, f, b); err != nil {
 			for _, before := range k.Files()[:n] {
-				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is of no use
+				err = errors.Join(err, os.Remove(filepath.Join(dir, before.Name))) // half a checkpoint is useless
 			}
 			return err
 		}
@@ -141,6 +141,7 @@ func restoreFile(ctx context.Context, c *cli.Connection, from, to string, mode f
 // crcWriter computes the checksum of what it writes.
 type crcWriter struct{ crc uint32 }
 
+// Write implements io.Writer. It never fails.
 func (w *crcWriter) Write(p []byte) (int, error) {
 	w.crc = crc.Update(w.crc, p)
 	return len(p), nil
@@ -152,6 +153,7 @@ type writers struct {
 	sum  *crcWriter
 }
 
+// Write implements io.Writer. The checksum is of the bytes that the file has taken.
 func (w writers) Write(p []byte) (int, error) {
 	n, err := w.file.Write(p)
 	_, _ = w.sum.Write(p[:n])

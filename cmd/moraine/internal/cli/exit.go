@@ -29,9 +29,10 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
+// Unwrap returns the error; nil where there is only an exit code.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// IsWrongUse reports whether err is of the caller's command line or settings.
+// IsWrongUse reports whether the cause of err is the caller's command line or settings.
 func IsWrongUse(err error) bool {
 	var w *wrongUse
 	return errors.As(err, &w)
@@ -42,13 +43,19 @@ func UsageError(format string, args ...any) error {
 	return &wrongUse{fmt.Errorf(format, args...)}
 }
 
-// AsWrongUse makes err a wrong use, in its own words.
+// AsWrongUse marks err as caused by the command line or the settings. It keeps the text.
 func AsWrongUse(err error) error { return &wrongUse{err} }
 
+// wrongUse is an error that the command line or the settings cause.
 type wrongUse struct{ err error }
 
+// Error implements error.
 func (e *wrongUse) Error() string { return e.err.Error() }
+
+// Unwrap returns the error without the mark.
 func (e *wrongUse) Unwrap() error { return e.err }
+
+// Is makes a wrong use equal to moraine.InvalidArgument.
 func (e *wrongUse) Is(target error) bool {
 	return target == moraine.InvalidArgument
 }

@@ -67,6 +67,7 @@ func ParseSize(s string) (uint64, error) {
 // SizeFlag is a flag that takes a size.
 type SizeFlag uint64
 
+// String implements pflag.Value. It is empty for 0, so that --help shows no default.
 func (s *SizeFlag) String() string {
 	if *s == 0 {
 		return ""
@@ -74,12 +75,14 @@ func (s *SizeFlag) String() string {
 	return Size(uint64(*s))
 }
 
+// Set implements pflag.Value.
 func (s *SizeFlag) Set(v string) error {
 	n, err := ParseSize(v)
 	*s = SizeFlag(n)
 	return err
 }
 
+// Type implements pflag.Value.
 func (s *SizeFlag) Type() string { return "SIZE" }
 
 // isTerminal reports whether w is a terminal.

@@ -10,9 +10,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// Visible writes out what a terminal would act on. Users choose names: a name must not move
-// the cursor, hide what is before it, or begin a line that looks like another answer. The
-// exact name is in --json.
+// Visible escapes the characters on which a terminal acts. Users choose names: a name must
+// not move the cursor, hide the text before it, or begin a line that looks like another
+// answer. The exact name is in --json.
 func Visible(s string) string {
 	if strings.IndexFunc(s, acts) < 0 {
 		return s
@@ -34,13 +34,13 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// acts reports whether a terminal does something else with r than to show it. RuneError stands
-// for a byte that is no UTF-8 too.
+// acts reports whether a terminal does more with r than show it. RuneError also stands for a
+// byte that is not UTF-8.
 func acts(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp) || r == utf8.RuneError
 }
 
-// visibleArgs is Visible of texts and errors among the arguments of a format.
+// visibleArgs applies Visible to the texts and errors among the arguments of a format.
 func visibleArgs(args []any) []any {
 	out := make([]any, len(args))
 	for i, arg := range args {
@@ -59,7 +59,7 @@ func visibleArgs(args []any) []any {
 	return out
 }
 
-// visibleRows is Visible of the cells of a table.
+// visibleRows applies Visible to the cells of a table.
 func visibleRows(rows []table.Row) []table.Row {
 	out := make([]table.Row, len(rows))
 	for i, row := range rows {

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A name that a user chose is shown to an administrator in tables, lines and errors. None of
-// them carries what a terminal acts on, or a line of the name's own.
+// An administrator sees names that users chose, in tables, lines and errors. None of these
+// has a character on which a terminal acts, or a line that the name begins.
 func TestNamesDoNotActOnTerminals(t *testing.T) {
 	const name = "a\x1b]0;owned\x07\x1b[2J\nhealth: good\r\u009b1m\u202egpj\u2028\x7f\xff"
 	const shown = `a\x1b]0;owned\a\x1b[2J\nhealth: good\r\u009b1m\u202egpj\u2028\x7f\xff`

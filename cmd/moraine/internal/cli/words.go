@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// YesNo writes a bool, so that a no is seen.
+// YesNo writes a bool. "NO" is in capitals, so that people notice it.
 func YesNo(b bool) string {
 	if b {
 		return "yes"
@@ -13,7 +13,7 @@ func YesNo(b bool) string {
 	return "NO"
 }
 
-// CountOf writes a number of things: 1 file, 2 files.
+// CountOf writes a number of things whose plural ends in s: "1 file", "2 files".
 func CountOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -21,7 +21,8 @@ func CountOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Are counts things: "1 host", "2 hosts".
+// Are writes a number of things, with the words for one and for many: "1 host has",
+// "2 hosts have".
 func Are(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -29,7 +30,7 @@ func Are(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// Some names the first of many.
+// Some lists the first names, and says how many more there are.
 func Some(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -23,7 +23,7 @@ type clusterStatus struct {
 	Health       string           `json:"health"` // green, unknown, degraded, or critical
 	Findings     []string         `json:"findings"`
 	Survives     []string         `json:"survives"`
-	Notes        []string         `json:"notes"` // what goes on, and needs nobody
+	Notes        []string         `json:"notes"` // work in progress that needs no action
 	Scheme       string           `json:"default_scheme"`
 	FeatureLevel uint64           `json:"feature_level"`
 	Incarnation  uint64           `json:"incarnation"`
@@ -44,7 +44,7 @@ type clusterStatus struct {
 	LostStripes  uint64           `json:"lost_stripes"`
 	Unreported   uint64           `json:"devices_unreported"` // since the metadata was restored
 	Backups      *backupsStatus   `json:"metadata_backups,omitempty"`
-	LostFiles    int              `json:"lost_files"` // that lost bytes which were only in memory
+	LostFiles    int              `json:"lost_files"` // that have lost bytes
 	// LostObjects and BadObjects count objects that are missing in their bucket or differ from
 	// their records. Some bytes of files are only in LostObjects. The files of BadObjects are
 	// whole without them.

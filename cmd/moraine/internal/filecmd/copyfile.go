@@ -78,12 +78,13 @@ func (c *copier) say(done copied) error {
 	return cli.PrintJSON(c.env.Out, done)
 }
 
-// measured counts what is written.
+// measured counts the bytes that are written.
 type measured struct {
 	w io.Writer
 	n *int64
 }
 
+// Write implements io.Writer.
 func (m measured) Write(p []byte) (int, error) {
 	n, err := m.w.Write(p)
 	*m.n += int64(n)
@@ -190,12 +191,13 @@ func CopyOut(ctx context.Context, c *client.Client, p string, w io.Writer, b *cl
 	return nil
 }
 
-// counted counts what is read on a bar.
+// counted adds the bytes that are read to a progress bar.
 type counted struct {
 	r io.Reader
 	b *cli.Bar
 }
 
+// Read implements io.Reader.
 func (c counted) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.b.Add(int64(n))

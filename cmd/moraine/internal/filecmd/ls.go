@@ -70,7 +70,7 @@ func listLocal(p string) ([]entry, error) {
 	}
 	var entries []entry
 	for _, d := range found {
-		if info, err := d.Info(); err == nil { // otherwise it is gone meanwhile
+		if info, err := d.Info(); err == nil { // else it was removed meanwhile
 			e := describeLocal(filepath.Join(p, d.Name()), info)
 			e.Path = d.Name()
 			entries = append(entries, e)

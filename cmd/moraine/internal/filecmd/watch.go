@@ -52,7 +52,7 @@ file at about the same time may be one line.`,
 				return watchPath(ctx, env, c, l, limit)
 			})
 			if cli.IsInterrupt(ctx, err) {
-				return nil // that is how it ends
+				return nil // Ctrl-C is how a watch ends
 			}
 			return err
 		},

@@ -44,10 +44,10 @@ type fsckResult struct {
 	More          bool             `json:"more_findings"`
 	LostStripes   []string         `json:"lost_stripes"`
 	LostFiles     []view.LostRow   `json:"lost_files"`
-	Objects       uint64           `json:"objects"` // compared with the bucket
+	Objects       uint64           `json:"objects"` // objects that were compared with the bucket
 	BadObjects    []view.BadObject `json:"bad_objects"`
 	NotChecked    []fsckMissed     `json:"not_checked"`
-	Metadata      []string         `json:"metadata"`           // what does not fit
+	Metadata      []string         `json:"metadata"`           // inconsistencies, in words
 	Waiting       view.WaitsStatus `json:"waiting_for_repair"` // of the repair queue, where the check was complete
 	Path          string           `json:"path"`               // empty: the check was complete
 	Queued        int              `json:"queued_for_repair"`
@@ -64,7 +64,7 @@ type fsckFinding struct {
 	Index  uint8      `json:"index"`
 	Bytes  uint64     `json:"bytes"`
 	Scheme string     `json:"scheme"`
-	Queued bool       `json:"repair_queued"` // before this check
+	Queued bool       `json:"repair_queued"` // it was queued before this check
 }
 
 // fsckMissed is what fsck could not check.
@@ -179,7 +179,8 @@ func checkAll(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags,
 	return fsckEnd(env, r, f.repair, err)
 }
 
-// fsckFurther adds what the devices do not answer.
+// fsckFurther adds the checks that the lists of devices cannot answer: lost files, objects,
+// repairs that wait and, where a flag requests it, the metadata itself.
 func fsckFurther(ctx context.Context, env *cli.Env, c *cli.Connection, f fsckFlags, r *fsckResult) error {
 	if r.Path == "" {
 		files, err := view.LostFiles(ctx, c)

@@ -20,7 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newHostCommand is about whole chunkservers; `moraine device` is about single devices.
+// newHostCommand returns `moraine host`, which is for whole chunkservers. `moraine device` is
+// for single devices.
 func newHostCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "host",

@@ -17,10 +17,10 @@ type scrubRow struct {
 	Device   uint32 `json:"device"`
 	Host     string `json:"host"`
 	Running  bool   `json:"running"`
-	Chunks   uint64 `json:"chunks"`      // read by the current pass
-	Bytes    uint64 `json:"bytes"`       // likewise
-	Bad      uint64 `json:"bad"`         // likewise: found wrong, and given to repair
-	Used     uint64 `json:"used_bytes"`  // to be read in all
+	Chunks   uint64 `json:"chunks"`      // that the current pass has read
+	Bytes    uint64 `json:"bytes"`       // that the current pass has read
+	Bad      uint64 `json:"bad"`         // chunks that the current pass found bad, and queued for repair
+	Used     uint64 `json:"used_bytes"`  // that a whole pass reads
 	ETA      uint64 `json:"eta_seconds"` // of the current pass, at its bandwidth limit
 	LastDone string `json:"last_done,omitempty"`
 	LastBad  uint64 `json:"last_bad"`

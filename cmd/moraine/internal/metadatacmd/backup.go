@@ -92,13 +92,13 @@ func backupIsThere(name string) error {
 	return cli.UsageError("%s is there already: a backup never takes the place of another", name)
 }
 
-// giveName renames a file to a name that nobody has.
+// giveName renames a file. It fails where another file has the name.
 func giveName(from, name string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.RENAME_NOREPLACE)
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return backupIsThere(name)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not every file system has it
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not every file system supports the flag
 		if _, err := os.Lstat(name); err == nil {
 			return backupIsThere(name)
 		}
@@ -160,8 +160,8 @@ func WriteBackup(ctx context.Context, env *cli.Env, c *cli.Connection, f io.Writ
 	}
 }
 
-// endBackup tells the leader that nobody reads more of a backup, so that its place is free at
-// once. Where that does not arrive the leader finds out within a minute.
+// endBackup reports to the leader that the command reads no more of a backup, so that the
+// leader frees its place at once. Without this report the leader does so within a minute.
 func endBackup(ctx context.Context, c *cli.Connection, id uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

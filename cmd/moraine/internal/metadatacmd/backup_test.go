@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestABackupTakesNoPlaceOfAnother: of two files that are to get one name, the second is
-// refused, also where the name was free when it was begun.
+// TestABackupTakesNoPlaceOfAnother: a second backup of the same name fails, also where the
+// name was free when the command began.
 func TestABackupTakesNoPlaceOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "backup")
@@ -31,7 +31,8 @@ func TestABackupTakesNoPlaceOfAnother(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "first"))
 }
 
-// TestRestoreSaysWhatIsAcceptedAgain: certificates that were revoked after the backup.
+// TestRestoreSaysWhatIsAcceptedAgain: a restore says that the cluster accepts certificates
+// again that were revoked after the backup.
 func TestRestoreSaysWhatIsAcceptedAgain(t *testing.T) {
 	text := revokedSince(time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC))
 	require.Contains(t, text, "revoked after 2026-11-24T12:00:00Z is accepted again")

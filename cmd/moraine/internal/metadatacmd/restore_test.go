@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRestoreSaysWhichHorizonItNeeds, also of a backup whose time is in the future.
+// TestRestoreSaysWhichHorizonItNeeds: a restore names the backup horizon that the backup
+// needs, also of a backup whose time is in the future.
 func TestRestoreSaysWhichHorizonItNeeds(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	for _, row := range []struct {

@@ -66,6 +66,7 @@ func latencyOf(l *wire.Latencies) latency {
 	return latency{l.GetCount(), float64(l.GetP50Micros()) / 1e6, float64(l.GetP99Micros()) / 1e6, float64(l.GetMaxMicros()) / 1e6}
 }
 
+// String writes median, 99th percentile and maximum; "-" where nothing was counted.
 func (l latency) String() string {
 	if l.Count == 0 {
 		return "-"

@@ -23,8 +23,8 @@ import (
 type survey struct {
 	Leader    string           `json:"leader"`    // always empty: a report of a leader has it
 	Voters    int              `json:"voters"`    // by the newest log that answers; 0: none answers
-	Needed    int              `json:"needed"`    // of them, to elect a leader
-	Answering int              `json:"answering"` // of them
+	Needed    int              `json:"needed"`    // voters needed to elect a leader
+	Answering int              `json:"answering"` // voters that answered
 	Servers   []surveyedServer `json:"servers"`
 	Next      string           `json:"next"` // what to do
 }

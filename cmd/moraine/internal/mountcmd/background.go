@@ -76,7 +76,7 @@ func MountInBackground(ctx context.Context, env *cli.Env, o MountOptions, loc cl
 	return errors.New(text)
 }
 
-// mounted reports the mount.
+// mounted prints where the cluster is mounted, and by which process.
 func mounted(env *cli.Env, loc cli.Location, dir, log string, pid int) {
 	if env.Global.JSON {
 		_ = cli.PrintJSON(env.Out, map[string]any{"source": loc.String(), "dir": dir, "pid": pid, "log": log})

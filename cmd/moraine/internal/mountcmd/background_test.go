@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// The directory of logs and records of mounts may be in /tmp, where another user can make one
-// of its name first.
+// The directory of logs and records of mounts may be in /tmp. Another user can make a
+// directory of that name first.
 func TestMountFilesAreInADirectoryOfTheUser(t *testing.T) {
 	dir := t.TempDir()
 	own := filepath.Join(dir, "own")

@@ -1,8 +1,8 @@
 // Package mountcmd has the commands mount and umount.
 //
-// One path through it: `moraine mount` -> mountInBackground starts a process of its own that
-// serves the mount (background.go) -> that process leaves a record (record.go) -> `moraine
-// umount` finds the process by it, and waits until it has ended.
+// One path through it: `moraine mount` -> MountInBackground starts a process that serves the
+// mount (background.go) -> that process writes a record (record.go) -> `moraine umount` finds
+// the process by the record, and waits until it has ended.
 package mountcmd
 
 import (

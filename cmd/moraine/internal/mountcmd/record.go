@@ -109,7 +109,7 @@ func (r *mountRecord) read() error {
 	return nil
 }
 
-// held reports whether the process lives.
+// held reports whether the process that serves the mount still runs: it has the lock.
 func (r *mountRecord) held() bool {
 	if err := unix.Flock(int(r.file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return errors.Is(err, unix.EWOULDBLOCK)

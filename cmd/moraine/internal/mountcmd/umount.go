@@ -74,7 +74,7 @@ func Unmount(ctx context.Context, env *cli.Env, arg string, lazy bool) error {
 	return record.wait(ctx)
 }
 
-// isDead reports whether the process of a mount has ended. Its record tells it. Without a
+// isDead reports whether the process of a mount has ended. Its record shows it. Without a
 // record, the command makes a call to the mount, which waits where the cluster does not
 // answer.
 func isDead(dir string, record *mountRecord) bool {

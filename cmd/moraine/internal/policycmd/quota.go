@@ -287,4 +287,5 @@ func printCheck(env *cli.Env, i checkInfo) error {
 // errText is an error with the text of the cluster's answer.
 type errText string
 
+// Error implements error.
 func (e errText) Error() string { return string(e) }

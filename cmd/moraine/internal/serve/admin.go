@@ -1,6 +1,6 @@
-// Package serve is what the commands that run servers share: the admin port, the watch over
-// the server's certificate, the heap, the root key of an S3 endpoint, and how the parts of a
-// server start and end together.
+// Package serve is what the commands that run servers share. It has the admin port, the watch
+// over the server's certificate, the heap, and the root key of an S3 endpoint. It also starts
+// and ends the parts of a server together.
 //
 // One path through it: a command makes its parts -> ListenAdmin opens /metrics and /healthz
 // -> RunAll runs the parts until a signal ends them or one of them fails.
@@ -122,7 +122,7 @@ func onThisHost(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// Close gives the port back where run was not called.
+// Close frees the port where Run was not called.
 func (a *Admin) Close() error { return a.listener.Close() }
 
 // Run serves until ctx ends.

@@ -13,9 +13,9 @@ import (
 // time: every command leaves some KiB of garbage.
 const MetadataHeapRoom = 256 << 20
 
-// KeepHeapRoom runs the collector of this process when the heap has grown by room bytes
-// since the last collection. It waits for as much growth as was live then where that is
-// more, as Go's rule does. It returns when ctx ends. It does not change an operator's GOGC.
+// KeepHeapRoom makes the collector of this process run when the heap has grown by room bytes
+// since the last collection. Where more than room bytes are live, the heap may double first,
+// as by Go's rule. It returns when ctx ends, and at once where the operator has set GOGC.
 func KeepHeapRoom(ctx context.Context, room uint64) {
 	if os.Getenv("GOGC") != "" {
 		return

@@ -138,7 +138,7 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 	return cmd
 }
 
-// peerList reads ID=ADDRESS,... into the peers of both parts.
+// peerList reads ID=ADDRESS,... into the peers of the log and of the service.
 func (o *metadataOptions) peerList() error {
 	if len(o.peers) == 0 {
 		o.peers = []string{o.id + "=" + o.listen[0]}

@@ -103,9 +103,9 @@ func owner(cmd *cobra.Command, f *pflag.Flag) *cobra.Command {
 	return cmd
 }
 
-// settingWords names f from the root down: "endpoint" for a flag of all commands,
-// "chunkserver device" for one of a command, and "bench bytes" for one that `bench write`
-// and its siblings share.
+// settingWords names f from the root down. A flag of all commands is "endpoint", a flag of
+// one command "chunkserver device". "bench bytes" is a flag that `bench write` and its
+// siblings share.
 func settingWords(cmd *cobra.Command, f *pflag.Flag) []string {
 	return append(strings.Fields(owner(cmd, f).CommandPath()), f.Name)[1:]
 }

@@ -44,8 +44,8 @@ type durability struct {
 	sim.Result
 }
 
-// MeasuredRebuild is what each of six hosts rebuilt in a second in `bench rebuild` (4+2,
-// beside its foreground load, all on one disk and two processors). docs/BENCHMARKS.md has
+// MeasuredRebuild is how many bytes each of six hosts rebuilt in a second in `bench rebuild`.
+// The scheme was 4+2, with the foreground load, all on one disk and two processors. docs/BENCHMARKS.md has
 // the figure, and TestSimDurabilityTakesTheMeasuredRebuild reads it there.
 const MeasuredRebuild = 13 << 20
 

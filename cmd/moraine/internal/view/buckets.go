@@ -21,6 +21,7 @@ type BucketStatus struct {
 	AnsweredSeconds uint64 `json:"answered_seconds_ago"`
 }
 
+// States of a bucket.
 const (
 	bucketOK      = "ok"
 	BucketFailing = "failing"

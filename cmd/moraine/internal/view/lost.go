@@ -25,9 +25,9 @@ type LostRow struct {
 	Inode  string      `json:"inode"`
 	Ranges []LostRange `json:"ranges"`
 	More   bool        `json:"more_ranges,omitempty"`
-	// Object is the object that had the bytes of an evicted file. In the bucket it is
-	// missing, another one, or corrupt (State). Others, such as clones, may have lost bytes
-	// with it.
+	// Object is the object that had the bytes of an evicted file. In the bucket
+	// that object is missing, differs, or is corrupt (State). Other files, such as clones,
+	// may have lost the same bytes.
 	Object string `json:"object,omitempty"`
 	State  string `json:"object_state,omitempty"`
 	Others bool   `json:"other_files,omitempty"`

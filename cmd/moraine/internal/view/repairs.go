@@ -21,12 +21,12 @@ func EtaOf(h *wire.Healing) string {
 // wait.
 type WaitsStatus struct {
 	Counted    uint64 `json:"counted"`
-	More       bool   `json:"more"` // than were counted
+	More       bool   `json:"more"` // the queue has more than were counted
 	Lost       uint64 `json:"lost"`
 	LostDevice uint64 `json:"lost_device"`
 	Corrupt    uint64 `json:"corrupt"`
 	Degraded   uint64 `json:"degraded"` // chunks share a host
-	Drain      uint64 `json:"drain"`    // nothing is wrong with them
+	Drain      uint64 `json:"drain"`    // whole, on devices that drain
 	NoRoom     uint64 `json:"no_room"`
 	NoHost     uint64 `json:"no_host"`
 	Unreadable uint64 `json:"unreadable"`

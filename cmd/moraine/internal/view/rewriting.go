@@ -19,7 +19,7 @@ type RewritingStatus struct {
 	Shared  uint64 `json:"shared_stripes"`
 	Chosen  uint64 `json:"chosen_stripes"`
 	Moved   uint64 `json:"chosen_bytes"`
-	Files   uint64 `json:"packed_files"` // small ones, given to movers
+	Files   uint64 `json:"packed_files"` // small files in jobs for movers
 }
 
 // DescribeRewriting returns what the leader says of the rewriting, nil where it says nothing.

@@ -23,7 +23,7 @@ func Shout(status string) string {
 	return strings.ToUpper(status)
 }
 
-// Known is v where the leader knows it.
+// Known returns v where the leader knows it, otherwise ServerUnknown.
 func Known(is bool, v any) any {
 	if is {
 		return v
