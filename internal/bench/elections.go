@@ -74,8 +74,8 @@ func (e *Env) createWhileBurning(ctx context.Context) ([]Result, usage, error) {
 	return e.run(ctx, []Work{{Op: OpCreate, Path: failoverDir, Clients: e.Clients, Seconds: e.Seconds}})
 }
 
-// elected is how often a server became leader, and how often it gave up on its
-// leader.
+// elected is how often a server became the leader, and how often, as a follower, it
+// found its leader silent for too long.
 type elected struct{ changes, silences float64 }
 
 // elections returns the elections that each running metadata server has seen.
@@ -87,7 +87,7 @@ func (e *Env) elections(ctx context.Context) (map[string]elected, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err // leaving it out would count it as none
+			return nil, err // without its counts the difference would be wrong
 		}
 		seen[n.Name] = elected{total(families["moraine_raft_leader_changes_total"]), total(families["moraine_raft_leader_silent_total"])}
 	}

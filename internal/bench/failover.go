@@ -58,7 +58,7 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// failovers loses leaders in one way, with leases or without.
+// failovers stops leaders in one way, with leases or without, and measures the gaps.
 func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, error) {
 	name := "failover"
 	if how != "kill" { // its name dates from when it was the only way

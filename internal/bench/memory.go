@@ -251,11 +251,11 @@ func (t tierCounts) since(b tierCounts) tierCounts {
 	return tierCounts{t.hits - b.hits, t.misses - b.misses, t.served - b.served, t.puts - b.puts, t.written - b.written, t.gone - b.gone}
 }
 
-// missed: more reads went to devices than allowed.
+// missed reports whether more reads went to devices than maxMisses allows.
 func (t tierCounts) missed() bool { return t.misses > maxMisses*(t.hits+t.misses) }
 
-// tier returns an error if a server does not answer: otherwise its earlier counts
-// would appear as new ones.
+// tier adds up the counts of the chunkservers. It returns an error if one does not
+// answer: otherwise its earlier counts would later appear as new ones.
 func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
 	for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
 		families, err := scrape(ctx, n.Admin)

@@ -249,7 +249,7 @@ func (b *rebuild) until(ctx context.Context, so func(*wire.ClusterReply) bool) e
 	}
 }
 
-// isOut: the devices of a host are out.
+// isOut returns a condition for until: no device of the host is in.
 func isOut(host string) func(*wire.ClusterReply) bool {
 	return func(c *wire.ClusterReply) bool {
 		for _, h := range c.GetTopology().GetHosts() {
@@ -267,7 +267,7 @@ func isOut(host string) func(*wire.ClusterReply) bool {
 	}
 }
 
-// isSound: nothing waits for repair, and no check is pending.
+// isSound reports whether nothing waits for repair and no check is pending.
 func isSound(c *wire.ClusterReply) bool {
 	return c.GetRepairQueued() == 0 && c.GetRepairRunning() == 0 && c.GetHealing().GetScanning() == 0
 }

@@ -82,11 +82,13 @@ func split(name string) (bucket, key string) {
 	return bucket, key
 }
 
+// Write implements Target.
 func (t s3Target) Write(ctx context.Context, name string, total int64, source []byte) error {
 	bucket, key := split(name)
 	return s3Put(ctx, t.c, bucket, key, total, source)
 }
 
+// Read implements Target.
 func (t s3Target) Read(ctx context.Context, name string, buf []byte) (int64, error) {
 	bucket, key := split(name)
 	return s3Get(ctx, t.c, bucket, key, buf)
@@ -143,6 +145,7 @@ func s3GetRange(ctx context.Context, c minio.Core, bucket, key string, p []byte,
 // repeated is source repeated without an end.
 type repeated []byte
 
+// ReadAt implements io.ReaderAt.
 func (r repeated) ReadAt(p []byte, off int64) (int, error) {
 	for n := 0; n < len(p); {
 		n += copy(p[n:], r[(off+int64(n))%int64(len(r)):])
@@ -150,6 +153,7 @@ func (r repeated) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+// Mkdir implements Target: it makes the bucket. Directories need no object.
 func (t s3Target) Mkdir(ctx context.Context, name string) error {
 	bucket, _ := split(name)
 	err := t.c.MakeBucket(ctx, bucket, minio.MakeBucketOptions{})
@@ -159,6 +163,7 @@ func (t s3Target) Mkdir(ctx context.Context, name string) error {
 	return err
 }
 
+// Small implements Target. S3 has no rename, and a commit needs the client.
 func (t s3Target) Small(ctx context.Context, op Op, name, _ string) error {
 	bucket, key := split(name)
 	var err error
@@ -181,5 +186,8 @@ func (t s3Target) Small(ctx context.Context, op Op, name, _ string) error {
 	return err
 }
 
+// Help implements Target. The reads of the endpoint are not known here.
 func (s3Target) Help() ReadHelp { return ReadHelp{} }
-func (s3Target) Close() error   { return nil }
+
+// Close implements Target.
+func (s3Target) Close() error { return nil }

@@ -53,6 +53,7 @@ func (t *clusterTarget) writeAt(ctx context.Context, name string, total int64, s
 	return err
 }
 
+// Read implements Target.
 func (t *clusterTarget) Read(ctx context.Context, name string, buf []byte) (int64, error) {
 	r, err := t.c.OpenFile(ctx, name)
 	if err != nil {
@@ -74,6 +75,7 @@ func (t *clusterTarget) Read(ctx context.Context, name string, buf []byte) (int6
 // a large tensor.
 const readPiece = 64 << 20
 
+// Mkdir implements Target.
 func (t *clusterTarget) Mkdir(ctx context.Context, name string) error {
 	_, err := t.c.MkdirAll(ctx, name, 0o755)
 	return err
@@ -91,11 +93,13 @@ func (t *clusterTarget) dir(ctx context.Context, dir string) (moraine.InodeID, e
 	return t.dirs[dir], nil
 }
 
+// Help implements Target.
 func (t *clusterTarget) Help() ReadHelp {
 	s := t.c.Stats()
 	return ReadHelp{Rebuilt: s.StripesRebuilt, Hedged: s.ChunksHedged, HedgesWon: s.HedgesWon}
 }
 
+// Close implements Target: it ends the session.
 func (t *clusterTarget) Close() error { return t.close() }
 
 // PathTarget works on a mounted file system, below dir.
@@ -105,6 +109,7 @@ type pathTarget string
 
 func (t pathTarget) at(name string) string { return filepath.Join(string(t), name) }
 
+// Write implements Target: it ends with an fsync and a close.
 func (t pathTarget) Write(ctx context.Context, name string, total int64, source []byte) error {
 	f, err := os.Create(t.at(name))
 	if err != nil {
@@ -123,6 +128,7 @@ func (t pathTarget) Write(ctx context.Context, name string, total int64, source 
 	return errors.Join(ctx.Err(), f.Sync())
 }
 
+// Read implements Target.
 func (t pathTarget) Read(ctx context.Context, name string, buf []byte) (int64, error) {
 	f, err := os.Open(t.at(name))
 	if err != nil {
@@ -143,10 +149,12 @@ func (t pathTarget) Read(ctx context.Context, name string, buf []byte) (int64, e
 	return total, ctx.Err()
 }
 
+// Mkdir implements Target.
 func (t pathTarget) Mkdir(_ context.Context, name string) error {
 	return os.MkdirAll(t.at(name), 0o755)
 }
 
+// Small implements Target.
 func (t pathTarget) Small(_ context.Context, op Op, name, to string) error {
 	switch op {
 	case OpCreate:
@@ -169,5 +177,8 @@ func (t pathTarget) Small(_ context.Context, op Op, name, to string) error {
 	return fmt.Errorf("bench: a path does not support %s", op)
 }
 
+// Help implements Target. The reads of the mount's process are not known here.
 func (t pathTarget) Help() ReadHelp { return ReadHelp{} }
-func (t pathTarget) Close() error   { return nil }
+
+// Close implements Target.
+func (t pathTarget) Close() error { return nil }

@@ -169,6 +169,7 @@ type fsm struct{ db *pebble.DB }
 
 var appliedKey = []byte("applied")
 
+// Apply implements raft.FSM.
 func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
 // ApplyBatch implements raft.BatchingFSM.
