@@ -109,7 +109,7 @@ func (r *rank) tell(e event) {
 	e.Rank = r.cfg.Rank
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.out.Encode(e) // if it fails the demo has ended, and so will we
+	_ = r.out.Encode(e) // it fails when the demo has ended; then this process ends too
 }
 
 func (r *rank) obey(ctx context.Context, o order) error {

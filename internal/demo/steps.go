@@ -187,7 +187,7 @@ func (d *demo) startProbe(ctx context.Context) *probe {
 	return p
 }
 
-// answered records a gap that ended now and began at last, or at the kill.
+// answered records a gap that ends now. It began at last, or at the kill if that was later.
 func (p *probe) answered(last time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -181,6 +181,7 @@ type tail struct {
 	data []byte
 }
 
+// Write implements io.Writer. It keeps the last 4 KiB.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,6 +191,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// String returns what is kept, without spaces at the ends.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -4,6 +4,10 @@
 // tests that kill things stand on it.
 //
 // It knows command lines and processes only; it never looks into a server.
+//
+// One path through it: Start makes the directories, the certificates and the command
+// lines (prepare), starts each Node, and waits until its health check answers (Ready).
+// A test ends one with Node.Kill and starts it again with Node.Start. Close ends all.
 package devcluster
 
 import (
@@ -55,10 +59,10 @@ type Config struct {
 	// share one disk here, and another server's burst is no broken disk. Negative:
 	// the default of servers with disks of their own.
 	LogStall time.Duration
-	// OwnHosts gives each metadata server a host of its own, on a network that this
-	// process is joined to (package netns), so that it can Vanish. That needs root,
-	// otherwise Start fails with netns.ErrCannot, and a directory that holds no
-	// cluster yet.
+	// OwnHosts gives each metadata server a host of its own, so that it can Vanish. The
+	// hosts are on a network that this process is joined to (package netns). That needs
+	// root, otherwise Start fails with netns.ErrCannot. It also needs a directory that
+	// holds no cluster yet.
 	OwnHosts bool
 	// Net is a network of the caller, if it has one: each server whose name is a
 	// host of it runs there. The caller closes it, after the cluster.
@@ -134,7 +138,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// lockDir keeps a second supervisor from the directory, until this one ends.
+// lockDir locks the directory until this process ends, so that no second supervisor uses it.
 func (c *Cluster) lockDir() error {
 	if err := os.MkdirAll(c.cfg.Dir, 0o755); err != nil {
 		return err

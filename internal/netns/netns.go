@@ -135,7 +135,7 @@ func (n *Net) Command(host string) []string {
 // Down makes a host vanish: no packet reaches it or comes from it.
 func (n *Net) Down(host string) error { return ip("-n", n.hub(), "link", "set", host, "down") }
 
-// Up brings it back.
+// Up ends a Down.
 func (n *Net) Up(host string) error { return ip("-n", n.hub(), "link", "set", host, "up") }
 
 // Mute makes a host unable to send to the others. It still receives from them, as
