@@ -160,7 +160,7 @@ func WriteBackup(ctx context.Context, env *cli.Env, c *cli.Connection, f io.Writ
 	}
 }
 
-// endBackup reports to the leader that the command reads no more of a backup, so that the
+// endBackup reports to the leader that the command has stopped reading a backup, so that the
 // leader frees its place at once. Without this report the leader does so within a minute.
 func endBackup(ctx context.Context, c *cli.Connection, id uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
