@@ -9,40 +9,41 @@ import (
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
-// batch is the bytes of one stripe of a file that is open for writing: ranges of
-// the file in any order, in memory of its own. While it is open more comes to
-// it, or over what it has. When it is sent, its ranges are put in order of
-// offset, so that writes that came out of order make one extent.
+// batch holds the bytes of one stripe of a file that is open for writing: ranges of the file in
+// any order, in the batch's own memory. While the batch is open, writes add bytes to it or
+// overwrite bytes in it. seal puts the ranges in order of offset, so that writes that arrive
+// out of order make one extent.
 type batch struct {
-	// Of filling it; whoever holds the writer's gate:
+	// The holder of the writer's gate fills these fields:
 	bufs    []*bufpool.Buffer
 	used    int   // bytes of the last buffer
-	length  int64 // bytes taken in all, those overwritten since too
-	pieces  int   // spans that were made of it
-	charged int64 // of the client's budget
+	length  int64 // bytes written to it in all, overwritten ones included
+	pieces  int   // spans made of its bytes
+	charged int64 // bytes taken from the client's budget
 	ticket  *stripeio.Ticket
-	limit   int64 // of length, where it has a ticket
-	tail    int64 // of the file: where the last write ended
-	scatter bool  // takes the small writes that go on nowhere
+	limit   int64 // upper bound of length, if the batch has a ticket
+	tail    int64 // offset in the file at which the last write ended
+	scatter bool  // takes small writes that continue no run of writes
 
 	// Guarded by the content's mutex:
 	state   batchState
-	seq     int // in order of being sent, from 1
+	seq     int // place in the order of sending, from 1
 	born    time.Time
-	extents []moraine.Extent      // of the file, by offset; StripeOffset counts in the bytes sent
-	err     error                 // failed: why
-	sent    []stripeio.SentStripe // put: where the bytes are
+	extents []moraine.Extent      // ranges of the file, by offset; StripeOffset counts in the bytes sent
+	err     error                 // why it failed
+	sent    []stripeio.SentStripe // after batchPut: where the bytes are
 	stripes []*stripeio.Record
 
-	st *stripeio.Stripe // being sent: the sender's
-	// appended is set on bytes that go to the end of the file, wherever that is
-	// when they are committed. The caller waits for them.
+	st *stripeio.Stripe // being sent; the sender owns it
+	// appended marks bytes that the commit puts at the end of the file, wherever that is then.
+	// The caller waits for the commit.
 	appended bool
-	at       int64 // committed: where that was
-	// alone is set once a commit with others was refused: it may be for the others alone.
+	at       int64 // after the commit: the offset of the appended bytes
+	// alone is set after the service refused a commit of several batches: another batch may be
+	// the cause.
 	alone bool
-	// asked is whether the service was asked to commit it: whoever gives it up then does
-	// not know whether it has.
+	// asked reports whether the client sent a commit of the batch. If so, a caller that abandons
+	// the batch cannot know whether the service applied the commit.
 	asked bool
 }
 
@@ -50,10 +51,10 @@ type batchState uint8
 
 const (
 	batchOpen    batchState = iota
-	batchSending            // its bytes do not change any more
-	batchPut                // they are on chunkservers; the memory is given back
-	batchFailed             // they are lost
-	batchDone               // committed, or nothing was left of it
+	batchSending            // its bytes no longer change
+	batchPut                // its bytes are on chunkservers; its memory is released
+	batchFailed             // its bytes are lost
+	batchDone               // committed, or nothing of it was left to commit
 )
 
 // own returns how much memory the batch has.
@@ -65,7 +66,7 @@ func (b *batch) own() int64 {
 	return n
 }
 
-// room returns what is left of the last buffer.
+// room returns the unused part of the last buffer.
 func (b *batch) room() []byte {
 	if len(b.bufs) == 0 {
 		return nil
@@ -73,20 +74,20 @@ func (b *batch) room() []byte {
 	return b.bufs[len(b.bufs)-1].Bytes()[b.used:]
 }
 
-// full reports whether the batch takes no more, were it to end at limit bytes.
+// full reports whether a batch limited to limit bytes can take nothing further.
 func (b *batch) full(limit int64) bool { return b.length >= limit || b.pieces >= maxPieces }
 
 // maxPieces bounds the ranges of one batch, and so the extents of one stripe.
 const maxPieces = 128
 
-// near reports whether a write at off belongs to the batch's run of writes:
-// those of a mount come a little out of order.
+// near reports whether a write at off belongs to the batch's run of writes. The writes of a
+// mount arrive slightly out of order.
 func (b *batch) near(off, reach int64) bool {
 	return !b.scatter && off >= b.tail-reach && off <= b.tail+reach
 }
 
-// seal puts the live bytes of the batch, in order, into a stripe to send, and
-// notes which ranges of the file they are. The content's mutex is held.
+// seal puts the live bytes of the batch, in order, into a stripe to send, and records which
+// ranges of the file they are. The caller holds the content's mutex.
 func (b *batch) seal(l spans) {
 	b.st = &stripeio.Stripe{}
 	for i := range l {
@@ -104,7 +105,7 @@ func (b *batch) seal(l spans) {
 	}
 }
 
-// cutFrom takes away the ranges from size on. The content's mutex is held.
+// cutFrom removes the ranges from size on. The caller holds the content's mutex.
 func (b *batch) cutFrom(size int64) {
 	for i, e := range b.extents {
 		if e.End() <= size {
@@ -119,8 +120,8 @@ func (b *batch) cutFrom(size int64) {
 	}
 }
 
-// locate returns where [off, off+n) of the batch's bytes is, as extents at
-// offset at of a file. It must have been put.
+// locate returns where the batch's bytes [off, off+n) are, as extents that start at offset at
+// of the file. The batch must be in state batchPut.
 func (b *batch) locate(off, n, at int64) []stripeio.Located {
 	var out []stripeio.Located
 	first := int64(0)
@@ -135,12 +136,12 @@ func (b *batch) locate(off, n, at int64) []stripeio.Located {
 	return out
 }
 
-// placed notes where the batch's bytes are. The content's mutex is held.
+// placed records where the batch's bytes are. The caller holds the content's mutex.
 func (b *batch) placed(sent []stripeio.SentStripe) {
 	b.sent, b.stripes = sent, nil
 	for _, s := range sent {
 		rec, bad := stripeio.RecordFromWire(s.Record)
-		if bad != nil { // we made it
+		if bad != nil { // this client encoded it
 			panic(bad)
 		}
 		rec.Grant = s.Ticket.Grant
@@ -148,7 +149,7 @@ func (b *batch) placed(sent []stripeio.SentStripe) {
 	}
 }
 
-// free gives the memory back and returns what it was charged.
+// free releases the memory and returns how many bytes of the budget it was charged.
 func (b *batch) free() int64 {
 	for _, buf := range b.bufs {
 		buf.Release()

@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// chunkHost is a chunkserver with one device that keeps chunks in a map.
+// chunkHost is a chunkserver with one device that stores chunks in a map.
 type chunkHost struct {
 	c      *cluster
 	id     string
@@ -29,18 +29,18 @@ type chunkHost struct {
 
 	mu     sync.Mutex
 	chunks map[moraine.ChunkID]*heldChunk
-	// before, if not nil, sees each request first and may fail or delay it.
+	// before, if not nil, receives each request first and may fail or delay it.
 	before func(ctx context.Context, req any) error
 	keys   map[uint64]ed25519.PublicKey
-	weak   bool // puts reach level memory only
+	weak   bool // puts reach only level memory
 	puts   int
 	gets   int
 	gotten int64 // bytes
 
 	objects map[uint64][]byte // of its bucket
-	pieces  []*wire.GetPiece  // that were served
-	garble  bool              // other bytes of objects than it says
-	rotten  bool              // other bytes of chunks than it says, unless it is to verify them
+	pieces  []*wire.GetPiece  // pieces that it served
+	garble  bool              // serves other bytes of objects than it states
+	rotten  bool              // serves other bytes of chunks than it states, unless it must verify them
 }
 
 type heldChunk struct {
@@ -96,7 +96,7 @@ func (h *chunkHost) start() {
 	})
 }
 
-// learn takes the keys that tokens are signed with.
+// learn takes the keys that sign tokens.
 func (h *chunkHost) learn(keys []*wire.SigningKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +120,7 @@ func (h *chunkHost) kill() {
 	require.NoError(h.c.t, h.node.Close())
 }
 
-// meta asks the leader, as this host.
+// meta sends a request to the leader, as this host.
 func (h *chunkHost) meta(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	d := h.c.net.Dialer(h.c.peer(transport.RoleChunkserver, h.id))
 	defer d.Close()
@@ -129,7 +129,7 @@ func (h *chunkHost) meta(req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return d.Metadata([]string{memnet.Address(h.c.group.Leader())}).Do(ctx, req)
 }
 
-// fail has fn see each request of the host before it is served; nil for none.
+// fail calls fn with each request of the host before serving it; nil for none.
 func (h *chunkHost) fail(fn func(ctx context.Context, req any) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *chunkHost) hook(ctx context.Context, req any) error {
 	return before(ctx, req)
 }
 
-// permit holds a capability against the caller, as a chunkserver does.
+// permit verifies the caller's capability, as a chunkserver does.
 func (h *chunkHost) permit(ctx context.Context, b []byte, covers func(*wire.CapabilityClaims) bool) error {
 	claims, err := capability.Verify(b, h.key)
 	if err == nil {
@@ -259,8 +259,8 @@ func (h *chunkHost) StatDevices(context.Context, *wire.StatDevices) (*wire.StatD
 	return &wire.StatDevicesReply{}, nil
 }
 
-// change calls fn with each chunk held; it may change it, or drop it by
-// returning false.
+// change calls fn with each stored chunk. fn may change the chunk, or delete it by returning
+// false.
 func (h *chunkHost) change(fn func(id moraine.ChunkID, ch *heldChunk) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

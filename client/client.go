@@ -1,21 +1,20 @@
-// Package client is how programs use a Moraine cluster: a namespace of files,
-// written and read straight to and from the servers that hold the bytes. It has the
-// files: by path and by number, written from beginning to end (File), at any offset
-// (Handle), and read (Reader, Stream). Requests to the metadata service, with the session,
-// the leases and the cache, are client/internal/session; stripes, with their parity and
-// their devices, are client/internal/stripeio.
+// Package client is the library with which programs use a Moraine cluster. It offers a
+// namespace of files, and moves their bytes to and from chunkservers directly. It gives access
+// to files by path and by inode number. A program writes a file from beginning to end (File),
+// reads and writes at any offset (Handle), or reads (Reader, Stream). Package
+// client/internal/session has the session with the metadata service, the requests, the leases
+// and the cache. Package client/internal/stripeio has stripes, their parity and their devices.
 //
-// It keeps no file data between calls but what a sequential reader fetched
-// ahead, and of names and attributes only what it holds a lease on;
-// it decides no policy, and knows nothing of checkpoints (package ckpt does).
+// Between calls the client keeps only the file data that a sequential reader fetched ahead. It
+// caches only names and attributes that it has a cache lease on. It decides no policy and knows
+// nothing of checkpoints (package ckpt does).
 //
-// One path through it: Create makes an unlinked file; Write copies bytes into
-// the file's stripe; a full stripe is summed and encoded, its chunks
-// are put on the devices of the next placement of a grant (package stripeio),
-// and its record waits in the File (writer.go) until Commit sends all records,
-// with the name, in one entry of the service's log. A Reader maps a range to
-// extents, reads the chunks it touches in parallel straight into
-// the caller's slice, and rebuilds those that do not come (package stripeio).
+// One path through it: Create makes an unlinked file. Write copies bytes into the file's
+// stripe. For a full stripe the client computes checksums and parity, and puts the chunks on
+// the devices of a grant's next placement (package stripeio). The stripe's record waits in the
+// File (writer.go). Commit sends all records and the name to the service, which applies them in
+// one log entry. A Reader maps a range to extents and reads the chunks in parallel into the
+// caller's slice. It rebuilds the chunks that do not arrive (package stripeio).
 package client
 
 import (
@@ -36,7 +35,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Client is one program's standing with a cluster. Its methods may be called
+// Client is a program's connection to a cluster, with its session. Its methods may be called
 // concurrently.
 type Client struct {
 	cfg     Config
@@ -47,22 +46,22 @@ type Client struct {
 	meta     *session.Conn
 	io       *stripeio.Engine
 	paths    paths
-	contents contents // of the files open for reading and writing
+	contents contents // files open for reading and writing
 
 	stop       context.CancelFunc
 	endSession func() error
 	// giveBack ends the exclusive leases.
 	giveBack func()
-	// connections is what Connect opened; nil where the caller owns the Dialer.
+	// connections are those that Connect opened; nil if the caller owns the Dialer.
 	connections io.Closer
 
 	running sync.WaitGroup
 	closed  sync.Once
 }
 
-// Dial opens a session with the cluster that cfg.Metadata names, and starts
-// what keeps it alive. ctx bounds only the opening; the client works until
-// Close. deps.Dialer stays the caller's, to be closed after the client.
+// Dial opens a session with the cluster that cfg.Metadata names, and starts the goroutines that
+// keep it alive. ctx bounds only the opening; the client works until Close. The caller keeps
+// deps.Dialer and closes it after the client.
 func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -81,7 +80,7 @@ func Dial(ctx context.Context, cfg Config, deps Deps) (*Client, error) {
 	c.io.Start(life, &c.running)
 	c.endSession = func() error {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		c.io.Report(last) // what reads found and nobody has reported yet
+		c.io.Report(last) // damage that reads found and the client has not reported yet
 		cancel()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
 		defer cancel()
@@ -108,9 +107,9 @@ func newClient(cfg Config, deps Deps) *Client {
 	return &Client{cfg: cfg, clock: deps.Clock, log: deps.Log, metrics: deps.Metrics, meta: meta, io: io, paths: paths{meta}}
 }
 
-// Close ends the session, and with it the grants and unlinked files that the
-// client still has, and returns when everything that the client started has
-// ended. Files must have been committed or aborted, and Streams closed, before.
+// Close ends the session, and with it the client's grants and unlinked files. It returns when
+// all goroutines of the client have ended. The caller must first commit or abort its Files and
+// close its Streams.
 func (c *Client) Close() error {
 	var err error
 	c.closed.Do(func() {
@@ -118,7 +117,7 @@ func (c *Client) Close() error {
 		c.stop()
 		c.running.Wait()
 		c.io.Wait()
-		c.meta.Forget() // nobody recalls anything from here on
+		c.meta.Forget() // from here on no server can recall a cache lease
 		err = c.endSession()
 		c.io.Pool.Close()
 		if c.connections != nil {
@@ -128,35 +127,36 @@ func (c *Client) Close() error {
 	return retry.Wrap("client.Close", "", err)
 }
 
-// closePatience bounds how long Close tries to tell the service.
+// closePatience bounds each of Close's requests to the service.
 const closePatience = 3 * time.Second
 
-// MemoryInUse returns how many bytes of memory the client has lent and granted now: of
-// buffers and of its bounds on them. A client at which no call is under way, with no file
-// open, has none. It may be called concurrently.
+// MemoryInUse returns how many bytes of memory the client has lent or reserved now, as buffers
+// and in its budgets. It is 0 if no call runs and no file is open. It may be called
+// concurrently.
 func (c *Client) MemoryInUse() int64 {
 	return c.io.MemoryInUse()
 }
 
-// Meta makes one request to the metadata service, under the client's session,
-// and repeats it across lost replies, failovers and redirects until it is
-// answered, ctx ends, or Config.Patience has passed. A mutation keeps its
-// number through all attempts, so that it is applied at most once. The caller
-// sets only req.Op (and Partition), which must not change until Meta returns;
-// session and numbers are filled in here.
+// Meta makes one request to the metadata service under the client's session. It repeats the
+// request across lost replies, failovers and redirects until the service answers, ctx ends, or
+// Config.Patience has passed. A mutation keeps its number through all attempts, so the service
+// applies it at most once. The caller sets only req.Op (and Partition), which must not change
+// until Meta returns. Meta fills in session and numbers.
 //
-// The error is a *moraine.Error: the service's answer, or Timeout or Canceled
-// where ctx or the patience ended, or an answer was lost and a further attempt
-// was not let in: then it is unknown whether a mutation took effect. Where the session has expired a new one is opened, and the request is
-// made again under it, unless an attempt under the old one may have taken
-// effect, or the request is about what the old one owned: then the error is
-// SessionExpired, and later requests run under the new session.
+// The error is a *moraine.Error with the service's answer. It is Timeout or Canceled if ctx or
+// the patience ended, or if a reply was lost and a server did not admit a further attempt. Then
+// it is unknown whether a mutation took effect.
+//
+// If the session has expired, Meta opens a new one and makes the request again under it. It
+// does not if an attempt under the old session may have taken effect, or if the request
+// concerns what the old session owned. Then the error is SessionExpired, and later requests run
+// under the new session.
 func (c *Client) Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	return c.meta.Do(ctx, req)
 }
 
-// Session returns the number of the client's present session.
+// Session returns the number of the client's current session.
 func (c *Client) Session() moraine.SessionID { return moraine.SessionID(c.meta.Current().Id) }
 
-// Root returns the directory that the client's paths start at.
+// Root returns the inode of the directory at which the client's paths start.
 func (c *Client) Root() moraine.InodeID { return c.meta.Current().Root }

@@ -8,18 +8,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// InodeRange is a range of a file to be cloned.
+// InodeRange is a range of a file to clone.
 type InodeRange struct {
 	Inode moraine.InodeID
-	// Generation, unless it is 0, must be the file's: Stale where it has another.
+	// Generation, unless it is 0, must be the file's; otherwise the clone fails with Stale.
 	Generation moraine.Generation
 	// Offset and Length are in bytes; Length 0 means to the end of the file.
 	Offset, Length int64
 }
 
-// CloneFile makes dst a copy of the file src that shares its bytes: none moves.
-// opts.Replace lets an existing file of that name be replaced; opts.Mode 0 means
-// the mode of src. CrossTenant means that the bytes must be copied instead.
+// CloneFile makes dst a copy of the file src that shares its bytes; no byte moves. opts.Replace
+// allows dst to replace an existing file; opts.Mode 0 means the mode of src. CrossTenant means
+// that the caller must copy the bytes instead.
 func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string, opts CreateOptions) (*wire.Attr, error) {
 	if opts.Mode == 0 {
 		a, err := c.Inodes().Stat(ctx, src)
@@ -32,28 +32,27 @@ func (c *Client) CloneFile(ctx context.Context, src moraine.InodeID, dst string,
 	return a, retry.Wrap("client.CloneFile", dst, err)
 }
 
-// Concat makes dst of ranges of other files, one behind the other, any number of
-// them; no byte moves. It is visible whole or not at all. Where a source changes
-// meanwhile whose generation is named, or of which more is taken than one entry
-// of the service's log may, it fails with Stale.
+// Concat makes dst from ranges of other files, one after the other. Their number is not
+// limited, and no byte moves. dst is visible whole or not at all. It fails with Stale if a
+// source changes meanwhile and the caller named its generation, or one log entry cannot take
+// all of that range.
 //
-// Many ranges, up to 10,000, are a job of the service, which goes on whatever
-// becomes of this client: after Timeout or Canceled dst may appear yet.
+// Up to 10,000 ranges run as a job of the service, which continues even if this client stops.
+// After Timeout or Canceled dst may still appear.
 func (c *Client) Concat(ctx context.Context, dst string, srcs []InodeRange, opts CreateOptions) (*wire.Attr, error) {
 	a, _, err := concat(ctx, c, dst, srcs, 0, opts)
 	return a, retry.Wrap("client.Concat", dst, err)
 }
 
-// ConcatParts is Concat that lets the directory parts go, with all that is below
-// it, in the very entry in which dst appears: where parts was removed before, it
-// fails with NotFound. consumed is false where the cluster's feature level does not
-// have that, so that parts is the caller's to remove.
+// ConcatParts is Concat that also removes the directory parts and all below it, in the same log
+// entry in which dst appears. It fails with NotFound if parts was removed before. consumed is
+// false if the cluster's feature level has no such operation; the caller then removes parts.
 func (c *Client) ConcatParts(ctx context.Context, dst string, srcs []InodeRange, parts moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
 	a, consumed, err = concat(ctx, c, dst, srcs, parts, opts)
 	return a, consumed, retry.Wrap("client.ConcatParts", dst, err)
 }
 
-// concat fills a file without a name with the ranges, and links it.
+// concat fills an unlinked file with the ranges, and links it.
 func concat(ctx context.Context, c *Client, dst string, srcs []InodeRange, consume moraine.InodeID, opts CreateOptions) (a *wire.Attr, consumed bool, err error) {
 	todo, err := cloneRanges(srcs)
 	if err != nil {
@@ -81,7 +80,7 @@ func concat(ctx context.Context, c *Client, dst string, srcs []InodeRange, consu
 	return a, consumed, nil
 }
 
-// cloneRanges turns ranges into the form that travels.
+// cloneRanges converts ranges to their wire form.
 func cloneRanges(srcs []InodeRange) ([]*wire.CloneRange, error) {
 	out := make([]*wire.CloneRange, len(srcs))
 	for i, r := range srcs {
@@ -94,7 +93,7 @@ func cloneRanges(srcs []InodeRange) ([]*wire.CloneRange, error) {
 	return out, nil
 }
 
-// flushOpen commits what this client wrote to the files and did not commit yet.
+// flushOpen commits the bytes that this client wrote to the files and has not committed yet.
 func (s *contents) flushOpen(ctx context.Context, srcs []InodeRange) error {
 	seen := map[moraine.InodeID]bool{}
 	for _, r := range srcs {
@@ -115,12 +114,12 @@ func (s *contents) flushOpen(ctx context.Context, srcs []InodeRange) error {
 	return nil
 }
 
-// maxCloneRanges bounds the ranges of one request; the service bounds what they
-// touch, and says TooLarge.
+// maxCloneRanges bounds the ranges of one request. The service bounds how many extents they
+// touch, and answers TooLarge.
 const maxCloneRanges = 256
 
-// clone makes the ranges the content of the file step by step, and gives it its
-// name with the last.
+// clone appends the ranges to the file in several requests. The last one also gives the file
+// its name.
 func (f *File) clone(ctx context.Context, todo []*wire.CloneRange) (*wire.Attr, error) {
 	generation, n := f.attr.Generation, maxCloneRanges
 	for {
@@ -146,7 +145,7 @@ func (f *File) clone(ctx context.Context, todo []*wire.CloneRange) (*wire.Attr, 
 	}
 }
 
-// cloneStep appends ranges to the file, in one entry; the last one gives it its
+// cloneStep appends ranges to the file, in one log entry. The last one also gives the file its
 // name.
 func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.CloneRange, last bool) (*wire.Attr, error) {
 	op := &wire.Clone{Inode: f.attr.Inode, ExpectGeneration: generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND,
@@ -155,7 +154,7 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 		op.Link = f.link
 	}
 	f.log.mu.Lock()
-	f.log.committed, f.log.final = true, last // so that Abort gives the space back
+	f.log.committed, f.log.final = true, last // so that Abort releases the space
 	f.log.mu.Unlock()
 	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}}, f.session)
 	if err != nil {
@@ -167,9 +166,8 @@ func (f *File) cloneStep(ctx context.Context, generation uint64, ranges []*wire.
 	return resp.GetCommit().Attr, nil
 }
 
-// halve puts two ranges in the place of the first one, which touches more than
-// one entry may. It must not change from one half to the other, so it is bound
-// to the generation that is there now.
+// halve replaces the first range, which touches more than one log entry may, by its two halves.
+// The source must not change between the halves, so both name its current generation.
 func (f *File) halve(ctx context.Context, todo []*wire.CloneRange, cause error) ([]*wire.CloneRange, error) {
 	r := todo[0]
 	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(r.Inode))

@@ -21,7 +21,7 @@ func (c *cluster) inode(cl *client.Client, path string) moraine.InodeID {
 	return moraine.InodeID(a.Inode)
 }
 
-// puts counts the chunks that hosts have taken.
+// puts counts the chunks that hosts have stored.
 func (c *cluster) puts() int {
 	n := 0
 	for _, h := range c.hosts {
@@ -32,8 +32,8 @@ func (c *cluster) puts() int {
 	return n
 }
 
-// A clone has the bytes of its source as it was, also those not flushed yet, and
-// no byte moves; writing to one of them changes the other by nothing.
+// A clone has the bytes of its source at that moment, including unflushed ones, and no byte
+// moves. Writing to one does not change the other.
 func TestCloneFile(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -64,9 +64,9 @@ func TestCloneFile(t *testing.T) {
 	})
 }
 
-// Thousands of ranges become one file by a job of the service, ten at most, and
-// more, or with a service that has no such job, step by step, and its name appears
-// with the last; replies that are lost change nothing.
+// Thousands of ranges become one file. A job of the service does it, or, above 10,000 ranges or
+// with a service without such a job, several requests. The name appears with the last request.
+// Lost replies change nothing.
 func TestConcatOfManyRanges(t *testing.T) {
 	t.Run("by a job", func(t *testing.T) { concatMany(t, testseed.Of(2_000, 10_000), false) })
 	t.Run("step by step", func(t *testing.T) { concatMany(t, testseed.Of(3_000, 10_001), true) })
@@ -135,8 +135,8 @@ func concatMany(t *testing.T, ranges int, steply bool) {
 	})
 }
 
-// What a file is made of goes in the entry in which the file appears, whether that
-// takes a job or not; where it cannot appear the parts stay.
+// The log entry in which the file appears also removes its parts, with a job or without. If the
+// file cannot appear the parts stay.
 func TestConcatConsumesParts(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -174,7 +174,7 @@ func TestConcatConsumesParts(t *testing.T) {
 	})
 }
 
-// A job that ended, and was forgotten since, was not in vain: the file is there.
+// If the service has forgotten an ended job, the file still exists.
 func TestConcatWhoseJobIsForgotten(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -205,7 +205,7 @@ func TestConcatWhoseJobIsForgotten(t *testing.T) {
 	})
 }
 
-// What fails half-way leaves no name, and its space is given back.
+// A concatenation that fails in the middle leaves no name, and its space is freed.
 func TestConcatFailsWhole(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

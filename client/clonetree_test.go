@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A tree is cloned without a byte that moves, through the loss of the answer
-// that began it and of the leader that ran it; whoever cancels leaves nothing.
+// A tree is cloned without moving a byte, although the first answer is lost and the leader that
+// runs the job dies. A canceled clone leaves nothing.
 func TestCloneTree(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

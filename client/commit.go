@@ -12,46 +12,45 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxCommitRecords bounds the records of the state that one commit touches, so
-// that no entry of the service's log is long in the making: a stripe counts one
-// for itself, one for its extent, one for each chunk, and some for its grant.
+// maxCommitRecords bounds the state records that one commit touches, so that the leader applies
+// each log entry quickly. A stripe counts one for itself, one for its extent, one for each
+// chunk, and some for its grant.
 const maxCommitRecords = 600
 
 // CommitResult is what a commit reached.
 type CommitResult struct {
 	// Attr is the file as of the commit.
 	Attr *wire.Attr
-	// Protects is how many hosts (devices, on a single host) may be lost at once
-	// with every byte still there: the least over all stripes. It means nothing
-	// for a file without bytes.
+	// Protects is how many hosts (devices, on a single host) may be lost at once without losing a
+	// byte: the minimum over all stripes. It means nothing for an empty file.
 	Protects int
-	// CRC is the CRC32C of all bytes of the file, computed when they were encoded;
-	// servers and readers hold the bytes against the sums that it was made of. A
-	// caller that summed them earlier can compare.
+	// CRC is the CRC32C of all bytes of the file, computed when the client encoded them. It
+	// combines the checksums against which servers and readers verify the bytes. A caller that
+	// computed its own checksum can compare.
 	CRC uint32
-	// Degraded counts the stripes that protect less than their scheme promises;
-	// the cluster repairs them when it can.
+	// Degraded counts the stripes with less protection than their scheme promises. The cluster
+	// repairs them when it can.
 	Degraded int
 }
 
-// commitLog collects the stripes of a file that are in place, in order, and
-// commits them in batches.
+// commitLog collects, in order, the stripes of a file that are on chunkservers, and commits
+// several in one log entry.
 type commitLog struct {
-	mu      sync.Mutex // held across commits: they are made in order
+	mu      sync.Mutex // held across commits, which happen in order
 	arrived map[int][]stripeio.SentStripe
-	next    int                   // sequence number that the ready ones end before
+	next    int                   // sequence number after the last ready one
 	ready   []stripeio.SentStripe // in order, not committed
-	// Of the commits so far:
+	// Results of the commits so far:
 	generation uint64
-	committed  bool // there was one with bytes
-	final      bool // the last one was tried: it may have taken effect
+	committed  bool // at least one committed bytes
+	final      bool // the last commit was tried and may have taken effect
 	crc        uint32
 	protects   uint32
 	degraded   uint32
 }
 
-// add takes the stripes of one launch. Once there are enough in a row it
-// commits them to the unlinked file.
+// add takes the stripes of one launch. Once enough consecutive stripes are in place it commits
+// them to the unlinked file.
 func (l *commitLog) add(f *File, seq int, sent []stripeio.SentStripe) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +67,7 @@ func (l *commitLog) add(f *File, seq int, sent []stripeio.SentStripe) error {
 	for {
 		n := batchOf(l.ready)
 		if n == len(l.ready) {
-			return nil // what may be the last batch waits for Commit
+			return nil // Commit sends what may be the last batch
 		}
 		if _, err := l.commit(f.life, f, n, nil); err != nil {
 			return err
@@ -88,7 +87,7 @@ func batchOf(s []stripeio.SentStripe) int {
 	return len(s)
 }
 
-// finish commits what is left, with the file's name if it gets one.
+// finish commits the remaining stripes, with the file's name if it gets one.
 func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) (*wire.Attr, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,10 +108,10 @@ func (l *commitLog) finish(ctx context.Context, f *File, link *wire.LinkTarget) 
 // finalCommit marks the last commit of a save.
 type finalCommit struct{ link *wire.LinkTarget }
 
-// commit appends the first n ready stripes to the file, in one entry. What is refused
-// since devices went out is put anew, some times; then it returns nil twice, and what is
-// ready, which may be more stripes by a lesser scheme, is to be cut into entries again. The
-// mutex is held.
+// commit appends the first n ready stripes to the file, in one log entry. If the service
+// refuses the commit because devices went out, the client resubmits the stripes, up to a limit.
+// Then commit returns nil twice, and the caller cuts the ready stripes into entries again. A
+// smaller scheme may have made more of them. The caller holds the mutex.
 func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
 	attr, err := l.commitOnce(ctx, f, n, final)
 	switch {
@@ -123,7 +122,7 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	}
 	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.sender.Inode, "err", err)
 	old, rest := l.ready[:n], l.ready[n:]
-	l.ready, l.final = rest, false // what is put anew is settled, or in its place again
+	l.ready, l.final = rest, false // Resubmit settles these stripes or restores them
 	sent, perr := f.sender.Resubmit(ctx, old, f.sender.Send)
 	if perr != nil {
 		return nil, stripeio.CannotResubmit(err, perr)
@@ -132,7 +131,7 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	return nil, nil
 }
 
-// commitOnce makes one such entry.
+// commitOnce sends one such commit.
 func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *finalCommit) (*wire.Attr, error) {
 	op := &wire.Commit{Inode: f.attr.Inode, ExpectGeneration: l.generation, Mode: wire.CommitMode_COMMIT_MODE_APPEND}
 	var offset uint64
@@ -147,8 +146,8 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 		l.final = true
 		op.Final, op.Link = true, final.link
 	}
-	// Grants and the unlinked file are the session's: under another one the
-	// commit would be answered as if they had never been.
+	// The session owns the grants and the unlinked file. Under another session the service would
+	// answer the commit as if they had never existed.
 	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: op}}, f.session)
 	if err != nil {
 		return nil, err
@@ -173,7 +172,7 @@ func (l *commitLog) commitOnce(ctx context.Context, f *File, n int, final *final
 	return r.Attr, nil
 }
 
-// drop settles everything that was not committed.
+// drop releases the grants of all stripes that were not committed.
 func (l *commitLog) drop(f *File) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,16 +183,16 @@ func (l *commitLog) drop(f *File) {
 	l.ready, l.arrived = nil, nil
 }
 
-// orphaned reports whether the file has committed bytes that nobody will see.
+// orphaned reports whether the file has committed bytes that will never be visible.
 func (l *commitLog) orphaned() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.committed && !l.final
 }
 
-// Flush sends what was written and returns when all of it is in place on the
-// chunkservers, though not committed: memory given to WriteStable is free to
-// change. The last stripe may come out shorter for it.
+// Flush sends all written bytes and returns when they are on chunkservers, but not committed.
+// The caller may then change memory that it gave to WriteStable. The last stripe may be shorter
+// because of it.
 func (f *File) Flush(ctx context.Context) error {
 	defer f.boundBy(ctx)()
 	f.mu.Lock()
@@ -209,11 +208,11 @@ func (f *File) Flush(ctx context.Context) error {
 	return f.fail("client.Flush", err)
 }
 
-// Commit makes everything written durable at the file's level and, unless the
-// file was created unlinked, gives it its name, in one step that everybody sees
-// whole or not at all. It ends the File, also on error: what was written is then
-// given up. After Timeout, Canceled or SessionExpired it is unknown whether the
-// file has its name; after any other error it has not.
+// Commit makes all written bytes durable at the file's level. Unless the file was created
+// unlinked, it also gives the file its name. Both happen in one step that others see whole or
+// not at all. Commit ends the File, also on error; the written bytes are then discarded. After
+// Timeout, Canceled or SessionExpired it is unknown whether the file has its name; after any
+// other error it has not.
 func (f *File) Commit(ctx context.Context) (CommitResult, error) {
 	began := f.c.clock.Now()
 	attr, err := f.commit(ctx)
@@ -239,24 +238,23 @@ func (f *File) commit(ctx context.Context) (*wire.Attr, error) {
 		}
 		parent, perr := f.parents(ctx)
 		if perr != nil || uint64(parent) == f.link.Parent {
-			return nil, errors.Join(err, perr) // it is not the directory that is missing
+			return nil, errors.Join(err, perr) // the directory still exists
 		}
 		f.link.Parent = uint64(parent)
 	}
 }
 
-// parentTries bounds the commits of a file whose directory is removed again and again.
+// parentTries bounds the commits of a file whose directory others remove again and again.
 const parentTries = 100
 
-// boundBy makes the file fail when ctx ends, until the function returned is
-// called.
+// boundBy makes the file fail when ctx ends, until the caller calls the returned function.
 func (f *File) boundBy(ctx context.Context) func() {
 	stop := context.AfterFunc(ctx, func() { f.fail("client.Write", retry.ContextError(ctx, "")) })
 	return func() { stop() }
 }
 
-// Abort gives up a file that was not committed, and returns when nothing of it
-// is on its way any more. After Commit, or a first Abort, it does nothing.
+// Abort discards a file that was not committed, and returns when no request for it is running.
+// After Commit, or a first Abort, it does nothing.
 func (f *File) Abort() {
 	f.mu.Lock()
 	ended := f.ended
@@ -271,7 +269,7 @@ func (f *File) Abort() {
 	}
 }
 
-// close waits for the file's work and gives back all that it holds.
+// close waits for the file's background work and releases all its resources.
 func (f *File) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// assemble makes the ranges the content of the file, and gives it its name: few
-// ranges by one Clone, many by a job of the service, and step by step where the
-// cluster's feature level has no such job, or one takes fewer.
+// assemble fills the file with the ranges and gives it its name. It uses one Clone for few
+// ranges and a job of the service for many. It works in steps if the cluster's feature level
+// has no such job, or a smaller limit for it.
 func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (a *wire.Attr, consumed bool, err error) {
 	if consume == 0 && len(todo) <= maxCloneRanges {
 		a, err := f.cloneStep(ctx, f.attr.Generation, todo, true)
@@ -29,7 +29,7 @@ func (f *File) assemble(ctx context.Context, todo []*wire.CloneRange, consume mo
 	return a, false, err
 }
 
-// concat has the service do it all.
+// concat lets the service do all of it, in a job if necessary.
 func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume moraine.InodeID) (*wire.Attr, error) {
 	op := &wire.Concat{Inode: f.attr.Inode, Ranges: todo, Link: f.link, Consume: uint64(consume)}
 	resp, err := f.c.meta.DoUnder(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Concat{Concat: op}}, f.session)
@@ -45,8 +45,8 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 	j, err := f.c.Jobs().Wait(ctx, moraine.JobID(resp.GetJobs().Jobs[0].Id), nil)
 	switch {
 	case retry.IsKind(err, moraine.NotFound):
-		// The service remembers so many jobs that ended, and this is none of them any
-		// more. What it made can be looked at; before it was whole it could not be.
+		// The service remembers a limited number of ended jobs and has forgotten this one. Stat
+		// finds a file only after the job made it whole.
 		if a, err := f.c.Inodes().Stat(ctx, f.Inode()); err == nil {
 			return a, nil
 		}
@@ -61,16 +61,16 @@ func (f *File) concat(ctx context.Context, todo []*wire.CloneRange, consume mora
 	return f.made(ctx, j)
 }
 
-// forget lets the file without a name go, if it is there yet: else the session
-// would keep it to its end. Nothing depends on it.
+// forget releases the unlinked file, if it still exists. Otherwise the session would keep it
+// until the session ends. Nothing depends on its success.
 func (f *File) forget(ctx context.Context) {
 	if f.session == f.c.meta.Current() && ctx.Err() == nil {
 		_ = f.c.Inodes().Release(ctx, f.Inode())
 	}
 }
 
-// made returns the file that a job made. Where it was removed or changed since,
-// its number and the generation that it had are what is left to tell.
+// made returns the file that a job made. If the file was removed or changed since, the client
+// only knows its number and the generation that it had.
 func (f *File) made(ctx context.Context, j *wire.Job) (*wire.Attr, error) {
 	a, err := f.c.Inodes().Stat(ctx, moraine.InodeID(j.Inode))
 	switch {

@@ -12,59 +12,56 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// Config is what an operator may write. The zero value of each field but
-// Metadata means its default.
+// Config is what an operator may set. The zero value of each field but Metadata means its
+// default.
 type Config struct {
 	// Metadata holds the metadata servers, each as the addresses of one server.
 	Metadata [][]string
-	// Scope is the directory that the client is confined to, an absolute path from the
-	// root of the cluster, within the certificate's scope: it is the root of all paths, and
-	// no symbolic link leads out of it. It must be there. Default: the certificate's scope.
+	// Scope is the directory to which the client is confined. It is an absolute path from the
+	// root of the cluster, within the certificate's scope. All paths start there, and no symbolic
+	// link leads out of it. It must exist. Default: the certificate's scope.
 	Scope string
-	// MemoryBytes bounds the file bytes, parity and read buffers that the client
-	// holds at once, over all files. Default 256 MiB.
+	// MemoryBytes bounds the file bytes, parity and read buffers in the client's memory at once,
+	// over all files. Default 256 MiB.
 	MemoryBytes int64
-	// StripesInFlight bounds the stripes of one file that are being sent.
-	// Default 4.
+	// StripesInFlight bounds the stripes of one file that the client sends at once. Default 4.
 	StripesInFlight int
-	// Scheme is used for new files in place of what the service chooses, unless
-	// K is 0.
+	// Scheme is used for new files instead of the service's choice, unless K is 0.
 	Scheme moraine.Scheme
 	// ChunkBytes is the length of the data chunks of a full stripe, a multiple
 	// of moraine.BlockSize. Default moraine.DefaultChunkSize.
 	ChunkBytes int64
-	// Level is what Commit waits for: moraine.NVMe (the default) or Memory.
+	// Level is the level that Commit waits for: moraine.NVMe (the default) or Memory.
 	Level moraine.Level
 
 	// AttemptTimeout bounds one attempt of a request to a metadata server.
 	// Default 5 s.
 	AttemptTimeout time.Duration
-	// Patience bounds all attempts of a request, or of a read or write of a
-	// stripe, where the caller's context ends no earlier. Default 2 min.
+	// Patience bounds all attempts of a request, or of a read or write of a stripe, unless the
+	// caller's context ends earlier. Default 2 min.
 	Patience time.Duration
 	// PutTimeout bounds one attempt to put a chunk. Default 20 s.
 	PutTimeout time.Duration
 	// GetTimeout bounds one attempt to get a chunk. Default 10 s.
 	GetTimeout time.Duration
-	// SlowFloor is the least time that a chunk of a write is given after most
-	// chunks of its stripe have arrived, before its device counts as slow.
-	// Default 1 s.
+	// SlowFloor is the minimum time that a write waits for a chunk after most chunks of its
+	// stripe have arrived, before it counts the device as slow. Default 1 s.
 	SlowFloor time.Duration
-	// HedgeFloor is the least time that a chunk of a read is given before its
-	// stripe's other chunks are asked too. Default 50 ms.
+	// HedgeFloor is the minimum time that a read waits for a chunk before it also requests the
+	// stripe's other chunks. Default 50 ms.
 	HedgeFloor time.Duration
-	// ReadaheadBytes bounds what one sequential reader fetches ahead. Default
-	// 64 MiB; negative: nothing.
+	// ReadaheadBytes bounds the bytes that one sequential reader fetches ahead. Default 64 MiB;
+	// negative: nothing.
 	ReadaheadBytes int64
-	// CacheEntries bounds the names and attributes that are kept, under leases, to
-	// be answered without a request. Default 100,000; negative: none.
+	// CacheEntries bounds the names and attributes that the client caches under leases, to answer
+	// without a request. Default 100,000; negative: none.
 	CacheEntries int
-	// ExclusiveLeases lets the client ask for exclusive leases on directories that it
-	// makes many files in (NodeOptions.Later). It needs the cache.
+	// ExclusiveLeases lets the client request exclusive leases on directories in which it creates
+	// many files (NodeOptions.Later). It needs the cache.
 	ExclusiveLeases bool
 }
 
-// Deps is what tests replace. Only Dialer is needed.
+// Deps are what tests replace. Only Dialer is required.
 type Deps struct {
 	Dialer  transport.Dialer
 	Clock   clock.Clock
@@ -123,8 +120,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// minMemory lets a stripe of any scheme be written, one at a time: the widest
-// has moraine.MaxChunks chunks of the default size.
+// minMemory is enough to write stripes of any scheme, one at a time: the widest has
+// moraine.MaxChunks chunks of the default size.
 const minMemory = 16 << 20
 
 func (d *Deps) setDefaults() {

@@ -16,34 +16,35 @@ import (
 // DefaultMetadataPort is the port of a metadata server whose address names none.
 const DefaultMetadataPort = "7400"
 
-// Cluster says which cluster a program connects to, and as whom.
+// Cluster says which cluster a program connects to, and with which identity.
 type Cluster struct {
-	// Endpoint holds the addresses of the metadata servers, HOST or HOST:PORT, separated by
-	// commas. One that answers is enough.
+	// Endpoint lists the addresses of the metadata servers, HOST or HOST:PORT, separated by
+	// commas. One server that answers is enough.
 	Endpoint string
 	// Certs is the directory with ca.crt, NAME.crt and NAME.key. `moraine cert issue` makes
 	// them.
 	Certs string
 	// Identity is NAME. Default: the one certificate in Certs.
 	Identity string
-	// Mode is transport.Secure (the default) or transport.CRC, as the servers have it.
+	// Mode is transport.Secure (the default) or transport.CRC, and must equal that of the
+	// servers.
 	Mode transport.Mode
 }
 
 // ClusterFromEnv returns the cluster that MORAINE_ENDPOINT, MORAINE_CERTS, MORAINE_IDENTITY and
-// MORAINE_MODE name, as for the command line. getenv is os.Getenv, or a test's.
+// MORAINE_MODE name, as the command line does. getenv is os.Getenv, or a test's replacement.
 func ClusterFromEnv(getenv func(string) string) Cluster {
 	return Cluster{Endpoint: getenv("MORAINE_ENDPOINT"), Certs: getenv("MORAINE_CERTS"),
 		Identity: getenv("MORAINE_IDENTITY"), Mode: transport.Mode(getenv("MORAINE_MODE"))}
 }
 
-// Connect opens a session with a cluster, over connections of its own. cfg.Metadata is taken
-// from at.Endpoint; the zero value of each other field means its default. The caller closes
-// the Client, which also closes the connections. ctx bounds only the opening.
+// Connect opens a session with a cluster, over connections of its own. It takes cfg.Metadata
+// from at.Endpoint; the zero value of each other field means its default. The caller closes the
+// Client, which also closes the connections. ctx bounds only the opening.
 //
-// It fails with InvalidArgument where at is incomplete, with NotFound where a certificate is
-// missing, with Unauthenticated or PermissionDenied where the cluster does not accept it, and
-// with Unavailable or Timeout where no majority of the metadata servers answers.
+// It fails with InvalidArgument if at is incomplete, and with NotFound if a certificate is
+// missing. It fails with Unauthenticated or PermissionDenied if the cluster does not accept the
+// certificate, and with Unavailable or Timeout if no majority of the metadata servers answers.
 func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
 	const op = "client.Connect"
 	cfg.Metadata = SplitEndpoint(at.Endpoint)
@@ -82,7 +83,7 @@ func Connect(ctx context.Context, at Cluster, cfg Config) (*Client, error) {
 }
 
 // SplitEndpoint returns the servers of an endpoint, each as its addresses: HOST or HOST:PORT,
-// separated by commas. One without a port gets DefaultMetadataPort.
+// separated by commas. A host without a port gets DefaultMetadataPort.
 func SplitEndpoint(endpoint string) (servers [][]string) {
 	for _, host := range strings.Split(endpoint, ",") {
 		host = strings.TrimRight(strings.TrimSpace(host), "/")

@@ -11,24 +11,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// content is what all handles of a client on one inode share: the newest
-// content of the file that the service told of, and over it what they wrote and
-// the service does not know yet.
+// content is the state that all handles of a client on one inode share. It has the newest
+// content that the service reported, and over it the uncommitted writes.
 //
-// Written bytes go through a batch (batch.go) that becomes a stripe; spans says
-// which batch has the newest bytes of a range. Batches are committed in the
-// order they were sent in, so that a later one lies over an earlier one, and an
-// earlier one needs no care for what was written over it since.
+// Written bytes go into a batch (batch.go) that becomes a stripe. spans says which batch has
+// the newest bytes of a range. The client commits batches in the order in which it sent them.
+// So a later one lies over an earlier one, and an earlier one may contain overwritten bytes.
 //
-// Locks, outermost first: gate (whoever changes the content: held across waits
-// for memory and slots), publish (whoever asks the service to change it: held
-// across requests), mu (held across no wait).
+// Locks, outermost first:
+//   - gate: held to change the content, across waits for memory and slots;
+//   - publish: held to send changes to the service, across requests;
+//   - mu: held across no wait.
 type content struct {
 	c      *Client
 	sender stripeio.Sender
 	ref    string
-	// life ends with the last handle. What is sent and committed in the
-	// background runs under it.
+	// life ends with the last handle. Background sends and commits run under it.
 	life context.Context
 	end  context.CancelFunc
 	work sync.WaitGroup
@@ -36,26 +34,26 @@ type content struct {
 	room    room
 	gate    stripeio.Turn
 	publish stripeio.Turn
-	slots   chan struct{} // one element for each batch being sent
+	slots   chan struct{} // one element for each batch that is being sent
 
-	// made is the file where it was made under an exclusive lease; nil else.
+	// made is the file, if this client created it under an exclusive lease; otherwise nil.
 	made *session.Made
 
 	users int // handles and calls; guarded by contents.mu
 
 	mu      sync.Mutex
-	base    *wire.Attr          // newest generation heard of; not changed, but replaced
+	base    *wire.Attr          // newest generation received; replaced, never changed
 	extents *stripeio.ExtentMap // of base's generation
-	doubted bool                // base may be older than what this client did itself
+	doubted bool                // base may be older than this client's own commits
 	spans   spans
-	open    []*batch // being filled; also guarded by gate: both are held to change it
+	open    []*batch // being filled; a change needs both gate and mu
 	queue   []*batch // sent and not committed, in order
 	seq     int      // of the last batch sent
-	wanted  int      // batches up to this one are to be committed
-	running bool     // commitWanted is
+	wanted  int      // number of the last batch that is to be committed
+	running bool     // commitWanted runs
 	changed chan struct{}
-	wrote   time.Time // when the last write came
-	bare    int       // commits at level memory that protect from nothing, and may not be at nvme yet
+	wrote   time.Time // time of the last write
+	bare    int       // commits at level memory without protection that may not be at nvme yet
 	faults  faults
 }
 
@@ -64,18 +62,18 @@ type content struct {
 type contents struct {
 	mu sync.Mutex
 	of map[moraine.InodeID]*content
-	// opening are the inodes that the service is being asked for, to be opened.
+	// opening are the inodes that an open has requested from the service.
 	opening map[moraine.InodeID]*opening
 }
 
-// opening is the opens of one inode that are under way.
+// opening counts the running opens of one inode.
 type opening struct {
 	count int
-	ended bool // a content of the inode has ended since the first of them began
+	ended bool // a content of the inode ended after the first of them began
 }
 
-// open notes that an inode is being opened, until done is called, which says whether what
-// the service answered meanwhile may be older than what this client has committed.
+// open records that an inode is being opened, until the caller calls done. done reports whether
+// the service's answer may be older than this client's commits.
 func (s *contents) open(inode moraine.InodeID) (done func() (old bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +96,7 @@ func (s *contents) open(inode moraine.InodeID) (done func() (old bool)) {
 	}
 }
 
-// hold returns the content of an inode that is open, to be let go of, or nil.
+// hold returns the content of an open inode, or nil. The caller ends the use with letGo.
 func (s *contents) hold(inode moraine.InodeID) *content {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +107,7 @@ func (s *contents) hold(inode moraine.InodeID) *content {
 	return ct
 }
 
-// holdOr is hold that takes made where the inode is not open.
+// holdOr is hold, but takes made if the inode is not open.
 func (s *contents) holdOr(inode moraine.InodeID, made *content) *content {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +123,7 @@ func (s *contents) holdOr(inode moraine.InodeID, made *content) *content {
 	return ct
 }
 
-// letGo ends one use. The last one ends the content: what was not committed
-// then is given up.
+// letGo ends one use. The last one ends the content and discards what is not committed.
 func (s *contents) letGo(ct *content) {
 	s.mu.Lock()
 	ct.users--
@@ -143,7 +140,7 @@ func (s *contents) letGo(ct *content) {
 	}
 }
 
-// all returns the contents that are open, each to be let go of.
+// all returns the open contents. The caller ends the use of each with letGo.
 func (s *contents) all() []*content {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,9 +162,9 @@ func newContent(ctx context.Context, c *Client, a *wire.Attr, made *session.Made
 	return ct
 }
 
-// close ends the content: nothing of it is under way or held afterwards.
+// close ends the content: afterwards no request runs for it and it has no memory or grants.
 func (ct *content) close() {
-	ct.gate.Slot <- struct{}{} // for good: who waits for memory may still ask us to yield
+	ct.gate.Slot <- struct{}{} // for good: a writer that waits for memory may still call Yield
 	ct.end()
 	ct.work.Wait()
 	ct.c.io.Writes.Leave(ct)
@@ -182,7 +179,7 @@ func (ct *content) close() {
 	ct.open, ct.queue, ct.spans = nil, nil, nil
 }
 
-// giveBack ends a batch that is not sent.
+// giveBack releases a batch that is not sent.
 func (ct *content) giveBack(b *batch) {
 	ct.c.io.Writes.Release(b.free())
 	if b.ticket != nil {
@@ -191,12 +188,11 @@ func (ct *content) giveBack(b *batch) {
 	}
 }
 
-// size returns the length of the file with what was written to it. The mutex is
-// held.
+// size returns the length of the file including uncommitted writes. The caller holds the mutex.
 func (ct *content) size() int64 { return max(int64(ct.base.Size), ct.spans.end()) }
 
-// sawBase takes what the service said of the inode, unless something newer is
-// known. The mutex is held.
+// sawBase takes the attributes that the service returned, unless newer ones are known. The
+// caller holds the mutex.
 func (ct *content) sawBase(a *wire.Attr) {
 	if a.Generation < ct.base.Generation {
 		return
@@ -207,7 +203,7 @@ func (ct *content) sawBase(a *wire.Attr) {
 	ct.base = a
 }
 
-// refresh asks the service what the newest content is.
+// refresh requests the newest attributes from the service.
 func (ct *content) refresh(ctx context.Context) error {
 	a, err := ct.c.Inodes().Stat(ctx, ct.sender.Inode)
 	if err != nil {
@@ -220,24 +216,26 @@ func (ct *content) refresh(ctx context.Context) error {
 	return nil
 }
 
-// signal wakes whoever waits for a batch to go on. The mutex is held.
+// signal wakes the goroutines that wait for a batch to change state. The caller holds the
+// mutex.
 func (ct *content) signal() {
 	close(ct.changed)
 	ct.changed = make(chan struct{})
 }
 
-// faults are the errors that no call has returned yet: each handle that was
-// open then gets the newest once.
+// faults are write errors that no call has returned yet. Each handle that was open at the error
+// gets the newest one once.
 type faults struct {
 	count  int
 	last   error
-	unseen bool // nobody was told yet
+	unseen bool // no call has returned it yet
 }
 
-// add notes an error. The content's mutex is held.
+// add records an error. The caller holds the content's mutex.
 func (f *faults) add(err error) { f.count, f.last, f.unseen = f.count+1, err, true }
 
-// begin returns what a new handle has seen: all but what nobody was told of.
+// begin returns how many errors a new handle counts as seen: all but one that no call has
+// returned.
 func (f *faults) begin() int {
 	if f.unseen {
 		return f.count - 1

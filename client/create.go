@@ -10,10 +10,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CreateOptions says how a new file is made.
+// CreateOptions describes a new file.
 type CreateOptions struct {
-	// Replace lets an existing regular file of that name be replaced, at the
-	// commit. Otherwise the name must be free.
+	// Replace lets the commit replace an existing regular file of that name. Otherwise the name
+	// must be free.
 	Replace bool
 	// Mode holds the permission bits; 0 means 0644.
 	Mode     uint32
@@ -22,27 +22,27 @@ type CreateOptions struct {
 	Scheme moraine.Scheme
 	// Level overrides Config.Level unless it is 0.
 	Level moraine.Level
-	// Xattrs are extended attributes that the file has before it has its name.
+	// Xattrs are extended attributes that the file gets before its name.
 	Xattrs map[string][]byte
-	// Expect, with Replace, is what must have the name in the moment of the commit,
-	// which fails with Conflict where that is not so. nil: anything, or nothing.
+	// Expect, with Replace, is what must have the name at the moment of the commit. Otherwise the
+	// commit fails with Conflict. nil: anything, or nothing.
 	Expect *Expect
-	// Parents, unless it is nil, is called by File.Commit where the directory of the file
-	// was removed since Create. It makes that again and returns its inode, in which the
-	// commit is tried again.
+	// Parents, unless it is nil, recreates the file's directory and returns its inode.
+	// File.Commit calls it if the directory was removed since Create, and then tries the commit
+	// again.
 	Parents func(ctx context.Context) (moraine.InodeID, error)
 }
 
-// Expect is a condition on what has a name: the service evaluates it in the entry of its
-// log that takes the name away. A field that is 0 asks for nothing, and no field at all
-// that something has the name.
+// Expect is a condition on the inode that has a name. The service evaluates it in the log entry
+// that takes the name away. A field that is 0 adds no condition. With all fields 0, any inode
+// may have the name, but one must.
 type Expect struct {
 	Inode      moraine.InodeID
 	Generation moraine.Generation
 	Ctime      int64 // wall clock, in nanoseconds
 }
 
-// wire returns the condition as it travels.
+// wire returns the condition in its wire form.
 func (e *Expect) wire() *wire.Expect {
 	if e == nil {
 		return nil
@@ -50,8 +50,8 @@ func (e *Expect) wire() *wire.Expect {
 	return &wire.Expect{Inode: uint64(e.Inode), Generation: uint64(e.Generation), Ctime: e.Ctime}
 }
 
-// Create begins a file that Commit will give the name path. Its directory must
-// exist. ctx bounds the whole life of the File: when it ends, the File fails.
+// Create begins a file to which Commit will give the name path. Its directory must exist. ctx
+// bounds the whole life of the File: when it ends, the File fails.
 func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*File, error) {
 	link, err := c.paths.linkTarget(ctx, path, opts)
 	if err != nil {
@@ -60,7 +60,8 @@ func (c *Client) Create(ctx context.Context, path string, opts CreateOptions) (*
 	return c.begin(ctx, path, moraine.InodeID(link.Parent), link, opts)
 }
 
-// linkTarget returns where a file of that path is to be linked, if it may be.
+// linkTarget returns where to link a file of that path, or an error if the path does not allow
+// it.
 func (r paths) linkTarget(ctx context.Context, path string, opts CreateOptions) (*wire.LinkTarget, error) {
 	w, err := r.walk(ctx, path, false)
 	switch {
@@ -74,9 +75,9 @@ func (r paths) linkTarget(ctx context.Context, path string, opts CreateOptions) 
 	return &wire.LinkTarget{Parent: w.Parent, Name: w.Name, Replace: opts.Replace, Expect: opts.Expect.wire()}, nil
 }
 
-// CreateUnlinked begins a file that Commit leaves without a name, for something
-// else to link: sealing a part of a checkpoint does. It belongs to the session
-// until then. parent, or the client's root if it is 0, decides tenant and policy.
+// CreateUnlinked begins a file that Commit leaves without a name, for another request to link,
+// such as the seal of a checkpoint part. Until then the session owns it. parent, or the
+// client's root if it is 0, decides tenant and policy.
 func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opts CreateOptions) (*File, error) {
 	if parent == 0 {
 		parent = c.Root()
@@ -84,7 +85,7 @@ func (c *Client) CreateUnlinked(ctx context.Context, parent moraine.InodeID, opt
 	return c.begin(ctx, "", parent, nil, opts)
 }
 
-// begin is create of a file that will have bytes written.
+// begin is create for a file into which the caller writes bytes.
 func (c *Client) begin(ctx context.Context, ref string, parent moraine.InodeID, link *wire.LinkTarget, opts CreateOptions) (*File, error) {
 	f, err := c.create(ctx, ref, parent, link, opts)
 	if err == nil {
@@ -122,7 +123,7 @@ func (c *Client) create(ctx context.Context, ref string, parent moraine.InodeID,
 	for name, value := range opts.Xattrs {
 		inode := moraine.InodeID(attr.Inode)
 		if err := c.Xattrs().Set(ctx, inode, name, value, XattrAny); err != nil {
-			// The session would keep the file to its end.
+			// Otherwise the session would keep the file until the session ends.
 			return nil, retry.Wrap("client.Create", ref, errors.Join(err, c.Inodes().Release(context.WithoutCancel(ctx), inode)))
 		}
 	}

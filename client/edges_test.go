@@ -15,9 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestWritesPastTheLargestFile: a write that no file can have is refused at once, and
-// takes nothing with it that was written beside it. The last byte that a file can have
-// is there.
+// TestWritesPastTheLargestFile: the client refuses a write past the largest file size at once,
+// and concurrent writes are unaffected. The last byte of the largest file is readable.
 func TestWritesPastTheLargestFile(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -50,8 +49,8 @@ func reopen(t *testing.T, c *cluster, cl *client.Client, h *client.Handle) *clie
 	return h
 }
 
-// TestOpenWhileTheLastHandleCloses: what was written and closed while another handle of
-// the client was being opened is read through that one.
+// TestOpenWhileTheLastHandleCloses: a handle reads the bytes that another handle of the client
+// wrote and closed during the opening.
 func TestOpenWhileTheLastHandleCloses(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -90,8 +89,8 @@ func TestOpenWhileTheLastHandleCloses(t *testing.T) {
 	})
 }
 
-// TestRangesPastTheEndAreRefused: a range that ends past the file is an error, and not
-// zeros, also where its end is past every offset.
+// TestRangesPastTheEndAreRefused: a range that ends past the file is an error, not zeros, even
+// if its end exceeds every offset.
 func TestRangesPastTheEndAreRefused(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -118,8 +117,8 @@ func TestRangesPastTheEndAreRefused(t *testing.T) {
 	})
 }
 
-// TestAppendsThatAreGivenUp: an append that its caller gives up is not there afterwards,
-// so that it can be made again; where it is too late for that the error is another one.
+// TestAppendsThatAreGivenUp: an append that its caller abandons leaves nothing, so that the
+// caller can repeat it. If it is too late for that, the error says so.
 func TestAppendsThatAreGivenUp(t *testing.T) {
 	for name, size := range map[string]int{"small": 5000, "large": 200_000} {
 		for _, where := range []string{"puts hang", "the commit hangs", "the commit before it hangs"} {
@@ -164,7 +163,7 @@ func TestAppendsThatAreGivenUp(t *testing.T) {
 						require.Equal(t, moraine.Timeout, moraine.KindOf(err), "%v", err)
 					} else {
 						require.Equal(t, moraine.Canceled, moraine.KindOf(err), "%v", err)
-						_, _, err = h.Append(c.ctx, data) // as who is told that nothing was written
+						_, _, err = h.Append(c.ctx, data) // the caller sees that nothing was written
 						require.NoError(t, err)
 					}
 					require.NoError(t, h.Close(c.ctx))

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The namespace by inode: each call does what it says, and names that are taken
-// or missing are told apart.
+// The namespace by inode: each call does what it says, with distinct errors for taken and
+// missing names.
 func TestNamespaceByInode(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -59,8 +59,8 @@ func TestNamespaceByInode(t *testing.T) {
 	})
 }
 
-// What the calls of the object tier and of attributes put on the wire. What the
-// service makes of it is its own to test.
+// The calls of the object tier and of attributes send the right requests. The service's own
+// tests cover the answers.
 func TestRequestsOfWrappers(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		cl := c.dial("c1", config())

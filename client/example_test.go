@@ -27,7 +27,7 @@ func ExampleConnect() {
 		f.Abort()
 		log.Fatal(err)
 	}
-	// The file is durable, and visible under its name, when Commit has returned.
+	// When Commit has returned, the file is durable and visible under its name.
 	if _, err := f.Commit(ctx); err != nil {
 		log.Fatal(err)
 	}

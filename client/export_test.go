@@ -11,20 +11,20 @@ const MinMemory = minMemory
 // Held is MemoryInUse.
 func Held(c *Client) int64 { return c.MemoryInUse() }
 
-// HoldWrites takes all memory of writes until release.
+// HoldWrites takes all memory for writes until release.
 func HoldWrites(c *Client) (release func()) { return holdAll(c.io.Writes.Sem) }
 
-// HoldReads takes all memory of reads until release.
+// HoldReads takes all memory for reads until release.
 func HoldReads(c *Client) (release func()) { return holdAll(c.io.Reads) }
 
-// HoldHelpers takes all memory of early parity and of verifications until release.
+// HoldHelpers takes all memory for early parity and for verification until release.
 func HoldHelpers(c *Client) (release func()) { return holdAll(c.io.Helpers) }
 
-// HelpersSize is how much that memory is.
+// HelpersSize is the size of that memory.
 func HelpersSize(c *Client) int64 { return c.io.Helpers.Size() }
 
-// In how many rebuilt parts one is verified, and after how many one that could not be is
-// tried again.
+// The client verifies one of so many rebuilt parts, and tries again after so many if it could
+// not.
 const (
 	WholeSample = stripeio.WholeSample
 	WholeRetry  = stripeio.WholeRetry

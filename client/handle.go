@@ -14,43 +14,41 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// HandleOptions says how a file is opened for reading and writing.
+// HandleOptions says how to open a file for reading and writing.
 type HandleOptions struct {
-	// Level overrides Config.Level for what Flush waits for, unless it is 0. All
-	// handles of a client on one inode write at the highest level of any. Where
-	// level memory would protect what is flushed from nothing, as on a single host,
-	// it is nvme.
+	// Level overrides Config.Level as the level that Flush waits for, unless it is 0. All handles
+	// of a client on one inode write at the highest level of any. If level memory would protect
+	// nothing, as on a single host, the level is nvme.
 	Level moraine.Level
-	// Scheme overrides Config.Scheme unless K is 0. The first handle decides.
+	// Scheme overrides Config.Scheme unless K is 0. The first handle's scheme applies to all.
 	Scheme moraine.Scheme
-	// Later is what the file was made with (NodeOptions.Later), by who made it.
+	// Later is the value of NodeOptions.Later with which the caller created the file.
 	Later *Later
 }
 
-// Handle is a file opened for reading and writing at any offset: what a mount
-// needs. Writes are copied and sent in the background, a few seconds later at
-// most; Flush makes them durable and visible to all. All handles of a client on
-// one inode see each other's writes at once; another client sees what was
-// flushed when it opens the file after that, or refreshes it (close-to-open).
+// Handle is a file opened for reading and writing at any offset, as a mount needs it. It copies
+// writes and sends them in the background, a few seconds later at most. Flush makes them
+// durable and visible to all. All handles of a client on one inode see each other's writes at
+// once. Another client sees flushed bytes when it opens the file after the flush, or refreshes
+// it (close-to-open).
 //
-// What could not be written is lost, and the next Flush, Sync or Close of each
-// handle that was open then says so, once. Bytes that were sent and not
-// committed when the client's session expired are IOError; those still held are
-// sent again.
+// If a write fails, its bytes are lost. The next Flush, Sync or Close of each handle that was
+// open then returns the error, once. If the client's session expires, bytes that were sent and
+// not committed fail with IOError. The client sends bytes that are still in its memory again.
 //
-// Methods may be called concurrently, but for Close, which comes last.
+// Methods may be called concurrently, except for Close, which comes last.
 type Handle struct {
 	ct *content
 
 	mu     sync.Mutex
-	seen   int // of the content's faults
+	seen   int // how many of the content's faults it has returned
 	reader *baseReader
 	closed bool
 }
 
-// OpenHandle opens a regular file, linked or not, by its number. It asks the
-// service for the file as it is now. Close ends the Handle; until then the
-// client must not be closed.
+// OpenHandle opens a regular file, linked or not, by its number. It requests the file's current
+// attributes from the service. Close ends the Handle; until then the caller must not close the
+// client.
 func (n Inodes) OpenHandle(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
 	h, err := n.openHandle(ctx, inode, opts)
 	return h, retry.Wrap("client.OpenHandle", inode.String(), err)
@@ -82,7 +80,7 @@ func (n Inodes) openHandle(ctx context.Context, inode moraine.InodeID, opts Hand
 	return h, nil
 }
 
-// openNow is openHandle with options that are whole.
+// openNow is openHandle with complete options.
 func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleOptions) (*Handle, error) {
 	a, unsent, err := n.statOpening(ctx, inode, opts.Later)
 	if err != nil {
@@ -109,9 +107,9 @@ func (n Inodes) openNow(ctx context.Context, inode moraine.InodeID, opts HandleO
 	return &Handle{ct: ct, seen: ct.faults.begin()}, nil
 }
 
-// statOpening is Stat of a file that is to be opened, and the file as it was
-// made here, if the service had not answered for it. That is looked for first: the
-// answer may come at any time, and what it says must be heard by whoever opens it.
+// statOpening is Stat of a file that is about to be opened. It also returns the locally created
+// file if the service had not answered for it yet. It looks for that file first: the answer may
+// arrive at any time, and the open must get its error.
 func (n Inodes) statOpening(ctx context.Context, inode moraine.InodeID, later *Later) (*wire.Attr, *session.Made, error) {
 	m := n.c.meta.Exclusive.OfLocked(uint64(inode))
 	if m == nil && later != nil {
@@ -119,7 +117,7 @@ func (n Inodes) statOpening(ctx context.Context, inode moraine.InodeID, later *L
 	}
 	a, err := n.Stat(ctx, inode)
 	if m != nil && retry.IsKind(err, moraine.NotFound) && m.Answered() && m.Err != nil {
-		err = m.Err // why it is not there
+		err = m.Err // why the file does not exist
 	}
 	return a, m, err
 }
@@ -127,16 +125,15 @@ func (n Inodes) statOpening(ctx context.Context, inode moraine.InodeID, later *L
 // Inode returns the file's number.
 func (h *Handle) Inode() moraine.InodeID { return h.ct.sender.Inode }
 
-// Size returns the file's length in bytes, with what was written through this
-// client.
+// Size returns the file's length in bytes, including what this client wrote.
 func (h *Handle) Size() int64 {
 	h.ct.mu.Lock()
 	defer h.ct.mu.Unlock()
 	return h.ct.size()
 }
 
-// Attr returns the file's attributes as of the newest content heard of, with the
-// size and the time of what was written since. They are the caller's.
+// Attr returns the attributes of the newest content received, with the size and the time of
+// later writes. The caller owns them.
 func (h *Handle) Attr() *wire.Attr { return h.ct.attr() }
 
 func (ct *content) attr() *wire.Attr {
@@ -151,15 +148,15 @@ func (ct *content) attr() *wire.Attr {
 	return a
 }
 
-// Refresh asks the service for the newest content and attributes: what another
-// client has flushed is seen afterwards.
+// Refresh requests the newest content and attributes from the service. Afterwards the handle
+// sees what other clients have flushed.
 func (h *Handle) Refresh(ctx context.Context) error {
 	return retry.Wrap("client.Refresh", h.ct.ref, h.ct.refresh(ctx))
 }
 
-// ReadAt reads into p from off on and returns how many bytes it read: fewer than
-// len(p) only at the end of the file, with io.EOF, or with another error, after
-// which the content of p is undefined. It sees every write that returned before.
+// ReadAt reads into p from off on and returns how many bytes it read. It returns fewer than
+// len(p) only at the end of the file, with io.EOF, or with another error, after which the
+// content of p is undefined. It sees every write that returned before.
 func (h *Handle) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if err := h.check("client.Read", off); err != nil {
 		return 0, err
@@ -171,9 +168,9 @@ func (h *Handle) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return n, retry.Wrap("client.Read", h.ct.ref, err)
 }
 
-// WriteAt writes p at off. It returns when p was copied, and waits while the
-// file has Config.StripesInFlight stripes on their way or the client's memory is
-// used up. On error some of p may have been taken: as many bytes as it returns.
+// WriteAt writes p at off. It returns after it has copied p. It waits while the client is
+// sending Config.StripesInFlight stripes of the file, or its memory is used up. On error it
+// returns how many bytes of p it has taken.
 func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if err := h.check("client.Write", off); err != nil {
 		return 0, err
@@ -182,9 +179,9 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 	return n, retry.Wrap("client.Write", h.ct.ref, err)
 }
 
-// Append writes p where the file ends for the service, after what other clients
-// have appended, and returns where that was. It returns when p is committed. Up
-// to the length of a stripe p is appended in one piece.
+// Append writes p at the end of the file as the service knows it, after what other clients have
+// appended, and returns that offset. It returns when p is committed. A p of up to one stripe is
+// appended in one piece.
 func (h *Handle) Append(ctx context.Context, p []byte) (off int64, n int, err error) {
 	if err := h.check("client.Append", 0); err != nil {
 		return 0, 0, err
@@ -193,8 +190,8 @@ func (h *Handle) Append(ctx context.Context, p []byte) (off int64, n int, err er
 	return off, n, retry.Wrap("client.Append", h.ct.ref, err)
 }
 
-// Truncate gives the file the length size, visible to all when it returns. What
-// was written before and lies past it is dropped.
+// Truncate sets the length of the file to size, visible to all when it returns. It drops bytes
+// past size that were written before.
 func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	if err := h.check("client.Truncate", size); err != nil {
 		return err
@@ -203,10 +200,10 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 	return retry.Wrap("client.Truncate", h.ct.ref, err)
 }
 
-// Flush returns when everything written before, through any handle of this
-// client on the file, is committed at the file's level and visible to all, or
-// with what went wrong since the last report. After Timeout or Canceled of its
-// own ctx nothing is lost: the bytes are still on their way.
+// Flush returns when all bytes written before, through any handle of this client on the file,
+// are committed at the file's level and visible to all. Otherwise it returns the errors since
+// the last report. After Timeout or Canceled of its own ctx nothing is lost: the client still
+// sends the bytes.
 func (h *Handle) Flush(ctx context.Context) error {
 	if err := h.check("client.Flush", 0); err != nil {
 		return err
@@ -217,8 +214,8 @@ func (h *Handle) Flush(ctx context.Context) error {
 	return retry.Wrap("client.Flush", h.ct.ref, h.ct.awaitProtected(ctx))
 }
 
-// Sync is Flush at level nvme, of the whole file as this client knows it: what it found
-// flushed at level memory is there too when it returns.
+// Sync is Flush at level nvme, of the whole file as this client knows it. Bytes that were
+// already flushed at level memory are at nvme too when it returns.
 func (h *Handle) Sync(ctx context.Context) error {
 	if err := h.check("client.Sync", 0); err != nil {
 		return err
@@ -240,15 +237,15 @@ func (h *Handle) flush(ctx context.Context, op string) error {
 	return retry.Wrap(op, h.ct.ref, err)
 }
 
-// report returns, once, what went wrong since the last report.
+// report returns, once, the newest error since the last report.
 func (h *Handle) report() error {
 	h.ct.mu.Lock()
 	defer h.ct.mu.Unlock()
 	return h.ct.faults.report(&h.seen)
 }
 
-// Close is Flush, and ends the handle, also on error. What could not be
-// committed when the last handle of the file ends is given up.
+// Close is Flush, and ends the handle, also on error. When the last handle of the file ends,
+// the client discards bytes that it could not commit.
 func (h *Handle) Close(ctx context.Context) error {
 	if err := h.check("client.Close", 0); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// handleModel is what a file should hold, and the handles on it.
+// handleModel is the expected content of a file, and the handles on it.
 type handleModel struct {
 	t       *testing.T
 	c       *cluster
@@ -25,10 +25,9 @@ type handleModel struct {
 	handles []*client.Handle
 }
 
-// TestHandleModel holds handles on one file against its bytes, through random
-// writes, truncations, appends and clones, while messages are lost, leaders change, and
-// one host at a time misbehaves. MORAINE_TEST_SEED repeats a run;
-// MORAINE_TEST_LONG=1 makes it long.
+// TestHandleModel compares handles on one file with its expected bytes, through random writes,
+// truncations, appends and clones. Meanwhile messages are lost, leaders change, and one host at
+// a time misbehaves. MORAINE_TEST_SEED repeats a run; MORAINE_TEST_LONG=1 makes it long.
 func TestHandleModel(t *testing.T) {
 	seed, steps := testseed.First(t), testseed.Of(100, 2000)
 	inCluster(t, 7, func(c *cluster) {
@@ -56,7 +55,7 @@ func TestHandleModel(t *testing.T) {
 
 func (m *handleModel) handle() *client.Handle { return m.handles[m.rng.IntN(len(m.handles))] }
 
-// maxModel bounds the model's file.
+// maxModel bounds the size of the model's file.
 const maxModel = 3 << 20
 
 func (m *handleModel) step() {
@@ -109,8 +108,8 @@ func (m *handleModel) reopen() {
 	}
 }
 
-// clone copies the file, and has the copy take its place half of the time, with
-// handles that were open on neither.
+// clone copies the file. Half of the time the copy takes its place, with handles that were open
+// on neither.
 func (m *handleModel) clone() {
 	_, err := m.cl.CloneFile(m.c.ctx, m.handles[0].Inode(), "/copy", client.CreateOptions{Replace: true})
 	require.NoError(m.t, err)
@@ -175,9 +174,9 @@ func (m *handleModel) same(got, want []byte, off int64) {
 	}
 }
 
-// TestHandleModelAcrossExpiry is the same over sessions that expire: what was
-// not flushed may be lost, but only where Flush says so, and what a reader sees
-// of each block is what was there before or what was written since.
+// TestHandleModelAcrossExpiry is the same with sessions that expire. Unflushed bytes may be
+// lost, but only if Flush reports it. Each block that a reader sees is either the earlier one
+// or one written since.
 func TestHandleModelAcrossExpiry(t *testing.T) {
 	seed := testseed.First(t)
 	inCluster(t, 6, func(c *cluster) {
@@ -186,7 +185,7 @@ func TestHandleModelAcrossExpiry(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		const block, blocks = 8 << 10, 60
 		h := openNew(t, c, cl, "f")
-		may := make([][]byte, blocks) // values that a block may have, the last one newest
+		may := make([][]byte, blocks) // possible values of a block, the newest last
 		flushed := func() {
 			err := h.Flush(c.ctx)
 			got := make([]byte, block*blocks)

@@ -32,7 +32,7 @@ func writeAt(t *testing.T, c *cluster, h *client.Handle, p []byte, off int64) {
 	require.Equal(t, len(p), n)
 }
 
-// requireContent holds all that the handle reads against want.
+// requireContent compares all that the handle reads with want.
 func requireContent(t *testing.T, c *cluster, h *client.Handle, want []byte) {
 	t.Helper()
 	require.EqualValues(t, len(want), h.Size())
@@ -43,8 +43,8 @@ func requireContent(t *testing.T, c *cluster, h *client.Handle, want []byte) {
 	require.True(t, bytes.Equal(want, got[:n]), "wrong bytes")
 }
 
-// A handle sees what it wrote, wherever the bytes are: in memory, on their way,
-// put and not committed, committed. Others see it once it is flushed.
+// A handle sees its own writes wherever the bytes are: in memory, being sent, on chunkservers
+// and not committed, committed. Other clients see them after a flush.
 func TestHandleReadsItsOwnWrites(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl, other := c.dial("c1", config()), c.dial("c2", config())
@@ -68,8 +68,8 @@ func TestHandleReadsItsOwnWrites(t *testing.T) {
 	})
 }
 
-// Writes past the end leave holes; a truncation drops what was written past it,
-// committed or not, and what is beyond reads as zeros afterwards.
+// Writes past the end leave holes. A truncation drops bytes past it, committed or not; they
+// read as zeros afterwards.
 func TestHandleHolesAndTruncation(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -99,7 +99,7 @@ func TestHandleHolesAndTruncation(t *testing.T) {
 	})
 }
 
-// What two clients append lies behind each other, each piece whole.
+// The appends of two clients follow each other, each piece whole.
 func TestHandleAppends(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		one, two := c.dial("c1", config()), c.dial("c2", config())
@@ -141,8 +141,8 @@ func TestHandleAppends(t *testing.T) {
 	})
 }
 
-// All handles of a client on one inode see each other's writes at once, and one
-// size; another client sees them when it opens the file after a close.
+// All handles of a client on one inode see each other's writes at once, and the same size.
+// Another client sees them when it opens the file after a close.
 func TestHandleCloseToOpen(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		one, two := c.dial("c1", config()), c.dial("c2", config())
@@ -162,7 +162,7 @@ func TestHandleCloseToOpen(t *testing.T) {
 		again, err := two.Inodes().OpenHandle(c.ctx, g.Inode(), client.HandleOptions{})
 		require.NoError(t, err)
 		requireContent(t, c, again, data)
-		// A reader of what was there before goes on: never a mixture.
+		// A reader of the earlier content continues: never a mixture.
 		next := bytesOf(2, 700_000)
 		writeAt(t, c, g, next, 0)
 		require.NoError(t, g.Close(c.ctx))
@@ -177,7 +177,7 @@ func TestHandleCloseToOpen(t *testing.T) {
 	})
 }
 
-// What nobody flushes is committed all the same, a few seconds later.
+// The client commits unflushed bytes a few seconds later.
 func TestHandleCommitsByItself(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		one, two := c.dial("c1", config()), c.dial("c2", config())
@@ -192,7 +192,7 @@ func TestHandleCommitsByItself(t *testing.T) {
 	})
 }
 
-// A time that is set after a write stays, though the bytes are sent later.
+// A time that is set after a write stays, although the client sends the bytes later.
 func TestHandleKeepsATimeThatIsSet(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -210,8 +210,8 @@ func TestHandleKeepsATimeThatIsSet(t *testing.T) {
 	})
 }
 
-// A write that fails in the background is told to each handle once, and the
-// bytes that were there before are still there.
+// Each handle returns the error of a failed background write once, and the earlier bytes are
+// intact.
 func TestHandleErrorsAreReportedOnce(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -225,7 +225,7 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 		for _, host := range c.hosts {
 			host.fail(func(_ context.Context, req any) error {
 				if _, put := req.(*wire.PutChunk); put {
-					return errKind(moraine.TooLarge) // what no other device would take
+					return errKind(moraine.TooLarge) // an error for which the client tries no other device
 				}
 				return nil
 			})
@@ -247,8 +247,8 @@ func TestHandleErrorsAreReportedOnce(t *testing.T) {
 	})
 }
 
-// When a session expires, what a handle put and did not commit is lost and said
-// so, once; what it still holds is sent again; and the handle goes on.
+// When a session expires, bytes that a handle sent and did not commit are lost, and it returns
+// the error once. It sends the bytes in its memory again, and continues to work.
 func TestHandleAcrossSessionExpiry(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -258,7 +258,7 @@ func TestHandleAcrossSessionExpiry(t *testing.T) {
 		writeAt(t, c, h, old, 0)
 		require.NoError(t, h.Flush(c.ctx))
 
-		// Put, not committed: the service is out of reach when it is to be.
+		// On chunkservers, not committed: the client cannot reach the service for the commit.
 		put := bytesOf(2, 600_000)
 		writeAt(t, c, h, put, 0)
 		cut := func() {
@@ -282,7 +282,7 @@ func TestHandleAcrossSessionExpiry(t *testing.T) {
 		first := cl.Session()
 		cut()
 		held := bytesOf(3, 1000)
-		writeAt(t, c, h, held, 700_000) // not put: no server is within reach
+		writeAt(t, c, h, held, 700_000) // in memory: the client reaches no server
 		time.Sleep(100 * time.Second)
 		c.onMeta(nil)
 		c.net.Heal()
@@ -302,8 +302,7 @@ func TestHandleAcrossSessionExpiry(t *testing.T) {
 	})
 }
 
-// Many handles share the client's memory: nobody waits for ever, and every byte
-// arrives.
+// Many handles share the client's memory: none waits for ever, and every byte arrives.
 func TestHandlesShareLittleMemory(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -335,15 +334,15 @@ func TestHandlesShareLittleMemory(t *testing.T) {
 	})
 }
 
-// A run of writes becomes full stripes, however it is cut, and small writes all
-// over a file share one.
+// A run of writes of any sizes becomes full stripes, and small writes all over a file share
+// one.
 func TestHandleMakesFullStripes(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config()) // a stripe has 4 chunks of 64 KiB
 		defer cl.Close()
 		h := openNew(t, c, cl, "f")
 		before := c.puts()
-		for off := 0; off < 8*256<<10; off += 8 << 10 { // pairs that come the wrong way round
+		for off := 0; off < 8*256<<10; off += 8 << 10 { // pairs in reverse order
 			at := off ^ 8<<10
 			writeAt(t, c, h, bytesOf(uint64(at), 8<<10), int64(at))
 		}

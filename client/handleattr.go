@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// setAttr changes attributes of a file that is open. A time that is set is that
-// of what was written before, so all of that is committed first; a size holds
-// for what was written before and not committed too.
+// setAttr changes attributes of an open file. A new modification time must follow all earlier
+// writes, so setAttr commits these first. A new size also cuts earlier writes that are not
+// committed.
 func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, error) {
 	has := func(f wire.SetAttrField) bool { return op.Valid&uint32(f) != 0 }
 	resize := has(wire.SetAttrField_SET_ATTR_SIZE)
@@ -48,15 +48,15 @@ func (ct *content) setAttr(ctx context.Context, op *wire.SetAttr) (*wire.Attr, e
 	return attr, nil
 }
 
-// passOn sends what is open where somebody waits for memory: whoever had the
-// gate does, when it is free again.
+// passOn sends the open batches if another writer waits for memory. The last holder of the gate
+// calls it after it unlocks the gate.
 func (ct *content) passOn() {
 	if ct.c.io.Writes.Wanted() {
 		ct.Yield()
 	}
 }
 
-// cutFrom drops what was written past size. The mutex is held.
+// cutFrom drops written bytes past size. The caller holds the mutex.
 func (ct *content) cutFrom(size int64) {
 	ct.spans.cut(size, endOfFile)
 	for _, b := range ct.queue {
@@ -66,8 +66,7 @@ func (ct *content) cutFrom(size int64) {
 	}
 }
 
-// append puts p at the end of the file as the service knows it, stripe by
-// stripe.
+// append puts p at the end of the file as the service knows it, stripe by stripe.
 func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err error) {
 	ct.mu.Lock()
 	base := ct.base.Size
@@ -80,7 +79,7 @@ func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err 
 	}
 	defer ct.passOn()
 	defer ct.gate.Unlock()
-	// What was written before lies before it.
+	// Commit earlier writes first: they lie before the appended bytes.
 	if err := ct.launchAll(ctx); err != nil {
 		return 0, 0, err
 	}
@@ -100,8 +99,8 @@ func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err 
 	return off, n, nil
 }
 
-// appendOne puts as much of p as one stripe takes at the end of the file. The
-// gate is held, and nothing is open.
+// appendOne appends as much of p as one stripe takes. The caller holds the gate, and no batch
+// is open.
 func (ct *content) appendOne(ctx context.Context, p []byte) (off int64, n int, err error) {
 	b := &batch{born: ct.c.clock.Now(), appended: true, st: &stripeio.Stripe{}}
 	if err := ct.fillAppended(ctx, b, p); err != nil {
@@ -120,9 +119,9 @@ func (ct *content) appendOne(ctx context.Context, p []byte) (off int64, n int, e
 	return b.at, int(b.length), b.err
 }
 
-// withdraw gives up a batch that was appended, for whoever waits for it no longer since
-// err: he may append the bytes again. Where the service was asked for them already the
-// error is a Timeout, so that nobody takes it for a call that did nothing.
+// withdraw discards an appended batch, after err ended the caller's wait for it. The caller may
+// then append the bytes again. If the client has already sent the commit, the error is Timeout,
+// because the bytes may still be appended.
 func (ct *content) withdraw(b *batch, err error) (off int64, n int, _ error) {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -141,8 +140,8 @@ func (ct *content) withdraw(b *batch, err error) (off int64, n int, _ error) {
 	return 0, 0, err
 }
 
-// fillAppended copies as much of p as one stripe takes. The memory is reserved
-// at once, so that nothing waits while it holds some.
+// fillAppended copies as much of p as one stripe takes. It reserves all memory at once, so that
+// no writer waits for memory while it has some.
 func (ct *content) fillAppended(ctx context.Context, b *batch, p []byte) (err error) {
 	b.limit = ct.c.io.SmallBytes()
 	extra := int64(0)

@@ -12,25 +12,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// view is what a range of a content is made of at one moment.
+// view is where the bytes of a range of a content are at one moment.
 type view struct {
 	off  int64
-	p    []byte // as long as the range is within the file
+	p    []byte // shortened to what lies within the file
 	base *wire.Attr
 	ext  *stripeio.ExtentMap
 	put  []spanRead // on chunkservers, not committed
-	gaps [][2]int64 // of the base, by offset
+	gaps [][2]int64 // ranges to read from the base, by offset
 }
 
-// spanRead is a range whose bytes a batch has put.
+// spanRead is a range whose bytes are on chunkservers in a batch.
 type spanRead struct {
 	b        *batch
 	off, end int64
 	found    []stripeio.Located
 }
 
-// look copies what is in memory of [off, off+len(p)) to p, and returns where the
-// rest is.
+// look copies the bytes of [off, off+len(p)) that are in memory to p, and returns where the
+// others are.
 func (ct *content) look(p []byte, off int64) *view {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -50,7 +50,7 @@ func (ct *content) look(p []byte, off int64) *view {
 	return v
 }
 
-// gap notes that [off, end) is as in the base: zeros past its end.
+// gap records that [off, end) is as in the base: zeros past its end.
 func (v *view) gap(off, end int64) {
 	if zeros := max(off, int64(v.base.Size)); zeros < end {
 		clear(v.p[zeros-v.off : end-v.off])
@@ -61,8 +61,8 @@ func (v *view) gap(off, end int64) {
 	}
 }
 
-// read fills p as far as the file reaches and returns how much that was. What
-// changes under it makes it look again.
+// read fills p up to the end of the file and returns the number of bytes. If the content
+// changes meanwhile, it looks again.
 func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.ct.c.cfg.Patience)
 	defer cancel()
@@ -105,8 +105,8 @@ func (ct *content) settleDoubt(ctx context.Context) error {
 	return ct.refresh(ctx)
 }
 
-// moved reports whether a batch that the view reads from is no longer where its
-// bytes are: they were committed, or given up.
+// moved reports whether a batch from which the view reads has changed state: its bytes were
+// committed or discarded.
 func (ct *content) moved(v *view) bool {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -118,7 +118,7 @@ func (ct *content) moved(v *view) bool {
 	return false
 }
 
-// readView reads what is not in memory, side by side.
+// readView reads in parallel what is not in memory.
 func (h *Handle) readView(ctx context.Context, v *view, trust bool) error {
 	if len(v.put) == 0 && len(v.gaps) == 0 {
 		return nil
@@ -145,15 +145,15 @@ func (h *Handle) readView(ctx context.Context, v *view, trust bool) error {
 	return group.Wait()
 }
 
-// baseReader is a handle's reader of one generation, with what it fetched ahead.
+// baseReader is a handle's reader of one generation, with its readahead.
 type baseReader struct {
 	*Reader
 	mu    sync.Mutex
 	users int
-	old   bool // the handle has another one, or is closed
+	old   bool // the handle has a newer reader, or is closed
 }
 
-// readerOf returns the handle's reader of a base, to be released.
+// readerOf returns the handle's reader of a base. The caller calls release.
 func (h *Handle) readerOf(base *wire.Attr, ext *stripeio.ExtentMap) *baseReader {
 	h.mu.Lock()
 	r, old := h.reader, (*baseReader)(nil)
@@ -171,8 +171,8 @@ func (h *Handle) readerOf(base *wire.Attr, ext *stripeio.ExtentMap) *baseReader 
 	return r
 }
 
-// release ends one use, or with last the handle's hold; nothing is kept once
-// both have ended.
+// release ends one use; with last it ends the handle's own use. The reader closes once all uses
+// have ended.
 func (r *baseReader) release(last bool) {
 	r.mu.Lock()
 	if last {

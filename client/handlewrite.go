@@ -8,17 +8,17 @@ import (
 	"github.com/morainefs/moraine/client/internal/stripeio"
 )
 
-// maxOpenBatches bounds the runs of writes, at different places of one file,
-// that are gathered side by side.
+// maxOpenBatches bounds the runs of writes, at different places of one file, that the client
+// gathers at once.
 const maxOpenBatches = 4
 
-// largeWrite is how much a write at a new place must have to be taken for the
-// beginning of a run.
+// largeWrite is the minimum size of a write at a new place that counts as the beginning of a
+// run.
 const largeWrite = 64 << 10
 
-// write takes p, in as many steps as that needs.
+// write takes p, in as many steps as necessary.
 func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) {
-	if off > moraine.MaxFileSize-int64(len(p)) { // the service would refuse all that is committed with it
+	if off > moraine.MaxFileSize-int64(len(p)) { // the service would refuse the whole commit
 		return 0, &moraine.Error{Kind: moraine.TooLarge}
 	}
 	if err := ct.mayGrow(ctx, off+int64(len(p))); err != nil {
@@ -41,7 +41,7 @@ func (ct *content) write(ctx context.Context, p []byte, off int64) (int, error) 
 	return n, err
 }
 
-// mayGrow holds the growth of the file to an end against the quotas above it.
+// mayGrow checks the growth of the file up to end against the quotas above it.
 func (ct *content) mayGrow(ctx context.Context, end int64) error {
 	for {
 		ct.mu.Lock()
@@ -51,8 +51,8 @@ func (ct *content) mayGrow(ctx context.Context, end int64) error {
 		if moraine.KindOf(err) != moraine.QuotaExceeded {
 			return err
 		}
-		// The service may count what a commit has brought that this client has not
-		// heard of yet: that would be held against the quota twice.
+		// The service may already count a commit whose reply this client has not received. Those
+		// bytes would count against the quota twice.
 		if running {
 			if err := ct.awaitCommitted(ctx); err != nil {
 				return err
@@ -67,8 +67,8 @@ func (ct *content) mayGrow(ctx context.Context, end int64) error {
 	}
 }
 
-// step takes the next bytes, or does one thing that has to be done first, such
-// as to send a batch that is full. The gate is held.
+// step takes the next bytes, or first does one thing that must come before, such as sending a
+// full batch. The caller holds the gate.
 func (ct *content) step(ctx context.Context, p []byte, off int64) (int, error) {
 	if n := ct.overwrite(p, off); n > 0 {
 		return n, nil
@@ -93,8 +93,8 @@ func (ct *content) step(ctx context.Context, p []byte, off int64) (int, error) {
 	return ct.fill(b, p, off, limit), nil
 }
 
-// overwrite copies over bytes that are in a batch not sent yet, as far as those
-// at off lie together.
+// overwrite replaces bytes at off in a batch that is not sent yet, as far as they are
+// contiguous.
 func (ct *content) overwrite(p []byte, off int64) int {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -107,7 +107,7 @@ func (ct *content) overwrite(p []byte, off int64) int {
 	return copy(s.mem, p)
 }
 
-// fill copies into the room that the batch has, and returns how much it took.
+// fill copies into the batch's room, and returns how many bytes it took.
 func (ct *content) fill(b *batch, p []byte, off, limit int64) int {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -123,8 +123,8 @@ func (ct *content) fill(b *batch, p []byte, off, limit int64) int {
 	return n
 }
 
-// batchFor returns the open batch that a write goes to, a new one where there
-// is none; nil: there are too many. The gate is held.
+// batchFor returns the open batch to which a write goes, or a new one. It returns nil if too
+// many are open. The caller holds the gate.
 func (ct *content) batchFor(off int64, n int) *batch {
 	for _, b := range ct.open {
 		if b.tail == off {
@@ -152,13 +152,13 @@ func (ct *content) batchFor(off int64, n int) *batch {
 	return b
 }
 
-// stalest returns the open batch that was begun first.
+// stalest returns the oldest open batch.
 func (ct *content) stalest() *batch {
 	return slices.MinFunc(ct.open, func(a, b *batch) int { return a.born.Compare(b.born) })
 }
 
-// takeTicket gets the batch its stripe's number, now that it is to be a large
-// one: its scheme says how long it may become.
+// takeTicket gets a stripe number for a batch that becomes a large stripe. The ticket's scheme
+// bounds its length.
 func (ct *content) takeTicket(ctx context.Context, b *batch) error {
 	t, err := ct.c.io.Grants.Take(ctx, ct.sender.Key, ct.sender.Inode)
 	if err != nil {
@@ -169,7 +169,7 @@ func (ct *content) takeTicket(ctx context.Context, b *batch) error {
 	return err
 }
 
-// grow gives the batch another buffer.
+// grow adds a buffer to the batch.
 func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 	n := min(max(b.own(), stripeio.FirstSegment), ct.c.cfg.ChunkBytes, limit-b.length)
 	if ok, err := ct.reserve(ctx, b, n+b.share(n)); !ok {
@@ -185,7 +185,7 @@ func (ct *content) grow(ctx context.Context, b *batch, limit int64) error {
 	return nil
 }
 
-// share returns how much parity n bytes of the batch come to.
+// share returns how many bytes of parity n bytes of the batch need.
 func (b *batch) share(n int64) int64 {
 	if b.ticket == nil || b.ticket.Scheme.IsCopies() {
 		return 0
@@ -194,9 +194,9 @@ func (b *batch) share(n int64) int64 {
 	return (n*m + k - 1) / k
 }
 
-// reserve takes n bytes of the budget for the batch. Where they are not there
-// all that is open is sent as it is, so that nothing waits while it holds bytes
-// that do not move; false with no error says that this happened. The gate is held.
+// reserve takes n bytes of the budget for the batch. If the budget lacks them, it sends all
+// open batches as they are, so that no writer waits while it has idle bytes. It then returns
+// false with no error. The caller holds the gate.
 func (ct *content) reserve(ctx context.Context, b *batch, n int64) (bool, error) {
 	w := ct.c.io.Writes
 	if w.Try(n) {
@@ -214,7 +214,7 @@ func (ct *content) reserve(ctx context.Context, b *batch, n int64) (bool, error)
 	return true, nil
 }
 
-// launchAll sends everything open. The gate is held.
+// launchAll sends all open batches. The caller holds the gate.
 func (ct *content) launchAll(ctx context.Context) error {
 	for len(ct.open) > 0 {
 		if err := ct.launch(ctx, ct.open[0]); err != nil {
@@ -224,18 +224,18 @@ func (ct *content) launchAll(ctx context.Context) error {
 	return nil
 }
 
-// Yield sends what is open, if nobody is at work with it: somebody waits for
+// Yield sends the open batches, unless a writer holds the gate: another writer waits for
 // memory.
 func (ct *content) Yield() {
 	if !ct.gate.TryLock() {
-		return // whoever has the gate looks at budget.wanted when it lets go
+		return // the holder of the gate checks budget.wanted after it unlocks
 	}
 	defer ct.gate.Unlock()
 	ct.launchSome()
 }
 
-// launchSome is launchAll as far as it need not wait: what is on its way gives
-// its memory back. The gate is held.
+// launchSome is launchAll, but never waits: batches being sent will release their memory. The
+// caller holds the gate.
 func (ct *content) launchSome() {
 	for len(ct.open) > 0 {
 		select {

@@ -23,9 +23,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cluster is real metadata servers over a shared log in memory, and
-// chunkservers that keep chunks in maps and fail as they are told, on a network
-// in memory, under synctest's clock.
+// cluster is real metadata servers over a shared log in memory, and chunkservers that store
+// chunks in maps and fail on request. They run on a network in memory, under synctest's clock.
 type cluster struct {
 	t       *testing.T
 	ctx     context.Context
@@ -39,8 +38,8 @@ type cluster struct {
 
 var clusterUUID = moraine.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
-// inCluster runs fn with a cluster of three metadata servers and some hosts of
-// one device each, and fails if anything is left running.
+// inCluster runs fn with a cluster of three metadata servers and some hosts with one device
+// each. It fails if a goroutine is left running.
 func inCluster(t *testing.T, hosts int, fn func(*cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +62,7 @@ func inCluster(t *testing.T, hosts int, fn func(*cluster)) {
 	})
 }
 
-// metaServer lets a test look at, and fail, what a metadata server is asked.
+// metaServer lets a test inspect and fail the requests to a metadata server.
 type metaServer struct {
 	*metadata.Server
 	mu   sync.Mutex
@@ -74,7 +73,7 @@ func (m *metaServer) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	m.mu.Lock()
 	hook := m.hook
 	m.mu.Unlock()
-	if _, leases := req.Op.(*wire.MetaRequest_Leases); hook == nil || leases { // those come when they like
+	if _, leases := req.Op.(*wire.MetaRequest_Leases); hook == nil || leases { // those come at any time
 		return m.Server.Do(ctx, req)
 	}
 	after, err := hook(req)
@@ -88,8 +87,8 @@ func (m *metaServer) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaR
 	return resp, err
 }
 
-// onMeta has hook see each request before it is served, on all servers. It may
-// fail it, or return what sees the reply.
+// onMeta calls hook with each request before it is served, on all servers. hook may fail the
+// request, or return a function that receives the reply.
 func (c *cluster) onMeta(hook func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error)) {
 	for _, s := range c.servers {
 		s.mu.Lock()
@@ -142,7 +141,7 @@ func config() client.Config {
 		ChunkBytes: 64 << 10, MemoryBytes: 32 << 20}
 }
 
-// dial opens a client of the node given, closed at the end of the test.
+// dial opens a client on the given node, closed at the end of the test.
 func (c *cluster) dial(node string, cfg client.Config) *client.Client {
 	c.t.Helper()
 	return c.dialAs(c.peer(transport.RoleClient, node), cfg)

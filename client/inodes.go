@@ -11,10 +11,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Inodes is the namespace by inode, which a mount needs: a directory is named by its
-// number and an entry by its directory and its name, so that nothing is resolved
-// twice and nothing moves underfoot. Paths are for people (namespace.go). Its methods may be
-// called concurrently.
+// Inodes is the namespace by inode, which a mount needs. A number names a directory; a
+// directory and a name are an entry. So nothing is resolved twice, and a rename above does not
+// redirect a request. For paths see namespace.go. Its methods may be called concurrently.
 type Inodes struct{ c *Client }
 
 // Inodes returns the namespace by inode.
@@ -26,28 +25,28 @@ type Entry struct {
 	Name   string
 }
 
-// NodeOptions says what a new file or directory is like.
+// NodeOptions describes a new file or directory.
 type NodeOptions struct {
-	// Mode holds the permission bits, taken as they are: 0 is 0.
+	// Mode holds the permission bits; 0 means no permissions.
 	Mode     uint32
 	UID, GID uint32
-	// Exclusive makes a name that is taken an error (Exists). Otherwise what has
-	// it is answered where it is of the kind to be made.
+	// Exclusive makes a taken name an error (Exists). Otherwise the call returns the existing
+	// inode if it is of the same type.
 	Exclusive bool
-	// Xattrs are extended attributes that what is made has from the beginning; what is
-	// there already keeps its own. They exclude Later.
+	// Xattrs are extended attributes that a new file has from the beginning; an existing one
+	// keeps its own. They exclude Later.
 	Xattrs map[string][]byte
-	// Later, unless it is nil, lets the service hear of a new file only when it is
-	// flushed (Handle.Flush), or others want to see the directory, or a second later:
-	// for a file that the caller opens at once, with this in HandleOptions. It asks
-	// for Exclusive, and does nothing but where Config.ExclusiveLeases is set. What
-	// the service finds wrong with the file then, such as a quota, is the open's or
-	// the flush's error, and the file was never there.
+	// Later, unless it is nil, lets the client report a new file to the service later: when the
+	// caller flushes it (Handle.Flush), when others want to see the directory, or after a second.
+	// It is for a file that the caller opens at once, with the same value in HandleOptions. It
+	// needs Exclusive, and has no effect unless Config.ExclusiveLeases is set. If the service
+	// then refuses the file, for example because of a quota, the open or the flush returns the
+	// error, and the file never existed.
 	Later *Later
 }
 
-// Later goes with a file from Create to OpenHandle, so that what became of it in
-// between is known. The zero value is ready; one is for one file.
+// Later connects Create and OpenHandle of one file, so that OpenHandle learns the outcome of
+// the creation. The zero value is ready; use one for each file.
 type Later struct{ made *session.Made }
 
 // Lookup returns the attributes of an entry.
@@ -98,12 +97,12 @@ func (n Inodes) create(ctx context.Context, op string, parent moraine.InodeID, n
 
 // RemoveOptions says what Inodes.Remove removes.
 type RemoveOptions struct {
-	// Directory removes an empty directory; otherwise anything else is removed.
+	// Directory removes an empty directory; otherwise Remove removes anything else.
 	Directory bool
-	// Keep leaves a file whose last name this is to the session, without a name,
-	// until Release: for a file that is open.
+	// Keep leaves a file whose last name this is to the session, without a name, until Release.
+	// It is for an open file.
 	Keep bool
-	// Expect is what must have the name (Conflict where that is not so). nil: anything.
+	// Expect is what must have the name; otherwise Remove fails with Conflict. nil: anything.
 	Expect *Expect
 }
 
@@ -120,12 +119,12 @@ func (n Inodes) Remove(ctx context.Context, parent moraine.InodeID, name string,
 	return moraine.InodeID(resp.GetRemove().Inode), nil
 }
 
-// releaseBatch is how many inodes one Release names.
+// releaseBatch bounds the inodes in one Release.
 const releaseBatch = 256
 
-// Release ends the session's hold on files without a name (RemoveOptions.Keep):
-// their content is given back. Those that the session does not hold, such as
-// those of a session that has expired, are passed over.
+// Release ends the session's ownership of files without a name (RemoveOptions.Keep); the
+// cluster then frees their content. It skips files that the session does not own, such as those
+// of an expired session.
 func (n Inodes) Release(ctx context.Context, inodes ...moraine.InodeID) error {
 	for batch := range slices.Chunk(inodes, releaseBatch) {
 		_, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Release{Release: &wire.Release{
@@ -145,15 +144,15 @@ func (n Inodes) Rename(ctx context.Context, from, to Entry, opts RenameOptions) 
 	return retry.Wrap("client.RenameAt", from.Name, err)
 }
 
-// Link gives a file one more name, in a directory of its tenant.
+// Link gives a file another name, in a directory of its tenant.
 func (n Inodes) Link(ctx context.Context, inode moraine.InodeID, parent moraine.InodeID, name string) (*wire.Attr, error) {
 	resp, err := n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Link{Link: &wire.Link{
 		Inode: uint64(inode), Parent: uint64(parent), Name: name}}})
 	return entryOf(resp, err, "client.Link", name)
 }
 
-// SetAttr is SetAttr by inode. Where this client has the file open with
-// bytes not committed yet, a size cuts those too, and a time is set after them.
+// SetAttr is Client.SetAttr by inode. If this client has the file open with uncommitted bytes,
+// a new size cuts those too, and a new time applies after them.
 func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set *wire.SetAttr) (*wire.Attr, error) {
 	op := &wire.SetAttr{Inode: uint64(inode), Valid: set.Valid, Mode: set.Mode, Uid: set.Uid, Gid: set.Gid,
 		Size: set.Size, Atime: set.Atime, Mtime: set.Mtime}
@@ -166,15 +165,15 @@ func (n Inodes) SetAttr(ctx context.Context, inode moraine.InodeID, set *wire.Se
 	return entryOf(resp, err, "client.SetAttr", inode.String())
 }
 
-// SendMade returns once the service has heard of the files that this client made in
-// a directory under an exclusive lease (NodeOptions.Later), or with what went wrong
-// with the last of them. Without one it does nothing. May be called concurrently.
+// SendMade returns once the service has received the files that this client created in a
+// directory under an exclusive lease (NodeOptions.Later). It returns the error of the last of
+// them, if any. Without such a lease it does nothing. May be called concurrently.
 func (n Inodes) SendMade(ctx context.Context, dir moraine.InodeID) error {
 	return retry.Wrap("client.SendMade", dir.String(), n.c.meta.SendMade(ctx, dir))
 }
 
-// Stat returns the attributes of an inode. Like all attributes that the client
-// returns they may be shared, and must not be changed.
+// Stat returns the attributes of an inode. Like all attributes that the client returns, they
+// may be shared and must not be changed.
 func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
 	a, err := n.c.meta.StatInode(ctx, inode)
 	if err != nil {
@@ -183,13 +182,12 @@ func (n Inodes) Stat(ctx context.Context, inode moraine.InodeID) (*wire.Attr, er
 	return a, nil
 }
 
-// ReadDir is ReadDir by inode.
+// ReadDir is Client.ReadDir by inode.
 func (n Inodes) ReadDir(ctx context.Context, dir moraine.InodeID) iter.Seq2[*wire.DirEntry, error] {
 	return n.ReadDirAfter(ctx, dir, "")
 }
 
-// ReadDirAfter is ReadDir of the names that come after one, which need not
-// be there.
+// ReadDirAfter is ReadDir of the names after the given one, which need not exist.
 func (n Inodes) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after string) iter.Seq2[*wire.DirEntry, error] {
 	return func(yield func(*wire.DirEntry, error) bool) {
 		for more := true; more; {
@@ -209,11 +207,10 @@ func (n Inodes) ReadDirAfter(ctx context.Context, dir moraine.InodeID, after str
 	}
 }
 
-// ReadDirPage returns up to limit entries (0: as many as the service gives at once)
-// whose names come after one, in order; More says that there are others. The reply
-// may come from the cache, and is shared: it must not be changed. NotFound,
-// NotDirectory: dir is no directory, PermissionDenied: the session may not see it.
-// May be called concurrently.
+// ReadDirPage returns up to limit entries (0: as many as the service returns at once) whose
+// names come after the given one, in order. More says that there are others. The reply may come
+// from the cache and is shared: it must not be changed. NotFound, NotDirectory: dir is no
+// directory. PermissionDenied: the session may not see it. May be called concurrently.
 func (n Inodes) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
 	r, err := n.c.meta.ReadDirPage(ctx, dir, after, limit)
 	if err != nil {
@@ -222,17 +219,17 @@ func (n Inodes) ReadDirPage(ctx context.Context, dir moraine.InodeID, after stri
 	return r, nil
 }
 
-// CreateEmpty makes an empty file, visible at once, in a directory named by its
-// number. It fails with Exists where the name is taken.
+// CreateEmpty makes an empty file, visible at once, in a directory given by its number. It
+// fails with Exists if the name is taken.
 func (n Inodes) CreateEmpty(ctx context.Context, parent moraine.InodeID, name string, mode uint32) (*wire.Attr, error) {
 	resp, err := n.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 		Parent: uint64(parent), Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: mode, Exclusive: true}}})
 	return entryOf(resp, err, "client.CreateEmpty", name)
 }
 
-// changeAttr is a SetAttr. One of a size that cuts off too much at once is made in steps
-// from the end of the file: others may see sizes between the two, and where it fails in
-// the middle some of what was to be cut off is.
+// changeAttr sends a SetAttr. If a new size cuts too much for one request, it sends several,
+// from the end of the file. Others may see sizes in between. If it fails in the middle, part of
+// the file has been cut.
 func (n Inodes) changeAttr(ctx context.Context, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	set := func(op *wire.SetAttr) (*wire.MetaResponse, error) {
 		return n.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetAttr{SetAttr: op}})

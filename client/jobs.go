@@ -17,12 +17,12 @@ type Jobs struct{ c *Client }
 // Jobs returns the jobs of the cluster.
 func (c *Client) Jobs() Jobs { return Jobs{c} }
 
-// moveBatch is how many inodes one request names.
+// moveBatch bounds the inodes in one request.
 const moveBatch = 256
 
-// Queue makes a job of kind FLUSH, STAGE or EVICT for each file, and for a
-// directory one that does so for every file below it. What is queued already is
-// answered as it is. The jobs are in the order of the inodes.
+// Queue makes a job of kind FLUSH, STAGE or EVICT for each file. For a directory it makes one
+// job that covers every file below it. If such a job is already queued, Queue returns that one.
+// The jobs are in the order of the inodes.
 func (j Jobs) Queue(ctx context.Context, kind wire.JobKind, inodes ...moraine.InodeID) ([]*wire.Job, error) {
 	var jobs []*wire.Job
 	for batch := range slices.Chunk(inodes, moveBatch) {
@@ -39,11 +39,11 @@ func (j Jobs) Queue(ctx context.Context, kind wire.JobKind, inodes ...moraine.In
 	return jobs, nil
 }
 
-// jobsPage is how many jobs one request asks for.
+// jobsPage is how many jobs one request returns.
 const jobsPage = 500
 
-// List yields the cluster's jobs in order of number, with those that ended
-// lately if ended is true. An error is the last thing that it yields.
+// List yields the cluster's jobs in order of number, with recently ended ones if ended is true.
+// An error is the last thing that it yields.
 func (j Jobs) List(ctx context.Context, ended bool) iter.Seq2[*wire.Job, error] {
 	return func(yield func(*wire.Job, error) bool) {
 		for after, more := uint64(0), true; more; {
@@ -63,8 +63,8 @@ func (j Jobs) List(ctx context.Context, ended bool) iter.Seq2[*wire.Job, error] 
 	}
 }
 
-// Get returns one job, also one that has ended; NotFound where there is none, or
-// no longer.
+// Get returns one job, also one that has ended. NotFound: there is no such job, or the service
+// has forgotten it.
 func (j Jobs) Get(ctx context.Context, id moraine.JobID) (*wire.Job, error) {
 	r, err := j.list(ctx, &wire.ListJobs{Id: uint64(id), Ended: true})
 	if err == nil && len(r.Jobs) == 0 {
@@ -98,11 +98,10 @@ func wireInodes(ids []moraine.InodeID) []uint64 {
 	return out
 }
 
-// CloneTree starts a job that makes dst, which must not exist, a clone of the
-// directory src and all that is below it; no byte moves. It appears when it is
-// whole; until then Cancel stops it, and what was built goes. The job goes on
-// whatever becomes of this client. Unavailable: the cluster's feature level does
-// not have it.
+// CloneTree starts a job that makes dst, which must not exist, a clone of the directory src and
+// all below it; no byte moves. dst appears when it is whole. Until then Cancel stops the job
+// and removes what it built. The job continues even if this client stops. Unavailable: the
+// cluster's feature level does not support it.
 func (j Jobs) CloneTree(ctx context.Context, src, dst string) (*wire.Job, error) {
 	job, err := j.cloneTree(ctx, src, dst)
 	return job, retry.Wrap("client.CloneTree", dst, err)
@@ -129,11 +128,11 @@ func (j Jobs) cloneTree(ctx context.Context, src, dst string) (*wire.Job, error)
 	return resp.GetJobs().Jobs[0], nil
 }
 
-// Wait asks for a job several times a second until it has ended, and returns
-// it; whether it succeeded its State says. progress, unless nil, is told what each
-// answer says, also the last. ctx ends the waiting, not the job: Canceled or
-// Timeout then. NotFound: there is no such job, or it ended long ago. May be called
-// concurrently; progress is called by the caller's goroutine.
+// Wait polls a job several times a second until it has ended, and returns it; its State says
+// whether it succeeded. Wait calls progress, unless it is nil, with each answer, including the
+// last, in the caller's goroutine. ctx ends the waiting, not the job; the error is then
+// Canceled or Timeout. NotFound: there is no such job, or it ended long ago. May be called
+// concurrently.
 func (j Jobs) Wait(ctx context.Context, id moraine.JobID, progress func(*wire.Job)) (*wire.Job, error) {
 	for try := 0; ; try++ {
 		job, err := j.Get(ctx, id)

@@ -16,14 +16,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stuck is a network that keeps some requests to itself.
+// stuck is a network that delays some requests.
 type stuck struct {
 	c    *cluster
-	peer transport.Peer      // whose they are
+	peer transport.Peer      // the client whose requests it delays
 	late []*wire.MetaRequest // in order of first attempt, each once
 }
 
-// holdBack has requests that match not arrive, from now on until another call.
+// holdBack delays matching requests, from now on until another call.
 func (s *stuck) holdBack(match func(*wire.MetaRequest) bool) {
 	s.c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 		if !match(req) {
@@ -39,7 +39,7 @@ func (s *stuck) holdBack(match func(*wire.MetaRequest) bool) {
 	})
 }
 
-// arrive delivers what was held back of the requests that match.
+// arrive delivers the matching delayed requests.
 func (s *stuck) arrive(match func(*wire.MetaRequest) bool) (n int) {
 	d := s.c.net.Dialer(s.peer)
 	defer d.Close()
@@ -54,7 +54,7 @@ func (s *stuck) arrive(match func(*wire.MetaRequest) bool) (n int) {
 	return n
 }
 
-// stripePut begins a file that has a stripe on chunkservers, and is not committed.
+// stripePut begins a file with a stripe on chunkservers that is not committed.
 func stripePut(c *cluster, cl *client.Client) *client.File {
 	f, err := cl.Create(c.ctx, "/other", client.CreateOptions{})
 	require.NoError(c.t, err)
@@ -64,9 +64,9 @@ func stripePut(c *cluster, cl *client.Client) *client.File {
 	return f
 }
 
-// TestARequestThatArrivesLateChangesNothing: a change is given up by its caller, whose
-// attempts the network keeps. What is acknowledged to the same client after that stays,
-// when an attempt arrives, also while an older request of the client has no answer yet.
+// TestARequestThatArrivesLateChangesNothing: a caller abandons a change whose attempts the
+// network delays. Later acknowledged changes of the same client stay when an attempt arrives,
+// even while an older request of the client has no answer yet.
 func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 	old, fresh := bytesOf(1, 300_000), bytesOf(2, 200_000)
 	whole := func(ctx context.Context, c *cluster, cl *client.Client, data []byte) error {
@@ -140,9 +140,9 @@ func TestARequestThatArrivesLateChangesNothing(t *testing.T) {
 	}
 }
 
-// TestARequestThatArrivesLateAfterNoCommand: a change is given up by its caller, and then
-// the leader answers a request of the same client that never reaches the state. The state
-// has not heard of what was given up: the next command says it.
+// TestARequestThatArrivesLateAfterNoCommand: a caller abandons a change. Then the leader
+// answers a request of the same client without a log entry, so the state does not learn of the
+// abandoned number. The next command reports it.
 func TestARequestThatArrivesLateAfterNoCommand(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		peer := c.peer(transport.RoleAdmin, "n1")

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// levelOf returns the least level that chunks of the stripes were acknowledged at.
+// levelOf returns the lowest level at which chunks of the stripes were acknowledged.
 func levelOf(stripes []*wire.Stripe) uint32 {
 	level := uint32(moraine.NVMe)
 	for _, s := range stripes {
@@ -22,27 +22,27 @@ func levelOf(stripes []*wire.Stripe) uint32 {
 	return level
 }
 
-// SingleHost reports whether one host of the cluster alone, or none, is alive and has a
-// device that takes chunks, as far as is known: then what is acknowledged at level memory
-// is one copy, whatever devices it is on, and protected from nothing.
+// SingleHost reports whether, as far as the client knows, at most one host is up with a device
+// that takes chunks. Bytes acknowledged at level memory are then a single copy without
+// protection, whatever devices they are on.
 func (c *Client) SingleHost(ctx context.Context) bool { return c.io.Topology.SingleHost(ctx) }
 
-// IsLost reports whether a file has lost bytes that were in memory alone: it has
-// content, and that is at no level.
+// IsLost reports whether a file has lost bytes that were only in memory: it has content, and
+// that is at no level.
 func IsLost(a *wire.Attr) bool {
 	return a.GetType() == wire.FileType_FILE_TYPE_REGULAR && a.GetStored() > 0 && a.GetLevel() == 0
 }
 
-// WaitNVMe returns when all bytes that a file has are at level nvme at least: what was
-// acknowledged at level memory is being written to the devices, and the file rises a
-// second or two after it is. It fails with Lost where bytes are gone that were in memory
-// alone, and, unless ctx ends before, with Timeout after Config.Patience: then bytes are
-// on devices that are away, or wait for their repair.
+// WaitNVMe returns when all bytes of a file are at level nvme at least. Chunkservers write
+// bytes acknowledged at level memory to their devices, and the file's level rises a second or
+// two later. It fails with Lost if bytes that were only in memory are lost. It fails with
+// Timeout after Config.Patience, unless ctx ends before; then bytes are on devices that do not
+// answer, or wait for repair.
 func (n Inodes) WaitNVMe(ctx context.Context, inode moraine.InodeID) error {
 	return retry.Wrap("client.WaitNVMe", inode.String(), n.waitNVMe(ctx, inode))
 }
 
-// risePoll is the longest pause between two looks at the level of a file.
+// risePoll is the longest pause between two polls of a file's level.
 const risePoll = 200 * time.Millisecond
 
 func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
@@ -64,7 +64,7 @@ func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 	}
 }
 
-// awaitNVMe returns when the newest content heard of is at level nvme at least.
+// awaitNVMe returns when the newest content received is at level nvme at least.
 func (ct *content) awaitNVMe(ctx context.Context) error {
 	ct.mu.Lock()
 	a := ct.base
@@ -76,9 +76,9 @@ func (ct *content) awaitNVMe(ctx context.Context) error {
 	return ct.c.Inodes().waitNVMe(ctx, ct.sender.Inode)
 }
 
-// awaitProtected returns when what was committed is protected from the loss of a
-// host at least, or at nvme: a commit at level memory may say that it protects from
-// nothing, and nobody but us hears that.
+// awaitProtected returns when the committed bytes survive the loss of at least one host, or are
+// at nvme. The reply to a commit at level memory may say that nothing protects the bytes, and
+// only this client receives that reply.
 func (ct *content) awaitProtected(ctx context.Context) error {
 	ct.mu.Lock()
 	bare := ct.bare
@@ -91,13 +91,14 @@ func (ct *content) awaitProtected(ctx context.Context) error {
 	}
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
-	if ct.bare == bare { // else more was, since
+	if ct.bare == bare { // otherwise a later commit raised it
 		ct.bare = 0
 	}
 	return nil
 }
 
-// sawProtection takes what a commit said that it protects from. The mutex is held.
+// sawProtection records the protection that a commit's reply states. The caller holds the
+// mutex.
 func (ct *content) sawProtection(op *wire.Commit, r *wire.CommitReply) {
 	if r == nil || len(op.Stripes) == 0 || moraine.Level(op.Level) != moraine.Memory || r.Protects > 0 {
 		return

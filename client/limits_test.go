@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// While others have all memory of a client, a write or a read fails when the client's
-// patience ends, with a log line; when the memory is free again, the next one succeeds.
+// While others use all memory of a client, a write or a read fails when the client's patience
+// ends, with a log line. Once the memory is free, the next one succeeds.
 func TestWritesDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 	const patience = 30 * time.Second
 	data := bytesOf(7, 3<<20)
@@ -89,7 +89,7 @@ func TestWritesDoNotWaitForMemoryBeyondThePatience(t *testing.T) {
 	}
 }
 
-// withHandle has do use a handle of a file of its own.
+// withHandle calls do with a handle of a new file.
 func withHandle(c *cluster, cl *client.Client, do func(*client.Handle) error) error {
 	a, err := cl.Inodes().Create(c.ctx, cl.Root(), "open", client.NodeOptions{Mode: 0o644})
 	require.NoError(c.t, err)

@@ -10,9 +10,9 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// TestFilesOfManyTables: what a file is made of in many small steps (a write and a flush
-// each, from its end to its beginning; or a concatenation of many parts) is written over,
-// truncated and emptied like any other.
+// TestFilesOfManyTables: a file written in many small steps can be overwritten, truncated and
+// emptied like any other. The steps are a write and a flush each, from its end to its
+// beginning, or a concatenation of many parts.
 func TestFilesOfManyTables(t *testing.T) {
 	const parts, size = 700, 1000
 	content := bytesOf(4, parts*size)

@@ -18,7 +18,7 @@ import (
 
 type metaHook = func(*wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error)
 
-// loseReply makes the first n requests that match take effect without an answer.
+// loseReply makes the first n matching requests take effect without an answer.
 func loseReply(n int, match func(*wire.MetaRequest) bool) metaHook {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -37,7 +37,7 @@ func TestLostRepliesAreRepeatedOnce(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
 		defer cl.Close()
-		// An exclusive creation, a rename and a removal fail when done twice.
+		// An exclusive creation, a rename and a removal would fail if done twice.
 		steps := map[string]func() error{
 			"mkdir":  func() error { _, err := cl.Mkdir(c.ctx, "/d", 0); return err },
 			"rename": func() error { return cl.Rename(c.ctx, "/d", "/e", client.RenameOptions{NoReplace: true}) },
@@ -64,7 +64,7 @@ func TestLostRepliesAreRepeatedOnce(t *testing.T) {
 	})
 }
 
-// A failover, or several, is not seen by callers.
+// Callers notice none of several failovers.
 func TestFailover(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -93,7 +93,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// With no leader at all a call waits, and gives up when its patience ends.
+// Without a leader a call waits, and fails when its patience ends.
 func TestNoLeader(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cfg := config()
@@ -113,8 +113,9 @@ func TestNoLeader(t *testing.T) {
 	})
 }
 
-// A client cut off for longer than a session opens another one: names go on,
-// open readers go on, a file that was being written is lost, and says so.
+// A client that cannot reach the service for longer than a session lasts opens another session.
+// Requests by name and open readers continue. A file being written is lost, and its calls
+// return that error.
 func TestSessionExpiry(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -153,15 +154,15 @@ func TestSessionExpiry(t *testing.T) {
 	})
 }
 
-// A commit that may have taken effect is never reported as one that has not:
-// each row is what the service does to it, and to what follows it. took is
-// whether the file must be there.
+// The client never reports a commit that may have taken effect as one that has not. Each row is
+// what the service does to the commit and to later requests. took is whether the file must
+// exist.
 func TestUnknownOutcomeOfACommit(t *testing.T) {
 	lost := func(*wire.MetaResponse, error) (*wire.MetaResponse, error) { return nil, errKind(moraine.Timeout) }
 	for name, row := range map[string]struct {
 		lost bool         // the first attempt takes effect, and its answer is lost
-		then moraine.Kind // what the next one is answered
-		open moraine.Kind // what the opening of another session is answered, if not 0
+		then moraine.Kind // the answer to the next attempt
+		open moraine.Kind // the answer to the opening of another session, if not 0
 		want moraine.Kind
 	}{
 		"answer lost, then cut off":               {true, moraine.SessionExpired, 0, moraine.SessionExpired},
@@ -205,8 +206,8 @@ func TestUnknownOutcomeOfACommit(t *testing.T) {
 	}
 }
 
-// A mutation that may have taken effect under a session that is over is not
-// made again under another one.
+// The client does not repeat a mutation under another session if it may have taken effect under
+// the expired one.
 func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -229,7 +230,7 @@ func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 		require.NoError(t, err, "it did take effect")
 		require.Equal(t, wire.FileType_FILE_TYPE_DIRECTORY, a.Type)
 
-		// Where it certainly did not, it is.
+		// If it certainly did not, the client repeats it.
 		n = 0
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCreate() != nil {
@@ -244,8 +245,8 @@ func TestUnknownOutcomeAcrossSessions(t *testing.T) {
 	})
 }
 
-// Answers are acknowledged, so that the service can forget them, and no more
-// than its window is ever outstanding.
+// The client acknowledges answers so that the service can forget them, and never has more than
+// its window outstanding.
 func TestAnswersAreAcknowledged(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -273,7 +274,7 @@ func TestAnswersAreAcknowledged(t *testing.T) {
 	})
 }
 
-// Tokens run out and keys are replaced while a client lives; nobody sees it.
+// Tokens expire and keys are replaced while a client works; its callers notice nothing.
 func TestTokensAreRenewed(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -285,7 +286,7 @@ func TestTokensAreRenewed(t *testing.T) {
 			require.True(t, bytes.Equal(data, read(t, c, cl, path)))
 			time.Sleep(7*time.Minute + time.Duration(i)*time.Second)
 		}
-		// A token that ran out in a cut is renewed by the first who is refused.
+		// The first refused request renews a token that expired while the network was cut.
 		r, err := cl.OpenFile(c.ctx, "/f0")
 		require.NoError(t, err)
 		defer r.Close()
@@ -301,7 +302,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	})
 }
 
-// What the servers refuse is not asked for ever.
+// The client does not repeat a read for ever that the servers refuse.
 func TestRefusedRead(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -359,8 +360,8 @@ func TestDialRefusesBadConfig(t *testing.T) {
 	})
 }
 
-// A chunkserver's heartbeats and reports do not wait for a long poll of the same
-// session, however many are sent meanwhile.
+// A chunkserver's heartbeats and reports do not wait for a long poll of the same session,
+// however many it sends meanwhile.
 func TestHeartbeatsPassALongPoll(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		cl := c.dial("c1", config())

@@ -22,15 +22,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// model is what the namespace should hold: files by path, and directories.
+// model is the expected namespace: files by path, and directories.
 type model struct {
 	files map[string][]byte
 	dirs  map[string]bool
 }
 
-// TestRandomOperations holds the client against the model, while messages are
-// lost, leaders change, and one host at a time misbehaves. MORAINE_SEED and
-// MORAINE_STEPS change what it does.
+// TestRandomOperations compares the client with the model, while messages are lost, leaders
+// change, and one host at a time misbehaves. MORAINE_SEED and MORAINE_STEPS select the run.
 func TestRandomOperations(t *testing.T) {
 	seed, steps := uint64(time.Now().UnixNano()), 300
 	if s := os.Getenv("MORAINE_SEED"); s != "" {
@@ -57,7 +56,7 @@ func TestRandomOperations(t *testing.T) {
 	})
 }
 
-// disturb changes what is wrong with the cluster, now and then.
+// disturb changes the faults of the cluster, from time to time.
 func disturb(c *cluster, rng *rand.Rand, i int) {
 	switch {
 	case i%20 == 5:
@@ -221,7 +220,7 @@ func (m *model) remove(t *testing.T, c *cluster, cl *client.Client, p string) {
 
 func (m *model) rename(t *testing.T, c *cluster, cl *client.Client, from, to string) {
 	if !m.exists(from) || from == to || strings.HasPrefix(to, from+"/") || m.dirs[from] || m.dirs[to] {
-		return // the rules of directories are the state machine's to test
+		return // the tests of the state machine cover the rules of directories
 	}
 	require.NoError(t, cl.Rename(c.ctx, from, to, client.RenameOptions{}))
 	m.files[to] = m.files[from]

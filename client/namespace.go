@@ -18,7 +18,7 @@ import (
 // paths resolves paths from the root of the session.
 type paths struct{ meta *session.Conn }
 
-// walk resolves a path as far as its last component.
+// walk resolves a path up to its last component.
 func (r paths) walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
 	return r.meta.Walk(ctx, clean(p), follow)
 }
@@ -38,7 +38,7 @@ func (r paths) find(ctx context.Context, p string, follow bool) (*wire.Attr, err
 	return w.Attr, nil
 }
 
-// entry is walk for a name that is to be made, moved or removed: not the root.
+// entry is walk for a name to create, move or remove, which must not be the root.
 func (r paths) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
 	w, err := r.walk(ctx, p, false)
 	if err != nil {
@@ -50,13 +50,13 @@ func (r paths) entry(ctx context.Context, p string) (*wire.WalkReply, error) {
 	return w, nil
 }
 
-// Stat returns the attributes of what path names, through symbolic links.
+// Stat returns the attributes of the inode at path; it follows symbolic links.
 func (c *Client) Stat(ctx context.Context, path string) (*wire.Attr, error) {
 	a, err := c.paths.find(ctx, path, true)
 	return a, retry.Wrap("client.Stat", path, err)
 }
 
-// Lstat is Stat that does not follow a symbolic link in the last component.
+// Lstat is Stat, but does not follow a symbolic link in the last component.
 func (c *Client) Lstat(ctx context.Context, path string) (*wire.Attr, error) {
 	a, err := c.paths.find(ctx, path, false)
 	return a, retry.Wrap("client.Lstat", path, err)
@@ -93,7 +93,7 @@ func mkdir(ctx context.Context, meta *session.Conn, path string, w *wire.WalkRep
 	return entryOf(resp, err, "client.Mkdir", path)
 }
 
-// MkdirAll makes a directory and those above it, as far as they are missing.
+// MkdirAll makes a directory and the missing ones above it.
 func (c *Client) MkdirAll(ctx context.Context, path string, mode uint32) (*wire.Attr, error) {
 	w, err := c.paths.walk(ctx, path, true)
 	if err == nil && w.Found {
@@ -157,18 +157,17 @@ func (c *Client) Remove(ctx context.Context, path string) error {
 	return retry.Wrap("client.Remove", path, err)
 }
 
-// RemoveAll removes what path names, with everything below it. A directory is
-// gone at once; its content is given back in the background. A path that does
-// not exist is no error.
+// RemoveAll removes path and everything below it. A directory disappears at once; the service
+// frees its content in the background. A path that does not exist is no error.
 func (c *Client) RemoveAll(ctx context.Context, path string) error {
 	return c.RemoveAllWith(ctx, path, RemoveAllOptions{})
 }
 
-// RemoveAllOptions says what else a removal of a tree may take.
+// RemoveAllOptions says what else the removal of a tree may remove.
 type RemoveAllOptions struct {
-	// Checkpoints removes a tree that holds committed checkpoints too, and a
-	// run's last good one. Without it that fails with Immutable. One that is
-	// being read is Busy with it as well.
+	// Checkpoints also removes a tree with committed checkpoints, and a run's last good one.
+	// Without it that fails with Immutable. A checkpoint that a reader uses is Busy in either
+	// case.
 	Checkpoints bool
 }
 
@@ -192,15 +191,15 @@ func (c *Client) RemoveAllWith(ctx context.Context, path string, opts RemoveAllO
 	return retry.Wrap("client.RemoveAll", path, err)
 }
 
-// RenameOptions says what a rename may do with the new name's present holder.
+// RenameOptions says what a rename does if the new name is taken.
 type RenameOptions struct {
-	NoReplace bool // fail with Exists where there is one
-	Exchange  bool // swap the two
-	// Keep leaves a file that is replaced to the session where that was its last
-	// name, as RemoveOptions.Keep does. Inodes.Rename only.
+	NoReplace bool // fail with Exists if the new name is taken
+	Exchange  bool // swap the two entries
+	// Keep leaves a replaced file to the session if that was its last name, as RemoveOptions.Keep
+	// does. Inodes.Rename only.
 	Keep bool
-	// Checkpoints moves a directory that holds committed checkpoints too: a run,
-	// or what is above it. Rename only.
+	// Checkpoints also moves a directory with committed checkpoints: a run, or a directory above
+	// one. Rename only.
 	Checkpoints bool
 }
 
@@ -223,8 +222,8 @@ func (c *Client) Rename(ctx context.Context, from, to string, opts RenameOptions
 	return retry.Wrap("client.Rename", from, err)
 }
 
-// SetAttr changes the attributes that set.Valid names (bits of
-// wire.SetAttrField). set.Inode is filled in.
+// SetAttr changes the attributes that set.Valid names (bits of wire.SetAttrField). It ignores
+// set.Inode.
 func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*wire.Attr, error) {
 	a, err := c.paths.find(ctx, path, true)
 	if err != nil {
@@ -234,12 +233,11 @@ func (c *Client) SetAttr(ctx context.Context, path string, set *wire.SetAttr) (*
 	return a, retry.Wrap("client.SetAttr", path, err)
 }
 
-// readDirPage is how many entries one request asks for.
+// readDirPage is how many entries one request returns.
 const readDirPage = 500
 
-// ReadDir returns the entries of a directory, in order of name. It is not a
-// snapshot: entries made or removed meanwhile may or may not be seen. An error
-// is the last thing that it yields.
+// ReadDir yields the entries of a directory, in order of name. It is not a snapshot: entries
+// made or removed meanwhile may or may not be seen. An error is the last thing that it yields.
 func (c *Client) ReadDir(ctx context.Context, path string) iter.Seq2[*wire.DirEntry, error] {
 	return func(yield func(*wire.DirEntry, error) bool) {
 		a, err := c.paths.find(ctx, path, true)

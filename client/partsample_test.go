@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// rebuilds has a file of one stripe whose second chunk is lost, and gives fn what reads a
-// part of that chunk so many times.
+// rebuilds makes a file of one stripe whose second chunk is lost. It gives fn a function that
+// reads a part of that chunk n times.
 func rebuilds(t *testing.T, cfg client.Config, chunk int, fn func(cl *client.Client, times func(n int))) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg.ChunkBytes = int64(chunk)
@@ -48,8 +48,8 @@ func requireParts(t *testing.T, cl *client.Client, rebuilt, verified int) {
 	require.EqualValues(t, verified, s.PartsVerified, "of %d rebuilt, verified", rebuilt)
 }
 
-// TestRebuiltPartsAreVerifiedAgainAndAgain: the first rebuilt part is verified, and from then
-// on one in 256.
+// TestRebuiltPartsAreVerifiedAgainAndAgain: the client verifies the first rebuilt part, and
+// from then on one in 256.
 func TestRebuiltPartsAreVerifiedAgainAndAgain(t *testing.T) {
 	rebuilds(t, config(), 64<<10, func(cl *client.Client, times func(n int)) {
 		const sample = client.WholeSample
@@ -66,8 +66,8 @@ func TestRebuiltPartsAreVerifiedAgainAndAgain(t *testing.T) {
 	})
 }
 
-// TestARebuiltPartThatCouldNotBeVerifiedIsNotCounted: a part that was picked while there was
-// no memory to verify it is no part of the sample: another one is verified soon.
+// TestARebuiltPartThatCouldNotBeVerifiedIsNotCounted: a selected part without memory for its
+// verification does not count as a sample. The client verifies another one soon.
 func TestARebuiltPartThatCouldNotBeVerifiedIsNotCounted(t *testing.T) {
 	rebuilds(t, config(), 64<<10, func(cl *client.Client, times func(n int)) {
 		const retry = client.WholeRetry
@@ -88,8 +88,8 @@ func TestARebuiltPartThatCouldNotBeVerifiedIsNotCounted(t *testing.T) {
 	})
 }
 
-// TestRebuiltPartsAreVerifiedWithLittleMemory: a client whose memory for it is less than a
-// chunk of each of the stripe's is no exception.
+// TestRebuiltPartsAreVerifiedWithLittleMemory: this also works if the memory for it is smaller
+// than one chunk from each device of the stripe.
 func TestRebuiltPartsAreVerifiedWithLittleMemory(t *testing.T) {
 	const chunk = 1 << 20
 	cfg := config()

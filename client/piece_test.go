@@ -19,8 +19,8 @@ const (
 	testPiece  = 256 << 10
 )
 
-// evict makes the service say that the file is in an object from offset from on,
-// and that every host has its bucket.
+// evict makes the service report that the file is in an object from offset from on, and gives
+// every host the bucket.
 func (c *cluster) evict(data []byte, from uint64) {
 	for _, h := range c.hosts {
 		h.objects = map[uint64][]byte{testObject: data}
@@ -51,8 +51,8 @@ func (c *cluster) evict(data []byte, from uint64) {
 	})
 }
 
-// served returns how many reads of pieces the hosts served, and fails where two
-// of them served the same piece.
+// served returns how many reads of pieces the hosts served, and fails if two of them served the
+// same piece.
 func (c *cluster) served() (n int, hosts map[string]bool) {
 	owner, hosts := map[uint64]string{}, map[string]bool{}
 	for _, h := range c.hosts {
@@ -69,8 +69,8 @@ func (c *cluster) served() (n int, hosts map[string]bool) {
 	return n, hosts
 }
 
-// What was evicted is read from its object, each piece through the same server
-// for all clients, and what is still in stripes from there.
+// The client reads evicted ranges from the object, each piece through the same server for all
+// clients, and the others from stripes.
 func TestReadOfEvictedRanges(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		one, two := c.dial("c1", config()), c.dial("c2", config())
@@ -89,7 +89,7 @@ func TestReadOfEvictedRanges(t *testing.T) {
 		require.Greater(t, len(hosts), 1, "the load spreads")
 		require.EqualValues(t, c.inode(one, "/f"), c.pieceAsked().Inode)
 
-		// A handle writes over it, and reads both.
+		// A handle overwrites part of it, and reads both.
 		h, err := one.Inodes().OpenHandle(c.ctx, c.inode(one, "/f"), client.HandleOptions{})
 		require.NoError(t, err)
 		over := bytesOf(2, 1000)
@@ -110,8 +110,8 @@ func (c *cluster) pieceAsked() *wire.GetPiece {
 	return &wire.GetPiece{}
 }
 
-// Servers that fail, lose or garble a piece are passed over; where all do, the
-// read fails, and never returns other bytes.
+// The client skips servers that fail, lose or corrupt a piece. If all do, the read fails, and
+// never returns other bytes.
 func TestReadOfEvictedRangesWithFaults(t *testing.T) {
 	faults := map[string]func(h *chunkHost){
 		"refused": func(h *chunkHost) { h.fail(func(context.Context, any) error { return errKind(moraine.Unavailable) }) },
@@ -153,7 +153,7 @@ func TestReadOfEvictedRangesWithFaults(t *testing.T) {
 	}
 }
 
-// An object extent that would make a reader return wrong bytes is refused.
+// The client refuses an object extent that would make a reader return wrong bytes.
 func TestBadObjectExtents(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

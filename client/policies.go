@@ -8,14 +8,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Policies say how what is below directories is stored. Its methods may be called concurrently.
+// Policies say how the files below directories are stored. Its methods may be called
+// concurrently.
 type Policies struct{ c *Client }
 
 // Policies returns the policies of the cluster's directories.
 func (c *Client) Policies() Policies { return Policies{c} }
 
-// Set makes policy a directory's own; an empty one takes its own away, so
-// that it inherits.
+// Set makes policy a directory's own. An empty policy removes it, so that the directory
+// inherits.
 func (p Policies) Set(ctx context.Context, dir moraine.InodeID, policy *wire.Policy) error {
 	_, err := p.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{
 		Inode: uint64(dir), Policy: policy}}})

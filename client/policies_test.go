@@ -26,8 +26,8 @@ func schemesOf(t *testing.T, c *cluster, cl *client.Client, name string) (out []
 }
 
 // TestFilesBelowTwoPolicies: one client writes files in turn below directories of different
-// policies, and below none, from stripe numbers that it got for any of them; each file has
-// the scheme of its own directory. So it is for a client that knew of no policy at first.
+// policies, and below none, with stripe numbers that fit any of them. Each file has the scheme
+// of its own directory. The same is true for a client that knew of no policy at first.
 func TestFilesBelowTwoPolicies(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		admin := c.admin(config())
@@ -44,8 +44,8 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 		for dir, scheme := range map[string]*wire.Scheme{"/two": {K: 1, M: 1}, "/four": {K: 1, M: 3}} {
 			require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, dir), &wire.Policy{Scheme: scheme}))
 		}
-		// The numbers that are left of before are of the default: with them what follows
-		// would be that, too, until they are used up.
+		// The remaining earlier numbers are for the default scheme. Files would use that too
+		// until the numbers are used up.
 		time.Sleep(time.Minute)
 		for n := range 20 {
 			for dir, scheme := range want {
@@ -56,7 +56,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 				}
 			}
 		}
-		other := c.dial("c2", config()) // its first grant tells it
+		other := c.dial("c2", config()) // its first grant names it
 		defer other.Close()
 		for _, dir := range []string{"/two", "/plain", "/four"} {
 			write(t, c, other, dir+"/other", data, 1<<20, false)
@@ -64,7 +64,7 @@ func TestFilesBelowTwoPolicies(t *testing.T) {
 				require.Equal(t, want[dir], have, dir)
 			}
 		}
-		// A policy that is changed is heeded soon, and none is one too.
+		// The client soon follows a changed policy, or its removal.
 		require.NoError(t, admin.Policies().Set(c.ctx, c.inode(admin, "/two"), &wire.Policy{}))
 		time.Sleep(time.Minute)
 		write(t, c, cl, "/two/later", data, 1<<20, false)

@@ -12,16 +12,16 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Quotas bound, and tell, what is below directories.
+// Quotas bound and report the bytes and inodes below directories.
 type Quotas struct{ c *Client }
 
 // Quotas returns the quotas of the cluster.
 func (c *Client) Quotas() Quotas { return Quotas{c} }
 
-// Usage returns what is below a directory, or below the one of a file, and what
-// the quotas above leave. It costs one request, whatever is there. Unavailable:
-// the cluster does not count, or not yet. NotFound: there is no such inode.
-// PermissionDenied: the session may not see it. May be called concurrently.
+// Usage returns the bytes and inodes below a directory, or below the directory of a file, and
+// what the quotas above leave. It costs one request, whatever the size. Unavailable: the
+// cluster does not count, or not yet. NotFound: there is no such inode. PermissionDenied: the
+// session may not see it. May be called concurrently.
 func (q Quotas) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageReply, error) {
 	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: uint64(inode)}}})
 	if err == nil && resp.GetUsage().GetUsage() == nil {
@@ -30,24 +30,22 @@ func (q Quotas) Usage(ctx context.Context, inode moraine.InodeID) (*wire.UsageRe
 	return resp.GetUsage(), retry.Wrap("client.Usage", inode.String(), err)
 }
 
-// Set bounds the bytes and inodes below a directory, in place of the bounds
-// that it has; 0 is no bound. What is there already may stay. PermissionDenied:
-// the caller is no administrator. NotFound, NotDirectory: dir is no directory.
-// TooLarge: a bound past 2^62, or too many directories have quotas. Busy: the
-// first count is under way, Unavailable: the cluster does not count. May be called
-// concurrently: the one that the service takes last holds.
+// Set bounds the bytes and inodes below a directory and replaces its earlier bounds; 0 is no
+// bound. Existing files may stay. PermissionDenied: the caller is no administrator. NotFound,
+// NotDirectory: dir is no directory. TooLarge: a bound past 2^62, or too many directories have
+// quotas. Busy: the first count is running. Unavailable: the cluster does not count. May be
+// called concurrently: the call that the service applies last wins.
 func (q Quotas) Set(ctx context.Context, dir moraine.InodeID, bytes, inodes uint64) error {
 	_, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{
 		Inode: uint64(dir), Bytes: bytes, Inodes: inodes}}})
 	return retry.Wrap("client.SetQuota", dir.String(), err)
 }
 
-// quotasPage is how many quotas one request asks for.
+// quotasPage is how many quotas one request returns.
 const quotasPage = 500
 
-// List yields the directories with quotas that the session may see, in order
-// of number, with their paths and what is below them. An error is the last thing
-// that it yields.
+// List yields the directories with quotas that the session may see, in order of number, with
+// their paths and usage. An error is the last thing that it yields.
 func (q Quotas) List(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 	return func(yield func(*wire.Usage, error) bool) {
 		for after, more := uint64(0), true; more; {
@@ -69,10 +67,10 @@ func (q Quotas) List(ctx context.Context) iter.Seq2[*wire.Usage, error] {
 	}
 }
 
-// Recount starts a job that counts what is below every directory anew, and puts
-// right what was wrong; where one is under way it returns that. It does not wait:
-// Jobs.Wait does. PermissionDenied: the caller is no administrator. Unavailable: the
-// cluster does not count. May be called concurrently.
+// Recount starts a job that counts again what is below every directory, and corrects wrong
+// counts. If one is running it returns that job. It does not wait; Jobs.Wait does.
+// PermissionDenied: the caller is no administrator. Unavailable: the cluster does not count.
+// May be called concurrently.
 func (q Quotas) Recount(ctx context.Context) (*wire.Job, error) {
 	resp, err := q.c.meta.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}})
 	if err == nil && len(resp.GetJobs().GetJobs()) != 1 {
@@ -84,24 +82,22 @@ func (q Quotas) Recount(ctx context.Context) (*wire.Job, error) {
 	return resp.GetJobs().Jobs[0], nil
 }
 
-// roomAge is how long an answer about the room under quotas is gone by.
+// roomAge is how long the client uses an answer about the room under quotas.
 const roomAge = time.Second
 
-// room keeps a writer from sending bytes that a quota will not let it commit.
-// Only the service decides, when it commits; this saves what would be sent in
-// vain, and tells the writer at once. While the cluster has no quota it asks
-// nothing. Safe for concurrent use.
+// room keeps a writer from sending bytes that a quota will not let it commit. Only the service
+// decides, at the commit. This check avoids sending bytes in vain and reports the error to the
+// writer at once. While the cluster has no quota it sends no request. Safe for concurrent use.
 type room struct {
 	mu    sync.Mutex
 	asked time.Time
-	base  uint64 // the file's size in the answer
+	base  uint64 // the file's size when the answer arrived
 	left  uint64
 }
 
-// admit fails with QuotaExceeded where a file at inode at (itself, or its
-// directory), which the service knows as of base bytes, may not grow by growth
-// bytes, as of a second ago at most. What the file itself has been given since
-// then is not there to be given again.
+// admit fails with QuotaExceeded if a file may not grow by growth bytes. It uses an answer of
+// the service that is at most a second old. at is the file or its directory; base is the size
+// that the service knows. Bytes already granted to this file since the answer count as used.
 func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base uint64, growth int64) error {
 	if growth <= 0 || at == 0 || !c.meta.Quotas.Load() {
 		return nil
@@ -114,7 +110,7 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 	}
 	u, err := c.Quotas().Usage(ctx, c.meta.Place(at))
 	if err != nil {
-		return nil // the commit will tell
+		return nil // the commit will report it
 	}
 	if r.asked, r.base, r.left = now, base, u.RoomBytes; !u.Limited {
 		r.left = 1 << 63
@@ -125,9 +121,9 @@ func (r *room) admit(ctx context.Context, c *Client, at moraine.InodeID, base ui
 	return overQuota(at, growth, r.left, u.Quota)
 }
 
-// overQuota says what is in the way of growth at an inode: q, the nearest quota
-// above it that the session may know of, where that is the one that leaves so
-// little; nil: there is none.
+// overQuota returns the error for a growth at an inode that does not fit. q is the nearest
+// quota above it that the session may see, or nil. The error names q only if q is what leaves
+// so little room.
 func overQuota(at moraine.InodeID, growth int64, left uint64, q *wire.Usage) error {
 	if q == nil || q.QuotaBytes == 0 || max(q.QuotaBytes, q.Bytes)-q.Bytes != left {
 		return &moraine.Error{Op: "quota", Ref: at.String(), Kind: moraine.QuotaExceeded,

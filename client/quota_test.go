@@ -25,8 +25,8 @@ func (c *cluster) admin(cfg client.Config) *client.Client {
 	return cl
 }
 
-// A client that has written nothing yet has heard of the quotas when its session
-// was opened, which is all that a command knows that copies one file.
+// A client that has written nothing yet knows of the quotas from the opening of its session. A
+// command that copies one file knows nothing else.
 func TestQuotaRefusesTheFirstWrite(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		admin := c.admin(config())
@@ -38,7 +38,7 @@ func TestQuotaRefusesTheFirstWrite(t *testing.T) {
 		require.NoError(t, admin.Quotas().Set(c.ctx, moraine.InodeID(dir.Inode), 1<<20, 0))
 		late := c.dial("c2", config())
 		defer late.Close()
-		time.Sleep(6 * time.Second) // one that was there hears of it with a renewal
+		time.Sleep(6 * time.Second) // an existing session learns of it with a renewal
 
 		for _, cl := range []*client.Client{late, early} {
 			before := c.puts()
@@ -62,8 +62,8 @@ func TestQuotaRefusesTheFirstWrite(t *testing.T) {
 	})
 }
 
-// What a quota will not take is refused before a byte of it is sent, and writers
-// that pass at the same moment are held to it by the service.
+// The client refuses a write that a quota forbids before it sends a byte. If several writers
+// pass that check at once, the service enforces the quota.
 func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		admin := c.admin(config())
@@ -93,7 +93,7 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 		require.NoError(t, err, "in place")
 		require.NoError(t, h.Close(c.ctx))
 
-		// Each of them fits when it begins; one of them is late.
+		// Each of them fits at its beginning; one of them is too late.
 		a, err := cl.Create(c.ctx, "/team/a", client.CreateOptions{})
 		require.NoError(t, err)
 		b, err := cl.Create(c.ctx, "/team/b", client.CreateOptions{})
@@ -113,7 +113,7 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 		require.EqualValues(t, 2, u.Usage.Inodes)
 		require.EqualValues(t, 20_000, u.RoomBytes)
 
-		// Room that is made is there for the next.
+		// The next write can use freed room.
 		require.NoError(t, cl.Remove(c.ctx, "/team/f"))
 		time.Sleep(time.Second)
 		write(t, c, cl, "/team/b", bytesOf(5, 500_000), 1<<30, false)
@@ -132,8 +132,8 @@ func TestQuotaRefusesBeforeBytesAreSent(t *testing.T) {
 	})
 }
 
-// A file that takes the place of another needs room for the difference alone, at a quota
-// that is nearly full, too; where that is not there it is refused before a byte is sent.
+// A file that replaces another needs room only for the difference, even if the quota is nearly
+// full. Without that room the client refuses it before it sends a byte.
 func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		admin := c.admin(config())
@@ -146,7 +146,7 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 		replace := func(seed uint64, size int) error {
 			f, err := cl.Create(c.ctx, "/team/f", client.CreateOptions{Replace: true})
 			require.NoError(t, err)
-			defer f.Abort() // nothing, after the commit
+			defer f.Abort() // no effect after the commit
 			for part := range slices.Chunk(bytesOf(seed, size), 100_000) {
 				if _, err := f.Write(part); err != nil {
 					return err
@@ -171,7 +171,7 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 		require.Equal(t, before, c.puts(), "no byte was sent")
 		require.ErrorIs(t, replace(9, 1_000_001), moraine.QuotaExceeded, "in parts, of which the first would fit")
 
-		// Its size counts as it is when the last byte comes, not as it was at the first.
+		// Its size counts as of the last byte, not as of the first.
 		f, err = cl.Create(c.ctx, "/team/f", client.CreateOptions{Replace: true})
 		require.NoError(t, err)
 		_, err = f.Write(bytesOf(7, 500_000))
@@ -185,8 +185,8 @@ func TestQuotaOfAFileThatReplacesAnother(t *testing.T) {
 	})
 }
 
-// What the service refuses of several writes that would be committed in one step fails
-// alone: at a full quota a change in place goes on beside a write that would grow the file.
+// If the service refuses one of several writes in one commit, only that one fails. At a full
+// quota an overwrite succeeds beside a write that would grow the file.
 func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		admin := c.admin(config())
@@ -205,7 +205,7 @@ func TestARefusedWriteTakesNoOtherWithIt(t *testing.T) {
 		goOn := make(chan struct{})
 		c.onMeta(func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
 			if req.GetCommit() != nil {
-				if commits.Add(1) == 1 { // what is put meanwhile is committed in one step
+				if commits.Add(1) == 1 { // what is sent meanwhile is committed in one step
 					<-goOn
 				}
 			}

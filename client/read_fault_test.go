@@ -20,13 +20,13 @@ import (
 
 func damageIO(context.Context, any) error { return errKind(moraine.IOError) }
 
-// damages is what may befall a host's chunks.
+// damages are the faults of a host's chunks.
 var damages = map[string]func(h *chunkHost){
 	"lost": func(h *chunkHost) { h.change(func(moraine.ChunkID, *heldChunk) bool { return false }) },
 	"flipped bit": func(h *chunkHost) {
 		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool { ch.data[len(ch.data)/2] ^= 4; return true })
 	},
-	// As an old or misplaced chunk would be: sound by itself, not the record's.
+	// Like an old or misplaced chunk: intact, but not the record's.
 	"other chunk": func(h *chunkHost) {
 		h.change(func(_ moraine.ChunkID, ch *heldChunk) bool {
 			ch.data = bytesOf(99, len(ch.data))
@@ -56,7 +56,7 @@ var damages = map[string]func(h *chunkHost){
 	},
 }
 
-// The loss of any two hosts, in any manner, changes no byte that is read.
+// The loss of any two hosts, in any way, changes no byte that a read returns.
 func TestReadWithTwoHostsDamaged(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	for name, damage := range damages {
@@ -91,8 +91,8 @@ func TestReadWithTwoHostsDamaged(t *testing.T) {
 	}
 }
 
-// A host that hangs is waited for by some reads, and then not asked any more for a while;
-// one that pauses for a moment is.
+// Only some reads wait for a host that hangs; then the client does not use it for a while. The
+// client keeps using one that pauses for a moment.
 func TestAHostThatHangsIsNotWaitedForByEachRead(t *testing.T) {
 	for _, hangs := range []time.Duration{time.Hour, 150 * time.Millisecond} {
 		t.Run(hangs.String(), func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAHostThatHangsIsNotWaitedForByEachRead(t *testing.T) {
 	}
 }
 
-// More loss than the scheme survives is an error, never wrong bytes.
+// More loss than the scheme tolerates is an error, never wrong bytes.
 func TestReadWithThreeHostsDamaged(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	for name, damage := range damages {
@@ -167,8 +167,8 @@ func TestReadWithThreeHostsDamaged(t *testing.T) {
 	}
 }
 
-// A range over more chunks of a stripe than may be lost, all of which are, is lost, as one
-// over few of them is: there is nobody left to ask for more, and nothing to wait for.
+// A range over more chunks than the stripe may lose, all of which are lost, fails with Lost,
+// like a range over few of them. No source is left to wait for.
 func TestReadOverChunksThatAreAllLost(t *testing.T) {
 	for _, name := range []string{"lost", "flipped bit", "other chunk"} {
 		t.Run(name, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestReadOverChunksThatAreAllLost(t *testing.T) {
 	}
 }
 
-// Chunks that are lost are no loss of the stripe while a host that may come back has enough
-// of the others, also where it was found out before that it does not answer.
+// A stripe is not lost while a host that may come back has enough of its chunks. This holds
+// even if the client had found earlier that the host does not answer.
 func TestReadOfAHostThatMayComeBackIsNotLost(t *testing.T) {
 	t.Run("it refuses", func(t *testing.T) {
 		readOfAHostThatComesBack(t, (*chunkHost).kill, (*chunkHost).start)
@@ -215,7 +215,7 @@ func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*chunkHost)) {
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		defer r.Close()
-		for range 100 { // so that late chunks may be hedged
+		for range 100 { // so that the client may hedge late chunks
 			require.NoError(t, r.ReadRange(c.ctx, make([]byte, 64<<10), 0))
 		}
 		var away *chunkHost
@@ -238,8 +238,8 @@ func readOfAHostThatComesBack(t *testing.T, goAway, comeBack func(*chunkHost)) {
 	})
 }
 
-// Bytes that became others in a server's memory, or on their way, are asked for again: the
-// chunk is not given up for them, nor rebuilt, nor reported.
+// The client reads bytes again that were corrupted in a server's memory or in transit. It does
+// not treat the chunk as lost, rebuild it, or report it.
 func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -272,7 +272,7 @@ func TestBytesThatDoNotHaveTheirSumAreAskedForAgain(t *testing.T) {
 	})
 }
 
-// What a reader finds wrong is reported, once, with what it is.
+// A reader reports each damage that it finds once, with its kind.
 func TestBadChunksAreReported(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -302,7 +302,7 @@ func TestBadChunksAreReported(t *testing.T) {
 	})
 }
 
-// A late device does not hold back a read: the others are asked, and win.
+// A late device does not delay a read: the client reads other chunks, and they arrive first.
 func TestHedgedRead(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -326,8 +326,8 @@ func TestHedgedRead(t *testing.T) {
 	})
 }
 
-// Devices that are all slower than a chunk is given before it is hedged do not make a
-// read wait for one that hangs: it is hedged once the others have come.
+// If all devices are slower than the hedge time, a read still does not wait for one that hangs:
+// it hedges once the others have arrived.
 func TestHedgedReadOfSlowDevices(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -358,7 +358,7 @@ func TestHedgedReadOfSlowDevices(t *testing.T) {
 	})
 }
 
-// A degraded read of whole stripes reads each chunk that is left once.
+// A degraded read of whole stripes reads each remaining chunk once.
 func TestRebuildReadsNothingTwice(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -381,8 +381,8 @@ func TestRebuildReadsNothingTwice(t *testing.T) {
 	})
 }
 
-// An open reader never mixes generations: it goes on with the one it opened,
-// and says Stale when it can not.
+// An open reader never mixes generations: it continues with the one it opened, and returns
+// Stale when it cannot.
 func TestReaderAndReplacement(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

@@ -12,47 +12,46 @@ import (
 	"github.com/morainefs/moraine/internal/bufpool"
 )
 
-// readahead fetches what a sequential reader will ask for next, a window of
-// blocks that grows while the pattern holds. Blocks lie at multiples of their
-// size, which is that of a full stripe of the usual scheme: where chunks are
-// lost, a stripe that is read whole costs as many chunks as it has data, while
-// each lost chunk that is read alone costs as much as the whole. Memory for them is
-// never waited for: without it nothing is fetched ahead. Safe for concurrent use.
+// readahead fetches what a sequential reader will read next: a window of blocks that grows
+// while the pattern continues. Blocks lie at multiples of their size, which is that of a full
+// stripe of the usual scheme. The reason is the cost of lost chunks. A stripe read whole costs
+// as many chunks as it has data, while each lost chunk read alone costs as much as the whole. A
+// readahead never waits for memory: without it, it fetches nothing. Safe for concurrent use.
 //
-// What is fetched ahead is copied to who reads it. A wide read, of so many blocks that
-// their stripes are read side by side anyway, goes straight into the reader's memory, and
-// only what it begins with is fetched ahead, so that the servers have work between two.
+// Readers get a copy of the bytes fetched ahead. A wide read covers so many blocks that their
+// stripes are read in parallel anyway, so it goes directly into the reader's memory. Only its
+// beginning is fetched ahead, so that the servers have work between two wide reads.
 type readahead struct {
 	r     *Reader
 	block int64
 	most  int   // blocks in the window
-	until int64 // nothing from here on is fetched ahead
+	until int64 // end of what may be fetched ahead
 
 	running sync.WaitGroup
 	mu      sync.Mutex
-	next    int64 // offset at which a sequential reader would go on
-	streak  int   // reads in a row that did
+	next    int64 // offset at which a sequential reader would continue
+	streak  int   // consecutive reads that continued there
 	blocks  map[int64]*aheadBlock
 	closed  bool
 }
 
-// aheadBlock is a block being fetched, or fetched. Its memory is given back when
-// it was dropped and nobody uses it any more.
+// aheadBlock is a block being fetched, or fetched. Its memory is released once it is dropped
+// and has no users.
 type aheadBlock struct {
 	off    int64
 	buf    *bufpool.Buffer
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when err is set and the bytes are there
 	err    error
-	users  int // guarded by readahead.mu, as is gone
+	users  int // guarded by readahead.mu, like gone
 	gone   bool
 }
 
-// stripeChunks is how many data chunks a full stripe of the usual scheme has.
+// stripeChunks is the number of data chunks of a full stripe of the usual scheme.
 const stripeChunks = 4
 
-// A read of wideBlocks blocks is a wide one; aheadOfWide is how many are fetched ahead of
-// the next.
+// A read of at least wideBlocks blocks is wide; aheadOfWide is how many blocks are fetched
+// ahead of the next one.
 const (
 	wideBlocks  = 4
 	aheadOfWide = 2
@@ -60,14 +59,14 @@ const (
 
 func newReadahead(r *Reader) *readahead {
 	chunk := r.c.cfg.ChunkBytes
-	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // two blocks at least
+	fits := min(moraine.MaxChunkSize, r.c.cfg.ReadaheadBytes/2, r.c.cfg.MemoryBytes/8) // at least two blocks
 	block := chunk * max(1, min(stripeChunks, fits/chunk))
 	most := int(r.c.cfg.ReadaheadBytes / block)
 	return &readahead{r: r, block: block, most: max(most, 0), until: r.Size(), next: -1, blocks: map[int64]*aheadBlock{}}
 }
 
-// read fills p, which lies within the file, from blocks that are there or on
-// their way, and otherwise straight from the servers.
+// read fills p, which lies within the file, from blocks that are fetched or being fetched, and
+// otherwise directly from the servers.
 func (a *readahead) read(ctx context.Context, p []byte, off int64) error {
 	a.plan(ctx, off, int64(len(p)))
 	if a.isWide(int64(len(p))) {
@@ -78,7 +77,7 @@ func (a *readahead) read(ctx context.Context, p []byte, off int64) error {
 
 func (a *readahead) isWide(n int64) bool { return n >= wideBlocks*a.block }
 
-// readWide is a wide read: what no block covers is read while the others are copied.
+// readWide is a wide read: it reads what no block covers while it copies the blocks.
 func (a *readahead) readWide(ctx context.Context, p []byte, off int64) error {
 	covered := a.covered(off)
 	if n := int64(len(p)); covered <= 0 || covered >= n {
@@ -90,7 +89,7 @@ func (a *readahead) readWide(ctx context.Context, p []byte, off int64) error {
 	return g.Wait()
 }
 
-// covered returns how many bytes from off on are in blocks, without a gap.
+// covered returns how many contiguous bytes from off on are in blocks.
 func (a *readahead) covered(off int64) (n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,7 +126,7 @@ func (a *readahead) readThrough(ctx context.Context, p []byte, off int64) error 
 	return nil
 }
 
-// expect says that exactly [off, until) will be read, in order.
+// expect announces that the reader will read exactly [off, until), in order.
 func (a *readahead) expect(off, until int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +135,7 @@ func (a *readahead) expect(off, until int64) {
 
 func (b *aheadBlock) end() int64 { return b.off + int64(len(b.buf.Bytes())) }
 
-// plan notes a read and begins to fetch what follows it.
+// plan records a read and begins to fetch what follows it.
 func (a *readahead) plan(ctx context.Context, off, n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +159,7 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 	}
 	first := a.next / a.block * a.block
 	if first < a.next && a.blocks[first] == nil {
-		first += a.block // this read has the beginning; the next one will miss
+		first += a.block // this read covers the block's beginning; the next one misses
 	}
 	for i := range window {
 		if !a.fetch(ctx, first+int64(i)*a.block) {
@@ -169,8 +168,8 @@ func (a *readahead) plan(ctx context.Context, off, n int64) {
 	}
 }
 
-// fetch begins to fetch a block, unless it is there; false: there is no more to
-// fetch, or no memory. The mutex is held.
+// fetch begins to fetch a block, unless it is there. It returns false at the end of the range,
+// or without memory. The caller holds the mutex.
 func (a *readahead) fetch(ctx context.Context, off int64) bool {
 	size := min(a.block, a.until-off)
 	if size <= 0 {
@@ -187,8 +186,7 @@ func (a *readahead) fetch(ctx context.Context, off int64) bool {
 		a.r.c.io.Ahead.Release(a.block)
 		return false
 	}
-	// The block outlives the read that it was begun by, until Close at the
-	// latest.
+	// The block outlives the read that began it, until Close at the latest.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b := &aheadBlock{off: off, buf: buf, cancel: cancel, ready: make(chan struct{}), users: 1}
 	a.blocks[off] = b
@@ -203,8 +201,8 @@ func (a *readahead) fetch(ctx context.Context, off int64) bool {
 	return true
 }
 
-// hold returns the block that covers off, for the caller to use until take; nil
-// where there is none.
+// hold returns the block that covers off, for the caller to use until take; nil if there is
+// none.
 func (a *readahead) hold(off int64) *aheadBlock {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,7 +213,7 @@ func (a *readahead) hold(off int64) *aheadBlock {
 	return b
 }
 
-// gap returns how many bytes from off on no block covers.
+// gap returns the number of bytes from off to the next block, or to the end of the file.
 func (a *readahead) gap(off int64) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,8 +226,8 @@ func (a *readahead) gap(off int64) int64 {
 	return n
 }
 
-// take copies from a held block once it is there, and lets go of it. False: it
-// could not be fetched, or ctx ended first.
+// take waits for a held block, copies from it, and ends its use. It returns false if the fetch
+// failed, or ctx ended first.
 func (a *readahead) take(ctx context.Context, b *aheadBlock, p []byte, off int64) bool {
 	ok := a.await(ctx, b)
 	if ok {
@@ -254,14 +252,14 @@ func (a *readahead) await(ctx context.Context, b *aheadBlock) bool {
 	}
 }
 
-// done ends the use of a held block.
+// done ends one use of a held block.
 func (a *readahead) done(b *aheadBlock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.letGo(b)
 }
 
-// drop takes a block out of the window. The mutex is held.
+// drop removes a block from the window. The caller holds the mutex.
 func (a *readahead) drop(b *aheadBlock) {
 	if a.blocks[b.off] == b {
 		delete(a.blocks, b.off)
@@ -274,7 +272,7 @@ func (a *readahead) drop(b *aheadBlock) {
 	}
 }
 
-// letGo ends one use of a block. The mutex is held.
+// letGo ends one use of a block. The caller holds the mutex.
 func (a *readahead) letGo(b *aheadBlock) {
 	b.users--
 	if b.users == 0 && b.gone {
@@ -283,7 +281,7 @@ func (a *readahead) letGo(b *aheadBlock) {
 	}
 }
 
-// close drops everything and waits for what is under way.
+// close drops all blocks and waits for running fetches.
 func (a *readahead) close() {
 	a.mu.Lock()
 	a.closed = true

@@ -16,8 +16,8 @@ import (
 )
 
 // TestSequentialReadsOfAnySize reads a file in order by reads of several sizes, narrow and
-// wide, with and without what went before being in memory: the bytes are right, and none
-// is fetched more than twice.
+// wide, with and without earlier bytes in memory. The bytes are right, and none is fetched more
+// than twice.
 func TestSequentialReadsOfAnySize(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -41,8 +41,8 @@ func TestSequentialReadsOfAnySize(t *testing.T) {
 	})
 }
 
-// TestWideReadsAreReadInPlace: of a wide read only what it begins with was fetched ahead, and
-// so is copied; of as many bytes read by small calls it is nearly all.
+// TestWideReadsAreReadInPlace: only the beginning of a wide read is fetched ahead and copied.
+// With small reads of the same bytes nearly all is.
 func TestWideReadsAreReadInPlace(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		data := bytesOf(7, 8<<20)
@@ -79,8 +79,8 @@ func TestWideReadsAreReadInPlace(t *testing.T) {
 	})
 }
 
-// TestAWideReadThatFailsHasLetGo has a wide read of a sequence fail, in what was fetched
-// ahead and in what is not: nothing writes into its memory afterwards, and the next is right.
+// TestAWideReadThatFailsHasLetGo makes a wide read of a sequence fail, in what was fetched
+// ahead and in the rest. Nothing writes into its memory afterwards, and the next read is right.
 func TestAWideReadThatFailsHasLetGo(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

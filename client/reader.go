@@ -10,10 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Reader reads one generation of a file: the one that was there when it was
-// opened. Once the file has another one, reads return the old bytes as long as
-// the cluster still has them, and Stale after that: never a mixture. Methods may
-// be called concurrently.
+// Reader reads one generation of a file: the one at the opening. Once the file has another,
+// reads return the old bytes as long as the cluster still has them, and Stale after that: never
+// a mixture. Methods may be called concurrently.
 type Reader struct {
 	c       *Client
 	ref     string
@@ -56,7 +55,7 @@ func openAttr(c *Client, ref string, a *wire.Attr) (*Reader, error) {
 	return newReader(c, ref, a, stripeio.NewExtentMap(c.io, a.Inode, a.Generation)), nil
 }
 
-// newReader returns a reader of the generation that extents is of.
+// newReader returns a reader of the generation of extents.
 func newReader(c *Client, ref string, a *wire.Attr, extents *stripeio.ExtentMap) *Reader {
 	r := &Reader{c: c, ref: ref, attr: a, extents: extents}
 	r.ahead = newReadahead(r)
@@ -66,22 +65,22 @@ func newReader(c *Client, ref string, a *wire.Attr, extents *stripeio.ExtentMap)
 // Size returns the file's length in bytes.
 func (r *Reader) Size() int64 { return int64(r.attr.Size) }
 
-// Generation returns the content version that is read.
+// Generation returns the content version that the Reader reads.
 func (r *Reader) Generation() moraine.Generation { return moraine.Generation(r.attr.Generation) }
 
-// Attr returns the file's attributes as of the opening. They are not to be changed.
+// Attr returns the file's attributes as of the opening. The caller must not change them.
 func (r *Reader) Attr() *wire.Attr { return r.attr }
 
-// Close gives back what was fetched ahead, and returns when nothing is being
-// fetched any more. No other call may be under way or follow.
+// Close releases what was fetched ahead, and returns when no fetch is running. No other call
+// may run at the same time or follow.
 func (r *Reader) Close() error {
 	r.ahead.close()
 	return nil
 }
 
-// ReadAt reads into p from off on and returns how many bytes it read: fewer than
-// len(p) only at the end of the file, with io.EOF, or with another error, after
-// which the content of p is undefined.
+// ReadAt reads into p from off on and returns how many bytes it read. It returns fewer than
+// len(p) only at the end of the file, with io.EOF, or with another error, after which the
+// content of p is undefined.
 func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument}
@@ -98,9 +97,8 @@ func (r *Reader) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return int(n), nil
 }
 
-// ReadRange fills dst from off on. A range that reaches past the end of the file
-// is an error. What is read is not taken from, or added to, what a sequential
-// reader fetched ahead.
+// ReadRange fills dst from off on. A range that reaches past the end of the file is an error.
+// It neither uses nor extends what a sequential reader fetched ahead.
 func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
 	if off < 0 || off > r.Size()-int64(len(dst)) {
 		return &moraine.Error{Op: "client.Read", Ref: r.ref, Kind: moraine.InvalidArgument, Err: io.ErrUnexpectedEOF}
@@ -108,9 +106,9 @@ func (r *Reader) ReadRange(ctx context.Context, dst []byte, off int64) error {
 	return retry.Wrap("client.Read", r.ref, r.read(ctx, dst, off))
 }
 
-// read fills dst, which lies within the file. A chunk that is not where the
-// record says makes it look again where it is, once; servers that do not answer
-// are asked again until Config.Patience has passed.
+// read fills dst, which lies within the file. If a chunk is not where the record says, it
+// requests the record again, once. If servers do not answer, it retries until Config.Patience
+// has passed.
 func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 	ctx, cancel := context.WithTimeout(ctx, r.c.cfg.Patience)
 	defer cancel()
@@ -126,11 +124,12 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 		}
 		switch {
 		case (retry.IsKind(err, moraine.Lost) || retry.IsKind(err, moraine.PermissionDenied)) && !refreshed:
-			// Not where the record says, or the capability ended before its renewal.
+			// The chunk is not where the record says, or the capability expired before its
+			// renewal.
 			refreshed = true
 			r.extents.Forget()
 		case retry.IsTransient(err):
-			// A layout that changed shows as servers that do not have it.
+			// After a layout change the old servers no longer have the chunks.
 			r.extents.Forget()
 			if !retry.Pause(ctx, r.c.clock, try) {
 				return retry.ContextErrorAfter(ctx, "read", err)
@@ -141,7 +140,7 @@ func (r *Reader) read(ctx context.Context, dst []byte, off int64) error {
 	}
 }
 
-// readOnce reads each extent's range, several side by side.
+// readOnce reads the ranges of the extents, several in parallel.
 func (r *Reader) readOnce(ctx context.Context, dst []byte, off int64, trust bool) error {
 	found, err := r.extents.Find(ctx, off, off+int64(len(dst)))
 	if err != nil {

@@ -20,11 +20,10 @@ func littleMemory() client.Config {
 	return cfg
 }
 
-// TestManyDegradedReadsInLittleMemory has many reads at a time rebuild. Each
-// knows that one host is away, and reads a chunk of parity ahead of need; what
-// it did not know is that another chunk is wrong, so that it needs more memory
-// while it holds some. Each file is read once, since the client would remember
-// the second. None may wait for what the others hold.
+// TestManyDegradedReadsInLittleMemory runs many reads at once that must rebuild. Each knows
+// that one host is down, and reads a chunk of parity early. It does not know that another chunk
+// is wrong, so it needs more memory while it already has some. Each file is read once, because
+// the client would remember the bad chunk. No read may wait for memory that the others have.
 func TestManyDegradedReadsInLittleMemory(t *testing.T) {
 	const files, n = 24, 4 << 20
 	inCluster(t, 6, func(c *cluster) {
@@ -57,9 +56,8 @@ func TestManyDegradedReadsInLittleMemory(t *testing.T) {
 	})
 }
 
-// TestManyStreamsInLittleMemory copies files from many streams into many files,
-// degraded, at once: the bytes that a stream or a writer holds between two calls
-// must not be such as others wait for.
+// TestManyStreamsInLittleMemory copies files from many streams into many files, degraded, at
+// once. Between two calls a stream or a writer must not keep bytes that others wait for.
 func TestManyStreamsInLittleMemory(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", littleMemory())

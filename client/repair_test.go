@@ -24,8 +24,8 @@ func stripesOf(t *testing.T, c *cluster, cl *client.Client, path string) []*wire
 	return resp.GetExtents().Stripes
 }
 
-// Every chunk of every stripe comes out as it was, with its own copy there, lost
-// or wrong, and with another chunk wrong besides.
+// Every chunk of every stripe is rebuilt correctly, with its own copy present, lost or wrong,
+// and with another wrong chunk.
 func TestRebuildChunk(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -60,7 +60,7 @@ func TestRebuildChunk(t *testing.T) {
 	})
 }
 
-// What the record does not promise is not returned, whatever the chunks say.
+// RebuildChunk returns only bytes that the record promises, whatever the chunks contain.
 func TestRebuildChunkHoldsTheRecord(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -126,8 +126,7 @@ func TestPutRepaired(t *testing.T) {
 	})
 }
 
-// Cached topology and extents are enough to read by: the metadata service may be
-// away.
+// Cached topology and extents are enough for reads without the metadata service.
 func TestReadWithoutMetadata(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

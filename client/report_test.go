@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// repairs does the repairs that wait, each chunk where the leader wants it, and returns
-// how many chunks were rebuilt.
+// repairs does the waiting repairs, each where the leader wants it, and returns how many chunks
+// it rebuilt.
 func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 	c.t.Helper()
 	for {
@@ -49,8 +49,8 @@ func (c *cluster) repairs(cl *client.Client) (rebuilt int) {
 	}
 }
 
-// A chunk that was rebuilt in its place is sound, though readers that keep the record of
-// before do not get it by that; and is told of by the new record when it turns bad again.
+// A chunk that was rebuilt in its place is good; readers with the earlier record do not report
+// it again. With the new record they report it when it turns bad again.
 func TestAChunkRebuiltInPlaceIsLeftAlone(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		first, second, mover := c.dial("c1", config()), c.dial("c2", config()), c.dial("c3", config())
@@ -86,8 +86,8 @@ func TestAChunkRebuiltInPlaceIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestCloseReportsWhatReadsFound: a client that reads a file with a bad chunk and is closed at
-// once has reported it.
+// TestCloseReportsWhatReadsFound: a client that reads a file with a bad chunk reports it even
+// if it is closed at once.
 func TestCloseReportsWhatReadsFound(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		writer := c.dial("c1", config())

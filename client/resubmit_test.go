@@ -16,8 +16,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// beforeCommits has fn see the n-th commit of stripes, from 0 on, before it is served, and
-// returns what counts them.
+// beforeCommits calls fn with the n-th commit of stripes, from 0 on, before it is served. It
+// returns a function that counts them.
 func beforeCommits(c *cluster, fn func(n int, op *wire.Commit)) (count func() int) {
 	var mu sync.Mutex
 	n := 0
@@ -51,8 +51,7 @@ func devicesOf(op *wire.Commit) (out []uint32) {
 	return out
 }
 
-// loseMemory has the hosts of some devices end and start again with nothing of what
-// they had.
+// loseMemory restarts the hosts of some devices without any of their chunks.
 func (c *cluster) loseMemory(devices []uint32) {
 	for _, d := range devices {
 		h := c.hostOf(d)
@@ -95,9 +94,9 @@ var doors = map[string]func(c *cluster, cl *client.Client, path string, data []b
 	},
 }
 
-// TestResubmit: devices that took a file's bytes go out, or end and come back without what
-// they had in memory, right before the commit. It is put anew, and is there, whole, with
-// all its protection.
+// TestResubmit: right before the commit, devices with a file's bytes go out, or restart without
+// what they had in memory. The client resubmits the stripes, and the file is whole, with full
+// protection.
 func TestResubmit(t *testing.T) {
 	for name, row := range map[string]struct {
 		level  moraine.Level
@@ -133,8 +132,8 @@ func TestResubmit(t *testing.T) {
 	}
 }
 
-// TestResubmitEnds: where every commit meets a device that has lost its memory since, the
-// writer hears, after a few, and nothing of it is there.
+// TestResubmitEnds: every commit meets a device that has lost its memory since. The writer gets
+// an error after a few tries, and no byte of the file is visible.
 func TestResubmitEnds(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
@@ -155,7 +154,8 @@ func TestResubmitEnds(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeResubmittedIsAnError: more have lost their memory than the scheme survives.
+// TestWhatCannotBeResubmittedIsAnError: more devices have lost their memory than the scheme
+// tolerates.
 func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 				require.NotErrorIs(t, err, moraine.NotFound)
 				require.Equal(t, 1, count())
 				requireNothing(t, c, cl, "/f")
-				// The client goes on.
+				// The client continues to work.
 				c.onMeta(nil)
 				data := bytesOf(4, 300_000)
 				require.NoError(t, save(c, cl, "/g", data))
@@ -183,8 +183,8 @@ func TestWhatCannotBeResubmittedIsAnError(t *testing.T) {
 }
 
 // TestResubmitByALesserScheme: two devices are left when a commit of many stripes is refused.
-// What was one stripe is several then, more than one commit takes, and they are
-// committed in as many as that needs.
+// One stripe then becomes several, more than one commit takes, and the client makes as many
+// commits as necessary.
 func TestResubmitByALesserScheme(t *testing.T) {
 	for door, save := range doors {
 		t.Run(door, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestResubmitByALesserScheme(t *testing.T) {
 				cfg.Level, cfg.MemoryBytes, cfg.Scheme = moraine.Memory, 128<<20, moraine.Scheme{K: 5, M: 1}
 				cl := c.dial("c1", cfg)
 				defer cl.Close()
-				// A handle commits when half of what a commit takes is in place; the first
-				// one is late, so that the second has all of that.
+				// A handle commits when half of a full commit is ready. The first commit is late,
+				// so that the second is full.
 				late, size := 0, 20<<20
 				if door == "handle" {
 					late, size = 1, 40<<20
@@ -206,7 +206,7 @@ func TestResubmitByALesserScheme(t *testing.T) {
 					}
 					if n == late {
 						most = len(op.Stripes)
-						c.takeOut(devicesOf(op)[:4]) // they are read all the same
+						c.takeOut(devicesOf(op)[:4]) // reads from them still work
 						c.loseMemory(devicesOf(op)[4:5])
 					}
 				})
@@ -221,8 +221,8 @@ func TestResubmitByALesserScheme(t *testing.T) {
 	}
 }
 
-// TestResubmitGoesOnWhileItGetsOn: all that is to be put anew takes longer than the client's
-// patience, and no stripe of it does.
+// TestResubmitGoesOnWhileItGetsOn: resubmitting all stripes takes longer than the client's
+// patience, but no single stripe does.
 func TestResubmitGoesOnWhileItGetsOn(t *testing.T) {
 	inCluster(t, 8, func(c *cluster) {
 		cfg := config()
@@ -278,7 +278,7 @@ func TestResubmitGoesOnWhileItGetsOn(t *testing.T) {
 	})
 }
 
-// requireNothing holds that no byte was committed to a file, if it is there.
+// requireNothing requires that no byte was committed to a file, if it exists.
 func requireNothing(t *testing.T, c *cluster, cl *client.Client, path string) {
 	t.Helper()
 	a, err := cl.Stat(c.ctx, path)

@@ -14,7 +14,7 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// write writes a file in pieces of the sizes that piece gives.
+// write writes a file in pieces whose size is piece.
 func write(t *testing.T, c *cluster, cl *client.Client, path string, data []byte, piece int, stable bool) client.CommitResult {
 	t.Helper()
 	f, err := cl.Create(c.ctx, path, client.CreateOptions{Replace: true})
@@ -47,8 +47,8 @@ func read(t *testing.T, c *cluster, cl *client.Client, path string) []byte {
 	return got
 }
 
-// Files of every size class, by every scheme and every way to write, come back
-// as they were written, by every way to read.
+// Files of every size class, by every scheme and every way to write, read back as they were
+// written, by every way to read.
 func TestRoundTrip(t *testing.T) {
 	const chunk = 64 << 10
 	for _, scheme := range []string{"4+2", "x3", "x1", "2+1", "5+1"} {
@@ -138,7 +138,7 @@ func TestStreams(t *testing.T) {
 	})
 }
 
-// A stream of a range gives that range and fetches nothing past it.
+// A stream of a range returns that range and fetches nothing past it.
 func TestRangeStreams(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -164,7 +164,7 @@ func TestRangeStreams(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, bytes.Equal(want, got))
 				require.NoError(t, s.Close())
-				// A block that is read from its middle is fetched from its beginning.
+				// A block that a read enters in the middle is fetched from its beginning.
 				require.LessOrEqual(t, cl.Stats().ReadBytes-before, uint64(len(want)+1<<20))
 			}
 		}
@@ -172,8 +172,8 @@ func TestRangeStreams(t *testing.T) {
 	})
 }
 
-// One Reader serves many goroutines, sequential ones and others, and gives all
-// back when it is closed, also in the middle of a stream.
+// One Reader serves many goroutines, sequential and others. It releases all memory when it is
+// closed, even in the middle of a stream.
 func TestReaderIsShared(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

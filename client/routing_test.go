@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The routing epoch rises again and again while clients work, with replies that
-// are lost: each learns the new one and makes its request again, once.
+// The routing epoch rises again and again while clients work and replies are lost. Each client
+// learns the new epoch and repeats its request, once.
 func TestRoutingChangesWhileClientsWork(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		admin := c.admin(config())
@@ -74,8 +74,8 @@ func TestRoutingChangesWhileClientsWork(t *testing.T) {
 	})
 }
 
-// Metadata that was restored may be at a lower routing epoch than a client has
-// heard of. Its sessions have ended, and the next one has the epoch of today.
+// Restored metadata may have a lower routing epoch than a client has seen. Its sessions have
+// ended, and the next session has the current epoch.
 func TestRoutingAfterRestore(t *testing.T) {
 	inCluster(t, 1, func(c *cluster) {
 		var opened, before atomic.Int64

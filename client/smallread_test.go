@@ -12,8 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// A read of a part of one chunk, which its caller makes by himself, ends as any other
-// where the chunk's host does not: hedged when it is late, rebuilt when it fails.
+// A read of a part of one chunk, which its caller makes without other goroutines, behaves like
+// any other if the host fails. The client hedges it when it is late, and rebuilds it when it
+// fails.
 func TestSmallReadOfAHostInTrouble(t *testing.T) {
 	hangs := func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() }
 	rows := map[string]struct {
@@ -53,7 +54,7 @@ func TestSmallReadOfAHostInTrouble(t *testing.T) {
 							require.True(t, bytes.Equal(data[off:][:4096], got))
 						}
 						h.fail(nil)
-						time.Sleep(time.Minute) // it is trusted again
+						time.Sleep(time.Minute) // the client uses it again
 					}
 					require.Equal(t, row.hedged, cl.Stats().ChunksHedged > 0)
 				})
@@ -62,7 +63,7 @@ func TestSmallReadOfAHostInTrouble(t *testing.T) {
 	}
 }
 
-// A small read that nobody answers ends with its context.
+// A small read without an answer ends with its context.
 func TestSmallReadCanceled(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -71,7 +72,7 @@ func TestSmallReadCanceled(t *testing.T) {
 		r, err := cl.OpenFile(c.ctx, "/f")
 		require.NoError(t, err)
 		defer r.Close()
-		require.NoError(t, r.ReadRange(c.ctx, make([]byte, 10), 0)) // it knows where the bytes are
+		require.NoError(t, r.ReadRange(c.ctx, make([]byte, 10), 0)) // the reader knows where the bytes are
 		for _, h := range c.hosts {
 			h.fail(func(ctx context.Context, _ any) error { <-ctx.Done(); return ctx.Err() })
 		}

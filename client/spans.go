@@ -5,16 +5,15 @@ import (
 	"sort"
 )
 
-// span is a range [off, end) of a file whose newest bytes are in a batch that
-// the service does not know of yet.
+// span is a range [off, end) of a file whose newest bytes are in a batch that is not committed
+// yet.
 type span struct {
 	off, end int64
 	b        *batch
-	// mem holds the bytes while the batch does; nil once they are on
-	// chunkservers alone.
+	// mem is the bytes while they are in the batch's memory; nil once they are only on
+	// chunkservers.
 	mem []byte
-	// at is where the bytes begin among those that the batch sends, once it is
-	// being sent.
+	// at is the offset of the bytes among those that the batch sends, once it is being sent.
 	at int64
 }
 
@@ -65,7 +64,7 @@ func (l spans) within(off, end int64) spans {
 	return out
 }
 
-// cut takes [off, end) away.
+// cut removes [off, end).
 func (l *spans) cut(off, end int64) {
 	i := l.first(off)
 	j := i
@@ -85,8 +84,8 @@ func (l *spans) cut(off, end int64) {
 	*l = slices.Replace(*l, i, j, rest...)
 }
 
-// put lays s over what is there. It reports whether s went on where the span
-// before it ended, in the file and in memory, and so made none of its own.
+// put lays s over the existing spans. It reports whether s continued the previous span, in the
+// file and in memory, and so added no span.
 func (l *spans) put(s span) (merged bool) {
 	l.cut(s.off, s.end)
 	i := l.first(s.off)
@@ -102,12 +101,12 @@ func (l *spans) put(s span) (merged bool) {
 	return false
 }
 
-// follows reports whether b lies right behind a in the same memory.
+// follows reports whether b lies directly behind a in the same memory.
 func follows(a, b []byte) bool {
 	return len(b) > 0 && cap(a)-len(a) >= len(b) && &a[:len(a)+1][len(a)] == &b[0]
 }
 
-// drop takes away the spans of a batch that gone reports.
+// drop removes the spans of the batches for which gone returns true.
 func (l *spans) drop(gone func(*batch) bool) {
 	*l = slices.DeleteFunc(*l, func(s span) bool { return gone(s.b) })
 }

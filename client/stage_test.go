@@ -16,14 +16,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// staged takes what CommitStage brings, and answers extents accordingly.
+// staged records the CommitStage requests, and answers extents accordingly.
 type staged struct {
 	mu      sync.Mutex
 	ops     []*wire.CommitStage
 	refused error
 }
 
-// onStage stands in for the service's side of staging.
+// onStage replaces the service's part of staging.
 func (c *cluster) onStage(data []byte, from uint64) *staged {
 	c.evict(data, from)
 	s := &staged{}
@@ -49,8 +49,7 @@ func (c *cluster) onStage(data []byte, from uint64) *staged {
 	return s
 }
 
-// Staging covers what is in the object, and nothing else, with stripes of its
-// very bytes.
+// Staging covers exactly what is in the object, with stripes of the same bytes.
 func TestStageRange(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -93,7 +92,7 @@ func TestStageRange(t *testing.T) {
 	})
 }
 
-// bytesOfStripe puts the data chunks of a stripe together.
+// bytesOfStripe joins the data chunks of a stripe.
 func (c *cluster) bytesOfStripe(s *wire.Stripe) []byte {
 	var out []byte
 	for i := range s.Scheme.K {
@@ -108,8 +107,8 @@ func (c *cluster) bytesOfStripe(s *wire.Stripe) []byte {
 	return out[:s.Length]
 }
 
-// Staging that fails gives back what it took, and says why; a piece that cannot
-// be read is never put.
+// Staging that fails releases its resources and returns the reason. It never puts a piece that
+// it could not read.
 func TestStageRangeFails(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -141,8 +140,8 @@ func TestStageRangeFails(t *testing.T) {
 	})
 }
 
-// A stripe that is staged has the client's patience, also where the job has no deadline:
-// a job whose chunkservers take nothing ends, and another mover can have it.
+// The client's patience bounds each staged stripe, also if the job has no deadline. A job whose
+// chunkservers accept nothing ends, and another mover can take it.
 func TestStagingEndsWithThePatience(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()

@@ -18,19 +18,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stampBlock is the unit of writes of stamps.
+// stampBlock is the size of each write of stamps, in bytes.
 const stampBlock = 12 << 10
 
-// stamps is a file each word of which says by which write it came.
+// stamps is a file in which each word names the write that wrote it.
 type stamps struct {
-	begun, ended []atomic.Uint32 // of each block: the newest write that began, and that returned
+	begun, ended []atomic.Uint32 // for each block: the newest write that began, and that returned
 }
 
 func newStamps(blocks int) *stamps {
 	return &stamps{begun: make([]atomic.Uint32, blocks), ended: make([]atomic.Uint32, blocks)}
 }
 
-// write writes a block by its next number.
+// write writes a block with its next number.
 func (s *stamps) write(t *testing.T, c *cluster, h *client.Handle, b int) {
 	n := s.begun[b].Add(1)
 	p := make([]byte, stampBlock)
@@ -41,8 +41,8 @@ func (s *stamps) write(t *testing.T, c *cluster, h *client.Handle, b int) {
 	s.ended[b].Store(n)
 }
 
-// read reads some blocks, and holds each word against what was written before, and until
-// it had been read.
+// read reads some blocks, and compares each word with the writes that returned before the read,
+// and those that began before its end.
 func (s *stamps) read(t *testing.T, c *cluster, h *client.Handle, b, n int) {
 	n = min(n, len(s.begun)-b)
 	least := make([]uint32, n)
@@ -52,7 +52,7 @@ func (s *stamps) read(t *testing.T, c *cluster, h *client.Handle, b, n int) {
 	p := make([]byte, n*stampBlock)
 	got, err := h.ReadAt(c.ctx, p, int64(b)*stampBlock)
 	if errors.Is(err, moraine.Timeout) {
-		return // with what is wrong with hosts and the network
+		return // because of the faults of hosts and network
 	}
 	if !errors.Is(err, io.EOF) {
 		require.NoError(t, err)
@@ -71,8 +71,8 @@ func (s *stamps) read(t *testing.T, c *cluster, h *client.Handle, b, n int) {
 	}
 }
 
-// refuseSome has some commits refused, each whole and never twice in a row, as the service
-// does where devices went out since the bytes were put, and has answers of others lost.
+// refuseSome refuses some commits, each whole and never twice in a row, as the service does
+// after devices went out. It also loses the replies of others.
 func refuseSome(c *cluster, rng *rand.Rand) {
 	type number struct{ session, number uint64 }
 	var mu sync.Mutex
@@ -100,10 +100,10 @@ func refuseSome(c *cluster, rng *rand.Rand) {
 	})
 }
 
-// TestReadersBesideOneWriter: while a handle writes all over a file and reads go on through
-// another one of the client, each read sees what was written before it began. Meanwhile
-// commits are refused, so that bytes are put anew, another client changes other blocks,
-// messages are lost, leaders change, and there is little memory.
+// TestReadersBesideOneWriter: a handle writes all over a file while another one of the client
+// reads. Each read sees what was written before it began. Meanwhile the service refuses
+// commits, so that the client resubmits stripes, another client changes other blocks, messages
+// are lost, leaders change, and memory is short.
 func TestReadersBesideOneWriter(t *testing.T) {
 	seed, steps := testseed.First(t), testseed.Of(40, 3000)
 	inCluster(t, 7, func(c *cluster) {

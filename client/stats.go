@@ -5,22 +5,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what clients do. Several clients of one process may share it.
+// Metrics counts the work of clients. Several clients of one process may share it.
 type Metrics = metrics.Metrics
 
 // NewMetrics makes the metrics and registers them with reg, which may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics { return metrics.NewMetrics(reg) }
 
-// Stats is what a client has done so far, for programs that show it.
+// Stats is what a client has done so far, for programs that display it.
 type Stats struct {
 	WrittenBytes   uint64
 	ReadBytes      uint64
 	ChunksReplaced uint64
-	// StripesResubmitted counts the stripes whose commit was refused since devices went out.
+	// StripesResubmitted counts the stripes that the client wrote again because the service
+	// refused their commit after devices went out.
 	StripesResubmitted uint64
 	StripesRebuilt     uint64
-	// PartsRebuilt counts the parts of chunks that reads rebuilt, and PartsVerified those whose
-	// whole chunk was compared with its recorded sum.
+	// PartsRebuilt counts the parts of chunks that reads rebuilt. PartsVerified counts those
+	// whose whole chunk was compared with its recorded checksum.
 	PartsRebuilt, PartsVerified uint64
 	ChunksHedged                uint64
 	HedgesWon                   uint64
@@ -28,14 +29,14 @@ type Stats struct {
 	MetaRequests                uint64
 	MetaRetries                 uint64
 	Sessions                    uint64
-	// StripesCutShort counts the stripes that were sent before they were full,
-	// for want of memory.
+	// StripesCutShort counts the stripes that were sent before they were full, because memory was
+	// short.
 	StripesCutShort uint64
-	// CacheHits counts what was answered without a request, under a lease, and
-	// CacheMisses what was not though leases were held.
+	// CacheHits counts answers from the cache, under a lease. CacheMisses counts requests that
+	// were needed although leases were held.
 	CacheHits, CacheMisses uint64
-	// LocalCreates counts the files made under exclusive leases, and LocalCreatesLost
-	// those of them that the service did not take.
+	// LocalCreates counts the files made under exclusive leases. LocalCreatesLost counts those of
+	// them that the service refused.
 	LocalCreates, LocalCreatesLost uint64
 }
 
@@ -62,9 +63,9 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// CacheItems is how many names, attributes and leases the client keeps now,
-// Config.CacheEntries at the most; 0 without a cache. It asks nobody, does not fail,
-// and may be called concurrently.
+// CacheItems is how many names, attributes and leases the client caches now,
+// Config.CacheEntries at most; 0 without a cache. It sends no request, does not fail, and may
+// be called concurrently.
 func (c *Client) CacheItems() int {
 	return c.meta.CacheItems()
 }

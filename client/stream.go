@@ -7,34 +7,32 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Stream reads a range of a file from its beginning to its end, as an
-// io.ReadCloser and an io.WriterTo; the latter hands on what was fetched ahead
-// without a copy. Its methods must not overlap.
+// Stream reads a range of a file from its beginning to its end, as an io.ReadCloser and an
+// io.WriterTo. WriteTo passes on what was fetched ahead without a copy. Its methods must not
+// overlap.
 type Stream struct {
 	ctx context.Context // of NewStream: io.Reader has none
 	r   *Reader
 	off int64
 	end int64
-	// buf takes what was not fetched ahead. It is no buffer of the client's: it
-	// is held while others are waited for, so that enough streams would hold all
-	// that a read of theirs has to wait for.
+	// buf takes what was not fetched ahead. It is not from the client's pool: a stream keeps it
+	// while it waits for others. With pool buffers, enough streams would hold all the memory that
+	// their own reads wait for.
 	buf []byte
 }
 
-// streamPiece is the most that a stream reads at a time where nothing was
-// fetched ahead.
+// streamPiece is the most that a stream reads at once if nothing was fetched ahead.
 const streamPiece = 1 << 20
 
-// NewStream returns a stream of the file from off on. ctx bounds all its reads.
-// Closing the stream closes the Reader.
+// NewStream returns a stream of the file from off on. ctx bounds all its reads. Closing the
+// stream closes the Reader.
 func (r *Reader) NewStream(ctx context.Context, off int64) *Stream {
 	return &Stream{ctx: ctx, r: r, off: off, end: r.Size()}
 }
 
-// NewRangeStream returns a stream of n bytes from off on, fewer where the file
-// ends before. Nothing past the range is fetched, and what lies in it is fetched
-// ahead from the first byte on. ctx bounds all its reads. Closing the stream
-// closes the Reader, which nothing else may read from.
+// NewRangeStream returns a stream of n bytes from off on, fewer if the file ends before. It
+// fetches ahead from the first byte of the range on, and nothing past the range. ctx bounds all
+// its reads. Closing the stream closes the Reader, from which nothing else may read.
 func (r *Reader) NewRangeStream(ctx context.Context, off, n int64) *Stream {
 	end := off + min(n, max(0, r.Size()-off))
 	r.ahead.expect(off, end)
@@ -128,6 +126,7 @@ type readerAt struct {
 // ReaderAt returns an io.ReaderAt whose reads ctx bounds.
 func (r *Reader) ReaderAt(ctx context.Context) io.ReaderAt { return readerAt{ctx, r} }
 
+// ReadAt implements io.ReaderAt.
 func (a readerAt) ReadAt(p []byte, off int64) (int, error) { return a.r.ReadAt(a.ctx, p, off) }
 
 // Section returns a reader of n bytes from off on.

@@ -6,12 +6,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A file that came about in very many small steps is recorded in very many tables, and
-// one entry of the service's log changes so many of them at most. What is TooLarge for
-// that is done in steps here.
+// A file that was written in very many small steps is recorded in very many tables. One log
+// entry of the service changes only a limited number of them. The functions here split into
+// steps what is TooLarge for one entry.
 
-// mergeTables has the tables put together that the extents of a commit lie over, which
-// was TooLarge: nothing of it was applied. It is under s, as the commit is.
+// mergeTables lets the service merge the tables over which the extents of a commit lie, after
+// the commit was TooLarge and nothing of it was applied. It runs under s, like the commit.
 func (ct *content) mergeTables(op *wire.Commit, s *session.Session) error {
 	for i := 0; i < len(op.Extents); {
 		from, to := op.Extents[i].Offset, op.Extents[i].Offset+op.Extents[i].Length

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSingleHost: hosts that are down, and those whose devices take nothing, leave one
-// alone as well as if they were not there.
+// TestSingleHost: hosts that are down, and those whose devices accept no chunks, do not count.
 func TestSingleHost(t *testing.T) {
 	for name, row := range map[string]struct {
 		befall func(c *cluster)
@@ -25,8 +24,8 @@ func TestSingleHost(t *testing.T) {
 				defer cl.Close()
 				require.False(t, cl.SingleHost(c.ctx))
 				row.befall(c)
-				time.Sleep(time.Minute) // the service has noticed, and the client heard of it
-				cl.SingleHost(c.ctx)    // has it ask for what it heard is newer
+				time.Sleep(time.Minute) // the service has noticed, and the client received the new version
+				cl.SingleHost(c.ctx)    // makes it request the newer topology
 				require.Equal(t, row.single, cl.SingleHost(c.ctx))
 			})
 		})

@@ -12,17 +12,16 @@ import (
 
 var errRoot = errors.New("not the root directory")
 
-// SkipDir, returned by the function given to Walk, leaves out what is below the
-// directory it was called for.
+// SkipDir, returned by the function given to Walk, skips what is below the directory that the
+// function was called for.
 var SkipDir = errors.New("skip this directory")
 
 // maxDepth bounds how deep Walk goes.
 const maxDepth = 4096
 
-// Walk calls fn for what root names and everything below it: a directory before
-// its entries, entries in order of name. Symbolic links are not followed. An
-// error of fn ends the walk and is returned as it is. What is removed during
-// the walk is passed over.
+// Walk calls fn for root and everything below it: a directory before its entries, entries in
+// order of name. It does not follow symbolic links. An error of fn ends the walk and is
+// returned as it is. Walk skips what is removed meanwhile.
 func (c *Client) Walk(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error {
 	a, err := c.paths.find(ctx, root, false)
 	if err != nil {

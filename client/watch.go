@@ -11,39 +11,37 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Event is a change below a watched directory, or that changes may have been
-// missed.
+// Event is a change below a watched directory, or a sign that changes may have been missed.
 type Event struct {
 	Kind EventKind
-	// Path is below the directory; empty for the directory itself. OldPath is that of
-	// what was renamed. Paths are those of the moment at which the event is told: a
-	// directory above may have been renamed since the change.
+	// Path is relative to the directory; empty for the directory itself. OldPath is the earlier
+	// path of a renamed entry. Paths are those at the moment of the event's delivery: a directory
+	// above may have been renamed since the change.
 	Path, OldPath string
 	Inode         moraine.InodeID
-	// Type is not known of a resync, of what was removed, and of what is gone by now.
+	// Type is unknown for a resync, for a removed entry, and for one that no longer exists.
 	Type wire.FileType
 }
 
-// EventKind is what happened.
+// EventKind is the kind of a change.
 type EventKind string
 
 const (
-	// EventResync: look at the directory anew. From here on nothing is missed. It is
-	// the first event of every watch, and comes again where the service cannot tell
-	// what happened meanwhile.
+	// EventResync: the program must read the directory again. From here on no change is missed.
+	// It is the first event of every watch, and comes again if the service does not know what
+	// happened meanwhile.
 	EventResync EventKind = "resync"
-	// EventCreated: a name is there that was not. A directory may come with what is
-	// below it.
+	// EventCreated: a new name exists. A directory may come with what is below it.
 	EventCreated EventKind = "created"
-	// EventRemoved: a name is gone, with what was below it, or has left the directory.
+	// EventRemoved: a name and what was below it are removed, or have left the directory.
 	EventRemoved EventKind = "removed"
-	// EventRenamed: from one name to another, both below the directory.
+	// EventRenamed: an entry moved from one name to another, both below the directory.
 	EventRenamed EventKind = "renamed"
-	// EventChanged: content or attributes.
+	// EventChanged: content or attributes changed.
 	EventChanged EventKind = "changed"
 )
 
-// watchWait is how long the service holds a question that it has no answer to.
+// watchWait is how long the service delays the reply to a watch without changes.
 const watchWait = 20 * time.Second
 
 var eventKinds = map[wire.WatchKind]EventKind{
@@ -51,11 +49,11 @@ var eventKinds = map[wire.WatchKind]EventKind{
 	wire.WatchKind_WATCH_RENAMED: EventRenamed, wire.WatchKind_WATCH_CHANGED: EventChanged,
 }
 
-// Watch returns the changes below a directory, in their order, from the moment of
-// its first event, a resync, until ctx ends or the loop is left. Several changes of
-// one thing that come together may be told as one. It goes on across failovers,
-// and waits as long as the service does not answer. An error is the last thing that
-// it yields: the directory is gone, or may not be seen.
+// Watch yields the changes below a directory, in their order. It starts with a resync and ends
+// when ctx ends or the caller leaves the loop. It may merge several changes of one entry that
+// come together into one event. It continues across failovers, and waits as long as the service
+// does not answer. An error is the last thing that it yields: the directory was removed, or the
+// session may not see it.
 func (c *Client) Watch(ctx context.Context, path string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		a, err := c.paths.find(ctx, path, true)

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A watch says of which history of the metadata its place in the log is: in another
-// one, it begins with a look at the directory, once.
+// A watch names the incarnation of the metadata that its log position belongs to. In another
+// incarnation it begins with a resync, once.
 func TestAWatchCarriesTheIncarnation(t *testing.T) {
 	inCluster(t, 0, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -25,7 +25,7 @@ func TestAWatchCarriesTheIncarnation(t *testing.T) {
 			}
 			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
 				if err == nil {
-					resp.GetWatch().Incarnation += 6 // the first answer is of an incarnation that is lost then
+					resp.GetWatch().Incarnation += 6 // answers from a lost incarnation
 				}
 				return resp, err
 			}, nil

@@ -19,7 +19,7 @@ import (
 
 func errKind(k moraine.Kind) error { return &moraine.Error{Op: "test", Kind: k} }
 
-// onPuts has fn see the n-th, n+1-th ... put of a host.
+// onPuts calls fn with a host's puts from the n-th on.
 func onPuts(h *chunkHost, from int64, fn func(ctx context.Context, p *wire.PutChunk) error) {
 	var n atomic.Int64
 	h.fail(func(ctx context.Context, req any) error {
@@ -31,9 +31,8 @@ func onPuts(h *chunkHost, from int64, fn func(ctx context.Context, p *wire.PutCh
 	})
 }
 
-// Whatever happens to a device while a file is written, the file comes out
-// whole. Each row is what one host does, from its first put on and from its
-// third on.
+// Whatever happens to a device during a write, the file is whole. Each row is what one host
+// does, from its first put on and from its third on.
 func TestWriteSurvivesDevice(t *testing.T) {
 	never := func(ctx context.Context, _ *wire.PutChunk) error { <-ctx.Done(); return ctx.Err() }
 	always := func(k moraine.Kind) func(context.Context, *wire.PutChunk) error {
@@ -73,7 +72,7 @@ func TestWriteSurvivesDevice(t *testing.T) {
 	}
 }
 
-// A put whose reply was lost is repeated, and the same chunk twice is no error.
+// The client repeats a put whose reply was lost, and the same chunk twice is no error.
 func TestWriteWithLostMessages(t *testing.T) {
 	for _, f := range []memnet.Faults{{LoseReply: 0.1}, {LoseRequest: 0.1}, {LoseReply: 0.1, LoseRequest: 0.1, MaxDelay: 30 * time.Millisecond}} {
 		inCluster(t, 6, func(c *cluster) {
@@ -97,7 +96,7 @@ func TestWriteWithLostMessages(t *testing.T) {
 	}
 }
 
-// With fewer hosts than the scheme wants, the commit says what it protects.
+// With fewer hosts than the scheme needs, the commit's result states its protection.
 func TestDegradedCommit(t *testing.T) {
 	for dead, want := range map[int]struct {
 		protects int
@@ -106,7 +105,7 @@ func TestDegradedCommit(t *testing.T) {
 		0: {2, false},
 		1: {1, true},
 		3: {1, true},
-		4: {1, true}, // x2 is what two hosts can give, and less than 4+2 promised
+		4: {1, true}, // two hosts allow x2, less than the promised 4+2
 	} {
 		t.Run(fmt.Sprintf("%d dead", dead), func(t *testing.T) {
 			inCluster(t, 6, func(c *cluster) {
@@ -126,8 +125,8 @@ func TestDegradedCommit(t *testing.T) {
 	}
 }
 
-// Hosts that die one after the other while a file is written: the scheme
-// becomes x2, and stripes begun under the old one are sent anew.
+// Hosts die one after the other while a file is written. The scheme becomes x2, and the client
+// sends stripes begun under the old one again.
 func TestSchemeChangesWhileWriting(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -157,8 +156,8 @@ func TestSchemeChangesWhileWriting(t *testing.T) {
 	})
 }
 
-// Where no placement is left, the write waits for servers to come back, and
-// gives up when its patience ends.
+// If no placement is left, the write waits for servers to come back, and fails when its
+// patience ends.
 func TestWriteWaitsForServers(t *testing.T) {
 	inCluster(t, 2, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -190,7 +189,7 @@ func TestWriteWaitsForServers(t *testing.T) {
 	})
 }
 
-// Where every device is full, the write says so: it does not wait for room.
+// If every device is full, the write fails at once: it does not wait for room.
 func TestWriteToFullDevices(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -211,8 +210,8 @@ func TestWriteToFullDevices(t *testing.T) {
 	})
 }
 
-// Where one device is full, and the service cannot be asked for another one for a
-// while, the write waits: there is room.
+// If one device is full, and the client cannot reach the service for another one for a while,
+// the write waits: there is room.
 func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
 	inCluster(t, 8, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -237,8 +236,7 @@ func TestWriteToAFullDeviceWithoutALeader(t *testing.T) {
 	})
 }
 
-// A context that ends at any point of a write ends it soon, with an error, and
-// nothing is left behind.
+// A context that ends at any point of a write ends it soon, with an error, and leaves nothing.
 func TestWriteCanceled(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commits collects the commits that the service is asked for.
+// commits records the commits that the client sends.
 func commits(c *cluster) (list func() []*wire.Commit) {
 	var mu sync.Mutex
 	var all []*wire.Commit
@@ -34,8 +34,8 @@ func commits(c *cluster) (list func() []*wire.Commit) {
 	}
 }
 
-// A file of many stripes is committed in batches, in order, and seen only after
-// the last.
+// A file of many stripes is committed in several entries, in order, and visible only after the
+// last.
 func TestManyCommits(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -68,7 +68,7 @@ func TestManyCommits(t *testing.T) {
 	})
 }
 
-// A file of more extents than one answer of the service holds.
+// A file of more extents than one answer of the service contains.
 func TestManyExtents(t *testing.T) {
 	inCluster(t, 3, func(c *cluster) {
 		cfg := config()
@@ -89,7 +89,7 @@ func TestManyExtents(t *testing.T) {
 	})
 }
 
-// An aborted file that was committed in part gives its space back.
+// Aborting a file with earlier commits frees its space.
 func TestAbortAfterCommits(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -112,8 +112,8 @@ func TestAbortAfterCommits(t *testing.T) {
 	})
 }
 
-// The layout of what is written is the format's: full stripes of k chunks, a
-// long remainder as a shorter stripe, a short one as copies.
+// The layout follows the format: full stripes of k chunks, a long remainder as a shorter
+// stripe, a short one as copies.
 func TestLayout(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", client.Config{Metadata: config().Metadata})
@@ -171,8 +171,8 @@ func (c *cluster) hostOf(device uint32) *chunkHost {
 	return nil
 }
 
-// One goroutine that writes many files in turn, more than the memory holds
-// stripes of, goes on: stripes at rest are sent short.
+// One goroutine that writes many files in turn, more than the memory has stripes for, makes
+// progress: the client sends idle stripes short.
 func TestManyOpenFilesInLittleMemory(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -205,7 +205,7 @@ func TestManyOpenFilesInLittleMemory(t *testing.T) {
 	})
 }
 
-// The same from many goroutines, each of which rests for a while.
+// The same from many goroutines, each of which pauses for a while.
 func TestManyWritersInLittleMemory(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -232,7 +232,7 @@ func TestManyWritersInLittleMemory(t *testing.T) {
 	})
 }
 
-// A commit at level memory records under which boot epoch its copies count.
+// A commit at level memory records the boot epoch under which its copies count.
 func TestMemoryLevel(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cfg := config()
@@ -251,7 +251,7 @@ func TestMemoryLevel(t *testing.T) {
 	})
 }
 
-// A server that keeps a chunk at less than the level asked for has not kept it.
+// A server that stores a chunk below the requested level has not stored it.
 func TestLevelNotReached(t *testing.T) {
 	inCluster(t, 8, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -267,8 +267,8 @@ func TestLevelNotReached(t *testing.T) {
 	})
 }
 
-// Grants are fetched for many stripes at once, and ended once they are used up
-// or something put under them was given up.
+// The client requests grants for many stripes at once. It ends them once they are used up, or a
+// stripe put under them was dropped.
 func TestGrants(t *testing.T) {
 	inCluster(t, 6, func(c *cluster) {
 		cl := c.dial("c1", config())
@@ -305,7 +305,7 @@ func TestGrants(t *testing.T) {
 	})
 }
 
-// A device that was slow or failed once is used again later.
+// The client uses a device again later that was slow or failed once.
 func TestDeviceIsForgiven(t *testing.T) {
 	inCluster(t, 7, func(c *cluster) {
 		cl := c.dial("c1", config())

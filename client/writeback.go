@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// launch sends a batch in the background, after a wait for a slot. The gate is
-// held. On error the batch is as it was.
+// launch waits for a slot and sends a batch in the background. The caller holds the gate. On
+// error the batch is unchanged.
 func (ct *content) launch(ctx context.Context, b *batch) error {
 	if err := stripeio.Enter(ctx, ct.slots, &ct.c.io.Limits.Stripes); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (ct *content) launch(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// sendOff sends a batch, which takes the caller's slot. The gate is held.
+// sendOff sends a batch, which takes over the caller's slot. The caller holds the gate.
 func (ct *content) sendOff(b *batch) {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -31,7 +31,7 @@ func (ct *content) sendOff(b *batch) {
 	if !b.appended {
 		b.seal(ct.spans)
 	}
-	if b.st.Length == 0 { // all of it was overwritten, or cut off
+	if b.st.Length == 0 { // all of it was overwritten, or cut
 		b.state = batchDone
 		ct.giveBack(b)
 		<-ct.slots
@@ -52,12 +52,12 @@ func (ct *content) sendOff(b *batch) {
 	})
 }
 
-// arrived takes what became of sending a batch, and gives its memory back.
+// arrived records the result of sending a batch, and releases its memory.
 func (ct *content) arrived(b *batch, sent []stripeio.SentStripe, err error) {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
 	switch {
-	case b.state == batchFailed: // withdrawn
+	case b.state == batchFailed: // by withdraw
 		ct.sender.Release(sent)
 	case err == nil:
 		b.placed(sent)
@@ -79,25 +79,25 @@ func (ct *content) arrived(b *batch, sent []stripeio.SentStripe, err error) {
 	ct.signal()
 }
 
-// fail gives a batch up: its bytes are lost. The mutex is held.
+// fail discards a batch: its bytes are lost. The caller holds the mutex.
 func (ct *content) fail(b *batch, err error) {
 	b.state, b.err = batchFailed, err
 	ct.spans.drop(func(o *batch) bool { return o == b })
 	ct.sender.Release(b.sent)
 	b.sent = nil
-	if !b.appended { // who appended is told at once
+	if !b.appended { // the caller of Append gets the error directly
 		ct.faults.add(err)
 		ct.c.log.Warn("written bytes are lost", "inode", ct.sender.Inode, "err", err)
 	}
 }
 
-// prune takes what has ended off the queue. The mutex is held.
+// prune removes ended batches from the queue. The caller holds the mutex.
 func (ct *content) prune() {
 	ct.queue = slices.DeleteFunc(ct.queue, func(b *batch) bool { return b.state == batchFailed || b.state == batchDone })
 }
 
-// doneUpTo returns the last batch that it and all before it have ended. The
-// mutex is held.
+// doneUpTo returns the number of the last batch such that it and all earlier ones have ended.
+// The caller holds the mutex.
 func (ct *content) doneUpTo() int {
 	if len(ct.queue) == 0 {
 		return ct.seq
@@ -105,8 +105,8 @@ func (ct *content) doneUpTo() int {
 	return ct.queue[0].seq - 1
 }
 
-// tooMany reports whether enough is in place for a commit of the usual size. The
-// mutex is held.
+// tooMany reports whether enough batches are on chunkservers for a commit of the usual size.
+// The caller holds the mutex.
 func (ct *content) tooMany() bool {
 	records, extents := 0, 0
 	for _, b := range ct.queue {
@@ -122,8 +122,7 @@ func (ct *content) tooMany() bool {
 	return false
 }
 
-// records returns how many records of the state the commit of a batch touches,
-// about.
+// records returns about how many records of the state the commit of a batch touches.
 func (b *batch) records() int {
 	n := 2 * len(b.extents)
 	for _, s := range b.sent {
@@ -132,11 +131,10 @@ func (b *batch) records() int {
 	return n
 }
 
-// resubmits returns how often the batch was put anew. It must have been put.
+// resubmits returns how often the client resubmitted the batch. It must be in state batchPut.
 func (b *batch) resubmits() int { return stripeio.MostResubmits(b.sent) }
 
-// flush sends everything written before and returns when all of it is
-// committed, or given up.
+// flush sends everything written before and returns when all of it is committed, or has failed.
 func (ct *content) flush(ctx context.Context) error {
 	if err := ct.gate.Lock(ctx); err != nil {
 		return err
@@ -149,10 +147,10 @@ func (ct *content) flush(ctx context.Context) error {
 	if err := ct.awaitCommitted(ctx); err != nil {
 		return err
 	}
-	return ct.c.meta.Exclusive.Settle(ctx, ct.made) // where nothing was written
+	return ct.c.meta.Exclusive.Settle(ctx, ct.made) // if nothing was written
 }
 
-// awaitCommitted returns when all that was sent is committed, or given up.
+// awaitCommitted returns when all that was sent is committed, or has failed.
 func (ct *content) awaitCommitted(ctx context.Context) error {
 	ct.mu.Lock()
 	defer ct.mu.Unlock()
@@ -173,7 +171,7 @@ func (ct *content) awaitCommitted(ctx context.Context) error {
 	return nil
 }
 
-// kick begins to commit, if something in place is to be. The mutex is held.
+// kick starts commitWanted if the first batch is ready to commit. The caller holds the mutex.
 func (ct *content) kick() {
 	if ct.running || !ct.ready() {
 		return
@@ -186,8 +184,7 @@ func (ct *content) ready() bool {
 	return len(ct.queue) > 0 && ct.queue[0].state == batchPut && ct.queue[0].seq <= ct.wanted && ct.life.Err() == nil
 }
 
-// commitWanted commits, batch after batch, as long as something in place is to
-// be.
+// commitWanted commits batches as long as the first one is ready.
 func (ct *content) commitWanted() {
 	for {
 		if err := ct.publish.Lock(ct.life); err == nil {
@@ -205,8 +202,8 @@ func (ct *content) commitWanted() {
 	}
 }
 
-// commitNext commits the first batches of the queue, as many as one entry
-// takes, or has them put anew. Publish is held.
+// commitNext commits the first batches of the queue, as many as one log entry takes, or
+// resubmits them. The caller holds publish.
 func (ct *content) commitNext() {
 	ct.mu.Lock()
 	ct.dropExpired()
@@ -225,7 +222,7 @@ func (ct *content) commitNext() {
 		reply, err = ct.commit(op, set[0].sent[0].Ticket.Grant.Session)
 		if retry.IsKind(err, moraine.Stale) {
 			if err = ct.resubmitBatches(set, err); err == nil {
-				return // by a lesser scheme they may be more than one entry takes
+				return // with a smaller scheme they may be more than one entry takes
 			}
 		}
 	}
@@ -233,7 +230,7 @@ func (ct *content) commitNext() {
 	defer ct.mu.Unlock()
 	switch {
 	case len(set) > 1 && ct.made == nil && (retry.IsKind(err, moraine.QuotaExceeded) || retry.IsKind(err, moraine.TooLarge)):
-		for _, b := range set { // refused, and so nothing of it was done
+		for _, b := range set { // the service refused all of it
 			b.alone = true
 		}
 	case err != nil:
@@ -245,10 +242,10 @@ func (ct *content) commitNext() {
 	ct.prune()
 }
 
-// resubmitBatches has the bytes of batches put anew that could not be committed since
-// devices went out, some times. Publish is held, so that their extents stay as they are.
+// resubmitBatches resubmits batches whose commit was refused because devices went out, up to a
+// limit. The caller holds publish, so that the extents do not change.
 func (ct *content) resubmitBatches(set []*batch, refused error) error {
-	if set[0].resubmits() >= stripeio.ResubmitTries { // and so are the others
+	if set[0].resubmits() >= stripeio.ResubmitTries { // the others have as many
 		return stripeio.RefusedAgain(refused)
 	}
 	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.sender.Inode, "err", refused)
@@ -268,7 +265,7 @@ func (ct *content) resubmitBatches(set []*batch, refused error) error {
 	return nil
 }
 
-// commit makes a commit of what was put under s.
+// commit commits stripes that were put under s.
 func (ct *content) commit(op *wire.Commit, s *session.Session) (*wire.CommitReply, error) {
 	if ct.made != nil {
 		if reply, done, err := ct.c.meta.Exclusive.Commit(ct.life, ct.made, op, s); done {
@@ -291,13 +288,14 @@ func (ct *content) commit(op *wire.Commit, s *session.Session) (*wire.CommitRepl
 	return resp.GetCommit(), nil
 }
 
-// nextCommit returns the batches of the next commit, and it. Where they overlap
-// the later one counts. What was appended goes alone, and so does what was refused with
-// others; batches that were resubmitted equally often share a commit. The mutex is held.
+// nextCommit returns the batches of the next commit, and the commit. If they overlap the later
+// one wins. An appended batch goes alone, and so does one that was refused together with
+// others. Batches that were resubmitted equally often share a commit. The caller holds the
+// mutex.
 func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	var set []*batch
 	var laid spans
-	records, cuts := 0, 0 // cuts: where a range may go on in another stripe
+	records, cuts := 0, 0 // cuts: places where a range may continue in another stripe
 	for _, b := range ct.queue {
 		if b.state != batchPut || (len(set) > 0 && (b.appended || set[0].appended || b.alone || set[0].alone || b.resubmits() != set[0].resubmits())) {
 			break
@@ -316,7 +314,7 @@ func (ct *content) nextCommit() ([]*batch, *wire.Commit) {
 	return set, ct.commitOf(set)
 }
 
-// commitOf returns the commit of batches. The mutex is held.
+// commitOf returns the commit of batches. The caller holds the mutex.
 func (ct *content) commitOf(set []*batch) *wire.Commit {
 	var laid spans
 	for _, b := range set {
@@ -349,8 +347,8 @@ func (ct *content) commitOf(set []*batch) *wire.Commit {
 	return op
 }
 
-// committed takes a commit that was made; attr is nil where none was needed. The
-// mutex is held.
+// committed records a successful commit; attr is nil if none was necessary. The caller holds
+// the mutex.
 func (ct *content) committed(set []*batch, op *wire.Commit, attr *wire.Attr) {
 	used := map[uint64]bool{}
 	for _, s := range op.Stripes {
@@ -372,9 +370,9 @@ func (ct *content) committed(set []*batch, op *wire.Commit, attr *wire.Attr) {
 	ct.spans.drop(func(b *batch) bool { return b.state == batchDone })
 }
 
-// commitFailed gives up the batches of a commit. The mutex is held.
+// commitFailed discards the batches of a commit. The caller holds the mutex.
 func (ct *content) commitFailed(set []*batch, err error) {
-	ct.doubted = true // it may have taken effect all the same
+	ct.doubted = true // the commit may still have taken effect
 	ct.dropExpired()
 	for _, b := range set {
 		if b.state == batchPut {
@@ -383,8 +381,8 @@ func (ct *content) commitFailed(set []*batch, err error) {
 	}
 }
 
-// dropExpired gives up what was put under a session that is over: nobody can
-// commit it any more. The mutex is held.
+// dropExpired discards batches that were put under an expired session: no other session can
+// commit them. The caller holds the mutex.
 func (ct *content) dropExpired() {
 	for _, b := range ct.queue {
 		if b.state == batchPut && ct.sender.Expired(b.sent) {
@@ -394,13 +392,12 @@ func (ct *content) dropExpired() {
 	ct.prune()
 }
 
-// commitAge is after how long written bytes are sent and committed without being
-// asked for. With what sending and one round of flushOld take it stays below the
-// five seconds that a client may lose.
+// commitAge is the age at which the client sends and commits written bytes without a flush.
+// Together with the time for sending and one round of flushOld it stays below the five seconds
+// that a client may lose.
 const commitAge = 3 * time.Second
 
-// flushOld has all that was written some time ago sent and committed, until ctx
-// ends.
+// flushOld sends and commits bytes older than commitAge, until ctx ends.
 func (s *contents) flushOld(ctx context.Context, clk clock.Clock) {
 	for {
 		select {
@@ -422,7 +419,7 @@ func (ct *content) flushIfOld() {
 	if old.IsZero() || ct.c.clock.Now().Sub(old) < commitAge {
 		return
 	}
-	if ct.gate.TryLock() { // else somebody writes, and sends what is full
+	if ct.gate.TryLock() { // otherwise a writer holds it, and sends full batches
 		ct.launchSome()
 		ct.gate.Unlock()
 	}
@@ -432,8 +429,8 @@ func (ct *content) flushIfOld() {
 	ct.kick()
 }
 
-// oldest returns since when there is something to be committed; zero: nothing
-// is. The mutex is held.
+// oldest returns when the oldest uncommitted batch was begun; zero if there is none. The caller
+// holds the mutex.
 func (ct *content) oldest() time.Time {
 	var old time.Time
 	for _, l := range [][]*batch{ct.open, ct.queue} {

@@ -12,40 +12,38 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// File is a new file being written from its first byte to its last. Nobody sees
-// it until Commit gives it its name, whole. Write, WriteStable, ReadFrom, Flush,
-// Commit and Abort must not overlap; everybody who creates a File ends it with
-// Commit or Abort.
+// File is a new file that a program writes from its first byte to its last. It is invisible
+// until Commit gives it its name, whole. Write, WriteStable, ReadFrom, Flush, Commit and Abort
+// must not overlap. Every creator of a File must end it with Commit or Abort.
 //
-// A failure is final: every later call returns it, and Abort is all that is
-// left to do. SessionExpired means that the client was cut off from the service
-// for longer than a session lasts, so that what was put is gone: write the file
-// again.
+// A failure is final: every later call returns it, and only Abort remains. SessionExpired means
+// that the client could not reach the service for longer than a session lasts, and its
+// uncommitted stripes are lost. The program then writes the file again.
 type File struct {
 	c       *Client
 	sender  stripeio.Sender
 	ref     string                                             // path, or inode, for errors
 	attr    *wire.Attr                                         // as created
-	link    *wire.LinkTarget                                   // the name it is to get; nil: none
+	link    *wire.LinkTarget                                   // the name it will get; nil: none
 	parents func(ctx context.Context) (moraine.InodeID, error) // CreateOptions.Parents
 	session *session.Session
-	// life ends when the file fails or ends, with the reason as its cause. The
-	// file's background work runs under it, and so do Write and ReadFrom, which
-	// have the signatures of package io and thus no context of their own.
+	// life ends when the file fails or ends, with the reason as its cause. The file's background
+	// work runs under it, and so do Write and ReadFrom, whose signatures from package io have no
+	// context.
 	life context.Context
 	end  context.CancelCauseFunc
 
-	slots   chan struct{} // one element for each stripe being sent
+	slots   chan struct{} // one element for each stripe that is being sent
 	room    room
 	sending sync.WaitGroup
 	log     commitLog
 
-	mu     sync.Mutex       // guards what follows; held across waits for memory and slots
+	mu     sync.Mutex       // guards the fields below; held across waits for memory and slots
 	cur    *stripeio.Stripe // being filled; nil: none
-	ticket *stripeio.Ticket // of cur, once it is past the size of a small remainder
-	limit  int64            // of cur's length, where it has a ticket
-	size   int64            // bytes taken in all
-	gives  uint64           // size of the file that its name has, as far as it matters to a quota
+	ticket *stripeio.Ticket // of cur, once it is longer than a small remainder
+	limit  int64            // upper bound of cur's length, if it has a ticket
+	size   int64            // bytes written so far
+	gives  uint64           // size of the file that now has the name, if a quota matters
 	seq    int              // of the next stripe to be sent
 	ended  bool
 }
@@ -60,20 +58,20 @@ func (f *File) Size() int64 {
 	return f.size
 }
 
-// Write appends p. It returns when p was copied, and waits while the file has
-// Config.StripesInFlight stripes on their way or the client's memory is used up.
+// Write appends p. It returns after it has copied p. It waits while the client is sending
+// Config.StripesInFlight stripes of the file, or its memory is used up.
 func (f *File) Write(p []byte) (int, error) { return f.append(p, false) }
 
-// WriteStable appends p without a copy: p must not change until Flush, Commit or
-// Abort has returned. Short slices are copied all the same.
+// WriteStable appends p without a copy: the caller must not change p until Flush, Commit or
+// Abort has returned. It still copies short slices.
 func (f *File) WriteStable(p []byte) (int, error) { return f.append(p, len(p) >= minLent) }
 
-// minLent is the least number of bytes worth borrowing rather than copying.
+// minLent is the minimum number of bytes for which borrowing is cheaper than copying.
 const minLent = 64 << 10
 
-// ReadFrom appends all that r gives.
+// ReadFrom appends all bytes of r.
 func (f *File) ReadFrom(r io.Reader) (int64, error) {
-	// No buffer of the client's: it is held while Write waits for one.
+	// Not from the client's pool: ReadFrom keeps it while Write waits for a pool buffer.
 	buf := make([]byte, 4*minLent)
 	var total int64
 	for {
@@ -110,8 +108,8 @@ func (f *File) append(p []byte, lent bool) (int, error) {
 	return n, f.fail("client.Write", err)
 }
 
-// mayGrow holds the file's size with n bytes more against the quotas of where it
-// is to get its name. The mutex is held.
+// mayGrow checks the file's size with n bytes more against the quotas of its future directory.
+// The caller holds the mutex.
 func (f *File) mayGrow(n int64) error {
 	if f.link == nil || f.life.Err() != nil {
 		return nil
@@ -121,11 +119,11 @@ func (f *File) mayGrow(n int64) error {
 	if !f.link.Replace || moraine.KindOf(err) != moraine.QuotaExceeded {
 		return err
 	}
-	// What has the name goes in the entry that gives it to this file, so that its
-	// bytes are room then. That matters only here, where the rest does not do.
+	// The commit replaces the file that now has the name, so its bytes count as room. That
+	// matters only if the other room is too small.
 	there, bad := f.c.Inodes().Lookup(f.life, dir, f.link.Name)
 	if bad != nil && moraine.KindOf(bad) != moraine.NotFound {
-		return nil // the commit will tell
+		return nil // the commit will report it
 	}
 	if there.GetSize() == f.gives {
 		return err
@@ -134,7 +132,7 @@ func (f *File) mayGrow(n int64) error {
 	return f.room.admit(f.life, f.c, dir, f.gives, f.size+n-int64(f.gives))
 }
 
-// broken returns why the file takes no more bytes.
+// broken returns why the file accepts no bytes.
 func (f *File) broken() error {
 	switch {
 	case f.ended:
@@ -147,8 +145,8 @@ func (f *File) broken() error {
 	return nil
 }
 
-// step takes the next bytes of p into the stripe, or does one thing that has to
-// be done first, such as to send a stripe that is full. The mutex is held.
+// step takes the next bytes of p into the stripe, or first does one thing that must come
+// before, such as sending a full stripe. The caller holds the mutex.
 func (f *File) step(p []byte, lent bool) (int, error) {
 	if f.cur == nil {
 		f.cur = &stripeio.Stripe{}
@@ -181,7 +179,7 @@ func (f *File) step(p []byte, lent bool) (int, error) {
 	return 0, f.grow(limit)
 }
 
-// grow gives the stripe another buffer.
+// grow adds a buffer to the stripe.
 func (f *File) grow(limit int64) error {
 	n := min(f.cur.NextSegment(f.c.cfg.ChunkBytes), limit-f.cur.Length)
 	if ok, err := f.reserve(n + f.share(n)); !ok {
@@ -195,7 +193,7 @@ func (f *File) grow(limit int64) error {
 	return nil
 }
 
-// share returns how much parity n bytes of the stripe come to.
+// share returns how many bytes of parity n bytes of the stripe need.
 func (f *File) share(n int64) int64 {
 	if f.ticket == nil || f.ticket.Scheme.IsCopies() {
 		return 0
@@ -204,8 +202,7 @@ func (f *File) share(n int64) int64 {
 	return (n*m + k - 1) / k
 }
 
-// takeTicket gets the stripe its number, now that it is to be a large one: its
-// scheme says how long it may become.
+// takeTicket gets a stripe number for a large stripe. The ticket's scheme bounds its length.
 func (f *File) takeTicket() error {
 	t, err := f.c.io.Grants.Take(f.life, f.sender.Key, f.Inode())
 	if err != nil {
@@ -220,9 +217,9 @@ func (f *File) takeTicket() error {
 	return nil
 }
 
-// reserve takes n bytes of the budget for the stripe. Where they are not there
-// the stripe is sent as it is, so that nothing waits while it holds one; false
-// with no error says that this happened. The mutex is held.
+// reserve takes n bytes of the budget for the stripe. If the budget lacks them, it sends the
+// stripe as it is, so that no writer waits while it has an idle one. It then returns false with
+// no error. The caller holds the mutex.
 func (f *File) reserve(n int64) (bool, error) {
 	w := f.c.io.Writes
 	if !w.Try(n) {
@@ -231,7 +228,7 @@ func (f *File) reserve(n int64) (bool, error) {
 			return false, f.launch()
 		}
 		if f.cur.Charged > 0 {
-			w.Release(f.cur.Charged) // nothing is held while we wait
+			w.Release(f.cur.Charged) // keep nothing while waiting
 			n += f.cur.Charged
 			f.cur.Charged = 0
 		}
@@ -243,8 +240,8 @@ func (f *File) reserve(n int64) (bool, error) {
 	return true, nil
 }
 
-// TakeWhole makes a full stripe of p at once: each column is copied, summed and
-// encoded while it is in cache.
+// takeWhole makes a full stripe of p at once. It copies, checksums and encodes each column
+// while the column is in the CPU cache.
 func (f *File) takeWhole(p []byte) (int, error) {
 	n := int64(len(p))
 	if ok, err := f.reserve(n + f.share(n)); !ok {
@@ -256,8 +253,8 @@ func (f *File) takeWhole(p []byte) (int, error) {
 	return int(n), f.launch()
 }
 
-// launch sends the stripe being filled in the background, after a wait for a
-// slot. The mutex is held; from here on the stripe is the sender's.
+// launch waits for a slot and sends the stripe being filled in the background. The caller holds
+// the mutex. From here on the sender owns the stripe.
 func (f *File) launch() error {
 	st, t := f.cur, f.ticket
 	f.cur, f.ticket = nil, nil
@@ -288,7 +285,7 @@ func (f *File) launch() error {
 	return nil
 }
 
-// drop gives back what a stripe holds, and its ticket if it has one.
+// drop releases the memory of a stripe, and its ticket if it has one.
 func (f *File) drop(st *stripeio.Stripe, t *stripeio.Ticket) {
 	if st != nil {
 		st.Free()
@@ -300,15 +297,15 @@ func (f *File) drop(st *stripeio.Stripe, t *stripeio.Ticket) {
 	}
 }
 
-// yield sends the stripe being filled, if there is one and nobody is at work
-// with it: somebody else waits for memory.
+// yield sends the stripe being filled, unless another call holds the mutex: another writer
+// waits for memory.
 func (f *File) yield() {
 	if !f.mu.TryLock() {
-		return // whoever has the lock looks at budget.wanted when it lets go
+		return // the holder of the mutex checks budget.wanted after it unlocks
 	}
 	defer f.mu.Unlock()
 	if f.cur == nil || f.ended || len(f.slots) == cap(f.slots) {
-		return // what is on its way will give its memory back
+		return // stripes being sent will release their memory
 	}
 	if f.cur.Length > 0 {
 		f.c.metrics.StripesCutShort.Inc()
@@ -316,20 +313,19 @@ func (f *File) yield() {
 	f.fail("client.Write", f.launch())
 }
 
-// filling is a File as the budget of writes asks it for memory.
+// filling makes a File a stripeio.Filler, which the budget of writes can ask for memory.
 type filling struct{ f *File }
 
 // Yield implements stripeio.Filler.
 func (w filling) Yield() { w.f.yield() }
 
-// fail makes err, if it is one, the end of the file, and returns it as the
-// caller is to see it.
+// fail ends the file with err, unless it is nil, and returns the error for the caller.
 func (f *File) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	if retry.IsKind(err, moraine.NotFound) && f.session != f.c.meta.Current() {
-		// It has no name, and went with its session: the next one does not find it.
+		// The file had no name and ended with its session, so the next session does not find it.
 		err = &moraine.Error{Kind: moraine.SessionExpired, Err: err}
 	}
 	err = f.wrap(op, err)

@@ -19,18 +19,18 @@ type XattrMode uint8
 
 const (
 	XattrAny     XattrMode = iota
-	XattrCreate            // fail with Exists where the attribute is there
-	XattrReplace           // fail with NoAttribute where it is not
+	XattrCreate            // fail with Exists if the attribute exists
+	XattrReplace           // fail with NoAttribute if it does not
 )
 
-// Set gives an inode an extended attribute. The bounds are the service's:
-// 255 bytes of name, 64 KiB for all values of an inode.
+// Set gives an inode an extended attribute. The service bounds them: 255 bytes of name, 64 KiB
+// for all values of an inode.
 func (x Xattrs) Set(ctx context.Context, inode moraine.InodeID, name string, value []byte, mode XattrMode) error {
 	return x.set(ctx, "client.SetXattr", &wire.SetXattr{Inode: uint64(inode), Name: name, Value: value,
 		Create: mode == XattrCreate, Replace: mode == XattrReplace})
 }
 
-// Remove removes an extended attribute; NoAttribute where there is none.
+// Remove removes an extended attribute. NoAttribute: there is none.
 func (x Xattrs) Remove(ctx context.Context, inode moraine.InodeID, name string) error {
 	return x.set(ctx, "client.RemoveXattr", &wire.SetXattr{Inode: uint64(inode), Name: name, Remove: true})
 }
@@ -40,10 +40,9 @@ func (x Xattrs) set(ctx context.Context, op string, set *wire.SetXattr) error {
 	return retry.Wrap(op, set.Name, err)
 }
 
-// Get returns the value of an extended attribute; NoAttribute where there
-// is none.
+// Get returns the value of an extended attribute. NoAttribute: there is none.
 func (x Xattrs) Get(ctx context.Context, inode moraine.InodeID, name string) ([]byte, error) {
-	if name == "" { // on the wire it would ask for the list
+	if name == "" { // on the wire an empty name requests the list
 		return nil, &moraine.Error{Op: "client.GetXattr", Ref: inode.String(), Kind: moraine.InvalidArgument}
 	}
 	if x.c.meta.HasNoXattrs(inode) {
