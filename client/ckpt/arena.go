@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segmentSize is the unit that staging memory is taken and given back in.
+// segmentSize is the unit of staging memory, in bytes.
 const segmentSize = 32 << 20
 
-// arena is the staging memory of one process: segments that are mapped and
-// faulted in once and used again for ever. It is bounded; who wants more waits
-// until an earlier save has been written. All methods may be called
-// concurrently.
+// arena is the staging memory of one process: segments that are mapped and faulted in once and
+// then reused. Its size is bounded. A save that needs more waits until an earlier one has been
+// written. All methods may be called concurrently.
 type arena struct {
 	limit   int64 // bytes, a multiple of segmentSize
 	metrics *Metrics
@@ -28,12 +27,12 @@ type arena struct {
 	free   [][]byte
 	mapped int64
 	closed bool
-	// changed is closed, and replaced, whenever a segment is given back.
+	// changed is closed and replaced whenever a segment is returned.
 	changed chan struct{}
 }
 
-// segmentPatience bounds how long a save waits for the memory of an earlier one, which
-// comes back when a whole part was written, or given up.
+// segmentPatience bounds how long a save waits for the memory of an earlier one. That memory is
+// free once a whole part is written, or has failed.
 const segmentPatience = 30 * time.Minute
 
 func newArena(bytes int64, m *Metrics, log *slog.Logger) *arena {
@@ -63,8 +62,8 @@ func (a *arena) prefault(n int64) error {
 	}
 }
 
-// get returns a segment, whose content is undefined. It waits while all are in
-// use and the limit is reached, no longer than segmentPatience.
+// get returns a segment, whose content is undefined. If all are in use and the limit is
+// reached, it waits, at most segmentPatience.
 func (a *arena) get(ctx context.Context) ([]byte, error) {
 	for {
 		a.mu.Lock()
@@ -102,13 +101,13 @@ func (a *arena) mapSegment() ([]byte, error) {
 	if err != nil {
 		a.mu.Lock()
 		a.mapped -= segmentSize
-		a.signal() // another may map one, or meets the same error
+		a.signal() // another save may map one, or gets the same error
 		a.mu.Unlock()
 		return nil, &moraine.Error{Op: "map staging memory", Kind: moraine.NoSpace, Err: err}
 	}
 	a.metrics.StagingMapped.Add(segmentSize)
-	// Huge pages are a wish. Faulting in is not: the trainer must not stand
-	// still for it at its first save. Kernels before 5.14 lack the advice.
+	// Huge pages are optional. Faulting in is not: otherwise the trainer would stall for it at
+	// its first save. Kernels before 5.14 lack the advice.
 	_ = unix.Madvise(s, unix.MADV_HUGEPAGE)
 	if unix.Madvise(s, unix.MADV_POPULATE_WRITE) != nil {
 		for i := 0; i < len(s); i += moraine.BlockSize {
@@ -118,7 +117,7 @@ func (a *arena) mapSegment() ([]byte, error) {
 	return s, nil
 }
 
-// put gives segments back.
+// put returns segments.
 func (a *arena) put(segments ...[]byte) {
 	a.mu.Lock()
 	if a.closed {
@@ -131,13 +130,13 @@ func (a *arena) put(segments ...[]byte) {
 	a.mu.Unlock()
 }
 
-// signal wakes those who wait for a segment. The mutex is held.
+// signal wakes the saves that wait for a segment. The caller holds the mutex.
 func (a *arena) signal() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-// close unmaps what is free now, and the rest when it is given back.
+// close unmaps the free segments now, and the others when they are returned.
 func (a *arena) close() {
 	a.mu.Lock()
 	free := a.free

@@ -18,16 +18,17 @@ import (
 const (
 	// partsPage is how many parts one request lists.
 	partsPage = 500
-	// headersAtOnce bounds the headers that are being read, and headerGuess is
-	// how much of a file is read at first: most headers are shorter.
+	// headersAtOnce bounds the headers read at once. headerGuess is how much of a file is read
+	// first: most headers are shorter.
 	headersAtOnce = 32
 	headerGuess   = 64 << 10
 )
 
-// Verdict is the cause in the error of a step that cannot be committed as it
-// is: reading it again will not help.
+// Verdict is the cause in the error of a step that can never be committed: reading it again
+// will not help.
 type Verdict struct{ Reason string }
 
+// Error returns the reason.
 func (v *Verdict) Error() string { return v.Reason }
 
 func verdict(format string, args ...any) error {
@@ -132,11 +133,10 @@ func foldParts(ctx context.Context, c cluster, step *wire.Step, parts []*wire.Pa
 // foldedPart is one rank's part as its headers describe it.
 type foldedPart struct {
 	files   []FileInfo
-	headers []*partHeader // of the first files
+	headers []*partHeader // of the first files of the list
 }
 
-// read reads the headers of a part and holds them against what the service
-// recorded of it.
+// read reads the headers of a part and compares them with what the service recorded.
 func (f *foldedPart) read(ctx context.Context, c cluster, step *wire.Step, p *wire.Part) error {
 	byName := make(map[string]*wire.PartFile, len(p.GetFiles()))
 	for _, file := range p.GetFiles() {
@@ -173,7 +173,7 @@ func (f *foldedPart) read(ctx context.Context, c cluster, step *wire.Step, p *wi
 	return f.addBlobs(byName, p.GetRank(), step.GetWorld())
 }
 
-// addBlobs matches the blobs that the first header names with the files left.
+// addBlobs matches the blobs that the first header names with the remaining files.
 func (f *foldedPart) addBlobs(left map[string]*wire.PartFile, rank, world uint32) error {
 	blobs := f.headers[0].meta.Blobs
 	names := make([]string, 0, len(blobs))
@@ -198,7 +198,7 @@ func (f *foldedPart) addBlobs(left map[string]*wire.PartFile, rank, world uint32
 	return nil
 }
 
-// merge adds a part's files and slices to those of the ranks before.
+// merge adds a part's files and slices to those of lower ranks.
 func (f *foldedPart) merge(top *indexTop, byName map[string]*coverage, rank uint32) error {
 	base := len(top.files)
 	top.files = append(top.files, f.files...)
@@ -219,7 +219,7 @@ func (f *foldedPart) merge(top *indexTop, byName map[string]*coverage, rank uint
 	return nil
 }
 
-// readPartHeader reads the header of one file, and no more than that.
+// readPartHeader reads only the header of one file.
 func readPartHeader(ctx context.Context, c cluster, file *wire.PartFile) (*partHeader, error) {
 	r, err := c.open(ctx, moraine.InodeID(file.GetInode()))
 	if err != nil {
@@ -240,7 +240,7 @@ func readPartHeader(ctx context.Context, c cluster, file *wire.PartFile) (*partH
 	return h, nil
 }
 
-// named makes a verdict name the file it is about.
+// named adds the file's name to a verdict.
 func named(err error, name string) error {
 	if v := (*Verdict)(nil); errors.As(err, &v) {
 		return verdict("file %s: %s", name, v.Reason)

@@ -1,23 +1,20 @@
-// Package ckpt saves and restores the checkpoints of training runs. A run is a
-// directory; each rank writes one part of a step, as standard safetensors
-// files and blobs, and the step becomes visible whole, in one entry, when all
-// parts are sealed and their slices were found to cover every tensor.
+// Package ckpt saves and restores the checkpoints of training runs. A run is a directory. Each
+// rank writes one part of a step, as standard safetensors files and blobs. The step becomes
+// visible whole, in one log entry, after all ranks have sealed their parts and a mover has
+// checked that the slices cover every tensor.
 //
-// It does no striping and no retries of its own: package client does. It knows
-// nothing of tensors' meaning, and reads no environment.
+// It does no striping and no retries of single requests: package client does. It does not
+// interpret tensors, and reads no environment.
 //
-// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin makes a
-// Part ->
-// AddTensor copies into the staging arena and sums as it copies (stage.go) ->
-// Seal returns; the run's goroutine writes the part's files, unlinked, and
-// seals the part in the metadata (flush.go) -> a mover that leased the step's
-// job calls CheckStep, which folds the headers of all parts into an index and
-// a verdict (check.go, coverage.go, index.go) -> Wait returns the committed
-// step. Back: Resolve finds a step (resolve.go), Restore looks the tensors up
-// in the index and reads the byte ranges that are needed (restore.go).
+// The path of a save: OpenRun joins or makes an attempt (run.go) -> Begin makes a Part ->
+// AddTensor copies into the staging arena and computes checksums as it copies (stage.go) ->
+// Seal returns; the run's goroutine writes the part's files, unlinked, and seals the part in
+// the metadata (flush.go) -> the mover that leased the step's job calls CheckStep, which folds
+// the headers of all parts into an index or a verdict (check.go, coverage.go, index.go) -> Wait
+// returns the committed step. Back: Resolve finds a step (resolve.go). Restore looks the
+// tensors up in the index and reads the necessary byte ranges (restore.go).
 //
-// Locks: Part.adding may be held when arena.mu or Part.mu is taken; others do
-// not nest.
+// Locks: Part.adding may be held when arena.mu or Part.mu is taken; others do not nest.
 package ckpt
 
 import (
@@ -36,10 +33,10 @@ type DType = safetensors.DType
 type Tensor struct {
 	Name  string
 	DType DType
-	// Shape is that of the slice. No dimensions make a scalar.
+	// Shape is the shape of the slice. No dimensions make a scalar.
 	Shape []int64
-	// Global is the shape of the whole tensor, and Offset where in it the slice
-	// begins. Both nil: the slice is the whole tensor.
+	// Global is the shape of the whole tensor, and Offset is where the slice begins in it. Both
+	// nil: the slice is the whole tensor.
 	Global, Offset []int64
 	// Data holds the elements of the slice in row-major order, little-endian.
 	// AddTensor reads it and keeps no reference.
@@ -50,8 +47,8 @@ type Tensor struct {
 const (
 	// MaxNameLen bounds the name of a tensor, in bytes.
 	MaxNameLen = 1024
-	// MaxFiles bounds the files of one rank: its blobs, and one safetensors file
-	// for each slice that it has of the tensor with the most.
+	// MaxFiles bounds the files of one rank: its blobs, and as many safetensors files as it has
+	// slices of any one tensor.
 	MaxFiles = 64
 	// MaxWorld bounds the ranks of a step.
 	MaxWorld = 1 << 16
@@ -59,9 +56,8 @@ const (
 
 var blobName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
 
-// partName returns the name of the n-th safetensors file of a rank. There is
-// one, unless the rank saves several slices of one tensor: a name is there
-// once in a file.
+// partName returns the name of the n-th safetensors file of a rank. There is one, unless the
+// rank saves several slices of one tensor: a file contains a name only once.
 func partName(rank, world uint32, n int) string {
 	if n == 0 {
 		return fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, world)
@@ -81,8 +77,8 @@ func (t *Tensor) normalize() error {
 	case t.Global == nil && t.Offset == nil:
 		t.Global, t.Offset = t.Shape, make([]int64, len(t.Shape))
 	}
-	// Copies, since the caller may use its own again; and never nil, since a
-	// scalar's shape is written as [].
+	// Copies, because the caller may reuse its own. Never nil, because a scalar's shape is
+	// written as [].
 	t.Shape, t.Global, t.Offset = clone(t.Shape), clone(t.Global), clone(t.Offset)
 	if err := checkSlice(t.Global, t.Offset, t.Shape); err != nil {
 		return fmt.Errorf("tensor %q: %w", t.Name, err)
@@ -100,7 +96,7 @@ func (t *Tensor) normalize() error {
 	return nil
 }
 
-// checkSlice reports whether a slice of shape at offset lies in global.
+// checkSlice fails unless a slice of shape at offset lies in global.
 func checkSlice(global, offset, shape []int64) error {
 	if len(global) != len(shape) || len(offset) != len(shape) {
 		return fmt.Errorf("shape %v, offset %v and global shape %v differ in dimensions", shape, offset, global)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// instant is the system's clock, except that nobody waits by it.
+// instant is the system's clock, but its waits end at once.
 type instant struct{ clock.System }
 
 func (instant) After(time.Duration) <-chan time.Time {
@@ -72,8 +72,8 @@ func makeModel(seed uint64) model {
 	return m
 }
 
-// rows cuts a tensor by its first dimension as FSDP does: even pieces, the last
-// ones shorter or empty. A scalar is on every rank.
+// rows cuts a tensor by its first dimension as FSDP does: even pieces, the last ones shorter or
+// empty. Every rank has a scalar.
 func rows(shape []int64, rank, world uint32) (offset, n int64) {
 	per := (shape[0] + int64(world) - 1) / int64(world)
 	offset = min(per*int64(rank), shape[0])
@@ -161,8 +161,7 @@ func TestSaveRestoreByOtherRanks(t *testing.T) {
 	require.Equal(t, 8, rep.Files)
 }
 
-// TestRestoreByColumns reads slices cut across all dimensions out of parts that
-// were cut by rows.
+// TestRestoreByColumns reads slices cut across all dimensions from parts cut by rows.
 func TestRestoreByColumns(t *testing.T) {
 	f := newFake()
 	shape := []int64{301, 7, 1030} // rows of 7,210 bytes: windows, with gaps and without
@@ -191,7 +190,7 @@ func TestRestoreByColumns(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NotFound)
 }
 
-// TestReadsOnlyWhatItNeeds holds the bytes read against the bytes wanted.
+// TestReadsOnlyWhatItNeeds compares the bytes read with the bytes wanted.
 func TestReadsOnlyWhatItNeeds(t *testing.T) {
 	f := newFake()
 	data := make([]byte, 4096*1024)
@@ -264,8 +263,8 @@ func TestSeveralSlicesOfOneTensorOnOneRank(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLostReplies is the fault table of a save: each request fails once, and
-// each succeeds but its reply is lost once; the save must come through.
+// TestLostReplies is the fault table of a save: each request fails once, and each succeeds once
+// with a lost reply. The save must succeed.
 func TestLostReplies(t *testing.T) {
 	for _, op := range []string{"BeginStep", "create", "write", "commit", "SealPart"} {
 		for _, lost := range []bool{false, true} {
@@ -303,7 +302,7 @@ func TestFencedAttemptCannotSave(t *testing.T) {
 	_, err = s.Wait(ctx, moraine.NVMe)
 	require.ErrorIs(t, err, moraine.Fenced)
 	require.ErrorIs(t, s.AddBlob(ctx, "x", nil), moraine.Fenced)
-	// The failed save does not stand in the way of the next.
+	// The failed save does not block the next.
 	_, err = old.Begin(ctx, 2, ckpt.BeginOptions{})
 	require.NoError(t, err)
 }
@@ -344,8 +343,8 @@ func TestAbortTellsTheOthers(t *testing.T) {
 	require.Equal(t, wire.StepState_STEP_STATE_ABORTED, f.runs["a"].steps[7].step.State)
 }
 
-// A rank that cannot write its part ends the step for all: the others, who have
-// sealed, hear why and which rank it was, and it hears its own error.
+// A rank that cannot write its part ends the step for all. The others, who have sealed, learn
+// the reason and the rank, and the failed rank gets its own error.
 func TestFailedRankTellsTheOthers(t *testing.T) {
 	f := newFake()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -400,10 +399,9 @@ func TestOneUnsealedSaveAtATime(t *testing.T) {
 	require.ErrorIs(t, err, moraine.Unimplemented)
 }
 
-// TestStagingIsBounded holds back the second save until the first is written,
-// and refuses a part that can never fit.
-// TestStagingThatChangedIsNotSealed flips a bit of the staging memory after it
-// was sealed, before it is written.
+// TestStagingIsBounded delays the second save until the first is written, and refuses a part
+// that can never fit. TestStagingThatChangedIsNotSealed flips a bit of the staging memory
+// between the seal and the write.
 func TestStagingThatChangedIsNotSealed(t *testing.T) {
 	f := newFake()
 	var s *ckpt.Part
@@ -411,7 +409,7 @@ func TestStagingThatChangedIsNotSealed(t *testing.T) {
 	var once sync.Once
 	f.before = func(op string) error {
 		if op == "create" {
-			<-staged // s is there by now
+			<-staged // s is set by now
 			once.Do(func() { ckpt.StagedTensor(s, "exp_avg")[0][4321] ^= 1 << 3 })
 		}
 		return nil

@@ -8,24 +8,23 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// OpenRun opens the run whose directory is path, and joins or makes the attempt
-// that opts.Launch belongs to; directories above path are made as needed. The
-// caller closes the Run. It fails with Busy while another launch is at work on
-// the run, with Fenced where this launch was overtaken by a later one, and for
-// a reader with NotFound where there is no run. c must live until Close.
+// OpenRun opens the run whose directory is path, and joins or makes the attempt of opts.Launch.
+// It makes missing directories above path. The caller closes the Run. It fails with Busy while
+// another launch works on the run, and with Fenced if a later launch has overtaken this one.
+// For a reader it fails with NotFound if there is no run. c must live until Close.
 func OpenRun(ctx context.Context, c *client.Client, path string, opts RunOptions) (*Run, error) {
 	return openRun(ctx, overClient{c}, path, opts)
 }
 
-// CheckStep folds the headers of a sealed step's parts into an index, checks
-// that the slices of every tensor cover it, writes the index to an unlinked
-// file of c's session and returns it, for CommitStep to link. Where the step
-// can never be committed the error is or wraps a *Verdict.
+// CheckStep folds the headers of a sealed step's parts into an index, and checks that the
+// slices of every tensor cover it. It writes the index to an unlinked file of c's session and
+// returns it, for CommitStep to link. If the step can never be committed the error is or wraps
+// a *Verdict.
 func CheckStep(ctx context.Context, c *client.Client, key *wire.StepKey) (*wire.PartFile, error) {
 	return checkStep(ctx, overClient{c}, key)
 }
 
-// overClient makes a cluster of a client.
+// overClient implements cluster with a client.
 type overClient struct{ *client.Client }
 
 func (o overClient) create(ctx context.Context, near moraine.InodeID) (fileWriter, error) {
@@ -45,12 +44,13 @@ func (o overClient) mkdirAll(ctx context.Context, path string) (moraine.InodeID,
 	return moraine.InodeID(attr.GetInode()), err
 }
 
-// clientFile lends the staged bytes to the client: they do not change until the
-// file has ended.
+// clientFile lends the staged bytes to the client: they do not change until the file has ended.
 type clientFile struct{ *client.File }
 
+// Write appends p without a copy; see fileWriter.
 func (f clientFile) Write(p []byte) (int, error) { return f.WriteStable(p) }
 
+// Commit makes the content durable; see fileWriter.
 func (f clientFile) Commit(ctx context.Context) (committed, error) {
 	inode := f.Inode()
 	r, err := f.File.Commit(ctx)

@@ -8,16 +8,16 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cluster is what this package needs of a client. Methods may be called
-// concurrently; errors are *moraine.Error.
+// cluster is what this package needs of a client. Methods may be called concurrently; errors
+// are *moraine.Error.
 type cluster interface {
-	// Meta answers one request, retried over failovers under one number.
+	// Meta makes one request, retried across failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 	// create makes an unlinked file in the tenant of the directory near.
 	create(ctx context.Context, near moraine.InodeID) (fileWriter, error)
 	// open opens a file by its number, linked or not.
 	open(ctx context.Context, inode moraine.InodeID) (fileReader, error)
-	// mkdirAll returns the directory at path, made with its parents if missing.
+	// mkdirAll returns the directory at path, and makes it with its parents if missing.
 	mkdirAll(ctx context.Context, path string) (moraine.InodeID, error)
 }
 
@@ -27,17 +27,17 @@ type fileWriter interface {
 	Write(p []byte) (int, error)
 	// Commit makes the content durable. The file can then be linked.
 	Commit(ctx context.Context) (committed, error)
-	// Abort gives up what was written, and ends all use of the bytes given to
-	// Write. After Commit it does nothing.
+	// Abort discards what was written, and ends all use of the bytes given to Write. After Commit
+	// it does nothing.
 	Abort()
 }
 
-// committed is what the commit of a file said.
+// committed is the result of a file's commit.
 type committed struct {
 	inode moraine.InodeID
 	size  int64
-	crc   uint32 // of the bytes as they were encoded
-	// protects is the least number of hosts that may be lost; degraded counts
+	crc   uint32 // of the bytes as the client encoded them
+	// protects is how many hosts may be lost, the minimum over all stripes. degraded counts
 	// stripes below their scheme's promise.
 	protects, degraded uint32
 }
@@ -45,7 +45,7 @@ type committed struct {
 // fileReader reads one generation of a file. Methods may be called concurrently.
 type fileReader interface {
 	Size() int64
-	// ReadRange fills dst from off; less than all of it is an error.
+	// ReadRange fills dst from off on; fewer bytes are an error.
 	ReadRange(ctx context.Context, dst []byte, off int64) error
 	Close() error
 }

@@ -74,7 +74,7 @@ func team(t *testing.T, c *memcluster.Cluster, launch string, world uint32) []*t
 	return out
 }
 
-// begin stages the content that belongs to seed, without sealing.
+// begin stages the content of seed, without sealing.
 func (tr *trainer) begin(step, seed uint64, opts ckpt.BeginOptions) *ckpt.Part {
 	tr.t.Helper()
 	tr.shard.Fill(seed)
@@ -102,8 +102,8 @@ func saveAll(t *testing.T, team []*trainer, step, seed uint64) ckpt.StepInfo {
 	return info
 }
 
-// holds checks that the latest step seen by a reader is the one of seed, with
-// world ranks, byte by byte.
+// holds checks that a reader sees as latest step the one of seed, with world ranks, byte by
+// byte.
 func holds(t *testing.T, c *memcluster.Cluster, step, seed uint64, world uint32) {
 	t.Helper()
 	for rank := range world {
@@ -124,8 +124,8 @@ func holds(t *testing.T, c *memcluster.Cluster, step, seed uint64, world uint32)
 	}
 }
 
-// TestStagingThatChangedFailsTheSave is TestStagingThatChangedIsNotSealed over
-// real clients: for a tensor of less than a stripe, and of several.
+// TestStagingThatChangedFailsTheSave is TestStagingThatChangedIsNotSealed with real clients:
+// for a tensor smaller than a stripe, and for one of several stripes.
 func TestStagingThatChangedFailsTheSave(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		cl := c.Client("trainer")
@@ -161,8 +161,8 @@ func TestStagingThatChangedFailsTheSave(t *testing.T) {
 	})
 }
 
-// TestSaveThroughLossOfServers loses the leader and two chunkservers while a
-// save is on its way; the save completes, degraded, and is read without them.
+// TestSaveThroughLossOfServers stops the leader and two chunkservers during a save. The save
+// completes, degraded, and can be read without them.
 func TestSaveThroughLossOfServers(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 4)
@@ -189,8 +189,8 @@ func TestSaveThroughLossOfServers(t *testing.T) {
 	})
 }
 
-// TestDeadRankIsNamed lets one rank die before it seals: the step is never
-// visible, the others hear which rank, and the latest is still the one before.
+// TestDeadRankIsNamed lets one rank die before it seals: the step is never visible, the others
+// learn which rank, and the latest step is still the one before.
 func TestDeadRankIsNamed(t *testing.T) {
 	inCluster(t, memcluster.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 4)
@@ -242,8 +242,8 @@ func TestSilentRankIsNamed(t *testing.T) {
 	})
 }
 
-// TestFailedRankIsNamed has the staging memory of a rank change after it sealed:
-// the others are told long before the step would time out.
+// TestFailedRankIsNamed changes the staging memory of a rank after it sealed: the others learn
+// it long before the step would time out.
 func TestFailedRankIsNamed(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 3)
@@ -290,7 +290,7 @@ func TestAttempts(t *testing.T) {
 		_, err = open(ckpt.Launch{Name: "c", Job: "j", Restart: 1}, true)
 		require.ErrorIs(t, err, moraine.Fenced, "a lower restart is late")
 
-		// The parent is fixed by the first to ask; the overtaken attempt saves no more.
+		// The first Resolve with Fix sets the parent; the overtaken attempt can no longer save.
 		k, err := second.run.Resolve(t.Context(), ckpt.ResolveOptions{Fix: true})
 		require.NoError(t, err)
 		require.Equal(t, uint64(1), k.Info.Step)
@@ -320,9 +320,9 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestSessionLostDuringASave cuts a rank off for longer than its session lives,
-// after it sealed and before its part was written: it opens another session,
-// and either the save completes or the step was aborted naming the rank.
+// TestSessionLostDuringASave disconnects a rank for longer than its session lives, after it
+// sealed and before its part was written. The rank opens another session. Either the save
+// completes or the step was aborted naming the rank.
 func TestSessionLostDuringASave(t *testing.T) {
 	inCluster(t, memcluster.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, c *memcluster.Cluster) {
 		team := team(t, c, "l1", 2)
@@ -337,7 +337,7 @@ func TestSessionLostDuringASave(t *testing.T) {
 		_, err := s1.Wait(t.Context(), moraine.NVMe)
 		require.ErrorIs(t, err, moraine.Aborted)
 		require.ErrorContains(t, err, "rank 1")
-		// The next step goes well.
+		// The next step succeeds.
 		saveAll(t, team, 2, 12)
 		holds(t, c, 2, 12, 1)
 	})

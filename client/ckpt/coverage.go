@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
-// claim is one rank's slice of a tensor, as its header says.
+// claim is one rank's slice of a tensor, as its header describes it.
 type claim struct {
 	rank uint32
 	SliceInfo
@@ -19,11 +19,11 @@ type coverage struct {
 	name   string
 	dtype  DType
 	global []int64
-	first  uint32 // the rank that dtype and global were heard from
+	first  uint32 // the rank whose header gave dtype and global
 	claims []claim
 }
 
-// add takes one more slice. It fails where ranks disagree on the tensor.
+// add adds a slice. It fails if ranks disagree on the tensor.
 func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) error {
 	if c.global == nil {
 		c.dtype, c.global, c.first = dtype, global, rank
@@ -38,10 +38,9 @@ func (c *coverage) add(rank uint32, dtype DType, global []int64, s SliceInfo) er
 	return nil
 }
 
-// check returns the tensor with its slices in order of offset, if they cover
-// its shape exactly. Slices of the same range are replicas, and must have the
-// same digest; any other overlap is refused, since headers cannot tell whether
-// the overlapping bytes agree.
+// check returns the tensor with its slices in order of offset, if they cover its shape exactly.
+// Slices of the same range are replicas, and must have the same digest. check refuses any other
+// overlap, because headers do not show whether the overlapping bytes agree.
 func (c *coverage) check() (TensorInfo, error) {
 	t := TensorInfo{Name: c.name, DType: c.dtype, Shape: c.global}
 	slices.SortFunc(c.claims, func(a, b claim) int {
@@ -78,7 +77,7 @@ func (c *coverage) check() (TensorInfo, error) {
 	return t, nil
 }
 
-// ranks names those that saved a slice.
+// ranks names the ranks that saved a slice.
 func (c *coverage) ranks() string {
 	var r []uint32
 	for i := range c.claims {
@@ -97,7 +96,7 @@ func (c *coverage) ranks() string {
 
 func (k *claim) region() string { return region(k.Offset, k.Shape) }
 
-// region writes a slice as Python would: [0:4, 8:16].
+// region formats a slice as Python does: [0:4, 8:16].
 func region(offset, shape []int64) string {
 	var b strings.Builder
 	b.WriteByte('[')
@@ -111,9 +110,9 @@ func region(offset, shape []int64) string {
 	return b.String()
 }
 
-// overlap returns two claims that share an element, or nil. It sweeps along
-// the dimension with the most different offsets, so that slices cut along one
-// dimension, or in a grid, cost little more than sorting them.
+// overlap returns two claims that share an element, or nil. It sweeps along the dimension with
+// the most different offsets. So slices cut along one dimension, or in a grid, cost little more
+// than sorting them.
 func overlap(claims []claim, dims int) (*claim, *claim) {
 	if len(claims) < 2 {
 		return nil, nil
@@ -173,10 +172,9 @@ func intersects(a, b *claim) bool {
 	return true
 }
 
-// gap returns a range of global that no claim covers; the claims do not
-// overlap and leave at least one element out. It narrows one dimension after
-// the other down to a band that some claims lie fully across, and whose
-// elements they cannot fill.
+// gap returns a range of global that no claim covers. The claims must not overlap and must
+// leave out at least one element. gap narrows one dimension after the other to a band that some
+// claims cross completely, and whose elements they cannot fill.
 func gap(claims []claim, global []int64) (offset, shape []int64) {
 	offset, shape = make([]int64, len(global)), clone(global)
 	for d := range global {
@@ -214,7 +212,7 @@ func crossing(claims []claim, d int, from, to int64) []claim {
 	return out
 }
 
-// tensorSize is the bytes of a shape that was checked before.
+// tensorSize returns the bytes of a shape that was checked before.
 func tensorSize(d DType, shape []int64) int64 {
 	n, err := safetensors.SizeOf(d, shape)
 	if err != nil {

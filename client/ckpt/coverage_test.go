@@ -72,14 +72,14 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestCoverageAgainstCells holds the check against a count of every element.
+// TestCoverageAgainstCells compares the check with a count of every element.
 func TestCoverageAgainstCells(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.IntRange(1, 3).Draw(t, "dims")
 		global := rapid.SliceOfN(rapid.Int64Range(1, 5), dims, dims).Draw(t, "global")
 		var list []slice
 		cut(t, global, make([]int64, dims), global, &list)
-		// Drop some, and grow one: what is left need not be right.
+		// Drop some, and grow one: the result may be wrong.
 		list = rapid.Permutation(list).Draw(t, "order")
 		list = list[:rapid.IntRange(max(len(list)-1, 1), len(list)).Draw(t, "kept")]
 		if rapid.Bool().Draw(t, "grow") {
@@ -115,7 +115,7 @@ func cut(t *rapid.T, global, offset, shape []int64, out *[]slice) {
 	cut(t, global, off, high, out)
 }
 
-// counts says for each element of global how many slices hold it.
+// counts returns for each element of global how many slices contain it.
 func counts(global []int64, list []slice) []int {
 	total := int64(1)
 	for _, g := range global {

@@ -10,16 +10,16 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// Digest is the digest of a run of bytes: the first 16 bytes of a SHA-256 over
-// their length and the CRC32C of each of their 4 KiB blocks.
+// Digest is the digest of a run of bytes. It is the first 16 bytes of a SHA-256 over their
+// length and the CRC32C of each of their 4 KiB blocks.
 //
-// It finds what storage does to bytes (flipped, torn, stale, misplaced ones):
-// damage to one block goes unseen once in 2^32, a wrong 4 MiB never in
-// practice. It is no defence against somebody who makes up bytes to fit; who
-// can write to a run may do so anyway. It costs what the CRC costs, about
-// 0.05 CPU-s/GB, where SHA-256 over all bytes costs 0.6.
+// It finds damage by storage (flipped, torn, stale, misplaced bytes). It misses damage to one
+// block once in 2^32, and a wrong 4 MiB never in practice. It is no defence against an attacker
+// who constructs bytes to fit; an attacker with write access to a run can change it anyway. It
+// costs what the CRC costs, about 0.05 CPU-s/GB, where SHA-256 over all bytes costs 0.6.
 type Digest [16]byte
 
+// String returns the digest in hexadecimal.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
 func parseDigest(s string) (Digest, error) {
@@ -31,7 +31,7 @@ func parseDigest(s string) (Digest, error) {
 	return Digest(b), nil
 }
 
-// digestDomain keeps these sums apart from any other SHA-256.
+// digestDomain separates these digests from any other SHA-256.
 const digestDomain = "moraine blocks 1\n"
 
 // digestBlocks returns the digest of size bytes whose blocks have these CRCs.
@@ -94,9 +94,8 @@ func (s *summer) sum() (Digest, uint32) {
 	return digestBlocks(s.blocks, s.size), crc.CombineBlocks(s.blocks, s.size)
 }
 
-// partDigest is the digest of a rank's part, by the headers of its safetensors
-// files in order. The headers hold the digests of all tensors and blobs, so
-// that it stands for every byte.
+// partDigest is the digest of a rank's part, computed from the headers of its safetensors files
+// in order. The headers contain the digests of all tensors and blobs, so it covers every byte.
 func partDigest(headers [][sha256.Size]byte) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write([]byte("moraine part 1\n"))

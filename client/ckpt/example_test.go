@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/client/ckpt/safetensors"
 )
 
-// Save this rank's part of a step, and train on while it is written.
+// Save this rank's part of a step, and train while it is written.
 func ExampleRun_Begin() {
 	ctx := context.Background()
 	c, err := client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
@@ -38,8 +38,8 @@ func ExampleRun_Begin() {
 		part.Abort(err)
 		log.Fatal(err)
 	}
-	// weights may change again from here on. The step is committed when all ranks have
-	// sealed their parts, and Wait returns.
+	// From here on weights may change. Wait returns once all ranks have sealed their parts and
+	// the step is committed.
 	if _, err := part.Wait(ctx, moraine.NVMe); err != nil {
 		log.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func ExampleRun_Resolve() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer latest.Close() // nobody can remove the step before
+	defer latest.Close() // until then no client can remove the step
 	dst := make([]byte, 512*4)
 	err = latest.Restore(ctx, []ckpt.SliceRequest{{Name: "weight", Offset: []int64{0}, Shape: []int64{512}, Dst: dst}})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What tests in ckpt_test reach for: the package over a cluster of their own.
+// Types and functions with which ckpt_test uses the package over its own cluster.
 
 type (
 	Cluster    = cluster
@@ -18,7 +18,7 @@ type (
 	Claim      = claim
 )
 
-// TestCluster is what a test implements; it stands for a client.
+// TestCluster is implemented by a test and replaces a client.
 type TestCluster interface {
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 	Create(ctx context.Context, near moraine.InodeID) (FileWriter, error)
@@ -38,7 +38,7 @@ func (c testCluster) mkdirAll(ctx context.Context, path string) (moraine.InodeID
 	return c.MkdirAll(ctx, path)
 }
 
-// Committed makes what a FileWriter's Commit returns.
+// Committed makes the result of a FileWriter's Commit.
 func Committed(inode moraine.InodeID, data []byte, protects, degraded uint32) committed {
 	return committed{inode, int64(len(data)), crc.Sum(data), protects, degraded}
 }
@@ -56,7 +56,7 @@ func CheckStepOn(ctx context.Context, c TestCluster, key *wire.StepKey) (*wire.P
 	return checkStep(ctx, testCluster{c}, key)
 }
 
-// EncodeIndex and DecodeIndex show the format to golden and fuzz tests.
+// EncodeIndex and DecodeIndex give golden and fuzz tests access to the format.
 func EncodeIndex(run uint64, attempt uint32, step uint64, world uint32, files []FileInfo, tensors []TensorInfo) ([]byte, error) {
 	top := &indexTop{world: world, files: files}
 	top.key.Run, top.key.Attempt, top.key.Step = run, attempt, step
@@ -104,8 +104,8 @@ func CheckCoverage(name string, add func(add func(rank uint32, d DType, global, 
 // SegmentSize is the unit of staging memory.
 const SegmentSize = segmentSize
 
-// Reseal makes the CRCs of footer and top, and of blocks where the top parses,
-// fit what they sum.
+// Reseal makes the CRCs of footer and top, and of blocks if the top parses, match their
+// content.
 func Reseal(b []byte) {
 	if len(b) < footerSize {
 		return

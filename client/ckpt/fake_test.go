@@ -14,10 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// fakeCluster is one client's view of a cluster in memory: files by inode, and
-// the rules of checkpoints in their plainest form. before and after see every
-// request by name, and may fail it: before it takes effect, or after (the
-// reply is lost).
+// fakeCluster is one client's view of a cluster in memory: files by inode, and the rules of
+// checkpoints in their simplest form. The hooks before and after receive every request by name.
+// They may fail it before it takes effect, or after (the reply is lost).
 type fakeCluster struct {
 	before, after func(op string) error
 
@@ -271,7 +270,7 @@ func (f *fakeCluster) commit(op *wire.CommitStep) (*wire.MetaResponse, error) {
 	for rank := range s.step.World {
 		h.Write(s.parts[rank].Digest)
 	}
-	whole := sha256.Sum256(h.Sum(nil)) // of the one block of 1,024 ranks
+	whole := sha256.Sum256(h.Sum(nil)) // of the single block of 1,024 ranks
 	s.step.State, s.step.Level, s.step.Digest = wire.StepState_STEP_STATE_COMMITTED, uint32(moraine.NVMe), whole[:]
 	f.dirs[s.step.Dir][op.Index.Name] = op.Index.Inode
 	f.run(op.Key.Run).latest = s
@@ -324,7 +323,7 @@ func (f *fakeCluster) getStep(ctx context.Context, op *wire.GetStep) (*wire.Meta
 	}
 }
 
-// check does what a mover does with a step that is sealed.
+// check does what a mover does with a sealed step.
 func (f *fakeCluster) check(ctx context.Context, key *wire.StepKey) error {
 	index, err := ckpt.CheckStepOn(ctx, f, key)
 	commit := &wire.CommitStep{Key: key, Index: index}
@@ -338,7 +337,7 @@ func (f *fakeCluster) check(ctx context.Context, key *wire.StepKey) error {
 	return err
 }
 
-// corrupt changes one byte of the only file whose name in dir ends so.
+// corrupt changes one byte of the only file in dir whose name ends with name.
 func (f *fakeCluster) corrupt(dir moraine.InodeID, name string, at int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// openFile is a part's file that reads share. Its fields are guarded by
-// Checkpoint.mu, except that reader does not change once ready is closed.
+// openFile is a part's file that reads share. Checkpoint.mu guards its fields, except that
+// reader does not change once ready is closed.
 type openFile struct {
 	reader fileReader
 	err    error
@@ -17,11 +17,10 @@ type openFile struct {
 	users  int
 }
 
-// maxOpenFiles bounds the files that a Checkpoint keeps open while nobody
-// reads them.
+// maxOpenFiles bounds the unused files that a Checkpoint keeps open.
 const maxOpenFiles = 256
 
-// use returns the reader of file i; done must be called after the read.
+// use returns the reader of file i. The caller calls done after the read.
 func (k *Checkpoint) use(ctx context.Context, i int) (r fileReader, done func(), err error) {
 	for {
 		f := k.hold(ctx, i)
@@ -33,14 +32,14 @@ func (k *Checkpoint) use(ctx context.Context, i int) (r fileReader, done func(),
 			return f.reader, func() { k.unuse(i, f) }, nil
 		}
 		k.unuse(i, f)
-		// Whoever opened the file may have been canceled: that is not our end.
+		// The caller that opened the file may have been canceled: that does not end this one.
 		if ctx.Err() != nil || !errors.Is(err, moraine.Canceled) && !errors.Is(err, context.Canceled) {
 			return nil, nil, err
 		}
 	}
 }
 
-// hold counts the caller as a user of file i, and opens it if nobody has.
+// hold counts the caller as a user of file i, and opens it if it is not open.
 func (k *Checkpoint) hold(ctx context.Context, i int) *openFile {
 	k.mu.Lock()
 	f, ok := k.open[i]
@@ -57,8 +56,7 @@ func (k *Checkpoint) hold(ctx context.Context, i int) *openFile {
 	return f
 }
 
-// unuse forgets a file that could not be opened, and closes idle ones where
-// there are too many.
+// unuse forgets a file that could not be opened, and closes idle files if there are too many.
 func (k *Checkpoint) unuse(i int, f *openFile) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,7 +97,7 @@ func (k *Checkpoint) openByName(ctx context.Context, f FileInfo) (fileReader, er
 	return r, nil
 }
 
-// readFile fills dst from file i, within the bound of reads under way.
+// readFile fills dst from file i, within the bound of concurrent reads.
 func (k *Checkpoint) readFile(ctx context.Context, i int, dst []byte, off int64) error {
 	select {
 	case k.reads <- struct{}{}:

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// filesAtOnce bounds the files of one part that are written at a time.
+	// filesAtOnce bounds the files of one part that are written at once.
 	filesAtOnce = 4
-	// flushAttempts bounds how often a part is written from the start; package
-	// client has already retried each request by then.
+	// flushAttempts bounds how often a part is written from the start. By then package client has
+	// already retried each request.
 	flushAttempts = 5
 	// flushPause is the pause before the second attempt; it doubles.
 	flushPause = time.Second
 )
 
-// write is the save's own goroutine: it announces the part, waits for Seal,
-// writes the part, and frees the staging memory.
+// write is the save's own goroutine: it announces the part, waits for Seal, writes the part,
+// and frees the staging memory.
 func (s *Part) write(ctx context.Context) {
 	defer s.run.writers.Done()
 	defer close(s.done)
@@ -57,8 +57,8 @@ func (s *Part) write(ctx context.Context) {
 	s.run.opts.Metrics.WriteSeconds.Observe(s.written.Seconds())
 }
 
-// flush writes the part and seals it. Each further try announces the rank
-// again: where the client has a new session, the step then waits for that one.
+// flush writes the part and seals it. Each further try announces the rank again: if the client
+// has a new session, the step then waits for that one.
 func (s *Part) flush(ctx context.Context, step *wire.Step) error {
 	files, digest, err := s.files()
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Part) release() {
 	s.stage.release()
 }
 
-// retry runs f again where the failure may pass, and returns the last one.
+// retry repeats f while the failure may pass, and returns the last error.
 func (s *Part) retry(ctx context.Context, f func() error) error {
 	for i, pause := 0, flushPause; ; i, pause = i+1, 2*pause {
 		err := f()
@@ -105,8 +105,8 @@ func (s *Part) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// passing reports whether a failure may be gone at the next attempt. The step
-// of a session that has expired was aborted by that: the next attempt says so.
+// passing reports whether the next attempt may succeed. The service aborts the step of an
+// expired session; the next attempt then returns that error.
 func passing(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.Unavailable, moraine.Timeout, moraine.Stale, moraine.SessionExpired, moraine.NotLeader, moraine.IOError:
@@ -130,17 +130,17 @@ func (s *Part) begin(ctx context.Context) (*wire.Step, error) {
 	return step, stepEnded(&info)
 }
 
-// abandon tells the service that the step will never be whole, so that nobody
-// waits for this rank's seal until it times out.
+// abandon tells the service that the step will never be whole, so that the other ranks do not
+// wait for this rank's seal until the timeout.
 func (s *Part) abandon(ctx context.Context) {
 	s.fail(s.wrap(fmt.Errorf("%w: %w", moraine.Aborted, s.endCause)))
 	s.abortStep(ctx, fmt.Sprintf("rank %d: %v", s.run.opts.Rank, s.endCause))
 }
 
-// tell aborts the step of a part that could not be written, so that the other
-// ranks hear of it at once, and which rank it was, and not when the step times
-// out. Where the step is over already, or another attempt goes on, they have
-// heard. A rank alone has nobody to tell, and may save the step again.
+// tell aborts the step of a part that could not be written. The other ranks then learn at once
+// that it failed and which rank failed, and not only when the step times out. If the step has
+// ended already, or another attempt has taken over, they know. With a single rank there is no
+// other, and the rank may save the step again.
 func (s *Part) tell(ctx context.Context, cause error) {
 	switch moraine.KindOf(cause) {
 	case moraine.Aborted, moraine.Fenced, moraine.NotFound, moraine.Exists:
@@ -150,7 +150,7 @@ func (s *Part) tell(ctx context.Context, cause error) {
 		return
 	}
 	if inner := errors.Unwrap(cause); inner != nil {
-		cause = inner // the others know the step
+		cause = inner // the other ranks know the step
 	}
 	s.reported = true
 	s.abortStep(ctx, fmt.Sprintf("rank %d could not write its part: %v", s.run.opts.Rank, cause))
@@ -164,11 +164,11 @@ func (s *Part) abortStep(ctx context.Context, reason string) {
 	}
 }
 
-// maxReason is how much of a reason the service is told: it keeps some 500 bytes,
-// and adds the ranks that are missing.
+// maxReason bounds the reason sent to the service, in bytes: it keeps some 500 bytes, and adds
+// the missing ranks.
 const maxReason = 300
 
-// clip cuts a text for people to at most n bytes, between characters.
+// clip cuts a text to at most n bytes, between characters.
 func clip(s string, n int) string {
 	for len(s) > n {
 		_, size := utf8.DecodeLastRuneInString(s)
@@ -177,17 +177,17 @@ func clip(s string, n int) string {
 	return s
 }
 
-// outFile is one file of a part, ready to be written.
+// outFile is one file of a part, ready to write.
 type outFile struct {
 	name   string
 	header []byte // of a safetensors file
 	bytes  []*staged
-	names  []string // of the tensors or the blob, one for each of bytes
+	names  []string // names of the tensors or of the blob, one for each of bytes
 }
 
-// writePart writes all files of the part and seals it. Everything is unlinked
-// until SealPart links it: if we stop anywhere before, the session's end removes
-// it, and the step is aborted.
+// writePart writes all files of the part and seals it. Everything is unlinked until SealPart
+// links it: if the process stops before, the end of the session removes the files and aborts
+// the step.
 func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, digest [sha256.Size]byte) error {
 	sealed := &wire.SealPart{Key: s.key(), Rank: s.run.opts.Rank, Digest: digest[:], Files: make([]*wire.PartFile, len(files))}
 	results := make([]committed, len(files))
@@ -217,8 +217,8 @@ func (s *Part) writePart(ctx context.Context, step *wire.Step, files []outFile, 
 	return err
 }
 
-// isSealed reports whether the part is sealed with digest: an earlier SealPart
-// took effect, and its answer was lost.
+// isSealed reports whether the part is sealed with digest: an earlier SealPart took effect, and
+// its answer was lost.
 func (s *Part) isSealed(ctx context.Context, digest []byte) bool {
 	resp, err := s.run.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ListParts{ListParts: &wire.ListParts{
 		Key: s.key(), After: s.run.opts.Rank, Limit: 1}}})
@@ -249,8 +249,7 @@ func (s *Part) files() ([]outFile, [sha256.Size]byte, error) {
 	return files, partDigest(roots), nil
 }
 
-// tensorFile lays out the file that holds the n-th slice of each tensor that
-// has so many.
+// tensorFile lays out the file with the n-th slice of each tensor that has so many.
 func (s *Part) tensorFile(n int) (outFile, error) {
 	o := &s.run.opts
 	meta := partMeta{Version: partVersion, Run: strconv.FormatUint(uint64(s.run.id), 16), Attempt: s.run.attempt,
@@ -324,9 +323,9 @@ func (f *outFile) write(ctx context.Context, c cluster, near moraine.InodeID) (*
 	return &wire.PartFile{Inode: uint64(done.inode), Name: f.name, Crc: sum, Size: uint64(size)}, done, nil
 }
 
-// changed is the error of a file whose bytes were not, when they were encoded,
-// what they were when they were copied: memory changed under us, by a fault of
-// the machine or a stray write. It looks for what is still wrong, to name it.
+// changed returns the error of a file whose bytes changed between the copy and the encoding: a
+// hardware fault or a stray write changed memory. It looks for bytes that are still wrong, to
+// name them.
 func (f *outFile) changed() error {
 	what := "bytes of"
 	for i, b := range f.bytes {

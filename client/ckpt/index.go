@@ -17,22 +17,22 @@ import (
 // IndexName is the name of the index in a step's directory.
 const IndexName = "index.moraine"
 
-// The format of the index: blocks of entries sorted by tensor name, the top
-// (the files of the step and the first name of each block), and a footer of
-// fixed size. docs/formats/checkpoint-index.md describes it.
+// The format of the index has blocks of entries sorted by tensor name, a top, and a footer of
+// fixed size. The top has the files of the step and the first name of each block.
+// docs/formats/checkpoint-index.md describes it.
 const (
 	indexMagic   = "MRNCKIDX"
 	indexVersion = 1
 	footerSize   = 64
-	// blockTarget is the size that a block is ended at, in bytes. An entry is
-	// never split, so that a block may be larger.
+	// blockTarget is the size at which a block ends, in bytes. An entry is never split, so a
+	// block may be larger.
 	blockTarget = 64 << 10
-	// maxIndexBlock and maxIndexTop bound what a reader takes into memory.
+	// maxIndexBlock and maxIndexTop bound the memory of a reader.
 	maxIndexBlock = 64 << 20
 	maxIndexTop   = 256 << 20
 )
 
-// FileKind says what a file of a step is.
+// FileKind is the kind of a file of a step.
 type FileKind uint8
 
 const (
@@ -50,7 +50,7 @@ type FileInfo struct {
 	Size int64
 	// CRC is the CRC32C of the whole file.
 	CRC uint32
-	// Root is, of a TensorFile, the SHA-256 of everything before its data.
+	// Root is the SHA-256 of everything before the data, for a TensorFile.
 	Root [32]byte
 	// Blob and Digest are a BlobFile's name and digest.
 	Blob   string
@@ -73,8 +73,8 @@ type TensorInfo struct {
 	DType DType
 	// Shape of the whole tensor.
 	Shape []int64
-	// Slices cover it. Replicas (slices of the same range and the same bytes)
-	// stand side by side; a tensor without elements has none.
+	// Slices cover the tensor. Replicas (slices of the same range and the same bytes) are
+	// adjacent; a tensor without elements has none.
 	Slices []SliceInfo
 }
 
@@ -136,7 +136,7 @@ func appendFooter(out []byte, topOff int) []byte {
 	return append(out, f...)
 }
 
-// parseFooter returns where the top is. fileSize is that of the whole index.
+// parseFooter returns where the top is. fileSize is the size of the whole index.
 func parseFooter(f []byte, fileSize int64) (off, length int64, sum uint32, err error) {
 	if len(f) != footerSize || string(f[:8]) != indexMagic {
 		return 0, 0, 0, corrupt("no footer of a checkpoint index")
@@ -233,7 +233,7 @@ func parseTop(b []byte, dataLen int64) (*indexTop, error) {
 func (d *decoder) file(world uint32) FileInfo {
 	f := FileInfo{Name: d.str(moraine.MaxNameLen), Kind: FileKind(d.byte())}
 	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/\x00") {
-		// Whoever restores the step writes a file of this name.
+		// A restore writes a file of this name.
 		d.fail("%q is not the name of a file of the step", f.Name)
 	}
 	f.Rank = uint32(d.uint(uint64(max(world, 1) - 1)))

@@ -99,8 +99,8 @@ func TestIndexRefusesASliceOutsideItsFile(t *testing.T) {
 	require.ErrorContains(t, err, "past the end of file 1")
 }
 
-// TestIndexNamesNoFileElsewhere: a restore makes files by the names of an index, which may come
-// from a stolen host.
+// TestIndexNamesNoFileElsewhere: a restore creates files with the names in an index, which may
+// come from a stolen host.
 func TestIndexNamesNoFileElsewhere(t *testing.T) {
 	for _, name := range []string{"../../home/user/.ssh/authorized_keys", "/etc/passwd", "a/b", "..", ".", "", "a\x00"} {
 		files, tensors := sampleIndex()
@@ -118,7 +118,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add(golden)
 	f.Add(golden[len(golden)-64:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ckpt.Reseal(b) // sums that fit, so that the fields behind them are reached
+		ckpt.Reseal(b) // matching checksums, so that the fuzzer reaches the fields behind them
 		_, tensors, err := ckpt.DecodeIndex(b)
 		if err != nil {
 			return

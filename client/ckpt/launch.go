@@ -7,24 +7,24 @@ import (
 
 // Launch names one start of a training job.
 type Launch struct {
-	// Name is any string that the ranks of the start share and no other start has.
+	// Name is any string that all ranks of the start share and no other start has.
 	Name string
-	// Job is the scheduler's number of the job, empty where there is none, and
-	// Restart says how often it was started again: of two starts of one job,
-	// the one with the greater Restart is the later.
+	// Job is the scheduler's number of the job, empty if there is none. Restart says how often
+	// the job was restarted: of two starts of one job, the one with the greater Restart is the
+	// later.
 	Job     string
 	Restart uint64
 }
 
-// LaunchFromEnv finds out what start of what job a process belongs to. getenv
-// is os.Getenv, or a test's. First of all counts MORAINE_LAUNCH (with
-// MORAINE_JOB and MORAINE_RESTART, if given); then Slurm's job, requeue count
-// and step; then torchrun's run id and restart count, alone or within Slurm's
-// job. torchrun's default run id ("none") says nothing, since all jobs share
-// it. An empty Name means that nothing was found: MORAINE_LAUNCH must be set.
+// LaunchFromEnv determines which start of which job a process belongs to. getenv is os.Getenv,
+// or a test's replacement. MORAINE_LAUNCH (with MORAINE_JOB and MORAINE_RESTART, if given)
+// takes precedence. Then come Slurm's job, requeue count and step, then torchrun's run id and
+// restart count, alone or within Slurm's job. torchrun's default run id ("none") is ignored,
+// because all jobs share it. An empty Name means that nothing was found: MORAINE_LAUNCH must be
+// set.
 //
-// Where a Slurm job starts one `srun` for each node, the ranks do not share a
-// step: set MORAINE_LAUNCH.
+// If a Slurm job starts one `srun` for each node, the ranks do not share a step: set
+// MORAINE_LAUNCH.
 func LaunchFromEnv(getenv func(string) string) Launch {
 	if name := getenv("MORAINE_LAUNCH"); name != "" {
 		return Launch{Name: name, Job: getenv("MORAINE_JOB"), Restart: number(getenv("MORAINE_RESTART"), 1<<63)}
@@ -37,7 +37,8 @@ func LaunchFromEnv(getenv func(string) string) Launch {
 		return Launch{
 			Name: fmt.Sprintf("slurm-%s.%d-requeue-%d-restart-%d", job, step, requeue, torchRestart),
 			Job:  "slurm-" + job,
-			// Later requeues come after all steps of earlier ones, and so on down.
+			// A later requeue orders after all steps of earlier ones, and a later step after all
+			// restarts of earlier ones.
 			Restart: requeue<<40 | step<<16 | torchRestart,
 		}
 	}
@@ -51,8 +52,8 @@ func LaunchFromEnv(getenv func(string) string) Launch {
 	return Launch{}
 }
 
-// number reads a count below limit. What is none, or at the limit or past it
-// (Slurm numbers its batch and interactive steps down from 2^32), is 0.
+// number reads a count below limit. It returns 0 for anything else (Slurm numbers its batch and
+// interactive steps down from 2^32).
 func number(s string, limit uint64) uint64 {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n >= limit {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAnOpenCheckpointIsLeased: from Resolve to Close nobody can remove it.
+// TestAnOpenCheckpointIsLeased: from Resolve to Close no client can remove it.
 func TestAnOpenCheckpointIsLeased(t *testing.T) {
 	f, m := newFake(), makeModel(1)
 	save(t, f, m, 1, 1)
@@ -25,7 +25,7 @@ func TestAnOpenCheckpointIsLeased(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.Zero(t, f.leases[1])
 
-	// A checkpoint that cannot be opened is not leased for ever.
+	// A checkpoint that cannot be opened does not stay leased.
 	f.corrupt(one.Info.Dir, ckpt.IndexName, len(f.files[f.dirs[uint64(one.Info.Dir)][ckpt.IndexName]])-1)
 	_, err = r.Resolve(t.Context(), ckpt.ResolveOptions{})
 	require.ErrorIs(t, err, moraine.Corrupt)
@@ -55,7 +55,7 @@ func TestRestorableFallsBackToTheNewestGoodStep(t *testing.T) {
 	require.Equal(t, map[uint64]int{4: 0, 2: 1}, f.held(2, 4))
 	require.NoError(t, k.Close())
 
-	// What is no damage ends it, and so does the end of the branch.
+	// An error that is no damage ends it, and so does the end of the branch.
 	_, err = r.Restorable(t.Context(), ckpt.ResolveOptions{}, func(*ckpt.Checkpoint) error { return moraine.NoSpace }, nil)
 	require.ErrorIs(t, err, moraine.NoSpace)
 	_, err = r.Restorable(t.Context(), ckpt.ResolveOptions{}, func(*ckpt.Checkpoint) error { return moraine.Lost }, nil)

@@ -8,14 +8,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// listPage is how many runs or steps are asked for at a time.
+// listPage is how many runs or steps one request returns.
 const listPage = 1000
 
-// RunInfo is a run as a directory listing shows it.
+// RunInfo describes a run in a directory listing.
 type RunInfo struct {
 	ID   moraine.InodeID
 	Name string
-	// Attempt is the present one, Launch the start that made it.
+	// Attempt is the current one, Launch the start that made it.
 	Attempt uint32
 	Launch  string
 	// Committed counts the committed steps of all attempts.
@@ -41,9 +41,9 @@ func ListRuns(ctx context.Context, c *client.Client, dir moraine.InodeID) ([]Run
 	}
 }
 
-// ListSteps returns the committed steps of a run, by attempt and number; with
-// all, those too that are open, aborted, lost or deleted. It fails with
-// NotFound where the directory is no run.
+// ListSteps returns the committed steps of a run, by attempt and number. With all, it also
+// returns those that are open, aborted, lost or deleted. It fails with NotFound if the
+// directory is no run.
 func ListSteps(ctx context.Context, c *client.Client, run moraine.InodeID, all bool) ([]StepInfo, error) {
 	var steps []StepInfo
 	for req := (&wire.ListSteps{Run: uint64(run), Limit: listPage, All: all}); ; {

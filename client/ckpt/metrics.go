@@ -5,11 +5,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what saves do. Several runs of one process may share it.
+// Metrics counts the work of saves. Several runs of one process may share it.
 type Metrics struct {
-	WaitsExceeded *prometheus.CounterVec // saves given up since staging memory did not come free, by resource
+	WaitsExceeded *prometheus.CounterVec // saves that failed for want of staging memory, by resource
 	StallSeconds  prometheus.Histogram   // of one save: how long the trainer stood still
-	WriteSeconds  prometheus.Histogram   // of one part: from Seal until it is sealed in the cluster
+	WriteSeconds  prometheus.Histogram   // of one part: from Seal until the service has sealed it
 	PartsSealed   prometheus.Counter
 	PartsFailed   *prometheus.CounterVec // by kind
 	PartRetries   prometheus.Counter

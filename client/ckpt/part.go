@@ -12,7 +12,7 @@ import (
 )
 
 // Keys of a part's `__metadata__`. The first three are those that PyTorch's
-// HuggingFaceStorageReader looks for; the last is ours and ignored by others.
+// HuggingFaceStorageReader reads. Other readers ignore the last, which is ours.
 const (
 	keyFormat  = "format"
 	keyVersion = "DCP_VERSION"
@@ -22,7 +22,7 @@ const (
 	formatTorch = "pt"
 	dcpVersion  = "1.0"
 
-	// partVersion is that of MORAINE_PART.
+	// partVersion is the version of MORAINE_PART.
 	partVersion = 1
 )
 
@@ -31,7 +31,7 @@ type dcpSlice struct {
 	SavedOffsets []int64 `json:"saved_offsets"`
 }
 
-// partMeta is MORAINE_PART: what the step's coverage is checked by.
+// partMeta is MORAINE_PART, with which CheckStep checks the step's coverage.
 type partMeta struct {
 	Version int                   `json:"version"`
 	Run     string                `json:"run"`
@@ -76,7 +76,7 @@ func stepKeyOf(run moraine.InodeID, attempt uint32, step uint64) *wire.StepKey {
 	return &wire.StepKey{Run: uint64(run), Attempt: attempt, Step: step}
 }
 
-// metadata renders the `__metadata__` of a file that holds slices.
+// metadata renders the `__metadata__` of a file with slices.
 func (m *partMeta) metadata(offsets map[string]dcpSlice) (map[string]string, error) {
 	part, err := json.Marshal(m)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *partHeader) slice(t *safetensors.Tensor, offsets map[string]dcpSlice, d
 		Shape: t.Shape, Begin: dataStart + t.Begin, Digest: d}, nil
 }
 
-// belongs holds a header against the part it was found in.
+// belongs compares a header with the part in which it was found.
 func (p *partHeader) belongs(key *wire.StepKey, rank, world uint32, file int) error {
 	m := &p.meta
 	run := strconv.FormatUint(key.Run, 16)

@@ -22,7 +22,7 @@ func partFile(t *testing.T) []byte {
 
 func headerOf(b []byte) []byte { return b[:8+binary.LittleEndian.Uint64(b)] }
 
-// TestPartGolden holds the header that a save writes against a file.
+// TestPartGolden compares the header that a save writes with a golden file.
 func TestPartGolden(t *testing.T) {
 	got := headerOf(partFile(t))
 	path := filepath.Join("testdata", "part.golden")
@@ -34,7 +34,7 @@ func TestPartGolden(t *testing.T) {
 	require.Equal(t, string(want), string(got))
 }
 
-// TestDigestGolden holds the digest of a run of bytes against a number.
+// TestDigestGolden compares the digest of a run of bytes with a constant.
 func TestDigestGolden(t *testing.T) {
 	p := make([]byte, 10_000)
 	for i := range p {

@@ -1,14 +1,14 @@
 package ckpt
 
-// plan says which bytes of one saved slice go where in a reader's buffer: rows
-// runs of equal length, at the strides of outer dimensions.
+// plan says which bytes of one saved slice go where in a reader's buffer: runs of equal length,
+// at the strides of the outer dimensions.
 type plan struct {
 	file, dst int64 // of the first run: offset in the file and in the buffer
 	run       int64 // bytes of each
 	// counts, and strides in bytes, of the dimensions above a run, outermost first.
 	counts                []int64
 	fileStride, dstStride []int64
-	// whole is true where the one run is all of the saved slice.
+	// whole is true if the single run is all of the saved slice.
 	whole bool
 }
 
@@ -17,8 +17,8 @@ type run struct{ file, dst, length int64 }
 // readOp is one read: of one run, or of several near each other.
 type readOp struct{ runs []run }
 
-// planSlice intersects a saved slice with the wanted range of the tensor. It
-// returns nil where they share nothing. elem is the size of an element.
+// planSlice intersects a saved slice with the wanted range of the tensor. It returns nil if
+// they share nothing. elem is the size of an element.
 func planSlice(s *SliceInfo, elem int64, offset, shape []int64) *plan {
 	dims := len(shape)
 	from, n := make([]int64, dims), make([]int64, dims) // of the intersection
@@ -50,8 +50,8 @@ func planSlice(s *SliceInfo, elem int64, offset, shape []int64) *plan {
 	return p
 }
 
-// each calls yield with the reads of the plan in order of file offset, until
-// it returns false.
+// each calls yield with the reads of the plan in order of file offset, until yield returns
+// false.
 func (p *plan) each(yield func(readOp) bool) {
 	var window readOp
 	flush := func() bool {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPlanAgainstElements cuts a tensor at random, plans the read of a random
-// slice of it, and holds the bytes against those picked one by one.
+// TestPlanAgainstElements cuts a tensor at random, plans the read of a random slice of it, and
+// compares the bytes with those picked one by one.
 func TestPlanAgainstElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.IntRange(0, 4).Draw(t, "dims")

@@ -12,19 +12,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ResolveOptions says which checkpoint is wanted.
+// ResolveOptions selects a checkpoint.
 type ResolveOptions struct {
-	// Level that it must have reached at least. Default nvme.
+	// Level is the level that it must have reached at least. Default nvme.
 	Level moraine.Level
-	// Step with Exact: just that step of the branch; else the latest.
+	// With Exact, Resolve finds exactly Step of the branch; otherwise the latest one.
 	Step  uint64
 	Exact bool
-	// Before, if not zero, is a step of the branch, and wanted is the latest one
-	// that the branch had before it: where that one turned out to be damaged.
-	// Not with Exact or Fix.
+	// Before, if not zero, is a step of the branch, and Resolve finds the latest one before it.
+	// It is for a step that turned out to be damaged. Not with Exact or Fix.
 	Before StepRef
-	// Fix makes the answer the parent of this attempt, if it has none yet, and
-	// answers the parent from then on: all ranks continue from the same step.
+	// Fix makes the answer the parent of this attempt, if it has none yet. From then on the
+	// answer is the parent: all ranks continue from the same step.
 	Fix bool
 }
 
@@ -34,10 +33,10 @@ type StepRef struct {
 	Step    uint64
 }
 
-// Resolve finds a committed checkpoint on the branch of this run's attempt
-// (of the present one, for a reader) and opens it. It fails with NotFound
-// where there is none. Until the Checkpoint is closed, or the client's session
-// ends, nobody can remove it. The caller closes the Checkpoint.
+// Resolve finds a committed checkpoint on the branch of this run's attempt (of the current one,
+// for a reader) and opens it. It fails with NotFound if there is none. Until the Checkpoint is
+// closed, or the client's session ends, no client can remove it. The caller closes the
+// Checkpoint.
 func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, error) {
 	if opts.Level == 0 {
 		opts.Level = moraine.NVMe
@@ -45,17 +44,17 @@ func (r *Run) Resolve(ctx context.Context, opts ResolveOptions) (*Checkpoint, er
 	for try := 1; ; try++ {
 		k, removed, err := r.resolve(ctx, opts)
 		if removed && !opts.Exact && try < resolveTries {
-			continue // the next one is the latest now
+			continue // another one is the latest now
 		}
 		return k, err
 	}
 }
 
-// resolveTries is how often a step is looked for that is removed as soon as it was found.
+// resolveTries bounds the tries if each found step is removed at once.
 const resolveTries = 5
 
-// resolve is one try of Resolve. removed says that the step was found, and was gone
-// before it could be leased.
+// resolve is one try of Resolve. removed says that the step was found, and removed before it
+// was leased.
 func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, removed bool, err error) {
 	resp, err := r.c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_ResolveStep{ResolveStep: &wire.ResolveStep{
 		Run: uint64(r.id), Attempt: r.attempt, Level: uint32(opts.Level), Fix: opts.Fix, Step: opts.Step, Exact: opts.Exact,
@@ -78,7 +77,7 @@ func (r *Run) resolve(ctx context.Context, opts ResolveOptions) (k *Checkpoint, 
 	return k, false, err
 }
 
-// key is the step on the wire; nil where there is none.
+// key returns the step in its wire form; nil if there is none.
 func (s StepRef) key(run moraine.InodeID) *wire.StepKey {
 	if s == (StepRef{}) {
 		return nil
@@ -86,14 +85,14 @@ func (s StepRef) key(run moraine.InodeID) *wire.StepKey {
 	return stepKeyOf(run, s.Attempt, s.Step)
 }
 
-// leaseStep keeps everybody from removing a step until it is released.
+// leaseStep prevents the removal of a step until it is released.
 func leaseStep(ctx context.Context, c cluster, s StepInfo) error {
 	_, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_LeaseStep{
 		LeaseStep: &wire.LeaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
 	return err
 }
 
-// releaseTimeout bounds the release of a lease, which ends with the session else.
+// releaseTimeout bounds the release of a lease, which otherwise ends with the session.
 const releaseTimeout = 5 * time.Second
 
 func releaseStep(ctx context.Context, c cluster, s StepInfo) {
@@ -103,11 +102,11 @@ func releaseStep(ctx context.Context, c cluster, s StepInfo) {
 		ReleaseStep: &wire.ReleaseStep{Key: stepKeyOf(s.Run, s.Attempt, s.Step)}}})
 }
 
-// Restorable calls try with the checkpoints of the branch that opts mean, latest first,
-// until one succeeds, and returns that one, open; where try finds a checkpoint damaged
-// (Corrupt or Lost) it goes on with the one before. Any other error ends it. skipped, if
-// not nil, is called for each checkpoint that is passed over. The ranks of a save that
-// must go on from one step decide on it among themselves, and fix it with Exact and Fix.
+// Restorable calls try with the checkpoints of the branch that opts select, latest first, until
+// one succeeds. It returns that one, open. If try finds a checkpoint damaged (Corrupt or Lost),
+// Restorable continues with the one before. Any other error ends it. It calls skipped, if not
+// nil, for each checkpoint that it skips. Ranks that must continue from the same step agree on
+// it among themselves, and fix it with Exact and Fix.
 func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Checkpoint) error, skipped func(StepInfo, error)) (*Checkpoint, error) {
 	if opts.Exact || opts.Fix {
 		return nil, invalid("ckpt.Restorable", r.path, errors.New("a given step, or one to be fixed, has none to fall back to"))
@@ -125,7 +124,7 @@ func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Che
 			} else if err = try(k); err == nil {
 				return k, nil
 			}
-			_ = k.Close() // it only reads
+			_ = k.Close() // nothing was written
 		}
 		switch moraine.KindOf(err) {
 		case moraine.Corrupt, moraine.Lost, moraine.NotFound:
@@ -139,7 +138,7 @@ func (r *Run) Restorable(ctx context.Context, opts ResolveOptions, try func(*Che
 	}
 }
 
-// find answers which step opts mean, and opens nothing.
+// find returns the step that opts select, without opening it.
 func (r *Run) find(ctx context.Context, opts ResolveOptions) (StepInfo, error) {
 	if opts.Level == 0 {
 		opts.Level = moraine.NVMe
@@ -176,7 +175,7 @@ func openCheckpoint(ctx context.Context, c cluster, info StepInfo, prefer uint32
 	return k, nil
 }
 
-// tailGuess is how much of an index is read at first: footer, and mostly the top.
+// tailGuess is how much of an index is read first: the footer, and usually the top.
 const tailGuess = 64 << 10
 
 func readTop(ctx context.Context, r fileReader) (*indexTop, error) {
@@ -206,21 +205,21 @@ func readTop(ctx context.Context, r fileReader) (*indexTop, error) {
 
 // Checkpoint is an open, committed step. Methods may be called concurrently.
 type Checkpoint struct {
-	// Info is the step as it was when it was opened.
+	// Info is the step as of the opening.
 	Info StepInfo
 
 	c      cluster
 	index  fileReader
 	top    *indexTop
 	prefer uint32        // which replica this rank reads
-	reads  chan struct{} // bounds the reads under way
+	reads  chan struct{} // bounds the concurrent reads
 
 	bytesRead atomic.Int64
 	closed    atomic.Bool
 
 	mu     sync.Mutex
 	open   map[int]*openFile // by index in top.files
-	blocks []cachedBlock     // the last few, newest first
+	blocks []cachedBlock     // recently used, newest first
 }
 
 type cachedBlock struct {
@@ -228,7 +227,7 @@ type cachedBlock struct {
 	tensors []TensorInfo
 }
 
-// cachedBlocks bounds the blocks of the index kept in memory.
+// cachedBlocks bounds the index blocks kept in memory.
 const cachedBlocks = 32
 
 // Files lists the files of the checkpoint; the caller must not change them.
@@ -246,8 +245,8 @@ func (k *Checkpoint) TensorBytes() uint64 { return k.top.bytes }
 // BytesRead returns how many bytes of parts have been read through k.
 func (k *Checkpoint) BytesRead() int64 { return k.bytesRead.Load() }
 
-// Close frees what k holds: from here on the checkpoint may be removed. Reads must have
-// ended. A second Close does nothing.
+// Close releases the checkpoint: from here on it may be removed. Reads must have ended. A
+// second Close does nothing.
 func (k *Checkpoint) Close() error {
 	if k.closed.Swap(true) {
 		return nil
@@ -264,8 +263,8 @@ func (k *Checkpoint) Close() error {
 	return k.index.Close()
 }
 
-// Tensors calls yield for each tensor in order of name, until it returns an
-// error, which is passed on.
+// Tensors calls yield for each tensor in order of name, until it returns an error, which
+// Tensors returns.
 func (k *Checkpoint) Tensors(ctx context.Context, yield func(*TensorInfo) error) error {
 	for i := range k.top.blocks {
 		tensors, err := k.block(ctx, i)
@@ -281,10 +280,9 @@ func (k *Checkpoint) Tensors(ctx context.Context, yield func(*TensorInfo) error)
 	return nil
 }
 
-// Tensor looks a tensor up. It fails with NotFound where there is none of that
-// name. The caller must not change what it gets.
+// Tensor finds a tensor by name, or fails with NotFound. The caller must not change the result.
 func (k *Checkpoint) Tensor(ctx context.Context, name string) (*TensorInfo, error) {
-	lo, hi := 0, len(k.top.blocks) // the last block whose first name is not past name
+	lo, hi := 0, len(k.top.blocks) // finds the last block whose first name is not past name
 	for lo < hi {
 		if m := (lo + hi) / 2; k.top.blocks[m].first <= name {
 			lo = m + 1
@@ -306,8 +304,8 @@ func (k *Checkpoint) Tensor(ctx context.Context, name string) (*TensorInfo, erro
 	return nil, &moraine.Error{Op: "ckpt.Tensor", Ref: fmt.Sprintf("%s, tensor %q", k.Info.ref(), name), Kind: moraine.NotFound}
 }
 
-// block returns the tensors of the i-th block. Two callers may read the same
-// block at the same time.
+// block returns the tensors of the i-th block. Two callers may read the same block at the same
+// time.
 func (k *Checkpoint) block(ctx context.Context, i int) ([]TensorInfo, error) {
 	k.mu.Lock()
 	for j, b := range k.blocks {

@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// readsAtOnce bounds the reads of parts under way in one Checkpoint.
+	// readsAtOnce bounds the concurrent reads of parts in one Checkpoint.
 	readsAtOnce = 16
-	// readPiece is how much one read asks for at most, in bytes.
+	// readPiece bounds one read, in bytes.
 	readPiece = 32 << 20
-	// directRun is the length from which on a run of bytes is read by itself.
-	// Shorter ones are read together, with the bytes between them, in windows
-	// of up to windowBytes, as long as a gap is no longer than maxWaste.
+	// directRun is the length from which on a run of bytes is read by itself. Shorter runs are
+	// read together, with the bytes between them, in windows of up to windowBytes, as long as no
+	// gap exceeds maxWaste.
 	directRun   = 256 << 10
 	windowBytes = 4 << 20
 	maxWaste    = 64 << 10
 )
 
-// SliceRequest asks for a slice of a tensor, cut in any way.
+// SliceRequest requests a slice of a tensor, cut in any way.
 type SliceRequest struct {
 	Name          string
 	Offset, Shape []int64
-	// Dst takes the elements in row-major order; its length is just theirs.
+	// Dst receives the elements in row-major order; its length must be exactly theirs.
 	Dst []byte
 }
 
@@ -40,8 +40,8 @@ func (k *Checkpoint) ReadTensor(ctx context.Context, name string) ([]byte, error
 	return dst, k.readSlice(ctx, t, SliceRequest{Name: name, Offset: make([]int64, len(t.Shape)), Shape: t.Shape, Dst: dst})
 }
 
-// ReadSlice reads one slice: only the byte ranges that it needs, from however
-// many parts they are in. On error the content of req.Dst is undefined.
+// ReadSlice reads one slice: only the necessary byte ranges, from however many parts. On error
+// the content of req.Dst is undefined.
 func (k *Checkpoint) ReadSlice(ctx context.Context, req SliceRequest) error {
 	t, err := k.Tensor(ctx, req.Name)
 	if err != nil {
@@ -50,8 +50,8 @@ func (k *Checkpoint) ReadSlice(ctx context.Context, req SliceRequest) error {
 	return k.readSlice(ctx, t, req)
 }
 
-// Restore reads the slices that a rank needs, several at a time, whatever ranks
-// saved them; it returns the first error.
+// Restore reads the slices that a rank needs, several at once, whatever ranks saved them. It
+// returns the first error.
 func (k *Checkpoint) Restore(ctx context.Context, reqs []SliceRequest) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)
@@ -80,8 +80,8 @@ func (k *Checkpoint) readSlice(ctx context.Context, t *TensorInfo, req SliceRequ
 	return g.Wait()
 }
 
-// chosen returns the slices of t with one of each set of replicas: ranks that
-// restore spread their reads over them.
+// chosen returns the slices of t with one of each set of replicas. The ranks of a restore
+// spread their reads over the replicas.
 func (k *Checkpoint) chosen(t *TensorInfo) []*SliceInfo {
 	var out []*SliceInfo
 	for i := 0; i < len(t.Slices); {
@@ -95,9 +95,8 @@ func (k *Checkpoint) chosen(t *TensorInfo) []*SliceInfo {
 	return out
 }
 
-// readPlan reads what is wanted of one saved slice, and verifies its digest
-// where all of it was read into one run; otherwise the sums of the stripes
-// must do.
+// readPlan reads the wanted range of one saved slice. It verifies the slice's digest if it read
+// all of it as one run; otherwise only the checksums of the stripes protect the bytes.
 func (k *Checkpoint) readPlan(ctx context.Context, t *TensorInfo, s *SliceInfo, p *plan, dst []byte) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)

@@ -13,26 +13,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RunOptions says who opens a run. Rank and World are needed to save.
+// RunOptions says who opens a run. A save needs Rank and World.
 type RunOptions struct {
-	// Launch is the start that this process belongs to: see LaunchFromEnv. A
-	// launch that the run does not know is its next attempt and fences the
-	// earlier ones.
+	// Launch is the start that this process belongs to: see LaunchFromEnv. A launch that the run
+	// does not know becomes its next attempt and fences the earlier ones.
 	Launch Launch
-	// Takeover makes the next attempt even while the present one has live
-	// sessions; without it, and unless Launch is a later restart of the same
-	// job, that is refused with Busy.
+	// Takeover makes the next attempt even while the current one has live sessions. Without it
+	// the service refuses that with Busy, unless Launch is a later restart of the same job.
 	Takeover bool
-	// ReadOnly joins no attempt: to list, resolve and read. Launch is not needed.
+	// ReadOnly joins no attempt: it is for listing, resolving and reading. Launch is not needed.
 	ReadOnly bool
 	// Rank of World.
 	Rank, World uint32
-	// StagingBytes bounds the memory that saves are copied into: two parts at
-	// least, for a save to begin while the one before is being written. It is
-	// taken as needed and kept. Default 16 GiB.
+	// StagingBytes bounds the memory into which saves are copied. It needs room for two parts so
+	// that a save can begin while the previous one is being written. The memory is taken as
+	// needed and kept. Default 16 GiB.
 	StagingBytes int64
-	// Prefault is how much of it OpenRun allocates at once, so that the first
-	// save is as fast as the next. Default 0.
+	// Prefault is how many bytes of it OpenRun allocates at once, so that the first save is as
+	// fast as the next. Default 0.
 	Prefault int64
 	// Clock, Log and Metrics default to the machine's clock, no log, and
 	// metrics that are not registered anywhere.
@@ -130,7 +128,7 @@ func openRun(ctx context.Context, c cluster, path string, opts RunOptions) (*Run
 	return r, nil
 }
 
-// runParent finds the directory that holds runs; a reader does not make it.
+// runParent finds the directory with the runs. For a reader it does not create it.
 func runParent(ctx context.Context, c cluster, dir string, readOnly bool) (moraine.InodeID, error) {
 	if !readOnly {
 		return c.mkdirAll(ctx, dir)
@@ -148,13 +146,12 @@ func runParent(ctx context.Context, c cluster, dir string, readOnly bool) (morai
 // ID returns the inode of the run's directory.
 func (r *Run) ID() moraine.InodeID { return r.id }
 
-// Attempt returns the number of the attempt that this process belongs to; 0
-// for a reader.
+// Attempt returns the number of the attempt that this process belongs to; 0 for a reader.
 func (r *Run) Attempt() uint32 { return r.attempt }
 
-// Close waits until all sealed saves have been written, or ctx ends, and then
-// gives up what is left: an unsealed save of this rank is aborted. It frees the
-// staging memory. It returns ctx's error where it did not wait to the end.
+// Close waits until all sealed saves have been written, or ctx ends. It aborts an unsealed save
+// of this rank, cancels what remains, and frees the staging memory. It returns ctx's error if
+// it did not wait to the end.
 func (r *Run) Close(ctx context.Context) error {
 	r.mu.Lock()
 	current := r.current
@@ -181,7 +178,7 @@ func (r *Run) Close(ctx context.Context) error {
 	return err
 }
 
-// StepInfo is what the service knows of a step.
+// StepInfo is the service's record of a step.
 type StepInfo struct {
 	Run     moraine.InodeID
 	Attempt uint32
@@ -192,15 +189,15 @@ type StepInfo struct {
 	// Dir is the inode of the step's directory.
 	Dir   moraine.InodeID
 	Level moraine.Level
-	// World ranks take part, Sealed of them have sealed, Missing have not
-	// (1,000 of them at most).
+	// World ranks take part; Sealed of them have sealed; Missing lists those that have not (at
+	// most 1,000).
 	World, Sealed uint32
 	Missing       []uint32
 	// Reason of an abort.
 	Reason string
 	Bytes  uint64
-	// Protects is the least number of hosts that could be lost at the commit;
-	// Degraded counts the stripes that protected less than their scheme says.
+	// Protects is how many hosts could be lost at the commit, the minimum over all stripes.
+	// Degraded counts the stripes with less protection than their scheme promises.
 	Protects    uint32
 	Degraded    uint64
 	CommittedAt time.Time
@@ -208,7 +205,7 @@ type StepInfo struct {
 	Digest []byte
 }
 
-// Describe makes a StepInfo of a step as the service describes it.
+// Describe converts the wire form of a step to a StepInfo.
 func Describe(s *wire.Step) StepInfo { return stepInfo(s) }
 
 func stepInfo(s *wire.Step) StepInfo {

@@ -11,42 +11,41 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// BeginOptions of one save.
+// BeginOptions are the options of one save.
 type BeginOptions struct {
-	// SealTimeout aborts the step when, for this long, no rank has sealed its
-	// part. All ranks should say the same. Default 10 min.
+	// SealTimeout aborts the step if no rank has sealed its part for this long. All ranks should
+	// use the same value. Default 10 min.
 	SealTimeout time.Duration
 }
 
 const defaultSealTimeout = 10 * time.Minute
 
-// Part is one rank's part of one step, from Begin to Seal and on until it is
-// written. AddTensor, AddBlob and Seal are called by one goroutine; the other
-// methods by any.
+// Part is one rank's part of one step, from Begin until it is written after Seal. One goroutine
+// calls AddTensor, AddBlob and Seal; any goroutine may call the other methods.
 type Part struct {
 	run  *Run
 	step uint64
 	opts BeginOptions
 
-	// adding is held while bytes are copied, so that the staging memory is not
-	// freed under the copy when the save fails or is given up meanwhile.
+	// adding is held while bytes are copied, so that the staging memory is not freed during the
+	// copy if the save fails or is aborted meanwhile.
 	adding sync.Mutex
 	stage  stage
-	slices map[string][]stagedTensor // by name; several slices go to several files
+	slices map[string][]stagedTensor // by name; several slices go into several files
 	blobs  []stagedBlob
 	stall  time.Duration
 
 	sealOnce sync.Once
 	sealed   chan struct{} // closed by Seal, by Abort and by failure
 	endCause error         // set before sealed is closed, by Abort and by failure
-	aborted  bool          // and this, by Abort
+	aborted  bool          // set before sealed is closed, by Abort
 	reported bool          // this part's failure aborted the step; set before done is closed
 
 	mu  sync.Mutex
 	err error // why the part cannot be written, as soon as known
 
-	// done is closed when the part is sealed in the cluster, or never will be;
-	// err is final then, and written says how long it took.
+	// done is closed when the part is sealed in the cluster, or never will be. err is final then,
+	// and written is how long it took.
 	done    chan struct{}
 	written time.Duration
 }
@@ -61,10 +60,10 @@ type stagedBlob struct {
 	bytes *staged
 }
 
-// Begin starts this rank's part of a step. It does not wait for the cluster:
-// what the service says to it (a newer attempt, a step that exists) comes back
-// from a later call. One save at a time may be between Begin and Seal; more may
-// be on their way to the cluster. ctx is not kept.
+// Begin starts this rank's part of a step. It does not wait for the cluster: a later call
+// returns the service's error (a newer attempt, a step that exists). Only one save may be
+// between Begin and Seal; more may be written to the cluster meanwhile. Begin does not keep
+// ctx.
 func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part, error) {
 	if opts.SealTimeout <= 0 {
 		opts.SealTimeout = defaultSealTimeout
@@ -90,9 +89,9 @@ func (r *Run) Begin(ctx context.Context, step uint64, opts BeginOptions) (*Part,
 	return s, nil
 }
 
-// AddTensor copies t's bytes into the staging memory and sums them; t.Data may
-// change as soon as it returns. It waits for memory that earlier saves hold. A
-// rank may save several slices of one tensor.
+// AddTensor copies t's bytes into the staging memory and computes their checksums. t.Data may
+// change as soon as it returns. It waits for memory that earlier saves use. A rank may save
+// several slices of one tensor.
 func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
@@ -115,9 +114,8 @@ func (s *Part) AddTensor(ctx context.Context, t Tensor) error {
 	return nil
 }
 
-// AddBlob copies what is no tensor (the state of a random generator, a cursor
-// of a data loader) into the staging memory. name is made of letters, digits,
-// '.', '_' and '-'.
+// AddBlob copies data that is no tensor (the state of a random generator, the position of a
+// data loader) into the staging memory. name consists of letters, digits, '.', '_' and '-'.
 func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 	defer s.stalled(s.run.opts.Clock.Now())
 	s.adding.Lock()
@@ -141,9 +139,9 @@ func (s *Part) AddBlob(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// Seal ends the part: nothing can be added any more, and it is written to the
-// cluster in the background. Until Wait has returned the bytes are at no level:
-// they are in the memory of this process, and die with it.
+// Seal completes the part: nothing can be added, and the run writes it to the cluster in the
+// background. Until Wait has returned the bytes are at no level: they are only in the memory of
+// this process.
 func (s *Part) Seal(ctx context.Context) error {
 	began := s.run.opts.Clock.Now()
 	defer s.stalled(began)
@@ -163,8 +161,8 @@ func (s *Part) Seal(ctx context.Context) error {
 	return nil
 }
 
-// tensorFiles returns how many safetensors files the part needs: one, or as
-// many as a tensor has slices.
+// tensorFiles returns how many safetensors files the part needs: one, or the largest number of
+// slices of a tensor.
 func (s *Part) tensorFiles() int {
 	n := 1
 	for _, list := range s.slices {
@@ -173,8 +171,8 @@ func (s *Part) tensorFiles() int {
 	return n
 }
 
-// Abort gives the step up, for all ranks, unless the part is sealed already.
-// cause is told to whoever waits.
+// Abort ends the step for all ranks, unless the part is sealed already. Callers of Wait get
+// cause.
 func (s *Part) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("given up")
@@ -197,7 +195,7 @@ func (s *Part) endAs(giveUp error, aborted bool) {
 	})
 }
 
-// open fails when the save takes nothing any more.
+// open fails if the part accepts nothing more.
 func (s *Part) open() error {
 	if err := s.failure(); err != nil {
 		return err
@@ -231,13 +229,12 @@ func (s *Part) fail(err error) {
 
 func (s *Part) stalled(since time.Time) { s.stall += s.run.opts.Clock.Now().Sub(since) }
 
-// Stall returns how long the trainer has stood still for this save: the time
-// spent in AddTensor, AddBlob and Seal. It is called by the goroutine that
-// calls those.
+// Stall returns how long the trainer has stood still for this save: the time spent in
+// AddTensor, AddBlob and Seal. Only the goroutine that calls those may call it.
 func (s *Part) Stall() time.Duration { return s.stall }
 
-// Done returns a channel that is closed when the part is durable and sealed in
-// the cluster, or never will be: Wait says which.
+// Done returns a channel that is closed when the part is durable and sealed in the cluster, or
+// never will be. Wait returns which.
 func (s *Part) Done() <-chan struct{} { return s.done }
 
 // Written returns how long it took from Seal until the part was durable and
@@ -251,11 +248,10 @@ func (s *Part) Written() time.Duration {
 	}
 }
 
-// Wait blocks until the step is safe at level memory or nvme: all ranks have
-// sealed, and the step was checked and committed there. Levels local and object
-// are Unimplemented: nothing of a node keeps staged bytes when their process
-// dies. Where the step was given up Wait fails with Aborted and, in a
-// *MissingError, the ranks at fault.
+// Wait blocks until the step is safe at level memory or nvme: all ranks have sealed, and a
+// mover has committed the step at that level. Levels local and object are Unimplemented: staged
+// bytes do not survive the end of their process. If the step was aborted Wait fails with
+// Aborted and, in a *MissingError, the ranks that caused it.
 func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) {
 	info := StepInfo{Run: s.run.id, Attempt: s.run.attempt, Step: s.step, State: wire.StepState_STEP_STATE_OPEN, World: s.run.opts.World}
 	if err := canWaitFor(level); err != nil {
@@ -273,7 +269,7 @@ func (s *Part) Wait(ctx context.Context, level moraine.Level) (StepInfo, error) 
 	return waitStep(ctx, s.run.c, s.run.opts.Clock, s.key(), level)
 }
 
-// canWaitFor says why nobody can wait for a level; nil where Wait can.
+// canWaitFor returns why Wait cannot wait for a level; nil if it can.
 func canWaitFor(level moraine.Level) error {
 	switch level {
 	case moraine.Memory, moraine.NVMe:
@@ -284,10 +280,10 @@ func canWaitFor(level moraine.Level) error {
 	return fmt.Errorf("level %s: wait for memory or nvme", level)
 }
 
-// whyFailed asks the service whether the part failed because the step was
-// aborted under it, since the service names who is missing.
+// whyFailed asks the service whether the part failed because the step was aborted: the service
+// names the missing ranks.
 func (s *Part) whyFailed(ctx context.Context, info StepInfo, err error) (StepInfo, error) {
-	if s.aborted || s.reported { // the service would tell of this very failure
+	if s.aborted || s.reported { // the service would report this same failure
 		return info, err
 	}
 	step, serr := getStep(ctx, s.run.c, s.key(), 0)
@@ -314,7 +310,7 @@ func (s *Part) ref() string {
 	return fmt.Sprintf("%s step %d (attempt %d)", s.run.path, s.step, s.run.attempt)
 }
 
-// wrap names the save in an error of unknown make.
+// wrap adds the save to an error of any type.
 func (s *Part) wrap(err error) error {
 	kind := moraine.KindOf(err)
 	switch {

@@ -13,12 +13,12 @@ import (
 // staged is a run of bytes in the arena, with the CRC32C of its 4 KiB blocks.
 type staged struct {
 	size   int64
-	pieces [][]byte // in order; every one but the last is a multiple of BlockSize
+	pieces [][]byte // in order; the length of every one but the last is a multiple of BlockSize
 	blocks []uint32
 }
 
-// stage is the staging memory of one save: a bump allocator over segments of
-// the arena. It is used by one goroutine at a time.
+// stage is the staging memory of one save: a bump allocator over segments of the arena. Only
+// one goroutine may use it at a time.
 type stage struct {
 	arena    *arena
 	segments [][]byte
@@ -26,18 +26,17 @@ type stage struct {
 }
 
 const (
-	// copyPiece is copied and then summed, so that the sum finds it in cache.
+	// copyPiece bytes are copied and then checksummed, while they are in the CPU cache.
 	copyPiece = 64 << 10
-	// copyShare is how much one goroutine copies before it is worth another.
+	// copyShare is how many bytes justify another goroutine.
 	copyShare = 4 << 20
-	// maxCopiers bounds the goroutines of one copy: more than that many no
-	// longer raise the bandwidth of one socket's memory.
+	// maxCopiers bounds the goroutines of one copy: more do not raise the bandwidth of one
+	// socket's memory.
 	maxCopiers = 8
 )
 
-// add copies p into the arena and sums it on the way. It waits for memory that
-// earlier saves hold, and fails with TooLarge where this save alone is past
-// the arena's limit.
+// add copies p into the arena and computes its checksums. It waits for memory that earlier
+// saves use, and fails with TooLarge if this save alone exceeds the arena's limit.
 func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
 	st := &staged{size: int64(len(p)), blocks: make([]uint32, blockCount(len(p)))}
 	if err := s.reserve(ctx, st); err != nil {
@@ -66,8 +65,8 @@ func (s *stage) add(ctx context.Context, p []byte) (*staged, error) {
 	return st, g.Wait()
 }
 
-// reserve takes st.size bytes. Pieces begin at a multiple of 64 bytes, so that
-// the copies are aligned; small tensors do not waste a page each.
+// reserve takes st.size bytes. Pieces begin at a multiple of 64 bytes, so that the copies are
+// aligned and small tensors do not waste a page each.
 func (s *stage) reserve(ctx context.Context, st *staged) error {
 	for need := st.size; need > 0; {
 		if len(s.rest) < moraine.BlockSize && int64(len(s.rest)) < need {
@@ -92,7 +91,7 @@ func (s *stage) reserve(ctx context.Context, st *staged) error {
 	return nil
 }
 
-// release gives all memory back. The staged runs must not be used any more.
+// release returns all memory. The staged runs must no longer be used.
 func (s *stage) release() {
 	s.arena.put(s.segments...)
 	s.segments, s.rest = nil, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStagedBytesAndDigests stages tensors of awkward sizes, across segments,
-// and reads them back with their digests.
+// TestStagedBytesAndDigests stages tensors of unusual sizes, across segments, and reads them
+// back with their digests.
 func TestStagedBytesAndDigests(t *testing.T) {
 	f, ctx := newFake(), t.Context()
 	r := openRun(t, f, 0, 1)
@@ -25,7 +25,7 @@ func TestStagedBytesAndDigests(t *testing.T) {
 		rng.Read(p)
 		want[name] = append([]byte{}, p...)
 		require.NoError(t, s.AddTensor(ctx, ckpt.Tensor{Name: name, DType: safetensors.U8, Shape: []int64{int64(n)}, Data: p}))
-		clear(p) // the trainer goes on
+		clear(p) // the trainer continues
 	}
 	require.NoError(t, s.Seal(ctx))
 	<-s.Done()
@@ -40,8 +40,8 @@ func TestStagedBytesAndDigests(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// BenchmarkAddTensor measures a trainer's stall: bytes copied and summed a
-// second, into memory that is there already.
+// BenchmarkAddTensor measures a trainer's stall: bytes copied and checksummed per second, into
+// memory that is already mapped.
 func BenchmarkAddTensor(b *testing.B) {
 	const size = 256 << 20
 	f := newFake()

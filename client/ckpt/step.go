@@ -11,15 +11,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MissingError is the cause in an Aborted error: the ranks that had not sealed
-// their parts.
+// MissingError is the cause in an Aborted error: the ranks that had not sealed their parts.
 type MissingError struct {
-	// Ranks that are missing, 1,000 at most.
+	// Ranks are the missing ones, at most 1,000.
 	Ranks []uint32
-	// Reason in the service's words.
+	// Reason is the service's text.
 	Reason string
 }
 
+// Error returns the service's reason, or else names the ranks.
 func (e *MissingError) Error() string {
 	switch {
 	case e.Reason != "":
@@ -30,7 +30,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("ranks %s have not sealed their parts", rankList(e.Ranks))
 }
 
-// maxListed bounds how many ranks an error spells out.
+// maxListed bounds how many ranks an error lists.
 const maxListed = 16
 
 func rankList(ranks []uint32) string {
@@ -51,7 +51,7 @@ func rankList(ranks []uint32) string {
 // pollMillis is how long one GetStep waits at the service.
 const pollMillis = 10_000
 
-// getStep asks for a step; waitMillis above 0 waits that long for its end.
+// getStep requests a step; with waitMillis above 0 the service waits that long for its end.
 func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint64) (*wire.Step, error) {
 	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetStep{
 		GetStep: &wire.GetStep{Key: key, WaitMillis: waitMillis}}})
@@ -61,7 +61,7 @@ func getStep(ctx context.Context, c cluster, key *wire.StepKey, waitMillis uint6
 	return resp.GetStep().GetStep(), nil
 }
 
-// levelPoll is how often a committed step is asked for its level.
+// levelPoll is how often waitStep polls the level of a committed step.
 const levelPoll = time.Second
 
 // waitStep waits until a step is committed at level, or never will be.
@@ -92,7 +92,7 @@ func waitStep(ctx context.Context, c cluster, clk clock.Clock, key *wire.StepKey
 	}
 }
 
-// stepEnded returns the error of a step that is over and cannot be read.
+// stepEnded returns the error of a step that has ended and cannot be read; otherwise nil.
 func stepEnded(s *StepInfo) error {
 	e := &moraine.Error{Op: "checkpoint", Ref: s.ref()}
 	switch s.State {

@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Report is what Verify has read and found right.
+// Report is what Verify has read and found intact.
 type Report struct {
 	Files, Tensors, Slices int
 	Bytes                  int64
-	// Digest of all parts, by rank; it equals the one that the service keeps.
+	// Digest of all parts, by rank; it equals the service's record.
 	Digest [sha256.Size]byte
 }
 
 const (
-	// verifyPiece is how much Verify reads at a time of each file, and
-	// verifyAtOnce how many files.
+	// verifyPiece is how many bytes Verify reads at a time of each file, and verifyAtOnce how
+	// many files it reads at once.
 	verifyPiece  = 8 << 20
 	verifyAtOnce = 4
 )
 
-// Verify reads every byte of the checkpoint and holds it against the digest of
-// its slice or blob, the CRC of its file, the header digests of the index, and
-// the digest of all parts that the service recorded. The first difference ends
-// it with Corrupt, naming the file.
+// Verify reads every byte of the checkpoint. It verifies the digest of each slice or blob, the
+// CRC of each file, and the header digests of the index. At the end it verifies the digest of
+// all parts that the service recorded. The first difference ends it with Corrupt, naming the
+// file.
 func (k *Checkpoint) Verify(ctx context.Context) (Report, error) {
 	rep := Report{Files: len(k.top.files)}
 	byFile := make([][]SliceInfo, len(k.top.files))
@@ -38,7 +38,7 @@ func (k *Checkpoint) Verify(ctx context.Context) (Report, error) {
 		rep.Tensors++
 		for _, s := range t.Slices {
 			rep.Slices++
-			// From here on Shape holds only the number of bytes.
+			// From here on Shape is only the number of bytes.
 			s.Shape = []int64{tensorSize(t.DType, s.Shape)}
 			byFile[s.File] = append(byFile[s.File], s)
 		}
@@ -70,8 +70,8 @@ func (k *Checkpoint) Verify(ctx context.Context) (Report, error) {
 	return rep, nil
 }
 
-// digestRanks is how many ranks the service folds into one digest before it
-// folds those.
+// digestRanks is how many ranks the service folds into one digest before it folds those
+// digests.
 const digestRanks = 1024
 
 // stepDigest folds the parts' digests, by rank.
@@ -131,17 +131,17 @@ func (k *Checkpoint) verifyFile(ctx context.Context, i int, list []SliceInfo) (i
 	return f.Size, nil
 }
 
-// fileVerifier sums a file that arrives from its beginning on.
+// fileVerifier verifies a file whose bytes arrive in order.
 type fileVerifier struct {
 	file      summer
-	root      hash.Hash // of what comes before dataStart
+	root      hash.Hash // of the bytes before dataStart
 	dataStart int64
 	slices    []SliceInfo // not complete yet, in order of Begin; Shape[0] is the length
 	slice     summer      // of slices[0]
 }
 
-// write takes the bytes at off. It returns a slice that ended in them and does
-// not match its digest.
+// write takes the bytes at off. It returns a slice that ended in them and does not match its
+// digest.
 func (v *fileVerifier) write(p []byte, off int64) *SliceInfo {
 	v.file.write(p)
 	if n := v.dataStart - off; n > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWaitRefusesTheLevelLocal waits for a level that nothing gives: staged bytes
-// are in the trainer's own memory, and die with it.
+// TestWaitRefusesTheLevelLocal waits for level local, which no save reaches: staged bytes are
+// only in the trainer's own memory.
 func TestWaitRefusesTheLevelLocal(t *testing.T) {
 	f := newFake()
 	s, err := openRun(t, f, 0, 1).Begin(t.Context(), 1, ckpt.BeginOptions{})
