@@ -2,8 +2,8 @@ package safetensors
 
 import "fmt"
 
-// DType is the type of the elements of a tensor. The numbers are kept in
-// checkpoint indexes: append only, never renumber.
+// DType is the type of the elements of a tensor. Checkpoint indexes store the numbers: append
+// only, never renumber.
 type DType uint8
 
 // The types of the format whose elements are whole bytes.
@@ -36,7 +36,7 @@ var dtypeTable = [dtypes]struct {
 	Bool: {"BOOL", 1}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1},
 }
 
-// Size returns the bytes of one element, and 0 for an unknown type.
+// Size returns the bytes of one element, or 0 for an unknown type.
 func (d DType) Size() int {
 	if d < dtypes {
 		return dtypeTable[d].size

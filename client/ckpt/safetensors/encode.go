@@ -10,10 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Encode returns everything of the file that comes before its data: length
-// field, JSON and padding; its length is a multiple of Alignment and becomes
-// DataStart. The bytes depend on h alone, so that the same header is always
-// the same bytes. Tensors must be as Order leaves them.
+// Encode returns everything of the file before its data: length field, JSON and padding. Its
+// length is a multiple of Alignment and becomes DataStart. The same header always gives the
+// same bytes. Tensors must be as Order leaves them.
 func (h *Header) Encode() ([]byte, error) {
 	if err := h.check(h.DataLen()); err != nil {
 		return nil, err
@@ -95,7 +94,7 @@ func writeInts(b *bytes.Buffer, v []int64) {
 	b.WriteByte(']')
 }
 
-// writeString refuses what would not come back as it went in.
+// writeString refuses strings that Parse would read back differently.
 func writeString(b *bytes.Buffer, s string) error {
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("%q is not valid UTF-8", s)

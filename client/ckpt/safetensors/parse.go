@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// HeaderLen returns how many bytes come before the data section, the length
-// field included, by the first LengthBytes bytes of a file. It fails on a
-// length past MaxHeader.
+// HeaderLen returns how many bytes come before the data section, including the length field,
+// from the first LengthBytes bytes of a file. It fails on a length past MaxHeader.
 func HeaderLen(first []byte) (int64, error) {
 	if len(first) < LengthBytes {
 		return 0, fmt.Errorf("a file of %d bytes has no header", len(first))
@@ -24,11 +23,10 @@ func HeaderLen(first []byte) (int64, error) {
 	return int64(n) + LengthBytes, nil
 }
 
-// Parse reads a header. b holds exactly the HeaderLen bytes that a file begins
-// with, fileSize is the size of the whole file. It refuses whatever the
-// reference implementation refuses, and also names that are there twice,
-// unknown fields, and text that is not UTF-8: Parse of what Encode wrote gives
-// the same Header.
+// Parse reads a header. b must be exactly the first HeaderLen bytes of a file, and fileSize the
+// size of the whole file. It refuses everything that the reference implementation refuses, and
+// also duplicate names, unknown fields, and text that is not UTF-8. Parse of Encode's output
+// gives the same Header.
 func Parse(b []byte, fileSize int64) (*Header, error) {
 	n, err := HeaderLen(b)
 	if err != nil {
@@ -73,7 +71,7 @@ func cmp64(a, b int64) int {
 	return 0
 }
 
-// check holds sizes against types and shapes, and the whole against dataLen.
+// check compares sizes with types and shapes, and their sum with dataLen.
 func (h *Header) check(dataLen int64) error {
 	var at int64
 	for i := range h.Tensors {
@@ -99,7 +97,7 @@ func (h *Header) check(dataLen int64) error {
 	return nil
 }
 
-// scanner reads the subset of JSON that a header is made of.
+// scanner reads the subset of JSON that a header uses.
 type scanner struct {
 	b  []byte
 	at int
@@ -202,7 +200,7 @@ func (s *scanner) expect(c byte) error {
 	return nil
 }
 
-// object reads an object and calls field behind each key's colon.
+// object reads an object and calls field after each key's colon.
 func (s *scanner) object(field func(key string) error) error {
 	if err := s.expect('{'); err != nil {
 		return err
@@ -255,7 +253,7 @@ func (s *scanner) str() (string, error) {
 	if err := json.Unmarshal(s.b[start-1:s.at], &v); err != nil {
 		return "", err
 	}
-	// An escape that names half a surrogate pair decodes to U+FFFD.
+	// An escape of half a surrogate pair decodes to U+FFFD.
 	if bytes.ContainsRune([]byte(v), utf8.RuneError) && !bytes.ContainsRune(raw, utf8.RuneError) {
 		return "", fmt.Errorf("a string holds an escape that is no character")
 	}

@@ -1,16 +1,15 @@
-// Package safetensors reads and writes the header of a safetensors file: the
-// names, types and shapes of the tensors in it and where their bytes are. It
-// moves no payload and does no I/O; package ckpt streams the bytes.
+// Package safetensors reads and writes the header of a safetensors file: the names, types and
+// shapes of its tensors and where their bytes are. It moves no payload and does no I/O; package
+// ckpt streams the bytes.
 //
-// The format is 8 bytes of header length (little-endian), a JSON header padded
-// with spaces, then the bytes of all tensors without a gap. What is written
-// here pads the header so that the data section starts at a multiple of
-// Alignment, and orders tensors so that each whose size is a multiple of
-// Alignment starts at one too; every other starts at a multiple of its
-// element size.
+// The format is 8 bytes of header length (little-endian), a JSON header padded with spaces,
+// then the bytes of all tensors without a gap. This package pads the header so that the data
+// section starts at a multiple of Alignment. It orders tensors so that each whose size is a
+// multiple of Alignment starts at one too; every other starts at a multiple of its element
+// size.
 //
-// The path of a part: Order(tensors) -> Header.Encode -> the bytes go out in
-// that order; back: HeaderLen(first 8 bytes) -> Parse(header, file size).
+// The path of a part: Order(tensors) -> Header.Encode -> package ckpt writes the bytes in that
+// order; back: HeaderLen(first 8 bytes) -> Parse(header, file size).
 package safetensors
 
 import (
@@ -22,12 +21,12 @@ import (
 )
 
 const (
-	// Alignment of the data section in a file written here, in bytes.
+	// Alignment of the data section in a file written by this package, in bytes.
 	Alignment = moraine.BlockSize
-	// LengthBytes is the size of the length field that a file begins with.
+	// LengthBytes is the size of the length field at the beginning of a file.
 	LengthBytes = 8
-	// MaxHeader bounds the JSON header, padding included, in bytes. It is the
-	// bound of the reference implementation.
+	// MaxHeader bounds the JSON header, including padding, in bytes. The reference implementation
+	// has the same bound.
 	MaxHeader = 100_000_000
 	// MaxDims bounds the number of dimensions of a tensor.
 	MaxDims = 32
@@ -51,7 +50,7 @@ func (t *Tensor) Size() int64 { return t.End - t.Begin }
 // Header is a whole header. Tensors are in order of Begin, and cover the data
 // section without gap or overlap.
 type Header struct {
-	// Metadata holds the free strings of the file; nil where there are none.
+	// Metadata are the free strings of the file; nil if there are none.
 	Metadata map[string]string
 	Tensors  []Tensor
 	// DataStart is the offset of the data section in the file. Encode sets it.
@@ -66,11 +65,10 @@ func (h *Header) DataLen() int64 {
 	return h.Tensors[len(h.Tensors)-1].End
 }
 
-// Order sorts tensors into the order they are laid out in and sets Begin and
-// End of each by its type and shape. First come those whose size is a multiple
-// of Alignment, then the others, wider types first, so that all are aligned.
-// It fails, and leaves the offsets undefined, on an unknown type, a bad shape,
-// or two tensors of one name.
+// Order sorts tensors into their layout order and sets Begin and End of each from its type and
+// shape. First come those whose size is a multiple of Alignment, then the others, wider types
+// first, so that all are aligned. It fails, and leaves the offsets undefined, on an unknown
+// type, a bad shape, or two tensors of the same name.
 func Order(tensors []Tensor) error {
 	for i := range tensors {
 		n, err := SizeOf(tensors[i].DType, tensors[i].Shape)
@@ -100,7 +98,7 @@ func Order(tensors []Tensor) error {
 // maxFile bounds offsets, so that sums of two of them never overflow.
 const maxFile = 1 << 60
 
-// compareLayout orders two tensors whose End holds their size.
+// compareLayout orders two tensors whose End is their size.
 func compareLayout(a, b Tensor) int {
 	wholeA, wholeB := a.End%Alignment == 0, b.End%Alignment == 0
 	switch {

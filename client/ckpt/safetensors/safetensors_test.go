@@ -154,7 +154,7 @@ func TestEncodeRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "UTF-8")
 }
 
-// TestRoundTrip holds Parse against Encode for any header.
+// TestRoundTrip compares Parse with Encode for any header.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &safetensors.Header{}
@@ -183,7 +183,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Empty tensors share their Begin with others: their order is free.
+		// Empty tensors share their Begin with others, so their order is free.
 		byName := func(h *safetensors.Header) map[string]safetensors.Tensor {
 			m := make(map[string]safetensors.Tensor)
 			for _, x := range h.Tensors {
