@@ -12,24 +12,24 @@ import (
 const (
 	// maxStripes bounds the stripes of a check of a path.
 	maxStripes = 1 << 22
-	// rangeGap is how many stripes of others may lie between two of a path that a
-	// device is looked at for at once.
+	// rangeGap is how many stripes of other files may lie between two of the path that are
+	// checked on a device in one range.
 	rangeGap = 256
-	// maxRanges bounds the lost ranges that are told of a file.
+	// maxRanges bounds the lost ranges that the report lists for a file.
 	maxRanges = 64
-	// extentPage is how many extents are asked for at once.
+	// extentPage is how many extents one request returns.
 	extentPage = 1000
 )
 
-// File is one that has lost bytes, by the findings.
+// File is a file that has lost bytes, by the findings.
 type File struct {
 	Path   string
 	Inode  moraine.InodeID
 	Ranges []Range
-	More   bool // it has lost more ranges than these
+	More   bool // it has lost more ranges than Ranges lists
 }
 
-// Range is one of a file.
+// Range is a range of a file, in bytes.
 type Range struct{ Offset, Bytes uint64 }
 
 // chosen are the stripes of the files below a path.
@@ -40,8 +40,8 @@ type chosen struct {
 	bytes   uint64
 }
 
-// choose finds the stripes of what is below a path. What is removed meanwhile is passed
-// over, and what is made meanwhile may be.
+// choose finds the stripes of the files below a path. It skips what is removed meanwhile, and
+// may miss new files.
 func (c *Checker) choose(ctx context.Context, path string) (*chosen, error) {
 	all := &chosen{stripes: make(map[moraine.StripeID]moraine.LayoutVersion), devices: make(map[moraine.DeviceID][]moraine.StripeID)}
 	err := c.eachPage(ctx, path, func(_ string, p *wire.ExtentsReply) error {
@@ -57,8 +57,8 @@ func (c *Checker) choose(ctx context.Context, path string) (*chosen, error) {
 	return all, err
 }
 
-// moved counts the stripes that have got another layout since they were chosen: a chunk
-// that a repair or a move took elsewhere was looked at on neither device.
+// moved counts the stripes whose layout changed since they were chosen. The check has seen a
+// chunk that a repair or a rebalance moved on neither device.
 func (c *Checker) moved(ctx context.Context) error {
 	changed := make(map[moraine.StripeID]struct{})
 	err := c.eachPage(ctx, c.cfg.Path, func(_ string, p *wire.ExtentsReply) error {
@@ -94,7 +94,8 @@ func (a *chosen) add(s *wire.Stripe) {
 	}
 }
 
-// ranges returns the parts of a device that have chunks of the stripes, in order.
+// ranges returns the stripe ranges of a device that contain chunks of the chosen stripes, in
+// order.
 func (a *chosen) ranges(device moraine.DeviceID) []slice {
 	stripes := slices.Clone(a.devices[device])
 	slices.Sort(stripes)
@@ -109,7 +110,7 @@ func (a *chosen) ranges(device moraine.DeviceID) []slice {
 	return out
 }
 
-// eachPage calls fn with where the bytes of each file below a path are, page by page.
+// eachPage calls fn with the extents of each file below a path, page by page.
 func (c *Checker) eachPage(ctx context.Context, path string, fn func(path string, p *wire.ExtentsReply) error) error {
 	return c.deps.Walk(ctx, path, func(name string, a *wire.Attr) error {
 		if a.Type != wire.FileType_FILE_TYPE_REGULAR {
@@ -137,7 +138,7 @@ func (c *Checker) eachPage(ctx context.Context, path string, fn func(path string
 	})
 }
 
-// nameLost finds the files that the lost stripes are of.
+// nameLost finds the files of the lost stripes.
 func (c *Checker) nameLost(ctx context.Context) error {
 	r := c.report
 	if len(r.LostStripes) == 0 || c.deps.Walk == nil {
@@ -161,7 +162,7 @@ func (c *Checker) nameLost(ctx context.Context) error {
 	})
 }
 
-// lose notes a lost range of a file; those of one file come one after the other.
+// lose records a lost range of a file. The ranges of one file must come consecutively.
 func (r *Report) lose(path string, inode moraine.InodeID, lost Range) {
 	if n := len(r.LostFiles); n == 0 || r.LostFiles[n-1].Path != path {
 		r.LostFiles = append(r.LostFiles, File{Path: path, Inode: inode})

@@ -1,18 +1,17 @@
-// Package fsck compares what the metadata says with what chunkservers hold, both ways,
-// while the cluster works: chunks that stripe records say are on a device and are not,
-// or are other bytes there, and chunks that nothing in the metadata explains.
+// Package fsck compares the metadata with what chunkservers store, both ways, while the cluster
+// works. It finds chunks that a stripe record places on a device that lacks them or has other
+// bytes. It also finds chunks that nothing in the metadata explains.
 //
-// It changes nothing, but for Config.Repair and Drop. It reads no chunk: what the index of a device
-// says is held against the records, and a scrub is what reads the bytes.
+// It changes nothing, except for Config.Repair and Drop. It reads no chunk: it compares each
+// device's index with the records; a scrub reads the bytes.
 //
-// One path through it: Run takes the devices of the cluster -> look asks the metadata
-// service for its present log index, the chunkserver for a page of what it holds, and
-// the service to judge that page by its rules for reports -> what it calls wrong is
-// looked at again, after Config.Settle, under a new list and a later state -> what was
-// wrong both times, in the same way, is in the Report. Writers, repairs and deletions
-// are between two such states for moments only, so that they are not called wrong.
-// What could not be asked is in the Report too: it is never taken for right, nor for
-// missing.
+// One path through it: Run takes the devices of the cluster. For each page, look gets the
+// current log index from the metadata service and a list of chunks from the chunkserver. The
+// service judges the list by its rules for reports. After Config.Settle, secondLook checks the
+// suspicious slices again, with a new list and a later state. The Report contains what was
+// wrong both times in the same way. Writers, repairs and deletions are between two states only
+// for moments, so the check does not report them. The Report also names what could not be
+// checked: it counts neither as right nor as missing.
 package fsck
 
 import (
@@ -32,107 +31,107 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Config is what a person may set.
+// Config is what an operator may set.
 type Config struct {
-	// Settle is how long after the first look the second one comes; 5 s.
+	// Settle is the time between the first look and the second; 5 s.
 	Settle time.Duration
-	// Devices is how many are looked at at once; 4.
+	// Devices is how many devices are checked at once; 4.
 	Devices int
-	// Path is what to check the stripes of, with all below it; empty: all that there
-	// is. Of a path nothing can be unexplained.
+	// Path limits the check to the stripes of this path and all below it; empty: everything. With
+	// a path no chunk can be unexplained.
 	Path string
-	// Repair: have what is missing or damaged put on the repair queue, as soon as it was
-	// seen twice: later the word would be of chunks that were rebuilt meanwhile. What
-	// nothing explains is not touched: reports of the devices go on to judge it, by the
-	// service's rules.
+	// Repair puts missing or damaged chunks on the repair queue, as soon as the second look
+	// confirms them. Later, they might have been rebuilt meanwhile. It does not touch unexplained
+	// chunks: the service still judges them by the devices' reports.
 	Repair bool
-	// Accept: Drop is to follow. It is asked first whether the cluster can do that.
+	// Accept says that Drop will follow. The check then first asks whether the cluster supports
+	// it.
 	Accept bool
 }
 
-// Deps is what a check works with.
+// Deps are what a check works with.
 type Deps struct {
-	// Meta asks the metadata service, as an administrator.
+	// Meta sends a request to the metadata service, as an administrator.
 	Meta func(context.Context, *wire.MetaRequest) (*wire.MetaResponse, error)
-	// Chunks finds chunkservers.
+	// Chunks returns the chunkserver of a host.
 	Chunks func(node string, addrs []string) transport.Chunks
-	// Walk finds files, as client.Client does. Nil: no Path can be checked, and no file
-	// that has lost bytes is named.
+	// Walk finds files, as client.Client does. Nil: Path must be empty, and the report names no
+	// files that have lost bytes.
 	Walk  func(ctx context.Context, root string, fn func(path string, attr *wire.Attr) error) error
 	Clock clock.Clock
-	// Progress is told of chunks that were looked at, and of how many there are in
-	// all, as the devices said last; nil: nobody is.
+	// Progress is called with the number of chunks checked, and of all chunks as the devices last
+	// reported. May be nil.
 	Progress func(done, total uint64)
 }
 
 const (
-	// maxSuspects bounds what is remembered of the first look: with more, the report
-	// says that there are more.
+	// maxSuspects bounds the findings that the first look remembers; the report says if there are
+	// more.
 	maxSuspects = 1 << 20
-	// askTimeout bounds one request to a chunkserver, and askTries how often it is
-	// made, askPause apart: as long as a restart takes.
+	// askTimeout bounds one request to a chunkserver. askTries is how often it is made, askPause
+	// apart: together as long as a restart takes.
 	askTimeout = 15 * time.Second
 	askTries   = 4
 	askPause   = 2 * time.Second
 )
 
-// Fault is what is wrong with a chunk.
+// Fault is the kind of damage of a chunk.
 type Fault string
 
 const (
-	// Missing: a record says that the device has it.
+	// Missing: a record places it on the device, which lacks it.
 	Missing Fault = "missing"
-	// Damaged: a record claims it, with another checksum or length.
+	// Damaged: the device has it with another checksum or length than the record.
 	Damaged Fault = "damaged"
-	// Unexplained: nothing explains it, and it is kept.
+	// Unexplained: nothing explains it; the cluster keeps it.
 	Unexplained Fault = "unexplained"
-	// Quarantined: unexplained, of an earlier incarnation of the metadata, whose
-	// files it may belong to.
+	// Quarantined: unexplained, and from an earlier incarnation of the metadata, whose files it
+	// may belong to.
 	Quarantined Fault = "quarantined"
 )
 
-// Finding is a chunk that is wrong.
+// Finding is a chunk with a fault.
 type Finding struct {
 	Fault   Fault
 	Device  moraine.DeviceID
 	Host    string
 	Chunk   moraine.ChunkID
-	Version moraine.LayoutVersion // that the device has; 0 where it has none
+	Version moraine.LayoutVersion // on the device; 0 if it has none
 	Bytes   uint64
-	// Scheme is the stripe's; none where there is no record of it.
+	// Scheme is the stripe's; zero if there is no record.
 	Scheme moraine.Scheme
-	// Layout is the version of the record that it was held against; 0: there is none.
+	// Layout is the version of the record that the chunk was compared with; 0: there is none.
 	Layout moraine.LayoutVersion
-	// Queued: the stripe is on the repair queue already.
+	// Queued: the stripe is already on the repair queue.
 	Queued bool
 }
 
-// Repairable reports whether a repair can do something about it.
+// Repairable reports whether a repair can fix it.
 func (f *Finding) Repairable() bool { return f.Fault == Missing || f.Fault == Damaged }
 
-// NotChecked is what could not be asked.
+// NotChecked names devices that could not be checked.
 type NotChecked struct {
-	Host    string // empty, and no devices: of what was checked as a whole
+	Host    string // empty, without devices: concerns the whole check
 	Devices []moraine.DeviceID
 	Why     string // a sentence, with what to do
 }
 
-// Report is what a check came to.
+// Report is the result of a check.
 type Report struct {
-	Devices               int // that were looked at to the end
+	Devices               int // checked completely
 	Chunks, Bytes         uint64
 	Pending, PendingBytes uint64 // dead, or not committed yet
 	// Findings are in order of device, stripe and index.
 	Findings []Finding
-	More     bool // there are more than these
-	// Settled is how many more were wrong at the first look, and not at the second.
+	More     bool // there are more findings than these
+	// Settled is how many faults the first look found and the second did not.
 	Settled int
-	// Reported is how many of the Findings were told to repair.
+	// Reported is how many of the Findings were put on the repair queue.
 	Reported   int
 	NotChecked []NotChecked
-	// LostStripes are those that have fewer than k chunks left, by the Findings.
+	// LostStripes are those with fewer than k chunks left, by the Findings.
 	LostStripes []moraine.StripeID
-	// LostFiles are the files that these are of.
+	// LostFiles are the files of LostStripes.
 	LostFiles []File
 }
 
@@ -144,13 +143,13 @@ type Checker struct {
 	cfg  Config
 	deps Deps
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	report   *Report
-	chosen   *chosen // nil: all
+	chosen   *chosen // nil: everything
 	suspects int
 	done     uint64
 	total    uint64
-	// unreported: the report says that devices have not reported.
+	// unreported: the report already says that devices have not reported.
 	unreported bool
 }
 
@@ -168,9 +167,9 @@ func New(cfg Config, deps Deps) *Checker {
 	return &Checker{cfg: cfg, deps: deps}
 }
 
-// Run checks every device. It fails where the metadata service does not answer, or is
-// of an earlier release; what a chunkserver does not answer is in the report. A report
-// beside an error is of what was found until then. One Run at a time.
+// Run checks every device. It fails if the metadata service does not answer, or is of an
+// earlier release; the report names chunkservers that do not answer. With an error the report
+// contains what was found so far, or is nil. Only one Run at a time.
 func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	c.report, c.chosen, c.suspects, c.done, c.unreported = &Report{}, nil, 0, 0, false
 	if err := c.able(ctx); err != nil {
@@ -210,17 +209,16 @@ func (c *Checker) Run(ctx context.Context) (*Report, error) {
 	return c.report, err
 }
 
-// able asks, before anything is looked at or changed, whether the service can do what is
-// wanted.
+// able checks that the service supports the operation, before anything is checked or changed.
 func (c *Checker) able(ctx context.Context) error {
 	if _, err := c.judge(ctx, nil); err != nil || !c.cfg.Accept {
 		return err
 	}
-	_, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}) // of none
+	_, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}) // no chunks
 	return err
 }
 
-// confirm looks again, after a while, at what was wrong.
+// confirm checks the suspicious devices again, after Config.Settle.
 func (c *Checker) confirm(ctx context.Context, devices []*device) error {
 	suspicious := slices.DeleteFunc(slices.Clone(devices), func(d *device) bool { return len(d.suspicious) == 0 || d.failed })
 	if len(suspicious) == 0 {
@@ -232,8 +230,8 @@ func (c *Checker) confirm(ctx context.Context, devices []*device) error {
 	return c.each(ctx, suspicious, c.secondLook)
 }
 
-// devicesOf returns the devices to look at. Those of hosts that do not answer are not
-// checked.
+// devicesOf returns the devices to check. Those of hosts that do not answer are marked as
+// failed.
 func (c *Checker) devicesOf(t *wire.Topology) []*device {
 	var out []*device
 	c.total = 0
@@ -256,7 +254,7 @@ func (c *Checker) devicesOf(t *wire.Topology) []*device {
 	return out
 }
 
-// each calls fn for the devices that have not failed, some at once.
+// each calls fn for the devices that have not failed, several at once.
 func (c *Checker) each(ctx context.Context, devices []*device, fn func(context.Context, *device) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(c.cfg.Devices)
@@ -268,7 +266,7 @@ func (c *Checker) each(ctx context.Context, devices []*device, fn func(context.C
 	return g.Wait()
 }
 
-// fail notes that a device could not be checked.
+// fail records that a device could not be checked.
 func (c *Checker) fail(d *device, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +280,7 @@ func (c *Checker) fail(d *device, why string) {
 	c.report.NotChecked = append(c.report.NotChecked, NotChecked{Host: d.host, Devices: []moraine.DeviceID{d.id}, Why: why})
 }
 
-// progress counts chunks that were looked at.
+// progress counts checked chunks.
 func (c *Checker) progress(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,7 +299,7 @@ func (c *Checker) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// settle puts the report in order, and finds the stripes that are lost by it.
+// settle sorts the report, and finds the stripes that are lost by its findings.
 func (r *Report) settle() {
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Chunk.Stripe, b.Chunk.Stripe), cmp.Compare(a.Chunk.Index, b.Chunk.Index))
@@ -319,11 +317,10 @@ func (r *Report) settle() {
 	slices.Sort(r.LostStripes)
 }
 
-// repair has what is missing or damaged put on the repair queue. It is told by the
-// record that it was held against: where there is another one by now, the service
-// passes over it.
+// repair puts missing or damaged chunks on the repair queue. The request names the record with
+// which each was compared; if there is a newer one, the service ignores the entry.
 func (c *Checker) repair(ctx context.Context, findings []Finding) error {
-	const batch = 256 // what one request may tell of
+	const batch = 256 // bound of one request
 	broken := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return !f.Repairable() })
 	for some := range slices.Chunk(broken, batch) {
 		op := &wire.ReportBadChunks{}
@@ -345,11 +342,11 @@ func (c *Checker) repair(ctx context.Context, findings []Finding) error {
 	return nil
 }
 
-// Drop has chunks deleted that nothing explains, also those of earlier incarnations, and
-// returns how many will be: what they may have been of is lost. A chunk that something
-// explains by now, or that has a number which no stripe was given yet, stays.
+// Drop deletes unexplained chunks, also those of earlier incarnations, and returns how many
+// will be deleted. The files that they may belong to are then lost. The service keeps a chunk
+// that has an explanation by now, or whose stripe number was never granted.
 func (c *Checker) Drop(ctx context.Context, findings []Finding) (dropped int, err error) {
-	const batch = 256 // what one request may name
+	const batch = 256 // bound of one request
 	unexplained := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Repairable() })
 	for some := range slices.Chunk(unexplained, batch) {
 		op := &wire.DropChunks{}
@@ -366,7 +363,7 @@ func (c *Checker) Drop(ctx context.Context, findings []Finding) (dropped int, er
 	return dropped, nil
 }
 
-// earlier turns the answer of a server that does not know a request into one that says
+// earlier replaces the answer of a server that does not know a request by an error that says
 // so.
 func earlier(what string, err error) error {
 	if errors.Is(err, moraine.Unimplemented) {

@@ -9,27 +9,27 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// device is one that is looked at, by one goroutine at a time.
+// device is a device under check, used by one goroutine at a time.
 type device struct {
 	id        moraine.DeviceID
 	host      string
 	addresses []string
 	failed    bool
-	// since is the log index of the service's last answer: what came to the device after
-	// it may not be in the next list. 0: it is to be asked for.
+	// since is the log index of the service's last answer. Chunks that reach the device after it
+	// may be absent from the next list. 0: look must request it.
 	since  uint64
-	ranges []slice // to look at
-	// suspicious are the slices in which the first look found something.
+	ranges []slice // to check
+	// suspicious are the slices with findings of the first look.
 	suspicious []*slice
 }
 
 // slice is a range of stripes of a device.
 type slice struct {
-	from, to uint64 // to 0: to the end
+	from, to uint64 // exclusive; 0: to the end
 	suspects map[key]Finding
 }
 
-// key says that two looks found the same.
+// key identifies the same finding in two looks.
 type key struct {
 	fault   Fault
 	chunk   moraine.ChunkID
@@ -38,20 +38,20 @@ type key struct {
 
 func (f *Finding) key() key { return key{f.Fault, f.Chunk, f.Version} }
 
-// page is what was judged at once.
+// page is a range that the service judged at once.
 type page struct {
 	from, to uint64
 	reply    *wire.CheckChunksReply
-	held     int // chunks that the device has
+	held     int // number of chunks on the device
 }
 
-// listPage is the most that a chunkserver lists at once.
+// listPage is the most chunks that a chunkserver lists at once.
 const listPage = 4096
 
-// errDevice is of a device that could not be asked.
+// errDevice is the error of a device that could not be checked.
 var errDevice = errors.New("not checked")
 
-// firstLook goes over all that a device has and should have, or what was chosen of it.
+// firstLook checks everything on a device, or the chosen part of it.
 func (c *Checker) firstLook(ctx context.Context, d *device) error {
 	for _, r := range d.ranges {
 		err := c.look(ctx, d, r.from, r.to, func(p *page) { c.suspect(d, p) })
@@ -65,7 +65,7 @@ func (c *Checker) firstLook(ctx context.Context, d *device) error {
 	return nil
 }
 
-// suspect remembers what was found on a page, for the second look.
+// suspect remembers the findings of a page for the second look.
 func (c *Checker) suspect(d *device, p *page) {
 	c.progress(p.held)
 	s := &slice{from: p.from, to: p.to, suspects: make(map[key]Finding)}
@@ -90,7 +90,7 @@ func (c *Checker) suspect(d *device, p *page) {
 	}
 }
 
-// asked reports whether a finding is of what is checked.
+// asked reports whether a finding belongs to what is checked.
 func (c *Checker) asked(f *Finding) bool {
 	if c.chosen == nil {
 		return true
@@ -99,10 +99,10 @@ func (c *Checker) asked(f *Finding) bool {
 	return ok && f.Repairable()
 }
 
-// secondLook goes over the slices in which the first one found something. What it finds
-// again, and in the same way, is wrong.
+// secondLook checks the suspicious slices again. It reports what it finds again in the same
+// way.
 func (c *Checker) secondLook(ctx context.Context, d *device) error {
-	d.since = 0 // by a later state
+	d.since = 0 // use a later state
 	for _, s := range d.suspicious {
 		var again []Finding
 		err := c.look(ctx, d, s.from, s.to, func(p *page) {
@@ -132,10 +132,10 @@ func (c *Checker) secondLook(ctx context.Context, d *device) error {
 	return nil
 }
 
-// look has the stripes from one to another of a device judged, page by page. Each list
-// is of a moment after the service was last asked, and is judged by a later state: what
-// came in between is not called missing, and what went in between is called unexplained,
-// which is why there is a second look.
+// look lets the service judge the stripes [from, to) of a device, page by page. Each list is
+// newer than the last answer of the service, and the service judges it by a later state. So a
+// chunk that arrived in between is not called missing. One that went in between is called
+// unexplained, which is why there is a second look.
 func (c *Checker) look(ctx context.Context, d *device, from, to uint64, each func(*page)) error {
 	if d.since == 0 {
 		begun, err := c.judge(ctx, nil)
@@ -174,7 +174,7 @@ func (c *Checker) look(ctx context.Context, d *device, from, to uint64, each fun
 	}
 }
 
-// below returns those of chunks, which are in order, that are of stripes below one.
+// below returns the chunks, which are in order, of stripes below stripe.
 func below(chunks []*wire.ChunkReport, stripe uint64) []*wire.ChunkReport {
 	for i, c := range chunks {
 		if c.Stripe >= stripe {
@@ -184,8 +184,7 @@ func below(chunks []*wire.ChunkReport, stripe uint64) []*wire.ChunkReport {
 	return chunks
 }
 
-// judge asks the metadata service what is wrong with a slice; nil: only how far its
-// state is.
+// judge asks the metadata service what is wrong with a slice; nil: only for its log index.
 func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.CheckChunksReply, error) {
 	resp, err := c.deps.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CheckChunks{CheckChunks: &wire.CheckChunks{Slice: slice}}})
 	if err != nil {
@@ -198,7 +197,7 @@ func (c *Checker) judge(ctx context.Context, slice *wire.ReportChunks) (*wire.Ch
 	return reply, nil
 }
 
-// noteUnreported notes, once, that what is missing is not known yet.
+// noteUnreported records, once, that missing chunks are not known yet.
 func (c *Checker) noteUnreported(devices uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,14 +209,14 @@ func (c *Checker) noteUnreported(devices uint64) {
 		"what is missing is known when they have; start the chunkservers that are down, and check again in some minutes", devices)})
 }
 
-// list asks a chunkserver for a page of what a device holds, to 0 for as much as it gives,
-// and else for about as many as there are stripes up to it. A device that cannot be
-// asked is noted, and errDevice returned.
+// list requests a page of a device's chunks from its chunkserver. With to 0 it requests as many
+// as the server returns, otherwise about as many as there are stripes below to. If the device
+// cannot be checked it records that and returns errDevice.
 func (c *Checker) list(ctx context.Context, d *device, from, to uint64) (*wire.ListedChunks, error) {
 	server := c.deps.Chunks(d.host, d.addresses)
 	req := &wire.StatDevices{List: &wire.ListChunks{Device: uint32(d.id), From: from}}
 	if to != 0 {
-		req.List.Limit = uint32(min(to-from, listPage)) + 1 // one more says that it was all
+		req.List.Limit = uint32(min(to-from, listPage)) + 1 // one more shows that the list is complete
 	}
 	var err error
 	for try := range askTries {
@@ -248,7 +247,7 @@ func (c *Checker) list(ctx context.Context, d *device, from, to uint64) (*wire.L
 	return nil, errDevice
 }
 
-// whyNot says why a chunkserver did not tell what a device holds, and what to do.
+// whyNot says why a chunkserver did not list a device's chunks, and what to do.
 func (c *Checker) whyNot(d *device, err error) string {
 	switch moraine.KindOf(err) {
 	case moraine.PermissionDenied, moraine.Unauthenticated:
@@ -260,7 +259,7 @@ func (c *Checker) whyNot(d *device, err error) string {
 	}
 }
 
-// finding is what the service said of a chunk.
+// finding converts the service's finding on a chunk.
 func (d *device) finding(w *wire.ChunkFinding, incarnation uint64) Finding {
 	f := Finding{Device: d.id, Host: d.host, Chunk: moraine.ChunkID{Stripe: moraine.StripeID(w.Stripe), Index: uint8(w.Index)},
 		Version: moraine.LayoutVersion(w.Version), Bytes: w.Length, Layout: moraine.LayoutVersion(w.Layout), Queued: w.Queued,
