@@ -13,71 +13,65 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cache holds entries and attributes that the client may answer from without a
-// request, because it has a lease on each. What it answers is exact: as of the
-// moment of the call, whatever other clients do. So it holds, for everything that
-// it keeps:
+// cache holds entries and attributes that the client may answer from without a request, because
+// it has a cache lease on each. Its answers are exact: as of the moment of the call, whatever
+// other clients do. So for everything in it:
 //
-//   - The lease that covers it was granted under the present standing, and the
-//     standing is trusted (leases.go).
-//   - No recall of it was carried out, and no request of this client that may
-//     change it was under way or ended, at any time since the read was sent that
-//     brought it: events remembers what happened lately.
-//   - While a request of this client is under way that names an inode, nothing that
-//     has to do with that inode is answered (put aside); when it is answered, what
-//     it changed is dropped before its caller hears of it.
+//   - The lease that covers it was granted under the current standing, and the standing is trusted (leases.go).
+//   - Since the client sent the read that brought it, the client has carried out no recall of it. Nor was a request of this client running or ended that may change it. events records recent changes.
+//   - While a request of this client that names an inode is running, the cache answers nothing that concerns the inode (put aside). When the reply arrives, the client drops what the request changed before its caller gets the reply.
 //
 // Answers are shared: attributes must not be changed.
 type cache struct {
 	clock   clock.Clock
 	metrics *metrics.Metrics
-	limit   int // entries and attributes
+	limit   int // upper bound of items
 
 	mu       sync.Mutex
 	standing standing
 	leases   map[uint64]*leased
-	recent   list.List // of *leased, the one used last first
+	recent   list.List // of *leased, most recently used first
 	attrs    map[uint64]cachedAttr
 	items    int
-	aside    map[uint64]int // inodes named by requests under way
-	// back are the leases to be returned; returning those of which the service has
-	// not said that it has taken them back: nothing is kept under them.
+	aside    map[uint64]int // number of running requests that name the inode
+	// back are the leases to return. returning are those whose return the service has not
+	// confirmed yet: the cache stores nothing under them.
 	back      []uint64
 	returning map[uint64]struct{}
-	returns   uint64 // number of the last request that returned some
+	returns   uint64 // number of the last request that returned leases
 	events    eventLog
-	// exclusive are the exclusive leases, and what was made under them; nil where the
-	// client asks for none.
+	// exclusive are the exclusive leases, and the files made under them; nil if the client uses
+	// none.
 	exclusive *exclusive
-	// doubted gets a value when the standing has to begin anew.
+	// doubted gets a value when the client must begin a new standing.
 	doubted chan struct{}
 }
 
-// standing is what the leases hang on.
+// standing is the state with the service under which all leases are valid.
 type standing struct {
 	session uint64
 	epoch   uint64
 	trusted bool
-	sent    time.Time     // when the last renewal that was granted was asked for
-	trust   time.Duration // for how long after it leases are trusted
-	exact   uint64        // what is held is exact but for changes past this entry
+	sent    time.Time     // when the client sent the last renewal that was granted
+	trust   time.Duration // for how long after sent the leases are trusted
+	exact   uint64        // log index up to which the cached content is exact
 	carried uint64        // number of the last recall carried out
 }
 
-// leased is what is kept under one lease.
+// leased is the cached content under one lease.
 type leased struct {
 	id      uint64
-	entries map[string]uint64 // inode by name; 0: there is no such entry
+	entries map[string]uint64 // inode by name; 0: the entry does not exist
 	attrs   map[uint64]struct{}
-	names   []string // all entries, in order, where listed
+	names   []string // all entries, in order, if listed
 	listed  bool
-	// complete says that entries has all there are, though not in order: what was made
-	// under an exclusive lease came to a listing.
+	// complete says that entries has all names, though not in order: files made under an
+	// exclusive lease were added to a listing.
 	complete bool
 	partial  []string // the beginning of a listing
 	at       *list.Element
-	// recalls counts those since a time: it is not worth much where it is recalled
-	// again and again.
+	// recalls counts the recalls since a time. A lease that is recalled again and again is of
+	// little use.
 	recalls int
 	since   time.Time
 }
@@ -93,7 +87,7 @@ func newCache(limit int, clk clock.Clock, m *metrics.Metrics) *cache {
 	return c
 }
 
-// clear forgets everything kept. The mutex is held.
+// clear empties the cache. The caller holds the mutex.
 func (c *cache) clear() {
 	c.leases, c.attrs, c.items = map[uint64]*leased{}, map[uint64]cachedAttr{}, 0
 	c.back, c.returning = nil, map[uint64]struct{}{}
@@ -101,14 +95,14 @@ func (c *cache) clear() {
 	c.events.all()
 }
 
-// clockSlip is how far the wall clock and the monotonic one may come apart between
-// two renewals without one of them having been stopped or set.
+// clockSlip is how far the wall clock and the monotonic clock may diverge between two renewals.
+// Beyond it the client assumes that one of them was stopped or set.
 const clockSlip = 100 * time.Millisecond
 
-// usable reports whether the leases are trusted now. While a machine sleeps its
-// monotonic clock may stand still, and its wall clock may be set at any time: where
-// the two disagree nobody can tell how much time has passed, so that nothing is
-// trusted until the next renewal. The mutex is held.
+// usable reports whether the leases are trusted now. While a machine sleeps its monotonic clock
+// may stand still, and its wall clock may be set at any time. If the two disagree the elapsed
+// time is unknown, so the client trusts nothing until the next renewal. The caller holds the
+// mutex.
 func (c *cache) usable() bool {
 	if c == nil || !c.standing.trusted {
 		return false
@@ -118,10 +112,10 @@ func (c *cache) usable() bool {
 	return (shown-measured).Abs() <= clockSlip && max(measured, shown) < c.standing.trust
 }
 
-// free reports whether an inode is not put aside. The mutex is held.
+// free reports whether an inode is not put aside. The caller holds the mutex.
 func (c *cache) free(inode uint64) bool { return c.aside[inode] == 0 }
 
-// count notes whether a question was answered here.
+// count records a cache hit or miss.
 func (c *cache) count(hit bool) bool {
 	if hit {
 		c.metrics.CacheHits.Inc()
@@ -131,8 +125,8 @@ func (c *cache) count(hit bool) bool {
 	return hit
 }
 
-// use returns what is kept under a lease, nil where nothing may be used. The mutex
-// is held.
+// use returns the content under a lease, or nil if it may not be used. The caller holds the
+// mutex.
 func (c *cache) use(lease uint64) *leased {
 	l := c.leases[lease]
 	if l == nil || !c.free(lease) {
@@ -142,7 +136,7 @@ func (c *cache) use(lease uint64) *leased {
 	return l
 }
 
-// get returns an inode's attributes, nil where they are not kept. The mutex is held.
+// get returns an inode's attributes, or nil if they are not cached. The caller holds the mutex.
 func (c *cache) get(inode uint64) *wire.Attr {
 	if m := c.exclusive.of(inode); m != nil {
 		return m.Attr
@@ -154,8 +148,8 @@ func (c *cache) get(inode uint64) *wire.Attr {
 	return a.attr
 }
 
-// find returns the inode that an entry names, 0 where there is no such entry. The
-// mutex is held.
+// find returns the inode of an entry, 0 if the entry does not exist. The caller holds the
+// mutex.
 func (c *cache) find(dir uint64, name string) (inode uint64, known bool) {
 	if m := c.exclusive.named(dir, name); m != nil {
 		return m.Attr.Inode, true
@@ -189,7 +183,7 @@ func (c *cache) hasNoXattrs(inode moraine.InodeID) bool {
 	return a != nil && !a.Xattrs
 }
 
-// lookup answers Conn.LookupAt: nil and true where there is no such entry.
+// lookup answers Conn.LookupAt. It returns nil and true if the entry does not exist.
 func (c *cache) lookup(dir moraine.InodeID, name string) (*wire.Attr, bool) {
 	if c == nil {
 		return nil, false
@@ -207,7 +201,7 @@ func (c *cache) lookup(dir moraine.InodeID, name string) (*wire.Attr, bool) {
 	return a, c.count(a != nil)
 }
 
-// page answers one page of a directory, nil where its listing is not kept.
+// page answers one page of a directory, or nil if its listing is not cached.
 func (c *cache) page(dir moraine.InodeID, after string, limit int) *wire.ReadDirReply {
 	if c == nil {
 		return nil
@@ -246,7 +240,7 @@ func (c *cache) listing(dir uint64, after string, limit int) *wire.ReadDirReply 
 	return r
 }
 
-// doubt ends the standing. The mutex is held.
+// doubt ends the standing. The caller holds the mutex.
 func (c *cache) doubt() {
 	c.standing.trusted = false
 	select {
@@ -255,7 +249,7 @@ func (c *cache) doubt() {
 	}
 }
 
-// reset forgets everything: the session is over.
+// reset empties the cache after the session has ended.
 func (c *cache) reset() {
 	if c == nil {
 		return
@@ -268,7 +262,7 @@ func (c *cache) reset() {
 	c.doubt()
 }
 
-// held returns the leases held, in order. The mutex is held.
+// held returns the leases, in order. The caller holds the mutex.
 func (c *cache) held() []uint64 {
 	ids := make([]uint64, 0, len(c.leases))
 	for id := range c.leases {

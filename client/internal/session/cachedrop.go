@@ -7,14 +7,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A lease that is recalled more than maxLeaseRecalls times in recallWindow is
-// returned: others work there.
+// The client returns a lease that is recalled more than maxLeaseRecalls times in recallWindow:
+// other clients work there.
 const (
 	maxLeaseRecalls = 8
 	recallWindow    = time.Second
 )
 
-// dropAttr, dropEntry and giveBack take something out. The mutex is held.
+// dropAttr, dropEntry and giveBack remove something. The caller holds the mutex.
 func (c *cache) dropAttr(inode uint64) {
 	if a, ok := c.attrs[inode]; ok {
 		delete(c.attrs, inode)
@@ -25,14 +25,14 @@ func (c *cache) dropAttr(inode uint64) {
 
 func (l *leased) unlist() { l.names, l.listed, l.complete, l.partial = nil, false, false, nil }
 
-// unorder forgets the order of the entries, and not which there are.
+// unorder forgets the order of the entries, but keeps the entries.
 func (l *leased) unorder() {
 	complete := l.complete || l.listed
 	l.unlist()
 	l.complete = complete
 }
 
-// know and forget note what this client did to an entry under an exclusive lease.
+// know and forget record what this client did to an entry under an exclusive lease.
 func (l *leased) know(c *cache, name string, inode uint64) {
 	l.unorder()
 	if _, ok := l.entries[name]; !ok {
@@ -57,7 +57,7 @@ func (c *cache) dropEntry(l *leased, name string) {
 	l.unlist()
 }
 
-// empty drops all that is kept under a lease, and not the lease.
+// empty drops all content under a lease, but keeps the lease.
 func (c *cache) empty(l *leased) {
 	for inode := range l.attrs {
 		delete(c.attrs, inode)
@@ -77,7 +77,7 @@ func (c *cache) giveBack(l *leased) {
 	c.back = append(c.back, l.id)
 }
 
-// drop carries out what touches say. The mutex is held.
+// drop removes what the touches name. The caller holds the mutex.
 func (c *cache) drop(touches []*wire.Touch) {
 	for _, t := range touches {
 		c.events.add(t.Lease)
@@ -85,7 +85,7 @@ func (c *cache) drop(touches []*wire.Touch) {
 		if t.Name == "" {
 			c.dropAttr(t.Inode)
 			if l := c.leases[t.Inode]; l != nil && t.Gone {
-				c.empty(l) // that a directory is empty, or lacks a name, is no answer any more
+				c.empty(l) // it is no longer valid that a directory is empty, or lacks a name
 			}
 		} else if l := c.leases[t.Lease]; l != nil {
 			c.dropEntry(l, t.Name)
@@ -93,7 +93,7 @@ func (c *cache) drop(touches []*wire.Touch) {
 	}
 }
 
-// recall carries out recalls that have not been yet. The mutex is held.
+// recall carries out recalls that are new. The caller holds the mutex.
 func (c *cache) recall(recalls []*wire.Recall) {
 	now := c.clock.Now()
 	for _, r := range recalls {
@@ -117,7 +117,7 @@ func (c *cache) recall(recalls []*wire.Recall) {
 			}
 			counted[t.Lease] = true
 			l := c.leases[t.Lease]
-			if l == nil { // a grant whose answer was not kept
+			if l == nil { // a grant whose answer was not cached
 				if _, ok := c.returning[t.Lease]; !ok {
 					c.returning[t.Lease] = struct{}{}
 					c.back = append(c.back, t.Lease)
@@ -134,8 +134,8 @@ func (c *cache) recall(recalls []*wire.Recall) {
 	}
 }
 
-// putAside begins a request that may change what has to do with the inodes that it
-// names; the epoch returned goes with it.
+// putAside begins a request that may change something about the inodes that it names. The
+// request carries the returned epoch.
 func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64, epoch uint64) {
 	if c == nil {
 		return nil, 0
@@ -152,9 +152,9 @@ func (c *cache) putAside(req *wire.MetaRequest, session uint64) (named []uint64,
 	return named, epoch
 }
 
-// takeUp ends what putAside began: with what the request changed, or without
-// (unsure) where nobody knows, or ever will. Then it may still be applied: the
-// standing begins anew, so that it is recalled from this client as from any other.
+// takeUp ends what putAside began. It drops what the request changed. If the outcome is unknown
+// (unsure), the service may still apply the request. The client then begins a new standing, so
+// that the service recalls the change from it as from any other client.
 func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) {
 	if c == nil {
 		return
@@ -170,7 +170,7 @@ func (c *cache) takeUp(named []uint64, g *wire.LeaseGrant, failed, unsure bool) 
 	switch {
 	case g.GetTold():
 		c.drop(g.Touched)
-	case failed && !unsure: // nothing was changed
+	case failed && !unsure: // the service changed nothing
 	default:
 		for _, inode := range named {
 			c.dropAttr(inode)

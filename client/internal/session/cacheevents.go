@@ -1,9 +1,9 @@
 package session
 
-// eventLog remembers to which inodes something happened lately.
+// eventLog records which inodes changed recently.
 type eventLog struct {
 	next  uint64 // number of the next event
-	floor uint64 // events before it are forgotten
+	floor uint64 // earlier events are forgotten
 	ring  [4096]uint64
 }
 
@@ -15,10 +15,10 @@ func (e *eventLog) add(inode uint64) {
 	}
 }
 
-// all notes that something happened to everything.
+// all records a change of everything.
 func (e *eventLog) all() { e.next++; e.floor = e.next }
 
-// since returns what happened from an event on; false where that is not known.
+// since returns the inodes changed from an event on, or false if that is not known.
 func (e *eventLog) since(event uint64) (map[uint64]struct{}, bool) {
 	if event < e.floor {
 		return nil, false

@@ -2,9 +2,9 @@ package session
 
 import "github.com/morainefs/moraine/transport/wire"
 
-// asking is what a read that may fill the cache takes along.
+// asking is the state at the sending of a read that may fill the cache.
 type asking struct {
-	epoch uint64 // 0: nothing will be kept
+	epoch uint64 // 0: the answer will not be cached
 	event uint64
 }
 
@@ -20,15 +20,15 @@ func (c *cache) ask() asking {
 	return asking{c.standing.epoch, c.events.next}
 }
 
-// filling is an answer that goes into the cache. The mutex is held meanwhile.
+// filling is an answer that goes into the cache. The caller holds the mutex meanwhile.
 type filling struct {
 	c       *cache
 	granted map[uint64]bool
 	stale   map[uint64]struct{}
 }
 
-// fill keeps of an answer what put gives, as far as it is leased and nothing
-// happened to it since it was asked for.
+// fill caches the parts of an answer that put names, if they are leased and did not change
+// since the read was sent.
 func (c *cache) fill(t asking, g *wire.LeaseGrant, put func(*filling)) {
 	if c == nil || t.epoch == 0 || g == nil {
 		return
@@ -48,7 +48,7 @@ func (c *cache) fill(t asking, g *wire.LeaseGrant, put func(*filling)) {
 			l := &leased{id: id, entries: map[string]uint64{}, attrs: map[uint64]struct{}{}}
 			l.at = c.recent.PushFront(l)
 			c.leases[id] = l
-			c.items++ // a lease counts, too
+			c.items++ // a lease counts as an item
 		}
 	}
 	var known bool
@@ -60,7 +60,7 @@ func (c *cache) fill(t asking, g *wire.LeaseGrant, put func(*filling)) {
 	}
 }
 
-// fresh reports whether what has to do with an inode may be kept.
+// fresh reports whether something about an inode may be cached.
 func (f *filling) fresh(inode uint64) bool {
 	_, stale := f.stale[inode]
 	return !stale && f.c.free(inode)
@@ -83,7 +83,7 @@ func (f *filling) attr(a *wire.Attr) {
 	f.c.items++
 }
 
-// entry keeps that name in dir is what a describes, or, for nil, nothing.
+// entry caches that name in dir is what a describes, or, for nil, that it does not exist.
 func (f *filling) entry(dir uint64, name string, a *wire.Attr) bool {
 	if !f.granted[dir] || !f.fresh(dir) {
 		return false
@@ -99,7 +99,7 @@ func (f *filling) entry(dir uint64, name string, a *wire.Attr) bool {
 	return true
 }
 
-// page keeps one page of a directory. Pages in order make a listing.
+// page caches one page of a directory. Consecutive pages make a listing.
 func (f *filling) page(dir uint64, after string, r *wire.ReadDirReply) {
 	if !f.granted[dir] || !f.fresh(dir) {
 		return
@@ -111,7 +111,7 @@ func (f *filling) page(dir uint64, after string, r *wire.ReadDirReply) {
 		l.partial = nil
 	}
 	if len(r.Entries) > f.c.limit/4 || len(l.partial) > f.c.limit/4 {
-		l.partial = nil // it would push out everything else
+		l.partial = nil // it would evict everything else
 		return
 	}
 	for _, e := range r.Entries {

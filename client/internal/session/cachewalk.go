@@ -7,12 +7,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxLinks bounds the symbolic links that a walk through the cache follows; past
-// it the service is asked, and says what is wrong.
+// maxLinks bounds the symbolic links that a walk through the cache follows. Past it the client
+// sends a request, and the service reports the error.
 const maxLinks = 40
 
-// walk answers a path from the root as the service would, all of it as of one
-// moment; false where something of it is not kept.
+// walk resolves a path from the root as the service would, all as of one moment. It returns
+// false if something is not cached.
 func (c *cache) walk(root moraine.InodeID, path string, follow bool) (*wire.WalkReply, error, bool) {
 	if c == nil {
 		return nil, nil, false
@@ -27,7 +27,7 @@ func (c *cache) walk(root moraine.InodeID, path string, follow bool) (*wire.Walk
 	return reply, err, c.count(reply != nil || err != nil)
 }
 
-// cacheWalk is a walk under way. It is the same as that of the state machine.
+// cacheWalk is a running walk. It follows the same rules as the state machine's.
 type cacheWalk struct {
 	c      *cache
 	root   uint64
@@ -37,7 +37,7 @@ type cacheWalk struct {
 	name   string
 }
 
-// walk returns neither an answer nor an error where something is not kept.
+// walk returns neither an answer nor an error if something is not cached.
 func (w *cacheWalk) walk(path string) (*wire.WalkReply, error) {
 	if !w.jump(w.root) {
 		return nil, nil
@@ -88,7 +88,7 @@ func (w *cacheWalk) jump(inode uint64) bool {
 	return true
 }
 
-// isName reports whether the service takes a path of just this for one entry.
+// isName reports whether the service takes this path for a single entry.
 func isName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.Contains(s, "/")
 }

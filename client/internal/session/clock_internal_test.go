@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/internal/clock/clocktest"
 )
 
-// TestAClockThatIsSetBackDoesNotDeceive: a session that may be over does not count as renewed
-// for an hour.
+// TestAClockThatIsSetBackDoesNotDeceive: a clock that is set back must not make a session that
+// may have ended count as renewed for an hour.
 func TestAClockThatIsSetBackDoesNotDeceive(t *testing.T) {
 	c := &clocktest.Hands{}
 	m := &Conn{Clock: c}
@@ -18,7 +18,7 @@ func TestAClockThatIsSetBackDoesNotDeceive(t *testing.T) {
 	now := c.Now()
 	s.renewed.Store(&now)
 	require.False(t, m.Doubtful(s))
-	c.Slept(-time.Minute) // a minute goes by
+	c.Slept(-time.Minute) // a minute passes
 	c.Set(-time.Hour)
 	require.True(t, m.Doubtful(s))
 }

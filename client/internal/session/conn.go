@@ -1,13 +1,15 @@
-// Package session is a client's standing with the metadata service. A Conn finds the leader
-// and learns when another one leads (endpointhealth.go), opens and renews the session
-// (session.go), numbers mutations so that each is applied at most once (window.go), and
-// repeats what was not answered. It caches names and attributes under leases (cache.go,
-// leases.go), and makes files under exclusive leases on directories (exclusive.go).
+// Package session is a client's connection to the metadata service. A Conn finds the leader and
+// notices when another server becomes leader (endpointhealth.go). It opens and renews the
+// session (session.go), numbers mutations so that each is applied at most once (window.go), and
+// repeats requests without an answer. It caches names and attributes under cache leases
+// (cache.go, leases.go), and creates files under exclusive leases on directories
+// (exclusive.go).
 //
-// One path through it: Walk asks the cache (cachewalk.go); what no lease covers is asked for
-// by Do, which takes the present session, and for a mutation the next number of its window;
-// exchange sends the request to one server after the other until one answers; the answer is
-// kept under the leases that came with it (cachefill.go), until one is recalled (cachedrop.go).
+// One path through it: Walk looks in the cache (cachewalk.go). For what no lease covers, Do
+// sends a request under the current session. A mutation takes the next number of the session's
+// window. Function exchange tries one server after the other until one answers. Function fill
+// caches the answer under the leases that came with it (cachefill.go), until the service
+// recalls one (cachedrop.go).
 package session
 
 import (
@@ -31,9 +33,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Conn talks to the metadata service: it finds the leader, keeps the
-// session, numbers mutations, and repeats what was not answered. Safe for
-// concurrent use.
+// Conn talks to the metadata service: it finds the leader, keeps the session, numbers
+// mutations, and repeats requests without an answer. Safe for concurrent use.
 type Conn struct {
 	attempt        time.Duration
 	patience       time.Duration
@@ -46,52 +47,52 @@ type Conn struct {
 	random         io.Reader
 	scope          string // as Config.Scope
 
-	numbers limit.Resource   // requests of a session whose answers have not come
-	opening *limit.Semaphore // of one unit, taken while a session is being opened
+	numbers limit.Resource   // requests of a session without an answer
+	opening *limit.Semaphore // one unit, taken to open a session
 	session atomic.Pointer[Session]
-	// incarnation is the newest of the metadata that was heard of.
+	// incarnation is the newest incarnation of the metadata that a server has named.
 	incarnation atomic.Pointer[moraine.MarkedIncarnation]
-	cache       *cache     // nil where it is off
-	Exclusive   *exclusive // nil where it is off
-	// TopologyVersion is the newest version that a session reply has named.
+	cache       *cache     // nil if disabled
+	Exclusive   *exclusive // nil if disabled
+	// TopologyVersion is the last version that the service named.
 	TopologyVersion atomic.Uint64
-	// revoked is the version of the list of revoked servers that the dialer has. Both
-	// change together, under revoking.
+	// revoked is the version of the dialer's list of revoked servers. Both change together, under
+	// revoking.
 	revoked  atomic.Uint64
 	revoking sync.Mutex
-	// Quotas is whether there were any when a session or a grant of stripes was
-	// last answered.
+	// Quotas is whether the last reply about a session or a grant said that the cluster has
+	// quotas.
 	Quotas atomic.Bool
 }
 
-// Config says whom to talk to, and how long to try.
+// Config says which servers to use, and how long to try.
 type Config struct {
 	Metadata       [][]string // the metadata servers, each as the addresses of one server
-	Scope          string     // the directory that the session is confined to
+	Scope          string     // the directory to which the session is confined
 	AttemptTimeout time.Duration
 	Patience       time.Duration
-	// CacheEntries bounds the names and attributes that are kept; 0 or less: none.
+	// CacheEntries bounds the cached names and attributes; 0 or less: none.
 	CacheEntries    int
 	ExclusiveLeases bool
 }
 
-// Deps is what a Conn works with. All are needed.
+// Deps are what a Conn works with. All but Reports are required.
 type Deps struct {
 	Dialer  transport.Dialer
 	Clock   clock.Clock
 	Log     *slog.Logger
 	Metrics *metrics.Metrics
 	Random  io.Reader
-	// Reports takes the waits that exceeded the patience. May be nil.
+	// Reports receives the waits that exceeded the patience. May be nil.
 	Reports *limit.Reporter
 }
 
-// waitFor says how calls wait for a bounded resource of the connection.
+// waitFor describes how calls wait for a bounded resource of the connection.
 func waitFor(name string, cfg *Config, deps *Deps) limit.Resource {
 	return limit.Resource{Name: name, Patience: cfg.Patience, Advice: "look for metadata servers that do not answer", Reports: deps.Reports}
 }
 
-// New asks nobody: start opens the session.
+// New sends no request; Start opens the session.
 func New(cfg Config, deps Deps) *Conn {
 	m := &Conn{attempt: cfg.AttemptTimeout, patience: cfg.Patience, dialer: deps.Dialer,
 		servers: newServers(deps.Dialer, cfg.Metadata), Clock: deps.Clock, Log: deps.Log,
@@ -108,20 +109,20 @@ func New(cfg Config, deps Deps) *Conn {
 	return m
 }
 
-// SawTopology notes the version of a topology that the service has named.
+// SawTopology records a topology version from a reply of the service.
 func (m *Conn) SawTopology(version uint64) {
 	if version > 0 {
 		m.TopologyVersion.Store(version)
 	}
 }
 
-// Do makes one request under the present session: client.Client.Meta says how.
+// Do makes one request under the current session; see client.Client.Meta.
 func (m *Conn) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	resp, _, err := m.DoIn(ctx, req)
 	return resp, err
 }
 
-// DoIn is do that also says under which session the request was answered.
+// DoIn is Do that also returns the session under which the service answered.
 func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, *Session, error) {
 	began := m.Clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Since(began).Seconds()) }()
@@ -134,7 +135,7 @@ func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 		}
 		_, oerr := m.open(ctx, s)
 		if mutation && (unknown || ofSession(req)) {
-			return nil, s, err // whether there is another session says nothing of this request
+			return nil, s, err // the opening of another session says nothing about this request
 		}
 		if oerr != nil {
 			return nil, s, oerr
@@ -144,25 +145,24 @@ func (m *Conn) DoIn(ctx context.Context, req *wire.MetaRequest) (*wire.MetaRespo
 		Err: fmt.Errorf("%d sessions in a row expired", MaxSessions)}
 }
 
-// DoUnder makes a mutation about what s owns, under s and no other session.
-// Where s has ended the error is SessionExpired, and later requests run under
-// another one.
+// DoUnder makes a mutation of something that s owns, under s and no other session. If s has
+// ended the error is SessionExpired, and later requests run under another session.
 func (m *Conn) DoUnder(ctx context.Context, req *wire.MetaRequest, s *Session) (*wire.MetaResponse, error) {
 	began := m.Clock.Now()
 	defer func() { m.metrics.MetaSeconds.Observe(m.Clock.Now().Sub(began).Seconds()) }()
 	resp, _, err := m.once(ctx, req, s, true)
 	if retry.IsKind(err, moraine.SessionExpired) {
-		// Renewals open one in any case; why that fails now is of no use here.
+		// Renewals open a session in any case; an error here does not matter.
 		_, _ = m.open(ctx, s)
 	}
 	return resp, err
 }
 
-// MaxSessions bounds the sessions that one request is tried under.
+// MaxSessions bounds the sessions under which one request is tried.
 const MaxSessions = 3
 
-// once makes the request under one session. unknown says that an attempt may
-// have taken effect without its answer having come.
+// once makes the request under one session. unknown says that an attempt may have taken effect
+// without an answer.
 func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, mutation bool) (
 	resp *wire.MetaResponse, unknown bool, err error) {
 	if !mutation {
@@ -177,7 +177,7 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	}
 	defer func() { s.numbers.end(n, unknown && err != nil) }()
 	named, epoch := m.cache.putAside(req, s.Id)
-	// Only now: nothing is made any more that the request meets.
+	// Only after putAside: from here on no local file is made that the request concerns.
 	if err := m.Exclusive.clear(ctx, req); err != nil {
 		m.cache.takeUp(named, nil, true, false)
 		return nil, false, err
@@ -191,10 +191,10 @@ func (m *Conn) once(ctx context.Context, req *wire.MetaRequest, s *Session, muta
 	return resp, unknown, err
 }
 
-// unsure makes the error of a mutation of which an earlier attempt may have
-// taken effect one that says so. Refusals at the door come before the service
-// looks for a first answer, so that they speak of the last attempt alone, and a
-// context may end with any cause. Other errors are first answers: they stay.
+// unsure returns the error of a mutation of which an earlier attempt may have taken effect. A
+// server refuses some requests before it looks up the first answer; such an error concerns only
+// the last attempt. A context may also end for any reason. Both become Timeout or Canceled.
+// Other errors are first answers and stay.
 func unsure(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -215,8 +215,8 @@ func unsure(ctx context.Context, op string, err error) error {
 	return &moraine.Error{Op: op, Kind: kind, Err: fmt.Errorf("an answer was lost, so that it may have taken effect; after that: %w", err)}
 }
 
-// Quick asks once, and once more after a redirect or by a new routing: for callers who have
-// something better to do than to wait.
+// Quick makes one attempt, and another after a redirect or with a new routing. It is for
+// callers that should not wait.
 func (m *Conn) Quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	m.metrics.MetaRequests.Inc()
 	for try := 0; ; try++ {
@@ -242,14 +242,14 @@ func (m *Conn) Quick(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResp
 }
 
 const (
-	// longSilence is after how long without an answer the log says so.
+	// longSilence is after how long without an answer the client logs a warning.
 	longSilence = 5 * time.Second
-	// electing is for how long the service may be without a leader in good health,
-	// and electionPause the longest pause between two attempts until then: whoever
-	// waits is to find the next leader soon after it begins to lead.
+	// electing is for how long the service may lack a healthy leader during an election.
+	// electionPause is the longest pause between two attempts until then, so that requests find
+	// the next leader soon after it begins to serve.
 	electing      = 3 * time.Second
 	electionPause = 100 * time.Millisecond
-	// maxHops bounds the redirects that are followed without a pause.
+	// maxHops bounds the redirects that the client follows without a pause.
 	maxHops = 2
 )
 
@@ -259,7 +259,7 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 	m.metrics.MetaRequests.Inc()
 	wait := waitOf(req)
 	began := m.Clock.Now()
-	var named []string // whom the last redirect that was followed named
+	var named []string // leader that the last followed redirect named
 	hops := 0          // redirects followed since the last pause
 	warned, reroutes, refused := false, 0, 0
 	for try := 0; ; try++ {
@@ -273,7 +273,7 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 			return resp, unknown, nil
 		}
 		if try == 0 {
-			// Only now: an attempt is bounded by itself, and most requests make one.
+			// Only now: each attempt has its own bound, and most requests make one.
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, m.patience+wait-m.Clock.Since(began))
 			defer cancel()
@@ -289,22 +289,22 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 			continue
 		}
 		if retry.IsKind(err, moraine.Unauthenticated) && refused < len(m.servers.others(addrs)) {
-			refused++ // one server that cannot prove itself, or takes us for nobody, is no reason to give up the others
+			refused++ // one server's bad certificate says nothing of the others
 			m.servers.failed(addrs, nil)
 			continue
 		}
 		if !retry.IsTransient(err) {
 			return nil, unknown, err
 		}
-		unknown = unknown || !retry.IsKind(err, moraine.NotLeader) // who does not lead has not begun
+		unknown = unknown || !retry.IsKind(err, moraine.NotLeader) // such a server has not begun
 		m.metrics.MetaRetries.Inc()
 		waited := m.Clock.Since(began) - wait
 		if waited > longSilence && !warned {
 			warned = true
 			m.Log.Warn("the metadata service does not answer; still trying", "request", opName(req), "err", err)
 		}
-		// A redirect is followed at once, unless the one before went there too: it is
-		// by those who have not noticed yet that their leader is dead.
+		// Follow a redirect at once, unless the one before named the same server. Then it comes
+		// from a server that has not noticed yet that its leader is dead.
 		leader, another := m.servers.failedWith(addrs, err)
 		if another && len(leader) > 0 && hops < maxHops && !slices.Equal(leader, named) {
 			named, hops = leader, hops+1
@@ -321,8 +321,8 @@ func (m *Conn) exchange(ctx context.Context, req *wire.MetaRequest, s *Session, 
 	}
 }
 
-// stamp returns the request of one attempt: a message of its own, because an
-// attempt that was given up may still be read by whoever carries it.
+// stamp returns the message of one attempt. Each attempt has its own, because a transport may
+// still read the message of an abandoned one.
 func stamp(req *wire.MetaRequest, s *Session, number uint64) *wire.MetaRequest {
 	r := &wire.MetaRequest{Partition: req.Partition, LeaseEpoch: req.LeaseEpoch,
 		Op: req.Op, Number: number}
@@ -335,9 +335,9 @@ func stamp(req *wire.MetaRequest, s *Session, number uint64) *wire.MetaRequest {
 	return r
 }
 
-// isMutation reports whether the request is numbered. What a chunkserver says of
-// itself is not: it is no command, and must not wait for a number while a long
-// poll of the same session holds the window back.
+// isMutation reports whether the request is numbered. A chunkserver's reports about itself are
+// not numbered. They are no commands, and must not wait for a number while a long poll of the
+// same session blocks the window.
 func isMutation(req *wire.MetaRequest) bool {
 	switch op := req.Op.(type) {
 	case *wire.MetaRequest_OpenSession, *wire.MetaRequest_RenewSession, *wire.MetaRequest_GetCluster,
@@ -360,9 +360,10 @@ func isMutation(req *wire.MetaRequest) bool {
 	}
 }
 
-// isCommand reports whether an answer without an error to a numbered request says that it
-// was applied: only then has the state what the request says of numbers that were given up.
-// The leader answers some others by itself, such as a lease of jobs where there are none.
+// isCommand reports whether a successful answer to a numbered request means that the state
+// machine applied it. Only then has the state recorded the request's list of abandoned numbers.
+// The leader answers some other requests without a log entry, such as a lease of jobs when
+// there are none.
 func isCommand(req *wire.MetaRequest) bool {
 	switch req.Op.(type) {
 	case *wire.MetaRequest_Create, *wire.MetaRequest_Rename, *wire.MetaRequest_Remove, *wire.MetaRequest_RemoveTree,
@@ -373,8 +374,8 @@ func isCommand(req *wire.MetaRequest) bool {
 	return false
 }
 
-// ofSession reports whether the request is about what its session owns, and so
-// means nothing under another one.
+// ofSession reports whether the request concerns what its session owns, and so means nothing
+// under another session.
 func ofSession(req *wire.MetaRequest) bool {
 	switch req.Op.(type) {
 	case *wire.MetaRequest_EndGrant, *wire.MetaRequest_Commit, *wire.MetaRequest_SealPart,
@@ -385,7 +386,7 @@ func ofSession(req *wire.MetaRequest) bool {
 	return false
 }
 
-// waitOf returns how long the service may hold the request before it answers.
+// waitOf returns how long the service may delay the reply to the request.
 func waitOf(req *wire.MetaRequest) time.Duration {
 	var millis uint64
 	switch op := req.Op.(type) {

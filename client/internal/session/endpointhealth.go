@@ -11,43 +11,42 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A metadata server whose process or host has stopped does not break its
-// connections: a request that waits for it would learn of the next leader when its
-// attempt is over, seconds later. So when an attempt has had no answer for a moment,
-// the other servers are asked whether one of them serves as leader, or whom they
-// follow. Only a leader that is found so ends the attempt: one that is slow has no
-// successor, and is waited for. A session is opened under the same look-out: who
-// begins with a server that is gone finds the leader as soon.
+// A metadata server whose process or host has stopped does not break its connections. A request
+// that waits for it would learn of the next leader only when its attempt times out, seconds
+// later. So if an attempt has no answer for a moment, the client asks the other servers which
+// one is the leader. Only a leader found in this way ends the attempt: a slow leader has no
+// successor, and the client waits for it. The same holds while the client opens a session, so a
+// client that starts with a dead server finds the leader as soon.
 
 const (
-	// lookAfter is how long an attempt has no answer before others are asked; then
-	// they are asked each lookEvery, after lookOften only each lookSeldom.
+	// lookAfter is how long an attempt has no answer before the client asks other servers. It
+	// then asks each lookEvery, and after lookOften only each lookSeldom.
 	lookAfter  = 300 * time.Millisecond
 	lookEvery  = 150 * time.Millisecond
 	lookOften  = 3 * time.Second
 	lookSeldom = time.Second
-	// lookTimeout bounds one such question.
+	// lookTimeout bounds one such query.
 	lookTimeout = time.Second
 )
 
-// endpointHealth knows the attempts that are under way.
+// endpointHealth tracks the running attempts.
 type endpointHealth struct {
 	clock   clock.Clock
 	servers *servers
 	ask     func(ctx context.Context, addrs []string) *wire.LeaderReply // nil: no answer
-	left    func()                                                      // an attempt was ended
+	left    func()                                                      // called when an attempt was ended
 
-	wake chan struct{} // has one when an attempt is due before the next look
+	wake chan struct{} // has a value when an attempt is due before the next look
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
-	next     time.Time // when the next look is; zero: none is, as no attempt is under way
+	next     time.Time // time of the next look; zero: none, because no attempt is running
 }
 
 // attempt is one request to one server.
 type attempt struct {
 	addrs  []string
-	due    time.Time // when it is worth a look
+	due    time.Time // when the client asks other servers
 	cancel context.CancelFunc
 }
 
@@ -57,19 +56,18 @@ func newEndpointHealth(m *Conn) *endpointHealth {
 		ask: func(ctx context.Context, addrs []string) *wire.LeaderReply {
 			resp, err := m.dialer.Metadata(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetLeader{GetLeader: &wire.GetLeader{}}})
 			if err != nil {
-				return nil // an earlier release does not know the question
+				return nil // an earlier release does not know the request
 			}
 			return resp.GetLeader()
 		}}
 }
 
-// begin notes an attempt, which the service may hold for wait before it answers.
-// end forgets it.
+// begin records an attempt whose reply the service may delay by wait. end removes it.
 func (l *endpointHealth) begin(addrs []string, wait time.Duration, cancel context.CancelFunc) *attempt {
 	a := &attempt{addrs: addrs, due: l.clock.Now().Add(wait + lookAfter), cancel: cancel}
 	l.mu.Lock()
 	l.attempts[a] = struct{}{}
-	// One that the service may hold for long is no reason to look late at the others.
+	// An attempt with a long delay must not postpone the look for the others.
 	sooner := l.next.IsZero() || a.due.Before(l.next)
 	if sooner {
 		l.next = a.due
@@ -90,10 +88,10 @@ func (l *endpointHealth) end(a *attempt) {
 	l.mu.Unlock()
 }
 
-// run looks out until ctx ends.
+// run checks the attempts until ctx ends.
 func (l *endpointHealth) run(ctx context.Context) {
 	for {
-		var due <-chan time.Time // never, where no attempt is under way
+		var due <-chan time.Time // never, if no attempt is running
 		if wait := l.look(ctx); wait > 0 {
 			due = l.clock.After(wait)
 		}
@@ -106,8 +104,8 @@ func (l *endpointHealth) run(ctx context.Context) {
 	}
 }
 
-// look asks about the server of the attempt that is due for longest, where one is due,
-// and returns when to look again; 0 where no attempt is under way.
+// look finds a successor for the server of the longest overdue attempt, if there is one. It
+// returns when to look again; 0 if no attempt is running.
 func (l *endpointHealth) look(ctx context.Context) time.Duration {
 	oldest := l.oldest()
 	if oldest == nil {
@@ -127,8 +125,7 @@ func (l *endpointHealth) look(ctx context.Context) time.Duration {
 	return lookEvery
 }
 
-// oldest returns the attempt that is due for longest, or next; nil where none is under
-// way.
+// oldest returns the attempt that has been due longest, or is due next; nil if none is running.
 func (l *endpointHealth) oldest() *attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,9 +142,9 @@ func (l *endpointHealth) oldest() *attempt {
 	return oldest
 }
 
-// successor asks all servers but the one at addrs whether they serve as leader,
-// and then whomever they follow, which a list of some servers may not name. It
-// returns the addresses of the one that serves; nil where none does.
+// successor asks all servers but the one at addrs whether they are the leader. It then asks the
+// server that they follow, which the list may not contain. It returns the addresses of the
+// serving leader, or nil.
 func (l *endpointHealth) successor(ctx context.Context, addrs []string) []string {
 	others := l.servers.others(addrs)
 	next, followed := l.serving(ctx, addrs, others)
@@ -158,9 +155,9 @@ func (l *endpointHealth) successor(ctx context.Context, addrs []string) []string
 	return next
 }
 
-// serving asks the servers for the leader: next is one that says that it serves,
-// followed another one that one of them named. Neither is the server at addrs,
-// whatever other addresses it has.
+// serving asks the servers for the leader. next is one that is a serving leader; followed is
+// another that one of them named. Neither is the server at addrs, whatever other addresses it
+// has.
 func (l *endpointHealth) serving(ctx context.Context, addrs []string, servers [][]string) (next, followed []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

@@ -19,15 +19,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// pair is two metadata servers, a and b, of which one leads; or c, which nobody has
-// heard of that does not ask.
+// pair is two metadata servers, a and b, one of which leads. The leader may also be c, which
+// only answers of a and b name.
 type pair struct {
 	transport.Dialer
 	mu      sync.Mutex
 	serving string
-	took    map[string]time.Duration // of each to answer a request but GetLeader; negative: it never does
-	silent  string                   // answers nothing at all
-	asked   map[string]int           // how often each was asked who leads
+	took    map[string]time.Duration // answer time, except for GetLeader; negative: never
+	silent  string                   // never answers
+	asked   map[string]int           // number of GetLeader requests for each server
 }
 
 type half struct {
@@ -68,14 +68,14 @@ func (h half) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
-// conn returns one that asks two servers, a first.
+// conn returns a Conn with two servers, a first.
 func (p *pair) conn() *Conn {
 	return New(Config{Metadata: [][]string{{"a"}, {"b"}}, AttemptTimeout: 5 * time.Second, Patience: 2 * time.Minute},
 		Deps{Dialer: p, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.NewMetrics(nil), Random: rand.Reader})
 }
 
-// request makes a read of two servers, a first, and returns how long it took. before,
-// where there is one, has what goes before it.
+// request makes a read with two servers, a first, and returns how long it took. before runs
+// before it, if given.
 func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *Conn)) (time.Duration, *Conn) {
 	p.asked = map[string]int{}
 	m := p.conn()
@@ -92,12 +92,12 @@ func (p *pair) request(t *testing.T, before ...func(ctx context.Context, m *Conn
 	return time.Since(began), m
 }
 
-// A leader that has stopped, with its connections open, is left as soon as another
-// one leads, and not when the attempt is over.
+// The client leaves a stopped leader with open connections as soon as another one leads, and
+// not only when the attempt times out.
 func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "a", silent: "a"}
-		time.AfterFunc(660*time.Millisecond, func() { // as an election takes
+		time.AfterFunc(660*time.Millisecond, func() { // the time of an election
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.serving = "b"
@@ -109,8 +109,8 @@ func TestALeaderThatStoppedIsLeftForTheNext(t *testing.T) {
 	})
 }
 
-// So it is where the service holds a question of the client's for long, as it does those
-// for recalls and watches: that is ended with the others, and no reason to look later.
+// The same holds while the service delays another reply of the client, as it does for recalls
+// and watches. The client ends that attempt with the others, and it does not postpone the look.
 func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "a", silent: "a"}
@@ -134,9 +134,9 @@ func TestALeaderThatStoppedIsLeftWhileAQuestionIsHeld(t *testing.T) {
 	})
 }
 
-// A client whose first server is gone, with all that would say so, opens its session
-// with the leader as soon as a request of a client that is at work would find it:
-// where it knows the leader, and where it knows one that follows it.
+// The first server is down, without any sign of it. A new client opens its session with the
+// leader as soon as a running client would find it. The client knows the leader, or one of its
+// followers.
 func TestAFirstSessionIsOpenedPastAServerThatIsGone(t *testing.T) {
 	for _, leader := range []string{"b", "c"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -155,8 +155,7 @@ func TestAFirstSessionIsOpenedPastAServerThatIsGone(t *testing.T) {
 	}
 }
 
-// A session that nobody opens ends with the caller's patience, and leaves nothing
-// behind that runs.
+// Opening a session without an answer ends with the caller's patience, and leaves no goroutine.
 func TestAFirstSessionThatNobodyOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "b", silent: "b", took: map[string]time.Duration{"a": -1}, asked: map[string]int{}}
@@ -170,8 +169,8 @@ func TestAFirstSessionThatNobodyOpens(t *testing.T) {
 	})
 }
 
-// A leader that is known by two addresses is one server: the second is no successor
-// of the first.
+// A leader known by two addresses is one server: the second address is no successor of the
+// first.
 func TestALeaderIsNotItsOwnSuccessor(t *testing.T) {
 	l := &endpointHealth{servers: newServers(noDialer{}, [][]string{{"10.0.0.1:1"}, {"host:1"}}),
 		ask: func(context.Context, []string) *wire.LeaderReply {
@@ -181,7 +180,7 @@ func TestALeaderIsNotItsOwnSuccessor(t *testing.T) {
 	require.Equal(t, []string{"10.0.0.1:1"}, l.successor(t.Context(), []string{"host:1"}), "once, and then by the address that it gives itself")
 }
 
-// A leader that is slow is waited for: nobody else leads.
+// The client waits for a slow leader: no other server leads.
 func TestALeaderThatIsSlowIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "a", took: map[string]time.Duration{"a": 4900 * time.Millisecond}}
@@ -193,7 +192,7 @@ func TestALeaderThatIsSlowIsWaitedFor(t *testing.T) {
 	})
 }
 
-// An answer that comes in time costs no question.
+// An answer in time costs no query.
 func TestWhoAnswersIsNotAskedAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{serving: "a", took: map[string]time.Duration{"a": lookAfter / 2}}
@@ -204,8 +203,8 @@ func TestWhoAnswersIsNotAskedAbout(t *testing.T) {
 	})
 }
 
-// A client that has met an incarnation of the metadata follows no older one, nor
-// another of the same number.
+// A client that has met an incarnation of the metadata follows no older one, nor another with
+// the same number.
 func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
 	m := &Conn{}
 	mark := make([]byte, 16)

@@ -12,86 +12,85 @@ import (
 )
 
 const (
-	// holdAfter is how many files a client makes in a directory, within holdWindow,
-	// before it asks for the exclusive lease on it.
+	// holdAfter is how many files a client makes in a directory, within holdWindow, before it
+	// requests the exclusive lease.
 	holdAfter  = 3
 	holdWindow = 2 * time.Second
-	// holdPause is for how long a directory is not asked for that was wanted back, or
-	// refused, and holdIdle after how long one is given back that is not used.
+	// holdPause is for how long the client does not request a directory after a recall or a
+	// refusal. holdIdle is after how long it returns an unused lease.
 	holdPause = 5 * time.Second
 	holdIdle  = 10 * time.Second
-	// madeAge is after how long a file is sent that nobody has flushed.
+	// madeAge is after how long the client sends a file that no caller has flushed.
 	madeAge = time.Second
-	// maxMade bounds the files of one directory that the service has not heard of,
-	// and sendBatch those that one request tells it of.
+	// maxMade bounds the files of one directory that the service does not know yet, and sendBatch
+	// those that one request reports.
 	maxMade   = 512
 	sendBatch = 63
-	// sendBytes bounds the contents of those, but for the first: the commit of a large
+	// sendBytes bounds the contents in such a request, except the first: the commit of a large
 	// file has a record for each of its stripes.
 	sendBytes = 1 << 20
-	// maxHolds bounds the directories held; the service gives a few more.
+	// maxHolds bounds the exclusive leases of the client; the service allows a few more.
 	maxHolds = 48
-	// numberCount is how many inode numbers are asked for at once.
+	// numberCount is how many inode numbers the client requests at once.
 	numberCount = 512
-	// maxHoldPages bounds the listing of a directory, in requests, by which the names
-	// in it are known. In a larger one each name is asked for.
+	// maxHoldPages bounds the listing of a directory, in requests, from which the client knows
+	// its names. In a larger directory it looks up each name.
 	maxHoldPages = 8
 )
 
-// exclusive is the client's exclusive leases on directories. While it has one, it
-// makes files there without a word to the service: nobody else sees the directory
-// until it was given back. A file is sent with its first content, or when somebody
-// else wants the directory, or soon; always after those that were made before it in
-// that directory, in batches that are one entry of the service's log.
+// exclusive is the client's exclusive leases on directories. While it has one, it creates files
+// there without a request to the service; no other client sees the directory until the lease is
+// returned. The client sends a file with its first content, or when another client wants the
+// directory, or soon. It always sends it after the files made before it in that directory, in
+// batches that are one log entry.
 //
-// What it keeps is guarded by the cache's mutex, since what the cache answers and
-// what was made here must be of one moment.
+// The cache's mutex guards its fields, because the cache's answers and the local files must be
+// of the same moment.
 type exclusive struct {
 	meta  *Conn
 	cache *cache
-	// spawn runs fn in the background, as long as the client lives; false: it does
-	// not any more.
+	// spawn runs fn in the background while the client lives; false: the client is closed.
 	spawn func(fn func(context.Context)) bool
 
 	holds   map[uint64]*hold
-	made    map[uint64]*Made // by inode: not answered by the service yet
+	made    map[uint64]*Made // by inode: files without an answer from the service
 	getting map[uint64]*getting
 	ranges  []*numberRange
 	tries   map[uint64]tries
-	pause   map[uint64]time.Time // directories that are not asked for until then
-	off     time.Time            // nothing is asked for until then
+	pause   map[uint64]time.Time // until then the client does not request the directory
+	off     time.Time            // until then the client requests no exclusive lease
 }
 
 // hold is the exclusive lease on one directory.
 type hold struct {
 	dir     uint64
-	parent  uint64 // of dir: who moves dir gives it back first
+	parent  uint64 // of dir; a rename of dir first returns the lease
 	tenant  uint32
 	squash  bool
 	session *Session
 	since   uint64
-	epoch   uint64 // of the standing that it was got under
+	epoch   uint64 // of the standing under which it was granted
 	used    time.Time
 	names   map[string]*Made // of queue
-	queue   []*Made          // in the order that they were made in
-	// back says that it is given back: nothing more is made under it, and it ends
-	// when the queue is empty.
+	queue   []*Made          // in the order of creation
+	// back says that the client returns the lease: it creates no more files under it, and the
+	// lease ends when the queue is empty.
 	back    bool
 	sending bool
 }
 
-// Made is a file that was made here and that the service has not answered for.
+// Made is a file that this client created and that the service has not answered for.
 type Made struct {
 	h      *hold
 	op     *wire.Create
 	Attr   *wire.Attr // not changed
 	since  time.Time
 	from   *numberRange
-	commit *wire.Commit // its first content; nil: none yet
-	wanted bool         // to be sent, with all before it
-	sent   bool         // it is on its way
+	commit *wire.Commit // its first content; nil: none
+	wanted bool         // to be sent, with all files before it
+	sent   bool         // being sent
 	done   chan struct{}
-	reply  *wire.MetaResponse // when done
+	reply  *wire.MetaResponse // set when done is closed
 	Err    error
 }
 
@@ -100,17 +99,18 @@ func newExclusive(m *Conn, c *cache) *exclusive {
 		tries: map[uint64]tries{}, pause: map[uint64]time.Time{}}
 }
 
-// localCreate is what making a file here came to.
+// localCreate is the outcome of an attempt to create a file locally.
 type localCreate uint8
 
 const (
-	localNo      localCreate = iota // the service has to
+	localNo      localCreate = iota // the service must create it
 	localMade                       // done
-	localUnknown                    // whether the name is free has to be asked
-	localHold                       // the exclusive lease, or numbers, have to be asked for
+	localUnknown                    // the client must look up whether the name is free
+	localHold                       // the client must request the exclusive lease, or inode numbers
 )
 
-// CreateLocally makes a file under an exclusive lease; nil where the service has to.
+// CreateLocally creates a file under an exclusive lease. It returns nil if the service must
+// create it.
 func (m *Conn) CreateLocally(ctx context.Context, parent moraine.InodeID, name string, like NewFile) *Made {
 	e := m.Exclusive
 	if e == nil || !isName(name) || len(name) > moraine.MaxNameLen {
@@ -136,10 +136,10 @@ func (m *Conn) CreateLocally(ctx context.Context, parent moraine.InodeID, name s
 	return nil
 }
 
-// NewFile says what a file that is made under an exclusive lease is like.
+// NewFile describes a file created under an exclusive lease.
 type NewFile struct{ Mode, UID, GID uint32 }
 
-// make makes a file, if all that it takes is there.
+// make creates a file, if everything for it is available.
 func (e *exclusive) make(dir uint64, name string, like NewFile) (*Made, localCreate) {
 	c := e.cache
 	c.mu.Lock()
@@ -175,7 +175,7 @@ func (e *exclusive) make(dir uint64, name string, like NewFile) (*Made, localCre
 		Generation: uint64(moraine.ID(id).Incarnation())<<56 | 1, Atime: nanos, Mtime: nanos, Ctime: nanos}}
 	h.queue, h.used = append(h.queue, m), now
 	h.names[name], e.made[id] = m, m
-	// What was read of the directory before is not so any more.
+	// Earlier reads of the directory are no longer valid.
 	c.events.add(dir)
 	c.events.add(id)
 	c.dropAttr(dir)
@@ -186,7 +186,7 @@ func (e *exclusive) make(dir uint64, name string, like NewFile) (*Made, localCre
 	return m, localMade
 }
 
-// squashed is what the service makes of a user or group.
+// squashed returns the user or group that the service records.
 func (h *hold) squashed(id uint32) uint32 {
 	if h.squash && id == 0 {
 		return 65534
@@ -194,13 +194,13 @@ func (h *hold) squashed(id uint32) uint32 {
 	return id
 }
 
-// trusted reports whether nobody else can have the directory now. The mutex is held.
+// trusted reports whether the lease is certainly still ours. The caller holds the mutex.
 func (e *exclusive) trusted(h *hold) bool {
 	st := &e.cache.standing
 	return e.cache.usable() && st.session == h.session.Id && st.epoch == h.epoch
 }
 
-// wantedBack carries out that the service wants a directory back. The mutex is held.
+// wantedBack carries out the service's recall of a directory. The caller holds the mutex.
 func (e *exclusive) wantedBack(dir uint64) {
 	if e == nil {
 		return
@@ -210,20 +210,20 @@ func (e *exclusive) wantedBack(dir uint64) {
 	}
 	e.pause[dir] = e.cache.clock.Now().Add(holdPause)
 	h := e.holds[dir]
-	if h == nil { // it was lost, and the service has not heard
+	if h == nil { // the lease was lost, and the service does not know
 		h = e.add(dir, e.meta.Current(), 0, nil)
 	}
 	e.cache.metrics.HoldRecalls.Inc()
 	e.giveBack(h)
 }
 
-// giveBack ends a hold, after what was made under it. The mutex is held.
+// giveBack ends a hold, after its files are sent. The caller holds the mutex.
 func (e *exclusive) giveBack(h *hold) {
 	h.back = true
 	e.kick(h)
 }
 
-// kick begins to send, if there is something to be sent. The mutex is held.
+// kick starts to send, if there is something to send. The caller holds the mutex.
 func (e *exclusive) kick(h *hold) {
 	if h.sending {
 		return
@@ -239,7 +239,7 @@ func (e *exclusive) kick(h *hold) {
 	delete(e.holds, h.dir)
 }
 
-// want has a file sent, with all before it. The mutex is held.
+// want requests that a file is sent, with all before it. The caller holds the mutex.
 func (e *exclusive) want(m *Made) {
 	m.wanted = true
 	e.kick(m.h)
@@ -251,7 +251,7 @@ func (h *hold) wantAll() {
 	}
 }
 
-// wait returns what became of a file that was made here.
+// wait returns the outcome of a locally created file.
 func (m *Made) wait(ctx context.Context) error {
 	select {
 	case <-m.done:
@@ -271,8 +271,8 @@ func (m *Made) Answered() bool {
 	}
 }
 
-// Settle has the service hear of a file that was made here, and returns what became
-// of it. For one that was not (nil) it does nothing.
+// Settle sends a locally created file to the service and returns the outcome. For nil it does
+// nothing.
 func (e *exclusive) Settle(ctx context.Context, m *Made) error {
 	if m == nil {
 		return nil
@@ -286,8 +286,8 @@ func (e *exclusive) Settle(ctx context.Context, m *Made) error {
 	return m.wait(ctx)
 }
 
-// Commit has a file made with its first content. It returns false where the file is
-// there already: then the content is to be committed as any.
+// Commit sends a local file together with its first content. It returns false if the service
+// already knows the file; the caller then commits the content as usual.
 func (e *exclusive) Commit(ctx context.Context, m *Made, op *wire.Commit, s *Session) (*wire.CommitReply, bool, error) {
 	e.cache.mu.Lock()
 	first := !m.sent && m.commit == nil
@@ -310,7 +310,7 @@ func (e *exclusive) Commit(ctx context.Context, m *Made, op *wire.Commit, s *Ses
 	return m.reply.GetCommit(), true, nil
 }
 
-// tick sends what is old, and gives back what is not used, until ctx ends.
+// tick sends old files and returns unused leases, until ctx ends.
 func (e *exclusive) tick(ctx context.Context) {
 	for {
 		select {
@@ -333,7 +333,7 @@ func (e *exclusive) tick(ctx context.Context) {
 	}
 }
 
-// finish gives everything back, and returns when that is done or ctx has ended.
+// finish returns all leases, and ends when that is done or ctx has ended.
 func (e *exclusive) finish(ctx context.Context) error {
 	if e == nil {
 		return nil
@@ -361,10 +361,9 @@ func (e *exclusive) finish(ctx context.Context) error {
 	}
 }
 
-// of, named and pending are what is there of what was made here: a file by its
-// number, and by its name, and whether there is any in a directory. A file that may
-// be seen by nobody else is answered; the rest the service knows when it is asked.
-// The mutex is held.
+// of, named and pending return local files: one by its inode, one by its name, and whether a
+// directory has any. They answer only for files that no other client can see; the service knows
+// the others. The caller holds the mutex.
 func (e *exclusive) of(inode uint64) *Made {
 	if e == nil {
 		return nil
@@ -389,7 +388,7 @@ func (e *exclusive) pending(dir uint64) bool {
 	return e != nil && e.holds[dir] != nil && len(e.holds[dir].queue) > 0
 }
 
-// OfLocked returns a file that was made here and not answered for, nil for none.
+// OfLocked returns a local file without an answer from the service, or nil. It takes the mutex.
 func (e *exclusive) OfLocked(inode uint64) *Made {
 	if e == nil {
 		return nil
@@ -399,8 +398,7 @@ func (e *exclusive) OfLocked(inode uint64) *Made {
 	return e.made[inode]
 }
 
-// giveAllBack ends all holds: the standing that they were got under is over. The
-// mutex is held.
+// giveAllBack ends all holds, because their standing has ended. The caller holds the mutex.
 func (e *exclusive) giveAllBack() {
 	if e == nil {
 		return
@@ -410,8 +408,8 @@ func (e *exclusive) giveAllBack() {
 	}
 }
 
-// ErrClosed is the error of what nobody can carry out any more.
+// ErrClosed is the error of work left undone when the client was closed.
 var ErrClosed = errors.New("the client is closed")
 
-// ErrPutLost is the error of bytes that nobody can commit any more.
+// ErrPutLost is the error of bytes whose session ended before their commit.
 var ErrPutLost = errors.New("bytes that had been sent went with the session before they were committed")

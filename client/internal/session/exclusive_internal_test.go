@@ -15,8 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What is wanted is sent however far behind it stands, with all before it, and no
-// request has more files, or more of their content, than one takes.
+// The client sends a wanted file however far back it is queued, with all before it. No request
+// has more files, or more content, than its bounds.
 func TestWhatIsSentNext(t *testing.T) {
 	small := &wire.Commit{Inode: 1}
 	large := &wire.Commit{Create: &wire.Create{Target: strings.Repeat("x", sendBytes*2/3)}}
@@ -26,7 +26,7 @@ func TestWhatIsSentNext(t *testing.T) {
 		wanted []int
 		large  []int
 		back   bool
-		want   []int // how many each request takes
+		want   []int // number of files in each request
 	}{
 		{"nothing is wanted", 5, nil, nil, false, nil},
 		{"one in the middle", 5, []int{2}, nil, false, []int{3}},
@@ -54,7 +54,7 @@ func TestWhatIsSentNext(t *testing.T) {
 	}
 }
 
-// holdOf is a client's exclusive lease on directory 7, and what it needs.
+// holdOf returns a client's exclusive lease on directory 7, and what it needs.
 func holdOf(t *testing.T) (*exclusive, *hold) {
 	t.Helper()
 	c := newCache(100, clock.System{}, metrics.NewMetrics(nil))
@@ -71,9 +71,9 @@ func holdOf(t *testing.T) (*exclusive, *hold) {
 	return e, h
 }
 
-// What the service has answered for is known here as long as nobody else can have
-// changed it: not where the end of the hold went along, for then another's change may
-// have been recalled before the answer came.
+// The client caches an answered file only while no other client can have changed it. It does
+// not if the request also ended the hold: the recall of another client's change may have
+// arrived before the answer.
 func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprint("given back: ", back), func(t *testing.T) {
@@ -96,8 +96,8 @@ func TestAnAnswerThatComesAfterARecall(t *testing.T) {
 	}
 }
 
-// Ranges of numbers that are spent are told of again where the service did not hear:
-// a session has so many.
+// The client reports used-up ranges of numbers again if the service did not receive the report:
+// a session may have only so many ranges.
 func TestSpentNumbersAreReportedAgain(t *testing.T) {
 	e, _ := holdOf(t)
 	s := e.meta.Current()
@@ -109,7 +109,7 @@ func TestSpentNumbersAreReportedAgain(t *testing.T) {
 	require.True(t, e.got(&getting{done: make(chan struct{})}, op, 1, s, s, &wire.HoldReply{First: 200, Count: 5, Since: 1}, nil))
 	require.Empty(t, e.spent(s))
 	require.Len(t, e.ranges, 1)
-	// A service that does not know of holds has nothing to be given back.
+	// A client returns no lease to a service that does not support exclusive leases.
 	op.Directory = 10
 	require.False(t, e.got(&getting{done: make(chan struct{})}, op, 1, s, s, nil, &moraine.Error{Kind: moraine.Unimplemented}))
 	require.NotContains(t, e.holds, uint64(10))

@@ -10,10 +10,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// getting is a request for an exclusive lease under way.
+// getting is a running request for an exclusive lease.
 type getting struct {
 	done   chan struct{}
-	voided bool // it was wanted back before it was there
+	voided bool // the service recalled it before the reply arrived
 }
 
 type tries struct {
@@ -21,15 +21,15 @@ type tries struct {
 	since time.Time
 }
 
-// numberRange is inode numbers that the service gave the session.
+// numberRange is a range of inode numbers that the service gave the session.
 type numberRange struct {
 	session     *Session
 	first       uint64
 	next, count uint32
-	open        int // taken, and not answered for
+	open        int // numbers taken, without an answer for their files
 }
 
-// tryHold counts a file made in a directory that is not held. The mutex is held.
+// tryHold counts a file created in a directory without a lease. The caller holds the mutex.
 func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
 	if h != nil || !e.cache.usable() || now.Before(e.off) || now.Before(e.pause[dir]) || len(e.holds) >= maxHolds {
 		return localNo
@@ -37,7 +37,7 @@ func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
 	t := e.tries[dir]
 	if now.Sub(t.since) > holdWindow {
 		t = tries{since: now}
-		if len(e.tries) > 1024 { // those of long ago; who is at work is soon there again
+		if len(e.tries) > 1024 { // forget old ones; active directories return soon
 			clear(e.tries)
 			clear(e.pause)
 		}
@@ -50,7 +50,7 @@ func (e *exclusive) tryHold(dir uint64, h *hold, now time.Time) localCreate {
 	return localHold
 }
 
-// number returns a range with a number to take, nil for none. The mutex is held.
+// number returns a range with a free number, or nil. The caller holds the mutex.
 func (e *exclusive) number(s *Session) *numberRange {
 	for _, r := range e.ranges {
 		if r.session == s && r.next < r.count {
@@ -60,9 +60,8 @@ func (e *exclusive) number(s *Session) *numberRange {
 	return nil
 }
 
-// spent returns the ranges of which nothing will be used any more. They are kept
-// until the service has heard of that (forget): it bounds those of a session. The
-// mutex is held.
+// spent returns the used-up ranges. The client keeps them until the service knows (forget),
+// because it bounds the ranges of a session. The caller holds the mutex.
 func (e *exclusive) spent(s *Session) (firsts []uint64) {
 	for _, r := range e.ranges {
 		if r.session == s && r.next == r.count && r.open == 0 {
@@ -72,16 +71,16 @@ func (e *exclusive) spent(s *Session) (firsts []uint64) {
 	return firsts
 }
 
-// forget takes out the ranges that the service has heard are spent, and those of
-// sessions that are over. The mutex is held.
+// forget removes the ranges that the service knows are used up, and those of ended sessions.
+// The caller holds the mutex.
 func (e *exclusive) forget(s *Session, firsts []uint64) {
 	e.ranges = slices.DeleteFunc(e.ranges, func(r *numberRange) bool {
 		return r.session != s || slices.Contains(firsts, r.first)
 	})
 }
 
-// get asks for the exclusive lease on a directory, and for numbers where there are
-// none. It returns whether another try is worth while.
+// get requests the exclusive lease on a directory, and inode numbers if there are none. It
+// returns whether another try is useful.
 func (e *exclusive) get(ctx context.Context, dir uint64) bool {
 	e.cache.mu.Lock()
 	if g := e.getting[dir]; g != nil {
@@ -109,7 +108,7 @@ func (e *exclusive) get(ctx context.Context, dir uint64) bool {
 	return ok
 }
 
-// got takes the answer to a request for an exclusive lease.
+// got processes the answer to a request for an exclusive lease.
 func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *Session, r *wire.HoldReply, err error) bool {
 	c, dir := e.cache, op.Directory
 	c.mu.Lock()
@@ -124,7 +123,7 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *S
 			e.off = now.Add(time.Minute)
 		}
 		if e.holds[dir] == nil && !retry.IsKind(err, moraine.Busy) && !unknown {
-			e.giveBack(e.add(dir, asked, 0, r)) // it may be ours all the same
+			e.giveBack(e.add(dir, asked, 0, r)) // the service may have granted it all the same
 		}
 		return false
 	}
@@ -135,7 +134,7 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *S
 	h := e.holds[dir]
 	if h == nil {
 		h = e.add(dir, under, epoch, r)
-	} else { // its numbers had run out
+	} else { // its numbers were used up
 		h.since = r.Since
 	}
 	if g.voided || !e.trusted(h) {
@@ -145,7 +144,7 @@ func (e *exclusive) got(g *getting, op *wire.Hold, epoch uint64, asked, under *S
 	return true
 }
 
-// add enters a hold. The mutex is held.
+// add records a hold. The caller holds the mutex.
 func (e *exclusive) add(dir uint64, s *Session, epoch uint64, r *wire.HoldReply) *hold {
 	h := &hold{dir: dir, session: s, epoch: epoch, used: e.cache.clock.Now(), names: map[string]*Made{},
 		squash: r.GetSquash(), tenant: r.GetDirectory().GetTenant(), parent: r.GetDirectory().GetParent(), since: r.GetSince()}
@@ -153,7 +152,7 @@ func (e *exclusive) add(dir uint64, s *Session, epoch uint64, r *wire.HoldReply)
 	return h
 }
 
-// list learns the names in a directory, if they are not too many.
+// list reads the names in a directory, if there are not too many.
 func (e *exclusive) list(ctx context.Context, dir moraine.InodeID) {
 	after := ""
 	for range maxHoldPages {

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sendAll sends what is wanted of a directory, batch after batch, and in the end
-// gives it back, if it is to be. There is one at a time for a directory, so that a
-// file is never seen without those that were made before it.
+// sendAll sends the wanted files of a directory, batch after batch, and at the end returns the
+// lease if requested. Only one runs for a directory, so that a file is never visible without
+// those created before it.
 func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 	c := e.cache
 	for try := 0; ; {
@@ -37,13 +37,13 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 		case len(batch) > 0:
 			try = 0
 		case end && (err == nil || !retry.IsKind(err, moraine.Timeout) || !retry.Pause(ctx, c.clock, try)):
-			over = true // what a refusal leaves with the service, it asks for when it is wanted
+			over = true // the service recalls what a refusal leaves when another client wants it
 		default:
 			try++
 		}
 		if end && (err == nil || over) {
 			c.mu.Lock()
-			again := len(h.queue) > 0 // cannot be: nothing is made once it is given back
+			again := len(h.queue) > 0 // cannot be: no file is created after back is set
 			if h.sending = again; !again && e.holds[h.dir] == h {
 				delete(e.holds, h.dir)
 			}
@@ -55,10 +55,10 @@ func (e *exclusive) sendAll(ctx context.Context, h *hold) {
 	}
 }
 
-// next returns the files to be sent next: those wanted, and all before them, as many
-// as one request takes. The mutex is held.
+// next returns the files to send next: the wanted ones and all before them, as many as one
+// request takes. The caller holds the mutex.
 func (h *hold) next() []*Made {
-	last := len(h.queue) // past the last one that is wanted
+	last := len(h.queue) // index past the last wanted one
 	for !h.back && last > 0 && !h.queue[last-1].wanted {
 		last--
 	}
@@ -72,8 +72,8 @@ func (h *hold) next() []*Made {
 	return h.queue[:n:n]
 }
 
-// send makes one request of the creates of a batch, each with its first content
-// where it has some, and of the end of the hold.
+// send makes one request of the creates of a batch, each with its first content if any, and of
+// the end of the hold.
 func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) (replies []*wire.MetaResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.meta.patience)
 	defer cancel()
@@ -95,7 +95,7 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) 
 	defer func() {
 		for i, r := range op.Requests {
 			h.session.numbers.end(r.Number, unknown && err != nil)
-			if err == nil && replies[i].GetError() == nil { // one that was refused may not have come to the state
+			if err == nil && replies[i].GetError() == nil { // a refused one may not have reached the state
 				h.session.numbers.reported(r.GivenUp)
 			}
 		}
@@ -126,15 +126,15 @@ func (e *exclusive) send(ctx context.Context, h *hold, batch []*Made, end bool) 
 		err = unsure(ctx, "batch", err)
 	}
 	if retry.IsKind(err, moraine.SessionExpired) {
-		_, _ = e.meta.open(ctx, h.session) // why that fails, the renewals of the session say
+		_, _ = e.meta.open(ctx, h.session) // the session's renewals log a failure of this
 	}
-	if err != nil && unknown { // it may still be applied: it is to be recalled from us as from any
+	if err != nil && unknown { // a later application must be recalled from us too
 		e.cache.takeUp(nil, nil, true, true)
 	}
 	return replies, err
 }
 
-// epochOf returns the standing of a session, 0 where it has none.
+// epochOf returns the epoch of a session's standing, or 0.
 func (c *cache) epochOf(session uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *cache) epochOf(session uint64) uint64 {
 	return c.standing.epoch
 }
 
-// sent takes what became of a batch. It returns whether the session is over.
+// sent processes the outcome of a batch. It returns whether the session has ended.
 func (e *exclusive) sent(h *hold, batch []*Made, replies []*wire.MetaResponse, err error) bool {
 	c := e.cache
 	c.mu.Lock()
@@ -165,7 +165,7 @@ func (e *exclusive) sent(h *hold, batch []*Made, replies []*wire.MetaResponse, e
 	return retry.IsKind(err, moraine.SessionExpired)
 }
 
-// answered takes out a file that the service has answered for. The mutex is held.
+// answered removes a file for which the service has answered. The caller holds the mutex.
 func (e *exclusive) answered(h *hold, m *Made) {
 	c := e.cache
 	id, name := m.Attr.Inode, m.op.Name
@@ -179,8 +179,8 @@ func (e *exclusive) answered(h *hold, m *Made) {
 	switch {
 	case l == nil:
 	case m.Err == nil && !h.back && h.session.Id == c.standing.session && e.trusted(h):
-		// Nobody else can have changed it. Where the end of the hold went along, another
-		// may have, and it may have been recalled from here before this answer came.
+		// No other client can have changed it. If the request also ended the hold, another client
+		// may have changed it, and the recall may have arrived before this answer.
 		l.know(c, name, id)
 	default:
 		c.dropEntry(l, name)
@@ -194,10 +194,10 @@ func (e *exclusive) answered(h *hold, m *Made) {
 	close(m.done)
 }
 
-// lost says what the loss of a file is to whoever has it open. What the service
-// refused as it refuses any file says so; what it could not know any more is an
-// input/output error; so is its first content, where the devices that took it went out
-// meanwhile: that one is not put anew, as the file is not there either.
+// lost returns the error of a lost file for the program that has it open. If the service
+// refused it as it refuses any file, the error stays. If the service could no longer know the
+// file, the error is IOError. The same holds for its first content if devices with it went out
+// meanwhile: the client does not resubmit it, because the file does not exist either.
 func (m *Made) lost(err error) error {
 	switch kind := moraine.KindOf(err); {
 	case kind == moraine.Exists:
@@ -213,8 +213,8 @@ func (m *Made) lost(err error) error {
 	return &moraine.Error{Op: "create", Kind: moraine.IOError, Err: errors.Join(err)}
 }
 
-// SendMade has the service hear of all files that were made here in a directory, and
-// returns what became of the last of them.
+// SendMade sends all local files of a directory to the service, and returns the outcome of the
+// last.
 func (m *Conn) SendMade(ctx context.Context, dir moraine.InodeID) error {
 	e := m.Exclusive
 	if e == nil {
@@ -229,9 +229,8 @@ func (m *Conn) SendMade(ctx context.Context, dir moraine.InodeID) error {
 	return e.Settle(ctx, last)
 }
 
-// clear has the service hear, before a request, of what was made here that it could
-// meet, and waits for the answer. What becomes of those files is theirs; it fails
-// only where ctx ends.
+// clear sends, before a request, the local files that it could concern, and waits for the
+// answer. The outcome of those files is reported elsewhere; clear fails only if ctx ends.
 func (e *exclusive) clear(ctx context.Context, req *wire.MetaRequest) error {
 	if e == nil {
 		return nil
@@ -272,9 +271,8 @@ func (e *exclusive) clear(ctx context.Context, req *wire.MetaRequest) error {
 	return nil
 }
 
-// letGo gives back the directories that a request may move or remove: in one that is
-// not there any more, or has another in its place, nothing can be made. The mutex is
-// held.
+// letGo returns the leases of directories that a request may move or remove: no file can be
+// created in a directory that is gone or was replaced. The caller holds the mutex.
 func (e *exclusive) letGo(req *wire.MetaRequest) {
 	var of []uint64
 	switch op := req.GetOp().(type) {
@@ -297,11 +295,11 @@ func (e *exclusive) letGo(req *wire.MetaRequest) {
 	}
 }
 
-// met is what a request sees or changes something of.
+// met is what a request reads or changes.
 type met struct {
-	inodes   []uint64 // of directories, their entries too
-	children []uint64 // directories of which it names an entry, and may see what that is
-	all      bool     // it cannot be told
+	inodes   []uint64 // inodes; for directories also their entries
+	children []uint64 // directories of which the request names an entry, and may see the entry's attributes
+	all      bool     // unknown: it may concern anything
 }
 
 func meets(req *wire.MetaRequest) met {

@@ -8,10 +8,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// follows takes in of which incarnation of the metadata a server is that opened, or
-// renewed, a session. It fails where that is not the newest that this client has
-// heard of: the server was given up, by a restore or a forced quorum, and another
-// one is to be asked. r is nil in answers that do not say.
+// follows records the incarnation of the metadata of a server that opened or renewed a session.
+// It fails if that is older than the newest that this client has seen. Then a restore or a
+// forced quorum has replaced the server, and the client must use another one. r is nil in
+// answers that do not name it.
 func (m *Conn) follows(r *wire.SessionReply) error {
 	said := transport.MarkedIncarnation(r.GetIncarnation(), r.GetMark())
 	for {

@@ -11,16 +11,15 @@ import (
 )
 
 const (
-	// leaseRenewal is how often leases are renewed, and how long an attempt may take.
+	// leaseRenewal is how often the client renews leases, and how long an attempt may take.
 	leaseRenewal = time.Second
-	// recallWait is how long the service holds the question for recalls.
+	// recallWait is how long the service delays the answer to a poll for recalls.
 	recallWait = 20 * time.Second
 	// leasePause is the first pause after a failure; it doubles up to leaseRenewal.
 	leasePause = 10 * time.Millisecond
 )
 
-// keepLeases keeps a standing with the service under which the cache may be used,
-// until ctx ends.
+// keepLeases keeps a standing with the service under which the cache is usable, until ctx ends.
 func (m *Conn) keepLeases(ctx context.Context) {
 	k := &leaseKeeper{cache: m.cache, meta: m}
 	pause := leasePause
@@ -43,15 +42,15 @@ func (m *Conn) keepLeases(ctx context.Context) {
 	}
 }
 
-// leaseKeeper talks to the service about the cache's standing.
+// leaseKeeper sends the requests about the cache's standing.
 type leaseKeeper struct {
 	cache *cache
 	meta  *Conn
 }
 
-// ask makes one attempt. A server that does not answer is not asked next, and one that
-// hangs is left as soon as another one leads: until all who may hold leases have come to
-// that one, nobody's change is acknowledged.
+// ask makes one attempt. If a server does not answer the client tries another one next, and it
+// leaves one that hangs as soon as another leads. This matters to all clients: the new leader
+// acknowledges no change until every holder of leases has contacted it.
 func (k *leaseKeeper) ask(ctx context.Context, s *Session, req *wire.Leases, timeout time.Duration) (*wire.LeasesReply, error) {
 	k.meta.metrics.LeaseRequests.Inc()
 	stub, addrs := k.meta.servers.current()
@@ -72,9 +71,8 @@ func (k *leaseKeeper) ask(ctx context.Context, s *Session, req *wire.Leases, tim
 	return nil, err
 }
 
-// begin begins the next standing of a session. Nothing is answered from the cache
-// from before the request until after the answer, which says what has to be
-// dropped of it.
+// begin begins the next standing of a session. From before the request until after the answer,
+// which says what to drop, the client answers nothing from the cache.
 func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	if !s.leases {
 		return false
@@ -83,7 +81,7 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	sent := k.cache.clock.Now()
 	r, err := k.ask(ctx, s, req, 2*leaseRenewal)
 	if retry.IsKind(err, moraine.SessionExpired) {
-		_, _ = k.meta.open(ctx, s) // why that fails, the renewals of the session say
+		_, _ = k.meta.open(ctx, s) // the session's renewals log a failure of this
 		return false
 	}
 	if err != nil || r.Ended || !r.Renewed {
@@ -95,12 +93,11 @@ func (k *leaseKeeper) begin(ctx context.Context, s *Session) bool {
 	return k.cache.begun(req.Epoch, r, sent)
 }
 
-// beginning ends the present standing and returns the request that begins the next
-// one.
+// beginning ends the current standing and returns the request that begins the next one.
 func (c *cache) beginning(session uint64) *wire.Leases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select { // what was doubted before is answered by this one
+	select { // this request answers earlier doubts
 	case <-c.doubted:
 	default:
 	}
@@ -112,13 +109,13 @@ func (c *cache) beginning(session uint64) *wire.Leases {
 	st.trusted, st.carried = false, 0
 	st.epoch++
 	c.exclusive.giveAllBack()
-	// What was on its way back is not held any more.
+	// Leases that were being returned are no longer held.
 	c.back, c.returning = nil, map[uint64]struct{}{}
 	c.events.all()
 	return &wire.Leases{Epoch: st.epoch, Begin: true, Exact: st.exact, Held: c.held()}
 }
 
-// begun takes the answer; false where the standing was doubted meanwhile.
+// begun processes the answer. It returns false if the standing was doubted meanwhile.
 func (c *cache) begun(epoch uint64, r *wire.LeasesReply, sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +147,7 @@ func (k *leaseKeeper) hold(ctx context.Context, s *Session) {
 	wg.Wait()
 }
 
-// renewEach renews until the standing ends. A leader that hangs is noticed here.
+// renewEach renews until the standing ends. It notices a leader that hangs.
 func (k *leaseKeeper) renewEach(ctx context.Context, s *Session) {
 	pause := leaseRenewal
 	for {
@@ -179,8 +176,8 @@ func (k *leaseKeeper) renewEach(ctx context.Context, s *Session) {
 	}
 }
 
-// pollEach asks for recalls, one question after the other, until the standing ends. A
-// leader that died with its connections is noticed here.
+// pollEach polls for recalls, one request after the other, until the standing ends. It notices
+// a leader that died with its connections.
 func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	failures, failing := 0, time.Time{}
 	for ctx.Err() == nil {
@@ -200,7 +197,7 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 				failing = k.cache.clock.Now()
 			}
 			longest := leaseRenewal / 2
-			if k.cache.clock.Since(failing) < electing { // as requests do that wait for the next leader
+			if k.cache.clock.Since(failing) < electing { // like requests that wait for the next leader
 				longest = electionPause
 			}
 			retry.PauseUpTo(ctx, k.cache.clock, failures, longest)
@@ -209,8 +206,8 @@ func (k *leaseKeeper) pollEach(ctx context.Context, s *Session) {
 	}
 }
 
-// keeping is a request of the present standing: with what was carried out, and the
-// leases to be returned.
+// keeping returns a request of the current standing, with the last recall carried out and the
+// leases to return.
 func (c *cache) keeping() *wire.Leases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,8 +219,8 @@ func (c *cache) keeping() *wire.Leases {
 	return req
 }
 
-// unkept takes a request that was not answered: what it returned is returned by
-// another one, whether or not it arrived, or arrives later.
+// unkept processes a request without an answer: another request returns its leases again,
+// whether or not this one arrives.
 func (c *cache) unkept(req *wire.Leases) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,8 +229,8 @@ func (c *cache) unkept(req *wire.Leases) {
 	}
 }
 
-// kept takes the answer of the present standing; false where that is over. sent is
-// when a renewal was asked for.
+// kept processes an answer of the current standing. It returns false if the standing has ended.
+// sent is when a renewal was sent.
 func (c *cache) kept(req *wire.Leases, r *wire.LeasesReply, sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What is read through the cache: answered from it where a lease covers the answer, and
-// otherwise asked of the service and kept.
+// Reads through the cache: answered from it if a lease covers the answer, and otherwise
+// requested from the service and cached.
 
-// Walk resolves a path, without a leading slash, from the root of the session as far as its
-// last component.
+// Walk resolves a path, without a leading slash, from the root of the session up to its last
+// component.
 func (m *Conn) Walk(ctx context.Context, p string, follow bool) (*wire.WalkReply, error) {
 	if w, err, known := m.cache.walk(m.Current().Root, p, follow); known {
 		return w, err
@@ -20,8 +20,8 @@ func (m *Conn) Walk(ctx context.Context, p string, follow bool) (*wire.WalkReply
 	return m.walkFrom(ctx, 0, p, follow)
 }
 
-// walkFrom resolves a path from a directory at the service, and keeps what may be
-// kept. from 0 is the root.
+// walkFrom lets the service resolve a path from a directory, and caches the leased part. from 0
+// is the root.
 func (m *Conn) walkFrom(ctx context.Context, from moraine.InodeID, path string, follow bool) (*wire.WalkReply, error) {
 	t := m.cache.ask()
 	resp, err := m.Do(ctx, &wire.MetaRequest{LeaseEpoch: t.epoch, Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{
@@ -44,7 +44,7 @@ func (m *Conn) walkFrom(ctx context.Context, from moraine.InodeID, path string, 
 	return w, nil
 }
 
-// StatInode returns the attributes of an inode, which may be shared, and must not be changed.
+// StatInode returns the attributes of an inode. They may be shared and must not be changed.
 func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
 	if a := m.cache.attr(inode); a != nil {
 		return a, nil
@@ -63,7 +63,7 @@ func (m *Conn) StatInode(ctx context.Context, inode moraine.InodeID) (*wire.Attr
 	return a, nil
 }
 
-// LookupAt returns the attributes of an entry, nil where there is none.
+// LookupAt returns the attributes of an entry, or nil if it does not exist.
 func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string) (*wire.Attr, error) {
 	if m.cache == nil || !isName(name) {
 		resp, err := m.Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{
@@ -77,18 +77,18 @@ func (m *Conn) LookupAt(ctx context.Context, parent moraine.InodeID, name string
 	if known {
 		return a, nil
 	}
-	w, err := m.walkFrom(ctx, parent, name, false) // a walk says what is not there without an error, and can be leased
+	w, err := m.walkFrom(ctx, parent, name, false) // a walk reports a missing name without an error
 	if err != nil {
 		return nil, err
 	}
 	return w.Attr, nil
 }
 
-// maxReadDirPage is the most entries that the service gives at once.
+// maxReadDirPage is the most entries that the service returns at once.
 const maxReadDirPage = 1000
 
-// ReadDirPage returns up to limit entries of a directory whose names come after one; 0: as
-// many as the service gives at once. The reply is shared, and must not be changed.
+// ReadDirPage returns up to limit entries of a directory whose names come after the given one;
+// 0: as many as the service returns at once. The reply is shared and must not be changed.
 func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after string, limit int) (*wire.ReadDirReply, error) {
 	if limit <= 0 || limit > maxReadDirPage {
 		limit = maxReadDirPage
@@ -112,8 +112,8 @@ func (m *Conn) ReadDirPage(ctx context.Context, dir moraine.InodeID, after strin
 // HasNoXattrs reports whether an inode is known to have no extended attributes.
 func (m *Conn) HasNoXattrs(inode moraine.InodeID) bool { return m.cache.hasNoXattrs(inode) }
 
-// Place returns the inode that decides where the bytes of a file go and which quotas
-// they count in: of a file that the service has not heard of, its directory.
+// Place returns the inode that decides where the bytes of a file go and in which quotas they
+// count. For a file that the service does not know yet it is the directory.
 func (m *Conn) Place(inode moraine.InodeID) moraine.InodeID {
 	c := m.cache
 	if c == nil || c.exclusive == nil {
@@ -127,7 +127,7 @@ func (m *Conn) Place(inode moraine.InodeID) moraine.InodeID {
 	return inode
 }
 
-// CacheItems is how many names, attributes and leases are kept now.
+// CacheItems is how many names, attributes and leases are cached now.
 func (m *Conn) CacheItems() int {
 	if m.cache == nil {
 		return 0

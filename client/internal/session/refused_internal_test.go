@@ -40,9 +40,9 @@ func (g refuserAt) Do(context.Context, *wire.MetaRequest) (*wire.MetaResponse, e
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
-// TestAServerThatCannotProveItselfIsPassedOver: a metadata server whose certificate has
-// expired, or is another cluster's, does not end a request while another one answers; where
-// each refuses, the request ends at once, after each was asked once.
+// TestAServerThatCannotProveItselfIsPassedOver: a metadata server with an expired certificate,
+// or another cluster's, does not end a request while another one answers. If each refuses, the
+// request ends at once, after one try of each.
 func TestAServerThatCannotProveItselfIsPassedOver(t *testing.T) {
 	for _, c := range []struct {
 		good  map[string]bool

@@ -6,11 +6,11 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// maxReroutes bounds how often one request is routed anew without a pause.
+// maxReroutes bounds how often one request gets a new routing without a pause.
 const maxReroutes = 3
 
-// sawRouting notes the routing epoch that a session's opening or renewal told.
-// It only rises; 0 is from a service that has none.
+// sawRouting records the routing epoch from a session's opening or renewal. It only rises; 0 is
+// from a service that has none.
 func (s *Session) sawRouting(epoch uint64) {
 	for {
 		have := s.routing.Load()
@@ -20,9 +20,8 @@ func (s *Session) sawRouting(epoch uint64) {
 	}
 }
 
-// reroute asks for the present routing, after the service has refused a request
-// that was routed by another, without having looked at it. It returns whether the
-// request may be made again.
+// reroute requests the current routing after the service refused a request with an outdated
+// one, without executing it. It returns nil if the request may be repeated.
 func (m *Conn) reroute(ctx context.Context, s *Session) error {
 	if s == nil {
 		return &moraine.Error{Op: "route", Kind: moraine.Misrouted}

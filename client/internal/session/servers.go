@@ -10,33 +10,33 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// servers remembers which metadata server to ask: the leader, as far as known,
-// or else those that there are in turn. Safe for concurrent use.
+// servers remembers which metadata server to use: the leader, if known, or else the known
+// servers in turn. Safe for concurrent use.
 //
-// The configured ones are for the beginning: the leader names all of now in its
-// answers to sessions, so that a list with one that is up is enough, and a list
-// that is out of date does no harm once that one has answered. They are asked
-// again only after all that the leader has named have failed.
+// The configured servers are for the start. The leader names all current servers in its answers
+// to sessions. So one configured server that is up is enough, and an outdated list does no harm
+// once that server has answered. The client uses the configured ones again only after all that
+// the leader has named have failed.
 type servers struct {
 	dialer     transport.Dialer
 	configured [][]string
 
 	mu     sync.Mutex
-	list   [][]string // of now, as the leader said last; then those configured that it did not name
-	next   int        // index in list of the one to ask where leader is nil
-	leader []string   // named by a NotLeader answer
+	list   [][]string // as the leader last named them, then other configured ones
+	next   int        // index in list of the server to use if leader is nil
+	leader []string   // from a NotLeader answer
 	stubs  map[string]transport.Metadata
 }
 
-// maxStubs bounds the remembered servers: past it they are forgotten, which
-// costs one call of Dialer.Metadata each.
+// maxStubs bounds the remembered stubs. Past it they are dropped, which costs one call of
+// Dialer.Metadata each.
 const maxStubs = 64
 
 func newServers(d transport.Dialer, list [][]string) *servers {
 	return &servers{dialer: d, configured: list, list: list, stubs: map[string]transport.Metadata{}}
 }
 
-// current returns the server to ask, and its addresses.
+// current returns the server to use, and its addresses.
 func (s *servers) current() (transport.Metadata, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,10 +63,10 @@ func (s *servers) others(addrs []string) [][]string {
 	return slices.DeleteFunc(slices.Clone(s.list), func(a []string) bool { return slices.Equal(a, addrs) })
 }
 
-// learn takes over what the leader says of the metadata servers.
+// learn takes over the leader's list of metadata servers.
 func (s *servers) learn(named []*wire.MemberAddress) {
 	if len(named) == 0 {
-		return // an earlier release does not say
+		return // an earlier release does not name them
 	}
 	var list [][]string
 	for _, m := range named {
@@ -84,14 +84,14 @@ func (s *servers) learn(named []*wire.MemberAddress) {
 	if slices.EqualFunc(s.list, list, slices.Equal[[]string]) {
 		return
 	}
-	if s.leader == nil { // the one that answered stays the one to ask
+	if s.leader == nil { // keep using the server that answered
 		s.leader = s.list[s.next%len(s.list)]
 	}
 	s.list, s.next = list, 0
 }
 
-// failedWith is failed with the error that the server answered, or the network: who
-// does not lead names the leader, if it knows it, in that.
+// failedWith is failed with the error of the server or the network. A server that does not lead
+// names the leader in it, if known.
 func (s *servers) failedWith(addrs []string, err error) (leader []string, another bool) {
 	var hint *transport.LeaderHint
 	if errors.As(err, &hint) {
@@ -100,9 +100,9 @@ func (s *servers) failedWith(addrs []string, err error) (leader []string, anothe
 	return leader, s.failed(addrs, leader)
 }
 
-// failed says that the server at addrs did not serve a request; leader, if not
-// empty, is whom it named instead. It reports whether the server to ask next is
-// another one. Answers of servers that are no longer current change nothing.
+// failed records that the server at addrs did not serve a request; leader, if not empty, is the
+// one it named instead. It reports whether the next server to use is another one. Answers of
+// servers that are no longer current change nothing.
 func (s *servers) failed(addrs, leader []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

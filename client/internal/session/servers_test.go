@@ -13,8 +13,7 @@ type noDialer struct{ transport.Dialer }
 
 func (noDialer) Metadata([]string) transport.Metadata { return nil }
 
-// A client asks the servers that the leader names, and those of its settings only
-// after them.
+// A client uses the servers that the leader names, and those of its settings only after them.
 func TestServersAreLearned(t *testing.T) {
 	s := newServers(noDialer{}, [][]string{{"a:1"}, {"b:1"}})
 	at := func() string { _, addrs := s.current(); return addrs[0] }

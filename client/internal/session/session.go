@@ -13,30 +13,29 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Session is the client's standing with the service. It never changes but for
-// its token and routing; a session that ended is replaced by another one.
+// Session is the client's registration with the service. Only its token, its routing and the
+// time of its last renewal change; another Session replaces one that ended.
 type Session struct {
 	Id      uint64
 	Root    moraine.InodeID
 	term    time.Duration
 	numbers *window
-	// leases says that the service grants it leases.
+	// leases says that the service grants this session leases.
 	leases bool
-	// tokenRenew is when, in unix seconds, a new token is asked for.
+	// tokenRenew is when, in unix seconds, the client requests a new token.
 	tokenRenew atomic.Int64
-	// renewed is when the last renewal that succeeded was sent.
+	// renewed is when the client sent the last renewal that succeeded.
 	renewed atomic.Pointer[time.Time]
-	// routing is the newest routing epoch that a reply about the session named. It
-	// goes with the session: metadata that was restored may have gone back to a
-	// lower epoch, and has ended every session.
+	// routing is the newest routing epoch that a reply about the session named. It belongs to the
+	// session: restored metadata may have a lower epoch, and has ended every session.
 	routing atomic.Uint64
 }
 
-// Start opens the first session, and keeps it, its leases and the health of the servers
-// until life ends, by goroutines of running. ctx bounds only the opening. On error the
-// caller ends life.
+// Start opens the first session. Until life ends, goroutines of running keep the session, its
+// leases and the health of the servers. ctx bounds only the opening. On error the caller ends
+// life.
 func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
-	// Before the session is open: the first server may be gone.
+	// Before the session is open: the first server may be down.
 	running.Go(func() { m.endpointHealth.run(life) })
 	if _, err := m.open(ctx, nil); err != nil {
 		return err
@@ -58,28 +57,28 @@ func (m *Conn) Start(ctx, life context.Context, running *sync.WaitGroup) error {
 	return nil
 }
 
-// SendAllMade gives the exclusive leases back, and returns once the service has heard of
-// all files that were made under them, or ctx has ended.
+// SendAllMade returns the exclusive leases. It ends once the service has received all files
+// created under them, or ctx has ended.
 func (m *Conn) SendAllMade(ctx context.Context) {
 	if err := m.Exclusive.finish(ctx); err != nil {
 		m.Log.Warn("not all files that were made under exclusive leases were sent", "err", err)
 	}
 }
 
-// Forget drops all that is cached: nobody recalls anything from here on.
+// Forget empties the cache: from here on the client carries out no recalls.
 func (m *Conn) Forget() { m.cache.reset() }
 
-// Doubtful reports whether the session may be over without our knowing.
+// Doubtful reports whether the session may have ended without the client's knowledge.
 func (m *Conn) Doubtful(s *Session) bool {
 	at := s.renewed.Load()
 	return at == nil || m.Clock.Since(*at) > s.term*3/4
 }
 
-// Current returns the present session.
+// Current returns the current session.
 func (m *Conn) Current() *Session { return m.session.Load() }
 
-// open opens the first session, or the next one in place of old. If another
-// caller has replaced old meanwhile, that session is returned.
+// open opens the first session, or the next one in place of old. If another caller has replaced
+// old meanwhile, it returns that session.
 func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	if err := m.opening.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -121,7 +120,7 @@ func (m *Conn) open(ctx context.Context, old *Session) (*Session, error) {
 	return s, nil
 }
 
-// takeToken hands a new token to the data connections.
+// takeToken gives a new token to the data connections.
 func (m *Conn) takeToken(s *Session, r *wire.SessionReply) {
 	if len(r.Token) == 0 {
 		return
@@ -131,7 +130,7 @@ func (m *Conn) takeToken(s *Session, r *wire.SessionReply) {
 	s.tokenRenew.Store(now + max(0, r.TokenExpires-now)/2)
 }
 
-// takeRevoked has no server with a revoked certificate called any more.
+// takeRevoked stops calls to servers with revoked certificates.
 func (m *Conn) takeRevoked(r *wire.SessionReply) {
 	m.revoking.Lock()
 	defer m.revoking.Unlock()
@@ -141,12 +140,12 @@ func (m *Conn) takeRevoked(r *wire.SessionReply) {
 	}
 }
 
-// renewal is a request that renews the session.
+// renewal returns a request that renews the session.
 func (m *Conn) renewal(wantToken bool) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_RenewSession{RenewSession: &wire.RenewSession{WantToken: wantToken, RevokedVersion: m.revoked.Load()}}}
 }
 
-// Renew renews the session once, and opens another one where it has ended.
+// Renew renews the session once, and opens another one if it has ended.
 func (m *Conn) Renew(ctx context.Context, wantToken bool) error {
 	s := m.Current()
 	wantToken = wantToken || m.Clock.Now().Unix() >= s.tokenRenew.Load()
@@ -157,8 +156,8 @@ func (m *Conn) Renew(ctx context.Context, wantToken bool) error {
 		return err
 	}
 	if retry.IsKind(err, moraine.Unauthenticated) {
-		// The certificate was revoked, or has expired: what is remembered is not to be had
-		// any more either, whatever the time left of its leases.
+		// The certificate was revoked, or has expired. The client may then not use cached content
+		// either, whatever the remaining time of its leases.
 		m.cache.reset()
 	}
 	if err != nil {
@@ -191,8 +190,8 @@ func (m *Conn) renewEvery(ctx context.Context) {
 	}
 }
 
-// Close ends the session at the service, which ends its grants and unlinked
-// files. Trying is enough: a session that is not closed expires.
+// Close ends the session at the service, which ends its grants and unlinked files. One try is
+// enough: a session that is not closed expires.
 func (m *Conn) Close(ctx context.Context) error {
 	s := m.Current()
 	if s == nil {
@@ -210,9 +209,9 @@ func (m *Conn) Close(ctx context.Context) error {
 	return err
 }
 
-// sawQuotas notes that a session's opening or renewal told of quotas. One that
-// does not may be of an earlier release, which tells with grants alone; they
-// also tell that there are none any more.
+// sawQuotas records that a reply about the session said that there are quotas. A reply without
+// that may come from an earlier release, which reports quotas only with grants. Grants also
+// report when there are none any longer.
 func (m *Conn) sawQuotas(r *wire.SessionReply) {
 	if r.GetQuotas() {
 		m.Quotas.Store(true)

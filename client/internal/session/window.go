@@ -8,23 +8,23 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// maxOutstanding bounds the mutations of a session whose answers have not all
-// come. The service keeps the answers of a window of 1,024 numbers and refuses
-// a number past it, so the client stays below that by itself.
+// maxOutstanding bounds the mutations of a session without an answer. The service keeps the
+// answers of a window of 1,024 numbers and refuses a number past it, so the client stays below
+// that.
 const maxOutstanding = 1000
 
-// window hands out the request numbers of one session, from 1, and knows below
-// which number every answer has come. Safe for concurrent use.
+// window assigns the request numbers of one session, from 1, and knows below which number every
+// request is finished. Safe for concurrent use.
 type window struct {
 	wait *limit.Resource
 
 	mu   sync.Mutex
-	next uint64 // to hand out
-	low  uint64 // all below are finished
+	next uint64 // next number to assign
+	low  uint64 // all numbers below are finished
 	done map[uint64]struct{}
-	free chan struct{} // closed when low rises; nil while nobody waits
-	// given are numbers above low that may arrive though nobody waits for them any more,
-	// and that the service was not told of.
+	free chan struct{} // closed when low rises; nil while no caller waits
+	// given are abandoned numbers above low whose requests may still arrive, and that the service
+	// does not know of.
 	given []uint64
 }
 
@@ -32,8 +32,8 @@ func newWindow(wait *limit.Resource) *window {
 	return &window{wait: wait, next: 1, low: 1, done: map[uint64]struct{}{}}
 }
 
-// take returns the next number. It waits while maxOutstanding numbers lie
-// between it and the lowest unfinished one, no longer than the client's patience.
+// take returns the next number. It waits while maxOutstanding numbers lie between it and the
+// lowest unfinished one, no longer than the client's patience.
 func (w *window) take(ctx context.Context) (uint64, error) {
 	n, free := w.tryTake()
 	if free == nil {
@@ -42,7 +42,7 @@ func (w *window) take(ctx context.Context) (uint64, error) {
 	return w.await(ctx, free)
 }
 
-// await is take where free is to be waited for.
+// await is take that must first wait for free.
 func (w *window) await(ctx context.Context, free <-chan struct{}) (n uint64, err error) {
 	err = w.wait.Wait(ctx, func(ctx context.Context) error {
 		for free != nil {
@@ -58,7 +58,7 @@ func (w *window) await(ctx context.Context, free <-chan struct{}) (n uint64, err
 	return n, err
 }
 
-// tryTake returns the next number, or what is closed when there may be one.
+// tryTake returns the next number, or a channel that is closed when there may be one.
 func (w *window) tryTake() (n uint64, free <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,12 +73,12 @@ func (w *window) tryTake() (n uint64, free <-chan struct{}) {
 	return 0, w.free
 }
 
-// finish says that the answer of n has come, or that it was not sent.
+// finish records that n has its answer, or was not sent.
 func (w *window) finish(n uint64) { w.end(n, false) }
 
-// end says that the answer of n has come, or that nobody will ask for it again; lost
-// is whether an attempt may be on its way still. The service refuses that one once it
-// has heard of a later number, whatever numbers before n are unfinished.
+// end records that n has its answer, or that no caller waits for it any longer. lost is whether
+// an attempt may still be on its way. The service refuses that attempt once it has received a
+// later number, whatever numbers before n are unfinished.
 func (w *window) end(n uint64, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,16 +101,15 @@ func (w *window) end(n uint64, lost bool) {
 	}
 }
 
-// acked returns the number below which all are finished, and those above it that were
-// given up.
+// acked returns the number below which all are finished, and the abandoned ones above it.
 func (w *window) acked() (below uint64, given []uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.low, slices.Clone(w.given)
 }
 
-// reported says that the state has heard of numbers that were given up: with a command that
-// was applied (isCommand).
+// reported records that the state knows of abandoned numbers, because it applied a command that
+// listed them (isCommand).
 func (w *window) reported(given []uint64) {
 	if len(given) == 0 {
 		return

@@ -67,7 +67,7 @@ func TestWindowIsBounded(t *testing.T) {
 		defer cancel()
 		_, err := w.take(ctx)
 		require.Equal(t, moraine.Timeout, moraine.KindOf(err))
-		w.finish(2) // not the lowest: nothing moves
+		w.finish(2) // not the lowest: low does not change
 		got := make(chan uint64, 1)
 		go func() {
 			n, _ := w.take(context.Background())
@@ -80,9 +80,9 @@ func TestWindowIsBounded(t *testing.T) {
 	})
 }
 
-// Where a session has as many requests in flight as it may, or another call has the turn to
-// open one, a call whose context has no deadline fails when the patience ends, with a log
-// line. Afterwards the next one succeeds.
+// A session has its maximum of requests in flight, or another call is opening one. A call whose
+// context has no deadline then fails when the patience ends, with a log line. Afterwards the
+// next one succeeds.
 func TestASessionIsNotWaitedForBeyondThePatience(t *testing.T) {
 	const patience = 30 * time.Second
 	synctest.Test(t, func(t *testing.T) {
