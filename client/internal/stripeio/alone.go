@@ -9,23 +9,23 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// aloneRead is where a read of one chunk stands that its caller makes by himself. The
-// moment that the chunk is late another goroutine goes on as for any read, and he gives
-// it what his request has come to.
+// aloneRead is the state of a read of one chunk in its caller's goroutine. As soon as the chunk
+// is late, another goroutine continues as for any read, and the caller passes it the result of
+// the request.
 type aloneRead struct {
 	mu      sync.Mutex
 	over    bool            // the request has ended
-	results chan wantResult // nil: it was not late
-	outcome chan error      // of the read
+	results chan wantResult // nil: the chunk was not late
+	outcome chan error      // outcome of the whole read
 }
 
-// runAlone reads the one chunk that is asked for in the caller's goroutine: a small read
-// costs no more than its request. Where that is late, or fails, it ends as any other:
-// what is hedged and rebuilt, and when, is decided in collect alone.
+// runAlone reads the one wanted chunk in the caller's goroutine: a small read costs no more
+// than its request. If that is late, or fails, the read continues like any other: only collect
+// decides what is hedged and rebuilt, and when.
 func (r *stripeRead) runAlone(ctx context.Context, cancel context.CancelFunc, work *sync.WaitGroup, clk clock.Timed) error {
 	w := r.wants[0]
 	w.cancel = cancel
-	if r.s.rebuildable() { // else nothing can be asked in its place
+	if r.s.rebuildable() { // otherwise nothing can replace it
 		late := r.c.pace.late(len(w.dst))
 		timer := clk.AfterFunc(late, func() { r.goOn(ctx, work, late) })
 		defer timer.Stop()
@@ -62,7 +62,7 @@ func (r *stripeRead) goOn(ctx context.Context, work *sync.WaitGroup, late time.D
 	a.outcome <- r.collect(ctx, work, a.results, now, late)
 }
 
-// endAlone ends the request; outcome is nil where it was not late.
+// endAlone ends the request; outcome is nil if it was not late.
 func (r *stripeRead) endAlone() (results chan wantResult, outcome chan error) {
 	a := &r.alone
 	a.mu.Lock()

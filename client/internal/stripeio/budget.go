@@ -9,11 +9,10 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// Budget bounds the bytes that all files of a client hold for stripes that are
-// being filled or sent. Bytes of stripes being sent always come back; those of
-// stripes being filled come back only when their writer goes on, which may be
-// the very program that waits here. So nobody waits while it holds a stripe
-// being filled, and whoever waits has the others send theirs, short. Safe for
+// Budget bounds the bytes of all stripes of a client that are being filled or sent. Bytes of
+// stripes being sent always become free. Those of stripes being filled become free only when
+// their writer continues, and that may be the program that waits here. So no writer waits while
+// it has a stripe being filled, and a waiting one makes the others send theirs, short. Safe for
 // concurrent use.
 type Budget struct {
 	size    int64
@@ -22,12 +21,12 @@ type Budget struct {
 	metrics *metrics.Metrics
 
 	mu    sync.Mutex
-	files map[Filler]struct{} // that may hold a stripe being filled
+	files map[Filler]struct{} // writers that may have a stripe being filled
 }
 
-// Filler is a writer that may hold a stripe being filled.
+// Filler is a writer that may have a stripe being filled.
 type Filler interface {
-	// Yield sends it, unless that would have to be waited for.
+	// Yield sends that stripe, unless it would have to wait.
 	Yield()
 }
 
@@ -35,11 +34,11 @@ func newBudget(sem *limit.Semaphore, metrics *metrics.Metrics) *Budget {
 	return &Budget{size: sem.Size(), Sem: sem, metrics: metrics, files: map[Filler]struct{}{}}
 }
 
-// Try takes n bytes if they are there and nobody waits.
+// Try takes n bytes if they are free and no writer waits.
 func (b *Budget) Try(n int64) bool { return b.Sem.TryAcquire(n) }
 
 // Acquire takes n bytes, at most size, and waits for them, no longer than the client's
-// patience. The caller must hold no stripe being filled.
+// patience. The caller must have no stripe being filled.
 func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	if b.Sem.TryAcquire(n) {
 		return nil
@@ -47,21 +46,21 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	b.metrics.BudgetWaits.Inc()
 	b.waiting.Add(1)
 	defer b.waiting.Add(-1)
-	// Writers that look at wanted from now on give up their stripes by
-	// themselves; those that rest are asked.
+	// Active writers check Wanted from now on and send their stripes; Yield makes idle ones send
+	// theirs.
 	for _, f := range b.holders() {
 		f.Yield()
 	}
 	return b.Sem.Acquire(ctx, n)
 }
 
-// Release gives n bytes back.
+// Release returns n bytes.
 func (b *Budget) Release(n int64) { b.Sem.Release(n) }
 
-// Wanted reports whether somebody waits.
+// Wanted reports whether a writer waits for memory.
 func (b *Budget) Wanted() bool { return b.waiting.Load() > 0 }
 
-// Join has f be asked for its memory where somebody waits for some, until Leave.
+// Join registers f, whose Yield Acquire calls when a writer waits for memory, until Leave.
 func (b *Budget) Join(f Filler) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

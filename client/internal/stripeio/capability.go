@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// permit is until when capabilities are used, and by whom.
+// permit is the term of capabilities, and the session that may use them.
 type permit struct {
 	session *session.Session
 	expires int64     // wall clock, seconds; 0: there are none
@@ -24,13 +24,14 @@ func newPermit(c *Engine, s *session.Session, expires int64) permit {
 	return permit{session: s, expires: expires, renew: now.Add(max(0, time.Unix(expires, 0).Sub(now)/2))}
 }
 
-// good reports whether the capabilities are the present session's, and half of their
-// term is left.
+// good reports whether the capabilities belong to the current session, and half of their term
+// is left.
 func (p *permit) good(c *Engine) bool {
 	return p.session == c.meta.Current() && c.clock.Now().Before(p.renew)
 }
 
-// giveCapabilities hands the capabilities of a page of extents to what they cover.
+// giveCapabilities assigns the capabilities of a page of extents to the stripes and objects
+// that they cover.
 func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*Record, objects map[uint64]*objectRead) error {
 	for _, b := range r.GetCapabilities() {
 		claims, err := capability.Parse(b)
@@ -51,9 +52,9 @@ func giveCapabilities(r *wire.ExtentsReply, stripes map[uint64]*Record, objects 
 	return nil
 }
 
-// renewed returns an extent of a job's file with a capability of which half of the term is
-// left: work that waits for its turn may last longer than one. It is as it was where the file
-// names the stripe there no more.
+// renewed returns an extent of a job's file with a capability that has half of its term left.
+// Work that waits for its turn may last longer than one term. It returns the extent unchanged
+// if the file no longer has the stripe there.
 func (w *rewriter) renewed(ctx context.Context, e Located) (Located, error) {
 	if e.Record.permit.expires == 0 || e.Record.permit.good(w.Engine) {
 		return e, nil
@@ -82,12 +83,12 @@ func (w *rewriter) renewed(ctx context.Context, e Located) (Located, error) {
 type heldCapability struct {
 	renewing Turn // locked during a renewal
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	bytes  []byte
 	permit permit
 }
 
-// get returns the capability, and whether it is to be renewed by now.
+// get returns the capability, and whether it needs renewal.
 func (h *heldCapability) get(c *Engine) (b []byte, old bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,26 +101,26 @@ func (h *heldCapability) set(c *Engine, s *session.Session, b []byte, expires in
 	h.bytes, h.permit = b, newPermit(c, s, expires)
 }
 
-// refused has the next get renew the capability.
+// refused makes the next get report that a renewal is needed.
 func (h *heldCapability) refused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.permit.renew = time.Time{}
 }
 
-// capability returns what chunks of a grant's stripes are put with, renewed where
-// half of its term has passed. Where it cannot be renewed in time the one at hand is
-// used as long as it is good.
+// capability returns the capability for puts of a grant's stripes, renewed if half of its term
+// has passed. If the renewal fails, it returns the old one, which is used as long as it is
+// valid.
 func (p *grantPool) capability(ctx context.Context, g *grant) []byte {
 	b, old := g.capability.get(p.c)
 	if !old || g.Session != p.c.meta.Current() {
-		return b // of a session that is over nothing can be renewed
+		return b // nothing of an ended session can be renewed
 	}
 	if err := g.capability.renewing.Lock(ctx); err != nil {
 		return b
 	}
 	defer g.capability.renewing.Unlock()
-	if b, old = g.capability.get(p.c); !old { // by somebody else, meanwhile
+	if b, old = g.capability.get(p.c); !old { // another caller renewed it meanwhile
 		return b
 	}
 	resp, err := p.c.meta.Quick(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_Place{Place: &wire.Place{

@@ -30,29 +30,29 @@ func placementFromWire(w *wire.Placement) placement {
 	return placement{Scheme: wire.SchemeFromWire(w.Scheme), devices: devicesFromWire(w.Devices), protects: w.Protects}
 }
 
-// Record is the record of a stripe, and what its chunks are read with.
+// Record is the record of a stripe, with what reads of its chunks need.
 type Record struct {
 	moraine.Stripe
-	// capability is what the service gave to read it; nil where the session's token
-	// admits to it. It ends with the page of extents that it came with.
+	// capability is the permission from the service to read it; nil if the session's token is
+	// enough. It ends with its page of extents.
 	capability []byte
-	// permit is its term, and inode the file whose extents it came with.
+	// permit is the capability's term, and inode the file of its page of extents.
 	permit permit
 	inode  uint64
-	// limited is whether it is for some bytes of the stripe only, as the others are not for
-	// this session to read.
+	// limited is whether the capability covers only some bytes of the stripe, because this
+	// session may not read the others.
 	limited bool
-	// Grant is that of a stripe which this client put and has not committed yet.
+	// Grant is the grant of a stripe that this client has put and not committed yet.
 	Grant *grant
 }
 
-// rebuildable reports whether what is lost of a stripe, or late, can be made of other chunks.
+// rebuildable reports whether lost or late chunks of the stripe can be rebuilt from others.
 func (s *Record) rebuildable() bool {
 	return s.Scheme.M > 0 && (!s.limited || s.Scheme.IsCopies())
 }
 
-// RecordFromWire returns a stripe's record, or an error where no chunk could be verified
-// against it.
+// RecordFromWire returns a stripe's record, or an error if no chunk could be verified against
+// it.
 func RecordFromWire(w *wire.Stripe) (*Record, error) {
 	if w.GetCipher() != 0 {
 		return nil, &moraine.Error{Op: "stripe record", Ref: moraine.StripeID(w.Id).String(), Kind: moraine.NewerFormat,

@@ -14,48 +14,47 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// extentPage is how many extents one request asks for.
+// extentPage is how many extents one request returns.
 const extentPage = 1000
 
-// maxPages bounds the pages that one ExtentMap keeps: past it, it forgets all.
+// maxPages bounds the pages of one ExtentMap: past it, it drops all.
 const maxPages = 64
 
-// ExtentMap is where the bytes of one generation of a file are, loaded page by
-// page as it is asked. Safe for concurrent use.
+// ExtentMap is where the bytes of one generation of a file are. It loads pages on demand. Safe
+// for concurrent use.
 type ExtentMap struct {
 	c          *Engine
 	inode      uint64
 	generation uint64
-	Job        moraine.JobID // that the file is read for, of a mover
+	Job        moraine.JobID // the mover's job for which the file is read
 
 	loading Turn // locked during a request
 	mu      sync.Mutex
-	pages   []page // by from
+	pages   []page // in order of from
 	doubted time.Time
 }
 
-// page is what the service said of the range [from, to) of the file.
+// page is the service's answer for the range [from, to) of the file.
 type page struct {
 	from, to int64
 	extents  []Located
 	permit   permit
 }
 
-// Located is an extent with the record of its stripe, or of the object that its
-// StripeOffset counts in.
+// Located is an extent with the record of its stripe, or with the object in which its
+// StripeOffset counts.
 type Located struct {
 	moraine.Extent
 	Record *Record
 	Object *objectRead
 }
 
-// NewExtentMap returns the extents of a generation of a file, of which none are known yet.
+// NewExtentMap returns the extents of a generation of a file, with none loaded.
 func NewExtentMap(c *Engine, inode, generation uint64) *ExtentMap {
 	return &ExtentMap{c: c, inode: inode, generation: generation, loading: NewTurn(&c.Limits.extents)}
 }
 
-// Find returns the extents that overlap [off, end), in order; what lies between
-// them is holes.
+// Find returns the extents that overlap [off, end), in order; between them are holes.
 func (m *ExtentMap) Find(ctx context.Context, off, end int64) ([]Located, error) {
 	var out []Located
 	for off < end {
@@ -112,15 +111,15 @@ func (m *ExtentMap) cached(off int64) (page, bool) {
 	return m.pages[i-1], true
 }
 
-// Forget drops everything: a chunk was not where a record says.
+// Forget drops all pages: a chunk was not where a record says.
 func (m *ExtentMap) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pages = nil
 }
 
-// Doubt is forget, at most every few seconds: a chunk was not where a record
-// says, but the bytes could be read all the same.
+// Doubt is Forget, at most every few seconds: a chunk was not where a record says, but the
+// bytes could still be read.
 func (m *ExtentMap) Doubt() {
 	now := m.c.clock.Now()
 	m.mu.Lock()
@@ -132,7 +131,7 @@ func (m *ExtentMap) Doubt() {
 
 const doubtPause = 5 * time.Second
 
-// load asks the service. Stale: the file has another generation by now.
+// load requests a page from the service. Stale: the file has another generation by now.
 func (m *ExtentMap) load(ctx context.Context, off int64) (page, error) {
 	p, attr, err := m.c.pageAt(ctx, &wire.GetExtents{Inode: m.inode, Offset: uint64(off), Limit: extentPage, Generation: m.generation, Job: uint64(m.Job)})
 	if err == nil && attr.GetGeneration() != m.generation {
@@ -141,7 +140,7 @@ func (m *ExtentMap) load(ctx context.Context, off int64) (page, error) {
 	return p, err
 }
 
-// pageAt asks for a page of extents.
+// pageAt requests a page of extents.
 func (e *Engine) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wire.Attr, error) {
 	resp, s, err := e.meta.DoIn(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetExtents{GetExtents: asked}})
 	if err != nil {
@@ -163,7 +162,7 @@ func (e *Engine) pageAt(ctx context.Context, asked *wire.GetExtents) (page, *wir
 	return p, r.Attr, err
 }
 
-// pageOf takes an answer over that was asked for from an offset on.
+// pageOf converts an answer that begins at offset off.
 func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 	generation := r.GetAttr().GetGeneration()
 	stripes := make(map[uint64]*Record, len(r.Stripes))
@@ -209,7 +208,7 @@ func pageOf(r *wire.ExtentsReply, inode uint64, off int64) (page, error) {
 
 // checkExtent refuses an extent that would make a reader return wrong bytes.
 func checkExtent(e Located, after int64) error {
-	var length int64 // of what it lies in
+	var length int64 // of the stripe or object
 	switch {
 	case e.Record != nil && e.Object == nil:
 		length = e.Record.Length

@@ -14,14 +14,14 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// source is a range of a chunk that is at hand.
+// source is a range of a chunk in memory.
 type source struct {
 	index int
 	lo    int64
 	b     []byte
 }
 
-// covers returns the part [lo, lo+n) of the source, nil where it has not all.
+// covers returns the part [lo, lo+n) of the source, or nil if it lacks some of it.
 func (s source) covers(lo int64, n int) []byte {
 	if lo < s.lo || lo+int64(n) > s.lo+int64(len(s.b)) {
 		return nil
@@ -33,19 +33,18 @@ func (s source) covers(lo int64, n int) []byte {
 type gatherer struct {
 	c       *Engine
 	s       *Record
-	exclude func(index int) bool // chunks not to ask for
-	last    func(index int) bool // chunks to ask for only after all others
-	// doubtful are chunks to ask for before the last only; nil for none.
+	exclude func(index int) bool // chunks not to read
+	last    func(index int) bool // chunks to read only after all others
+	// doubtful are chunks to read after the others, but before those in last; may be nil.
 	doubtful func(index int) bool
-	// wrong returns what is known to be wrong with a chunk; nil knows of none.
+	// wrong returns what is known to be wrong with a chunk; may be nil.
 	wrong   func(index int) (error, bool)
-	free    []source // ranges at hand already
+	free    []source // ranges already in memory
 	buffers *lease
 }
 
-// gather returns slices by index of chunk, k of them not nil, all of n bytes
-// from lo. They lie in buffers of the lease or in free sources. When it
-// returns, nothing writes to them any more.
+// gather returns slices by index of chunk, k of them not nil, all of n bytes from lo. They lie
+// in buffers of the lease or in free sources. After it returns, nothing writes to them.
 func (g *gatherer) gather(ctx context.Context, lo int64, n int) ([][]byte, error) {
 	have := make([][]byte, g.s.Scheme.Chunks())
 	need := int(g.s.Scheme.K)
@@ -69,8 +68,8 @@ func (g *gatherer) gather(ctx context.Context, lo int64, n int) ([][]byte, error
 	return have, g.fetch(ctx, lo, need, candidates, bufs, have)
 }
 
-// known returns what is known to be wrong with the chunks that are not to be asked
-// for: where they are too many, nothing is asked.
+// known returns what is known to be wrong with the excluded chunks. With too many of them,
+// gather sends no request.
 func (g *gatherer) known() (errs []error) {
 	for i := range g.s.Chunks {
 		if g.wrong == nil || !g.exclude(i) {
@@ -83,8 +82,8 @@ func (g *gatherer) known() (errs []error) {
 	return errs
 }
 
-// isLate reports whether a chunk that is not to be asked for has been, and nothing is known
-// to be wrong with it: its server has not answered yet, and may.
+// isLate reports whether an excluded chunk was requested and nothing is known to be wrong with
+// it: its server may still answer.
 func (g *gatherer) isLate(index int) bool {
 	if g.wrong == nil {
 		return false
@@ -93,8 +92,8 @@ func (g *gatherer) isLate(index int) bool {
 	return !ok
 }
 
-// candidates returns the chunks that may be asked for, the best first: after
-// the stripe's number in the ring of chunks, so that the load spreads.
+// candidates returns the chunks that may be read, the best first: in the ring of chunks from
+// the stripe's number on, so that the load spreads.
 func (g *gatherer) candidates(have [][]byte) []int {
 	var first, doubtful, last []int
 	n := len(have)
@@ -110,7 +109,7 @@ func (g *gatherer) candidates(have [][]byte) []int {
 			first = append(first, at)
 		}
 	}
-	// A data chunk saves work: what is at hand need not be computed.
+	// A data chunk saves work: it need not be computed.
 	k := int(g.s.Scheme.K)
 	slices.SortStableFunc(first, func(a, b int) int { return boolInt(a >= k) - boolInt(b >= k) })
 	return slices.Concat(first, doubtful, last)
@@ -123,8 +122,8 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// fetch reads chunks in order of preference, the next one for each that fails,
-// and one more if they take long.
+// fetch reads chunks in order of preference, the next one for each that fails, and one more if
+// they are late.
 func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []int, bufs [][]byte, have [][]byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -179,9 +178,8 @@ func (g *gatherer) fetch(ctx context.Context, lo int64, need int, candidates []i
 	return nil
 }
 
-// tooFew says that less than k chunks could be read: Lost where the chunks
-// themselves are lost or wrong, Unavailable where servers did not answer, and
-// what they answered where they refused.
+// tooFew returns the error for fewer than k readable chunks. It is Lost if chunks are lost or
+// wrong, Unavailable if servers did not answer, and the server's refusal if there was one.
 func (g *gatherer) tooFew(errs []error) error {
 	unsure, bad := len(errs) == 0, 0
 	for i := range g.s.Chunks {
@@ -199,7 +197,7 @@ func (g *gatherer) tooFew(errs []error) error {
 		}
 	}
 	kind := moraine.Lost
-	if unsure && bad <= int(g.s.Scheme.M) { // with more, no answer of the others helps
+	if unsure && bad <= int(g.s.Scheme.M) { // with more bad chunks, no answer of the others helps
 		kind = moraine.Unavailable
 	}
 	for _, err := range errs {
@@ -214,19 +212,18 @@ func (g *gatherer) tooFew(errs []error) error {
 	return &moraine.Error{Op: "rebuild", Ref: g.s.ID.String(), Kind: kind, Err: short}
 }
 
-// lease holds buffers and their share of the client's bound on read memory
-// until release. A lease takes its whole share at once, so that none waits for
-// more while it holds some.
+// lease holds buffers and their share of the client's bound on read memory until release. A
+// lease takes its whole share at once, so that none waits for more while it has some.
 type lease struct {
 	c     *Engine
-	bound *limit.Semaphore // that taken is of
+	bound *limit.Semaphore // the bound of taken
 	taken int64
 	bufs  []*bufpool.Buffer
-	byLen map[int][][]byte // to be used again
+	byLen map[int][][]byte // for reuse
 }
 
-// newLease waits until bytes more may be held, no longer than the client's patience; more than the bound counts as
-// all of it.
+// newLease waits until it can take bytes, no longer than the client's patience. It takes at
+// most the whole bound.
 func (e *Engine) newLease(ctx context.Context, bytes int64) (*lease, error) {
 	l := &lease{c: e, bound: e.Reads, taken: min(bytes, e.readBytes), byLen: map[int][][]byte{}}
 	if err := e.Reads.Acquire(ctx, l.taken); err != nil {
@@ -235,9 +232,9 @@ func (e *Engine) newLease(ctx context.Context, bytes int64) (*lease, error) {
 	return l, nil
 }
 
-// tryLease is newLease without the wait: nil where that many bytes are not free.
-// It has a bound of its own: whoever holds it may still have to wait for a lease,
-// and the leases that are waited for must not be held up by such as wait.
+// tryLease is newLease without the wait: it returns nil if so many bytes are not free. It has
+// its own bound. A holder of tryLease memory may still wait for a lease, so that memory must
+// not delay the leases that others wait for.
 func (e *Engine) tryLease(bytes int64) *lease {
 	if !e.Helpers.TryAcquire(bytes) {
 		return nil
@@ -245,8 +242,7 @@ func (e *Engine) tryLease(bytes int64) *lease {
 	return &lease{c: e, bound: e.Helpers, taken: bytes, byLen: map[int][][]byte{}}
 }
 
-// get returns count buffers of n bytes. Those of an earlier get of the same n
-// are used again.
+// get returns count buffers of n bytes. It reuses those of an earlier get of the same n.
 func (l *lease) get(ctx context.Context, count, n int) ([][]byte, error) {
 	have := l.byLen[n]
 	for len(have) < count {
@@ -261,7 +257,7 @@ func (l *lease) get(ctx context.Context, count, n int) ([][]byte, error) {
 	return slices.Clone(have[:count]), nil
 }
 
-// own returns one buffer of n bytes that get does not return again.
+// own returns one buffer of n bytes that get does not reuse.
 func (l *lease) own(ctx context.Context, n int) ([]byte, error) {
 	b, err := l.c.Pool.Get(ctx, n)
 	if err != nil {
@@ -271,7 +267,7 @@ func (l *lease) own(ctx context.Context, n int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// release gives all back. A nil lease has nothing.
+// release returns all memory. On a nil lease it does nothing.
 func (l *lease) release() {
 	if l == nil {
 		return

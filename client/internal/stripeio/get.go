@@ -10,22 +10,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// getChunk reads [lo, lo+len(dst)) of a chunk into dst, and holds what comes
-// against the stripe record: layout version, length and sum of the chunk, and
-// the sum of these bytes. When it returns nil the bytes are right; on error dst
-// is undefined. It has let go of dst when it returns. Errors with a kind that
-// isBad knows say that the chunk itself is lost or wrong.
+// getChunk reads [lo, lo+len(dst)) of a chunk into dst and verifies it against the stripe
+// record. It compares the layout version, length and checksum of the chunk, and the checksum of
+// these bytes. When it returns nil the bytes are right; on error dst is undefined. It does not
+// use dst after it returns. Errors with a kind for which isBad is true say that the chunk
+// itself is lost or wrong.
 func (e *Engine) getChunk(ctx context.Context, s *Record, index int, lo int64, dst []byte) error {
 	dev := s.Chunks[index].Device
 	err := e.getOnce(ctx, s, index, lo, dst, false)
-	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
+	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be outdated
 		if err = e.meta.Renew(ctx, true); err == nil {
 			err = e.getOnce(ctx, s, index, lo, dst, false)
 		}
 	}
 	if errors.Is(err, errOtherBytes) && ctx.Err() == nil {
-		// They became others in the server's memory, or on their way: the chunk itself is
-		// wrong only if the server says so when it looks.
+		// The bytes changed in the server's memory or in transit. The chunk itself is wrong only
+		// if the server confirms it.
 		e.metrics.ChunkErrors.WithLabelValues("get", moraine.Corrupt.String()).Inc()
 		e.log.Warn("bytes of a chunk came as others than their sum says; asking for them again, verified", "stripe", s.ID, "index", index, "device", dev, "err", err)
 		err = e.getOnce(ctx, s, index, lo, dst, true)
@@ -48,22 +48,22 @@ func (e *Engine) getChunk(ctx context.Context, s *Record, index int, lo int64, d
 	return err
 }
 
-// isRefusal reports whether kind says that the caller may not have the chunk.
+// isRefusal reports whether kind says that the caller may not read the chunk.
 func isRefusal(kind moraine.Kind) bool {
 	return kind == moraine.Unauthenticated || kind == moraine.PermissionDenied
 }
 
-// isBad reports whether kind says that a chunk is lost, wrong or not the one
-// that the record means, rather than that its server does not answer.
+// isBad reports whether kind says that a chunk is lost, wrong or not the record's, rather than
+// that its server does not answer.
 func isBad(kind moraine.Kind) bool {
 	return kind == moraine.NotFound || kind == moraine.Corrupt || kind == moraine.Stale || kind == moraine.Lost
 }
 
-// errOtherBytes says that bytes do not have the sum that came with them.
+// errOtherBytes says that bytes do not match the checksum that came with them.
 var errOtherBytes = errors.New("the bytes are not those of the sum that came with them")
 
-// getOnce asks for a range of a chunk; with verify the server sums what it has in memory
-// first.
+// getOnce requests a range of a chunk. With verify the server first checksums what it has in
+// memory.
 func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, dst []byte, verify bool) error {
 	ch := &s.Chunks[index]
 	d, err := e.Topology.find(ctx, ch.Device)
@@ -96,7 +96,7 @@ func (e *Engine) getOnce(ctx context.Context, s *Record, index int, lo int64, ds
 	return holdAgainst(s, index, lo, reply, n, len(dst), sum)
 }
 
-// holdAgainst checks a reply with n bytes, whose sum is given, against the record.
+// holdAgainst verifies a reply with n bytes, whose checksum is sum, against the record.
 func holdAgainst(s *Record, index int, lo int64, r *wire.GetChunkReply, n, want int, sum uint32) error {
 	ch := &s.Chunks[index]
 	bad := func(kind moraine.Kind, format string, args ...any) error {

@@ -12,26 +12,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// GrantKey says which stripes a grant is good for: those of one tenant, made by one
-// scheme, where it is zero by that of the registered hosts. Of what asks for tickets a
-// zero scheme means what the policy of dir says (0: that of the inode's directory), and
-// the pool finds out: see effective.
+// GrantKey says for which stripes a grant is valid: those of one tenant, with one scheme; a
+// zero scheme means the default for the registered hosts. In a request for tickets a zero
+// scheme means the scheme in the policy of dir (0: of the inode's directory). The pool finds
+// that out: see effective.
 type GrantKey struct {
 	Tenant uint32
 	Scheme moraine.Scheme
 	Dir    moraine.InodeID
 }
 
-// A grant is fetched for many stripes at once, twice as many each time as long
-// as the last one was used up soon, so that small writers leave few numbers
-// unused and large ones wait for few entries of the log.
+// A grant covers many stripes. Each is twice as large as the last if that was used up soon. So
+// small writers leave few numbers unused, and large ones wait for few log entries.
 const (
 	firstGrant   = 8
 	largestGrant = 256
-	// largestGrantBytes bounds the chunks that a grant allows: the service bounds those of
-	// all grants of a session to 256 times as much, and their number to 256.
+	// largestGrantBytes bounds the chunks that a grant allows. The service bounds those of all
+	// grants of a session to 256 times as much, and their number to 256.
 	largestGrantBytes = 4 << 30
-	// grantIdle is how long an unused grant is kept.
+	// grantIdle is how long the pool keeps an unused grant.
 	grantIdle = 30 * time.Second
 )
 
@@ -44,29 +43,28 @@ type grant struct {
 	tenant  uint32
 	// Guarded by the pool's mutex:
 	left    []*wire.Placement // not taken yet
-	open    int               // taken, and neither committed nor given up
-	retired bool              // no more is taken from it; it ends when open is 0
+	open    int               // taken, and neither committed nor dropped
+	retired bool              // closed to new tickets; it ends when open is 0
 	avoided []moraine.DeviceID
 	used    time.Time
-	// asked is the scheme that the stripes were to have, whatever there was room for.
+	// asked is the intended scheme of the stripes, even if there was no room for it.
 	asked    moraine.Scheme
 	policies bool // directories have policies
-	// capability is what chunks of its stripes are put with.
+	// capability is the permission to put chunks of its stripes.
 	capability *heldCapability
 }
 
-// Promised is how many domains the scheme that was asked for survives the loss of.
+// Promised is the number of domains whose loss the intended scheme survives.
 func (g *grant) Promised() uint32 { return uint32(g.asked.M) }
 
-// placement is where the chunks of a stripe are to go. Its slice is not changed.
+// placement says where the chunks of a stripe go. Its slice is never changed.
 type placement struct {
 	Scheme   moraine.Scheme
 	devices  []moraine.DeviceID
 	protects uint32
 }
 
-// Ticket is one stripe number with its placement, owned by one writer until it
-// is settled.
+// Ticket is one stripe number with its placement. One writer owns it until it is settled.
 type Ticket struct {
 	placement
 	Grant  *grant
@@ -76,7 +74,7 @@ type Ticket struct {
 // grantPool shares grants among the files of a client. Safe for concurrent use.
 type grantPool struct {
 	c *Engine
-	// spawn runs fn in the background, as long as the client lives.
+	// spawn runs fn in the background while the client lives.
 	spawn func(fn func(context.Context))
 
 	running  sync.WaitGroup
@@ -86,13 +84,13 @@ type grantPool struct {
 	ended    bool
 }
 
-// grantQueue holds the grants of one key.
+// grantQueue is the grants of one key.
 type grantQueue struct {
 	ready    []*grant      // with numbers left, in order of use
 	size     uint32        // of the next fetch
-	chunks   uint32        // of a stripe of the last grant; 0: there was none
-	fetching chan struct{} // closed when the fetch under way has ended; nil: none is
-	err      error         // of the last fetch, for errOf
+	chunks   uint32        // of a stripe of the last grant; 0: none yet
+	fetching chan struct{} // closed when the running fetch has ended; nil: none runs
+	err      error         // error of the last fetch, for errOf
 	errOf    moraine.InodeID
 }
 
@@ -105,7 +103,7 @@ func (p *grantPool) start(life context.Context) {
 	p.spawn = func(fn func(context.Context)) { p.running.Go(func() { fn(life) }) }
 }
 
-// wait returns when everything in the background has ended. No more is begun.
+// wait returns when all background work has ended. It prevents new work.
 func (p *grantPool) wait() {
 	p.mu.Lock()
 	p.ended = true
@@ -113,7 +111,7 @@ func (p *grantPool) wait() {
 	p.running.Wait()
 }
 
-// background runs fn unless the pool has ended. The mutex is held.
+// background runs fn unless the pool has ended. The caller holds the mutex.
 func (p *grantPool) background(fn func(context.Context)) bool {
 	if p.ended {
 		return false
@@ -122,12 +120,12 @@ func (p *grantPool) background(fn func(context.Context)) bool {
 	return true
 }
 
-// Take returns the next stripe number for content of inode, and fetches a grant
-// where there is none with numbers left. The caller settles the ticket.
+// Take returns the next stripe number for content of inode, and fetches a grant if none has
+// numbers left. The caller settles the ticket.
 func (p *grantPool) Take(ctx context.Context, asked GrantKey, inode moraine.InodeID) (*Ticket, error) {
 	avoid := p.c.health.all()
 	for {
-		// Each time anew: the grant that was waited for may have told of a policy.
+		// In each round: the grant of the last one may have reported a policy.
 		key, err := p.effective(ctx, asked, inode)
 		if err != nil {
 			return nil, err
@@ -178,8 +176,8 @@ func (p *grantPool) queue(key GrantKey) *grantQueue {
 	return q
 }
 
-// next takes a number from the queue; nil where it has none of the present
-// session. The mutex is held.
+// next takes a number from the queue, or returns nil if it has none of the current session. The
+// caller holds the mutex.
 func (p *grantPool) next(q *grantQueue) *Ticket {
 	now := p.c.clock.Now()
 	for len(q.ready) > 0 {
@@ -200,16 +198,15 @@ func (p *grantPool) next(q *grantQueue) *Ticket {
 	return nil
 }
 
-// drop takes a grant out of its queue: it ends when its open tickets have been
-// settled. The mutex is held.
+// drop removes a grant from its queue. The grant ends when its open tickets are settled. The
+// caller holds the mutex.
 func (p *grantPool) drop(q *grantQueue, g *grant) {
 	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
 	g.retired = true
 	p.endIfDone(g)
 }
 
-// endIfDone ends a retired grant that nothing is being put under. The mutex is
-// held.
+// endIfDone ends a retired grant without open tickets. The caller holds the mutex.
 func (p *grantPool) endIfDone(g *grant) {
 	if !g.retired || g.open > 0 || g.Session != p.c.meta.Current() {
 		return
@@ -222,9 +219,8 @@ func (p *grantPool) endIfDone(g *grant) {
 	})
 }
 
-// Settle says what became of a ticket. Chunks put under one that was not
-// committed are garbage that the end of its grant explains, so nothing more is
-// taken from that grant.
+// Settle records the outcome of a ticket. Chunks put without a commit are garbage, which the
+// end of their grant explains. So the pool takes nothing more from that grant.
 func (p *grantPool) Settle(t *Ticket, committed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,24 +231,23 @@ func (p *grantPool) Settle(t *Ticket, committed bool) {
 	p.endIfDone(t.Grant)
 }
 
-// retire has nothing more be taken from the grant of a ticket, which is settled later.
+// retire stops taking from the grant of a ticket, which is settled later.
 func (p *grantPool) retire(t *Ticket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.takeNoMore(t.Grant)
 }
 
-// takeNoMore takes a grant out of its queue; endIfDone must follow, now or later. The mutex
-// is held.
+// takeNoMore removes a grant from its queue; endIfDone must follow, now or later. The caller
+// holds the mutex.
 func (p *grantPool) takeNoMore(g *grant) {
 	g.retired = true
 	q := p.queue(g.key)
 	q.ready = slices.DeleteFunc(q.ready, func(o *grant) bool { return o == g })
 }
 
-// Truncate gives back, in the background, the space of an unlinked file that
-// was aborted; the inode goes with the session. If it fails that space goes then
-// too.
+// Truncate frees, in the background, the space of an aborted unlinked file. The inode goes with
+// the session; if Truncate fails, so does the space.
 func (p *grantPool) Truncate(inode moraine.InodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,33 +260,32 @@ func (p *grantPool) Truncate(inode moraine.InodeID) {
 	})
 }
 
-// Ahead fetches a grant in the background where none is ready.
+// Ahead fetches a grant in the background if none is ready.
 func (p *grantPool) Ahead(asked GrantKey, inode moraine.InodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, known := p.policies.resolve(asked, inode, p.c.clock.Now())
 	if !known {
-		return // whoever takes one asks
+		return // Take will find out
 	}
 	if q := p.queue(key); len(q.ready) == 0 {
 		p.fetch(q, key, asked.Dir, inode)
 	}
 }
 
-// fetch begins to fetch a grant, unless one is on its way. The mutex is held.
+// fetch begins to fetch a grant, unless one is being fetched. The caller holds the mutex.
 func (p *grantPool) fetch(q *grantQueue, key GrantKey, dir, inode moraine.InodeID) {
 	if q.fetching != nil {
 		return
 	}
 	size := min(q.size, p.c.mostStripes(q.chunks))
 	if !p.background(func(ctx context.Context) {
-		// Less than the patience of those who wait for it, so that they learn
-		// why there is none.
+		// Shorter than the patience of its waiters, so that they get its error.
 		ctx, cancel := context.WithTimeout(ctx, p.c.cfg.Patience*3/4)
 		defer cancel()
 		asked := GrantKey{Tenant: key.Tenant, Scheme: key.Scheme, Dir: dir}
 		g, err := p.request(ctx, asked, grantPlace(asked, inode), size)
-		if retry.IsKind(err, moraine.NotFound) && dir != 0 { // it was removed, and the file is open
+		if retry.IsKind(err, moraine.NotFound) && dir != 0 { // the directory was removed, the file is open
 			g, err = p.request(ctx, asked, inode, size)
 		}
 		p.fetched(q, asked, inode, g, err)
@@ -302,7 +296,7 @@ func (p *grantPool) fetch(q *grantQueue, key GrantKey, dir, inode moraine.InodeI
 	q.size = min(2*q.size, largestGrant)
 }
 
-// mostStripes returns how many stripes of so many chunks a grant may have at most.
+// mostStripes returns the largest grant for stripes of so many chunks.
 func (e *Engine) mostStripes(chunks uint32) uint32 {
 	if chunks == 0 {
 		chunks = moraine.MaxChunks
@@ -310,7 +304,7 @@ func (e *Engine) mostStripes(chunks uint32) uint32 {
 	return uint32(min(largestGrant, max(1, largestGrantBytes/(int64(chunks)*e.cfg.ChunkBytes))))
 }
 
-// fetched takes the result of a fetch into the queue of what it is good for.
+// fetched puts a fetched grant into the queue of its key, or records the error.
 func (p *grantPool) fetched(q *grantQueue, asked GrantKey, inode moraine.InodeID, g *grant, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,12 +319,12 @@ func (p *grantPool) fetched(q *grantQueue, asked GrantKey, inode moraine.InodeID
 	q.fetching = nil
 }
 
-// request asks the service for a grant.
+// request requests a grant from the service.
 func (p *grantPool) request(ctx context.Context, key GrantKey, inode moraine.InodeID, size uint32) (*grant, error) {
 	avoid := p.c.health.all()
 	resp, s, err := p.askGrant(ctx, key, inode, size, avoid)
 	for again := 1; again < session.MaxSessions && retry.IsKind(err, moraine.SessionExpired); again++ {
-		// A grant of the session that is over, if one was made, went with it.
+		// If the ended session got a grant, that ended with it.
 		resp, s, err = p.askGrant(ctx, key, inode, size, avoid)
 	}
 	if err != nil {
@@ -356,8 +350,8 @@ func (p *grantPool) request(ctx context.Context, key GrantKey, inode moraine.Ino
 	return g, nil
 }
 
-// askGrant asks without the devices to avoid, where with that wish there is no
-// placement: a device in doubt is better than none.
+// askGrant first names devices to avoid. If there is no placement without them it asks again
+// without that wish: a doubtful device is better than none.
 func (p *grantPool) askGrant(ctx context.Context, key GrantKey, inode moraine.InodeID, size uint32,
 	avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
 	ask := func(ctx context.Context, avoid []moraine.DeviceID) (*wire.MetaResponse, *session.Session, error) {
@@ -377,15 +371,15 @@ func (p *grantPool) askGrant(ctx context.Context, key GrantKey, inode moraine.In
 	return ask(ctx, nil)
 }
 
-// steer changes the placement of a fresh ticket where it names a device that is
-// avoided now. What cannot be placed otherwise stays where it was.
+// steer changes the placement of a new ticket if it names a device to avoid. If there is no
+// other, the placement stays.
 func (p *grantPool) steer(ctx context.Context, t *Ticket, avoid []moraine.DeviceID) {
 	hit := func(d moraine.DeviceID) bool { return slices.Contains(avoid, d) }
 	if !slices.ContainsFunc(t.devices, hit) {
 		return
 	}
 	p.mu.Lock()
-	known := slices.Equal(t.Grant.avoided, avoid) // and the service found nothing better then
+	known := slices.Equal(t.Grant.avoided, avoid) // the service found nothing better then
 	p.mu.Unlock()
 	if known {
 		return
@@ -401,9 +395,9 @@ func (p *grantPool) steer(ctx context.Context, t *Ticket, avoid []moraine.Device
 	p.mu.Unlock()
 }
 
-// place asks for another placement of a ticket's stripe. With keep, which has a
-// device or 0 for each chunk, scheme and kept devices stay; without, the scheme
-// may come out another. One attempt: Unavailable and NoSpace are returned.
+// place requests another placement of a ticket's stripe. With keep, which has a device or 0 for
+// each chunk, scheme and kept devices stay; without it, the scheme may change. It makes one
+// attempt: it returns Unavailable and NoSpace.
 func (p *grantPool) place(ctx context.Context, t *Ticket, scheme moraine.Scheme, avoid, keep []moraine.DeviceID) (placement, error) {
 	op := &wire.Place{Stripes: []uint64{uint64(t.stripe)}, Scheme: wire.SchemeToWire(scheme), Avoid: wireDevices(avoid),
 		Keep: wireDevices(keep), ChunkLength: uint64(p.c.cfg.ChunkBytes)}
@@ -422,7 +416,7 @@ func (p *grantPool) place(ctx context.Context, t *Ticket, scheme moraine.Scheme,
 	return next, nil
 }
 
-// tidy ends the grants that nobody has used for a while.
+// tidy ends the grants that were unused for a while.
 func (p *grantPool) tidy() {
 	now := p.c.clock.Now()
 	p.mu.Lock()

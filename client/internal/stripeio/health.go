@@ -11,48 +11,46 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// health remembers which devices failed this client lately: writes are placed
-// elsewhere, and reads go to the other chunks first, until the time is over. Of one host it
-// remembers devices that are late with reads too, which those alone pass over.
-// Safe for concurrent use.
+// health remembers which devices recently failed this client. Until their pause ends, writes go
+// elsewhere, and reads use the other chunks first. It also remembers, for one host, devices
+// that are late with reads; only reads skip those. Safe for concurrent use.
 type health struct {
 	clock clock.Clock
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	bad  map[moraine.DeviceID]trouble
 	late map[moraine.DeviceID]trouble // of lateHost
 	lags map[moraine.DeviceID]lag
-	some atomic.Bool // lags has any, so that who reads well need not look
+	some atomic.Bool // whether lags is not empty, so that successful reads need not lock
 
 	lateHost string
 }
 
-// lag is what is remembered of a device that did not answer in time.
+// lag counts the late answers of a device.
 type lag struct {
 	first time.Time
 	n     int
 }
 
-// trouble is what is remembered of a device that failed.
+// trouble is the pause of a device that failed.
 type trouble struct {
 	until time.Time
-	pause time.Duration // that the last failure was given
+	pause time.Duration // length of the last pause
 }
 
-// A device is avoided for firstPause after a failure, and twice as long after
-// each further one, up to longestPause: a device that is well again is written to
-// within a minute. One that has been good again for as
-// long as it was avoided starts anew.
+// The client avoids a device for firstPause after a failure, and twice as long after each
+// further one, up to longestPause. So it writes to a recovered device within a minute. The
+// pause starts again at firstPause once the device has been good for as long as it was avoided.
 const (
 	firstPause   = 5 * time.Second
 	longestPause = 40 * time.Second
 )
 
-// Reads pass over a device when others had to be asked in the place of its chunks
-// lagsToFail times, over lagSpan at least and lagMemory at most, and it has answered nothing
-// meanwhile: each further read would wait for it in vain. Reads that were under way together
-// when it paused for a moment are not enough. That is for one host at a time: where more are
-// late the cluster is busy, and to read k chunks in the place of one would make it busier.
+// Reads skip a device after lagsToFail hedges of its chunks without any answer, spread over at
+// least lagSpan and at most lagMemory. Each further read would wait in vain. Reads that ran
+// together while it paused for a moment are not enough. Reads skip devices of only one host at
+// a time. If more are late the cluster is busy, and reading k chunks instead of one would make
+// it busier.
 const (
 	lagsToFail = 3
 	lagSpan    = 250 * time.Millisecond
@@ -63,7 +61,7 @@ func newHealth(clk clock.Clock) *health {
 	return &health{clock: clk, bad: map[moraine.DeviceID]trouble{}, late: map[moraine.DeviceID]trouble{}, lags: map[moraine.DeviceID]lag{}}
 }
 
-// lagged records that a chunk of a device of a host was late, and that others came first.
+// lagged records that a device's chunk was late, and that others arrived first.
 func (h *health) lagged(id moraine.DeviceID, host string) {
 	now := h.clock.Now()
 	h.mu.Lock()
@@ -81,8 +79,8 @@ func (h *health) lagged(id moraine.DeviceID, host string) {
 	h.some.Store(len(h.lags) > 0)
 }
 
-// passOver has reads pass over a device, unless they do so of another host's already. The
-// mutex is held.
+// passOver makes reads skip a device, unless they already skip another host's. The caller holds
+// the mutex.
 func (h *health) passOver(id moraine.DeviceID, host string, now time.Time) {
 	for other, t := range h.late {
 		if h.lateHost != host && now.Before(t.until) {
@@ -107,8 +105,8 @@ func (h *health) answered(id moraine.DeviceID) {
 	h.some.Store(len(h.lags) > 0)
 }
 
-// failed records a failure of a device. Failures while it is avoided already,
-// of requests that were under way, do not add up.
+// failed records a failure of a device. Failures of concurrent requests during a pause do not
+// add up.
 func (h *health) failed(id moraine.DeviceID) {
 	now := h.clock.Now()
 	h.mu.Lock()
@@ -116,7 +114,7 @@ func (h *health) failed(id moraine.DeviceID) {
 	h.bad[id] = h.bad[id].again(now)
 }
 
-// again is what is remembered after one more failure.
+// again returns the state after one more failure.
 func (t trouble) again(now time.Time) trouble {
 	switch {
 	case now.Before(t.until):
@@ -130,7 +128,7 @@ func (t trouble) again(now time.Time) trouble {
 	return t
 }
 
-// good records that a device, which may have failed before, has served a write.
+// good records that a device that may have failed before has served a write.
 func (h *health) good(id moraine.DeviceID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +137,7 @@ func (h *health) good(id moraine.DeviceID) {
 	}
 }
 
-// avoided reports whether reads are to avoid the device now.
+// avoided reports whether reads should avoid the device now.
 func (h *health) avoided(id moraine.DeviceID) bool {
 	now := h.clock.Now()
 	h.mu.Lock()
@@ -147,7 +145,7 @@ func (h *health) avoided(id moraine.DeviceID) bool {
 	return now.Before(h.bad[id].until) || now.Before(h.late[id].until)
 }
 
-// all returns the devices to be avoided by writes now, in order.
+// all returns the devices that writes should avoid now, in order.
 func (h *health) all() []moraine.DeviceID {
 	now := h.clock.Now()
 	h.mu.Lock()

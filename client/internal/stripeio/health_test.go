@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// TestDevicesThatLag: reads pass over a device that is late again and again and answers
-// nothing, of one host at a time; writes do not.
+// TestDevicesThatLag: reads skip a device that is late again and again and answers nothing, of
+// one host at a time; writes do not.
 func TestDevicesThatLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth(clock.System{})
@@ -58,7 +58,7 @@ func TestHealth(t *testing.T) {
 		var pauses []time.Duration
 		for range 7 {
 			h.failed(7)
-			h.failed(7) // of another request that was under way
+			h.failed(7) // of another concurrent request
 			began := time.Now()
 			for h.avoided(7) {
 				time.Sleep(time.Second)

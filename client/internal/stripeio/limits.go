@@ -6,18 +6,18 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// limits are the bounded resources that calls of a client wait for, each no longer
-// than the client's patience.
+// limits are the bounded resources for which calls of a client wait, each no longer than the
+// client's patience.
 type limits struct {
 	writes, reads, buffers limit.Resource // memory
-	ahead, helpers         limit.Resource // memory that nobody waits for
-	Stripes                limit.Resource // stripes of one file on their way
+	ahead, helpers         limit.Resource // memory for which no call waits
+	Stripes                limit.Resource // stripes of one file being sent
 	File                   limit.Resource // the right to write to a file, or to change it at the service
-	resubmits              limit.Resource // the right to put a stripe once more
-	extents                limit.Resource // the right to ask for the extents of a file
+	resubmits              limit.Resource // the right to resubmit a stripe
+	extents                limit.Resource // the right to request the extents of a file
 	grant                  limit.Resource // stripe numbers
 	capability             limit.Resource // the right to renew the capability of a grant
-	topology               limit.Resource // the right to ask for the topology
+	topology               limit.Resource // the right to request the topology
 }
 
 func newLimits(patience time.Duration, reports *limit.Reporter) limits {

@@ -9,16 +9,16 @@ import (
 	"github.com/morainefs/moraine/client/internal/retry"
 )
 
-// MaxParallelStripes bounds the stripes that one call reads side by side.
+// MaxParallelStripes bounds the stripes that one call reads in parallel.
 const MaxParallelStripes = 8
 
-// stripeTries bounds how often a stripe of a range is read again before the
-// whole range is, from extents that are looked up anew.
+// stripeTries bounds how often a stripe of a range is read again before the whole range is,
+// with new extents.
 const stripeTries = 3
 
-// ReadLocated fills dst, which begins at offset off of a file, from extents that
-// overlap it, in order: what none covers is a hole. bad says that a chunk was
-// lost, wrong, or not the one that its record means.
+// ReadLocated fills dst, which begins at offset off of a file, from the extents that overlap
+// it, in order. Bytes without an extent are a hole. bad says that a chunk was lost, wrong, or
+// not the record's.
 func (e *Engine) ReadLocated(ctx context.Context, found []Located, dst []byte, off int64, trust bool) (bad bool, err error) {
 	var wrong atomic.Bool
 	once := func(ctx context.Context, x Located, lo int64, part []byte) error {
@@ -36,8 +36,7 @@ func (e *Engine) ReadLocated(ctx context.Context, found []Located, dst []byte, o
 	run := func(ctx context.Context, x Located, lo int64, part []byte) error {
 		for try := 0; ; try++ {
 			err := once(ctx, x, lo, part)
-			// A range of many stripes would never be whole if one that fails made
-			// all of it begin again.
+			// A range of many stripes would never complete if one failure restarted all of it.
 			if err == nil || !retry.IsTransient(err) || try == stripeTries || !retry.Pause(ctx, e.clock, try+2*boolInt(x.Object != nil)) {
 				return err
 			}
@@ -45,14 +44,14 @@ func (e *Engine) ReadLocated(ctx context.Context, found []Located, dst []byte, o
 	}
 	at := off
 	end := off + int64(len(dst))
-	// covered returns the part of dst that an extent, the next one, is for.
+	// covered returns the part of dst for the next extent.
 	covered := func(x *Located) (lo int64, part []byte) {
 		lo, hi := max(x.Offset, at), min(x.End(), end)
 		clear(dst[at-off : lo-off]) // a hole
 		at = hi
 		return lo, dst[lo-off : hi-off]
 	}
-	if len(found) == 1 { // as of a small read, which need not pay for more
+	if len(found) == 1 { // a small read, which need not pay for more
 		lo, part := covered(&found[0])
 		clear(dst[at-off:])
 		err := run(ctx, found[0], lo, part)

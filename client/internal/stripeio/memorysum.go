@@ -7,9 +7,9 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// verify compares the bytes of a chunk of an encoded stripe with its sum. Corrupt: they changed in
-// this process's memory. To put them elsewhere does not help, and to sum them again would make
-// them the content of the file, so that the write fails.
+// verify compares the bytes of a chunk of an encoded stripe with their checksum. Corrupt: they
+// changed in this process's memory. Putting them elsewhere does not help, and a new checksum
+// would make the damage the content of the file, so the write fails.
 func (s *Stripe) verify(index int, zeros []byte) error {
 	var sum uint32
 	for _, p := range s.payload(index, zeros) {

@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/internal/erasure"
 )
 
-// TestBytesThatChangeAreNotSummedAgain: a stripe is sent under a lesser scheme than it was encoded
-// for, as devices left or refused a chunk. A bit that flipped in its memory meanwhile does not get
-// a sum that fits it.
+// TestBytesThatChangeAreNotSummedAgain: a stripe is sent with a smaller scheme than it was
+// encoded for, because devices left or refused a chunk. A bit that flipped in its memory
+// meanwhile does not get a matching checksum.
 func TestBytesThatChangeAreNotSummedAgain(t *testing.T) {
 	c := &Engine{Pool: bufpool.New(bufpool.Config{}), zeros: make([]byte, erasure.PieceSize)}
 	defer c.Pool.Close()

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// pace knows how long reads of chunks take, and so which are late, and how many
-// more requests may be made for late ones. Safe for concurrent use.
+// pace knows how long reads of chunks take, which are late, and how many more requests may be
+// made for late ones. Safe for concurrent use.
 type pace struct {
 	floor time.Duration
 
 	mu      sync.Mutex
 	classes [paceClasses]paceClass
-	credit  float64 // requests that may be made for late chunks
+	credit  float64 // requests that may still be made for late chunks
 }
 
-// paceClass holds the last times of requests of about one size.
+// paceClass has the last times of requests of about one size.
 type paceClass struct {
 	times [paceWindow]time.Duration
 	n     int // in all
@@ -27,11 +27,11 @@ type paceClass struct {
 const (
 	paceClasses = 16 // by powers of two from 4 KiB
 	paceWindow  = 64
-	// creditEach is what each answered request adds to the credit, so that
-	// hedging adds at most that part of requests, and maxCredit bounds a burst.
+	// creditEach is what each answered request adds to the credit, so that hedging adds at most
+	// that fraction of requests. maxCredit bounds a burst.
 	creditEach = 0.1
 	maxCredit  = 32
-	// latest bounds how late p95 may be.
+	// latest bounds p95 as the time after which a request is late.
 	latest = 2 * time.Second
 )
 
@@ -41,7 +41,7 @@ func paceClassOf(n int) int {
 	return min(max(bits.Len(uint(n))-12, 0), paceClasses-1)
 }
 
-// observe notes that a request for n bytes was answered after d.
+// observe records that a request for n bytes was answered after d.
 func (p *pace) observe(n int, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,14 +56,14 @@ func (p *pace) observe(n int, d time.Duration) {
 	}
 }
 
-// late returns after which time a request for n bytes is late.
+// late returns the time after which a request for n bytes is late.
 func (p *pace) late(n int) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(p.floor, min(p.classes[paceClassOf(n)].p95, latest))
 }
 
-// spend takes the credit for n requests; false: there is not that much.
+// spend takes the credit for n requests; false: there is not enough.
 func (p *pace) spend(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

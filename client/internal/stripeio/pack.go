@@ -13,19 +13,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// packedFile is a file that is to be packed with others.
+// packedFile is a file to pack with others.
 type packedFile struct {
 	inode  uint64
 	key    GrantKey
-	pieces []Located // all that it has
+	pieces []Located // all its extents
 	length int64
 	chunks int   // of their stripes
-	lose   uint8 // the most of them that one of these may lose
+	lose   uint8 // the most chunks that one of its stripes may lose
 }
 
-// runPack puts what each of the job's small files has into stripes with that of the others,
-// for the holder of the job. What changed since the leader looked at it is left as it is, and
-// so is what would be too little, or is to be copies by now.
+// runPack puts the bytes of the job's small files together into stripes, for the holder of the
+// job. It leaves files that changed since the leader looked. It also leaves them if there would
+// be too few, or if the policy now says copies.
 func (w *rewriter) runPack(ctx context.Context) error {
 	var files []packedFile
 	for _, id := range w.job.GetRewrite().GetFiles() {
@@ -37,7 +37,7 @@ func (w *rewriter) runPack(ctx context.Context) error {
 			files = append(files, f)
 		}
 	}
-	var unsafe error // why files would survive less
+	var unsafe error // why files would have less protection
 	for len(files) > 0 {
 		w.Inode, w.Key = moraine.InodeID(files[0].inode), files[0].key
 		t, err := w.Engine.Grants.Take(ctx, w.Key, w.Inode)
@@ -59,9 +59,9 @@ func (w *rewriter) runPack(ctx context.Context) error {
 		var unread *unreadError
 		switch {
 		case err == nil, retry.IsKind(err, moraine.Stale), retry.IsKind(err, moraine.NotFound):
-			// All of them changed; the others need not have.
+			// All of them changed; the others may not have.
 		case retry.IsKind(err, moraine.Conflict):
-			unsafe = cmp.Or(unsafe, err) // the others need not be
+			unsafe = cmp.Or(unsafe, err) // the others may be safe
 		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
 			w.left--
 			w.unread = cmp.Or(w.unread, err)
@@ -75,8 +75,8 @@ func (w *rewriter) runPack(ctx context.Context) error {
 	return cmp.Or(w.unread, unsafe)
 }
 
-// mayPack returns why the placement of a ticket will not do: it survives less than was asked
-// for, as too few hosts are up.
+// mayPack returns why a ticket's placement is not good enough: it has less protection than
+// intended, because too few hosts are up.
 func (w *rewriter) mayPack(t *Ticket) error {
 	if asked := t.Grant.asked; t.Scheme.M < asked.M || t.protects < uint32(asked.M) {
 		return &moraine.Error{Op: "pack", Kind: moraine.Unavailable,
@@ -85,8 +85,8 @@ func (w *rewriter) mayPack(t *Ticket) error {
 	return nil
 }
 
-// findSmall returns what a file has; nothing where it is gone, is no small one any more, or
-// has a stripe that is younger than the leader's look.
+// findSmall returns the extents of a file. It returns nothing if the file is gone, is no longer
+// small, or has a stripe newer than the leader's look.
 func (w *rewriter) findSmall(ctx context.Context, inode uint64) (packedFile, error) {
 	f, none := packedFile{inode: inode}, packedFile{}
 	p, a, err := w.Engine.pageAt(ctx, &wire.GetExtents{Inode: inode, Limit: maxRewrittenRuns, Job: w.job.GetId()})
@@ -121,9 +121,8 @@ func lengthOf(files []packedFile) (n int64) {
 	return n
 }
 
-// takeFiles takes the first files off that one stripe of size bytes is to hold, and one
-// commit can bring. The stripes that all of them take are of about one length, so that the
-// last is no small one.
+// takeFiles removes the first files that fit into one stripe of size bytes and one commit. All
+// stripes have about the same length, so that the last is not small.
 func takeFiles(files []packedFile, size int64) (part, rest []packedFile) {
 	total := lengthOf(files)
 	parts := max((total+size-1)/size, 1)
@@ -140,7 +139,8 @@ func takeFiles(files []packedFile, size int64) (part, rest []packedFile) {
 	return files, nil
 }
 
-// pack puts files side by side into a stripe, and swaps it in. It settles the ticket.
+// pack puts files together into a stripe, and commits it in place of their old extents. It
+// settles the ticket.
 func (w *rewriter) pack(ctx context.Context, t *Ticket, part []packedFile) error {
 	var pieces []Located
 	lose := t.Grant.asked.M
@@ -161,8 +161,8 @@ func (w *rewriter) pack(ctx context.Context, t *Ticket, part []packedFile) error
 	})
 }
 
-// commitPack swaps a sent stripe, which has the bytes of the files side by side, in for what
-// they have. It returns the files that have it.
+// commitPack commits a sent stripe with the bytes of the files in place of their old extents.
+// It returns the files that the service changed.
 func (w *rewriter) commitPack(ctx context.Context, part []packedFile, sent SentStripe) (packed []uint64, err error) {
 	op := &wire.CommitPack{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Stripe: sent.Record, Promised: sent.Ticket.Grant.Promised()}
 	at := uint64(0)

@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestTakeFiles: files are parted in order, none twice and none left out, in parts that fit
-// into a stripe and a commit; where nothing but the stripe bounds them, none of several parts
-// is less than a third of it.
+// TestTakeFiles: files are divided in order, each exactly once, into parts that fit into a
+// stripe and a commit. If only the stripe bounds them, none of several parts is less than a
+// third of it.
 func TestTakeFiles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

@@ -13,15 +13,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What is rebuilt from parity is as good as the parity. A core that encodes wrong makes
-// parity with a sum that fits it: nothing but the sum of what is rebuilt, or the data
-// themselves, show that. Data chunks were summed where they entered, so they are right if
-// they have their recorded sum, and the parity is what is wrong.
+// Rebuilt bytes are only as good as the parity. A CPU core that encodes wrongly makes parity
+// with a matching checksum. Only the checksum of the rebuilt bytes, or the data themselves,
+// reveal that. Data chunks got their checksums when they entered the system. So they are right
+// if they match, and then the parity is wrong.
 
-// rebuildWithout rebuilds a whole chunk that came out with another sum than its record's, each
-// time without another parity chunk. Where that gives the recorded sum, the chunk left out is
-// reported as wrong parity. Corrupt: no choice of chunks gives the recorded sum; the bytes of
-// t are undefined then.
+// rebuildWithout rebuilds a whole chunk that did not match its recorded checksum, each time
+// without another parity chunk. If the result matches, it reports the chunk left out as wrong
+// parity. Corrupt: no choice of chunks gives the recorded checksum; the bytes of t are then
+// undefined.
 func (e *Engine) rebuildWithout(ctx context.Context, g *gatherer, t target, piece int64) error {
 	s := g.s
 	want := s.Chunks[t.index].CRC
@@ -44,14 +44,14 @@ func (e *Engine) rebuildWithout(ctx context.Context, g *gatherer, t target, piec
 		Err: fmt.Errorf("rebuilt bytes do not have the recorded sum %08x: parity of the stripe is wrong, or the record", want)}
 }
 
-// wrongParity reports a parity chunk that is not the parity of its stripe's data.
+// wrongParity reports a parity chunk that does not match its stripe's data.
 func (e *Engine) wrongParity(s *Record, index int) {
 	e.metrics.ParityWrong.Inc()
 	e.log.Error("parity does not match data", "stripe", s.ID, "index", index, "device", s.Chunks[index].Device)
 	e.reports.addParity(s, index)
 }
 
-// without is the gatherer without one more chunk.
+// without returns the gatherer with one more chunk excluded.
 func (g *gatherer) without(index int) *gatherer {
 	other := *g
 	other.exclude = func(i int) bool { return i == index || g.exclude(i) }
@@ -64,8 +64,8 @@ func (g *gatherer) without(index int) *gatherer {
 	return &other
 }
 
-// verifyRebuilt compares what was rebuilt for a read with the records before it is served: a
-// whole chunk always, of parts a sample.
+// verifyRebuilt compares rebuilt bytes with the records before a read returns them: always for
+// a whole chunk, and for a sample of the parts.
 func (e *Engine) verifyRebuilt(ctx context.Context, g *gatherer, group []target, piece int64) error {
 	length := g.s.Scheme.ChunkLen(g.s.Length)
 	for _, t := range group {
@@ -95,10 +95,10 @@ func (e *Engine) verifyRebuilt(ctx context.Context, g *gatherer, group []target,
 	return nil
 }
 
-// verifyPart rebuilds the whole chunk of a part and compares it with the recorded sum; it puts
-// the part right where it was wrong. verified says whether there was a comparison: there is
-// none without memory for it, or where the rest of the chunks cannot be read now. Corrupt: as
-// with rebuildWithout.
+// verifyPart rebuilds the whole chunk of a part, compares it with the recorded checksum, and
+// corrects the part if it was wrong. verified says whether there was a comparison. There is
+// none without memory for it, or if the rest of the chunks cannot be read now. Corrupt: as with
+// rebuildWithout.
 func (e *Engine) verifyPart(ctx context.Context, g *gatherer, t target, piece int64) (verified bool, err error) {
 	length := g.s.Scheme.ChunkLen(g.s.Length)
 	piece = e.samplePiece(g.s, length, piece)
@@ -120,7 +120,7 @@ func (e *Engine) verifyPart(ctx context.Context, g *gatherer, t target, piece in
 		if ctx.Err() != nil {
 			return false, err
 		}
-		return false, nil // the part could be read, and the rest of the chunks cannot now
+		return false, nil // the part was readable, but the rest of the chunks is not now
 	}
 	if crc.Sum(out) != g.s.Chunks[t.index].CRC {
 		if err := e.rebuildWithout(ctx, &all, whole, piece); err != nil {
@@ -131,9 +131,10 @@ func (e *Engine) verifyPart(ctx context.Context, g *gatherer, t target, piece in
 	return true, nil
 }
 
-// CheckParity reads all chunks of a stripe and compares its parity with what its data give. It
-// reports the parity chunks that differ though they, and all data, have their recorded sums,
-// and returns a bit for each. On error nothing is known: not all chunks could be read.
+// CheckParity reads all chunks of a stripe and compares its parity with the parity computed
+// from its data. It reports the parity chunks that differ although they, and all data, have
+// their recorded checksums, and returns a bit for each. On error nothing is known: it could not
+// read all chunks.
 func (e *Engine) CheckParity(ctx context.Context, w *wire.Stripe) (wrong uint32, err error) {
 	s, err := RecordFromWire(w)
 	if err != nil || s.Scheme.IsCopies() || s.Scheme.M == 0 {
@@ -177,7 +178,7 @@ func (e *Engine) compareParity(ctx context.Context, s *Record) (wrong uint32, er
 		if err := coder.Encode(parts[:k], parts[k+m:]); err != nil {
 			return 0, err
 		}
-		for i := range sums { // now: a bit that flipped before the parity was computed shows
+		for i := range sums { // after the encoding: shows a bit that flipped before it
 			sums[i] = crc.Update(sums[i], parts[i])
 		}
 		for i := k; i < k+m; i++ {
@@ -207,7 +208,7 @@ func (e *Engine) getAll(ctx context.Context, s *Record, at int64, dst [][]byte) 
 	return g.Wait()
 }
 
-// recordedSums compares the sums of the first chunks of a stripe with its record.
+// recordedSums compares the checksums of the first chunks of a stripe with its record.
 func recordedSums(s *Record, sums []uint32) error {
 	for i, sum := range sums {
 		if sum != s.Chunks[i].CRC {
@@ -218,9 +219,9 @@ func recordedSums(s *Record, sums []uint32) error {
 	return nil
 }
 
-// RecodeParity computes a parity chunk from the data of its stripe, which must all have
-// their recorded sums; the sum that is recorded of the parity is not looked at. sum is that of
-// the bytes. They are good until release is called, once.
+// RecodeParity computes a parity chunk from the data of its stripe, which must all have their
+// recorded checksums. It ignores the recorded checksum of the parity. sum is the checksum of
+// the returned bytes. They are valid until the caller calls release, once.
 func (e *Engine) RecodeParity(ctx context.Context, w *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, retry.Wrap("client.RecodeParity", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)

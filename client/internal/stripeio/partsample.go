@@ -6,34 +6,33 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// WholeSample is in how many rebuilds of a part of a chunk one is verified: the whole chunk
-// is rebuilt, and compared with its recorded sum. WholeRetry is after how many more the
-// next one is, where that could not be done.
+// WholeSample: the client verifies one of so many rebuilt parts of chunks. It rebuilds the
+// whole chunk and compares it with its recorded checksum. WholeRetry is after how many more
+// parts it tries again if it could not.
 const WholeSample, WholeRetry = 256, 16
 
-// partSample picks the rebuilt parts of chunks that a client verifies: the first one, and
-// then each that is WholeSample after one that was verified. Methods may be called
-// concurrently.
+// partSample selects the rebuilt parts of chunks that a client verifies: the first one, and
+// then each WholeSample-th after a verified one. Methods may be called concurrently.
 type partSample struct {
-	since atomic.Int64 // parts since the last one that was picked
+	since atomic.Int64 // parts since the last selected one
 }
 
-// begin has the first part be picked.
+// begin makes pick select the first part.
 func (s *partSample) begin() { s.since.Store(WholeSample - 1) }
 
-// pick reports whether the part at hand is to be verified. One that was picked and could
-// not be verified is given to missed.
+// pick reports whether to verify the current part. The caller calls missed if it could not
+// verify it.
 func (s *partSample) pick() bool {
 	n := s.since.Add(1)
 	return n >= WholeSample && s.since.CompareAndSwap(n, 0)
 }
 
-// missed has a part be picked soon: no part counts as verified that was not.
+// missed makes pick select another part soon: an unverified part does not count.
 func (s *partSample) missed() { s.since.Add(WholeSample - WholeRetry) }
 
 // samplePiece returns how many bytes of each chunk a verification gathers at once, so that
-// with the whole chunk they fit into the memory that verifications may take; 0 where the
-// chunk alone does not.
+// together with the whole chunk they fit into the memory for verifications. It returns 0 if the
+// chunk alone does not fit.
 func (e *Engine) samplePiece(s *Record, length, piece int64) int64 {
 	fits := (e.Helpers.Size() - length) / int64(s.Scheme.K+1)
 	return max(0, min(piece, length, fits/moraine.BlockSize*moraine.BlockSize))

@@ -18,20 +18,19 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Ranges whose stripes were dropped are read from the object that holds them,
-// through a chunkserver that has its bucket. An object is read in pieces, and
-// every reader asks the same server first for the same piece, so that a thousand
-// of them cost the store one read.
+// The client reads evicted ranges from their object, through a chunkserver that has its bucket.
+// It reads an object in pieces. Every client uses the same server first for the same piece, so
+// that a thousand readers cost the store one read.
 
-// objectRead is an object as a file's extents name it.
+// objectRead is an object in a file's extents.
 type objectRead struct {
 	object     *wire.Object
 	inode      uint64
 	generation uint64
-	capability []byte // as of Record
+	capability []byte // as in Record
 }
 
-// maxPieceServers bounds the servers that one attempt to read a piece asks.
+// maxPieceServers bounds the servers that one attempt to read a piece uses.
 const maxPieceServers = 3
 
 // readObject fills dst with the object's bytes from off on, piece by piece.
@@ -47,9 +46,9 @@ func (e *Engine) readObject(ctx context.Context, o *objectRead, off int64, dst [
 	return nil
 }
 
-// readPiece fills dst, which lies within one piece, from the servers in their
-// order. When it returns nil the bytes are right; on error dst is undefined.
-// Lost means that the object is not there as the extents say: they may be old.
+// readPiece fills dst, which lies within one piece, from the servers in their order. When it
+// returns nil the bytes are right; on error dst is undefined. Lost means that the object does
+// not match the extents, which may be old.
 func (e *Engine) readPiece(ctx context.Context, o *objectRead, off int64, dst []byte) error {
 	hosts, err := e.Topology.pieceServers(ctx, o.object, uint64(off)/o.object.Piece)
 	if err != nil {
@@ -78,8 +77,8 @@ func (e *Engine) readPiece(ctx context.Context, o *objectRead, off int64, dst []
 	return pieceError(o.object, errs)
 }
 
-// pieceError says what was wrong with all servers: a kind that lets the caller
-// try again, unless each said that the object is lost or wrong.
+// pieceError returns the error after all servers failed. Its kind lets the caller try again,
+// unless each server said that the object is lost or wrong.
 func pieceError(o *wire.Object, errs []error) error {
 	kind := moraine.Unavailable
 	all := func(is func(moraine.Kind) bool) bool {
@@ -96,11 +95,11 @@ func pieceError(o *wire.Object, errs []error) error {
 	return &moraine.Error{Op: "read piece", Ref: "object " + moraine.ID(o.Id).String(), Kind: kind, Err: errors.Join(errs...)}
 }
 
-// getPiece asks one server, again with a new token where it was refused, and again with
-// the server's check of its memory where other bytes came than their sum says.
+// getPiece reads from one server. It tries again with a new token after a refusal. It tries
+// again with verification of the server's memory if the bytes did not match their checksum.
 func (e *Engine) getPiece(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte) error {
 	err := e.getPieceOnce(ctx, server, o, off, dst, false)
-	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be older than what it must show
+	if err != nil && isRefusal(moraine.KindOf(err)) && ctx.Err() == nil { // the token may be outdated
 		if err = e.meta.Renew(ctx, true); err == nil {
 			err = e.getPieceOnce(ctx, server, o, off, dst, false)
 		}
@@ -113,8 +112,8 @@ func (e *Engine) getPiece(ctx context.Context, server transport.Chunks, o *objec
 	return err
 }
 
-// pieceTimeouts is how many Config.GetTimeout one attempt to read a piece is
-// given: the server may have to read all of it from the store first.
+// pieceTimeouts is how many times Config.GetTimeout one attempt to read a piece may take: the
+// server may first have to read all of it from the store.
 const pieceTimeouts = 3
 
 func (e *Engine) getPieceOnce(ctx context.Context, server transport.Chunks, o *objectRead, off int64, dst []byte, verify bool) error {
@@ -140,10 +139,9 @@ type server struct {
 	chunks transport.Chunks
 }
 
-// pieceServers returns the live hosts that have an object's bucket, in the order
-// to ask them for a piece: that of the hash of host, object and piece (rendezvous
-// hashing), which all clients of all releases share, so that one server reads a
-// piece for all of them.
+// pieceServers returns the live hosts with an object's bucket, in the order in which to use
+// them for a piece. The order is by the hash of host, object and piece (rendezvous hashing),
+// which all clients of all releases share. So one server reads a piece for all of them.
 func (t *TopologyCache) pieceServers(ctx context.Context, o *wire.Object, piece uint64) ([]server, error) {
 	if err := t.fresh(ctx); err != nil {
 		return nil, err
@@ -173,7 +171,7 @@ func pieceScore(host string, object, piece uint64) uint64 {
 	return xxhash.Sum64(binary.LittleEndian.AppendUint64(b, piece))
 }
 
-// bucketOf returns the bucket of what a host says it serves, s3://BUCKET/PREFIX.
+// bucketOf returns the bucket of a host's s3://BUCKET/PREFIX.
 func bucketOf(s string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(s, "s3://"), "/")
 	return name

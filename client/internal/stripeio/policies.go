@@ -10,29 +10,28 @@ import (
 )
 
 const (
-	// policyKept is how long it is known what the policy of a directory says; what is
-	// written later heeds a change of it.
+	// policyKept is how long the client uses a known policy; later writes follow a change.
 	policyKept = 30 * time.Second
-	// maxPolicies bounds the directories of which it is known.
+	// maxPolicies bounds the remembered directories.
 	maxPolicies = 4096
 )
 
-// knownPolicies is what schemes the policies of directories say. Stripe numbers are shared
-// by all files that are to have the same scheme; which one that is must be known before one
-// is taken, or a file would get what the policy of another directory says. Nothing is asked
-// as long as no directory has a policy, which each grant tells.
+// knownPolicies are the schemes in the policies of directories. All files with the same scheme
+// share stripe numbers. The pool must know the scheme before it takes a number, or a file would
+// get that of another directory's policy. While no directory has a policy, which each grant
+// reports, the client sends no requests for them.
 type knownPolicies struct {
 	some bool
-	of   map[moraine.InodeID]knownPolicy // by directory, or by inode where that is not known
+	of   map[moraine.InodeID]knownPolicy // by directory, or by inode if that is not known
 }
 
 type knownPolicy struct {
-	scheme moraine.Scheme // zero: it says nothing
+	scheme moraine.Scheme // zero: the policy sets none
 	until  time.Time
 }
 
-// resolve returns the key of the grants that are good for what is asked, with the scheme
-// that the policy says; known is false where that has to be asked for.
+// resolve returns the key of the grants for a request, with the policy's scheme. known is false
+// if the client must request the policy.
 func (k *knownPolicies) resolve(asked GrantKey, inode moraine.InodeID, now time.Time) (key GrantKey, known bool) {
 	key = GrantKey{Tenant: asked.Tenant, Scheme: asked.Scheme}
 	if key.Scheme.K != 0 || !k.some {
@@ -46,7 +45,7 @@ func (k *knownPolicies) resolve(asked GrantKey, inode moraine.InodeID, now time.
 	return key, true
 }
 
-// policyPlace is whose policy decides.
+// policyPlace returns the inode whose policy applies.
 func policyPlace(asked GrantKey, inode moraine.InodeID) moraine.InodeID {
 	if asked.Dir != 0 {
 		return asked.Dir
@@ -54,8 +53,8 @@ func policyPlace(asked GrantKey, inode moraine.InodeID) moraine.InodeID {
 	return inode
 }
 
-// grantPlace is what a grant is asked for: where the policy says the scheme, whose policy it
-// is, as a file that has no name yet is in no directory.
+// grantPlace returns the inode for which to request a grant. If the policy decides the scheme
+// it is the policy's directory, because a file without a name is in no directory.
 func grantPlace(asked GrantKey, inode moraine.InodeID) moraine.InodeID {
 	if asked.Scheme.K != 0 {
 		return inode
@@ -63,7 +62,7 @@ func grantPlace(asked GrantKey, inode moraine.InodeID) moraine.InodeID {
 	return policyPlace(asked, inode)
 }
 
-// note keeps what the policy of a place says.
+// note remembers the policy's scheme for an inode.
 func (k *knownPolicies) note(at moraine.InodeID, scheme moraine.Scheme, now time.Time) {
 	if len(k.of) >= maxPolicies {
 		clear(k.of)
@@ -74,7 +73,7 @@ func (k *knownPolicies) note(at moraine.InodeID, scheme moraine.Scheme, now time
 	k.of[at] = knownPolicy{scheme, now.Add(policyKept)}
 }
 
-// learn takes in what a grant tells.
+// learn takes over what a grant reports.
 func (k *knownPolicies) learn(asked GrantKey, inode moraine.InodeID, g *grant, now time.Time) {
 	if k.some = g.policies; !k.some {
 		clear(k.of)
@@ -85,8 +84,8 @@ func (k *knownPolicies) learn(asked GrantKey, inode moraine.InodeID, g *grant, n
 	}
 }
 
-// effective returns the key of the grants that are good for what is asked; it asks the
-// service what the policy says where that is not known.
+// effective returns the key of the grants for a request. If the policy is not known it requests
+// it from the service.
 func (p *grantPool) effective(ctx context.Context, asked GrantKey, inode moraine.InodeID) (GrantKey, error) {
 	p.mu.Lock()
 	key, known := p.policies.resolve(asked, inode, p.c.clock.Now())
@@ -98,8 +97,8 @@ func (p *grantPool) effective(ctx context.Context, asked GrantKey, inode moraine
 	reply, err := p.c.GetPolicy(ctx, p.c.meta.Place(at))
 	switch {
 	case retry.IsKind(err, moraine.NotFound), retry.IsKind(err, moraine.PermissionDenied):
-		// It is gone, or out of sight: the grant, which the service may give all the same,
-		// tells what its scheme is.
+		// The inode is gone, or not visible to this session. The service may still give a grant,
+		// which reports its scheme.
 	case err != nil:
 		return key, retry.Wrap("get policy", at.String(), err)
 	}

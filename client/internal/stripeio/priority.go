@@ -16,16 +16,16 @@ const (
 	urgentPriority
 )
 
-// WithLowPriority marks what is asked of chunkservers under a context as work that nobody
-// waits for. It is for movers: a chunkserver has their repairs, and the commits of
-// checkpoints, go before their other work. Of other callers it means nothing.
+// WithLowPriority marks requests to chunkservers under a context as work that no program waits
+// for. It is for movers: a chunkserver serves their repairs, and the commits of checkpoints,
+// before their other work. It has no effect for other callers.
 func WithLowPriority(ctx context.Context) context.Context {
 	return context.WithValue(ctx, priorityKey{}, lowPriority)
 }
 
-// WithUrgent marks what is asked of chunkservers under a context as the repair of a stripe
-// that has no redundancy left: a chunkserver does not bound it beside clients. It is for
-// movers. Of other callers it means nothing.
+// WithUrgent marks requests to chunkservers under a context as the repair of a stripe that has
+// no redundancy left. A chunkserver then does not throttle them in favour of clients. It is for
+// movers and has no effect for other callers.
 func WithUrgent(ctx context.Context) context.Context {
 	return context.WithValue(ctx, priorityKey{}, urgentPriority)
 }
@@ -41,8 +41,8 @@ func isUrgent(ctx context.Context) bool { return priorityOf(ctx) == urgentPriori
 
 type jobKey struct{}
 
-// ForJob marks files that are opened under a context as those of a leased job. It is for
-// movers: a chunkserver reads the files of the jobs that it holds, and no others.
+// ForJob marks files opened under a context as those of a leased job. It is for movers: a
+// chunkserver may read only the files of the jobs that it holds.
 func ForJob(ctx context.Context, job moraine.JobID) context.Context {
 	return context.WithValue(ctx, jobKey{}, job)
 }

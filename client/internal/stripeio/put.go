@@ -13,12 +13,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// errResubmit says that the stripe can not be completed where it was begun, but can
-// be under another number, and perhaps another scheme. Never under the same
-// number: the chunks that were put already would differ from the new ones.
+// errResubmit says that the stripe cannot be completed as it was begun, but can be under
+// another number, perhaps with another scheme. It never can under the same number: chunks
+// already put would differ from the new ones.
 var errResubmit = errors.New("the stripe must be sent anew")
 
-// putter sends the chunks of one stripe and replaces devices that fail or lag.
+// putter puts the chunks of one stripe and replaces devices that fail or are slow.
 type putter struct {
 	c      *Engine
 	ticket *Ticket
@@ -26,8 +26,8 @@ type putter struct {
 	level  moraine.Level
 	place  placement
 
-	failed []moraine.DeviceID // for this stripe, in this round
-	rounds int                // times that every device was found wanting
+	failed []moraine.DeviceID // devices that failed for this stripe, in this round
+	rounds int                // times that every device had failed
 
 	chunks  []putChunk
 	results chan putResult
@@ -35,13 +35,13 @@ type putter struct {
 	began   time.Time
 }
 
-// putChunk is where one chunk of the stripe stands.
+// putChunk is the state of one chunk of the stripe.
 type putChunk struct {
-	try     int // counts the requests; only the last one's result counts
+	try     int // number of requests; only the last one's result counts
 	cancel  context.CancelFunc
 	done    bool
 	took    time.Duration
-	renewed bool // the token was renewed for it once
+	renewed bool // the token was renewed once for it
 	state   wire.ChunkState
 }
 
@@ -51,9 +51,9 @@ type putResult struct {
 	err        error
 }
 
-// putStripe puts the chunks of an encoded stripe where the placement says, and
-// returns the record to commit. Every chunk is at the level when it returns nil;
-// on error some may be, and the end of the grant explains them. errResubmit: see there.
+// putStripe puts the chunks of an encoded stripe on the devices of the placement, and returns
+// the record to commit. When it returns nil every chunk is at the level. On error some may be,
+// and the end of the grant explains them. It may return errResubmit.
 func (e *Engine) putStripe(ctx context.Context, t *Ticket, st *Stripe, place placement, level moraine.Level) (*wire.Stripe, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	n := st.scheme.Chunks()
@@ -100,11 +100,11 @@ func (p *putter) run(ctx context.Context) error {
 	return nil
 }
 
-// take handles a result; true: one more chunk is done.
+// take processes a result; true: one more chunk is done.
 func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 	ch := &p.chunks[r.index]
 	if r.try != ch.try || ch.done {
-		return false, nil // of a device that was replaced
+		return false, nil // from a device that was replaced
 	}
 	ch.cancel()
 	dev := p.place.devices[r.index]
@@ -122,13 +122,13 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 	p.c.log.Debug("a chunk could not be put", "stripe", p.ticket.stripe, "index", r.index, "device", dev, "err", r.err)
 	switch moraine.KindOf(r.err) {
 	case moraine.Unauthenticated, moraine.PermissionDenied:
-		if !ch.renewed { // the token may be older than what it must show
+		if !ch.renewed { // the token may be outdated
 			ch.renewed = true
 			p.ticket.Grant.capability.refused()
 			if err := p.c.meta.Renew(ctx, true); err != nil {
 				return false, err
 			}
-			if p.ticket.Grant.Session != p.c.meta.Current() { // the grant went with it
+			if p.ticket.Grant.Session != p.c.meta.Current() { // the grant ended with the session
 				return false, &moraine.Error{Op: "put stripe", Ref: p.ticket.stripe.String(), Kind: moraine.SessionExpired, Err: r.err}
 			}
 			p.send(ctx, r.index)
@@ -138,9 +138,9 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 			return false, r.err
 		}
 	case moraine.InvalidArgument, moraine.TooLarge, moraine.Unimplemented:
-		return false, r.err // another device would say the same
+		return false, r.err // another device would answer the same
 	case moraine.Corrupt:
-		// The device is not to blame where the bytes are wrong here.
+		// If the bytes are wrong here, the device is not at fault.
 		if err := p.st.verify(r.index, p.c.zeros); err != nil {
 			p.c.log.Error("bytes changed in memory after they were summed", "stripe", p.ticket.stripe, "index", r.index, "err", err)
 			return false, err
@@ -151,7 +151,7 @@ func (p *putter) take(ctx context.Context, r putResult) (bool, error) {
 	return false, p.replaceFailed(ctx, r.index, r.err)
 }
 
-// send begins to put a chunk on the device that the placement names.
+// send starts to put a chunk on the placement's device.
 func (p *putter) send(ctx context.Context, index int) {
 	ch := &p.chunks[index]
 	ch.try++
@@ -163,7 +163,7 @@ func (p *putter) send(ctx context.Context, index int) {
 		reply, err := p.put(own, index, dev)
 		select {
 		case p.results <- putResult{index, try, reply, err}:
-		case <-ctx.Done(): // nobody waits for results any more
+		case <-ctx.Done(): // no receiver is left
 		}
 	})
 }
@@ -186,8 +186,8 @@ func (p *putter) put(ctx context.Context, index int, dev moraine.DeviceID) (*wir
 	return reply, err
 }
 
-// slowAfter returns how much longer the last chunks are given: four times what
-// the others took.
+// slowAfter returns how long to wait for the last chunks: four times as long as the others
+// took.
 func (p *putter) slowAfter() time.Duration {
 	var took []time.Duration
 	for i := range p.chunks {
@@ -199,8 +199,7 @@ func (p *putter) slowAfter() time.Duration {
 	return max(p.c.cfg.SlowFloor, 4*took[len(took)/2])
 }
 
-// replaceSlow moves the chunks that lag to other devices, where that costs no
-// protection.
+// replaceSlow moves slow chunks to other devices, if that costs no protection.
 func (p *putter) replaceSlow(ctx context.Context) {
 	keep, avoid := slices.Clone(p.place.devices), p.c.health.all()
 	for i := range p.chunks {
@@ -221,7 +220,7 @@ func (p *putter) replaceSlow(ctx context.Context) {
 	}
 }
 
-// move sends a chunk to the device of another placement.
+// move puts a chunk on the device of another placement.
 func (p *putter) move(ctx context.Context, index int, next placement) {
 	p.chunks[index].cancel()
 	p.place.devices = slices.Clone(p.place.devices)
@@ -231,20 +230,18 @@ func (p *putter) move(ctx context.Context, index int, next placement) {
 	p.send(ctx, index)
 }
 
-// answered reports whether the service tells of places for the stripe, none left out,
-// or says that there is no room. Where it cannot be asked, or too few servers are up,
-// that one device is full does not mean that all are.
+// answered reports whether the service finds a placement for the stripe with all devices
+// allowed, or answers that there is no room. If the client cannot reach the service, or too few
+// servers are up, one full device does not mean that all are full.
 func (p *putter) answered(ctx context.Context) bool {
 	_, err := p.c.Grants.place(ctx, p.ticket, p.ticket.Grant.asked, nil, nil)
 	return err == nil || retry.IsKind(err, moraine.NoSpace)
 }
 
-// replaceFailed finds another device for a chunk whose device failed, one that
-// has not failed for this stripe; devices that failed for others come last.
-// Where there is none that keeps the other chunks in place, but there would be
-// for the stripe as a whole, that is sent anew. Where all is refused it waits
-// and begins again with every device: a server that restarts is back in a
-// moment.
+// replaceFailed finds another device for a chunk whose device failed: one that has not failed
+// for this stripe, and preferably for no other. If there is none that keeps the other chunks in
+// place, but a placement for the whole stripe, it returns errResubmit. If there is neither, it
+// waits and begins again with every device: a restarting server is soon back.
 func (p *putter) replaceFailed(ctx context.Context, index int, cause error) error {
 	bad := p.place.devices[index]
 	p.failed = append(p.failed, bad)

@@ -8,14 +8,14 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// target is a range of a chunk to be rebuilt.
+// target is a range of a chunk to rebuild.
 type target struct {
 	index int
 	lo    int64
 	out   []byte
 }
 
-// rebuildPiece is the most bytes of each chunk that are gathered at once.
+// rebuildPiece bounds the bytes of each chunk that are gathered at once.
 const rebuildPiece = moraine.DefaultChunkSize
 
 // pieceOf returns how many bytes of each chunk of s may be gathered at once.
@@ -24,8 +24,8 @@ func (e *Engine) pieceOf(s *Record) int64 {
 	return max(moraine.BlockSize, min(rebuildPiece, fits/moraine.BlockSize*moraine.BlockSize))
 }
 
-// rebuildInBackground rebuilds what is missing. The channel gets one result.
-// Chunks whose request failed are rebuilt in place, late ones in a spare buffer.
+// rebuildInBackground rebuilds missing chunks. The channel gets one result. It rebuilds chunks
+// whose request failed in place, late ones in a spare buffer.
 func (r *stripeRead) rebuildInBackground(ctx context.Context, work *sync.WaitGroup, missing []*chunkWant) chan error {
 	var free []source
 	for _, w := range r.wants {
@@ -92,8 +92,8 @@ func (r *stripeRead) rebuild(ctx context.Context, missing []*chunkWant, spare ma
 	return nil
 }
 
-// buffersFor returns how many buffers rebuilding takes at most at a time: for
-// the chunks that are not at hand, and for one more where one is late.
+// buffersFor returns the maximum number of buffers for rebuilding at a time: for the chunks not
+// in memory, and for one more in case one is late.
 func buffersFor(s *Record, missing []*chunkWant, free []source) int {
 	most := 0
 	for _, w := range missing {
@@ -110,7 +110,7 @@ func buffersFor(s *Record, missing []*chunkWant, free []source) int {
 	return most
 }
 
-// sameRanges groups targets of the same range: they are rebuilt together.
+// sameRanges groups targets of the same range, which are rebuilt together.
 func sameRanges(targets []target) [][]target {
 	var groups [][]target
 next:
@@ -126,8 +126,8 @@ next:
 	return groups
 }
 
-// rebuildGroup rebuilds targets of one range, piece by piece. each, if not nil,
-// is called with each piece of the first target, in order.
+// rebuildGroup rebuilds targets of one range, piece by piece. It calls each, if not nil, with
+// each piece of the first target, in order.
 func (e *Engine) rebuildGroup(ctx context.Context, g *gatherer, group []target, piece int64, each func([]byte)) error {
 	coder, err := e.coders.Get(g.s.Scheme)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// recoder encodes one parity chunk of a stripe again, piece by piece. What it makes replaces a
-// chunk and the sum in its record, so that no recorded sum can say whether it is right, and the
-// core at work may be the one that computes wrong. So it rebuilds data chunk 0 from the new
-// parity and the other data: each wrong byte of the parity makes a wrong byte of chunk 0, whose
-// sum was recorded when its bytes entered the system.
+// recoder encodes one parity chunk of a stripe again, piece by piece. The result replaces a
+// chunk and the checksum in its record, so no recorded checksum can confirm it. This CPU core
+// may even be the one that computes wrongly. So it rebuilds data chunk 0 from the new parity
+// and the other data. Each wrong byte of the parity makes a wrong byte of chunk 0, whose
+// checksum was recorded when its bytes entered the system.
 type recoder struct {
 	coder interface {
 		Encode(data, parity [][]byte) error
@@ -20,12 +20,12 @@ type recoder struct {
 	k, m  int
 	index int      // of the parity chunk
 	sums  []uint32 // of the data chunks, so far
-	made  uint32   // sum of the parity chunk, so far
-	back  uint32   // sum of what chunk 0 is by the parity, so far
+	made  uint32   // checksum of the parity chunk, so far
+	back  uint32   // checksum of chunk 0 rebuilt from the parity, so far
 }
 
-// encode takes the next piece: parts are k pieces of data, m that it fills with parity, and one
-// to work with, all of one length.
+// encode takes the next piece. parts are k pieces of data, m that it fills with parity, and one
+// work buffer, all of one length.
 func (r *recoder) encode(parts [][]byte) error {
 	chunks := r.k + r.m
 	if err := r.coder.Encode(parts[:r.k], parts[r.k:chunks]); err != nil {
@@ -39,14 +39,14 @@ func (r *recoder) encode(parts [][]byte) error {
 	}
 	r.back = crc.Update(r.back, want[0])
 	r.made = crc.Update(r.made, parts[r.index])
-	// Last: a bit of the data that flipped before the parity was computed shows.
+	// Last: this shows a bit of the data that flipped before the encoding.
 	for i := range r.sums {
 		r.sums[i] = crc.Update(r.sums[i], parts[i])
 	}
 	return nil
 }
 
-// check returns nil where the data had their recorded sums, and out is their parity.
+// check returns nil if the data had their recorded checksums, and out is their parity.
 func (r *recoder) check(s *Record, out []byte) error {
 	if err := recordedSums(s, r.sums); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/internal/erasure"
 )
 
-// badCore is a coder on a core that computes wrong, or beside memory that does not keep: it
-// changes what it has before or after it has encoded.
+// badCore is a coder on a CPU core that computes wrongly, or with faulty memory: it changes
+// data before or after the encoding.
 type badCore struct {
 	*erasure.Coder
 	before, after func(data, parity [][]byte)
@@ -29,8 +29,8 @@ func (b *badCore) Encode(data, parity [][]byte) error {
 	return err
 }
 
-// TestABadCoreReplacesNoParity: parity that is encoded again is not believed for its own sum. A
-// bit that is wrong in it, in the data that it is made of, or in what was copied out, is found.
+// TestABadCoreReplacesNoParity: the new parity's own checksum is not enough. The check finds a
+// bit that is wrong in the parity, in its data, or in the copy.
 func TestABadCoreReplacesNoParity(t *testing.T) {
 	const piece, pieces = 8192, 3
 	once := func(rng *rand.Rand, flip func(data, parity [][]byte, bit int)) func(data, parity [][]byte) {

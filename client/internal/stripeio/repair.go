@@ -10,17 +10,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// repairPiece is the most bytes of each chunk that a repair gathers at once. Short requests
-// leave gaps to the clients of the servers that are asked.
+// repairPiece bounds the bytes of each chunk that a repair gathers at once. Short requests
+// leave gaps for the servers' clients.
 const repairPiece = 1 << 20
 
-// RebuildChunk returns the bytes of a chunk: read from its device, where that
-// still has them, or computed from k others. Either way they are held against
-// the sum in the stripe record: what it returns is what the record promises, or
-// an error. doubtful has a bit for each chunk that is said to be bad, which is
-// asked for after the others, and then those on devices that are not in service.
-// Lost: fewer than k chunks are left that agree with the record. The
-// bytes are good until release is called, once.
+// RebuildChunk returns the bytes of a chunk, from its device if that still has them, or
+// computed from k others. Either way it verifies them against the checksum in the stripe
+// record. doubtful has a bit for each chunk reported as bad: RebuildChunk reads these after the
+// others, and then those on devices that are not in service. Lost: fewer than k chunks agree
+// with the record. The bytes are valid until the caller calls release, once.
 func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, doubtful uint32) (data []byte, sum uint32, release func(), err error) {
 	fail := func(err error) ([]byte, uint32, func(), error) {
 		return nil, 0, nil, retry.Wrap("client.RebuildChunk", fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), index), err)
@@ -42,7 +40,7 @@ func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 		l.release()
 		return fail(err)
 	}
-	whole := func() bool { return e.getOnce(ctx, s, index, 0, out, true) == nil } // which sums all of it
+	whole := func() bool { return e.getOnce(ctx, s, index, 0, out, true) == nil } // verifies the whole chunk
 	serves := e.serves(s.Chunks[index].Device)
 	if serves && whole() {
 		return out, s.Chunks[index].CRC, l.release, nil
@@ -57,7 +55,7 @@ func (e *Engine) RebuildChunk(ctx context.Context, w *wire.Stripe, index int, do
 		}
 	}
 	if err != nil && !serves && ctx.Err() == nil && whole() {
-		return out, s.Chunks[index].CRC, l.release, nil // its device is out, and has it all the same
+		return out, s.Chunks[index].CRC, l.release, nil // its device is out, but still has the chunk
 	}
 	if err != nil {
 		l.release()
@@ -74,7 +72,7 @@ func (e *Engine) serves(dev moraine.DeviceID) bool {
 	return !e.health.avoided(dev)
 }
 
-// putSum is the sum of what is put under an intent.
+// putSum returns the checksum of the bytes to put under an intent.
 func putSum(s *Record, intent *wire.Intent) uint32 {
 	if intent.GetRecoded() {
 		return intent.GetCrc()
@@ -82,10 +80,10 @@ func putSum(s *Record, intent *wire.Intent) uint32 {
 	return s.Chunks[intent.Index].CRC
 }
 
-// PutRepaired puts a chunk under a recorded intent: on the intent's device, with
-// its layout version, and the capability that came with it. data are the chunk's bytes, whose sum is in the record, or
-// in the intent where it says that they were encoded again.
-// When it returns nil the chunk is durable there. One attempt, safe to repeat.
+// PutRepaired puts a chunk under a recorded intent: on the intent's device, with its layout
+// version and its capability. data are the chunk's bytes. Their checksum is in the record, or
+// in the intent if it says that they were encoded again. When it returns nil the chunk is
+// durable there. It makes one attempt, which is safe to repeat.
 func (e *Engine) PutRepaired(ctx context.Context, w *wire.Stripe, intent *wire.Intent, capability, data []byte) error {
 	ref := fmt.Sprintf("%s/%d", moraine.StripeID(w.GetId()), intent.GetIndex())
 	s, err := RecordFromWire(w)

@@ -9,31 +9,30 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// reporter tells the service, in the background, which chunks reads found lost
-// or wrong, so that they are repaired. What waits when the client is closed is
-// delivered by Close: a command that reads one file and ends has reported what it
-// met. A report that cannot be delivered is dropped: the next read, or scrub, finds the chunk again. Safe for concurrent
-// use.
+// reporter reports, in the background, lost or wrong chunks that reads found, so that they are
+// repaired. Close delivers waiting reports: a command that reads one file and ends has reported
+// its findings. A report that cannot be delivered is dropped: the next read, or a scrub, finds
+// the chunk again. Safe for concurrent use.
 type reporter struct {
 	c    *Engine
 	wake chan struct{}
 
 	mu      sync.Mutex
 	waiting map[reportedChunk]*wire.BadChunk
-	// reported remembers what was reported lately, so that a file read a thousand
-	// times reports once a minute. What a newer record has is another matter: the
-	// service passes over what is told of by an old one.
+	// reported remembers recent reports, so that a file read a thousand times is reported once a
+	// minute. A chunk of a newer record is separate: the service ignores reports by an old
+	// record.
 	reported map[reportedChunk]time.Time
 }
 
-// reportedChunk is a chunk by a record of its stripe.
+// reportedChunk is a chunk of one version of a stripe record.
 type reportedChunk struct {
 	moraine.ChunkID
 	version moraine.LayoutVersion
 }
 
 const (
-	maxReports  = 256 // waiting; what comes on top is dropped
+	maxReports  = 256 // waiting reports; more are dropped
 	maxReported = 4096
 	reportAgain = time.Minute
 	reportPause = 100 * time.Millisecond // to collect more
@@ -44,14 +43,14 @@ func newReporter(c *Engine) *reporter {
 		reported: map[reportedChunk]time.Time{}}
 }
 
-// add reports a chunk as the record s has it. The record may be one that the reader kept
-// while the chunk was rebuilt in its place, and is not to be rebuilt again for that.
+// add reports a chunk of the record s. That record may be outdated because the chunk was
+// rebuilt in its place; then the service must not rebuild it again.
 func (r *reporter) add(s *Record, index int, kind moraine.Kind) {
 	r.report(s, index, &wire.BadChunk{Kind: uint32(kind)})
 }
 
-// addParity reports a parity chunk that has its recorded sum, and is not the parity of the
-// stripe's data: it was encoded wrong.
+// addParity reports a parity chunk that has its recorded checksum, but does not match the
+// stripe's data: it was encoded wrongly.
 func (r *reporter) addParity(s *Record, index int) {
 	r.report(s, index, &wire.BadChunk{Kind: uint32(moraine.Corrupt), Parity: true})
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// ResubmitTries is how often what the service refuses to commit is put anew.
+// ResubmitTries is how often the client resubmits a stripe whose commit is refused.
 const ResubmitTries = 3
 
-// MostResubmits returns how often the one of some stripes was put anew that was most often.
+// MostResubmits returns the largest number of resubmits of any of the stripes.
 func MostResubmits(sent []SentStripe) int {
 	most := 0
 	for i := range sent {
@@ -20,20 +20,19 @@ func MostResubmits(sent []SentStripe) int {
 	return most
 }
 
-// Resubmit puts the bytes of stripes in place once more, under other numbers, after the
-// service has refused to commit them as Stale: a device that holds them went out, or lost
-// its memory, since they were put. The bytes are not held here any more, but read back
-// from the chunks that are left; what is read is held against its sums as any read is, and
-// what is put against the sum of what was put before. By the scheme that the devices of
-// now allow they may be more stripes than before. Each stripe has the client's patience.
-// The tickets of sent are settled, also on error.
+// Resubmit writes the bytes of stripes again under other numbers, after the service refused
+// their commit. Stale means that a device with their chunks went out, or lost its memory. The
+// bytes are no longer in memory, so Resubmit reads them back from the remaining chunks. It
+// verifies them as any read does, and compares the checksum of the new stripes with that of the
+// old. With the scheme that the current devices allow there may be more stripes than before.
+// Each stripe has the client's patience. The tickets of sent are settled, also on error.
 //
-// The refusal was the first answer to the commit, so that nothing of it was applied, and
-// nothing is there twice.
+// The refusal was the first answer to the commit, so the service applied nothing of it, and no
+// bytes are committed twice.
 func (f *Sender) Resubmit(ctx context.Context, sent []SentStripe,
 	send func(context.Context, *Stripe, *Ticket) ([]SentStripe, error)) ([]SentStripe, error) {
-	// No more is taken from their grants, whose places were chosen before. They do not end
-	// before what was put under them is read: from then on it is garbage.
+	// Take nothing more from their grants, whose placements are outdated. The grants must not end
+	// before their chunks are read: from then on these are garbage.
 	for i := range sent {
 		f.Engine.Grants.retire(sent[i].Ticket)
 	}
@@ -59,8 +58,8 @@ func (f *Sender) resubmitOne(ctx context.Context, old *SentStripe,
 		return nil, err
 	}
 	s.Grant = old.Ticket.Grant
-	// One at a time, beside the budget of what is written, which may all be held by those
-	// who wait for this commit. Those before it have their patience each.
+	// One at a time, outside the budget of writes, which callers that wait for this commit may
+	// hold completely. Each stripe has its own patience.
 	if err := f.Engine.resubmits.Lock(ctx); err != nil {
 		return nil, err
 	}
@@ -87,8 +86,8 @@ func (f *Sender) resubmitOne(ctx context.Context, old *SentStripe,
 	return sent, nil
 }
 
-// sameBytes holds what was put anew against the sum of what was written: the sums of
-// chunks, which what was read was held against, end where they were put together.
+// sameBytes compares the checksum of resubmitted stripes with that of the written bytes: the
+// checksums of chunks, which the read verified, do not cover their concatenation.
 func sameBytes(old *SentStripe, sent []SentStripe) error {
 	sum := sumOf(sent)
 	if sum == old.Crc {
@@ -98,7 +97,7 @@ func sameBytes(old *SentStripe, sent []SentStripe) error {
 		Err: fmt.Errorf("its bytes have the sum %08x, and had %08x when they were written", sum, old.Crc)}
 }
 
-// sumOf returns the sum of the bytes of stripes that follow each other.
+// sumOf returns the checksum of the bytes of consecutive stripes.
 func sumOf(sent []SentStripe) (sum uint32) {
 	for i := range sent {
 		sum = crc.Combine(sum, sent[i].Crc, int64(sent[i].Record.Length))
@@ -106,7 +105,7 @@ func sumOf(sent []SentStripe) (sum uint32) {
 	return sum
 }
 
-// readBack fills st with the bytes of a stripe that was put.
+// readBack fills st with the bytes of a stripe on chunkservers.
 func (f *Sender) readBack(ctx context.Context, s *Record, st *Stripe) error {
 	all := []Located{{Record: s, Extent: moraine.Extent{Length: s.Length, Stripe: s.ID}}}
 	for st.Length < s.Length {
@@ -127,16 +126,15 @@ func (f *Sender) readBack(ctx context.Context, s *Record, st *Stripe) error {
 	return nil
 }
 
-// part returns the extent of n bytes from off on of one that begins at 0.
+// part returns the extent of n bytes from off on, of an extent that begins at 0.
 func (e Located) part(off, n int64) Located {
 	e.Offset, e.StripeOffset, e.Length = off, off, n
 	return e
 }
 
-// CannotResubmit is the error of bytes that were put, and neither committed nor put anew.
-// Room that is missing says so, and so do other bytes and a caller who gave up; else it is
-// an input/output error, whatever ended it. The kinds of what ended it are not passed on:
-// who hears Stale or NotFound would look for another file, or try once more.
+// CannotResubmit is the error of bytes that were neither committed nor resubmitted. It keeps
+// the kinds for missing room, changed bytes and cancellation; otherwise it is IOError. It hides
+// other kinds: a caller that gets Stale or NotFound would look for another file, or try again.
 func CannotResubmit(refused, err error) error {
 	kind := moraine.IOError
 	switch k := moraine.KindOf(err); k {
@@ -147,7 +145,7 @@ func CannotResubmit(refused, err error) error {
 		"devices that took what was written went out, or lost their memory, before it was committed (%v), and it could not be put on others: %v", refused, err)}
 }
 
-// RefusedAgain is the error of bytes that were put anew as often as is tried.
+// RefusedAgain is the error of bytes that were resubmitted ResubmitTries times.
 func RefusedAgain(refused error) error {
 	return &moraine.Error{Op: "commit", Kind: moraine.IOError, Err: fmt.Errorf(
 		"what was written was put %d times, and each time devices that took it went out, or lost their memory, before it was committed: %v", ResubmitTries+1, refused)}

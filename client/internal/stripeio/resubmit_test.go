@@ -10,7 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What is put anew is held against the sum of what was written, in however many stripes.
+// Resubmitted stripes are compared with the checksum of the written bytes, whatever their
+// number.
 func TestSameBytes(t *testing.T) {
 	data := []byte("what was written")
 	sent := func(parts ...string) (out []SentStripe) {

@@ -14,25 +14,24 @@ import (
 )
 
 const (
-	// maxRewrittenPieces bounds the extents that one CommitRewrite takes away, as the
-	// service does; maxRewrittenRuns those that it puts in their place, with room for a
-	// stripe that has to be sent in parts.
+	// maxRewrittenPieces bounds the extents that one CommitRewrite replaces, as the service does.
+	// maxRewrittenRuns bounds the new extents, with room for a stripe that must be sent in parts.
 	maxRewrittenPieces, maxRewrittenRuns = 256, moraine.MaxCommitExtents - 64
-	// maxRewritePieces bounds the extents that one job looks at in memory: what is past
-	// them is left to the next one.
+	// maxRewritePieces bounds the extents that one job keeps in memory; it leaves the others to
+	// the next job.
 	maxRewritePieces = 1 << 16
-	// maxUnread is how many stripes of a job are left out that cannot be read, each after
-	// the client's patience, before the job is given up: then it is not their fault.
+	// maxUnread is how many unreadable stripes a job leaves out, each after the client's
+	// patience, before it fails: then the cause is not the stripes.
 	maxUnread = 4
 )
 
-// RewriteStripes puts what the file of a REWRITE job names of the job's stripes into new
-// ones, and has these swapped in, for the holder of the job. The pieces are put side by
-// side, in the order of the file, so that what is left of many stripes makes few. Each is
-// read and verified as by a Reader, through pace, which waits until so many more bytes may
-// be moved. What somebody changed since it was read is left as it is. A job that names files
-// has all that each of them has put beside that of the others. It returns what was swapped in,
-// also on error, and may be called again after one.
+// RewriteStripes copies into new stripes the live bytes that a REWRITE job's file has in the
+// job's stripes, and commits the new ones in their place. It is for the holder of the job. It
+// packs the live pieces in the order of the file, so that what is left of many stripes makes
+// few. It reads and verifies each piece as a Reader does. Before each read pace waits until so
+// many more bytes may be moved. It leaves pieces that changed since it read them. For a job
+// that names files, it packs the pieces of all of them together. It returns what was replaced,
+// also on error, and the caller may repeat it after one.
 func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (Rewritten, error) {
 	w := &rewriter{job: job, pace: pace, left: maxUnread, Sender: Sender{Engine: e, Inode: moraine.InodeID(job.GetInode()), Level: moraine.NVMe}}
 	run := w.run
@@ -43,10 +42,10 @@ func (e *Engine) RewriteStripes(ctx context.Context, job *wire.Job, pace func(ct
 	return w.done, retry.Wrap("client.RewriteStripes", w.Inode.String(), err)
 }
 
-// Rewritten is what lies in new stripes.
+// Rewritten counts what was put into new stripes.
 type Rewritten struct {
 	Bytes int64
-	Files int64 // that were packed with each other
+	Files int64 // packed together
 }
 
 // rewriter rewrites stripes of one file, or packs small files.
@@ -54,19 +53,19 @@ type rewriter struct {
 	Sender
 	job   *wire.Job
 	pace  func(ctx context.Context, n int64) error
-	group *rewriteGroup // under way
+	group *rewriteGroup // in progress
 	done  Rewritten
-	// unread is why the first of those stripes that could not be read was not, and left how
-	// many more may be left out for that.
+	// unread is why the first unreadable stripe could not be read. left is how many more may be
+	// left out.
 	unread error
 	left   int
-	fresh  map[moraine.StripeID]*Record // with capabilities that were got once more
+	fresh  map[moraine.StripeID]*Record // with renewed capabilities
 }
 
 func (w *rewriter) run(ctx context.Context) error {
 	pieces, err := w.find(ctx)
 	if retry.IsKind(err, moraine.NotFound) {
-		return nil // the file is gone, and its stripes with it
+		return nil // the file and its stripes are gone
 	}
 	if err != nil {
 		return err
@@ -79,44 +78,48 @@ func (w *rewriter) run(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil, retry.IsKind(err, moraine.Fenced), retry.IsKind(err, moraine.SessionExpired):
 			return err
-		default: // another group may have room, and be readable
+		default: // another group may be readable and have room
 			bad = cmp.Or(bad, err)
 		}
 	}
 	return cmp.Or(bad, w.unread)
 }
 
-// errFileGone ends a rewriting of a file that somebody removed: its stripes went with it.
+// errFileGone ends the rewriting of a removed file: its stripes went with it.
 var errFileGone = errors.New("the file was removed")
 
-// unreadError says which stripe could not be read.
+// unreadError names the stripe that could not be read.
 type unreadError struct {
 	stripe moraine.StripeID
 	err    error
 }
 
+// Error names the stripe and the cause.
 func (e *unreadError) Error() string {
 	return e.stripe.String() + " could not be read: " + e.err.Error()
 }
+
+// Unwrap returns the cause.
 func (e *unreadError) Unwrap() error { return e.err }
 
-// without leaves out the pieces of a stripe.
+// without returns the pieces that are not of a stripe.
 func without(pieces []Located, stripe moraine.StripeID) []Located {
 	return slices.DeleteFunc(slices.Clone(pieces), func(e Located) bool { return e.Stripe == stripe })
 }
 
-// rewriteGroup is pieces of stripes that are alike: they come to lie in such again, and so
-// are no less safe than they were.
+// rewriteGroup is pieces of stripes of the same kind. The new stripes are of that kind too, so
+// the bytes are as safe as before.
 type rewriteGroup struct {
 	scheme moraine.Scheme
-	// small are copies that may be the ends of stripes of another scheme which survives as
-	// much: they are put together by what the policy says now, where that is such a one.
+	// small are copies that may be the ends of stripes of another scheme with the same
+	// protection. They are combined by the policy's current scheme, if that has the same
+	// protection.
 	small   bool
 	pieces  []Located
 	stripes map[moraine.StripeID]bool
 }
 
-// groupPieces parts the pieces by the schemes of their stripes, in the order of the file.
+// groupPieces groups the pieces by the schemes of their stripes, in the order of the file.
 func groupPieces(pieces []Located) []*rewriteGroup {
 	var out []*rewriteGroup
 	for _, e := range pieces {
@@ -146,7 +149,7 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 		}
 		if w.Key.Scheme.K == 0 && t.Grant.asked.M != g.scheme.M {
 			w.Engine.Grants.Settle(t, false)
-			w.Key.Scheme = g.scheme // they were to have another scheme than the policy's
+			w.Key.Scheme = g.scheme // the policy's scheme has other protection
 			continue
 		}
 		if err := w.safe(t.Scheme); err != nil {
@@ -165,7 +168,7 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 		var unread *unreadError
 		switch {
 		case err == nil, retry.IsKind(err, moraine.Stale):
-			// Stale: the file has others there by now; the rest may be as it was.
+			// Stale: the file has other extents there by now; the rest may be unchanged.
 		case ctx.Err() == nil && errors.As(err, &unread) && w.left > 0:
 			w.left--
 			w.unread = cmp.Or(w.unread, err)
@@ -177,8 +180,8 @@ func (w *rewriter) runGroup(ctx context.Context, g *rewriteGroup) error {
 	return nil
 }
 
-// safe returns why a scheme will not do in the place of that of the group: too few hosts
-// are up, so that there is no room for a better one.
+// safe returns why a scheme cannot replace that of the group: too few hosts are up for a better
+// one.
 func (w *rewriter) safe(scheme moraine.Scheme) error {
 	if scheme.M >= w.group.scheme.M {
 		return nil
@@ -187,7 +190,7 @@ func (w *rewriter) safe(scheme moraine.Scheme) error {
 		Err: fmt.Errorf("there is room for %s only, and the stripes are %s", scheme, w.group.scheme)}
 }
 
-// find returns the extents that name the job's stripes.
+// find returns the extents that refer to the job's stripes.
 func (w *rewriter) find(ctx context.Context) ([]Located, error) {
 	task := w.job.GetRewrite()
 	wanted := make(map[moraine.StripeID]bool, len(task.GetStripes()))
@@ -196,8 +199,8 @@ func (w *rewriter) find(ctx context.Context) ([]Located, error) {
 	}
 	var out []Located
 	for off, end := int64(task.GetOffset()), int64(task.GetEnd()); off < end && len(out) < maxRewritePieces; {
-		// Pages of different generations do no harm: each extent is compared with the file
-		// when its bytes are swapped in.
+		// Pages of different generations are harmless: the service compares each extent with the
+		// file at the commit.
 		p, a, err := w.Engine.pageAt(ctx, &wire.GetExtents{Inode: uint64(w.Inode), Offset: uint64(off), Limit: extentPage, Job: w.job.GetId()})
 		if err != nil {
 			return nil, err
@@ -213,7 +216,7 @@ func (w *rewriter) find(ctx context.Context) ([]Located, error) {
 	return out, nil
 }
 
-// takePieces cuts the first pieces off, of at most size bytes, that one commit can bring.
+// takePieces removes the first pieces, of at most size bytes, that one commit can replace.
 func takePieces(pieces []Located, size int64) (part, rest []Located) {
 	runs, last := 0, int64(-1)
 	for i, e := range pieces {
@@ -241,7 +244,8 @@ func countParts(pieces []Located, size int64) (n int) {
 	return n
 }
 
-// rewrite puts pieces side by side into a stripe, and swaps it in. It settles the ticket.
+// rewrite puts pieces together into a stripe, and commits it in their place. It settles the
+// ticket.
 func (w *rewriter) rewrite(ctx context.Context, t *Ticket, part []Located) error {
 	return w.put(ctx, t, part, func(ctx context.Context, sent []SentStripe) error {
 		for _, p := range sent {
@@ -262,8 +266,8 @@ func (w *rewriter) rewrite(ctx context.Context, t *Ticket, part []Located) error
 	})
 }
 
-// put puts pieces side by side into a stripe, and has commit commit what was sent. It settles
-// the ticket.
+// put puts pieces together into a stripe, and calls commit with what was sent. It settles the
+// ticket.
 func (w *rewriter) put(ctx context.Context, t *Ticket, part []Located, commit func(context.Context, []SentStripe) error) error {
 	var length int64
 	for _, e := range part {
@@ -276,10 +280,10 @@ func (w *rewriter) put(ctx context.Context, t *Ticket, part []Located, commit fu
 	if err := w.pace(ctx, length); err != nil {
 		return giveUp(err)
 	}
-	// A part has so much time and no more, so that one that hangs does not keep the others.
+	// A part has a time limit, so that one that hangs does not delay the others.
 	ctx, cancel := context.WithTimeout(ctx, w.Engine.cfg.Patience)
 	defer cancel()
-	// All at once, so that nothing waits while it holds some.
+	// All at once, so that nothing waits while it has some.
 	need := length + int64(t.Scheme.M)*(t.Scheme.ChunkLen(length)+moraine.BlockSize)
 	if err := w.Engine.Writes.Acquire(ctx, need); err != nil {
 		return giveUp(err)
@@ -306,7 +310,7 @@ func (w *rewriter) put(ctx context.Context, t *Ticket, part []Located, commit fu
 
 // gather reads pieces into a stripe, one after the other.
 func (w *rewriter) gather(ctx context.Context, st *Stripe, part []Located, length int64) error {
-	var left []byte // of the last buffer
+	var left []byte // unused part of the last buffer
 	for _, e := range part {
 		e, err := w.renewed(ctx, e)
 		if err != nil {
@@ -340,14 +344,14 @@ func (w *rewriter) gather(ctx context.Context, st *Stripe, part []Located, lengt
 	return nil
 }
 
-// commit swaps sent stripes, which have the bytes of the pieces side by side, in for them.
+// commit commits sent stripes with the bytes of the pieces in their place.
 func (w *rewriter) commit(ctx context.Context, part []Located, sent []SentStripe) error {
 	op := &wire.CommitRewrite{Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Inode: uint64(w.Inode)}
 	for _, p := range sent {
 		op.Stripes = append(op.Stripes, p.Record)
 		op.Promised = max(op.Promised, p.Ticket.Grant.Promised())
 	}
-	in, at := 0, uint64(0) // where in the sent stripes
+	in, at := 0, uint64(0) // position in the sent stripes
 	for _, e := range part {
 		op.Was = append(op.Was, wireExtent(e.Extent))
 		for off, end := uint64(e.Offset), uint64(e.End()); off < end; {
@@ -367,7 +371,7 @@ func wireExtent(e moraine.Extent) *wire.Extent {
 	return &wire.Extent{Offset: uint64(e.Offset), Length: uint64(e.Length), Stripe: uint64(e.Stripe), StripeOffset: uint64(e.StripeOffset)}
 }
 
-// appendExtent appends an extent, or makes the last one longer by it.
+// appendExtent appends an extent, or extends the last one by it.
 func appendExtent(exts []*wire.Extent, e *wire.Extent) []*wire.Extent {
 	if n := len(exts); n > 0 {
 		if l := exts[n-1]; l.Stripe == e.Stripe && l.Offset+l.Length == e.Offset && l.StripeOffset+l.Length == e.StripeOffset {

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestTakePieces: pieces are cut into parts of at most a stripe, and of what one commit can
-// bring, in order and without a byte missing or twice.
+// TestTakePieces: pieces are divided, in order and each byte once, into parts that fit into a
+// stripe and into one commit.
 func TestTakePieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -44,7 +44,7 @@ func TestTakePieces(t *testing.T) {
 			}
 			got = append(got, part...)
 		}
-		// Put together where a stripe's end has cut them.
+		// Join pieces that a stripe's end has cut.
 		var joined []Located
 		for _, e := range got {
 			if n := len(joined); n > 0 {
@@ -59,13 +59,13 @@ func TestTakePieces(t *testing.T) {
 	}
 }
 
-// TestAppendExtent: extents of one stripe that follow each other in it and in the file are
-// one, and no others.
+// TestAppendExtent: extents that follow each other both in a stripe and in the file are merged,
+// and no others.
 func TestAppendExtent(t *testing.T) {
 	var got []*wire.Extent
 	for _, e := range []*wire.Extent{
 		{Offset: 0, Length: 10, Stripe: 1, StripeOffset: 0},
-		{Offset: 10, Length: 5, Stripe: 1, StripeOffset: 10}, // goes on
+		{Offset: 10, Length: 5, Stripe: 1, StripeOffset: 10}, // continues
 		{Offset: 20, Length: 5, Stripe: 1, StripeOffset: 15}, // elsewhere in the file
 		{Offset: 25, Length: 5, Stripe: 1, StripeOffset: 30}, // elsewhere in the stripe
 		{Offset: 30, Length: 5, Stripe: 2, StripeOffset: 35}, // another stripe

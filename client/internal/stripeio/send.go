@@ -10,15 +10,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// SentStripe is a stripe whose chunks are all in place, to be committed.
+// SentStripe is a stripe whose chunks are all on chunkservers, ready to commit.
 type SentStripe struct {
 	Record    *wire.Stripe
 	Ticket    *Ticket
 	Crc       uint32 // of its bytes
-	resubmits int    // how often they were put anew
+	resubmits int    // how often it was resubmitted
 }
 
-// Sender puts the stripes of one file in place.
+// Sender puts the stripes of one file on chunkservers.
 type Sender struct {
 	Engine *Engine
 	Inode  moraine.InodeID
@@ -26,10 +26,9 @@ type Sender struct {
 	Level  moraine.Level
 }
 
-// Send puts a stripe's bytes in place, under as many stripe numbers as that
-// takes: one, unless the devices that are left call for another scheme, whose
-// stripes are shorter. t is its ticket, or nil if it has none yet. On error all
-// tickets are settled.
+// Send puts a stripe's bytes on chunkservers, under as many stripe numbers as necessary. That
+// is one, unless the remaining devices require another scheme with shorter stripes. The
+// stripe's ticket is t, or nil if it has none yet. On error all tickets are settled.
 func (f *Sender) Send(ctx context.Context, st *Stripe, t *Ticket) ([]SentStripe, error) {
 	for {
 		if t == nil {
@@ -53,11 +52,10 @@ func (f *Sender) Send(ctx context.Context, st *Stripe, t *Ticket) ([]SentStripe,
 	}
 }
 
-// encoded reports whether the stripe is ready for the ticket as it is.
+// encoded reports whether the stripe is encoded for the ticket's scheme.
 func (f *Sender) encoded(st *Stripe, t *Ticket) bool { return st.sums != nil && st.scheme == t.Scheme }
 
-// sendParts sends a stripe that is too long for its scheme in parts of at most
-// full bytes.
+// sendParts sends a stripe that is too long for its scheme in parts of at most full bytes.
 func (f *Sender) sendParts(ctx context.Context, st *Stripe, t *Ticket, full int64) ([]SentStripe, error) {
 	st.FreeParity()
 	var sent []SentStripe
@@ -99,9 +97,9 @@ func (f *Sender) sendOne(ctx context.Context, st *Stripe, t *Ticket) (*wire.Stri
 	return f.Engine.putStripe(ctx, t, st, place, f.Level)
 }
 
-// copiesOf returns a placement of copies that survives what the ticket's scheme
-// does, on some of its devices: of as many hosts as there are, a different
-// choice for each stripe.
+// copiesOf returns a placement of copies with the same protection as the ticket's scheme, on
+// some of its devices. It uses as many different hosts as possible, and another choice for each
+// stripe.
 func (e *Engine) copiesOf(t *Ticket) placement {
 	n, copies := len(t.devices), int(t.Scheme.M)+1
 	var first, rest []moraine.DeviceID
@@ -119,25 +117,25 @@ func (e *Engine) copiesOf(t *Ticket) placement {
 	return placement{Scheme: moraine.Copies(copies), devices: append(first, rest...)[:copies], protects: t.protects}
 }
 
-// ChunkBytes returns the length of the chunks of a full stripe: the configured
-// one, or less where two stripes of that would not fit into the memory.
+// ChunkBytes returns the length of the chunks of a full stripe: the configured one, or less if
+// two such stripes would not fit into the memory.
 func (e *Engine) ChunkBytes(scheme moraine.Scheme) int64 {
 	fits := (e.Writes.size/2)/int64(scheme.Chunks()) - moraine.BlockSize
 	return min(e.cfg.ChunkBytes, max(moraine.BlockSize, fits/moraine.BlockSize*moraine.BlockSize))
 }
 
-// SmallBytes returns the largest end of a file that is kept as copies.
+// SmallBytes returns the largest end of a file that is stored as copies.
 func (e *Engine) SmallBytes() int64 { return min(moraine.SmallRemainder, e.cfg.ChunkBytes/2) }
 
-// SendAgain is send that begins again where the session expired meanwhile: the
-// bytes are still held.
+// SendAgain is Send that begins again if the session expired meanwhile: the bytes are still in
+// memory.
 func (s *Sender) SendAgain(ctx context.Context, st *Stripe, t *Ticket) ([]SentStripe, error) {
 	for try := 0; ; try++ {
 		sent, err := s.Send(ctx, st, t)
 		t = nil
 		if err == nil && s.Engine.meta.Doubtful(s.Engine.meta.Current()) {
-			// Nothing can be committed now; what the bytes were put under may be
-			// over by the time it can. They are not let go before that is known.
+			// A commit is impossible now, and the session of the stripes may have ended when it
+			// is possible again. Keep the bytes until that is known.
 			_ = s.Engine.meta.Renew(ctx, false)
 		}
 		if err == nil && !s.Expired(sent) {
@@ -156,7 +154,7 @@ func (s *Sender) SendAgain(ctx context.Context, st *Stripe, t *Ticket) ([]SentSt
 	}
 }
 
-// Expired reports whether the session that stripes were put under is over.
+// Expired reports whether the session of the stripes' grants has ended.
 func (s *Sender) Expired(sent []SentStripe) bool {
 	now := s.Engine.meta.Current()
 	return slices.ContainsFunc(sent, func(s SentStripe) bool { return s.Ticket.Grant.Session != now })

@@ -29,7 +29,7 @@ func (a atOnce) Get(_ context.Context, req *wire.GetChunk, dst []byte, each func
 	return &wire.GetChunkReply{Version: 1, Crc: a.sum, PayloadCrc: crc.Sum(dst), ChunkLength: uint64(len(a.chunk))}, n, nil
 }
 
-// extentsOfAtOnce returns the extents of a file of one stripe, whose chunks are all alike.
+// extentsOfAtOnce returns the extents of a file of one stripe, whose chunks are all equal.
 func extentsOfAtOnce(scheme moraine.Scheme) *ExtentMap {
 	log, counts := slog.New(slog.DiscardHandler), metrics.NewMetrics(nil)
 	meta := session.New(session.Config{Metadata: [][]string{{"none"}}, AttemptTimeout: 5 * time.Second, Patience: time.Minute},
@@ -51,7 +51,7 @@ func extentsOfAtOnce(scheme moraine.Scheme) *ExtentMap {
 	return m
 }
 
-// BenchmarkSmallRead is what a read of 4 KiB costs the client, without the network.
+// BenchmarkSmallRead measures the client's cost of a 4 KiB read, without the network.
 func BenchmarkSmallRead(b *testing.B) {
 	for _, scheme := range []moraine.Scheme{moraine.Copies(1), moraine.Copies(3), {K: 4, M: 2}} {
 		b.Run(scheme.String(), func(b *testing.B) {

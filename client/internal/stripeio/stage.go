@@ -11,17 +11,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxStagedPieces bounds the object extents that one staged stripe takes the
-// place of, as the service does.
+// maxStagedPieces bounds the object extents that one staged stripe replaces, as the service
+// does.
 const maxStagedPieces = 64
 
-// StageRange brings the ranges of a file within [off, off+n) that are in an
-// object only back to stripes, for the holder of a STAGE job: attr is the file
-// and object what it was evicted to, as of the lease. What is in stripes stays.
-// The bytes are read and verified as by a Reader, put under a grant of the
-// client's session, and swapped in stripe by stripe; it may be called again
-// after an error. Before each stripe pace, unless it is nil, waits until so many bytes may
-// be got and put. Stale: the file has another generation by now.
+// StageRange copies the evicted ranges of a file within [off, off+n) back into stripes, for the
+// holder of a STAGE job. attr describes the file, and object is the object to which it was
+// evicted, both as of the lease. Ranges in stripes stay. It reads and verifies the bytes as a
+// Reader does, and puts them under a grant of the client's session. It commits stripe by
+// stripe, and the caller may repeat it after an error. Before each stripe pace, unless it is
+// nil, waits until so many bytes may be read and written. Stale: the file has another
+// generation by now.
 func (e *Engine) StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
 	pace func(ctx context.Context, n int64) error) error {
 	s := &stager{Sender: Sender{Engine: e, Inode: moraine.InodeID(attr.Inode), Level: moraine.NVMe,
@@ -64,8 +64,7 @@ func (s *stager) run(ctx context.Context, off, end int64) error {
 	return group.Wait()
 }
 
-// runs returns what of [off, end) is in the object, as runs of extents without
-// gaps.
+// runs returns the parts of [off, end) that are in the object, as runs of extents without gaps.
 func (s *stager) runs(found []Located, off, end int64) [][]Located {
 	var runs [][]Located
 	last := int64(-1)
@@ -97,7 +96,7 @@ func (e Located) to(end int64) Located {
 	return e
 }
 
-// takePart cuts the first part off a run: at most size bytes of a few extents.
+// takePart removes the first part of a run: at most size bytes in a few extents.
 func takePart(run []Located, size int64) (part, rest []Located) {
 	end := run[0].Offset + size
 	for i, e := range run {
@@ -112,8 +111,8 @@ func takePart(run []Located, size int64) (part, rest []Located) {
 	return part, nil
 }
 
-// stage puts a part, of one stripe at most, and swaps it in. It settles the
-// ticket.
+// stage puts a part, of at most one stripe, and commits it in place of the object's range. It
+// settles the ticket.
 func (s *stager) stage(ctx context.Context, t *Ticket, part []Located) error {
 	off := part[0].Offset
 	length := part[len(part)-1].End() - off
@@ -123,7 +122,7 @@ func (s *stager) stage(ctx context.Context, t *Ticket, part []Located) error {
 			return err
 		}
 	}
-	// All at once, so that nothing waits while it holds some.
+	// All at once, so that nothing waits while it has some.
 	need := length + int64(t.Scheme.M)*(t.Scheme.ChunkLen(length)+moraine.BlockSize)
 	if err := s.Engine.Writes.Acquire(ctx, need); err != nil {
 		s.Engine.Grants.Settle(t, false)
@@ -172,7 +171,7 @@ func overlapping(run []Located, off, end int64) []Located {
 	return out
 }
 
-// commit swaps stripes in for what the file has from off on.
+// commit commits stripes in place of the file's content from off on.
 func (s *stager) commit(ctx context.Context, off int64, sent []SentStripe) error {
 	op := &wire.CommitStage{Job: uint64(s.job), LeaseEpoch: s.epoch, Inode: s.attr.Inode, Generation: s.attr.Generation, Object: s.object}
 	for _, p := range sent {

@@ -9,32 +9,31 @@ import (
 	"github.com/morainefs/moraine/internal/erasure"
 )
 
-// Stripe is the bytes of a stripe that is being filled or sent: a list of
-// pieces of memory, some the stripe's own, some the caller's. Where its chunks
-// begin depends on its length, so chunks are ranges of that list. It has one
-// owner at a time.
+// Stripe is the bytes of a stripe that is being filled or sent: a list of pieces of memory,
+// some the stripe's own, some the caller's. The beginnings of its chunks depend on its length,
+// so chunks are ranges of that list. It has one owner at a time.
 type Stripe struct {
 	segs    []segment
 	Length  int64
 	Charged int64 // bytes taken from the client's budget
-	// What encode made, for one scheme:
+	// Results of encode, for one scheme:
 	scheme   moraine.Scheme
 	chunkLen int64
 	parity   []*bufpool.Buffer
 	sums     []uint32 // CRC32C of each chunk
 	content  uint32   // CRC32C of the stripe's own bytes, without padding
-	summed   bool     // content is there: it stays what it was when the bytes were first summed
+	summed   bool     // content is set: it stays the checksum from the first encoding
 }
 
 // segment is part of a stripe's bytes.
 type segment struct {
 	b   []byte          // the bytes
-	buf *bufpool.Buffer // that holds them; nil: they are the caller's
+	buf *bufpool.Buffer // memory of b; nil: the caller's
 }
 
-// FirstSegment is the size of a stripe's first own buffer. Each further one is
-// as large as all before it together, so that small files take little memory
-// and buffers begin at multiples of erasure.PieceSize.
+// FirstSegment is the size of a stripe's first own buffer. Each further one is as large as all
+// before it together. So small files take little memory, and buffers begin at multiples of
+// erasure.PieceSize.
 const FirstSegment = erasure.PieceSize
 
 // NextSegment returns the size of the next own buffer.
@@ -48,8 +47,8 @@ func (s *Stripe) NextSegment(largest int64) int64 {
 	return min(max(own, FirstSegment), largest)
 }
 
-// Fill copies from p into what is left of the last own buffer, up to a length
-// of limit, and returns how many bytes it took.
+// Fill copies from p into the rest of the last own buffer, up to a length of limit, and returns
+// how many bytes it took.
 func (s *Stripe) Fill(p []byte, limit int64) int {
 	if len(s.segs) == 0 {
 		return 0
@@ -65,19 +64,18 @@ func (s *Stripe) Fill(p []byte, limit int64) int {
 	return n
 }
 
-// AddBuffer appends an empty own buffer, which the stripe takes.
+// AddBuffer appends an empty own buffer, which the stripe then owns.
 func (s *Stripe) AddBuffer(buf *bufpool.Buffer) {
 	s.segs = append(s.segs, segment{b: buf.Bytes()[:0], buf: buf})
 }
 
-// Lend appends bytes of the caller, who leaves them unchanged until the stripe
-// was sent.
+// Lend appends bytes of the caller, who must not change them until the stripe is sent.
 func (s *Stripe) Lend(p []byte) {
 	s.segs = append(s.segs, segment{b: p})
 	s.Length += int64(len(p))
 }
 
-// Free gives back everything the stripe holds but its part of the budget.
+// Free releases all memory of the stripe, but not its part of the budget.
 func (s *Stripe) Free() {
 	for _, g := range s.segs {
 		if g.buf != nil {
@@ -88,7 +86,7 @@ func (s *Stripe) Free() {
 	s.FreeParity()
 }
 
-// FreeParity gives back what encoding made.
+// FreeParity releases the results of encoding.
 func (s *Stripe) FreeParity() {
 	for _, p := range s.parity {
 		p.Release()
@@ -96,8 +94,7 @@ func (s *Stripe) FreeParity() {
 	s.parity, s.sums = nil, nil
 }
 
-// cost returns what a stripe of length bytes in own buffers takes of the
-// budget: the bytes, and the parity.
+// parityCost returns how many bytes of the budget the parity of a stripe of length bytes takes.
 func parityCost(scheme moraine.Scheme, length int64) int64 {
 	if scheme.IsCopies() || scheme.M == 0 {
 		return 0
@@ -105,8 +102,8 @@ func parityCost(scheme moraine.Scheme, length int64) int64 {
 	return int64(scheme.M) * scheme.ChunkLen(length)
 }
 
-// TakeWhole makes the stripe, which has no bytes yet, of p at once: each column is copied,
-// summed and encoded while it is in cache. Of copies, p is copied alone.
+// TakeWhole makes the stripe, which must be empty, from p at once. It copies, checksums and
+// encodes each column while the column is in the CPU cache. For copies it only copies p.
 func (s *Stripe) TakeWhole(ctx context.Context, e *Engine, scheme moraine.Scheme, p []byte) error {
 	n := int64(len(p))
 	c := scheme.ChunkLen(n)
@@ -137,10 +134,10 @@ func (s *Stripe) TakeWhole(ctx context.Context, e *Engine, scheme moraine.Scheme
 	return nil
 }
 
-// encode computes parity and sums for scheme, unless that has been done. into,
-// if not nil, has a slice of the chunk's length for each data chunk, to which
-// the bytes are copied on the way, while they are in cache. Corrupt: the bytes are not those that
-// were summed first. New sums would make what a bit of memory became the content of the file.
+// encode computes parity and checksums for scheme, unless that is done. If into is not nil, it
+// has a slice of the chunk's length for each data chunk. encode copies the bytes there while
+// they are in the CPU cache. Corrupt: the bytes are not those of the first checksums. New
+// checksums would make a flipped bit in memory the content of the file.
 func (s *Stripe) encode(ctx context.Context, c *Engine, scheme moraine.Scheme, into [][]byte) error {
 	if s.scheme == scheme && s.sums != nil {
 		return nil
@@ -181,13 +178,13 @@ func (s *Stripe) encodeFor(ctx context.Context, c *Engine, scheme moraine.Scheme
 	return s.encodeColumns(coder, c.zeros, into)
 }
 
-// sumCopies computes the sum of the one chunk that all copies hold.
+// sumCopies computes the checksum of the chunk that all copies share.
 func (s *Stripe) sumCopies(zeros []byte) {
 	var sum uint32
 	var at int64
 	for _, p := range s.data(0, zeros) {
 		sum = crc.Update(sum, p)
-		if at += int64(len(p)); at == s.Length { // what follows is padding
+		if at += int64(len(p)); at == s.Length { // the rest is padding
 			s.content = sum
 		}
 	}
@@ -197,11 +194,11 @@ func (s *Stripe) sumCopies(zeros []byte) {
 	}
 }
 
-// encodeColumns goes through all chunks side by side, PieceSize bytes of each at
-// a time: copies, sums and encodes them while they are in cache.
+// encodeColumns goes through all chunks in parallel, PieceSize bytes of each at a time. It
+// copies, checksums and encodes them while they are in the CPU cache.
 func (s *Stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte) error {
 	k, m := int(s.scheme.K), int(s.scheme.M)
-	sums, own := make([]uint32, k+m), make([]uint32, k) // own: of what is no padding
+	sums, own := make([]uint32, k+m), make([]uint32, k) // own: without padding
 	at := make([]cursor, k)
 	for i := range at {
 		at[i] = s.cursor(int64(i)*s.chunkLen, min(int64(i+1)*s.chunkLen, s.Length))
@@ -252,7 +249,7 @@ func (s *Stripe) encodeColumns(coder *erasure.Coder, zeros []byte, into [][]byte
 	return nil
 }
 
-// payload returns the bytes of a chunk, in order; they are not copied.
+// payload returns the bytes of a chunk, in order, without a copy.
 func (s *Stripe) payload(index int, zeros []byte) [][]byte {
 	switch {
 	case s.scheme.IsCopies():
@@ -282,8 +279,8 @@ func (s *Stripe) data(i int, zeros []byte) [][]byte {
 	return out
 }
 
-// cut returns the part [from, to) of the stripe's bytes as a stripe that
-// borrows them: it must be done with before the first is freed.
+// cut returns the part [from, to) of the stripe's bytes as a stripe that borrows them: the
+// caller must stop using it before it frees the first.
 func (s *Stripe) cut(from, to int64) *Stripe {
 	part := &Stripe{}
 	at := s.cursor(from, to)
@@ -301,8 +298,7 @@ type cursor struct {
 	left int64 // to the end of the range
 }
 
-// cursor returns a cursor at from that ends at to; an empty one where to is not
-// above from.
+// cursor returns a cursor at from that ends at to; an empty one if to is not above from.
 func (s *Stripe) cursor(from, to int64) cursor {
 	c := cursor{segs: s.segs, left: to - from}
 	if c.left <= 0 {
@@ -316,7 +312,7 @@ func (s *Stripe) cursor(from, to int64) cursor {
 	return c
 }
 
-// peek returns the next bytes, at most n, that lie together; nil at the end.
+// peek returns the next contiguous bytes, at most n; nil at the end.
 func (c *cursor) peek(n int) []byte {
 	for c.left > 0 && c.off == len(c.segs[0].b) {
 		c.segs, c.off = c.segs[1:], 0
@@ -328,7 +324,7 @@ func (c *cursor) peek(n int) []byte {
 	return b[:min(int64(len(b)), int64(n), c.left)]
 }
 
-// skip goes on by n bytes, no more than peek returned.
+// skip advances by n bytes, at most what peek returned.
 func (c *cursor) skip(n int) {
 	if c.left > 0 {
 		c.off += n

@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/internal/erasure"
 )
 
-// The chunks and sums of a stripe are those of docs/formats/stripe.md, however
-// its bytes lie in memory.
+// The chunks and checksums of a stripe follow docs/formats/stripe.md, however its bytes lie in
+// memory.
 func TestStripeEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 6).Draw(t, "k")
@@ -61,7 +61,7 @@ func TestStripeEncoding(t *testing.T) {
 	})
 }
 
-// stripeOf fills a stripe with data, part copied and part lent.
+// stripeOf fills a stripe with data, part of it copied and part lent.
 func stripeOf(t *rapid.T, c *Engine, data []byte) *Stripe {
 	st := &Stripe{}
 	for len(data) > 0 {

@@ -10,51 +10,50 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// stripeRead reads one range of a stripe. Chunks are read side by side straight
-// into the caller's slice. Those that fail, or are late, are rebuilt from the
-// same range of others (rebuild.go), without waiting for more than that takes.
+// stripeRead reads one range of a stripe. It reads chunks in parallel directly into the
+// caller's slice. It rebuilds those that fail, or are late, from the same range of others
+// (rebuild.go), and waits for no more than that needs.
 type stripeRead struct {
 	c *Engine
 	s *Record
-	// trust makes it try devices that failed lately like all others.
+	// trust makes it use devices that failed recently like all others.
 	trust bool
 	wants []*chunkWant
 
-	// leases hold what rebuilding needed, until the end of run.
+	// leases have the memory for rebuilding, until the end of run.
 	leases []*lease
 
 	mu    sync.Mutex
-	wrong map[int]error // what was wrong with chunks, by index; nil: nothing was
+	wrong map[int]error // errors of chunks, by index; nil: none
 
 	alone aloneRead
-	// one is where wants and its element are, of a read of one chunk.
+	// one holds wants and its element, for a read of one chunk.
 	one struct {
 		want chunkWant
 		list [1]*chunkWant
 	}
 }
 
-// chunkWant is the range [lo, lo+len(dst)) of one chunk, asked for.
+// chunkWant is a wanted range [lo, lo+len(dst)) of one chunk.
 type chunkWant struct {
 	index  int
 	lo     int64
 	dst    []byte
 	state  wantState
 	cancel context.CancelFunc
-	// spare is where a late chunk is rebuilt, because dst is still being read
-	// into.
+	// spare is where a late chunk is rebuilt, because its request still writes to dst.
 	spare []byte
-	// helper marks a chunk that nobody asked for, read to rebuild others from.
+	// helper marks a chunk outside the wanted range, read to rebuild others from.
 	helper bool
 }
 
 type wantState uint8
 
 const (
-	asked  wantState = iota // the request is under way
-	late                    // so it is, and took too long
+	asked  wantState = iota // the request is running
+	late                    // the request is running, and took too long
 	failed                  // it failed, or was not made
-	done                    // dst holds the bytes
+	done                    // dst has the bytes
 )
 
 func (w *chunkWant) end() int64 { return w.lo + int64(len(w.dst)) }
@@ -80,15 +79,15 @@ func newStripeRead(c *Engine, s *Record, off int64, dst []byte, trust bool) *str
 	return r
 }
 
-// wantOne has one chunk be all that is asked for.
+// wantOne makes one chunk the only wanted one.
 func (r *stripeRead) wantOne(w chunkWant) {
 	r.one.want = w
 	r.one.list[0] = &r.one.want
 	r.wants = r.one.list[:]
 }
 
-// bestCopy returns the copy to read: another one for each stripe, so that load
-// spreads, and one whose device is well if there is one.
+// bestCopy returns the copy to read: a different one for each stripe, so that load spreads, and
+// one on a healthy device if possible.
 func (r *stripeRead) bestCopy() int {
 	n := r.s.Scheme.Chunks()
 	first := int(uint64(r.s.ID) % uint64(n))
@@ -105,7 +104,7 @@ func (r *stripeRead) usable(index int) bool {
 	return r.trust || r.c.serves(r.s.Chunks[index].Device)
 }
 
-// note records what was wrong with a chunk.
+// note records the error of a chunk.
 func (r *stripeRead) note(index int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,8 +138,7 @@ type wantResult struct {
 	err  error
 }
 
-// run reads. When it returns, with or without an error, nothing of it is under
-// way any more.
+// run reads. After it returns, with or without an error, none of its requests is running.
 func (r *stripeRead) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -175,8 +173,8 @@ func (r *stripeRead) run(ctx context.Context) error {
 	return r.collect(ctx, &work, results, r.c.clock.After(late), late)
 }
 
-// ask begins to read a chunk into its place. end ends all that the read does: where
-// there is no other chunk, that is as good as to end this one.
+// ask begins to read a chunk into its place. end ends the whole read: with a single chunk,
+// ending that is the same.
 func (r *stripeRead) ask(ctx context.Context, end context.CancelFunc, work *sync.WaitGroup, w *chunkWant, results chan<- wantResult) {
 	own, ended := ctx, func() {}
 	w.cancel = end
@@ -190,12 +188,12 @@ func (r *stripeRead) ask(ctx context.Context, end context.CancelFunc, work *sync
 	})
 }
 
-// collect waits until each chunk has come or was rebuilt. What has not come when hedge
-// says so, late after it was asked for, is hedged.
+// collect waits until each chunk has arrived or was rebuilt. When hedge fires, late after the
+// requests, it hedges the missing ones.
 func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results <-chan wantResult, hedge <-chan time.Time, late time.Duration) error {
 	var rebuilt chan error
 	var rebuilding []*chunkWant
-	var cause error // of a rebuild that failed: no other is begun
+	var cause error // of a failed rebuild: no other is begun
 	for {
 		open, missing := r.count()
 		if missing == 0 && open == 0 {
@@ -227,10 +225,9 @@ func (r *stripeRead) collect(ctx context.Context, work *sync.WaitGroup, results 
 	}
 }
 
-// addHelpers plans to read, at once, the other chunks that those on devices
-// known to be bad will be rebuilt from, where the rest of the read serves for
-// that too, and there is memory for it. It is only to save a round: what is
-// missing afterwards is gathered.
+// addHelpers plans to read, at once, the other chunks that are necessary to rebuild those on
+// devices known to be bad. It does so only if the rest of the read helps with that too, and
+// there is memory. It only saves a round: gather reads what is missing afterwards.
 func (r *stripeRead) addHelpers(ctx context.Context) {
 	var gone *chunkWant
 	lost := 0
@@ -271,7 +268,7 @@ func (r *stripeRead) addHelpers(ctx context.Context) {
 	}
 }
 
-// count returns how many chunks are waited for, and how many must be rebuilt.
+// count returns how many chunks the read waits for, and how many must be rebuilt.
 func (r *stripeRead) count() (open, missing int) {
 	for _, w := range r.wants {
 		switch w.state {
@@ -286,7 +283,7 @@ func (r *stripeRead) count() (open, missing int) {
 	return open, missing
 }
 
-// waiting counts the chunks whose request is under way.
+// waiting counts the chunks whose request is running.
 func (r *stripeRead) waiting() int {
 	n := 0
 	for _, w := range r.wants {
@@ -307,7 +304,7 @@ func (r *stripeRead) missing() []*chunkWant {
 	return m
 }
 
-// settle takes the result of a request.
+// settle processes the result of a request.
 func (r *stripeRead) settle(res wantResult) {
 	if res.err == nil {
 		res.want.state = done
@@ -317,10 +314,9 @@ func (r *stripeRead) settle(res wantResult) {
 	res.want.state = failed
 }
 
-// hedge gives up waiting for the chunks still open, if the other chunks may be
-// asked in their place. It reports whether to try again later: while more are open
-// than the others could make up for, most of them are slow and not lost, and to give
-// all of them up would leave the read to the slowest; and credit comes with answers.
+// hedge stops waiting for the open chunks, if other chunks may replace them. It reports whether
+// to try again later. If more are open than the others can replace, most are slow and not lost,
+// and abandoning all would leave the read to the slowest. Also, answers bring more credit.
 func (r *stripeRead) hedge() (again bool) {
 	open, _ := r.count()
 	if !r.s.rebuildable() || open == 0 {
@@ -344,8 +340,8 @@ func (r *stripeRead) hedge() (again bool) {
 	return false
 }
 
-// useRebuilt ends the requests that were late, and puts the rebuilt bytes into
-// place where a request has not brought them meanwhile.
+// useRebuilt ends the late requests, and copies the rebuilt bytes into place unless the request
+// has brought them meanwhile.
 func (r *stripeRead) useRebuilt(rebuilt []*chunkWant, results <-chan wantResult) error {
 	for _, w := range r.wants {
 		if w.state == late {

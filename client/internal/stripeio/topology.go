@@ -17,12 +17,12 @@ import (
 // topology is an immutable view of hosts and devices.
 type topology struct {
 	version uint64
-	hosts   int // alive, with a device that takes chunks
+	hosts   int // hosts that are up, with a device that takes chunks
 	devices map[moraine.DeviceID]device
-	servers []server // live hosts that have a bucket
+	servers []server // live hosts with a bucket
 }
 
-// device is where a device is, and how its host is reached.
+// device is where a device is, and how to reach its host.
 type device struct {
 	host   string
 	state  wire.DeviceState
@@ -30,24 +30,23 @@ type device struct {
 	chunks transport.Chunks
 }
 
-// TopologyCache keeps the newest topology seen. It is refreshed when a session
-// reply names another version, when a device is asked for that it lacks, and
-// when a server did not answer.
-// Safe for concurrent use.
+// TopologyCache keeps the newest topology received. It refreshes it when a session reply names
+// another version, when it lacks a device, and when a server did not answer. Safe for
+// concurrent use.
 type TopologyCache struct {
 	meta   *session.Conn
 	dialer transport.Dialer
 
 	now        atomic.Pointer[topology]
-	refreshing Turn                      // locked while the topology is being asked for
+	refreshing Turn                      // locked during a request for the topology
 	lastAsked  atomic.Pointer[time.Time] // when the last request ended; nil: there was none
 	doubted    atomic.Bool
 }
 
 const (
-	// minRefresh is the least time between two requests for a newer topology.
+	// minRefresh is the minimum time between two requests for a newer topology.
 	minRefresh = 100 * time.Millisecond
-	// soon bounds such a request, where the present topology may do.
+	// soon bounds such a request if the current topology may be enough.
 	soon = 250 * time.Millisecond
 )
 
@@ -57,8 +56,7 @@ func newTopologyCache(meta *session.Conn, dialer transport.Dialer, turn *limit.R
 	return t
 }
 
-// find returns the device, after a refresh if it is unknown. Unavailable: no
-// host has it.
+// find returns the device, after a refresh if it is unknown. Unavailable: no host has it.
 func (t *TopologyCache) find(ctx context.Context, id moraine.DeviceID) (device, error) {
 	view := t.now.Load()
 	if _, known := view.devices[id]; !known {
@@ -74,8 +72,7 @@ func (t *TopologyCache) find(ctx context.Context, id moraine.DeviceID) (device, 
 	return device{}, &moraine.Error{Op: "find device", Ref: deviceRef(id), Kind: moraine.Unavailable}
 }
 
-// fresh looks for a topology where there is none yet, and for a newer one where
-// this one is known to be old.
+// fresh requests a topology if there is none, and a newer one if this one is known to be old.
 func (t *TopologyCache) fresh(ctx context.Context) error {
 	view := t.now.Load()
 	if view.version == 0 {
@@ -87,28 +84,27 @@ func (t *TopologyCache) fresh(ctx context.Context) error {
 	return nil
 }
 
-// doubt has the next find look for a newer topology: a server did not answer
-// where this one says, or did not have what it says.
+// doubt makes the next find request a newer topology: a server did not answer at the recorded
+// place, or lacked what the topology says.
 func (t *TopologyCache) doubt() { t.doubted.Store(true) }
 
-// lookup returns the device from the present view, without asking.
+// lookup returns the device from the current topology, without a request.
 func (t *TopologyCache) lookup(id moraine.DeviceID) (device, bool) {
 	d, ok := t.now.Load().devices[id]
 	return d, ok
 }
 
-// SingleHost reports whether one host alone, or none, is alive and has a device that
-// takes chunks, as far as is known: its memory is one copy, whatever devices it has.
+// SingleHost reports whether, as far as the client knows, at most one host is up with a device
+// that takes chunks. Its memory is one copy, whatever devices it has.
 func (t *TopologyCache) SingleHost(ctx context.Context) bool {
 	if err := t.fresh(ctx); err != nil {
-		return false // a commit tells what it protects from
+		return false // the reply to a commit states its protection
 	}
 	return t.now.Load().hosts < 2
 }
 
-// refreshSoon asks once for a newer topology, unless somebody does already or
-// did just now. The present one most likely still serves, so that nobody waits
-// for a service that does not answer.
+// refreshSoon requests a newer topology once, unless another call does so or just did. The
+// current one is probably still good, so no call waits for a service that does not answer.
 func (t *TopologyCache) refreshSoon(ctx context.Context, seen *topology) {
 	if t.refreshing.Taken() || t.askedJustNow() {
 		return
@@ -126,7 +122,7 @@ func (t *TopologyCache) askedJustNow() bool {
 	return at != nil && t.meta.Clock.Since(*at) < minRefresh
 }
 
-// refresh asks for the topology, unless another one than seen is there by now.
+// refresh requests the topology, unless it already differs from seen.
 func (t *TopologyCache) refresh(ctx context.Context, seen *topology,
 	ask func(context.Context, *wire.MetaRequest) (*wire.MetaResponse, error)) error {
 	if err := t.refreshing.Lock(ctx); err != nil {
@@ -170,5 +166,5 @@ func (t *TopologyCache) build(w *wire.Topology) *topology {
 	return top
 }
 
-// takes reports whether a device is there to take chunks.
+// takes reports whether a device accepts chunks.
 func takes(d *wire.Device) bool { return d.Alive && d.State == wire.DeviceState_DEVICE_STATE_IN }

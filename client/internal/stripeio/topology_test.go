@@ -10,15 +10,15 @@ import (
 	"github.com/morainefs/moraine/internal/clock/clocktest"
 )
 
-// TestAClockThatIsSetBackRefreshesTheTopology: the topology does not count as asked for just
-// now for an hour.
+// TestAClockThatIsSetBackRefreshesTheTopology: a clock that is set back must not stop refreshes
+// for an hour.
 func TestAClockThatIsSetBackRefreshesTheTopology(t *testing.T) {
 	c := &clocktest.Hands{}
 	top := &TopologyCache{meta: &session.Conn{Clock: c}}
 	now := c.Now()
 	top.lastAsked.Store(&now)
 	require.True(t, top.askedJustNow())
-	c.Slept(-time.Minute) // a minute goes by
+	c.Slept(-time.Minute) // a minute passes
 	c.Set(-time.Hour)
 	require.False(t, top.askedJustNow())
 }

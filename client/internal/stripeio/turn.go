@@ -6,13 +6,13 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// Turn is a lock that can be given up waiting for.
+// Turn is a lock whose wait ends with a context.
 type Turn struct {
-	Slot chan struct{} // full while somebody has it
+	Slot chan struct{} // full while a caller has it
 	wait *limit.Resource
 }
 
-// NewTurn returns a Turn that nobody has, and that is waited for as wait says.
+// NewTurn returns a free Turn, for which callers wait as wait says.
 func NewTurn(wait *limit.Resource) Turn { return Turn{Slot: make(chan struct{}, 1), wait: wait} }
 
 // Lock waits for the turn.
@@ -20,7 +20,7 @@ func (t Turn) Lock(ctx context.Context) error {
 	return Enter(ctx, t.Slot, t.wait)
 }
 
-// Enter puts an element into slots, which bound what r is, and waits for room as r says.
+// Enter puts an element into slots, which bound the resource r, and waits for room as r says.
 func Enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error {
 	select {
 	case slots <- struct{}{}:
@@ -37,7 +37,7 @@ func Enter(ctx context.Context, slots chan<- struct{}, r *limit.Resource) error 
 	})
 }
 
-// TryLock takes the turn where nobody has it.
+// TryLock takes the turn if it is free.
 func (t Turn) TryLock() bool {
 	select {
 	case t.Slot <- struct{}{}:
@@ -47,7 +47,7 @@ func (t Turn) TryLock() bool {
 	}
 }
 
-// Taken reports whether somebody has the turn.
+// Taken reports whether a caller has the turn.
 func (t Turn) Taken() bool { return len(t.Slot) > 0 }
 
 // Unlock ends the turn.

@@ -25,9 +25,9 @@ type nobody struct{ transport.Dialer }
 
 func (nobody) Metadata([]string) transport.Metadata { return nil }
 
-// While another call has a turn, or a grant is on its way, a call whose context has no
-// deadline ends with the client's patience, with a log line. It fails, but for the renewal
-// of a capability: the old one serves.
+// While another call has a turn, or fetches a grant, a call without a deadline ends with the
+// client's patience, with a log line. It fails, except for the renewal of a capability: the old
+// one serves.
 func TestTurnsAreNotWaitedForBeyondThePatience(t *testing.T) {
 	const patience = 30 * time.Second
 	key := GrantKey{Scheme: moraine.Copies(3)}
