@@ -1,8 +1,8 @@
-// Package retry tells which errors are worth another attempt, waits between attempts, and
-// makes the errors of calls that end without an answer.
+// Package retry tells which errors are worth another attempt, waits between attempts, and makes
+// the errors of calls that end without an answer.
 //
-// A loop over attempts asks IsTransient of each error, and Pause before the next attempt;
-// where Pause returns false the context ended, and ContextErrorAfter is the error.
+// A loop over attempts calls IsTransient for each error, and Pause before the next attempt. If
+// Pause returns false the context ended, and ContextErrorAfter returns the error.
 package retry
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// IsKind is errors.Is for the kind of the outermost *moraine.Error only: the
-// kind that the failed call answered with, not one of its causes.
+// IsKind compares only the kind of the outermost *moraine.Error: the kind of the failed call,
+// not of its causes.
 func IsKind(err error, kind moraine.Kind) bool {
 	return err != nil && moraine.KindOf(err) == kind
 }
 
-// IsTransient reports whether a server that answered err, or did not answer,
-// may serve the same request later, or another server may now.
+// IsTransient reports whether a later attempt, at the same server or another, may succeed after
+// err or after no answer.
 func IsTransient(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.NotLeader, moraine.Unavailable, moraine.Timeout, moraine.IOError, moraine.Canceled:
@@ -29,10 +29,11 @@ func IsTransient(err error) bool {
 	return false
 }
 
-// ContextError is the error of a call whose context ended.
+// ContextError returns the error of a call whose context ended: Timeout, Canceled, or the
+// context's cause if that is a *moraine.Error.
 func ContextError(ctx context.Context, op string) error { return ContextErrorAfter(ctx, op, nil) }
 
-// ContextErrorAfter is ContextError with the last failure that was met before.
+// ContextErrorAfter is ContextError with the last failure before it.
 func ContextErrorAfter(ctx context.Context, op string, last error) error {
 	kind := moraine.Canceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -40,17 +41,18 @@ func ContextErrorAfter(ctx context.Context, op string, last error) error {
 	}
 	var m *moraine.Error
 	if cause := context.Cause(ctx); errors.As(cause, &m) {
-		return cause // why the whole work was ended says more
+		return cause // the cause of the whole work's end says more
 	}
 	return &moraine.Error{Op: op, Kind: kind, Err: last}
 }
 
+// BadReply returns the error of a request op whose reply lacks the expected content.
 func BadReply(op string) error {
 	return &moraine.Error{Op: op, Kind: moraine.Internal, Err: fmt.Errorf("the service answered something else")}
 }
 
-// Wrap gives an error the operation and the object of a call of this package,
-// in place of those of the request that failed, and keeps its kind and cause.
+// Wrap gives an error the operation and the object of a call of the client, instead of those of
+// the failed request. It keeps the kind and the cause.
 func Wrap(op, ref string, err error) error {
 	if err == nil {
 		return nil
