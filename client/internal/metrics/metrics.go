@@ -1,5 +1,6 @@
-// Package metrics counts what clients do. Each package of the client counts in the one
-// Metrics of its Client.
+// Package metrics counts the work of clients. Each package of the client counts in the one
+// Metrics of its Client: NewMetrics registers the metrics once, the packages add to them, and
+// Count reads one back for client.Stats.
 package metrics
 
 import (
@@ -8,25 +9,25 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Metrics counts what clients do. Several clients of one process may share it.
+// Metrics counts the work of clients. Several clients of one process may share it.
 type Metrics struct {
 	WrittenBytes       prometheus.Counter // file bytes put
 	ReadBytes          prometheus.Counter // file bytes read
 	ChunksPut          prometheus.Counter
 	ChunksGot          prometheus.Counter
 	ChunkErrors        *prometheus.CounterVec // by op and kind
-	ChunksReplaced     prometheus.Counter     // put on another device than was placed
-	StripesResubmitted prometheus.Counter     // since their commit was refused
-	StripesRebuilt     prometheus.Counter     // reads served with the help of parity
+	ChunksReplaced     prometheus.Counter     // put on another device than the placement's
+	StripesResubmitted prometheus.Counter     // because the service refused their commit
+	StripesRebuilt     prometheus.Counter     // reads that needed parity
 	PartsRebuilt       prometheus.Counter     // parts of chunks that reads rebuilt
-	PartsVerified      prometheus.Counter     // and those whose whole chunk was compared with its recorded sum
-	ChunksHedged       prometheus.Counter     // late chunks for which others were asked
-	HedgesWon          prometheus.Counter     // and whose help came first
+	PartsVerified      prometheus.Counter     // those compared with the recorded checksum
+	ChunksHedged       prometheus.Counter     // late chunks for which the client requested others
+	HedgesWon          prometheus.Counter     // those for which the others arrived first
 	ParityWrong        prometheus.Counter     // parity chunks that do not match their data
 	ChunksReported     prometheus.Counter     // bad chunks reported to the service
 	MetaRequests       prometheus.Counter
 	MetaRetries        prometheus.Counter
-	LeadersLeft        prometheus.Counter // attempts that were ended since another server leads
+	LeadersLeft        prometheus.Counter // attempts that ended because another server leads
 	MetaSeconds        prometheus.Histogram
 	PutSeconds         prometheus.Histogram
 	GetSeconds         prometheus.Histogram
@@ -36,16 +37,16 @@ type Metrics struct {
 	StripesCutShort    prometheus.Counter // sent before they were full, to give memory to others
 	ReadaheadHits      prometheus.Counter // reads served from what was fetched ahead
 	PiecesGot          prometheus.Counter // reads of evicted ranges
-	PieceErrors        prometheus.Counter // and those that a server failed
+	PieceErrors        prometheus.Counter // those that a server failed
 	CacheHits          prometheus.Counter // look-ups, attributes and listings answered without a request
-	CacheMisses        prometheus.Counter // and those that were asked for while leases were held
+	CacheMisses        prometheus.Counter // those that needed a request while leases were held
 	CacheRecalls       prometheus.Counter
 	LocalCreates       prometheus.Counter // files made under exclusive leases
-	LocalCreatesLost   prometheus.Counter // and that the service did not take
-	HoldRecalls        prometheus.Counter // exclusive leases wanted back
-	LeaseRequests      prometheus.Counter // that keep the leases and ask for recalls
-	// WaitsExceeded counts the calls that failed since a bounded resource of the client did
-	// not come free in time.
+	LocalCreatesLost   prometheus.Counter // those that the service refused
+	HoldRecalls        prometheus.Counter // exclusive leases that the service recalled
+	LeaseRequests      prometheus.Counter // requests that renew the leases or poll for recalls
+	// WaitsExceeded counts the calls that failed because a bounded resource of the client was not
+	// free in time.
 	WaitsExceeded *prometheus.CounterVec
 }
 
@@ -106,7 +107,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Count returns what a counter stands at.
+// Count returns the value of a counter; 0 on error.
 func Count(c prometheus.Counter) uint64 {
 	var m dto.Metric
 	if err := c.Write(&m); err != nil {
