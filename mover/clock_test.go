@@ -13,10 +13,10 @@ import (
 	"github.com/morainefs/moraine/internal/clock"
 )
 
-// origin has a monotonic reading, which times of a bubble have not.
+// origin has a monotonic reading, which times in a synctest bubble lack.
 var origin = time.Now()
 
-// stepped is a clock whose wall time can be set back, while its monotonic time goes on.
+// stepped is a clock whose wall time can be set back, while its monotonic time continues.
 type stepped struct {
 	clock.System
 	began time.Time
@@ -32,9 +32,9 @@ func (s *stepped) Now() time.Time {
 
 func (s *stepped) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
-// TestAClockThatIsSetBackLengthensNoLease: a mover sleeps until its lease is another's, and
-// wakes to a wall clock that says otherwise. It sends the store nothing: it would abort the
-// upload of the one that has the job now.
+// TestAClockThatIsSetBackLengthensNoLease: a mover sleeps until another has its lease, and
+// wakes to a wall clock that was set back. It must send nothing to the store: it would abort
+// the upload of the new holder.
 func TestAClockThatIsSetBackLengthensNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -49,7 +49,7 @@ func TestAClockThatIsSetBackLengthensNoLease(t *testing.T) {
 				close(asleep)
 				<-wake
 			case op == "RenewJob":
-				<-later // the answer says that the lease is lost, and comes last
+				<-later // the answer that the lease is lost comes last
 			}
 			return nil, nil
 		})

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestADamagedObjectIsReplaced: the store cannot read its record of an object of ours any more.
-// The next flush puts the file there again; before, it failed for ever.
+// TestADamagedObjectIsReplaced: the store can no longer read its record of an object of ours.
+// The next flush replaces it; in an earlier version it failed for ever.
 func TestADamagedObjectIsReplaced(t *testing.T) {
 	flushed(t, func(t *testing.T, l *ledger) {
 		l.bucket.Damage(l.key())
@@ -20,8 +20,8 @@ func TestADamagedObjectIsReplaced(t *testing.T) {
 	})
 }
 
-// TestADamagedObjectOfNobodyIsRefused: it may be another program's, whose bytes a person may
-// still save. The error says what to do, and the flush succeeds once that is done.
+// TestADamagedObjectOfNobodyIsRefused: it may be another program's, whose bytes its owner may
+// still save. The error says what to do, and the flush succeeds after that.
 func TestADamagedObjectOfNobodyIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -38,8 +38,7 @@ func TestADamagedObjectOfNobodyIsRefused(t *testing.T) {
 	})
 }
 
-// TestADamagedObjectIsDeleted: nothing refers to it any more, and another file may be made at its
-// path.
+// TestADamagedObjectIsDeleted: nothing refers to it, and another file may be made at its path.
 func TestADamagedObjectIsDeleted(t *testing.T) {
 	flushed(t, func(t *testing.T, l *ledger) {
 		l.bucket.Damage(l.key())

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// askUntil sends an administrator's request until it is answered, as a person does
-// who did not see an answer.
+// askUntil sends an administrator's request until it is answered, as a person does who saw no
+// answer.
 func askUntil(t *testing.T, c *memcluster.Cluster, req *wire.MetaRequest) {
 	t.Helper()
 	eventually(t, time.Minute, "an answer", func() bool {
@@ -26,7 +26,7 @@ func hostState(host string, to wire.DeviceState) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: host, State: to}}}
 }
 
-// claimed is how many chunks stripes have on a host that is drained.
+// claimed is how many chunks stripes have on a host that is draining.
 func claimed(t *testing.T, c *memcluster.Cluster, host string) uint64 {
 	t.Helper()
 	for _, h := range status(t, c).GetTopology().GetHosts() {
@@ -38,15 +38,15 @@ func claimed(t *testing.T, c *memcluster.Cluster, host string) uint64 {
 	return 0
 }
 
-// TestDrainFaults is the fault table of draining a host and removing it: each
-// request on the way fails once, and each takes effect once while its answer is
-// lost; the leader changes in the middle; the mover dies in the middle. In the end
-// nothing is left on the host, it is removed, and every byte is there.
+// TestDrainFaults is the fault table of draining a host and removing it. Each request fails
+// once, and each takes effect once with a lost answer; the leader changes in the middle; the
+// mover dies in the middle. In the end the host is empty and removed, and every byte is
+// readable.
 func TestDrainFaults(t *testing.T) {
 	type fault struct {
 		name string
 		hook memcluster.MetaHook
-		do   func(c *memcluster.Cluster) // in the middle
+		do   func(c *memcluster.Cluster) // done in the middle
 	}
 	faults := []fault{{name: "none"}, {name: "another leader", do: func(c *memcluster.Cluster) { c.Elect("m2") }}}
 	for _, op := range []string{"SetHostState", "LeaseJobs", "CommitRepair", "FinishJob"} {
@@ -72,7 +72,7 @@ func TestDrainFaults(t *testing.T) {
 					f.do(c)
 					time.Sleep(2 * time.Second)
 				}
-				stop() // the mover dies, and another goes on
+				stop() // the mover dies, and another continues
 				startMover(t, c, "n2")
 				eventually(t, 5*time.Minute, "the host is empty", func() bool { return claimed(t, c, "n8") == 0 })
 				c.OnMeta(nil)
@@ -82,7 +82,7 @@ func TestDrainFaults(t *testing.T) {
 				c.Hosts[7].Kill()
 				soundAgain(t, c)
 				eventually(t, time.Minute, "nobody misses it", func() bool { return len(status(t, c).GetTopology().GetHosts()) == 7 })
-				// As many may be lost as before.
+				// The cluster still tolerates as many losses as before.
 				c.Hosts[5].Kill()
 				c.Hosts[6].Kill()
 				for _, h := range c.Hosts {

@@ -35,7 +35,7 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// soundAgain waits until nothing is left to repair, and something was.
+// soundAgain waits until nothing is left to repair, after something was.
 func soundAgain(t *testing.T, c *memcluster.Cluster) {
 	t.Helper()
 	eventually(t, 5*time.Minute, "repair", func() bool {
@@ -52,8 +52,8 @@ func running(t *testing.T, c *memcluster.Cluster) []*wire.Job {
 	return resp.GetJobs().GetJobs()
 }
 
-// loseHosts kills hosts and waits until their devices are declared out, from
-// when on what they held is to be rebuilt.
+// loseHosts kills hosts and waits until their devices are declared out. From then on the leader
+// has their chunks rebuilt.
 func loseHosts(t *testing.T, c *memcluster.Cluster, n ...int) {
 	t.Helper()
 	for _, i := range n {
@@ -80,14 +80,14 @@ func TestRepairsWhatLostHostsHeld(t *testing.T) {
 		save(t, c, "/runs/a", 1, 5, 2)
 		loseHosts(t, c, 6, 7)
 		soundAgain(t, c)
-		// Two more hosts may now be lost.
+		// The cluster now tolerates two more lost hosts.
 		c.Hosts[4].Kill()
 		c.Hosts[5].Kill()
 		restore(t, c, "/runs/a", 5, 1)
 	})
 }
 
-// TestRepairsADegradedCommit saves while a host too many is down.
+// TestRepairsADegradedCommit saves while one host too many is down.
 func TestRepairsADegradedCommit(t *testing.T) {
 	inCluster(t, memcluster.Options{Hosts: 6}, func(t *testing.T, c *memcluster.Cluster) {
 		startMover(t, c, "n1")
@@ -110,13 +110,13 @@ func fail(kind moraine.Kind) error {
 	return &moraine.Error{Op: "fault", Kind: kind, Err: fmt.Errorf("made to fail")}
 }
 
-// opOf names what a request is about.
+// opOf names the operation of a request.
 func opOf(req *wire.MetaRequest) string {
 	return fmt.Sprintf("%T", req.GetOp())[len("*wire.MetaRequest_"):]
 }
 
-// once makes a hook that fails the first request of a kind, before it is served
-// or, with lost, after it took effect.
+// once returns a hook that fails the first request of a kind, before it is served or, with
+// lost, after it took effect.
 func once(op string, kind moraine.Kind, lost bool) (memcluster.MetaHook, *atomic.Bool) {
 	var fired atomic.Bool
 	return func(req *wire.MetaRequest) (func(*wire.MetaResponse, error) (*wire.MetaResponse, error), error) {
@@ -125,7 +125,7 @@ func once(op string, kind moraine.Kind, lost bool) (memcluster.MetaHook, *atomic
 		}
 		if lost {
 			return func(resp *wire.MetaResponse, err error) (*wire.MetaResponse, error) {
-				// An empty answer of a long poll is none to lose.
+				// An empty answer of a long poll has nothing to lose.
 				if resp.GetJobs() != nil && len(resp.GetJobs().GetJobs()) == 0 || !fired.CompareAndSwap(false, true) {
 					return resp, err
 				}
@@ -139,9 +139,9 @@ func once(op string, kind moraine.Kind, lost bool) (memcluster.MetaHook, *atomic
 	}, &fired
 }
 
-// TestCommitStepFaults is the fault table of committing a checkpoint: each
-// request of the mover fails once, and each takes effect once while its answer
-// is lost. Unavailable is retried by the client; Internal is not.
+// TestCommitStepFaults is the fault table of committing a checkpoint: each request of the mover
+// fails once, and each takes effect once with a lost answer. The client retries Unavailable,
+// but not Internal.
 func TestCommitStepFaults(t *testing.T) {
 	for _, op := range []string{"LeaseJobs", "GetStep", "ListParts", "Create", "Grant", "Commit", "CommitStep", "FinishJob"} {
 		for _, kind := range []moraine.Kind{moraine.Unavailable, moraine.Internal} {
@@ -203,7 +203,7 @@ func TestRepairFaults(t *testing.T) {
 						stop()
 						hook, fired := once(op, kind, lost)
 						if op == "RenewJob" {
-							slow(c, 8*time.Second) // longer than until a renewal
+							slow(c, 8*time.Second) // longer than the time to a renewal
 						}
 						c.OnMeta(hook)
 						startMover(t, c, "n1")
@@ -234,8 +234,8 @@ func slow(c *memcluster.Cluster, d time.Duration) {
 	}
 }
 
-// TestPutFaults fails the first puts of a repair: what was to go there is
-// planned anew, and the rest of the job is committed.
+// TestPutFaults fails the first puts of a repair: the leader plans those chunks again, and the
+// mover commits the rest of the job.
 func TestPutFaults(t *testing.T) {
 	for _, kind := range []moraine.Kind{moraine.IOError, moraine.NoSpace, moraine.Stale, moraine.Unavailable} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestPutFaults(t *testing.T) {
 				save(t, c, "/runs/a", 1, 5, 1)
 				var left atomic.Int32
 				left.Store(3)
-				for _, h := range c.Hosts { // which of them get what is repaired is drawn
+				for _, h := range c.Hosts { // which of them get repaired chunks is random
 					h.Before(func(req any) error {
 						if _, ok := req.(*wire.PutChunk); ok && left.Add(-1) >= 0 {
 							return fail(kind)
@@ -261,8 +261,7 @@ func TestPutFaults(t *testing.T) {
 	}
 }
 
-// TestTwoMoversShareTheWork runs all hosts' movers at once while leaders come
-// and go.
+// TestTwoMoversShareTheWork runs all hosts' movers at once while leaders change.
 func TestTwoMoversShareTheWork(t *testing.T) {
 	inCluster(t, repairing, func(t *testing.T, c *memcluster.Cluster) {
 		for _, h := range []string{"n1", "n2", "n3", "n4"} {
@@ -282,9 +281,8 @@ func TestTwoMoversShareTheWork(t *testing.T) {
 	})
 }
 
-// TestLostLeaseStopsTheWork holds a mover up in the middle of a check, and keeps
-// its renewals from the service. It must stop by itself before the lease ends,
-// and the other mover commits.
+// TestLostLeaseStopsTheWork stalls a mover in the middle of a check, and blocks its renewals.
+// It must stop by itself before the lease ends, and the other mover commits.
 func TestLostLeaseStopsTheWork(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		s := seal(t, c, "/runs/a", 3)
@@ -327,8 +325,8 @@ func TestLostLeaseStopsTheWork(t *testing.T) {
 	})
 }
 
-// TestFencedMoverCannotCommit lets a mover go on after its lease was given to
-// another: the service refuses it.
+// TestFencedMoverCannotCommit lets a mover continue after another got its lease: the service
+// refuses its commit.
 func TestFencedMoverCannotCommit(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		s := seal(t, c, "/runs/a", 3)
@@ -348,12 +346,12 @@ func TestFencedMoverCannotCommit(t *testing.T) {
 		require.ErrorIs(t, err, moraine.Fenced)
 		_, err = late.Meta(t.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: &wire.CommitStep{
 			Key: job.GetStep(), Job: job.GetId(), LeaseEpoch: job.GetLeaseEpoch(), Index: index}}})
-		require.NoError(t, err) // it is committed, by the other
+		require.NoError(t, err) // the other mover committed it
 		restore(t, c, "/runs/a", 3, 1)
 	})
 }
 
-// TestVerdictAbortsTheStep commits nothing where slices do not cover a tensor.
+// TestVerdictAbortsTheStep commits nothing if slices do not cover a tensor.
 func TestVerdictAbortsTheStep(t *testing.T) {
 	inCluster(t, memcluster.Options{}, func(t *testing.T, c *memcluster.Cluster) {
 		startMover(t, c, "n1")

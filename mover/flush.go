@@ -11,28 +11,26 @@ import (
 )
 
 const (
-	// pieceBytes is the length of the pieces that are summed.
+	// pieceBytes is the length of the pieces that get checksums.
 	pieceBytes = 16 << 20
-	// sumsPerCommit is how many sums one request carries.
+	// sumsPerCommit is how many checksums one request carries.
 	sumsPerCommit = 4096
 	// tries is how often a request that is safe to repeat is sent.
 	tries = 4
 )
 
-// flushing is one flush under way.
+// flushing is one running flush.
 //
-// The intents in Raft are what makes it safe. If we stop
-//   - before the upload's id is recorded: a successor aborts all uploads of the key;
-//   - before it is said to be completing: a successor aborts it, and Complete of
-//     an aborted upload makes nothing, however late it arrives;
-//   - after that: a successor aborts it and then asks what is at the key. Either
-//     the object is there, whole, and is recorded; or it will never be;
+// The intents in the Raft log make it safe. If the mover stops
+//   - before the upload's id is recorded: the next mover aborts all uploads of the key;
+//   - before the intent says completing: the next mover aborts the upload, and Complete of an aborted upload makes nothing, however late it arrives;
+//   - after that: the next mover aborts the upload and then checks the key. Either the object is there, whole, and it records it; or the object will never be there;
 //   - before CommitFlush: the same.
 type flushing struct {
 	*work
 	task *wire.MoveTask
 	key  string
-	// Of the upload: what the bucket supports, and what is at the key before it.
+	// For the upload: what the bucket supports, and what is at the key before it.
 	traits object.Traits
 	expect object.Condition
 }
@@ -47,7 +45,7 @@ func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
 		return err
 	}
 	if task.GetCleanup() {
-		return nil // the file is gone, or the job was canceled or given up
+		return nil // the file is gone, or the job was canceled or has failed
 	}
 	keep := task.GetKeepFirst()
 	if !keep {
@@ -63,18 +61,18 @@ func (w *work) flush(ctx context.Context, task *wire.MoveTask) error {
 	return f.upload(ctx)
 }
 
-// settle ends what a former holder of the job had announced. recorded tells
-// that its object was there, and is recorded now.
+// settle ends what an earlier holder of the job announced. recorded says that its object
+// exists, and is now recorded.
 func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded bool, err error) {
 	switch in.GetKind() {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
 	case wire.IntentKind_INTENT_KIND_COPY:
-		// A copy made again is the same; but one in parts may be left open.
+		// Repeating a copy gives the same object, but a copy in parts may be left open.
 		return false, f.abortAll(ctx, in.GetKey(), "")
 	default:
 		return false, nil
 	}
-	// First the upload is ended: from then on, what is at the key is for good.
+	// End the upload first: after that the object at the key is final.
 	if err := f.abortAll(ctx, in.GetKey(), in.GetUploadId()); err != nil {
 		return false, err
 	}
@@ -96,8 +94,8 @@ func (f *flushing) settle(ctx context.Context, in *wire.ObjectIntent) (recorded 
 	return false, f.end(ctx)
 }
 
-// isOurs tells an object that an announced upload made from any other, by its tag: two
-// clusters that flush the same bytes to the same key make objects of the same ETag.
+// isOurs tells an object of an announced upload from any other by its tag. Two clusters that
+// flush the same bytes to the same key make objects with the same ETag.
 func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
 	if info.Size != int64(in.GetSize()) || info.HasCRC && info.CRC != in.GetCrc() {
 		return false
@@ -105,8 +103,8 @@ func (f *flushing) isOurs(info object.Info, in *wire.ObjectIntent) bool {
 	return info.Meta[uploadTag] == f.tag(in.GetGeneration(), in.GetLeaseEpoch())
 }
 
-// wasKept reports whether the object that is recorded at the key is at its kept key in truth,
-// since restored metadata is older than its move. The move is recorded again, so that the
+// wasKept reports whether the object recorded at the key is actually at its kept key, because
+// restored metadata is older than its move. The mover then records the move again, so that the
 // object is deleted there when nothing refers to it.
 func (f *flushing) wasKept(ctx context.Context) (bool, error) {
 	old := f.task.GetObject()
@@ -115,7 +113,7 @@ func (f *flushing) wasKept(ctx context.Context) (bool, error) {
 	}
 	switch _, err := f.deps.Bucket.Head(ctx, refOf(old)); {
 	case errors.Is(err, moraine.Corrupt):
-		return false, nil // it is there, and damaged
+		return false, nil // it exists, damaged
 	case !isGone(err):
 		return false, err
 	}
@@ -127,7 +125,7 @@ func (f *flushing) wasKept(ctx context.Context) (bool, error) {
 	return err == nil && info.Size == int64(old.GetSize()), err
 }
 
-// keep copies the object that something still refers to away from the key.
+// keep copies an object that something still refers to to another key.
 func (f *flushing) keep(ctx context.Context) error {
 	old, dst := f.task.GetObject(), f.task.GetKeepKey()
 	if old == nil || dst == "" {
@@ -137,7 +135,7 @@ func (f *flushing) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.abortAll(ctx, dst, ""); err != nil { // a copy in parts that another was at
+	if err := f.abortAll(ctx, dst, ""); err != nil { // a copy in parts left by an earlier holder
 		return errors.Join(err, f.end(ctx))
 	}
 	info, err := f.deps.Bucket.Copy(ctx, refOf(old), int64(old.GetSize()), dst)
@@ -160,9 +158,9 @@ func (f *flushing) keep(ctx context.Context) error {
 		if object.Refused(err) {
 			return errors.Join(err, f.end(ctx))
 		}
-		return err // it may be there yet: the intent stays
+		return err // it may still appear: the intent stays
 	}
-	// COMMIT POINT of the move: the old key is free of the object.
+	// COMMIT POINT of the move: the object no longer needs the old key.
 	_, err = f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MoveObject{MoveObject: &wire.MoveObject{
 		Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(),
 		Object: &wire.Object{Id: old.GetId(), Bucket: f.deps.Bucket.Name(), Key: dst, Version: info.Version, Etag: info.ETag,
@@ -170,7 +168,7 @@ func (f *flushing) keep(ctx context.Context) error {
 	return err
 }
 
-// upload sends the file's present generation and records the object.
+// upload sends the file's current generation and records the object.
 func (f *flushing) upload(ctx context.Context) error {
 	attr := f.task.GetAttr()
 	content, err := f.deps.Open(ctx, moraine.InodeID(attr.GetInode()))
@@ -185,8 +183,8 @@ func (f *flushing) upload(ctx context.Context) error {
 	if f.traits, err = f.deps.Bucket.Traits(ctx); err != nil {
 		return err
 	}
-	// Before anything is announced: what ends an upload whose number is not known ends all
-	// uploads to the key, and where the object is somebody else's those are too.
+	// Before anything is announced: to end an upload with an unknown id, the mover ends all
+	// uploads to the key. If the object there is foreign, so are those uploads.
 	if f.expect, err = f.mayWrite(ctx); err != nil {
 		return err
 	}
@@ -219,14 +217,14 @@ func (f *flushing) upload(ctx context.Context) error {
 	}
 	verified, err := f.verify(ctx, info, parts.crc)
 	if err != nil {
-		return err // the intent tells the next holder, which settles what is there
+		return err // the next holder finds the intent and settles it
 	}
 	f.deps.Metrics.BytesFlushed.Add(float64(content.Size()))
 	return f.commit(ctx, info, verified, generation, parts.crc, parts.sums)
 }
 
-// release ends an upload that is not completing, and its intent. Where that
-// fails, the intent tells the next holder of the job.
+// giveUp ends an upload that is not completing, and its intent. If that fails, the next holder
+// of the job finds the intent.
 func (f *flushing) giveUp(ctx context.Context, id string, cause error) error {
 	if ctx.Err() != nil {
 		return cause
@@ -240,8 +238,8 @@ func (f *flushing) giveUp(ctx context.Context, id string, cause error) error {
 	return f.unlessStale(cause)
 }
 
-// unlessStale drops an error that only says that the file has other content by
-// now: the service queues the flush of that when this job ends.
+// unlessStale drops an error that only says that the file has new content: the service queues
+// the flush of that when this job ends.
 func (f *flushing) unlessStale(err error) error {
 	if errors.Is(err, moraine.Stale) {
 		return nil
@@ -249,8 +247,8 @@ func (f *flushing) unlessStale(err error) error {
 	return err
 }
 
-// complete makes the object of the parts. An answer that was not seen is asked
-// for by HEAD; only what HEAD shows counts.
+// complete makes the object from the parts. If the answer is lost, HEAD shows the result; only
+// what HEAD shows counts.
 func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *sentParts) (info object.Info, _ error) {
 	for left := tries; ; left-- {
 		cond, err := f.condition(ctx)
@@ -264,7 +262,7 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 		var headErr error
 		info, headErr = f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
 		if headErr == nil && f.isOurs(info, in) {
-			if err != nil { // a store that failed after it had the object may have the upload still
+			if err != nil { // a store that failed after it made the object may still have the upload
 				err = f.abortAll(ctx, f.key, in.GetUploadId())
 			}
 			return info, err
@@ -281,7 +279,7 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 			return info, f.giveUp(ctx, in.GetUploadId(), err)
 		}
 		if left <= 1 || ctx.Err() != nil || errors.Is(err, moraine.Fenced) {
-			return info, err // the intent tells the next holder
+			return info, err // the next holder finds the intent
 		}
 		if err := f.pause(ctx, firstPause); err != nil {
 			return info, err
@@ -289,7 +287,7 @@ func (f *flushing) complete(ctx context.Context, in *wire.ObjectIntent, parts *s
 	}
 }
 
-// commit records an object that the store was seen to hold.
+// commit records an object that HEAD has shown.
 func (f *flushing) commit(ctx context.Context, info object.Info, verified wire.Verified, generation uint64, sum uint32, sums []uint32) error {
 	o := &wire.Object{Bucket: f.deps.Bucket.Name(), Key: info.Key, Version: info.Version, Etag: info.ETag, Size: uint64(info.Size),
 		Crc: sum, Inode: f.task.GetAttr().GetInode(), Generation: generation, Piece: pieceBytes,
@@ -298,8 +296,7 @@ func (f *flushing) commit(ctx context.Context, info object.Info, verified wire.V
 		n := min(sumsPerCommit, len(sums)-first)
 		req := &wire.CommitFlush{Job: f.job.GetId(), LeaseEpoch: f.job.GetLeaseEpoch(), Object: o, Sums: sums[first : first+n],
 			FirstSum: uint64(first), Final: first+n == len(sums)}
-		// COMMIT POINT of the flush, where final: the record is what evictions and
-		// readers go by.
+		// COMMIT POINT of the flush, if final: evictions and readers use the record.
 		if _, err := f.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitFlush{CommitFlush: req}}); err != nil {
 			return err
 		}
@@ -310,14 +307,14 @@ func (f *flushing) commit(ctx context.Context, info object.Info, verified wire.V
 	}
 }
 
-// uploadTag is the user metadata by which an object tells which flush made it.
+// uploadTag is the user metadata that names the flush that made an object.
 const uploadTag = "moraine-upload"
 
 func (f *flushing) tag(generation, epoch uint64) string {
 	return fmt.Sprintf("%s-%016x-%016x-%016x", f.mark(), generation, f.job.GetId(), epoch)
 }
 
-// mark begins the tags of all objects that this cluster makes of the file.
+// mark is the prefix of the tags of all objects that this cluster makes of the file.
 func (f *flushing) mark() string {
 	return fmt.Sprintf("%x-%016x", f.task.GetCluster(), f.task.GetAttr().GetInode())
 }

@@ -32,7 +32,7 @@ func filled(n int, seed uint64) []byte {
 // small has one part; big has three, of which the last is short.
 var small, big = filled(5000, 1), filled(2*16<<20+1234, 2)
 
-// tabled is what the tables of faults flush: in their long form, several parts.
+// tabled is the content that the fault tables flush; in their long form it has several parts.
 func tabled() []byte {
 	return testseed.Of(small, big)
 }
@@ -58,7 +58,7 @@ func TestFlush(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, map[string]string{"file-owner": "1000", "file-group": "100", "file-permissions": "0640",
 					"file-mtime": "1700000000.123456789", "moraine-upload": fmt.Sprintf("%x-%016x-%016x-%016x-%016x", "cluster", 9, 3, ledgerJob, 1)}, info.Meta)
-				// The next generation takes the key over.
+				// The next generation takes over the key.
 				l.write(filled(777, 5))
 				l.queue(flushKind)
 				l.waitIdle(t)
@@ -68,8 +68,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestFlushTellsItsProgress flushes what takes less time than until a renewal:
-// each fourth of it is told all the same.
+// TestFlushTellsItsProgress flushes in less time than to a renewal: the mover still reports
+// each quarter.
 func TestFlushTellsItsProgress(t *testing.T) {
 	const fourth = 16 << 20
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ type step struct {
 	nth  int
 }
 
-// flushSteps lists the requests of a flush, in order, by running one.
+// flushSteps runs a flush and lists its requests, in order.
 func flushSteps(t *testing.T, data []byte) (steps []step) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, data)
@@ -120,7 +120,7 @@ func flushSteps(t *testing.T, data []byte) (steps []step) {
 	return steps
 }
 
-// watch has fn see each request of every mover, to the service and to the store.
+// watch calls fn with each request of every mover, to the service and to the store.
 func (l *ledger) watch(fn func(holder, name string) (func(error) error, error)) {
 	var mu sync.Mutex
 	l.onMeta(func(holder, op string) (func(error) error, error) {
@@ -150,9 +150,8 @@ func (l *ledger) at(s step, fn func() (func(error) error, error)) {
 	})
 }
 
-// TestFlushFaults is the fault table of a flush: each request fails once, with
-// and without having taken effect, in a way that may and one that may not be
-// tried again.
+// TestFlushFaults is the fault table of a flush. Each request fails once, with and without
+// having taken effect. The error is one that allows another try, or one that does not.
 func TestFlushFaults(t *testing.T) {
 	for _, s := range flushSteps(t, tabled()) {
 		for _, c := range []struct {
@@ -187,9 +186,9 @@ func TestFlushFaults(t *testing.T) {
 	}
 }
 
-// TestPartsOnTheirWayAreWaitedFor has one part refused while another is on its
-// way: the upload is aborted when that has ended, and not before, since some
-// stores take a part to its end after the abort, and have the upload again.
+// TestPartsOnTheirWayAreWaitedFor has the store refuse one part while another is being sent.
+// The mover aborts the upload only after that has ended, because some stores accept a whole
+// part after the abort, and then have the upload again.
 func TestPartsOnTheirWayAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, filled(2*(16<<20), 3))
@@ -224,8 +223,8 @@ func TestPartsOnTheirWayAreWaitedFor(t *testing.T) {
 	})
 }
 
-// TestUploadLeftByAFailedComplete has the store make the object, fail, and keep
-// the upload: it is ended before the object is recorded.
+// TestUploadLeftByAFailedComplete: the store makes the object, fails, and keeps the upload. The
+// mover ends the upload before it records the object.
 func TestUploadLeftByAFailedComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -246,8 +245,8 @@ func TestUploadLeftByAFailedComplete(t *testing.T) {
 	})
 }
 
-// TestFlushTakenOver kills the mover before and after each request; another
-// takes the job over when the lease has run out.
+// TestFlushTakenOver kills the mover before and after each request; another takes the job over
+// when the lease has expired.
 func TestFlushTakenOver(t *testing.T) {
 	for _, s := range flushSteps(t, tabled()) {
 		for _, after := range []bool{false, true} {
@@ -289,13 +288,13 @@ func TestFlushTakenOver(t *testing.T) {
 	}
 }
 
-// TestFormerHolderWakes stops the mover at each request for a minute, in which
-// another finishes the job and the file is written and flushed again. What the
-// first one does then changes nothing.
+// TestFormerHolderWakes stops the mover at each request for a minute, in which another finishes
+// the job and the file is written and flushed again. What the first one then does changes
+// nothing.
 func TestFormerHolderWakes(t *testing.T) {
 	for _, s := range flushSteps(t, small) {
 		if s.name == "store new_upload" {
-			continue // one that arrives late is an upload that the next flush of the key ends: see TestLateUploadIsEnded
+			continue // a late one is an upload that the next flush of the key ends: see TestLateUploadIsEnded
 		}
 		t.Run(fmt.Sprintf("%s %d", s.name, s.nth), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -316,7 +315,7 @@ func TestFormerHolderWakes(t *testing.T) {
 						<-wake
 					}
 				}
-				// While it sleeps, nothing else is heard of it: its lease runs out.
+				// While it sleeps, its other requests are blocked too: its lease expires.
 				l.onMeta(func(holder, op string) (func(error) error, error) {
 					stall("meta " + op)
 					select {
@@ -352,8 +351,8 @@ func TestFormerHolderWakes(t *testing.T) {
 	}
 }
 
-// TestLateUploadIsEnded: an upload that was begun after its lease was over is
-// known to nobody. The next flush of the key ends it.
+// TestLateUploadIsEnded: no intent names an upload that was begun after its lease ended. The
+// next flush of the key ends it.
 func TestLateUploadIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -367,8 +366,8 @@ func TestLateUploadIsEnded(t *testing.T) {
 	})
 }
 
-// TestWritesWhileFlushing writes the file at each request of its flush: the
-// newest generation gets there in the end.
+// TestWritesWhileFlushing writes the file at each request of its flush: in the end the newest
+// generation is in the bucket.
 func TestWritesWhileFlushing(t *testing.T) {
 	for _, s := range flushSteps(t, small) {
 		t.Run(fmt.Sprintf("%s %d", s.name, s.nth), func(t *testing.T) {
@@ -382,7 +381,7 @@ func TestWritesWhileFlushing(t *testing.T) {
 				defer l.start("n1")()
 				l.waitIdle(t)
 				if !l.file().Clean {
-					l.queue(flushKind) // written when the flush was over
+					l.queue(flushKind) // written after the flush had ended
 					l.waitIdle(t)
 				}
 				l.requireFlushed(t)
@@ -391,8 +390,8 @@ func TestWritesWhileFlushing(t *testing.T) {
 	}
 }
 
-// TestKeepFirst copies the object that something refers to away before the key
-// is used again, also when each request fails or its answer is lost.
+// TestKeepFirst: the mover copies an object that something refers to before it uses the key
+// again. It does so even if each request fails or its answer is lost.
 func TestKeepFirst(t *testing.T) {
 	for _, op := range []string{"", "store copy", "meta MoveObject", "meta BeginObject", "meta EndObject"} {
 		for _, lost := range []bool{false, true} {
@@ -425,8 +424,8 @@ func TestKeepFirst(t *testing.T) {
 	}
 }
 
-// TestKeepOfWhatWasKeptBefore: restored metadata has an object at the key that was moved to its
-// kept key since. A flush records the move again before it uses the key, whether something
+// TestKeepOfWhatWasKeptBefore: restored metadata has an object at the key that was later moved
+// to its kept key. A flush records the move again before it uses the key, whether something
 // refers to the object or not.
 func TestKeepOfWhatWasKeptBefore(t *testing.T) {
 	for _, refers := range []bool{false, true} {
@@ -459,8 +458,8 @@ func TestKeepOfWhatWasKeptBefore(t *testing.T) {
 	}
 }
 
-// TestCanceledFlushLeavesNothing: a canceled flush whose upload is open is
-// leased once more, to end it.
+// TestCanceledFlushLeavesNothing: a canceled flush with an open upload is leased once more, to
+// end it.
 func TestCanceledFlushLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -476,8 +475,8 @@ func TestCanceledFlushLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestForeignObjectIsNotTakenForOurs: what somebody else put at the key after a
-// flush was announced is not recorded as it.
+// TestForeignObjectIsNotTakenForOurs: the mover does not record an object that another program
+// put at the key after a flush was announced.
 func TestForeignObjectIsNotTakenForOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -533,7 +532,7 @@ func TestDeleteObject(t *testing.T) {
 		op    string
 		err   error
 		lost  bool
-		final bool // an intent stays, since the answer was not seen
+		final bool // the intent stays, because the answer was lost
 	}{
 		{name: "right"},
 		{name: "head fails", op: "store head", err: objecttest.Failure(moraine.Unavailable, false)},
@@ -568,7 +567,7 @@ func TestDeleteObject(t *testing.T) {
 	}
 }
 
-// TestDeleteLeavesOthersAlone: what somebody else put at the key stays.
+// TestDeleteLeavesOthersAlone: an object of another program at the key stays.
 func TestDeleteLeavesOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -583,7 +582,7 @@ func TestDeleteLeavesOthersAlone(t *testing.T) {
 	})
 }
 
-// A store may answer with what is no text. The job ends with an error all the same, which is
+// A store may answer with bytes that are no text. The job still ends with an error, which is
 // counted and shown.
 func TestWhateverABucketSaysJobsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// leaseWait is how long one request for jobs waits at the service.
+	// leaseWait is how long the service delays the reply to a request for jobs.
 	leaseWait = 10 * time.Second
-	// A failed request for jobs is repeated after pauses that double from
-	// firstPause to lastPause.
+	// The mover repeats a failed request for jobs after pauses that double from firstPause to
+	// lastPause.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 10 * time.Second
-	// A lease is renewed when a renewPart-th of it has passed, and given up
-	// when all but a marginPart-th has passed without an answer.
+	// The mover renews a lease when a renewPart-th of it has passed, and stops the job when all
+	// but a marginPart-th has passed without an answer.
 	renewPart  = 3
 	marginPart = 5
-	// A job of reportBytes or more is renewed at each reportPart-th of it too, so
-	// that its progress is seen of what ends before a renewal is due.
+	// The mover also renews a job of reportBytes or more at each reportPart-th of it. So a job
+	// shows progress even if it ends before a renewal is due.
 	reportBytes = 4 * pieceBytes
 	reportPart  = 4
 )
@@ -36,21 +36,20 @@ var (
 	balanceKinds = []wire.JobKind{wire.JobKind_JOB_KIND_REBALANCE, wire.JobKind_JOB_KIND_REWRITE}
 )
 
-// errLeaseLost is the cause of a job's context once its lease is not ours.
+// errLeaseLost is the cause of a job's context once its lease is lost.
 var errLeaseLost = &moraine.Error{Op: "mover", Kind: moraine.Fenced, Err: errors.New("the lease was lost")}
 
-// Run leases and runs jobs until ctx ends; it returns nil once all work has
-// stopped. What was not finished is leased by another mover when its lease
-// has run out.
+// Run leases and runs jobs until ctx ends; it returns nil once all work has stopped. Another
+// mover leases unfinished jobs when their leases have expired.
 func (m *Mover) Run(ctx context.Context) error {
 	var lanes sync.WaitGroup
 	defer lanes.Wait()
-	// A long flush must not keep a repair waiting: each has places of its own.
+	// A long flush must not delay a repair: each lane has its own slots.
 	if m.deps.Bucket != nil {
 		lanes.Go(func() { m.runLane(ctx, moveKinds, m.cfg.Moves) })
 	}
-	// Nor must moves between devices, or out of stripes that are mostly dead, which
-	// nobody waits for.
+	// Nor must moves between devices, or rewrites of mostly dead stripes, for which no program
+	// waits.
 	lanes.Go(func() { m.runLane(ctx, balanceKinds, 1) })
 	m.runLane(ctx, kinds, m.cfg.Jobs)
 	return nil
@@ -94,7 +93,7 @@ func (m *Mover) runLane(ctx context.Context, kinds []wire.JobKind, n int) {
 	}
 }
 
-// take fills free slots, one at least, and returns how many; 0 once ctx ends.
+// take fills free slots, at least one, and returns how many; 0 once ctx ends.
 func take(ctx context.Context, slots chan struct{}) int {
 	if ctx.Err() != nil {
 		return 0
@@ -113,8 +112,8 @@ func take(ctx context.Context, slots chan struct{}) int {
 	}
 }
 
-// lease asks for up to n jobs. term is how long the leases last, from the
-// moment of asking at the least.
+// lease requests up to n jobs. term is how long the leases last, at least from the moment of
+// the request.
 func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []*wire.Job, term time.Duration, err error) {
 	req := &wire.LeaseJobs{Kinds: kinds, Max: uint32(n), WaitMillis: uint64(leaseWait.Milliseconds())}
 	if m.deps.Bucket != nil {
@@ -136,18 +135,18 @@ func (m *Mover) lease(ctx context.Context, kinds []wire.JobKind, n int) (jobs []
 	return jobs, time.Duration(reply.GetLeaseMillis()) * time.Millisecond, nil
 }
 
-// work is one leased job under way.
+// work is one leased job in progress.
 type work struct {
 	*Mover
 	job         *wire.Job
 	done, total atomic.Uint64 // units
-	report      chan struct{} // a part of a large job is done
-	// leaseEnd is until when the lease is ours for certain.
+	report      chan struct{} // has a value when a part of a large job is done
+	// leaseEnd is until when the lease is certainly valid.
 	leaseEnd atomic.Pointer[time.Time]
 }
 
-// runJob works on one job while its lease is renewed beside it, and says how it
-// ended, unless the lease was lost or the mover stops.
+// runJob runs one job while another goroutine renews its lease. It then reports the result,
+// unless the lease was lost or the mover stops.
 func (m *Mover) runJob(ctx context.Context, job *wire.Job, asked time.Time, term time.Duration) {
 	w := &work{Mover: m, job: job, report: make(chan struct{}, 1)}
 	w.total.Store(job.GetTotal())
@@ -238,9 +237,9 @@ func (w *work) do(ctx context.Context) error {
 	return &moraine.Error{Op: "mover", Kind: moraine.Unimplemented, Err: fmt.Errorf("jobs of kind %s", w.job.GetKind())}
 }
 
-// keepLease renews the lease until ctx ends, and cancels the job as soon as the
-// lease is another's, or might be: counted from the moment that the last
-// renewal was asked for, since the service starts its clock no earlier.
+// keepLease renews the lease until ctx ends. It cancels the job as soon as another mover may
+// have the lease. It counts the term from when it sent the last renewal, because the service
+// starts its clock no earlier.
 func (w *work) keepLease(ctx context.Context, cancel context.CancelCauseFunc, renewed time.Time, term time.Duration) {
 	clk := w.deps.Clock
 	for {
@@ -276,15 +275,15 @@ func (w *work) advance(n uint64) {
 	}
 	select {
 	case w.report <- struct{}{}:
-	default: // one is under way, and will tell
+	default: // a running renewal will report it
 	}
 }
 
-// endOf is until when a lease is trusted that was asked for at a time.
+// endOf returns until when to trust a lease that was requested at a time.
 func endOf(asked time.Time, term time.Duration) time.Time { return asked.Add(term - term/marginPart) }
 
-// renew asks for the lease to be renewed, again and again while there is no
-// answer, for as long as given.
+// renew requests the renewal of the lease, again and again without an answer, for at most
+// within.
 func (w *work) renew(ctx context.Context, within time.Duration) (bool, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -314,7 +313,7 @@ func (w *work) askRenewal(ctx context.Context) error {
 	}
 }
 
-// leaseGone reports whether an answer means that the job is not ours any more.
+// leaseGone reports whether an error means that another mover may have the job.
 func leaseGone(err error) bool {
 	switch moraine.KindOf(err) {
 	case moraine.Fenced, moraine.NotFound, moraine.Stale:

@@ -21,19 +21,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ledger is the part of the metadata service that moves objects, as its
-// contract in object.proto says, for one file and one job at a time: leases with
-// epochs, one intent a job, and records. It is strict: a request that the
-// contract forbids fails the test.
+// ledger is the part of the metadata service that moves objects, by its contract in
+// object.proto, for one file and one job at a time. It has leases with epochs, one intent for
+// each job, and records. It is strict: a request that the contract forbids fails the test.
 type ledger struct {
 	t      testing.TB
 	bucket *objecttest.Memory
 	// tags, if not nil, changes the tag of each upload on its way to the bucket.
 	tags  func(tag string) string
-	pace  func(ctx context.Context, n int64) error // of movers that are started; nil: none
+	pace  func(ctx context.Context, n int64) error // of started movers; nil: none
 	clock clock.Clock                              // theirs; nil: the bubble's
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	hook    func(holder, op string) (after func(error) error, err error)
 	content []byte
 	attr    *wire.Attr
@@ -41,7 +40,7 @@ type ledger struct {
 	cluster []byte
 	keep    bool // the object at the key must be kept
 	kind    wire.JobKind
-	kinds   []wire.JobKind // jobs to follow
+	kinds   []wire.JobKind // next jobs
 	cleanup bool
 	// overwrite is the policy for foreign objects.
 	overwrite bool
@@ -53,7 +52,7 @@ type ledger struct {
 	sums      []uint32
 	deleted   []uint64
 	evicted   bool
-	finished  []string // errors that jobs ended with
+	finished  []string // errors of ended jobs
 	told      []*wire.RenewJob
 }
 
@@ -76,7 +75,7 @@ func (l *ledger) queue(kind wire.JobKind) {
 
 func (l *ledger) key() string { return objectkey.Of(l.bucket.Prefix(), l.path) }
 
-// onMeta has hook see each request to the ledger.
+// onMeta calls hook with each request to the ledger.
 func (l *ledger) onMeta(hook func(holder, op string) (after func(error) error, err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +107,7 @@ func (l *ledger) write(content []byte) {
 	l.attr.Size = uint64(len(content))
 }
 
-// seat is the ledger as one holder sees it.
+// seat is one holder's view of the ledger.
 type seat struct {
 	mover.Client // of repairs: not used here
 	l            *ledger
@@ -227,7 +226,7 @@ func (l *ledger) do(holder string, req *wire.MetaRequest) (*wire.MetaResponse, e
 	return nil, kindErr(moraine.Unimplemented, opOf(req))
 }
 
-// mine fences a request: its lease must be the present one, and not be over.
+// mine fences a request: its lease must be the current one, and not have ended.
 func (l *ledger) mine(holder string, epoch uint64) error {
 	if l.kind == 0 || epoch != l.epoch || holder != l.holder || time.Now().After(l.until) {
 		return kindErr(moraine.Fenced, "the lease is another's")
@@ -262,8 +261,7 @@ func (l *ledger) task() *wire.MoveTask {
 	return proto.Clone(t).(*wire.MoveTask)
 }
 
-// finish ends the job, or has it tried again; a flush that was overtaken is
-// queued anew.
+// finish ends the job, or queues it for another try. It queues an overtaken flush again.
 func (l *ledger) finish(text string) {
 	if text != "" {
 		l.finished = append(l.finished, text)
@@ -363,7 +361,7 @@ func (l *ledger) open(context.Context, moraine.InodeID) (mover.Content, error) {
 	return &content{l.content, l.attr.Generation}, nil
 }
 
-// start runs a mover of a name until stop.
+// start runs a mover with a name until stop.
 func (l *ledger) start(name string) (stop func()) {
 	m, err := mover.New(mover.Config{}, mover.Deps{Client: &seat{l: l, name: name}, Stripes: struct{ mover.Stripes }{}, Bucket: tagged{l.bucket, l.tags}, Open: l.open, Pace: l.pace, Clock: l.clock,
 		CheckStep: func(context.Context, *wire.StepKey) (*wire.PartFile, error) { return nil, nil }})
@@ -377,8 +375,8 @@ func (l *ledger) start(name string) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// requireFlushed holds bucket and ledger against the file: its object is there,
-// with these bytes, and nothing else is.
+// requireFlushed compares bucket and ledger with the file: its object is there, with these
+// bytes, and nothing else.
 func (l *ledger) requireFlushed(t *testing.T, keys ...string) {
 	t.Helper()
 	require.Zero(t, l.bucket.Open(), "unfinished uploads")

@@ -5,9 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what a mover does.
+// Metrics counts the work of a mover.
 type Metrics struct {
-	WaitsExceeded  *prometheus.CounterVec   // uploads given up since memory did not come free, by resource
+	WaitsExceeded  *prometheus.CounterVec   // uploads that failed for want of memory, by resource
 	Jobs           *prometheus.CounterVec   // by kind and outcome
 	JobSeconds     *prometheus.HistogramVec // by kind
 	Running        prometheus.Gauge

@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Bucket is what a mover needs of an *object.Bucket; what the methods promise is
-// said there.
+// Bucket is the part of *object.Bucket that a mover needs; see there for the methods'
+// contracts.
 type Bucket interface {
 	Name() string
 	Prefix() string
@@ -32,7 +32,7 @@ type Bucket interface {
 	URL() string
 }
 
-// Content is one generation of a file, as *client.Reader gives it.
+// Content is one generation of a file, as *client.Reader provides it.
 type Content interface {
 	Size() int64
 	Generation() moraine.Generation
@@ -44,8 +44,7 @@ type Content interface {
 var moveKinds = []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT,
 	wire.JobKind_JOB_KIND_DELETE_OBJECT}
 
-// move does a job of the object tier. Every request to the store is fenced by
-// the job's lease.
+// move runs a job of the object tier. The job's lease fences every request to the store.
 func (w *work) move(ctx context.Context) error {
 	task := w.job.GetMove()
 	switch {
@@ -68,8 +67,8 @@ func (w *work) move(ctx context.Context) error {
 	return w.deleteObject(ctx, task)
 }
 
-// held is the fence: it fails once the lease may be another's. The monotonic clock says so
-// where the wall clock was set back, and the wall clock where the machine slept.
+// held is the fence: it fails once another mover may have the lease. The monotonic clock
+// detects that if the wall clock was set back, and the wall clock if the machine slept.
 func (w *work) held() error {
 	end, now := *w.leaseEnd.Load(), w.deps.Clock.Now()
 	if !now.Before(end) || !now.Round(0).Before(end.Round(0)) {
@@ -82,7 +81,7 @@ func (w *work) fault(kind moraine.Kind, format string, args ...any) error {
 	return &moraine.Error{Op: "mover." + kindName(w.job.GetKind()), Ref: moraine.JobID(w.job.GetId()).String(), Kind: kind, Err: fmt.Errorf(format, args...)}
 }
 
-// begin records an intent before the store is asked for anything.
+// begin records an intent before the mover sends a request to the store.
 func (w *work) begin(ctx context.Context, in *wire.ObjectIntent) error {
 	in.LeaseEpoch = w.job.GetLeaseEpoch()
 	in.Bucket = w.deps.Bucket.Name()
@@ -91,15 +90,15 @@ func (w *work) begin(ctx context.Context, in *wire.ObjectIntent) error {
 	return err
 }
 
-// end settles the intent: nothing came of it, and nothing will.
+// end ends the intent: no object came of it, and none will.
 func (w *work) end(ctx context.Context) error {
 	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_EndObject{EndObject: &wire.EndObject{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}}})
 	return err
 }
 
-// evict asks the store whether it still has the object, byte for byte as far as
-// it says, and has the file's stripes dropped.
+// evict confirms that the store still has the object, byte for byte as far as the store reports
+// it. Then the service drops the file's stripes.
 func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
 	o := task.GetObject()
 	if o == nil {
@@ -112,14 +111,14 @@ func (w *work) evict(ctx context.Context, task *wire.MoveTask) error {
 	_, err := w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitEvict{CommitEvict: &wire.CommitEvict{
 		Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch(), Generation: task.GetAttr().GetGeneration(), Object: o.GetId()}}})
 	if errors.Is(err, moraine.Stale) {
-		return nil // the file has other content now: there is nothing to drop
+		return nil // the file has new content: there is nothing to drop
 	}
 	return err
 }
 
-// confirm compares an object's record with what the store says now of what is current at
-// the key: a version that is not current any more goes with the next lifecycle rule. It
-// reports an object that is not as it was recorded.
+// confirm compares an object's record with the current version that the store has at the key. A
+// version that is not current disappears with the next lifecycle rule. It reports an object
+// that differs from its record.
 func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 	info, err := w.deps.Bucket.Head(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()})
 	if err == nil && (info.Version != o.GetVersion() || !w.isClusters(info)) {
@@ -151,7 +150,7 @@ func (w *work) confirm(ctx context.Context, o *wire.Object) error {
 	return lost
 }
 
-// isGone reports whether the store answered that it does not have an object as it was named.
+// isGone reports whether the store answered that it does not have the named object.
 func isGone(err error) bool {
 	return errors.Is(err, moraine.NotFound) || errors.Is(err, moraine.Conflict)
 }
@@ -160,24 +159,24 @@ func refOf(o *wire.Object) object.Ref {
 	return object.Ref{Key: o.GetKey(), Version: o.GetVersion(), ETag: o.GetEtag()}
 }
 
-// stageStep is how much of a file is staged between two looks at the lease.
+// stageStep is how many bytes of a file are staged between two checks of the lease.
 const stageStep = 64 << 20
 
-// stage brings the evicted ranges of a file back, in order.
+// stage copies the evicted ranges of a file back into stripes, in order.
 func (w *work) stage(ctx context.Context, task *wire.MoveTask) error {
 	if w.deps.Stage == nil {
 		return w.fault(moraine.Unimplemented, "this mover cannot stage")
 	}
 	o, size := task.GetObject(), int64(task.GetAttr().GetSize())
 	if o == nil {
-		return nil // nothing of it is in an object only
+		return nil // nothing is only in an object
 	}
 	w.total.Store(uint64(size))
 	for off := int64(0); off < size; off += stageStep {
 		n := min(stageStep, size-off)
 		err := w.deps.Stage(ctx, w.job, off, n, w.pace)
 		if errors.Is(err, moraine.Stale) {
-			return nil // the file has other content now
+			return nil // the file has new content
 		}
 		if err != nil {
 			return err
@@ -188,9 +187,9 @@ func (w *work) stage(ctx context.Context, task *wire.MoveTask) error {
 	return nil
 }
 
-// deleteObject removes what nothing refers to any more. A DELETE whose answer
-// was not seen may reach the store late: then the intent stays, and the service
-// leaves the key alone until no signature of that time is taken any more.
+// deleteObject removes an object that nothing refers to. A DELETE without an answer may reach
+// the store late. Then the intent stays, and the service does not use the key until the store
+// accepts no signature of that time any longer.
 func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 	o := task.GetObject()
 	if o == nil {
@@ -203,7 +202,7 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 	if err != nil {
 		return err
 	}
-	if o.GetKept() { // a copy in parts may have been left open here
+	if o.GetKept() { // a copy in parts may still be open here
 		if err := w.abortAll(ctx, o.GetKey(), ""); err != nil {
 			return errors.Join(err, w.end(ctx))
 		}
@@ -221,9 +220,9 @@ func (w *work) deleteObject(ctx context.Context, task *wire.MoveTask) error {
 	return err
 }
 
-// remove deletes an object where it is what is current at its key. In a versioned bucket
-// that leaves it as an older version: were that version deleted, the one before would be
-// current again.
+// remove deletes an object if it is the current version at its key. In a versioned bucket it
+// then stays as an older version: deleting that version would make the one before it current
+// again.
 func (w *work) remove(ctx context.Context, o *wire.Object) error {
 	there, err := w.removeAt(ctx, object.Ref{Key: o.GetKey(), ETag: o.GetEtag()}, o.GetVersion())
 	if err != nil || there || o.GetKept() {
@@ -235,21 +234,21 @@ func (w *work) remove(ctx context.Context, o *wire.Object) error {
 	return err
 }
 
-// keptKey is where the cluster keeps an object whose own key was needed for another one.
+// keptKey is where the cluster keeps an object whose own key another one needed.
 func (w *work) keptKey(o *wire.Object) string {
 	return objectkey.Kept(w.deps.Bucket.Prefix(), w.job.GetMove().GetCluster(), o.GetId())
 }
 
-// removeAt is remove of what is at one key, and reports whether it was there.
+// removeAt removes the object at one key, and reports whether it was there.
 func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (there bool, err error) {
 	info, err := w.deps.Bucket.Head(ctx, at)
 	switch {
 	case isGone(err):
-		return false, nil // what is there is not ours
+		return false, nil // the object there is not ours
 	case errors.Is(err, moraine.Corrupt):
-		// Whose it is the store cannot say. The record of this cluster has it at that key, and
-		// left there it would be in the way of the next file. The local bucket, which is
-		// what answers so, moves such a file aside.
+		// The store cannot say whose object it is. This cluster's record has it at that key, and
+		// it would block the next file there. Only the local bucket answers so; it moves such a
+		// file aside.
 		w.deps.Log.Warn("an object that is damaged in the bucket is deleted", "bucket", w.deps.Bucket.Name(), "key", at.Key, "err", err)
 		err := w.deps.Bucket.Delete(ctx, object.Ref{Key: at.Key})
 		return err == nil, err
@@ -264,7 +263,7 @@ func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (the
 	}
 	switch err := w.deps.Bucket.Delete(ctx, r); {
 	case errors.Is(err, moraine.Conflict) && r.ETag != "":
-		return false, nil // somebody replaced it since
+		return false, nil // another program replaced it since
 	case err != nil:
 		return false, err
 	}
@@ -272,14 +271,14 @@ func (w *work) removeAt(ctx context.Context, at object.Ref, version string) (the
 	return true, nil
 }
 
-// isClusters reports whether this cluster made an object that is at a key, by its tag, which
-// other programs do not give, nor other clusters: not even those that flush the same bytes.
+// isClusters reports, by its tag, whether this cluster made the object at a key. Other programs
+// do not set the tag, nor do other clusters, not even if they flush the same bytes.
 func (w *work) isClusters(info object.Info) bool {
 	cluster := w.job.GetMove().GetCluster()
 	return len(cluster) > 0 && strings.HasPrefix(info.Meta[uploadTag], fmt.Sprintf("%x-", cluster))
 }
 
-// abortAll ends the upload of that id, if one is named, and all others of a key.
+// abortAll ends the upload id, if given, and all others of a key.
 func (w *work) abortAll(ctx context.Context, key, id string) error {
 	ids, err := w.deps.Bucket.Uploads(ctx, key)
 	if err != nil {
@@ -297,8 +296,8 @@ func (w *work) abortAll(ctx context.Context, key, id string) error {
 	return nil
 }
 
-// again calls fn until it succeeds, fails for good, or tries are used up: only
-// for requests that are safe to repeat.
+// again calls fn until it succeeds, fails permanently, or tries are used up. Only for requests
+// that are safe to repeat.
 func (w *work) again(ctx context.Context, tries int, fn func() error) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := fn()

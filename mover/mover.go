@@ -1,26 +1,23 @@
-// Package mover does the work that the metadata service leases out: it rebuilds
-// and spreads the chunks of stripes below full protection, checks and commits
-// checkpoints whose parts are all sealed, and, where it has a bucket, moves
-// files between stripes and objects. Every chunkserver process runs one.
+// Package mover runs the jobs that the metadata service leases out. It rebuilds and moves the
+// chunks of stripes below full protection, and checks and commits checkpoints whose parts are
+// all sealed. If it has a bucket, it moves files between stripes and objects. Every chunkserver
+// process runs one.
 //
-// It also puts what files still name of stripes that are mostly dead into new ones
-// (rewrite.go).
+// It also rewrites the live bytes of mostly dead stripes, and packs small files (rewrite.go).
 //
-// It decides nothing: which stripes, which targets and in which order is the
-// leader's. It keeps no state: a mover that stops leaves leases to run out and
-// intents that the service ends.
+// It decides nothing: the leader chooses stripes, targets and order. It keeps no state: a mover
+// that stops leaves leases that expire and intents that the service ends.
 //
-// The path of a repair: Run leases a job by long poll (lease.go), renews its
-// lease beside the work -> repair.go rebuilds each chunk through the client,
-// puts it on its intent's device, and commits stripes in batches -> FinishJob.
-// Where the lease is lost, the work stops at once and says nothing more: the
-// lease's epoch fences what is still under way.
+// The path of a repair: Run leases a job by long poll (lease.go) and renews its lease during
+// the work -> repair.go rebuilds each chunk through the client, puts it on its intent's device,
+// and commits stripes in batches -> FinishJob. If the lease is lost, the work stops at once and
+// reports nothing: the lease's epoch fences running requests.
 //
-// The path of a flush: BeginObject records in Raft what is about to be done to
-// the key -> flush.go uploads the file in parts (parts.go) -> BeginObject says
-// that it is completing -> Complete, and a HEAD that confirms -> CommitFlush.
-// Whoever gets the job next finds the intent, and settles it first. Requests to
-// the store pass a fence that closes when the lease may be another's.
+// The path of a flush: BeginObject records in the Raft log what the mover will do to the key ->
+// flush.go uploads the file in parts (parts.go) -> BeginObject records that the upload is
+// completing -> Complete, and a HEAD that confirms -> CommitFlush. The next holder of the job
+// finds the intent, and settles it first. Requests to the store pass a fence that closes when
+// another mover may have the lease.
 package mover
 
 import (
@@ -39,19 +36,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Config is what an operator may write; a zero takes the default.
+// Config is what an operator may set; zero means the default.
 type Config struct {
 	// Jobs is how many jobs run at a time. Default 2.
 	Jobs int
-	// Moves is how many jobs of the object tier run at a time, beside the others.
-	// Default 4.
+	// Moves is how many jobs of the object tier run at a time, in addition to the others. Default
+	// 4.
 	Moves int
-	// UploadBytes bounds the memory of parts on their way to the bucket. Default
-	// 128 MiB.
+	// UploadBytes bounds the memory of parts that are being uploaded. Default 128 MiB.
 	UploadBytes int64
 	// Stripes is how many stripes of one job are repaired at a time. Default 4.
 	Stripes int
-	// BytesPerSecond bounds the chunks rebuilt. Default 512 MiB; negative: no bound.
+	// BytesPerSecond bounds the rebuilt chunks, in bytes a second. Default 512 MiB; negative: no
+	// bound.
 	BytesPerSecond int64
 }
 
@@ -85,49 +82,47 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Client is what a mover needs of a *client.Client.
+// Client is the part of *client.Client that a mover needs.
 type Client interface {
-	// Meta answers one request, retried over failovers under one number.
+	// Meta makes one request, retried across failovers under one number.
 	Meta(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
-// Stripes is what a mover needs of client.Stripes.
+// Stripes is the part of client.Stripes that a mover needs.
 type Stripes interface {
-	// RebuildChunk reads or computes chunk index of a stripe, and verifies it
-	// against the stripe's record. release must be called once data is not used
-	// any more.
+	// RebuildChunk reads or computes chunk index of a stripe, and verifies it against the
+	// stripe's record. The caller calls release when it no longer uses data.
 	RebuildChunk(ctx context.Context, stripe *wire.Stripe, index int, doubtful uint32) (data []byte, crc uint32, release func(), err error)
-	// RecodeParity computes a parity chunk from the data of its stripe alone, and verifies
-	// those against the record. release must be called once data is not used any more.
+	// RecodeParity computes a parity chunk only from the data of its stripe, and verifies the
+	// data against the record. The caller calls release when it no longer uses data.
 	RecodeParity(ctx context.Context, stripe *wire.Stripe, index int) (data []byte, crc uint32, release func(), err error)
-	// PutRepaired puts the bytes of a chunk under an intent, durably, with the
-	// capability that came with it.
+	// PutRepaired durably puts the bytes of a chunk under an intent, with the intent's
+	// capability.
 	PutRepaired(ctx context.Context, stripe *wire.Stripe, intent *wire.Intent, capability, data []byte) error
 }
 
-// Deps is what tests replace. Client is needed.
+// Deps are what tests replace. Client is required.
 type Deps struct {
 	Client Client
 	// Stripes repairs chunks. Default: Stripes of Client, which must then be a *client.Client.
 	Stripes Stripes
-	// CheckStep checks a sealed checkpoint and writes its index. Default: with
-	// package ckpt, over Client, which must then be a *client.Client.
+	// CheckStep checks a sealed checkpoint and writes its index. Default: ckpt.CheckStep over
+	// Client, which must then be a *client.Client.
 	CheckStep func(ctx context.Context, key *wire.StepKey) (*wire.PartFile, error)
-	// Bucket is the object tier; nil: none, and no job of it is leased.
+	// Bucket is the object tier; nil: none, and the mover leases none of its jobs.
 	Bucket Bucket
-	// Open opens a file's present content. Default: Inodes().Open of Client.
+	// Open opens a file's current content. Default: Inodes().Open of Client.
 	Open func(ctx context.Context, inode moraine.InodeID) (Content, error)
-	// Stage brings the evicted ranges within [off, off+n) of the file of a STAGE
-	// job back to stripes; it asks pace before it moves so many bytes. Default:
-	// StageRange of Stripes, where it has that.
+	// Stage copies the evicted ranges within [off, off+n) of the file of a STAGE job back into
+	// stripes. It calls pace before it moves so many bytes. Default: StageRange of Stripes, if it
+	// has that.
 	Stage func(ctx context.Context, job *wire.Job, off, n int64, pace func(ctx context.Context, n int64) error) error
-	// Rewrite puts what the file of a REWRITE job names of the job's stripes into new
-	// ones, at the pace that is given, and returns how many bytes that were. Default:
-	// RewriteStripes of Client, where that is a *client.Client.
+	// Rewrite copies the live bytes of a REWRITE job's stripes into new ones, at the given pace,
+	// and returns what it replaced. Default: RewriteStripes of Client, if that is a
+	// *client.Client.
 	Rewrite func(ctx context.Context, job *wire.Job, pace func(ctx context.Context, n int64) error) (client.Rewritten, error)
-	// Pace waits until the process may receive or send so many bytes more of chunks and
-	// objects, and go on working; it is asked before each piece of work. Default: without
-	// limits.
+	// Pace waits until the process may receive or send so many more bytes of chunks and objects.
+	// The mover calls it before each piece of work. Default: no limit.
 	Pace func(ctx context.Context, bytes int64) error
 	// PaceRepair is Pace for repairs. Default: Pace.
 	PaceRepair func(ctx context.Context, bytes int64) error
@@ -136,12 +131,11 @@ type Deps struct {
 	Metrics    *Metrics
 }
 
-// stager is a client that can bring evicted ranges back.
+// stager is a client that can stage evicted ranges.
 type stager interface {
-	// StageRange reads the pieces of the evicted ranges within [off, off+n),
-	// verified, writes them as stripes and has them swapped in under the job's
-	// lease; before each stripe it asks pace for the bytes that it moves. Stale where
-	// the file has other content by now.
+	// StageRange reads and verifies the evicted ranges within [off, off+n), writes them as
+	// stripes and commits these under the job's lease. Before each stripe it calls pace with the
+	// bytes that it moves. Stale: the file has new content.
 	StageRange(ctx context.Context, job moraine.JobID, epoch uint64, attr *wire.Attr, object *wire.Object, off, n int64,
 		pace func(ctx context.Context, n int64) error) error
 }
@@ -151,12 +145,12 @@ type Mover struct {
 	cfg   Config
 	deps  Deps
 	limit *rate.Limiter // bytes; nil: none
-	// uploads bounds the memory of parts under way.
+	// uploads bounds the memory of parts that are being uploaded.
 	uploads *limit.Semaphore
-	turns   [lanes]chan struct{} // of one place each: who has it asks Deps.Pace
+	turns   [lanes]chan struct{} // with one slot each: its holder calls Deps.Pace
 }
 
-// New checks cfg and fills in defaults. It starts nothing.
+// New checks cfg and fills in defaults. It starts no goroutine.
 func New(cfg Config, deps Deps) (*Mover, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -219,12 +213,13 @@ func New(cfg Config, deps Deps) (*Mover, error) {
 	return m, nil
 }
 
-// lane is which work waits for which: a long flush must not keep a repair waiting.
+// lane separates kinds of work that must not wait for each other: a long flush must not delay a
+// repair.
 type lane int
 
 const (
 	laneRepair  lane = iota
-	laneBalance      // moves between devices, and out of stripes that are mostly dead
+	laneBalance      // moves between devices, and rewrites of mostly dead stripes
 	laneMove         // the object tier
 	lanes
 )
@@ -239,11 +234,10 @@ func laneOf(k wire.JobKind) lane {
 	return laneRepair
 }
 
-// pace waits until the process may receive and send so many bytes more. One piece of
-// work of a lane asks after the other: what has been given to many would all go at once, and
-// their waiting beside each other would leave little to the clients of the process. What
-// moves no bytes waits for no turn, and the commit of a checkpoint, for which people wait and
-// which moves next to nothing, for nothing.
+// pace waits until the process may receive and send so many more bytes. Within a lane one piece
+// of work asks after the other. Otherwise many would start at once, and their parallel waiting
+// would leave little to the process's clients. Work that moves no bytes waits for no turn. The
+// commit of a checkpoint waits for nothing: a user waits for it, and it moves hardly any bytes.
 func (w *work) pace(ctx context.Context, n int64) error {
 	kind := w.job.GetKind()
 	ask := w.deps.Pace

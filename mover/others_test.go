@@ -17,16 +17,16 @@ const (
 	deleteKind = wire.JobKind_JOB_KIND_DELETE_OBJECT
 )
 
-// theirs is the tag of an object that another cluster flushed of the same bytes.
+// theirs is the tag of an object with the same bytes that another cluster flushed.
 var theirs = map[string]string{"moraine-upload": "6f74686572-0000000000000009-0000000000000003-000000000000004d-0000000000000001"}
 
-// allTraits are those of buckets that the rules of who owns an object do not depend on.
+// allTraits are traits of buckets that must not matter for the rules of ownership.
 var allTraits = map[string]object.Traits{
 	"with conditions": {WholeCRC: true, IfNoneMatch: true, IfMatch: true, IfMatchDelete: true}, "without": {},
 	"versioned": {WholeCRC: true, IfNoneMatch: true, IfMatch: true, IfMatchDelete: true, Versioned: true},
 }
 
-// flushed runs test with a file that was flushed to buckets of all traits.
+// flushed runs test with a file that was flushed, to buckets of all traits.
 func flushed(t *testing.T, test func(t *testing.T, l *ledger)) {
 	for name, traits := range allTraits {
 		t.Run(name, func(t *testing.T) {
@@ -43,8 +43,8 @@ func flushed(t *testing.T, test func(t *testing.T, l *ledger)) {
 	}
 }
 
-// An object of the same bytes and the same ETag that another cluster has put in the place
-// of ours is that cluster's, which may have evicted its file to it.
+// Another cluster has put an object with the same bytes and ETag in the place of ours. The
+// object belongs to that cluster, which may have evicted its file to it.
 func TestEqualObjectOfAnotherClusterIsNotDeleted(t *testing.T) {
 	flushed(t, func(t *testing.T, l *ledger) {
 		l.bucket.Take(l.key(), theirs)
@@ -65,7 +65,7 @@ func TestEqualObjectOfAnotherClusterIsNotOverwritten(t *testing.T) {
 	})
 }
 
-// Nor is anything evicted to it: its owner may delete it.
+// The mover evicts nothing to it either: its owner may delete it.
 func TestNothingIsEvictedToAnObjectOfAnotherCluster(t *testing.T) {
 	flushed(t, func(t *testing.T, l *ledger) {
 		l.bucket.Take(l.key(), theirs)
@@ -75,8 +75,8 @@ func TestNothingIsEvictedToAnObjectOfAnotherCluster(t *testing.T) {
 	})
 }
 
-// TestOnlyACurrentVersionIsEvictedTo: in a versioned bucket a version that was deleted or
-// replaced is still there, until a lifecycle rule expires it.
+// TestOnlyACurrentVersionIsEvictedTo: in a versioned bucket a deleted or replaced version still
+// exists, until a lifecycle rule expires it.
 func TestOnlyACurrentVersionIsEvictedTo(t *testing.T) {
 	for name, change := range map[string]func(l *ledger){
 		"deleted":  func(l *ledger) { l.bucket.Remove(l.key()) },
@@ -99,8 +99,8 @@ func TestOnlyACurrentVersionIsEvictedTo(t *testing.T) {
 }
 
 // TestADeletedObjectUncoversNoOlderVersion: in a versioned bucket the deletion of one version
-// would make the one before it current again, which a file that is made at that path later
-// would find there.
+// would make the one before it current again. A file made later at that path would find it
+// there.
 func TestADeletedObjectUncoversNoOlderVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -126,7 +126,7 @@ func TestADeletedObjectUncoversNoOlderVersion(t *testing.T) {
 	})
 }
 
-// TestADeletionEvaluatesWhatItSaw: somebody replaces the object between the look at it and
+// TestADeletionEvaluatesWhatItSaw: another program replaces the object between the check and
 // its deletion.
 func TestADeletionEvaluatesWhatItSaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,8 @@ func TestADeletionEvaluatesWhatItSaw(t *testing.T) {
 	})
 }
 
-// TestForeignUploadsAreLeftAlone: where the key is somebody else's, so are the uploads to it.
+// TestForeignUploadsAreLeftAlone: if the object at the key is foreign, so are the uploads to
+// it.
 func TestForeignUploadsAreLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)

@@ -15,12 +15,12 @@ import (
 	"github.com/morainefs/moraine/mover"
 )
 
-// pacer gives bytes at a rate, one caller after the other, and counts them.
+// pacer grants bytes at a rate, one caller after the other, and counts them.
 type pacer struct {
 	perSecond int64 // 0: at once
 	asked     atomic.Int64
 	inside    atomic.Int32
-	crowded   atomic.Bool // two asked at the same time
+	crowded   atomic.Bool // two callers asked at the same time
 }
 
 func (p *pacer) pace(ctx context.Context, n int64) error {
@@ -35,7 +35,7 @@ func (p *pacer) pace(ctx context.Context, n int64) error {
 	return ctx.Err()
 }
 
-// A flush asks for each byte that it gets and each that it sends, before it does.
+// A flush calls Pace for each byte before it reads or sends it.
 func TestFlushKeepsItsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, filled(96<<20, 1))
@@ -60,7 +60,8 @@ func TestFlushKeepsItsPace(t *testing.T) {
 	})
 }
 
-// A repair asks for what it gets, from as many as it takes, and what it puts.
+// A repair calls Pace for what it reads, from as many devices as it needs, and for what it
+// puts.
 func TestRepairKeepsItsPace(t *testing.T) {
 	inCluster(t, repairing, func(t *testing.T, c *memcluster.Cluster) {
 		p := &pacer{}

@@ -61,7 +61,7 @@ func (s *smalls) write(name string, b []byte, opts client.CreateOptions) {
 	s.data[name] = b
 }
 
-// overwrite writes over a part of a file, durably.
+// overwrite overwrites a part of a file, durably.
 func (s *smalls) overwrite(name string, off int, b []byte) {
 	s.t.Helper()
 	h, err := s.cl.Inodes().OpenHandle(s.t.Context(), moraine.InodeID(s.attr(name).Inode), client.HandleOptions{})
@@ -95,7 +95,7 @@ func (s *smalls) extents(name string) *wire.ExtentsReply {
 	return resp.GetExtents()
 }
 
-// stripes are those of all files.
+// stripes are the stripes of all files.
 func (s *smalls) stripes() map[uint64]*wire.Stripe {
 	s.t.Helper()
 	out := map[uint64]*wire.Stripe{}
@@ -107,7 +107,7 @@ func (s *smalls) stripes() map[uint64]*wire.Stripe {
 	return out
 }
 
-// room is what the chunks of all files' stripes take.
+// room is the size of all chunks of all files' stripes.
 func (s *smalls) room() (n int64) {
 	for _, st := range s.stripes() {
 		scheme := moraine.Scheme{K: uint8(st.Scheme.K), M: uint8(st.Scheme.M)}
@@ -123,7 +123,7 @@ func (s *smalls) bytes() (n int64) {
 	return n
 }
 
-// hold reads every file anew.
+// hold reads every file again and compares it.
 func (s *smalls) hold() {
 	s.t.Helper()
 	cl := s.c.Client("reader")
@@ -139,7 +139,7 @@ func (s *smalls) hold() {
 	}
 }
 
-// looks waits until n more looks have ended, and no job is left.
+// looks waits until n more looks of the leader have ended, and no job is left.
 func (s *smalls) looks(n uint64) *wire.Rewriting {
 	s.t.Helper()
 	from := status(s.t, s.c).GetRewriting().GetRounds()
@@ -150,7 +150,7 @@ func (s *smalls) looks(n uint64) *wire.Rewriting {
 	return status(s.t, s.c).GetRewriting()
 }
 
-// eventually waits until ok, which it asks seldom: ok looks at all files.
+// eventually waits until ok, which it calls seldom: ok checks all files.
 func (s *smalls) eventually(what string, ok func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(10 * time.Minute); !ok(); time.Sleep(5 * time.Second) {
@@ -164,10 +164,10 @@ func (s *smalls) packed(n int) {
 	s.eventually("the files are packed", func() bool { return len(s.stripes()) <= n && len(running(s.t, s.c)) == 0 })
 }
 
-// TestPacksSmallFiles: small files of several directories of a project that nobody changes come to lie in
-// few coded stripes; what they are and when they were changed stays, and they are left alone
-// then. They take little more than half the room. When most are removed, the others leave the
-// stripes that are mostly dead.
+// TestPacksSmallFiles: unchanged small files of several directories of a project end up in few
+// coded stripes. Their content and times stay, and the mover then leaves them alone. They take
+// little more than half the space. After most are removed, the others leave the mostly dead
+// stripes.
 func TestPacksSmallFiles(t *testing.T) {
 	inCluster(t, packs, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
@@ -216,8 +216,9 @@ func TestPacksSmallFiles(t *testing.T) {
 	})
 }
 
-// TestPacksColdFilesOnly: what was changed a while ago only is packed, however old the stripe
-// is, and not what is to be copies, nor what was written to survive more than the policy says.
+// TestPacksColdFilesOnly: the mover packs only files that changed long enough ago, however old
+// the stripe is. It does not pack files that should be copies, nor files written with more
+// protection than the policy's.
 func TestPacksColdFilesOnly(t *testing.T) {
 	opts := packs
 	opts.Hosts = 8
@@ -271,8 +272,8 @@ func TestPacksColdFilesOnly(t *testing.T) {
 	})
 }
 
-// TestNoPackingWithoutHosts: where the policy's scheme would survive fewer hosts than the
-// copies do, as there are too few, files are left alone.
+// TestNoPackingWithoutHosts: if there are too few hosts for the policy's scheme to protect as
+// much as the copies do, files stay.
 func TestNoPackingWithoutHosts(t *testing.T) {
 	opts := packs
 	opts.Hosts = 5
@@ -289,7 +290,7 @@ func TestNoPackingWithoutHosts(t *testing.T) {
 	})
 }
 
-// TestFewSmallFilesAreLeft: fewer than eight, of less than makes a coded stripe, are left.
+// TestFewSmallFilesAreLeft: fewer than eight files, of less than a coded stripe needs, stay.
 func TestFewSmallFilesAreLeft(t *testing.T) {
 	inCluster(t, packs, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
@@ -301,9 +302,9 @@ func TestFewSmallFilesAreLeft(t *testing.T) {
 	})
 }
 
-// TestPackBesideOthers: between the mover's look at files and its commit one is written into,
-// one is removed, one is cloned, one is replaced by another, and one is cut off. All have what
-// they were given, the others are packed, and so are these by and by.
+// TestPackBesideOthers: between the mover's look at files and its commit one is written, one
+// removed, one cloned, one replaced by another, and one truncated. All have their new content,
+// the others are packed, and later so are these.
 func TestPackBesideOthers(t *testing.T) {
 	inCluster(t, packs, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
@@ -342,9 +343,9 @@ func (s *smalls) cloneOf(from, to string) {
 	s.data[to] = s.data[from]
 }
 
-// TestPackFaults is the fault table of a packing: each request of the mover fails once, and
-// each takes effect once while its answer is lost. In the end the bytes are right and the files
-// are packed, by this job or by that of a later look.
+// TestPackFaults is the fault table of packing: each request of the mover fails once, and each
+// takes effect once with a lost answer. In the end the bytes are right and the files are
+// packed, by this job or by that of a later look.
 func TestPackFaults(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitPack", "FinishJob"} {
@@ -371,10 +372,11 @@ func TestPackFaults(t *testing.T) {
 	}
 }
 
-// TestPackGoesOnPastABadFile: the file that cannot be read is left out, and packed once it can.
+// TestPackGoesOnPastABadFile: the mover leaves out an unreadable file, and packs it once it is
+// readable.
 func TestPackGoesOnPastABadFile(t *testing.T) {
 	opts := packs
-	opts.Hosts = 10 // three are avoided for what they failed at
+	opts.Hosts = 10 // three are avoided because of their failures
 	inCluster(t, opts, func(t *testing.T, c *memcluster.Cluster) {
 		s := newSmalls(t, c)
 		s.make("/p/q/d", 40)
@@ -393,14 +395,14 @@ func TestPackGoesOnPastABadFile(t *testing.T) {
 		for _, h := range c.Hosts {
 			h.Before(nil)
 		}
-		s.make("/p/q/e", 10) // it takes company
+		s.make("/p/q/e", 10) // one file alone is not packed
 		s.eventually("it is packed", func() bool { return s.stripes()[bad] == nil })
 		s.hold()
 	})
 }
 
-// TestOnlyRepairsAreOfHighPriority: what a mover asks of chunkservers to pack files is of low
-// priority there, and what it asks to repair them is not.
+// TestOnlyRepairsAreOfHighPriority: a mover's requests to chunkservers have low priority when
+// it packs files, and not when it repairs them.
 func TestOnlyRepairsAreOfHighPriority(t *testing.T) {
 	opts := packs
 	opts.Hosts = 8
@@ -436,8 +438,8 @@ func TestOnlyRepairsAreOfHighPriority(t *testing.T) {
 	})
 }
 
-// TestPackedFilesHeal: hosts that hold chunks of packed files are lost, one after the other;
-// the stripes are rebuilt, and every file reads right.
+// TestPackedFilesHeal: hosts with chunks of packed files are lost, one after the other. The
+// stripes are rebuilt, and every file reads right.
 func TestPackedFilesHeal(t *testing.T) {
 	opts := packs
 	opts.Hosts = 8

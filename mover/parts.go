@@ -11,28 +11,28 @@ import (
 	"github.com/morainefs/moraine/tiers/object"
 )
 
-// sentParts are the parts of an upload that the store has taken, and the sums of
-// what was sent.
+// sentParts are the parts of an upload that the store has accepted, and the checksums of the
+// sent bytes.
 type sentParts struct {
 	list []object.Part
 	sums []uint32 // of each piece
-	crc  uint32   // of all
+	crc  uint32   // of the whole
 }
 
-// partBytes is the length of the parts of a file: whole pieces, and as few as
-// let MaxParts parts hold it.
+// partBytes returns the length of the parts of a file: whole pieces, and as few as keep the
+// file within MaxParts parts.
 func partBytes(size int64) int64 {
 	pieces := max(1, (size+pieceBytes-1)/pieceBytes)
 	return (pieces + object.MaxParts - 1) / object.MaxParts * pieceBytes
 }
 
-// uploadPatience bounds how long a part waits for memory. Parts of other files give it
-// back when the bucket took or refused them.
+// uploadPatience bounds how long a part waits for memory. Parts of other files release it when
+// the bucket has accepted or refused them.
 const uploadPatience = 10 * time.Minute
 
-// send uploads a file in parts, as many at a time as there is memory for. A file
-// of more than 160 GB has parts of several pieces; past 1.2 TB one part is more
-// than the default bound, and is sent alone.
+// send uploads a file in parts, as many at a time as the memory allows. A file of more than 160
+// GB has parts of several pieces. Past 1.2 TB one part exceeds the default bound, and is sent
+// alone.
 func (f *flushing) send(ctx context.Context, content Content, id string) (*sentParts, error) {
 	size := content.Size()
 	length := partBytes(size)
@@ -44,7 +44,7 @@ func (f *flushing) send(ctx context.Context, content Content, id string) (*sentP
 	var failed atomic.Bool
 	for i := range count {
 		if err := f.uploads.Acquire(ctx, budget); err != nil {
-			g.Go(func() error { return err }) // the job ends, or is tried again later
+			g.Go(func() error { return err }) // the job fails, and may be tried again later
 			break
 		}
 		if failed.Load() {
@@ -73,7 +73,7 @@ func (f *flushing) send(ctx context.Context, content Content, id string) (*sentP
 	return p, nil
 }
 
-// sendPart reads a part, sums it piece by piece, and uploads it.
+// sendPart reads a part, computes the checksum of each piece, and uploads the part.
 func (f *flushing) sendPart(ctx context.Context, content Content, id string, p *sentParts, i int, off, n int64) error {
 	data := make([]byte, n)
 	sum := uint32(0)

@@ -16,14 +16,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// refusing is a client whose reads are refused, as with a capability that has ended, until the
-// intent of the stripe was answered again with another one.
+// refusing is a client whose reads are refused, as with an expired capability, until the
+// service has answered for the stripe's intent again with another one.
 type refusing struct {
 	*client.Client
 	client.Stripes
 
 	mu      sync.Mutex
-	again   map[uint64]bool // stripes whose intents were asked for again
+	again   map[uint64]bool // stripes whose intents were requested again
 	refused int
 	bare    int // reads without a capability
 }
@@ -54,8 +54,9 @@ func (r *refusing) RebuildChunk(ctx context.Context, s *wire.Stripe, index int, 
 	return r.Stripes.RebuildChunk(ctx, s, index, doubtful)
 }
 
-// TestARepairGetsAnotherCapability: a stripe of a long job comes to its turn when the capability
-// of the job has ended. The mover asks for the intent again, and goes on; the job does not fail.
+// TestARepairGetsAnotherCapability: a stripe of a long job gets its turn after the job's
+// capability has expired. The mover requests the intent again, and continues; the job does not
+// fail.
 func TestARepairGetsAnotherCapability(t *testing.T) {
 	inCluster(t, repairing, func(t *testing.T, c *memcluster.Cluster) {
 		stop := startMover(t, c, "n1")

@@ -14,14 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// commitIntents is how many filled intents one commit publishes, about; the
-// service takes 128.
+// commitIntents is about how many filled intents one commit publishes; the service accepts 128.
 const commitIntents = 48
 
-// repair rebuilds the chunks of a job's stripes under their intents. What
-// fails is left to the leader, which plans it anew; what succeeded is
-// committed all the same. If we stop anywhere, chunks put under intents that
-// were not committed are dead: the service ends the intents with the job.
+// repair rebuilds the chunks of a job's stripes under their intents. The leader plans failed
+// ones again; the mover commits the others all the same. If the mover stops anywhere, chunks
+// put under uncommitted intents are dead: the service ends the intents with the job.
 func (w *work) repair(ctx context.Context) error {
 	r := &repairs{work: w}
 	var g errgroup.Group
@@ -37,10 +35,10 @@ func (w *work) repair(ctx context.Context) error {
 			}
 			filled, err := r.stripe(ctx, task)
 			r.note(task, err)
-			return r.commit(ctx, filled, tried(task)) // one that is tried may be read meanwhile
+			return r.commit(ctx, filled, tried(task)) // commit a candidate at once: clients may read it
 		})
 	}
-	// Only commits that the service did not answer fail here.
+	// Only commits without an answer from the service fail here.
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -70,7 +68,7 @@ type fill struct {
 	bytes      int64
 }
 
-// note counts a stripe that could not be repaired wholly.
+// note counts a stripe that could not be repaired completely.
 func (r *repairs) note(task *wire.RepairTask, err error) {
 	r.done.Add(1)
 	if err == nil {
@@ -92,9 +90,9 @@ func (r *repairs) verdict() error {
 	return fmt.Errorf("%d of %d stripes: %w", r.failed, len(r.job.GetRepairs()), r.first)
 }
 
-// stripe rebuilds the chunks of one stripe. It returns the intents that it
-// filled, also when others failed. A stripe that has changed or died is no
-// failure: whoever changed it has judged it anew.
+// stripe rebuilds the chunks of one stripe. It returns the intents that it filled, even if
+// others failed. A stripe that has changed or died is no failure: the change has judged it
+// again.
 func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, error) {
 	fills, err := r.intents(ctx, task)
 	var filled []fill
@@ -103,7 +101,7 @@ func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, er
 		switch {
 		case e == nil:
 			filled = append(filled, n)
-		case moraine.KindOf(e) == moraine.Stale: // of the stripe, not of a chunk that was asked for
+		case moraine.KindOf(e) == moraine.Stale: // the stripe is stale, not a requested chunk
 			r.deps.Metrics.StripesStale.Inc()
 			return nil, nil
 		case err == nil:
@@ -116,21 +114,19 @@ func (r *repairs) stripe(ctx context.Context, task *wire.RepairTask) ([]fill, er
 	return filled, err
 }
 
-// tried reports whether too few chunks of a stripe are left, so that the leader has those
-// tried that do not count, some at a time.
+// tried reports whether the stripe is an unrecoverable candidate: too few of its chunks count
+// as present. The leader then lets the mover try the others, some at a time.
 func tried(task *wire.RepairTask) bool {
 	return bits.OnesCount32(task.GetMissing()) > int(task.GetStripe().GetScheme().GetM())
 }
 
-// urgent reports whether a stripe has no redundancy left: the loss of one more chunk loses
-// its data.
+// urgent reports whether a stripe has no redundancy left: one more lost chunk loses its data.
 func urgent(task *wire.RepairTask) bool {
 	return bits.OnesCount32(task.GetMissing()) >= int(task.GetStripe().GetScheme().GetM())
 }
 
-// intents returns those recorded for the task, and asks for one for each chunk
-// that is missing without: the target that the leader had chosen went out
-// before it could be recorded.
+// intents returns those recorded for the task. For each missing chunk without one it requests
+// an intent: the leader's chosen target went out before the intent was recorded.
 func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []fill, err error) {
 	add := func(intents []*wire.Intent, capability []byte) {
 		for _, in := range intents {
@@ -140,7 +136,7 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []f
 	intents := task.GetIntents()
 	add(intents, task.GetCapability())
 	if len(intents) > 0 && tried(task) {
-		return fills, nil // the others come after these
+		return fills, nil // the others follow later
 	}
 	open := task.GetMissing()
 	for _, in := range intents {
@@ -159,15 +155,16 @@ func (r *repairs) intents(ctx context.Context, task *wire.RepairTask) (fills []f
 	return fills, nil
 }
 
-// begin records an intent. One that is recorded is answered again, with another capability.
+// begin records an intent. For an existing one the service answers again, with a new
+// capability.
 func (r *repairs) begin(ctx context.Context, in *wire.Intent) (*wire.BeginRepairReply, error) {
 	resp, err := r.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{
 		Job: r.job.GetId(), LeaseEpoch: r.job.GetLeaseEpoch(), Intents: []*wire.Intent{in}}}})
 	return resp.GetBeginRepair(), err
 }
 
-// chunk rebuilds one chunk and puts it where its intent says. Parity that was encoded wrong is
-// encoded again, and the intent that was filled says so.
+// chunk rebuilds one chunk and puts it on its intent's device. It encodes wrong parity again,
+// and says so in the filled intent.
 func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
 	in := f.intent
 	stripe := task.GetStripe()
@@ -187,7 +184,7 @@ func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fil
 	if moraine.KindOf(err) != moraine.PermissionDenied || ctx.Err() != nil {
 		return out, err
 	}
-	reply, e := r.begin(ctx, in) // the capability ended while the stripe waited for its turn
+	reply, e := r.begin(ctx, in) // the capability expired while the stripe waited for its turn
 	if e != nil {
 		return fill{}, errors.Join(err, e)
 	}
@@ -195,7 +192,7 @@ func (r *repairs) chunk(ctx context.Context, task *wire.RepairTask, f fill) (fil
 	return r.fill(ctx, task, f)
 }
 
-// fill reads what the chunk of an intent is made of, and puts it, with one capability.
+// fill rebuilds the chunk of an intent, and puts it, with one capability.
 func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill, error) {
 	in, stripe := f.intent, proto.CloneOf(task.GetStripe())
 	stripe.Capability = f.capability
@@ -211,8 +208,9 @@ func (r *repairs) fill(ctx context.Context, task *wire.RepairTask, f fill) (fill
 	return fill{intent: in, bytes: int64(len(data))}, r.deps.Stripes.PutRepaired(ctx, stripe, in, f.capability, data)
 }
 
-// rebuild returns the bytes of a chunk. Parity that is known to be wrong, or whose rebuilt bytes
-// do not have the recorded sum, is encoded again from the data, and has another sum then.
+// rebuild returns the bytes of a chunk. If parity is known to be wrong, or its rebuilt bytes
+// lack the recorded checksum, it encodes the parity again from the data, which gives another
+// checksum.
 func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wire.Stripe, index int) (data []byte, sum uint32, release func(), err error) {
 	if task.GetRecode()&(1<<index) != 0 {
 		return r.deps.Stripes.RecodeParity(ctx, stripe, index)
@@ -225,9 +223,9 @@ func (r *repairs) rebuild(ctx context.Context, task *wire.RepairTask, stripe *wi
 	return data, sum, release, err
 }
 
-// moved is how many bytes are got and put for a chunk of that length: it is put, and it is
-// got where it still is, or else as many as it takes to rebuild it. Which of the two is
-// known once it was tried, so that of a repair it is the most.
+// moved returns how many bytes the mover reads and writes for a chunk of that length. It writes
+// the chunk, and reads it from its device or else as many bytes as rebuilding it takes. Which
+// of the two is known only afterwards, so for a repair it is the maximum.
 func (r *repairs) moved(scheme moraine.Scheme, length int64) int64 {
 	if r.job.GetKind() == wire.JobKind_JOB_KIND_REBALANCE {
 		return 2 * length
@@ -235,8 +233,8 @@ func (r *repairs) moved(scheme moraine.Scheme, length int64) int64 {
 	return int64(scheme.K+1) * length
 }
 
-// commit publishes filled intents once there are enough, or all that are left.
-// COMMIT POINT of a repair: each stripe's layout changes in one entry.
+// commit publishes filled intents once there are enough, or all that are left. COMMIT POINT of
+// a repair: each stripe's layout changes in one log entry.
 func (r *repairs) commit(ctx context.Context, more []fill, all bool) error {
 	r.mu.Lock()
 	r.filled = append(r.filled, more...)

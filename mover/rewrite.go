@@ -6,15 +6,14 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// rewrittenTimes is how many bytes are counted as moved for one that is rewritten: it is got,
-// and put with what protects it, as three copies at most.
+// rewrittenTimes is how many bytes count as moved for each rewritten byte: it is read, and
+// written with its protection, at most as three copies.
 const rewrittenTimes = 4
 
-// rewrite puts what a file names of stripes that are mostly dead into new ones, or small files
-// beside each other, at the
-// bound on bytes a second that repairs have. If we stop half way, what was swapped in is;
-// the rest is found again by the leader's next look. The commits are under the job's
-// lease, and each holds what was read against what the file has then.
+// rewrite copies the live bytes of mostly dead stripes into new ones, or packs small files
+// together, within the bound on bytes a second for repairs. If the mover stops in the middle,
+// committed stripes stay, and the leader's next look finds the rest. The commits are under the
+// job's lease, and the service compares what was read with the file at that moment.
 func (w *work) rewrite(ctx context.Context) error {
 	switch {
 	case w.deps.Rewrite == nil:

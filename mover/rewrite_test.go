@@ -29,11 +29,11 @@ type worn struct {
 	id   moraine.InodeID
 	data []byte
 	old  map[uint64]bool // stripes that are mostly dead
-	// scheme is what the file is written by; zero: what the policy says.
+	// scheme is the scheme of the file; zero: the policy's.
 	scheme moraine.Scheme
 }
 
-// newWorn makes a file of 1 MB, and writes over all of it but 40 pieces of 1,000 bytes.
+// newWorn makes a file of 1 MB, and overwrites all of it but 40 pieces of 1,000 bytes.
 func newWorn(t *testing.T, c *memcluster.Cluster) *worn {
 	t.Helper()
 	w := newFresh(t, c, "/f")
@@ -50,7 +50,7 @@ func newFresh(t *testing.T, c *memcluster.Cluster, name string) *worn {
 	return w
 }
 
-// wear writes over all of the file but 40 pieces.
+// wear overwrites all of the file but 40 pieces.
 func (w *worn) wear() {
 	w.t.Helper()
 	for n := range 40 {
@@ -67,7 +67,7 @@ func random(seed uint64, n int) []byte {
 	return b
 }
 
-// write writes over a part of the file, durably.
+// write overwrites a part of the file, durably.
 func (w *worn) write(off, n int, seed uint64) {
 	w.t.Helper()
 	h, err := w.cl.Inodes().OpenHandle(w.t.Context(), w.id, client.HandleOptions{Scheme: w.scheme})
@@ -87,7 +87,7 @@ func (w *worn) extents() *wire.ExtentsReply {
 	return resp.GetExtents()
 }
 
-// left is how many extents name stripes that are mostly dead.
+// left is how many extents refer to mostly dead stripes.
 func (w *worn) left() (n int) {
 	w.t.Helper()
 	for _, e := range w.extents().Extents {
@@ -98,7 +98,7 @@ func (w *worn) left() (n int) {
 	return n
 }
 
-// holds reads the file anew.
+// holds reads the file again and compares it.
 func (w *worn) holds() {
 	w.t.Helper()
 	cl := w.c.Client("reader")
@@ -112,15 +112,15 @@ func (w *worn) holds() {
 	require.True(w.t, bytes.Equal(have[:n], w.data), "the file reads as other bytes")
 }
 
-// rewritten waits until nothing names the old stripes, and no job is left.
+// rewritten waits until nothing refers to the old stripes, and no job is left.
 func (w *worn) rewritten() {
 	w.t.Helper()
 	eventually(w.t, 5*time.Minute, "the stripes are rewritten", func() bool { return w.left() == 0 && len(running(w.t, w.c)) == 0 })
 }
 
-// TestRewritesMostlyDeadStripes: what a file names of a stripe that is mostly dead comes to
-// lie in few new stripes, side by side; the file's generation stays, a reader that has it
-// open goes on, and nothing is rewritten twice.
+// TestRewritesMostlyDeadStripes: the live bytes of a mostly dead stripe end up in few new
+// stripes, side by side. The file's generation stays, a reader that has it open continues, and
+// nothing is rewritten twice.
 func TestRewritesMostlyDeadStripes(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)
@@ -155,8 +155,8 @@ func TestRewritesMostlyDeadStripes(t *testing.T) {
 	})
 }
 
-// TestPacksSmallStripes: a file that was made of many small durable writes comes to lie in
-// few stripes and extents, and is left alone then; so is one that has few.
+// TestPacksSmallStripes: a file made of many small durable writes ends up in few stripes and
+// extents, and is then left alone; so is one that has few.
 func TestPacksSmallStripes(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w, few := newFresh(t, c, "/f"), newFresh(t, c, "/g")
@@ -186,9 +186,9 @@ func TestPacksSmallStripes(t *testing.T) {
 	})
 }
 
-// TestRewriteFaults is the fault table of a rewriting: each request of the mover fails
-// once, and each takes effect once while its answer is lost. In the end the bytes are
-// right and the stripes are rewritten, by this job or by that of the next look.
+// TestRewriteFaults is the fault table of rewriting: each request of the mover fails once, and
+// each takes effect once with a lost answer. In the end the bytes are right and the stripes are
+// rewritten, by this job or by that of the next look.
 func TestRewriteFaults(t *testing.T) {
 	runs := testseed.Sample(t, 3)
 	for _, op := range []string{"LeaseJobs", "GetExtents", "Grant", "CommitRewrite", "RenewJob", "FinishJob"} {
@@ -201,7 +201,7 @@ func TestRewriteFaults(t *testing.T) {
 					inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 						w := newWorn(t, c)
 						hook, fired := once(op, kind, lost)
-						if op == "RenewJob" { // longer than until a renewal
+						if op == "RenewJob" { // longer than the time to a renewal
 							for _, h := range c.Hosts {
 								h.Before(func(req any) error {
 									if _, ok := req.(*wire.PutChunk); ok {
@@ -224,8 +224,8 @@ func TestRewriteFaults(t *testing.T) {
 	}
 }
 
-// TestRewritesWhatFilesShare: a stripe of which two files name a little each is rewritten in
-// both, and dies; one that clones share as a whole is left, and told of.
+// TestRewritesWhatFilesShare: a stripe of which two files use a little each is rewritten in
+// both, and dies. One that clones share as a whole stays, and is reported.
 func TestRewritesWhatFilesShare(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)
@@ -271,9 +271,9 @@ func TestRewritesWhatFilesShare(t *testing.T) {
 	})
 }
 
-// TestRewriteBesideAWriter: somebody writes over a part of what a mover has read, just
-// before it commits. The writer's bytes are the file's, and the rest is rewritten by and
-// by. Each commit of the mover meets this at first.
+// TestRewriteBesideAWriter: a writer overwrites a part of what a mover has read, just before it
+// commits. The file has the writer's bytes, and the rest is rewritten later. At first this
+// happens to each commit of the mover.
 func TestRewriteBesideAWriter(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)
@@ -292,7 +292,7 @@ func TestRewriteBesideAWriter(t *testing.T) {
 	})
 }
 
-// TestRewriteOfALostMover: the mover stops while it puts; another finishes.
+// TestRewriteOfALostMover: the mover stops during its puts; another finishes.
 func TestRewriteOfALostMover(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)

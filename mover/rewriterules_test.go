@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// schemes are those of the file's stripes.
+// schemes counts the schemes of the file's stripes.
 func (w *worn) schemes() map[moraine.Scheme]int {
 	out := map[moraine.Scheme]int{}
 	for _, s := range w.extents().Stripes {
@@ -25,15 +25,15 @@ func (w *worn) schemes() map[moraine.Scheme]int {
 	return out
 }
 
-// TestRewritesKeepTheScheme: what is rewritten survives what it did before, whatever the
-// policy says: a file that was written by a scheme of its own has none but stripes that
-// survive as much afterwards, and the large ones are of that scheme.
+// TestRewritesKeepTheScheme: rewritten bytes keep their protection, whatever the policy says. A
+// file written with its own scheme afterwards has only stripes with at least that protection,
+// and the large ones have that scheme.
 func TestRewritesKeepTheScheme(t *testing.T) {
 	for _, scheme := range []moraine.Scheme{moraine.Copies(4), {K: 8, M: 3}, {K: 4, M: 2}, moraine.Copies(2)} {
 		t.Run(scheme.String(), func(t *testing.T) {
 			opts := memcluster.Options{Hosts: 12, RewriteEvery: 20 * time.Second}
 			if scheme.IsCopies() {
-				opts.ChunkBytes = 256 << 10 // as large as is worth to be rewritten
+				opts.ChunkBytes = 256 << 10 // large enough to be rewritten
 			}
 			inCluster(t, opts, func(t *testing.T, c *memcluster.Cluster) {
 				w := &worn{t: t, c: c, cl: c.Client("writer"), old: map[uint64]bool{}, scheme: scheme}
@@ -53,8 +53,8 @@ func TestRewritesKeepTheScheme(t *testing.T) {
 	}
 }
 
-// TestNothingIsRewrittenWhileAHostIsAway: neither begun nor leased while one is silent or
-// announced to be away; it is once all are there.
+// TestNothingIsRewrittenWhileAHostIsAway: no rewrite is queued or leased while a host is silent
+// or announced as away; it starts once all are up.
 func TestNothingIsRewrittenWhileAHostIsAway(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
@@ -104,8 +104,8 @@ func (w *worn) make(name string, n int) {
 	}
 }
 
-// TestRewriteGoesOnPastABadStripe: one stripe of a job cannot be read. The others are
-// rewritten, the job says what was wrong, and that one is rewritten once it can be read.
+// TestRewriteGoesOnPastABadStripe: one stripe of a job is unreadable. The mover rewrites the
+// others, the job says what was wrong, and a later job rewrites that one once it is readable.
 func TestRewriteGoesOnPastABadStripe(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)
@@ -139,8 +139,8 @@ func TestRewriteGoesOnPastABadStripe(t *testing.T) {
 	})
 }
 
-// TestRewriteOfARemovedFile: the file is removed before what was put is committed. The job is
-// done, for there is nothing left of it to do.
+// TestRewriteOfARemovedFile: the file is removed before the commit. The job succeeds, because
+// there is nothing left to do.
 func TestRewriteOfARemovedFile(t *testing.T) {
 	inCluster(t, rewriting, func(t *testing.T, c *memcluster.Cluster) {
 		w := newWorn(t, c)

@@ -9,13 +9,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// unreadableTries is how often a checkpoint whose headers cannot be read is
-// tried before it is given up: a repair may bring them back.
+// unreadableTries is how often the mover tries a checkpoint with unreadable headers before it
+// aborts it: a repair may make them readable.
 const unreadableTries = 8
 
-// commitStep checks a sealed checkpoint and commits it, or aborts it with the
-// reason. If we stop between the two, the index is an unlinked file of this
-// session, and the next mover writes its own.
+// commitStep checks a sealed checkpoint and commits it, or aborts it with the reason. If the
+// mover stops between the two, the index is an unlinked file of this session, and the next
+// mover writes its own.
 func (w *work) commitStep(ctx context.Context) error {
 	commit := &wire.CommitStep{Key: w.job.GetStep(), Job: w.job.GetId(), LeaseEpoch: w.job.GetLeaseEpoch()}
 	index, err := w.deps.CheckStep(ctx, w.job.GetStep())
@@ -30,13 +30,12 @@ func (w *work) commitStep(ctx context.Context) error {
 	// COMMIT POINT of the checkpoint.
 	_, err = w.deps.Client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_CommitStep{CommitStep: commit}})
 	if errors.Is(err, moraine.Aborted) {
-		return nil // it ran into its time limit, or a rank gave it up
+		return nil // it timed out, or a rank aborted it
 	}
 	return err
 }
 
-// isVerdict reports whether a check failed in a way that another look will not
-// change.
+// isVerdict reports whether a check failed in a way that a repetition will not change.
 func (w *work) isVerdict(err error) bool {
 	if v := (*ckpt.Verdict)(nil); errors.As(err, &v) {
 		return true

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/tiers/object/objecttest"
 )
 
-// tagKey is the user metadata that has the tag (docs/formats/object-keys.md).
+// tagKey is the user metadata with the tag (docs/formats/object-keys.md).
 const tagKey = "moraine-upload"
 
 // tagged is a bucket that changes the tags of uploads; nil: it does not.
@@ -31,8 +31,8 @@ func (b tagged) NewUpload(ctx context.Context, key string, meta map[string]strin
 }
 
 // TestFlippedBitsOfTheTagAreFound: a bit of an object's tag flips on its way to the bucket. The
-// object is not recorded. The flush is made again, or, where the tag says another cluster or
-// file, the object is taken for a foreign one: it is left, and the flush is refused.
+// mover does not record the object. It flushes again, or, if the tag now names another cluster
+// or file, it treats the object as foreign, leaves it, and the flush fails.
 func TestFlippedBitsOfTheTagAreFound(t *testing.T) {
 	var again, refused int
 	for bit, bits := 0, 1; bit < bits; bit++ {

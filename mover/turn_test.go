@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// While a flush waits for the bandwidth its like wait for their turn; repairs, moves, what
-// moves no bytes and the commits of checkpoints do not.
+// While a flush waits for bandwidth, other flushes wait for their turn. Repairs, moves, work
+// that moves no bytes, and the commits of checkpoints do not.
 func TestLanesDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := make(chan struct{})

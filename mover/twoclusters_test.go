@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Two clusters that share a bucket and a prefix, and give their objects the same numbers,
-// keep what is still referred to at keys of their own.
+// Two clusters that share a bucket and a prefix, and give their objects the same numbers, keep
+// objects that are still in use at separate keys.
 func TestKeptObjectsOfTwoClusters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := newLedger(t, small), newLedger(t, filled(len(small), 8))
@@ -36,9 +36,9 @@ func TestKeptObjectsOfTwoClusters(t *testing.T) {
 	})
 }
 
-// Two clusters that flush a file of the same bytes to the same key make objects with the same
-// ETag. Only the tag says whose it is: a flush that came second does not record the first
-// one's object, whose owner may delete it.
+// Two clusters that flush a file with the same bytes to the same key make objects with the same
+// ETag. Only the tag says whose it is: the second flush must not record the first one's object,
+// whose owner may delete it.
 func TestEqualBytesOfAnotherClusterAreNotTakenForOurs(t *testing.T) {
 	for name, tag := range map[string]map[string]string{"of another cluster": {"moraine-upload": "another"}, "of somebody else": nil} {
 		t.Run(name, func(t *testing.T) {

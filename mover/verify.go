@@ -11,13 +11,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// An object is recorded once its bytes were compared with ours: by the CRC32C that the
-// store computed of the whole, where a probe found that to be relied on, else by
-// reading the object back. An ETag is no proof: it is what the store made of what it
-// got, and what it keeps may be something else.
+// The mover records an object only after it compared the object's bytes with ours. It uses the
+// CRC32C that the store computed of the whole, if a probe found that reliable, and otherwise
+// reads the object back. An ETag proves nothing: the store computed it from what it received,
+// and may keep other bytes.
 
-// verify compares what the bucket holds with the CRC32C of what was sent. Corrupt
-// where it is something else.
+// verify compares the object in the bucket with the CRC32C of the sent bytes. Corrupt: they
+// differ.
 func (w *work) verify(ctx context.Context, info object.Info, want uint32) (wire.Verified, error) {
 	t, err := w.deps.Bucket.Traits(ctx)
 	switch {
@@ -32,8 +32,8 @@ func (w *work) verify(ctx context.Context, info object.Info, want uint32) (wire.
 	return wire.Verified_VERIFIED_READ_BACK, err
 }
 
-// readBack reads an object, sums its pieces, and fails with Corrupt where the CRC32C of
-// the whole is not the one wanted.
+// readBack reads an object and computes the checksums of its pieces. It fails with Corrupt if
+// the CRC32C of the whole is not want.
 func (w *work) readBack(ctx context.Context, r object.Ref, size int64, want uint32) (sums []uint32, err error) {
 	buf := make([]byte, min(size, pieceBytes))
 	whole := uint32(0)
@@ -59,9 +59,9 @@ func (w *work) readBack(ctx context.Context, r object.Ref, size int64, want uint
 	return sums, nil
 }
 
-// mayWrite looks at the key before an upload. It fails with Exists where an object is
-// there that this cluster did not write, unless the policy lets that be replaced, and
-// returns what the completion is to expect.
+// mayWrite checks the key before an upload. It fails with Exists if an object is there that
+// this cluster did not write, unless the policy allows replacing it. It returns the condition
+// for the completion.
 func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
 	info, err := f.deps.Bucket.Head(ctx, object.Ref{Key: f.key})
 	if errors.Is(err, moraine.NotFound) {
@@ -69,8 +69,8 @@ func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
 	}
 	recorded := f.task.GetObject()
 	if errors.Is(err, moraine.Corrupt) {
-		// The store cannot tell whose it is. Where the record says that the key is ours, an
-		// upload that replaces it is what heals it: nothing has bytes in it alone, else it
+		// The store cannot tell whose object it is. If the record says that the key is ours, an
+		// upload that replaces it repairs it. No file has bytes only in that object; otherwise it
 		// would have been moved first.
 		if recorded != nil && !recorded.GetKept() && recorded.GetKey() == f.key || f.task.GetOverwrite() {
 			return object.Condition{}, nil
@@ -89,8 +89,8 @@ func (f *flushing) mayWrite(ctx context.Context) (object.Condition, error) {
 	return object.Condition{ETag: info.ETag}, nil
 }
 
-// condition is what the next completion carries. Where the bucket does not evaluate
-// that, the key is looked at once more instead.
+// condition returns the condition for the next completion. If the bucket does not evaluate it,
+// the mover checks the key again instead.
 func (f *flushing) condition(ctx context.Context) (object.Condition, error) {
 	if f.expect.Free && f.traits.IfNoneMatch || f.expect.ETag != "" && f.traits.IfMatch {
 		return f.expect, nil
@@ -99,7 +99,7 @@ func (f *flushing) condition(ctx context.Context) (object.Condition, error) {
 	return object.Condition{}, err
 }
 
-// foreign is the error of a key that holds somebody else's object.
+// foreign is the error of a key with an object that this cluster did not write.
 func (f *flushing) foreign(info object.Info) error {
 	return f.fault(moraine.Exists, "an object that this cluster did not write is at s3://%s/%s (%d bytes, ETag %s), and is not overwritten: move it away, or let flushes of that directory replace such objects by `moraine policy set --foreign overwrite`",
 		f.deps.Bucket.Name(), f.key, info.Size, info.ETag)

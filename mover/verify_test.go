@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// failed reports whether a job ended with an error that says so.
+// failed reports whether a job ended with an error that contains text.
 func (l *ledger) failed(text string) func() bool {
 	return func() bool {
 		l.mu.Lock()
@@ -27,8 +27,8 @@ func (l *ledger) failed(text string) func() bool {
 	}
 }
 
-// A store that keeps other bytes than it was sent, with an ETag as if it had not, is
-// found out before the object is recorded, and the flush is made again.
+// A store keeps other bytes than it was sent, with the ETag of the sent ones. The mover detects
+// that before it records the object, and flushes again.
 func TestFlippedBitsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -43,7 +43,7 @@ func TestFlippedBitsAreFound(t *testing.T) {
 	})
 }
 
-// The store's CRC of the whole spares the read-back.
+// With the store's CRC of the whole the mover need not read back.
 func TestStoreCRCVerifies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -63,7 +63,8 @@ func TestStoreCRCVerifies(t *testing.T) {
 	})
 }
 
-// The copy of an object that must stay is compared too, before its key is given up.
+// The mover also compares the copy of an object that must stay, before it uses the object's
+// key.
 func TestFlippedBitsOfCopiesAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
@@ -83,8 +84,8 @@ func TestFlippedBitsOfCopiesAreFound(t *testing.T) {
 	})
 }
 
-// An object at the key that this cluster did not write is not overwritten, unless the
-// policy says so, whether the store knows conditions or not.
+// The mover does not overwrite a foreign object at the key, unless the policy allows it,
+// whether the store supports conditions or not.
 func TestForeignObjectsAreNotOverwritten(t *testing.T) {
 	for name, traits := range map[string]object.Traits{"with conditions": {WholeCRC: true, IfNoneMatch: true, IfMatch: true}, "without": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +109,7 @@ func TestForeignObjectsAreNotOverwritten(t *testing.T) {
 	}
 }
 
-// One that appears while the file is uploaded is not overwritten either.
+// Nor does it overwrite one that appears during the upload.
 func TestForeignObjectsThatComeLateAreNotOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(t, small)
