@@ -1,6 +1,6 @@
 // Command checkpoint saves one step of a training run from four ranks, and restores it on
-// three. In a real job each rank is a process of its own on its own node; here each is a
-// goroutine with a client of its own.
+// three. In a real job each rank is a process on its own node; here each is a goroutine with
+// its own client.
 package main
 
 import (
@@ -51,12 +51,12 @@ func saveAndRestore(ctx context.Context) error {
 	return allRanks(ctx, restorers, restore)
 }
 
-// connect opens a client as the environment says.
+// connect opens a client with the settings in the environment.
 func connect(ctx context.Context) (*client.Client, error) {
 	return client.Connect(ctx, client.ClusterFromEnv(os.Getenv), client.Config{})
 }
 
-// allRanks calls fn as each of world ranks, at the same time.
+// allRanks calls fn for each of world ranks, at the same time.
 func allRanks(ctx context.Context, world uint32, fn func(context.Context, *client.Client, uint32) error) error {
 	ranks, ctx := errgroup.WithContext(ctx)
 	for rank := range world {
@@ -81,7 +81,7 @@ func share(rank, world uint32) (first, n int64) {
 	return first, int64(rank+1)*rows/int64(world) - first
 }
 
-// values returns some rows of the tensor: what the trainer would have on its GPU.
+// values returns some rows of the tensor: the data that a trainer would have on its GPU.
 func values(step uint64, first, n int64) []byte {
 	b := make([]byte, n*rowBytes)
 	for i := range n * cols {
@@ -110,7 +110,7 @@ func save(ctx context.Context, c *client.Client, launch ckpt.Launch, step uint64
 		part.Abort(err)
 		return err
 	}
-	// The trainer goes on here: it stood still for Stall only. Wait tells when the step of
+	// The trainer continues here: it stood still for Stall only. Wait returns when the step of
 	// all ranks is safe.
 	info, err := part.Wait(ctx, moraine.NVMe)
 	if err != nil {

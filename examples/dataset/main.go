@@ -1,5 +1,5 @@
 // Command dataset writes the shards of a small dataset, and reads them back as a data loader
-// would: whole shards in order, then single samples at random.
+// does: whole shards in order, then single samples at random.
 package main
 
 import (
@@ -57,7 +57,7 @@ func sample(shard, n int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%04d%04d", shard, n)), sampleBytes/8)
 }
 
-// write makes one shard. It is visible whole, from Commit on.
+// write makes one shard. Commit makes it visible, whole.
 func write(ctx context.Context, c *client.Client, shard int) error {
 	f, err := c.Create(ctx, path(shard), client.CreateOptions{})
 	if err != nil {
@@ -73,7 +73,7 @@ func write(ctx context.Context, c *client.Client, shard int) error {
 	return err
 }
 
-// readInOrder reads all shards from their first byte to their last. The reader fetches ahead.
+// readInOrder reads all shards from the first byte to the last. The reader fetches ahead.
 func readInOrder(ctx context.Context, c *client.Client) error {
 	var total int64
 	for shard := range shards {
@@ -98,7 +98,7 @@ func readInOrder(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// readAtRandom reads single samples: only their bytes come over the network.
+// readAtRandom reads single samples: the client transfers only their bytes.
 func readAtRandom(ctx context.Context, c *client.Client) error {
 	got := make([]byte, sampleBytes)
 	for range 100 {
