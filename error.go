@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// Kind classifies an error for decisions: package client retries by it, a
-// mount maps it to an errno, an S3 endpoint to a status. The numbers are on
-// the wire: append only, never renumber.
+// Kind classifies an error for decisions: package client decides retries by it, a mount maps it
+// to an errno, an S3 endpoint to a status. The numbers are on the wire: append only, never
+// renumber.
 type Kind uint8
 
 const (
-	Internal         Kind = iota // a fault of ours, or one that no other kind names
-	InvalidArgument              // the request can never succeed as it is
+	Internal         Kind = iota // a fault of Moraine, or one that no other kind names
+	InvalidArgument              // the request can never succeed in this form
 	NotFound                     // the thing named does not exist
-	Exists                       // the thing to be made exists already
+	Exists                       // the name to create exists already
 	NotDirectory                 // a path component, or the target, is no directory
 	IsDirectory                  // the target is a directory
 	NotEmpty                     // the directory has entries
 	PermissionDenied             // the certificate, token or mode does not allow it
-	Unauthenticated              // no valid certificate or token was shown
+	Unauthenticated              // the peer showed no valid certificate or token
 	ReadOnly                     // the certificate, device or tree takes no writes
 	CrossTenant                  // a rename, link or clone from one tenant's tree to another's (EXDEV)
 	CrossPartition               // the operation spans two partitions
@@ -28,26 +28,26 @@ const (
 	TooLarge                     // a message, chunk, file or batch is past its bound
 	NoSpace                      // no device, or no metadata disk, has room
 	QuotaExceeded                // the tree's quota would be exceeded
-	Stale                        // the caller's view (layout, generation, grant, epoch) is no longer so: refresh, once
-	SessionExpired               // the session is over: its grants and locks are gone
-	NotLeader                    // this metadata node does not lead; the error may name who does
+	Stale                        // the caller's view (layout, generation, grant, epoch) is outdated
+	SessionExpired               // the session has ended: its grants and locks are gone
+	NotLeader                    // this metadata server is not the leader; the error may name the leader
 	Unavailable                  // not now: no quorum, shutting down, too few devices; retry
 	Timeout                      // the deadline passed: whether it took effect is unknown
-	Canceled                     // the caller gave up
+	Canceled                     // the caller canceled the call
 	Corrupt                      // bytes do not match their checksum or their record
 	Lost                         // bytes that were promised are gone from every place
-	Busy                         // somebody else holds it (a run with live sessions, a job's lease)
+	Busy                         // another holder has it (a run with live sessions, a job's lease)
 	Fenced                       // a newer attempt, lease or epoch has taken over
 	Aborted                      // a checkpoint that will never be committed
-	Incomplete                   // not everything is there yet (a step whose ranks have not all sealed)
+	Incomplete                   // parts are missing (a step whose ranks have not all sealed)
 	Conflict                     // a compare-and-set found another value
 	Unimplemented                // this build does not know the request
 	WrongCluster                 // data or a peer of another cluster
 	NewerFormat                  // written by a newer version than this one can read
 	IOError                      // a disk or a network answered with an error
 	NoAttribute                  // the file has no extended attribute of that name
-	Misrouted                    // the partition is not served here, or the routing epoch is another: learn it, and ask again
-	Immutable                    // it belongs to a checkpoint, which is removed whole or not at all (EPERM)
+	Misrouted                    // wrong partition for this server, or another routing epoch: refresh it, and retry
+	Immutable                    // it belongs to a checkpoint, which can only be removed whole (EPERM)
 	kinds
 )
 
@@ -61,6 +61,7 @@ var kindNames = [kinds]string{
 	"misrouted", "immutable",
 }
 
+// String returns the kind's name, as errors and logs show it.
 func (k Kind) String() string {
 	if k < kinds {
 		return kindNames[k]
@@ -68,8 +69,8 @@ func (k Kind) String() string {
 	return "unknown error"
 }
 
-// Error makes a Kind an error itself, so that errors.Is(err, moraine.Stale)
-// holds for every *Error of that kind.
+// Error makes a Kind an error itself, so that errors.Is(err, moraine.Stale) is true for every
+// *Error of that kind.
 func (k Kind) Error() string { return k.String() }
 
 // Error is the one error type that crosses package boundaries and the wire.
@@ -78,12 +79,14 @@ type Error struct {
 	Op string
 	// Ref names the object: a path, a stripe, a device, an address.
 	Ref string
-	// Kind is what decisions are made on.
+	// Kind is what callers decide by.
 	Kind Kind
 	// Err is the cause, or a sentence that says what to do next. May be nil.
 	Err error
 }
 
+// Error joins operation, object, kind and cause with colons. For Internal it omits the kind if
+// there is a cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	for _, s := range []string{e.Op, e.Ref} {
@@ -114,9 +117,9 @@ func (e *Error) Is(target error) bool {
 	return ok && k == e.Kind
 }
 
-// KindOf returns the Kind of the outermost *Error (or Kind) in err's chain; where
-// there is none, Timeout or Canceled for the end of a context, and Internal for
-// anything else. err must not be nil.
+// KindOf returns the Kind of the outermost *Error (or Kind) in err's chain. Without one it
+// returns Timeout or Canceled for the end of a context, and Internal for anything else. err
+// must not be nil.
 func KindOf(err error) Kind {
 	var e *Error
 	var k Kind

@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// KindOf names the outermost kind, and knows the ends of contexts.
+// KindOf names the outermost kind, and knows the errors of ended contexts.
 func TestKindOf(t *testing.T) {
 	inner := &moraine.Error{Op: "get", Kind: moraine.Corrupt, Err: moraine.NotFound}
 	for name, c := range map[string]struct {

@@ -1,12 +1,12 @@
 package moraine
 
-// Extent maps a range of a file to bytes of a stripe, or of an object. A range of
-// a file that no extent covers is a hole and reads as zeros.
+// Extent maps a range of a file to bytes of a stripe, or of an object. A range of a file
+// without an extent is a hole and reads as zeros.
 type Extent struct {
 	// Offset and Length are the range of the file, in bytes.
 	Offset, Length int64
-	// Stripe holds the bytes, from StripeOffset of its data on; 0 where Object
-	// does, from that offset of the object on.
+	// Stripe has the bytes, from StripeOffset of its data on. It is 0 if Object has them, from
+	// that offset of the object on.
 	Stripe       StripeID
 	StripeOffset int64
 	Object       ObjectID
@@ -15,33 +15,33 @@ type Extent struct {
 // End returns the first offset past the extent.
 func (e Extent) End() int64 { return e.Offset + e.Length }
 
-// ChunkState is what one chunk of a stripe record knows of its copy.
+// ChunkState is the part of a stripe record about one chunk.
 type ChunkState struct {
 	Device DeviceID
 	// CRC is the CRC32C of all stored bytes of the chunk.
 	CRC uint32
 	// Level is NVMe once synced, Memory while the copy is only in RAM.
 	Level Level
-	// Epoch is the boot epoch that a Memory copy counts under.
+	// Epoch is the boot epoch under which a Memory copy counts.
 	Epoch Epoch
 }
 
-// Stripe is the record of a stripe: what every chunk that claims to belong to
-// it is held against.
+// Stripe is the record of a stripe. Every chunk that claims to belong to the stripe is verified
+// against it.
 type Stripe struct {
 	ID      StripeID
 	Scheme  Scheme
 	Version LayoutVersion
 	// Tenant owns the bytes.
 	Tenant Tenant
-	// Length is how many bytes of a file the stripe holds.
+	// Length is how many bytes of a file the stripe has, without padding.
 	Length int64
-	// LiveBytes is an upper bound of how many of them an extent still names.
+	// LiveBytes is an upper bound of how many of them extents still refer to.
 	LiveBytes int64
 	// RefCount counts the extent tables that refer to the stripe.
 	RefCount uint32
-	// Origin is the file that the stripe was made for: all bytes of the stripe are its. Where
-	// it was made for several, it is the nearest directory above all of them.
+	// Origin is the file that the stripe was made for: all bytes of the stripe belong to it. For
+	// a stripe of several files, it is the nearest directory above all of them.
 	Origin InodeID
 	// Cipher and KeyID are 0 until chunks are encrypted.
 	Cipher uint8

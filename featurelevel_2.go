@@ -2,8 +2,8 @@
 
 package moraine
 
-// FeatureLevel is that of an earlier release: a build with the tag moraine_level2
-// begins clusters at this level, announces it to the other servers, proposes nothing past
-// it, and does not know the commands that came later (metadata/state/known_2.go). The tests
-// of rolling upgrades are made with it (integration/upgrade_test.go).
+// FeatureLevel is that of an earlier release. A build with the tag moraine_level2 begins
+// clusters at this level and announces it to the other servers. It proposes nothing past it,
+// and does not know later commands (metadata/state/known_2.go). The tests of rolling upgrades
+// use it (integration/upgrade_test.go).
 const FeatureLevel = 2

@@ -6,22 +6,21 @@ import (
 	"strconv"
 )
 
-// Partition numbers one Raft group of the namespace. There is one today (0);
-// every key and every request already names it.
+// Partition numbers one Raft group of the namespace. There is one today (0); every key and
+// every request already contains it.
 type Partition uint16
 
-// Incarnation numbers a history of a cluster's metadata. Restoring from a
-// backup, or forcing a quorum, begins another one, so that no number is ever issued
-// twice. The first is 1.
+// Incarnation numbers a history of a cluster's metadata. Restoring from a backup, or forcing a
+// quorum, begins another one, so that no number is ever issued twice. The first is 1.
 type Incarnation uint8
 
-// ID is the shape shared by InodeID, StripeID and the other numbers that the
-// state machine issues: partition (16 bits), incarnation (8), counter (40),
-// from the most significant bit down. 0 is never issued.
+// ID is the shape shared by InodeID, StripeID and the other numbers that the state machine
+// issues. From the most significant bit down it has partition (16 bits), incarnation (8) and
+// counter (40). 0 is never issued.
 type ID uint64
 
-// MakeID composes an ID. It panics if counter needs more than 40 bits: that is
-// a trillion allocations in one incarnation, and reuse would be silent damage.
+// MakeID composes an ID. It panics if counter needs more than 40 bits. That is a trillion
+// allocations in one incarnation, and reuse would be silent damage.
 func MakeID(p Partition, i Incarnation, counter uint64) ID {
 	if counter>>40 != 0 {
 		panic(fmt.Sprintf("moraine: id counter %d needs more than 40 bits", counter))
@@ -38,33 +37,34 @@ func (id ID) Incarnation() Incarnation { return Incarnation(id >> 40) }
 // Counter returns the part of the ID that counts up within its incarnation.
 func (id ID) Counter() uint64 { return uint64(id) & (1<<40 - 1) }
 
+// String returns the ID in hexadecimal, without leading zeros.
 func (id ID) String() string { return strconv.FormatUint(uint64(id), 16) }
 
 type (
-	// InodeID names a file, directory or symbolic link for ever.
+	// InodeID permanently names a file, directory or symbolic link.
 	InodeID uint64
-	// StripeID names a stripe for ever.
+	// StripeID permanently names a stripe.
 	StripeID uint64
 	// TableID names an extent table.
 	TableID uint64
 	// ObjectID names the record of an object of the object tier.
 	ObjectID uint64
-	// SessionID names one client's standing with the metadata service.
+	// SessionID names one client's registration with the metadata service.
 	SessionID uint64
 	// JobID names a job.
 	JobID uint64
 	// RunID names a training run.
 	RunID uint64
-	// DeviceID is the short name, given at registration, of one device. It is
-	// never reused; 0 is no device.
+	// DeviceID is the short name of one device, assigned at registration. It is never reused; 0
+	// is no device.
 	DeviceID uint32
-	// Epoch counts the starts of the process that serves a device. A copy that
-	// exists only in memory counts only under the epoch it was put in.
+	// Epoch counts the starts of the process that serves a device. A copy that exists only in
+	// memory counts only under the epoch in which it was put.
 	Epoch uint64
 	// Generation is the content version of an inode: every commit of content
 	// raises it. Its top 8 bits are the incarnation.
 	Generation uint64
-	// LayoutVersion counts the changes of devices of one stripe, from 1.
+	// LayoutVersion counts the layout changes of one stripe, from 1.
 	LayoutVersion uint32
 	// Tenant is the number of the owner of a directory tree. 0 is `default`.
 	Tenant uint32
@@ -74,16 +74,28 @@ type (
 // incarnation.
 const RootInode = InodeID(1<<40 | 1)
 
-func (id InodeID) String() string   { return ID(id).String() }
-func (id StripeID) String() string  { return ID(id).String() }
-func (id TableID) String() string   { return ID(id).String() }
-func (id ObjectID) String() string  { return ID(id).String() }
+// String returns the number in hexadecimal, as ID does.
+func (id InodeID) String() string { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
+func (id StripeID) String() string { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
+func (id TableID) String() string { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
+func (id ObjectID) String() string { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
 func (id SessionID) String() string { return ID(id).String() }
-func (id JobID) String() string     { return ID(id).String() }
+
+// String returns the number in hexadecimal, as ID does.
+func (id JobID) String() string { return ID(id).String() }
 
 // UUID is a random 16-byte identity: of a cluster, of a device, of a trace.
 type UUID [16]byte
 
+// String returns u in the usual form: 8-4-4-4-12 hexadecimal digits.
 func (u UUID) String() string {
 	h := hex.EncodeToString(u[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
@@ -92,7 +104,7 @@ func (u UUID) String() string {
 // IsZero reports whether u is the zero UUID, which names nothing.
 func (u UUID) IsZero() bool { return u == UUID{} }
 
-// ParseUUID reads the form that String writes.
+// ParseUUID parses the form that String returns.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
@@ -112,26 +124,27 @@ type ChunkID struct {
 	Index  uint8
 }
 
+// String returns STRIPE/INDEX, such as 10000000001/3.
 func (c ChunkID) String() string { return fmt.Sprintf("%s/%d", c.Stripe, c.Index) }
 
-// MarkedIncarnation is an incarnation with the mark that tells it from another one
-// of the same number: what two people begin without knowing of each other gets one
-// number and two marks. The mark is random, of the restore or the forced quorum that
-// began the incarnation; that of a bootstrap, and of earlier releases, is zero.
+// MarkedIncarnation is an incarnation with a mark that distinguishes it from another one of the
+// same number. If two operators each begin one without knowing of the other, both get the same
+// number and different marks. The restore or the forced quorum that begins the incarnation
+// draws the mark at random; that of a bootstrap, and of earlier releases, is zero.
 type MarkedIncarnation struct {
-	Number Incarnation // 0: not known
+	Number Incarnation // 0: unknown
 	Mark   UUID
 }
 
-// Differs is whether both are known and not the same.
+// Differs reports whether both are known and not equal.
 func (m MarkedIncarnation) Differs(from MarkedIncarnation) bool {
 	return m.Number != 0 && from.Number != 0 && m != from
 }
 
-// Outlives is whether m was begun after older.
+// Outlives reports whether m began after older.
 func (m MarkedIncarnation) Outlives(older MarkedIncarnation) bool { return m.Number > older.Number }
 
-// String is the number, and the beginning of the mark where there is one.
+// String returns the number, and the beginning of the mark if there is one.
 func (m MarkedIncarnation) String() string {
 	if m.Mark.IsZero() {
 		return strconv.Itoa(int(m.Number))

@@ -1,31 +1,31 @@
-// Package moraine is the vocabulary that every other package speaks: the
-// identifiers, sizes, schemes, levels and errors of Moraine, a tiered store
-// for the checkpoints and datasets of AI training clusters.
+// Package moraine is the vocabulary that every other package uses: identifiers, sizes, schemes,
+// levels and errors. Moraine is a tiered store for the checkpoints and datasets of AI training
+// clusters.
 //
-// It does no I/O, starts no goroutine and imports only the standard library.
-// Everything in it is a plain value, safe to copy and to share.
+// It does no I/O, starts no goroutine and imports only the standard library. Everything in it
+// is a plain value, safe to copy and to share.
 package moraine
 
-// Sizes that formats and protocols are built on. They are constants beside
-// the format, never settings: what changes bytes on disk is not configurable.
+// Sizes that formats and protocols depend on. They are constants, never settings: nothing that
+// changes bytes on disk is configurable.
 const (
 	// BlockSize is the unit of checksumming and of alignment on disk, in bytes.
 	BlockSize = 4 << 10
-	// DefaultChunkSize is how many bytes of a file one data chunk holds when
-	// the policy does not say otherwise.
+	// DefaultChunkSize is how many bytes of a file one data chunk has unless the policy says
+	// otherwise.
 	DefaultChunkSize = 4 << 20
-	// MaxChunkSize bounds a chunk, and so every buffer that must hold one.
+	// MaxChunkSize bounds a chunk, and so every buffer for one, in bytes.
 	MaxChunkSize = 16 << 20
-	// SmallRemainder is the largest end of a file that is kept as copies
-	// (x(m+1)) rather than as an erasure-coded stripe, in bytes.
+	// SmallRemainder is the largest end of a file that is stored as copies (x(m+1)) rather than
+	// as an erasure-coded stripe, in bytes.
 	SmallRemainder = 512 << 10
 	// MaxFileSize is the largest size of a file, in bytes.
 	MaxFileSize = 1 << 60
 	// MaxTableExtents is the greatest number of extents in one extent table.
 	MaxTableExtents = 256
-	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of
-	// content: its new stripes, their chunks together, and its extents. What is
-	// larger is split; each piece takes effect whole.
+	// MaxCommitStripes, MaxCommitChunks and MaxCommitExtents bound one commit of content: its new
+	// stripes, all their chunks, and its extents. Clients split larger commits; each piece takes
+	// effect whole.
 	MaxCommitStripes = 256
 	MaxCommitChunks  = 1024
 	MaxCommitExtents = 256
@@ -35,7 +35,7 @@ const (
 	MaxSymlinkLen = 4095
 )
 
-// UploadsDir is the directory of a bucket in which the S3 endpoint keeps the parts
-// of uploads that are not complete. They are no files yet: nothing of it is moved
-// to the object tier, or back, on behalf of a directory above it.
+// UploadsDir is the directory of a bucket in which the S3 endpoint keeps the parts of
+// incomplete uploads. They are no files yet: a job for a directory above it neither flushes nor
+// stages them.
 const UploadsDir = ".moraine.uploads"

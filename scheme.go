@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Scheme says how a stripe is made: K data chunks and M parity chunks
-// (Reed-Solomon), or, where K is 1, M+1 copies of one chunk. It is written
-// `4+2` and `x3`, everywhere.
+// Scheme says how a stripe is made: K data chunks and M parity chunks (Reed-Solomon), or, if K
+// is 1, M+1 copies of one chunk. Its text form is `4+2` or `x3`, everywhere.
 type Scheme struct {
 	K, M uint8
 }
@@ -19,7 +18,7 @@ const MaxChunks = 32
 // Copies returns the scheme of n copies, `xn`.
 func Copies(n int) Scheme { return Scheme{K: 1, M: uint8(n - 1)} }
 
-// ParseScheme reads `k+m` or `xn`.
+// ParseScheme parses `k+m` or `xn`.
 func ParseScheme(s string) (Scheme, error) {
 	bad := func() (Scheme, error) {
 		return Scheme{}, &Error{Op: "parse scheme", Ref: s, Kind: InvalidArgument,
@@ -41,23 +40,24 @@ func ParseScheme(s string) (Scheme, error) {
 	return Scheme{K: uint8(k), M: uint8(m)}, nil
 }
 
-// Valid reports whether s can make a stripe.
+// Valid reports whether a stripe can have scheme s.
 func (s Scheme) Valid() bool { return s.K >= 1 && int(s.K)+int(s.M) <= MaxChunks }
 
 // Chunks returns how many chunks a stripe of s has.
 func (s Scheme) Chunks() int { return int(s.K) + int(s.M) }
 
-// IsCopies reports whether every chunk of a stripe holds the same bytes.
+// IsCopies reports whether every chunk of a stripe has the same bytes.
 func (s Scheme) IsCopies() bool { return s.K == 1 }
 
-// ChunkLen returns how many bytes each chunk of a stripe of length bytes of a
-// file has: length/K rounded up to BlockSize. The last data chunks may hold
-// fewer file bytes than that, and are filled with zeros.
+// ChunkLen returns the length of each chunk of a stripe with length bytes of a file: length/K
+// rounded up to BlockSize. The last data chunks may have fewer file bytes than that, and are
+// padded with zeros.
 func (s Scheme) ChunkLen(length int64) int64 {
 	c := (length + int64(s.K) - 1) / int64(s.K)
 	return (c + BlockSize - 1) / BlockSize * BlockSize
 }
 
+// String returns `k+m`, `xn`, or "none" for the zero Scheme.
 func (s Scheme) String() string {
 	if s.K == 0 {
 		return "none"
@@ -68,8 +68,8 @@ func (s Scheme) String() string {
 	return fmt.Sprintf("%d+%d", s.K, s.M)
 }
 
-// DefaultScheme returns the scheme of new files where no policy names one, by
-// the number of hosts and devices that are registered (not: alive).
+// DefaultScheme returns the scheme of new files without a policy, by the number of registered
+// hosts and devices, whether they are up or not.
 func DefaultScheme(hosts, devices int) Scheme {
 	switch {
 	case hosts >= 6:
@@ -85,8 +85,8 @@ func DefaultScheme(hosts, devices int) Scheme {
 	}
 }
 
-// Layout is where a stripe is: its scheme and the device of each chunk, in
-// order of index. Version is raised by every change of Devices.
+// Layout is where a stripe is: its scheme and the device of each chunk, in order of index.
+// Every change of Devices raises Version.
 type Layout struct {
 	Scheme  Scheme
 	Version LayoutVersion
@@ -97,8 +97,8 @@ type Layout struct {
 type Level uint8
 
 const (
-	// Local is this node's shared memory: it survives a crash of the trainer.
-	// Nothing gives it yet, and ckpt.Part.Wait refuses it.
+	// Local is this node's shared memory: it survives a crash of the trainer. Nothing reaches it
+	// yet, and ckpt.Part.Wait refuses it.
 	Local Level = iota + 1
 	// Memory is the RAM of k+m chunkservers: it survives the loss of m nodes.
 	Memory
@@ -111,6 +111,7 @@ const (
 
 var levelNames = [...]string{Local: "local", Memory: "memory", NVMe: "nvme", Object: "object"}
 
+// String returns the level's name, or "none" for 0 and unknown levels.
 func (l Level) String() string {
 	if l >= Local && l <= Object {
 		return levelNames[l]
@@ -118,7 +119,7 @@ func (l Level) String() string {
 	return "none"
 }
 
-// ParseLevel reads the name of a level.
+// ParseLevel parses the name of a level.
 func ParseLevel(s string) (Level, error) {
 	for l := Local; l <= Object; l++ {
 		if levelNames[l] == s {
