@@ -5,33 +5,34 @@ import (
 	"slices"
 )
 
-// cell is what a batch knows of one key.
+// cell is the batch's knowledge of one key.
 type cell struct {
 	Key string
-	// The pair as the commands before the one at work left it; known where has is
-	// set. value is never changed.
+	// Value and Exists are the pair before the current command; they are valid if has is set.
+	// Nobody changes the bytes of Value.
 	Value       []byte
 	Exists, has bool
-	// The pair as the store has it, for the sum; known where known is set.
+	// stored is the pair in the store, which the running sum needs; it is valid if known is set.
 	stored       []byte
 	storedExists bool
 	known        bool
 	dirty        bool
-	// want is what the command whose writes have the number writer wrote.
+	// Want is the pair that one command leaves behind; that command's writes carry the number
+	// writer.
 	writer uint64
 	Want   write
-	// decoded is what look made of value; nil where it did not.
+	// decoded is the record that Look decoded from Value, or nil.
 	decoded any
 }
 
-// write is what a command wants a key to be.
+// write is the value that a command wants for a key.
 type write struct {
 	Value  []byte
 	Exists bool
 	Fresh  bool // the caller knows that the store has no such key
 }
 
-// cellOf returns the cell of key; a new one knows nothing.
+// cellOf returns the cell of key. A new cell has no value yet.
 func (b *Batch) cellOf(key []byte) *cell {
 	if c := b.cells[string(key)]; c != nil {
 		return c
@@ -42,7 +43,7 @@ func (b *Batch) cellOf(key []byte) *cell {
 	return c
 }
 
-// Load returns the cell of key, read from the store if need be.
+// Load returns the cell of key and reads it from the store if necessary.
 func (b *Batch) Load(key []byte) (*cell, error) {
 	c := b.cellOf(key)
 	if c.has {
@@ -57,7 +58,7 @@ func (b *Batch) Load(key []byte) (*cell, error) {
 	return c, nil
 }
 
-// markDirty notes that the cell differs from the store.
+// markDirty records that the cell differs from the store.
 func (b *Batch) markDirty(c *cell) {
 	if !c.dirty {
 		c.dirty = true
@@ -65,7 +66,7 @@ func (b *Batch) markDirty(c *cell) {
 	}
 }
 
-// Merge takes over what a command wrote.
+// Merge moves the command's writes into the batch.
 func (b *Batch) Merge(t *Tx) {
 	for _, c := range t.Order {
 		if !c.has {
@@ -78,8 +79,8 @@ func (b *Batch) Merge(t *Tx) {
 	b.mergeUsage(t)
 }
 
-// push writes the dirty cells to the store and keeps the sum. It leaves the
-// counters and the sum itself to Flush.
+// push writes the dirty cells to the store and updates the sum in memory. Flush writes the counters
+// and the sum itself.
 func (b *Batch) push() error {
 	b.pushUsage()
 	var key []byte
@@ -121,8 +122,8 @@ func (b *Batch) write(key []byte, c *cell) error {
 	return nil
 }
 
-// Get implements Reader: the command's own writes, then those of the commands
-// before it in the entry, then the store.
+// Get implements Reader. It looks at the command's own writes, then at earlier commands of the
+// entry, then at the store.
 func (t *Tx) Get(key []byte) ([]byte, bool, error) {
 	if c := t.B.cells[string(key)]; c != nil && c.writer == t.seq {
 		return c.Want.Value, c.Want.Exists, nil
@@ -134,15 +135,15 @@ func (t *Tx) Get(key []byte) ([]byte, bool, error) {
 	return c.Value, c.Exists, nil
 }
 
-// ownPair is a pair that the store does not have just so.
+// ownPair is a pair that differs from the store's.
 type ownPair struct {
 	c *cell
-	// mine says that the command at work had written it when the scan began: then
-	// the scan shows what it is when its turn comes, else what it was.
+	// mine says that the current command wrote the key before the scan began. The scan then shows
+	// the key's latest value, otherwise its value when the scan began.
 	mine bool
 }
 
-// Scan implements Reader. fn may get and put.
+// Scan implements Reader. fn may call Get and Put.
 func (t *Tx) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	own := t.ownPairs(string(lo), string(hi), hi == nil)
 	more := true
@@ -179,8 +180,8 @@ func (t *Tx) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	return nil
 }
 
-// ownPairs returns the pairs of lo <= key < hi that this command and those before
-// it in the entry wrote, in order.
+// ownPairs returns, in key order, the pairs of lo <= key < hi that the current command and earlier
+// commands of the entry wrote.
 func (t *Tx) ownPairs(lo, hi string, open bool) (own []ownPair) {
 	in := func(c *cell) bool { return c.Key >= lo && (open || c.Key < hi) }
 	t.B.pushUsage()
@@ -201,7 +202,7 @@ func (t *Tx) ownPairs(lo, hi string, open bool) (own []ownPair) {
 func (t *Tx) set(key []byte, w write) {
 	c := t.B.cellOf(key)
 	if c.writer == t.seq {
-		w.Fresh = c.Want.Fresh // what the store has is not changed by an earlier write of this command
+		w.Fresh = c.Want.Fresh // an earlier write of this command does not change what the store has
 	} else {
 		c.writer = t.seq
 		t.Order = append(t.Order, c)
@@ -209,14 +210,14 @@ func (t *Tx) set(key []byte, w write) {
 	c.Want = w
 }
 
-// Put writes a pair. It takes ownership of value, which nobody changes any more.
+// Put writes a pair. It takes ownership of value: the caller must not change it afterwards.
 func (t *Tx) Put(key, value []byte) { t.set(key, write{Value: value, Exists: true}) }
 
-// Insert is put of a key that the store cannot have, such as one that names a
-// new number: it spares the read that keeping the sum would cost.
+// Insert is Put for a key that the store cannot have, such as one with a newly issued number. It
+// avoids the read that the running sum would otherwise need.
 func (t *Tx) Insert(key, value []byte) {
 	t.set(key, write{Value: value, Exists: true, Fresh: true})
 }
 
-// Del removes a pair; removing what is not there is fine.
+// Del removes a pair. Removing an absent key is allowed.
 func (t *Tx) Del(key []byte) { t.set(key, write{}) }

@@ -8,10 +8,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// keys makes the keys of one partition. Every key of the state comes from it.
+// keys builds the keys of one partition. Every key of the state comes from here;
+// docs/formats/metadata-keys.md lists the tables.
 type keys struct{ P moraine.Partition }
 
-// Key starts a key of a table, with room for n more bytes.
+// Key starts a key of a table and reserves room for n more bytes.
 func (k keys) Key(table byte, n int) []byte {
 	b := make([]byte, 3, 3+n)
 	binary.BigEndian.PutUint16(b, uint16(k.P))
@@ -19,6 +20,7 @@ func (k keys) Key(table byte, n int) []byte {
 	return b
 }
 
+// U64 returns the key of a table with one number.
 func (k keys) U64(table byte, a uint64) []byte {
 	return record.Be64(k.Key(table, 8), a)
 }
@@ -27,8 +29,7 @@ func (k keys) u64x2(table byte, a, b uint64) []byte {
 	return record.Be64(record.Be64(k.Key(table, 16), a), b)
 }
 
-// Top is the directory that holds all others of the partition: of partition 0 the
-// root.
+// Top is the top directory of the partition. For partition 0 this is the root.
 func (k keys) Top() moraine.InodeID { return moraine.InodeID(moraine.MakeID(k.P, 1, 1)) }
 
 // All returns the bounds of every key of the partition.
@@ -40,8 +41,7 @@ func (k keys) All() (lo, hi []byte) {
 // Table returns the prefix of all keys of a table.
 func (k keys) Table(table byte) []byte { return k.Key(table, 0) }
 
-// PrefixEnd returns the first key past all that begin with prefix, nil if
-// there is none.
+// PrefixEnd returns the first key after all keys that begin with prefix, or nil if there is none.
 func PrefixEnd(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -53,6 +53,9 @@ func PrefixEnd(prefix []byte) []byte {
 	return nil
 }
 
+// The methods below return one key each, named for its table. A plural name returns the prefix of
+// several keys.
+//
 // Cluster.
 
 func (k keys) Meta(name byte) []byte { return append(k.Key(record.TabMeta, 1), name) }
@@ -149,8 +152,8 @@ func (k keys) Numbers(s moraine.SessionID, last moraine.InodeID) []byte {
 	return k.u64x2(record.TabRange, uint64(s), uint64(last))
 }
 
-// Content. Ranges are keyed by their end, so that the first key past an offset
-// is the range that covers or follows it.
+// Content. Ranges are keyed by their end: the first key after an offset is the range that covers or
+// follows it.
 
 func (k keys) Refs(content uint64) []byte { return k.U64(record.TabRef, content) }
 
@@ -188,8 +191,7 @@ func (k keys) DeviceUUID(u moraine.UUID) []byte {
 	return append(k.Key(record.TabDeviceUUID, 16), u[:]...)
 }
 
-// onDevice makes device | stripe | index in a table; without stripe and index
-// it is a prefix.
+// onDevice builds device | stripe | index in a table. Without stripe and index it returns a prefix.
 func (k keys) onDevice(table byte, d moraine.DeviceID) []byte {
 	return record.Be32(k.Key(table, 13), uint32(d))
 }
@@ -214,7 +216,8 @@ func (k keys) Kept(d moraine.DeviceID) []byte { return k.onDevice(record.TabKept
 
 func (k keys) KeptOn(d moraine.DeviceID) []byte { return k.onDevice(record.TabKeptOn, d) }
 
-// Tombstone is where the tombstone of a chunk stands, by the table that it is in.
+// Tombstone returns the key of a chunk's tombstone in the table of kept tombstones or in the other
+// one.
 func (k keys) Tombstone(kept bool, d moraine.DeviceID, deadSince uint64, c moraine.ChunkID) []byte {
 	tab := byte(record.TabTombstone)
 	if kept {
@@ -361,7 +364,7 @@ func (k keys) OpenStep(s record.StepID) []byte { return s.Append(k.Key(record.Ta
 func (k keys) RunCommits(r moraine.RunID) []byte { return k.U64(record.TabRunCommit, uint64(r)) }
 
 func (k keys) RunCommit(s record.StepID) []byte {
-	s.Step = ^s.Step // so that a scan meets the latest first
+	s.Step = ^s.Step // so that a scan finds the latest step first
 	return s.Append(k.Key(record.TabRunCommit, 20))
 }
 
@@ -393,7 +396,7 @@ func (k keys) SessionAttempt(s moraine.SessionID, r moraine.RunID, attempt uint3
 	return record.Be32(record.Be64(record.Be64(k.Key(record.TabSessRun, 20), uint64(s)), uint64(r)), attempt)
 }
 
-// revocationKey returns the key of a revocation; InvalidArgument where it does not name
+// Revocation returns the key of a revocation. It fails with InvalidArgument unless w names exactly
 // one thing.
 func (k keys) Revocation(w *wire.Revocation) ([]byte, error) {
 	bad := func(text string) ([]byte, error) {

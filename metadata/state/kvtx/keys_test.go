@@ -8,8 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Keys of one table sort as their numbers do, and no key of one table lies in
-// the range of another.
+// Keys of one table sort by their numbers, and no key of one table lies in the range of another.
 func TestKeysSort(t *testing.T) {
 	k := keys{P: 3}
 	for _, pair := range [][2][]byte{

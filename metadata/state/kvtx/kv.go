@@ -1,29 +1,27 @@
-// Package kvtx is the store as the handlers of commands see it: the keys of a
-// partition, typed views of it, and the transaction of one command. It holds no
-// rule about files, devices or jobs, and does no I/O of its own.
+// Package kvtx is the store as command handlers see it: the keys of a partition, typed views, and
+// the transaction of one command. It has no rules about files, devices or jobs, and does no I/O of
+// its own.
 //
-// A log entry is a Batch over a KV, and each of its commands a Tx. A handler
-// reads through the Tx, which shows its own writes, and calls Put, Insert and
-// Del. When the command succeeds, Merge takes its writes over into the batch;
-// when it fails, the Tx is thrown away and nothing is left of it. Flush then
-// writes each changed key once, with the counters and the running sum. A View
-// is the same for reads alone, over a Tx or a snapshot.
+// One log entry is a Batch over a KV, and each of its commands is a Tx. A handler reads through the
+// Tx, which shows the handler's own writes, and calls Put, Insert and Del. If the command succeeds,
+// Merge moves its writes into the batch. If it fails, the caller discards the Tx and nothing of it
+// remains. Flush then writes each changed key once, together with the counters and the running sum.
+// A View offers only the reads, over a Tx or a snapshot.
 package kvtx
 
-// Reader is an ordered key-value store, read.
+// Reader reads an ordered key-value store.
 type Reader interface {
-	// Get returns the value of key, or nil and false. The slice is valid until
-	// the next call that writes, and must not be changed.
+	// Get returns the value of key, or nil and false. The slice is valid until the next write; the
+	// caller must not change it.
 	Get(key []byte) ([]byte, bool, error)
-	// Scan calls fn with each pair of lo <= key < hi, in order of key, until it
-	// returns false. The slices are valid during the call of fn only. hi nil
-	// means: to the end.
+	// Scan calls fn with each pair of lo <= key < hi in key order until fn returns false. The
+	// slices are valid only during the call of fn. A nil hi means the end of the store.
 	Scan(lo, hi []byte, fn func(key, value []byte) bool) error
 }
 
-// KV is a Reader that also writes; it reads its own writes. What it wrote
-// becomes durable and visible to other readers as one. A value that Get returned,
-// or that was given to Set, stays as it is: nobody changes it any more.
+// KV is a Reader that also writes and reads its own writes. All its writes become durable and
+// visible to other readers together. Nobody changes a slice after Get returned it or Set received
+// it.
 type KV interface {
 	Reader
 	// Set copies key and keeps value.
@@ -31,10 +29,11 @@ type KV interface {
 	Delete(key []byte) error
 }
 
-// Inserter is a KV that is told of keys which the store did not have, so that it need not
-// write their deletion where they go soon after.
+// Inserter is a KV with a separate method for keys that the store does not have. If such a key is
+// deleted soon after, the KV need not write the deletion.
 type Inserter interface {
 	KV
-	// Insert is Set of a key that is not there. It may have been, and have been deleted.
+	// Insert is Set for a key that is not in the store now. The key may have existed earlier and
+	// been deleted.
 	Insert(key, value []byte) error
 }

@@ -2,89 +2,86 @@ package kvtx
 
 import "github.com/morainefs/moraine"
 
-// What a command does may change only from a feature level on that the state has
-// reached, so that servers of two builds apply a log alike. Each level is listed
-// here once, and in docs/formats/log-entry.md; moraine.FeatureLevel is the last.
+// A command may change its effect only from a feature level that the state has reached, so that
+// servers of two builds apply a log identically. Each level is listed once here and in
+// docs/formats/log-entry.md; moraine.FeatureLevel is the last.
 const (
-	// LevelJobLeases: a job's lease is its holder's alone, and a request for jobs
-	// shares its leases among the kinds.
+	// LevelJobLeases: only the holder of a job lease can use it, and a request for jobs divides its
+	// leases among the kinds.
 	LevelJobLeases = 2
 
-	// Level 3 is one release. Its changes have a constant each, and are in force
-	// together.
+	// Level 3 is one release. Each of its changes has a constant, and all take effect together.
 
-	// LevelNewest: an upload that is settled late does not take the place of an
-	// object of newer content, and a tree's job counts a file once that it meets
-	// under two names.
+	// LevelNewest: an upload that settles late does not replace an object of newer content. The job
+	// of a tree counts a file once, even if it finds the file under two names.
 	LevelNewest = 3
-	// LevelUsage: what is below each directory is counted, and quotas hold (SetQuota,
+	// LevelUsage: the state counts what is below each directory and enforces quotas (SetQuota,
 	// Recount).
 	LevelUsage = 3
-	// LevelCloneTree: a clone of a tree is a job (CloneTree).
+	// LevelCloneTree: cloning a tree is a job (CloneTree).
 	LevelCloneTree = 3
-	// LevelCaches: the record of a session says whether it may hold leases.
+	// LevelCaches: the session record says whether the session may have cache leases.
 	LevelCaches = 3
-	// LevelMembers: the state knows the directories of the metadata servers
-	// (SetMember). A leader proposes none below it: an earlier build would stop.
+	// LevelMembers: the state records the directories of the metadata servers (SetMember). Below
+	// this level a leader proposes no SetMember, because an earlier build would stop.
 	LevelMembers = 3
 
-	// Level 4 is the release that is being made. Its changes have a constant each
-	// too.
+	// Level 4 is the release under development. Each of its changes has a constant too.
 
-	// LevelHosts: hosts are announced to be away, and change state as a whole
-	// (SetMaintenance, SetHostState; a leader proposes none below it), the leader
-	// can take a device out for good, and a host that lost a device to another one
-	// does not take it back.
+	// LevelHosts: an administrator can announce that a host will be away, or change the state of a
+	// whole host (SetMaintenance, SetHostState; a leader proposes neither below this level). The
+	// leader can take a device out permanently. A host that lost a device to another host does not
+	// take it back.
 	LevelHosts = 4
-	// LevelWholeFiles: a piece of the removal of a tree is small enough that the
-	// contents of small files die in it.
+	// LevelWholeFiles: one piece of a tree removal is small enough to remove the contents of small
+	// files too.
 	LevelWholeFiles = 4
-	// LevelRouting: a request by another routing epoch is Misrouted, and one that
-	// would tie two partitions CrossPartition.
+	// LevelRouting: a request with another routing epoch fails with Misrouted. One that would link
+	// two partitions fails with CrossPartition.
 	LevelRouting = 4
-	// LevelRetabled: the clone of a tree begins a file anew whose tables eviction or
-	// staging changed under it.
+	// LevelRetabled: the clone of a tree restarts a file whose tables eviction or staging changed
+	// during the copy.
 	LevelRetabled = 4
-	// LevelConcat: a concatenation of many ranges is a job (Concat).
+	// LevelConcat: concatenating many ranges is a job (Concat).
 	LevelConcat = 4
-	// LevelHolds: a session may have the exclusive lease on a directory, and make files
-	// of numbers that it was given (Hold, LapseHold, Create.inode, Commit.create).
+	// LevelHolds: a session may have the exclusive lease on a directory, and may create files under
+	// inode numbers that it received (Hold, LapseHold, Create.inode, Commit.create).
 	LevelHolds = 4
-	// LevelJobOwners: the removals and clones of trees and the concatenations of a
-	// session are counted, and bounded.
+	// LevelJobOwners: the state counts and bounds each session's tree removals, tree clones and
+	// concatenations.
 	LevelJobOwners = 4
-	// LevelAnswers: the record of a session keeps one of its answers
+	// LevelAnswers: the session record keeps one of the session's answers
 	// (OpenSession.keeps_answer).
 	LevelAnswers = 4
 	// LevelQuotaNames: the error of a full quota names the directory in its text.
 	LevelQuotaNames = 4
-	// LevelMemory: chunks may be committed that are in memory alone; which they are, and
-	// which files are below level nvme, has tables (SettleChunks, RaiseLevels).
+	// LevelMemory: a client may commit chunks that are only in memory. Tables list these chunks and
+	// the files below level nvme (SettleChunks, RaiseLevels).
 	LevelMemory = 4
-	// LevelRebalance: chunks of sound stripes are moved between devices (REBALANCE jobs,
+	// LevelRebalance: jobs move chunks of healthy stripes between devices (REBALANCE jobs,
 	// SetRebalance).
 	LevelRebalance = 4
-	// LevelReadableCommits: a commit of a stripe that could not be read, since its devices
-	// are out, is Stale.
+	// LevelReadableCommits: a commit fails with Stale if its stripe is unreadable because too many
+	// of its devices are out.
 	LevelReadableCommits = 4
-	// LevelDrops: a person has chunks deleted that nothing explains (DropChunks).
+	// LevelDrops: an administrator can have unexplained chunks deleted (DropChunks).
 	LevelDrops = 4
-	// LevelReportedAt: a bad chunk that is told of by a certain record of its stripe is passed
-	// over where there is another one (BadChunk.at_version).
+	// LevelReportedAt: the state ignores a report of a bad chunk if the report names an older
+	// version of the stripe record (BadChunk.at_version).
 	LevelReportedAt = 4
-	// LevelSilentDrains: a device that is drained goes out while its host is silent, and is
-	// drained on when it is back. A leader takes none out for silence below it: it would
-	// not come back with its host.
+	// LevelSilentDrains: a draining device goes out while its host is silent and continues draining
+	// when the host returns. Below this level a leader takes no draining device out for silence,
+	// because it would not return with its host.
 	LevelSilentDrains = 4
-	// LevelKeepsChunks: a device that is out is retired when no stripe has a chunk on it, or
-	// by a person's word that what is left is given up (SetDeviceState.accept_loss).
+	// LevelKeepsChunks: a device that is out can be retired only when no stripe has a chunk on it,
+	// or when an administrator accepts the loss (SetDeviceState.accept_loss).
 	LevelKeepsChunks = 4
-	// LevelRewrite: what files name of stripes that are mostly dead is put into new ones
-	// (REWRITE jobs, CommitRewrite).
+	// LevelRewrite: the live bytes of sparse stripes are written into new stripes (REWRITE jobs,
+	// CommitRewrite).
 	LevelRewrite = 4
-	// LevelUnrecoverable: a stripe of which too few chunks are left waits longer and longer for
-	// the next try to rebuild it, and not any more once there are enough; and what is told
-	// of chunks of another tenant than the caller's is passed over.
+	// LevelUnrecoverable: a stripe with too few chunks is retried at growing intervals, and at once
+	// when it has enough again. Reports about chunks of another tenant than the caller's are
+	// ignored.
 	LevelUnrecoverable = 4
 )
 
@@ -94,7 +91,7 @@ func (t *Tx) Speaks(level uint64) (bool, error) {
 	return err == nil && c.FeatureLevel >= level, err
 }
 
-// MustSpeak fails below a feature level: a leader proposes nothing of it there.
+// MustSpeak fails below a feature level. A leader proposes none of that level's commands there.
 func (t *Tx) MustSpeak(op string, level uint64) error {
 	ok, err := t.Speaks(level)
 	if err == nil && !ok {

@@ -6,15 +6,15 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// decoder is a record that can be read from its bytes.
+// decoder is a record that can be decoded from its bytes.
 type decoder[T any] interface {
 	*T
 	Decode(b []byte) error
 }
 
-// Look returns a record that is not to be changed; nil where there is none. What
-// the commands of an entry look at again and again (a device, the cluster's
-// identity) is decoded once for all of them, while none writes it.
+// Look returns a record that the caller must not change, or nil if there is none. The commands of
+// an entry share one decoded copy until a command writes the key. This helps for records that many
+// commands read, such as a device or the cluster identity.
 func Look[T any, D decoder[T]](v *View, key []byte) (*T, error) {
 	var c *cell
 	if t, ok := v.R.(*Tx); ok {
@@ -42,12 +42,13 @@ func Look[T any, D decoder[T]](v *View, key []byte) (*T, error) {
 	return record, nil
 }
 
-// hintSlots is how many sessions' last grants are remembered.
+// hintSlots is the number of sessions whose last grant is remembered.
 const hintSlots = 1024
 
-// grantHints remembers which grant a session last committed under, so that the
-// next commit finds it without a search. It is a guess, and held against the
-// state: what a command does never depends on it.
+// grantHints remembers the grant that a session last committed under, so that the next commit finds
+// it without a search. It is a guess that the caller verifies against the state; the effect of a
+// command never depends on it.
 type grantHints [hintSlots]atomic.Uint64
 
+// Of returns the slot of session s. Sessions may share a slot.
 func (h *grantHints) Of(s moraine.SessionID) *atomic.Uint64 { return &h[uint64(s)%hintSlots] }

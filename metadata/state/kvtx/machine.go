@@ -9,24 +9,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Events is what a leader should wake up for.
+// Events tells the leader which of its loops have work after a command.
 type Events struct {
-	JobsReady      bool // a job is there to be leased or run
+	JobsReady      bool // a job can be leased or run
 	RepairsQueued  bool
-	Diverged       bool   // this replica's state is not the one of the replica that proposed the entry
+	Diverged       bool   // this replica's state differs from that of the replica that proposed the entry
 	DevicesChanged bool   // a host or device was registered, or a device's state changed
 	Deletions      bool   // there are new tombstones
-	Settled        bool   // chunks that were in memory alone are on their device, or gone
-	Routing        uint64 // the epoch that began, 0 where none did
-	TreeMoved      bool   // a directory has another parent than before, or none
+	Settled        bool   // chunks that were only in memory are now durable, or gone
+	Routing        uint64 // the routing epoch that began; 0 if none did
+	TreeMoved      bool   // a directory has another parent, or none
 	DirUnnamed     bool   // a directory lost a name: it was renamed or removed
 	StepsChanged   []*wire.StepKey
 	SessionsEnded  []moraine.SessionID
-	Holds          []record.Hold // exclusive leases that were given, and, with no session, that ended
+	Holds          []record.Hold // Holds are exclusive leases that began, and, with session 0, those that ended.
 }
 
-// UnknownCommand stops the node: what was proposed by a newer build is not known here, and
-// to go on without it would be to differ from the others.
+// UnknownCommand returns the error that stops the node. A newer build proposed a command that this
+// build does not know; continuing without it would make the replicas differ.
 func UnknownCommand(op any) error {
 	what := ""
 	if r, ok := op.(*statepb.Command_Request); ok {
@@ -39,16 +39,16 @@ func UnknownCommand(op any) error {
 		Err: fmt.Errorf("the log has a command that this build does not know%s: a newer build proposed it", what)}
 }
 
-// Done answers a mutation that has nothing to say.
+// Done answers a mutation that returns no data.
 func Done() *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}
 }
 
-// maxErrorText bounds the texts of an answer that is a failure, in bytes. Answers are kept
-// in the state, and the name that a request is refused for may be as long as the request.
+// maxErrorText bounds each text of an error answer, in bytes. The state keeps answers, and the name
+// in a refused request may be as long as the request.
 const maxErrorText = 1 << 10
 
-// WireError returns an error as it travels, with texts of maxErrorText bytes at most.
+// WireError converts an error for the wire and cuts its texts to maxErrorText bytes.
 func WireError(err error) *wire.Error {
 	m, _ := err.(*moraine.Error)
 	e := wire.ErrorToWire(err, m, wire.MaxText)

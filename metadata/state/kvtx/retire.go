@@ -1,14 +1,13 @@
 package kvtx
 
-// What a batch knew of each key is its largest piece of memory by far, and the
-// next batch needs as much: a batch that was flushed hands its memory on.
+// The cells are by far the largest memory of a batch, and the next batch needs as many. A flushed
+// batch therefore passes its memory on.
 
-// maxRetired bounds the cells of a batch whose memory is kept: entries with more
-// are rare, and to empty a large map takes as long as to fill it.
+// maxRetired is the largest number of cells of a batch whose memory is kept. Larger entries are
+// rare, and clearing a large map takes as long as filling it.
 const maxRetired = 4096
 
-// newBatch returns a batch that knows nothing yet, in the memory of an earlier one
-// where there is one.
+// newBatch returns an empty batch, in the memory of an earlier one if available.
 func (s *Space) newBatch() *Batch {
 	if b := s.spare.Swap(nil); b != nil {
 		return b
@@ -16,8 +15,7 @@ func (s *Space) newBatch() *Batch {
 	return &Batch{Space: s, k: s.K, cells: make(map[string]*cell, 4*slabCells)}
 }
 
-// retire gives the memory of a batch that was flushed to later ones. Nothing that
-// a Result holds is in it.
+// retire makes the memory of a flushed batch available to later ones. No Result refers to it.
 func (b *Batch) retire() {
 	if len(b.cells) > maxRetired {
 		return
@@ -32,7 +30,7 @@ func (b *Batch) retire() {
 	b.Space.spare.Store(b)
 }
 
-// retire empties the transaction, but for the memory that the next one takes over.
+// retire clears the transaction but keeps the memory that the next one reuses.
 func (t *Tx) retire() *Tx {
 	if t == nil {
 		return nil
@@ -44,13 +42,13 @@ func (t *Tx) retire() *Tx {
 	return t
 }
 
-// slabCells is how many cells are made at once.
+// slabCells is the number of cells allocated at once.
 const slabCells = 32
 
-// cellSlabs hands out cells, again from the first one on after a reset.
+// cellSlabs allocates cells. After a reset it starts again from the first.
 type cellSlabs struct {
 	slabs [][]cell
-	used  int // cells that were handed out
+	used  int // cells in use
 }
 
 func (s *cellSlabs) next() *cell {

@@ -7,18 +7,19 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// MaxDepth bounds how many directories lie between the root and an inode, so
-// that walks up the tree are bounded.
+// MaxDepth is the largest number of directories between the root and an inode. It bounds walks up
+// the tree.
 const MaxDepth = 512
 
-// Scope is what a request may see and do.
+// Scope is what a request may read and change.
 type Scope struct {
-	Root     moraine.InodeID // confined to what is below it
+	Root     moraine.InodeID // the request sees only what is below this directory
 	ReadOnly bool
 	Squash   bool
-	Session  moraine.SessionID // 0 where there is none
+	Session  moraine.SessionID // 0 if there is no session
 }
 
+// GrantedScope returns the scope that a session's record allows.
 func GrantedScope(s *record.Session) Scope {
 	return Scope{Root: s.Root, ReadOnly: s.ReadOnly, Squash: s.Squash, Session: s.Id}
 }
@@ -35,10 +36,10 @@ func MoraineKind(err error) moraine.Kind {
 	return noKind
 }
 
-// noKind is no Kind at all.
+// noKind is a value that is no valid Kind.
 const noKind = moraine.Kind(255)
 
-// The roles of a chunkserver's certificate and of an administrator's.
+// Roles in the certificates of chunkservers and administrators.
 const (
 	RoleChunkserver = "chunkserver"
 	RoleAdmin       = "admin"

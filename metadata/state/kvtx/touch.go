@@ -2,40 +2,40 @@ package kvtx
 
 import "github.com/morainefs/moraine"
 
-// Touch is one thing that a command changed, or an answer shows, of what clients
-// may cache: an entry of a directory, or the attributes of an inode.
+// Touch is one item that clients may cache and that a command changed or an answer shows: a
+// directory entry, or the attributes of an inode.
 type Touch struct {
-	// Lease is the inode whose lease covers it: the directory of an entry, and of
-	// a file in it; a directory, or a file that ever had two names, itself; 0
-	// where nothing does, as with a file without a name.
+	// Lease is the inode whose cache lease covers the item. An entry, and a file in a directory,
+	// are covered by the directory's lease. A directory, and a file that ever had two names, have
+	// their own. It is 0 if no lease covers the item, as for a file without a name.
 	Lease moraine.InodeID
-	// Inode has the attributes; of an entry, it is what got or lost the name, 0
-	// in an answer that shows none.
+	// Inode is the inode with the attributes. For an entry, it is the inode that gained or lost the
+	// name; 0 in an answer that shows none.
 	Inode moraine.InodeID
-	// Name is that of the entry; empty for attributes.
+	// Name is the entry's name; empty for attributes.
 	Name   string
 	Change Change
 }
 
-// Change is what happened to what a Touch names.
+// Change says what happened to the item of a Touch.
 type Change uint8
 
 const (
-	// Changed: attributes, or the content with its generation.
+	// Changed: the attributes, or the content with its generation, changed.
 	Changed Change = iota
-	// Added: an entry.
+	// Added: an entry was added.
 	Added
-	// Removed: an entry, or, without a name, the inode itself.
+	// Removed: an entry was removed, or, without a name, the inode itself.
 	Removed
-	// Taken: nothing changed, but a session got the exclusive lease on the directory.
+	// Taken: nothing changed, but a session received the exclusive lease on the directory.
 	Taken
 )
 
-// Seen is what an answer shows of what may be cached. Changes that others may
-// not know of yet must not show in it.
+// Seen lists the cacheable items that an answer shows. An answer must not show changes before other
+// clients may learn of them.
 type Seen struct {
 	Touches []Touch
-	// Missing are inodes that were asked for and are not there.
+	// Missing are inodes that the request named and that do not exist.
 	Missing []moraine.InodeID
 	// All says that the answer may show anything.
 	All bool

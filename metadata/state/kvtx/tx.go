@@ -11,16 +11,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxCommandKeys is the hard bound of what one command may write. Commands are
-// written to stay near 1,000; one that would pass this bound fails as TooLarge
-// and changes nothing.
+// MaxCommandKeys is the largest number of keys that one command may write. Handlers aim for about
+// 1,000. A command past this bound fails with TooLarge and changes nothing.
 const MaxCommandKeys = 4096
 
-// View is typed reading of one partition, from a transaction or a snapshot.
+// View is typed read access to one partition, over a transaction or a snapshot.
 type View struct {
 	R Reader
 	K keys
-	// seen, if not nil, gets what an answer shows.
+	// Seen, if not nil, collects the cacheable items that an answer shows.
 	Seen *Seen
 }
 
@@ -32,19 +31,19 @@ func (v *View) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	return v.R.Scan(lo, hi, fn)
 }
 
-// Batch applies the commands of one log entry: each is atomic by itself, and
-// later ones see what earlier ones wrote. Values that several of them touch are
-// read and written once. Not safe for concurrent use. A Batch whose Apply or
-// Flush failed must be thrown away with everything that it wrote to its KV.
+// Batch applies the commands of one log entry. Each command is atomic, and later ones see the
+// writes of earlier ones. A value that several commands use is read and written once. A Batch is
+// not safe for concurrent use. If Apply or Flush fails, the caller must discard the Batch and
+// everything that it wrote to its KV.
 type Batch struct {
 	Space *Space
 	kv    KV
-	// inserter is kv where it can do more, else nil.
+	// inserter is kv if it implements Inserter, otherwise nil.
 	inserter Inserter
 	k        keys
 	index    uint64
 	cells    map[string]*cell
-	slabs    cellSlabs // that cells are taken from
+	slabs    cellSlabs // source of the cells
 	dirty    []*cell   // in the order of their first write
 	Count    record.Counters
 	sum      record.Sum
@@ -54,26 +53,26 @@ type Batch struct {
 	usage      map[UsageKey]*usageCell
 	dirtyUsage []*usageCell // in the order of their first change
 
-	t   *Tx    // of the command at work
-	seq uint64 // numbers what commands wrote, and threw away
+	t   *Tx    // the transaction that Begin reuses
+	seq uint64 // number of the last transaction, successful or not
 }
 
-// Space is one partition of a store: its keys, and what one batch leaves to the next.
+// Space is one partition of a store: its keys, and what one batch passes on to the next.
 type Space struct {
 	K     keys
-	Hints grantHints            // to save searches; nothing depends on them
-	spare atomic.Pointer[Batch] // one that was flushed, for its memory
-	// jobEnded does what the end of a job means to what the job was for.
+	Hints grantHints            // saves searches; no result depends on it
+	spare atomic.Pointer[Batch] // a flushed batch, kept for its memory
+	// JobEnded updates the target of a job when the job ends, for example a file or a tree.
 	JobEnded func(t *Tx, j *record.Job, state wire.JobState, reason string) error
 }
 
 // NewSpace returns the space of partition p.
 func NewSpace(p moraine.Partition) *Space { return &Space{K: keys{P: p}} }
 
-// View reads the partition from r.
+// View returns a view of the partition over r.
 func (s *Space) View(r Reader) *View { return &View{R: r, K: s.K} }
 
-// BeginBatch starts a batch for the log entry at index. It reads the counters.
+// BeginBatch starts a batch for the log entry at index. It reads the counters from kv.
 func (s *Space) BeginBatch(kv KV, index uint64) (*Batch, error) {
 	b := s.newBatch()
 	b.kv, b.index = kv, index
@@ -104,8 +103,8 @@ func (s *Space) BeginBatch(kv KV, index uint64) (*Batch, error) {
 // Entries is how many log entries the state has applied, this one included.
 func (b *Batch) Entries() uint64 { return b.Count[record.CEntries] }
 
-// Flush writes what the commands of the batch changed to the store, with the
-// counters and the sum. The batch must not be used afterwards.
+// Flush writes the batch's changes to the store, with the counters and the sum. The batch must not
+// be used afterwards.
 func (b *Batch) Flush() error {
 	c := b.cellOf(b.k.Meta(record.MetaCounters))
 	c.Value, c.Exists, c.has, c.known = b.Count.Encode(), true, true, c.known || b.fresh
@@ -120,53 +119,53 @@ func (b *Batch) Flush() error {
 	return nil
 }
 
-// Tx is one command at work: it buffers writes, reads its own, and is merged
-// into its batch when the command succeeds or thrown away when it fails, so
-// that a failed command leaves nothing behind. It is a Reader.
+// Tx is the transaction of one command. It is a Reader that sees its own writes. When the command
+// succeeds, the batch merges the writes; when it fails, they are discarded.
 type Tx struct {
 	View
 	B      *Batch
-	seq    uint64  // of its writes: those of other numbers are not its own
-	Order  []*cell // that it wrote, in the order of their first write
+	seq    uint64  // marks its own writes; a cell with another number is not its own
+	Order  []*cell // cells that it wrote, in the order of their first write
 	Count  record.Counters
-	Inodes map[moraine.InodeID]*record.Inode // decoded once a command, shared by its handlers
+	Inodes map[moraine.InodeID]*record.Inode // decoded once per command, shared by its handlers
 	Uses   map[TableUse]struct{}             // stripes counted for a table in this command
 	Dead   []moraine.TableID                 // tables that lost a reference in this command
-	// granted is the grant that the command takes stripes of.
+	// Granted is the grant from which the command takes stripe numbers.
 	Granted *record.Grant
 	Usage   usageSet
-	// opened are the sealed inodes that the command may change; openAll: all of them.
-	// forced says that a person wants a tree moved or removed that holds checkpoints.
+	// Opened are the sealed inodes that the command may change; OpenAll means all of them. Forced
+	// says that an administrator moves or removes a tree although it has checkpoints.
 	Opened          []moraine.InodeID
 	OpenAll, Forced bool
-	// ignoresQuota is set by what must never fail for a quota: removals, and what the
-	// leader does by itself.
+	// IgnoresQuota is set for commands that must never fail for a quota: removals, and the leader's
+	// own work.
 	IgnoresQuota bool
 
-	// now is the wall time of the command in nanoseconds, clamped to rise.
+	// Now is the wall time of the command in nanoseconds. It never decreases from one command to
+	// the next.
 	Now int64
-	// index is the log index of the entry.
+	// Index is the log index of the entry.
 	Index      uint64
 	Caller     *statepb.Caller
 	Scope      Scope
 	SettleTime uint64 // milliseconds; 0 is the default
-	// session is the session of the request, nil where it names none.
+	// Session is the request's session, or nil if it names none.
 	Session *record.Session
 
 	Touched []Touch
 	Events  Events
-	// read are the inodes that the command looked at, whatever became of it.
+	// Read are the inodes that the command read, whether it succeeded or not.
 	Read []moraine.InodeID
-	// repeated says that the answer is an earlier one.
+	// Repeated says that the response is the kept answer of an earlier command.
 	Repeated bool
-	// met is the hold of another session that the command met; holdErr why it
-	// could not be told.
+	// Met is another session's exclusive lease that refused the command. HoldErr is the error, if
+	// any, of reading that lease.
 	Met     record.Hold
 	HoldErr error
 }
 
-// Begin returns the transaction of the next command. It takes over the memory of
-// the one before, but for what that one's Result has.
+// Begin returns the transaction of the next command. It reuses the memory of the previous one,
+// except what that command's Result refers to.
 func (b *Batch) Begin() *Tx {
 	t := b.t
 	if t == nil {
@@ -181,7 +180,7 @@ func (b *Batch) Begin() *Tx {
 	return t
 }
 
-// Reset throws away what the command wrote so far.
+// Reset discards the command's writes so far.
 func (t *Tx) Reset() {
 	t.B.seq++
 	t.seq = t.B.seq
@@ -198,10 +197,10 @@ func (t *Tx) Reset() {
 	t.Events = Events{}
 }
 
-// Full reports a command past its bound.
+// Full reports whether the command wrote more than MaxCommandKeys keys.
 func (t *Tx) Full() bool { return len(t.Order) > MaxCommandKeys }
 
-// Next issues a number from a counter.
+// Next issues the next number of a counter.
 func (t *Tx) Next(c record.Counter) uint64 {
 	t.Count[c]++
 	return t.Count[c]
@@ -213,8 +212,8 @@ func (t *Tx) NextID(c record.Counter) (moraine.ID, error) { return t.NextIDs(c, 
 // MaxCounter is the last number that an ID has room for.
 const MaxCounter = 1<<40 - 1
 
-// NextIDs issues n IDs in a row and returns the first. Where there are not as many any more
-// the command is refused: a client may have used them up by asking for ever.
+// NextIDs issues n consecutive IDs and returns the first. If fewer are left, the command fails: a
+// client may have used them up by requesting them without end.
 func (t *Tx) NextIDs(c record.Counter, n uint64) (moraine.ID, error) {
 	cl, err := t.Identity()
 	if err != nil {
@@ -228,10 +227,10 @@ func (t *Tx) NextIDs(c record.Counter, n uint64) (moraine.ID, error) {
 	return moraine.MakeID(t.K.P, cl.Incarnation, first), nil
 }
 
-// ClusterTime is in milliseconds.
+// ClusterTime returns the cluster time in milliseconds.
 func (t *Tx) ClusterTime() uint64 { return t.Count[record.CClusterTime] }
 
-// Fail makes a user-level failure: an answer, not a fault of this node.
+// Fail returns a user-level failure: an answer to the client, not a fault of this node.
 func Fail(kind moraine.Kind, op, ref, format string, args ...any) error {
 	e := &moraine.Error{Op: op, Ref: ref, Kind: kind}
 	if format != "" {
@@ -240,9 +239,9 @@ func Fail(kind moraine.Kind, op, ref, format string, args ...any) error {
 	return e
 }
 
-// IsAnswer reports whether err is a user-level failure. Everything else (the
-// store failed, a value does not decode, a command is unknown) must stop the
-// node, since the other replicas may not have met it.
+// IsAnswer reports whether err is a user-level failure. Any other error must stop the node, since
+// the other replicas may not have met it: a failed store, a value that does not decode, or an
+// unknown command.
 func IsAnswer(err error) bool {
 	var e *moraine.Error
 	if !errors.As(err, &e) {
@@ -255,19 +254,19 @@ func IsAnswer(err error) bool {
 	return true
 }
 
-// Source is where the bytes of an extent are: a stripe, or an object.
+// Source is where the bytes of an extent are: a stripe or an object.
 type Source struct {
 	Stripe moraine.StripeID
 	Object moraine.ObjectID
 }
 
-// TableUse is a table that refers to a stripe or an object.
+// TableUse says that a table refers to a stripe or an object.
 type TableUse struct {
 	Source
 	Table moraine.TableID
 }
 
-// Damaged turns a NotFound of what must be there into damage.
+// Damaged turns NotFound, for a record that must exist, into damage.
 func Damaged(err error) error {
 	if MoraineKind(err) != moraine.NotFound {
 		return err
@@ -275,5 +274,5 @@ func Damaged(err error) error {
 	return &moraine.Error{Op: "apply", Kind: moraine.Corrupt, Err: fmt.Errorf("%w: a record refers to it", err)}
 }
 
-// LossChanged notes that a stripe or a file was lost, or found again.
+// LossChanged counts that a stripe or a file became lost, or readable again.
 func (t *Tx) LossChanged() { t.Count[record.CLossChanges]++ }

@@ -5,21 +5,21 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// UsageKey names a count: of a directory, in one of two columns. One column is
-// in force; the other one is being built by a recount, or taken away after it.
+// UsageKey names the count of a directory in one of two columns. One column is in force. A recount
+// builds the other, or removes it afterwards.
 type UsageKey struct {
 	Column uint8
 	Dir    moraine.InodeID
 }
 
-// usageCell is what a batch knows of a count.
+// usageCell is the batch's knowledge of a count.
 type usageCell struct {
 	cell  *cell
 	Now   record.Usage
 	dirty bool
 }
 
-// usageCell returns the cell of a count, read from the store if need be.
+// usageCell returns the cell of a count and reads it from the store if necessary.
 func (b *Batch) usageCell(k UsageKey) (*usageCell, error) {
 	if c := b.usage[k]; c != nil {
 		return c, nil
@@ -42,7 +42,7 @@ func (b *Batch) usageCell(k UsageKey) (*usageCell, error) {
 	return c, nil
 }
 
-// mergeUsage takes over what a command counted.
+// mergeUsage moves the command's counts into the batch.
 func (b *Batch) mergeUsage(t *Tx) {
 	for _, e := range t.Usage.List {
 		if e.Delta.Zero() {
@@ -56,8 +56,7 @@ func (b *Batch) mergeUsage(t *Tx) {
 	}
 }
 
-// pushUsage has the counts that changed written with the other cells: once for
-// all the commands of an entry.
+// pushUsage turns changed counts into dirty cells, once for all commands of an entry.
 func (b *Batch) pushUsage() {
 	for _, c := range b.dirtyUsage {
 		c.dirty = false
@@ -70,24 +69,24 @@ func (b *Batch) pushUsage() {
 	b.dirtyUsage = b.dirtyUsage[:0]
 }
 
-// usageEntry is what one command changes of one count.
+// usageEntry is a change of one count by one command.
 type usageEntry struct {
 	UsageKey
 	Cell  *usageCell
 	Delta record.Usage
-	// free is the part of delta that no quota is asked about.
+	// Free is the part of the change that needs no quota check.
 	Free record.Usage
 }
 
-// usageSet holds what one command changes of counts. Few commands change more
-// than those of a path.
+// usageSet has one command's changes of counts. Most commands change only those along one path.
 type usageSet struct {
 	List  []usageEntry
-	index map[UsageKey]int // once the list is long
+	index map[UsageKey]int // only for long lists
 }
 
 const shortUsage = 24
 
+// Reset empties the set and keeps its memory.
 func (s *usageSet) Reset() { s.List, s.index = s.List[:0], nil }
 
 func (s *usageSet) find(k UsageKey) *usageEntry {
@@ -119,7 +118,7 @@ func (s *usageSet) insert(e usageEntry) *usageEntry {
 	return &s.List[len(s.List)-1]
 }
 
-// CountUsage adds to one count.
+// CountUsage adds delta to one count. If free is set, quotas do not apply to it.
 func (t *Tx) CountUsage(k UsageKey, delta record.Usage, free bool) error {
 	e := t.Usage.find(k)
 	if e == nil {
@@ -136,7 +135,7 @@ func (t *Tx) CountUsage(k UsageKey, delta record.Usage, free bool) error {
 	return nil
 }
 
-// UsageNow returns a count as the command has it so far.
+// UsageNow returns a count including the command's own changes.
 func (t *Tx) UsageNow(k UsageKey) (record.Usage, error) {
 	if e := t.Usage.find(k); e != nil {
 		return e.Cell.Now.Add(e.Delta), nil

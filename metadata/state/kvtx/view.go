@@ -8,9 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Reads for the service. Each looks at one consistent Reader, and returns an
-// error only where the store failed or holds a value that does not decode, or
-// as its comment says.
+// Reads for the service. Each uses one consistent Reader. It returns an error only if the store
+// fails, if a value does not decode, or as its own comment says.
 
 // ClusterInfo is the identity of the cluster.
 type ClusterInfo struct {
@@ -19,7 +18,7 @@ type ClusterInfo struct {
 	FeatureLevel uint64
 }
 
-// Cluster returns the identity; Unavailable before Init was applied.
+// Cluster returns the cluster's identity; Unavailable before Init was applied.
 func Cluster(r *View) (ClusterInfo, error) {
 	c, err := r.Cluster()
 	if err != nil {
@@ -28,7 +27,7 @@ func Cluster(r *View) (ClusterInfo, error) {
 	return ClusterInfo{c.Uuid, c.Incarnation, c.FeatureLevel}, nil
 }
 
-// Unused reports whether no session was opened and no device registered yet.
+// Unused reports whether the cluster never opened a session and never registered a device.
 func Unused(r *View) (bool, error) {
 	c, err := r.Counters()
 	return err == nil && c[record.CSession] == 0 && c[record.CDevice] == 0, err
@@ -40,26 +39,26 @@ func ClusterTime(r *View) (uint64, error) {
 	return c.ClusterTime, err
 }
 
-// Counters is how much there is.
+// Counters are the cluster's totals.
 type Counters struct {
 	ClusterTime  uint64 // milliseconds
-	Commands     uint64 // applied
-	Entries      uint64 // log entries that held them
+	Commands     uint64 // commands applied
+	Entries      uint64 // log entries with these commands
 	Sessions     uint64
 	Inodes       uint64
 	Stripes      uint64
 	RepairQueued uint64 // stripes
 	LostStripes  uint64
-	PendingBytes uint64 // dead, waiting for deletion
-	KeptBytes    uint64 // of these: a backup may name them
-	LeakedBytes  uint64 // held by devices, explained by nothing
-	Topology     uint64 // raised by every change of hosts and devices
-	Policies     uint64 // directories that have one of their own
+	PendingBytes uint64 // dead chunks that wait for deletion
+	KeptBytes    uint64 // part of PendingBytes: a backup may name these chunks
+	LeakedBytes  uint64 // chunks on devices that no record explains
+	Topology     uint64 // grows with every change of hosts and devices
+	Policies     uint64 // directories with a policy of their own
 	Objects      uint64
-	BadObjects   uint64 // of them: not in their bucket as they were recorded
+	BadObjects   uint64 // part of them: the bucket's object differs from the record
 }
 
-// ReadCounters returns the counters; all zero before the first command.
+// ReadCounters returns the totals; all zero before the first command.
 func ReadCounters(r *View) (Counters, error) {
 	c, err := r.Counters()
 	if err != nil {
@@ -73,6 +72,7 @@ func ReadCounters(r *View) (Counters, error) {
 	}, nil
 }
 
+// Counters returns the counters of the partition; all zero before the first command.
 func (v *View) Counters() (record.Counters, error) {
 	var c record.Counters
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaCounters))
@@ -83,8 +83,8 @@ func (v *View) Counters() (record.Counters, error) {
 	return c, err
 }
 
-// Sum returns the running sum of the partition: equal on every replica that
-// applied the same entries.
+// Sum returns the running sum of the partition. Replicas that applied the same entries have equal
+// sums.
 func Sum(r *View) (record.Sum, error) {
 	b, ok, err := r.Get(r.K.Meta(record.MetaSum))
 	if err != nil || !ok {
@@ -93,8 +93,8 @@ func Sum(r *View) (record.Sum, error) {
 	return record.DecodeSum(b)
 }
 
-// Cluster returns the cluster's record; Unavailable before Init.
-// The caller may change it.
+// Cluster returns the cluster record; Unavailable before Init. The caller may change the returned
+// copy.
 func (v *View) Cluster() (*record.Cluster, error) {
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaCluster))
 	if err != nil {
@@ -107,16 +107,16 @@ func (v *View) Cluster() (*record.Cluster, error) {
 	return c, c.Decode(b)
 }
 
-// Identity is cluster for those who only look.
+// Identity is Cluster for callers that only read.
 func (t *Tx) Identity() (*record.Cluster, error) {
 	c, err := Look[record.Cluster](&t.View, t.K.Meta(record.MetaCluster))
 	if err == nil && c == nil {
-		return t.Cluster() // which says that there is none
+		return t.Cluster() // returns the error for a missing record
 	}
 	return c, err
 }
 
-// Session returns a live session; SessionExpired where there is none.
+// Session returns a live session, or SessionExpired if there is none.
 func (v *View) Session(id moraine.SessionID) (*record.Session, error) {
 	b, ok, err := v.R.Get(v.K.Session(id))
 	if err != nil {
@@ -129,11 +129,11 @@ func (v *View) Session(id moraine.SessionID) (*record.Session, error) {
 	return s, s.Decode(b)
 }
 
-// Refuse is an answer that is not kept.
+// Refuse returns an error answer that the state does not keep.
 func Refuse(err error) *wire.MetaResponse { return &wire.MetaResponse{Error: WireError(err)} }
 
-// NoSession is the error for a session that does not exist. A caller whose certificate did
-// not open a session gets it, too: it does not learn which sessions there are.
+// NoSession is the error for a session that does not exist. A caller whose certificate did not open
+// the session gets the same error, so that it cannot learn which sessions exist.
 func NoSession(id moraine.SessionID) error {
 	return Fail(moraine.SessionExpired, "session", id.String(), "open a new one")
 }
