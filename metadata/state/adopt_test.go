@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// restored is a bench with 6 hosts and a file of one stripe of 3 copies, on devices 1 to 3,
-// whose state was restored since.
+// restored returns a restored bench with 6 hosts and a file of one stripe of 3 copies on devices 1
+// to 3.
 func restored(t *testing.T) (b *bench, c *client, id uint64) {
 	b = newCluster(t, 6)
 	b.tick(1000)
@@ -28,7 +28,7 @@ func restored(t *testing.T) (b *bench, c *client, id uint64) {
 	return b, c, id
 }
 
-// passes has devices report all that they hold, to the end.
+// passes makes devices report all their chunks, up to the end of the report.
 func (b *bench) passes(devices ...uint32) {
 	b.t.Helper()
 	for _, d := range devices {
@@ -43,7 +43,7 @@ func (b *bench) misses(device uint32, stripe uint64, index uint32) {
 		Items: []*statepb.RepairItem{{Stripe: stripe, Index: index, Device: device}}}}}).Response)
 }
 
-// copyOf is a chunk of a stripe of copies as a device reports it.
+// copyOf is the report of a chunk of an x3 stripe.
 func copyOf(id uint64, index, version uint32) *wire.ChunkReport {
 	return &wire.ChunkReport{Stripe: id, Index: index, Version: version, Crc: uint32(id)*31 + index, Length: uint64(moraine.Scheme{K: 1, M: 2}.ChunkLen(10))}
 }
@@ -78,9 +78,9 @@ func (b *bench) unreported() int {
 	return n
 }
 
-// TestAdoption: a chunk that a device holds and no record names there takes the place of the
-// record's own, if it fits and that one is gone. Until the record's own device has reported
-// since the restore it is kept; where that one has the chunk, the other one dies.
+// TestAdoption: a reported chunk that no record names on its device replaces the record's own chunk
+// if it fits and that one is gone. Until the record's own device has reported since the restore,
+// the state keeps the other chunk. If the record's own device has its chunk, the other dies.
 func TestAdoption(t *testing.T) {
 	b, _, id := restored(t)
 	require.Equal(t, 6, b.unreported())
@@ -114,7 +114,7 @@ func TestAdoption(t *testing.T) {
 	require.Zero(t, n.RepairQueued, "nothing is left to repair")
 	require.Equal(t, fleet.Undecided, b.judged(1, copyOf(id, 0, 1)), "device 5 has not said that it has all")
 
-	// Its own device was late, and has it after all; and so has a third one.
+	// The record's own device reports late and has the chunk after all; so does a third device.
 	b.passes(5)
 	require.Equal(t, fleet.Dead, b.judged(1, copyOf(id, 0, 1)))
 	third := copyOf(id, 0, 4)
@@ -127,8 +127,8 @@ func TestAdoption(t *testing.T) {
 	require.Zero(t, b.unreported())
 }
 
-// TestAdoptionInPlace: a chunk that was rebuilt where it is after the backup has a later
-// version than its record, which takes the version over: else nobody may read it.
+// TestAdoptionInPlace: a chunk rebuilt on its own device after the backup has a later version than
+// its record. The record adopts that version, because otherwise nobody could read the chunk.
 func TestAdoptionInPlace(t *testing.T) {
 	b, _, id := restored(t)
 	again := copyOf(id, 1, 3)
@@ -141,8 +141,9 @@ func TestAdoptionInPlace(t *testing.T) {
 	require.Equal(t, fleet.Damaged, b.judged(2, other))
 }
 
-// TestAdoptionOfTheDead: what died within the grace is taken back. What has been dead for
-// longer may be under deletion, and is taken back only where its stripe is lost otherwise.
+// TestAdoptionOfTheDead: the state takes back a chunk that has been dead for less than the grace.
+// The device may already be deleting an older one, so the state takes it back only if the stripe is
+// lost otherwise.
 func TestAdoptionOfTheDead(t *testing.T) {
 	b, _, id := restored(t)
 	b.misses(1, id, 0)
@@ -184,8 +185,8 @@ func TestAdoptionOfTheDead(t *testing.T) {
 	require.Equal(t, fleet.Live, b.judged(1, was))
 }
 
-// TestLaterDevicesKeepTheirNumbers: a device that was registered after the backup is called as
-// before, so that its chunkserver goes on; no new device gets its number.
+// TestLaterDevicesKeepTheirNumbers: a device registered after the backup keeps its number, so that
+// its chunkserver continues. No new device gets that number.
 func TestLaterDevicesKeepTheirNumbers(t *testing.T) {
 	b, _, _ := restored(t)
 	register := func(host string, had uint32) uint32 {

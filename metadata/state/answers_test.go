@@ -19,7 +19,7 @@ func createReq(parent uint64, name string) *wire.MetaRequest {
 		Parent: parent, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true}}}
 }
 
-// apart opens a session whose answers all have keys of their own.
+// apart opens a session that keeps each answer under a key of its own.
 func apart(op *wire.OpenSession) { op.KeepsAnswer = false }
 
 // ofBothForms runs a test with a session that keeps an answer in its record, and with one
@@ -36,8 +36,8 @@ func (c *client) numbered(number, ackedBelow uint64, req *wire.MetaRequest) *wir
 	return c.send(req).Response
 }
 
-// A repeated request gets the first answer and is not applied again, whatever
-// was lost on the way, and on every replica.
+// A retried request gets the first answer and is not applied again, wherever the reply was lost,
+// and on every replica.
 func TestRepeatsGetTheFirstAnswer(t *testing.T) { ofBothForms(t, repeatsGetTheFirstAnswer) }
 
 func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
@@ -55,7 +55,7 @@ func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
 		if again := cc.numbered(1, 1, createReq(c.root, "f")); !proto.Equal(again, first) {
 			t.Errorf("%s: the repeated create was answered %v", what, again)
 		}
-		// The name is free now; the failure is remembered all the same.
+		// The name is free now, but the failure is still kept.
 		if again := cc.numbered(2, 1, createReq(c.root, "f")); !proto.Equal(again, failed) {
 			t.Errorf("%s: the repeated failure was answered %v", what, again)
 		}
@@ -65,7 +65,7 @@ func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
 		where.check()
 	}
 	after(b, "same leader")
-	// Another replica, after a failover: it has the log's effects, no memory.
+	// Another replica after a failover: it has the effects of the log and no memory.
 	other := *b
 	other.m, other.kv = state.New(0), b.kv.Clone()
 	after(&other, "after a failover")
@@ -85,8 +85,8 @@ func repeatsGetTheFirstAnswer(t *testing.T, form func(*wire.OpenSession)) {
 	}
 }
 
-// Each row sends one request after the session's numbers 1..3 were answered,
-// and 1 acknowledged.
+// Each row sends one request after the numbers 1 to 3 of the session were answered and 1 was
+// acknowledged.
 func TestAnswerWindow(t *testing.T) { ofBothForms(t, answerWindow) }
 
 func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
@@ -125,8 +125,8 @@ func answerWindow(t *testing.T, form func(*wire.OpenSession)) {
 	}
 }
 
-// The window frees what the client has, so that a session of any length keeps
-// at most a window of answers.
+// An acknowledgement frees kept answers, so that a session of any length keeps at most one window
+// of them.
 func TestAnswersAreFreed(t *testing.T) { ofBothForms(t, answersAreFreed) }
 
 func answersAreFreed(t *testing.T, form func(*wire.OpenSession)) {
@@ -144,7 +144,7 @@ func answersAreFreed(t *testing.T, form func(*wire.OpenSession)) {
 	if b.kv.Len() != before {
 		t.Errorf("%d pairs before, %d after 3,000 acknowledged requests", before, b.kv.Len())
 	}
-	// A client that acknowledges late frees all at once.
+	// A client that acknowledges late frees all answers at once.
 	for n := c.number + 1; n <= c.number+1000; n++ {
 		b.ok(c.numbered(n, c.number+1, setMode()))
 	}
@@ -156,8 +156,8 @@ func answersAreFreed(t *testing.T, form func(*wire.OpenSession)) {
 	b.check()
 }
 
-// After expiry everything of the session is refused, repeats too, and what it
-// owned is gone.
+// After a session expires, every request of it fails, also retried ones, and its belongings are
+// gone.
 func TestExpiredSession(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
@@ -198,8 +198,8 @@ func TestExpiredSession(t *testing.T) {
 	}
 }
 
-// A session that owns more than one command may clean up goes at once; its
-// belongings go with the ticks that follow.
+// A session that owns more than one command may remove ends at once; the following ticks remove its
+// belongings.
 func TestExpiryIsBounded(t *testing.T) { ofBothForms(t, expiryIsBounded) }
 
 func expiryIsBounded(t *testing.T, form func(*wire.OpenSession)) {
@@ -230,7 +230,7 @@ func expiryIsBounded(t *testing.T, form func(*wire.OpenSession)) {
 	}
 }
 
-// A repeated OpenSession finds the session that the first one made.
+// A retried OpenSession finds the session that the first one opened.
 func TestOpenSessionIsRepeatable(t *testing.T) {
 	b := newCluster(t, 1)
 	op := &wire.OpenSession{Node: "c1", Scope: "/", Nonce: []byte("0123456789abcdef")}
@@ -253,7 +253,7 @@ func TestOpenSessionIsRepeatable(t *testing.T) {
 	if got := kind(open("c1", op)); got != "invalid argument" {
 		t.Errorf("no nonce: %s", got)
 	}
-	// A session is the node's that opened it.
+	// Only the node that opened a session may use it.
 	req := createReq(first.GetSession().GetRoot(), "f")
 	req.Session, req.Number = first.GetSession().GetSession(), 1
 	if got := kind(b.as("c2", "client", req)); got != "session expired" {
@@ -262,7 +262,7 @@ func TestOpenSessionIsRepeatable(t *testing.T) {
 	b.check()
 }
 
-// A command that fails leaves nothing but its kept answer.
+// A failed command leaves nothing but its kept answer.
 func TestFailureLeavesNothing(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
@@ -271,7 +271,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 	u := b.ok(c.create(&wire.Create{Unlinked: true, Type: wire.FileType_FILE_TYPE_REGULAR})).GetEntry().GetAttr().GetInode()
 	g := c.grant(0, 4)
 	before := b.kv.Clone()
-	// The stripes are taken, the extents laid, and only then the link fails.
+	// The command takes the stripes and lays the extents; only then the link fails.
 	resp := c.commit(&wire.Commit{Inode: u, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Level: 3,
 		Stripes: []*wire.Stripe{stripe(g, 100, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, 100, g, 0)},
 		Link: &wire.LinkTarget{Parent: dir, Name: "f"}})
@@ -295,8 +295,8 @@ func TestFailureLeavesNothing(t *testing.T) {
 	b.check()
 }
 
-// A session serves the principal that opened it alone, whatever node it names, and two
-// sessions never have one number.
+// Only the principal that opened a session may use it, whatever node the request names. Two
+// sessions never share a number.
 func TestASessionIsItsPrincipals(t *testing.T) {
 	b := newCluster(t, 1)
 	mine, other := bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 16)
@@ -343,9 +343,9 @@ func TestASessionIsItsPrincipals(t *testing.T) {
 	b.check()
 }
 
-// A number that its caller has given up is not applied when it arrives after a later
-// request that said so, and gets its first answer where it had one. That later request may
-// be a repeated one. What is kept for it goes with the acknowledgement.
+// When a later request says that its caller abandoned a number, a request under that number is not
+// applied if it arrives afterwards. If the number had been answered, the caller gets that answer.
+// The later request may itself be a retry. The acknowledgement frees the entry.
 func TestGivenUpNumbersAreNotApplied(t *testing.T) {
 	ofBothForms(t, func(t *testing.T, form func(*wire.OpenSession)) {
 		for _, repeated := range []bool{false, true} {

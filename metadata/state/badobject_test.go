@@ -23,7 +23,7 @@ func (y *tier) bad() []*wire.BadObject {
 	return y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListBadObjects{ListBadObjects: &wire.ListBadObjects{}}})).GetBadObjects().GetObjects()
 }
 
-// counted is how many objects that files have bytes in alone, and how many others, are bad.
+// counted returns how many objects that alone have bytes of files are bad, and how many other ones.
 func (y *tier) counted() [2]int {
 	y.t.Helper()
 	lost, bad, err := statetier.CountBadObjects(y.m.View(y.kv), 100)
@@ -45,8 +45,8 @@ const (
 	corruptState = wire.ObjectState_OBJECT_STATE_CORRUPT
 )
 
-// An object that is not in its bucket as it was recorded is bad until a host finds it good, by
-// what was wrong with it, or until it goes with its file.
+// An object that differs from its record is bad until a host reports that the same fault is gone,
+// or until the object goes with its file.
 func TestBadObjects(t *testing.T) {
 	y := newTier(t)
 	f := y.c.mkfile(y.c.root, "f")
@@ -116,7 +116,7 @@ func TestBadObjects(t *testing.T) {
 	want("and its object", 0, 0)
 }
 
-// A checkpoint with an object that is gone is not latest, and committed again when it is back.
+// A checkpoint whose object is gone is not latest; it is committed again when the object is back.
 func TestAStepWithoutItsObjectIsLost(t *testing.T) {
 	y, s := flushedStep(t, onCommit)
 	y.runTrees()

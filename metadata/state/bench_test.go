@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// BenchmarkCreate applies empty creates, 64 to an entry, decoding included. The
-// store is a map in memory, so that what is measured is the state machine.
+// BenchmarkCreate applies empty creates, 64 to an entry, including decoding. The store is a map in
+// memory, so that the benchmark measures the state machine alone.
 func BenchmarkCreate(b *testing.B) {
 	bn := newCluster(b, 6)
 	c := bn.open(nil)
@@ -59,8 +59,8 @@ func BenchmarkGetAttr(b *testing.B) {
 	}
 }
 
-// BenchmarkSmallFile creates, fills and links a file of one x3 stripe, the two
-// commands that saving a small file costs, each in an entry of its own.
+// BenchmarkSmallFile creates, fills and links a file of one x3 stripe: the two commands of saving a
+// small file, each in its own entry.
 func BenchmarkSmallFile(b *testing.B) {
 	bn := newCluster(b, 6)
 	c := bn.open(nil)

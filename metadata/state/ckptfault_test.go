@@ -23,15 +23,14 @@ var checkpoint = []string{
 	"m finish",
 }
 
-// TestCheckpointFaults lets one thing go wrong after each request of a save. A
-// request that is repeated, as after a lost reply, changes nothing; whatever
-// else happens, the step is whole or not there.
+// TestCheckpointFaults injects one fault after each request of a save. A retried request, as after
+// a lost reply, changes nothing. After any other fault the step is whole or absent.
 func TestCheckpointFaults(t *testing.T) {
 	faults := []struct {
 		name string
 		fail func(s *ckptScript, line string)
-		// saved is whether the step must be there in the end, by the number of
-		// requests made before the fault.
+		// saved reports whether the step must exist in the end, by the number of requests before
+		// the fault.
 		saved func(after int) bool
 	}{
 		{"none", func(*ckptScript, string) {}, always},
@@ -100,8 +99,7 @@ func TestCheckpointFaults(t *testing.T) {
 
 func always(int) bool { return true }
 
-// wholeOrNothing checks that the step is visible with all its files, or that
-// nothing of it is.
+// wholeOrNothing checks that the step is visible with all its files, or that no part of it is.
 func (s *ckptScript) wholeOrNothing(saved bool) {
 	s.t.Helper()
 	c := s.session("reader")
@@ -127,7 +125,7 @@ func (s *ckptScript) wholeOrNothing(saved bool) {
 	}
 }
 
-// replays applies the whole log to an empty store: it must give the same bytes.
+// replays applies the whole log to an empty store and compares the bytes.
 func (b *bench) replays() {
 	b.t.Helper()
 	kv := statetest.NewKV()

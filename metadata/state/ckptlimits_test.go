@@ -17,9 +17,8 @@ func partDigest(rank uint32) []byte {
 	return d[:]
 }
 
-// TestManyRanks saves a checkpoint of more ranks than one block counts: what is
-// kept of a part stays small, the missing ranks are named, and the digest is
-// the one that the wire format defines.
+// TestManyRanks saves a checkpoint with more ranks than one block counts. The record of a part
+// stays small, the missing ranks are named, and the digest matches the wire format.
 func TestManyRanks(t *testing.T) {
 	const world = 2500
 	s := &ckptScript{bench: newCluster(t, 3), sessions: map[string]*client{}}
@@ -73,8 +72,7 @@ func (s *ckptScript) unlinked(c *client, name string) *wire.PartFile {
 	return &wire.PartFile{Inode: attr.Inode, Name: name}
 }
 
-// TestManyMissingRanks: an abort names MaxMissing ranks at most, and says how
-// many more there are.
+// TestManyMissingRanks: an abort names at most MaxMissing ranks and says how many more are missing.
 func TestManyMissingRanks(t *testing.T) {
 	s := &ckptScript{bench: newCluster(t, 3), sessions: map[string]*client{}}
 	s.run("a", words("open r launch=L1"))

@@ -6,8 +6,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A clone shares a table whatever is in it; what it cuts it writes anew, and
-// that is bounded.
+// A clone shares whole tables whatever they contain. It rewrites the tables that it cuts, and their
+// number is bounded.
 func TestCloneIsBounded(t *testing.T) {
 	c := newCluster(t, 3).open(nil)
 	f, into := c.mkfile(c.root, "f"), c.mkfile(c.root, "into")

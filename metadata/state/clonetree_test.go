@@ -16,7 +16,7 @@ func (c *client) cloneTree(dir, parent uint64, name string) *wire.MetaResponse {
 	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: dir, Parent: parent, Name: name}}})
 }
 
-// write puts bytes of count tables of extents into a file.
+// fill writes the bytes of count extent tables into a file.
 func (c *client) fill(f uint64, tables int) {
 	c.t.Helper()
 	for range tables {
@@ -29,8 +29,8 @@ func (c *client) fill(f uint64, tables int) {
 	}
 }
 
-// sourceTree makes a tree of a file of many tables, small ones, links, empty
-// directories and attributes.
+// sourceTree makes a tree with a file of many tables, small files, links, empty directories and
+// attributes.
 func (c *client) sourceTree() uint64 {
 	c.t.Helper()
 	src := c.mkdir(c.root, "src")
@@ -46,7 +46,7 @@ func (c *client) sourceTree() uint64 {
 	return src
 }
 
-// same holds what is below two directories against each other.
+// same compares everything below two directories.
 func (c *client) same(a, b string) {
 	c.t.Helper()
 	list := func(dir string) []*wire.DirEntry {
@@ -84,14 +84,14 @@ func (c *client) exists(path string) bool {
 	return c.walk(path).GetWalk().GetFound()
 }
 
-// endJob returns how a job ended.
+// ended returns how a job ended.
 func (c *client) ended(id uint64) *wire.Job {
 	c.t.Helper()
 	return c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ListJobs{ListJobs: &wire.ListJobs{Id: id, Ended: true}}})).GetJobs().GetJobs()[0]
 }
 
-// A clone of a tree is built in pieces of any size, is seen when it is whole and
-// not before, and shares every byte.
+// The clone of a tree is built in pieces of any size, becomes visible only when it is whole, and
+// shares every byte.
 func TestCloneTree(t *testing.T) {
 	for _, limit := range []uint32{1, 3, 10, 1000} {
 		t.Run(fmt.Sprint("pieces of ", limit), func(t *testing.T) {
@@ -115,11 +115,11 @@ func TestCloneTree(t *testing.T) {
 				t.Fatalf("the job ended %s: %s", j.State, j.Error)
 			}
 			c.same("/src", "/dst")
-			large := c.attr(c.walkTo("/src/large")).Size // whose second name has become a file
+			large := c.attr(c.walkTo("/src/large")).Size // its second name is a separate file in the clone
 			if u, of := c.usage(c.walkTo("/dst")), c.usage(src); u != [2]uint64{of[0] + large, of[1] + 1} {
 				t.Errorf("the clone has %v, the source %v", u, of)
 			}
-			// They share nothing but bytes.
+			// Apart from bytes they share nothing.
 			c.ok(c.resize(c.walkTo("/dst/large"), 5))
 			c.ok(c.removeTree(c.root, "src"))
 			bn.settleJobs()
@@ -139,15 +139,15 @@ func TestCloneTree(t *testing.T) {
 	}
 }
 
-// settleJobs runs what removals leave to the leader.
+// settleJobs runs the jobs that removals leave to the leader.
 func (b *bench) settleJobs() {
 	b.t.Helper()
 	for b.runLeaderJob(wire.JobKind_JOB_KIND_REMOVE_TREE, 1000) || b.runLeaderJob(wire.JobKind_JOB_KIND_DROP_TABLES, 1000) {
 	}
 }
 
-// Whatever happens to a clone of a tree after any of its pieces, what was built
-// is taken away and the reason is told, or it is whole.
+// Whatever happens to the clone of a tree after any of its pieces, either the clone is whole, or
+// its parts are removed and the job says why.
 func TestCloneTreeFaults(t *testing.T) {
 	faults := []struct {
 		name string
@@ -240,8 +240,8 @@ func (c *client) wholeFiles(dir uint64) {
 	}
 }
 
-// A job of a session that is confined to a directory leaves alone what is moved out of it
-// before its turn comes, as if it were removed.
+// A job of a session confined to a directory ignores a file that is moved out of the directory
+// before its turn, as if the file were removed.
 func TestJobsStayInTheirScope(t *testing.T) {
 	bn := newCluster(t, 1)
 	c := bn.open(nil)

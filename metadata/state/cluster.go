@@ -12,10 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// initialize writes the first records: the identity, and the directory at the top, which
-// of partition 0 is the root, moraine.RootInode, and of another has no name in any
-// until a directory can be named across partitions. The same Init again changes
-// nothing.
+// initialize writes the first records: the identity and the top directory. In partition 0 that is
+// moraine.RootInode. In another partition the top has no name until a directory can be named across
+// partitions. Repeating the same Init changes nothing.
 func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	if len(op.GetCluster()) != len(moraine.UUID{}) || op.GetIncarnation() != 1 {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "init", "", "want a UUID of 16 bytes and incarnation 1")
@@ -43,8 +42,7 @@ func initialize(t *kvtx.Tx, op *statepb.Init) (*wire.MetaResponse, error) {
 	return kvtx.Done(), err
 }
 
-// tick advances cluster time, and does a bounded piece of cleaning up after
-// sessions that ended.
+// tick advances cluster time and removes a bounded number of belongings of ended sessions.
 func tick(t *kvtx.Tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	if op.GetMillis() > maxTickMillis {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "tick", "", "%d ms is more than %d", op.GetMillis(), maxTickMillis)
@@ -76,7 +74,7 @@ func tick(t *kvtx.Tx, op *statepb.Tick) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// maxTickSessions bounds how many ended sessions one Tick cleans up after.
+// maxTickSessions bounds how many ended sessions one Tick cleans up.
 const maxTickSessions = 64
 
 // maxTickMillis bounds how far one Tick advances cluster time.

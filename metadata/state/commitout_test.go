@@ -8,9 +8,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestCommitOfWhatIsOut: devices go out between the puts of a stripe and its commit. While
-// the chunks left are too few to read it the commit changes nothing; the same one is good
-// once enough are back, and is queued for repair. Below level 4 it is taken, as before.
+// TestCommitOfWhatIsOut: devices go out between the writes of a stripe's chunks and its commit.
+// While too few chunks are left to read the stripe, the commit changes nothing. The same commit
+// succeeds once enough are back, and the stripe is queued for repair. Below level 4 the commit
+// succeeds in any case.
 func TestCommitOfWhatIsOut(t *testing.T) {
 	const inState, outState = wire.DeviceState_DEVICE_STATE_IN, wire.DeviceState_DEVICE_STATE_OUT
 	for _, tt := range []struct {
@@ -19,7 +20,7 @@ func TestCommitOfWhatIsOut(t *testing.T) {
 		chunks  []uint32
 		out     []uint32
 		refused bool
-		silent  bool // they are out as their hosts are silent
+		silent  bool // the devices are out because their hosts are silent
 	}{
 		{"copies, all out", 4, []uint32{1, 2}, []uint32{1, 2}, true, false},
 		{"copies, one out", 4, []uint32{1, 2}, []uint32{1}, false, false},

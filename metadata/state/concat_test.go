@@ -26,9 +26,9 @@ func (c *client) unnamed() uint64 {
 	return c.ok(c.create(&wire.Create{Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Unlinked: true})).GetEntry().GetAttr().GetInode()
 }
 
-// parts makes files of 1 to tables tables of 256 extents each in a directory
-// /parts, and returns that and as many ranges of them as asked for: whole files
-// and such as begin and end within a table, in turn.
+// parts makes files of 1 to tables tables of 256 extents each in a directory /parts. It returns the
+// directory and the requested number of ranges: in turn whole files and ranges that begin and end
+// within a table.
 func (c *client) parts(files, tables, ranges int) (dir uint64, out []*wire.CloneRange) {
 	c.t.Helper()
 	dir = c.mkdir(c.root, "parts")
@@ -75,7 +75,7 @@ func (c *client) smallParts(ranges int) (dir uint64, out []*wire.CloneRange, siz
 	return dir, out, size
 }
 
-// layout is what the bytes of a file are: every extent of it.
+// layout lists every extent of a file.
 func (c *client) layout(inode uint64) (out []string, size uint64) {
 	c.t.Helper()
 	for offset := uint64(0); ; {
@@ -90,7 +90,7 @@ func (c *client) layout(inode uint64) (out []string, size uint64) {
 	}
 }
 
-// joined is what the layout of the ranges, one behind the other, must be.
+// joined is the expected layout of the concatenated ranges.
 func (c *client) joined(ranges []*wire.CloneRange) (out []string, size uint64) {
 	c.t.Helper()
 	for _, r := range ranges {
@@ -117,7 +117,7 @@ func (c *client) joined(ranges []*wire.CloneRange) (out []string, size uint64) {
 	return out, size
 }
 
-// concatJobOf begins a concatenation that takes a job.
+// concatJobOf starts a concatenation that needs a job.
 func (c *client) concatJobOf(into uint64, ranges []*wire.CloneRange, consume uint64, replace bool) *wire.Job {
 	c.t.Helper()
 	jobs := c.ok(c.concat(&wire.Concat{Inode: into, Ranges: ranges, Consume: consume,
@@ -128,8 +128,8 @@ func (c *client) concatJobOf(into uint64, ranges []*wire.CloneRange, consume uin
 	return jobs[0]
 }
 
-// A file is made of many ranges in pieces of any size, and is seen when it is
-// whole and not before; what it was made of goes with that entry.
+// A file is built from many ranges in pieces of any size and becomes visible when it is whole, not
+// before. The same entry removes the sources.
 func TestConcat(t *testing.T) {
 	for _, limit := range testseed.Of([]uint32{5, 1000}, []uint32{1, 5, 100, 1000}) {
 		t.Run(fmt.Sprint("pieces of ", limit), func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestConcat(t *testing.T) {
 				}
 				wrote := bn.kv.Sets + bn.kv.Deletes
 				bn.runLeaderJob(wire.JobKind_JOB_KIND_CONCAT, limit)
-				// A table of 256 extents that is cut is one piece, at the least.
+				// A table of 256 extents that is cut is at least one piece.
 				if wrote = bn.kv.Sets + bn.kv.Deletes - wrote; wrote > max(int(limit), 516)+20 {
 					t.Errorf("a piece of %d wrote %d keys", limit, wrote)
 				}
@@ -187,8 +187,8 @@ func TestConcat(t *testing.T) {
 	}
 }
 
-// A condition on what has the name holds in the entry that gives it to the file, be that
-// the job's.
+// The entry that names the file checks the condition on the name's previous owner, also when the
+// job does it.
 func TestConcatExpectsWhatHasTheName(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprint("held ", held), func(t *testing.T) {
@@ -224,8 +224,8 @@ func (c *client) removeTreeOr(dir uint64, name string) *wire.MetaResponse {
 	return c.remove(&wire.Remove{Parent: dir, Name: name})
 }
 
-// What one command can do it does: the file is there with the answer, and the
-// parts are not.
+// A concatenation that fits one command is done in it: the answer finds the file there and the
+// parts gone.
 func TestConcatAtOnce(t *testing.T) {
 	bn := newCluster(t, 1)
 	c := bn.open(nil)
@@ -257,7 +257,7 @@ func TestConcatAtOnce(t *testing.T) {
 	}
 }
 
-// What can never be is refused at once, and costs nothing.
+// An impossible concatenation is refused at once and changes nothing.
 func TestConcatRefuses(t *testing.T) {
 	bn := newCluster(t, 1)
 	c := bn.open(nil)
@@ -310,8 +310,8 @@ func TestConcatRefuses(t *testing.T) {
 	}
 }
 
-// Whatever happens to a concatenation after any of its pieces, the whole is there
-// and the parts are gone, or the parts are there and the reason is told.
+// Whatever happens to a concatenation after any of its pieces, either the whole file exists and the
+// parts are gone, or the parts exist and the job says why.
 func TestConcatFaults(t *testing.T) {
 	const done, failed = wire.JobState_JOB_STATE_DONE, wire.JobState_JOB_STATE_FAILED
 	part := func(c *client) uint64 { return c.walkTo("/parts/part-3") } // in the last range
@@ -319,7 +319,7 @@ func TestConcatFaults(t *testing.T) {
 		name string
 		do   func(c *client, job uint64)
 		want wire.JobState
-		why  string // of what failed
+		why  string // of the failure
 	}{
 		{"nothing", func(*client, uint64) {}, done, ""},
 		{"canceled", func(c *client, job uint64) {
@@ -370,7 +370,7 @@ func TestConcatFaults(t *testing.T) {
 					}
 					return
 				}
-				laid := c.ended(job).Done == uint64(len(ranges)) // what becomes of a part matters no more
+				laid := c.ended(job).Done == uint64(len(ranges)) // changes to a part no longer matter
 				f.do(c, job)
 				bn.check()
 				for bn.runLeaderJob(wire.JobKind_JOB_KIND_CONCAT, 140) {
@@ -384,7 +384,7 @@ func TestConcatFaults(t *testing.T) {
 				if j.State != want || (j.Error == "") != (want == done) || why != "" && moraine.Kind(j.Failed).String() != why {
 					t.Fatalf("after %d pieces: the job ended %s: %s: %q", after, j.State, moraine.Kind(j.Failed), j.Error)
 				}
-				// Its end may come again: a piece of a job that is over is nothing.
+				// The last piece may be repeated: a piece of an ended job does nothing.
 				sum, _ := kvtx.Sum(bn.m.View(bn.kv))
 				bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: job, Limit: 140}}}).Response)
 				if c.ended(job).State != want || sum == (record.Sum{}) {
@@ -419,8 +419,8 @@ func TestConcatFaults(t *testing.T) {
 	}
 }
 
-// An upload of as many parts as there may be (a fifth of them, where the test is
-// short) is one request, and no piece of its job is large.
+// An upload with the most parts allowed (a fifth of them in the short form) is one request, and no
+// piece of its job is large.
 func TestConcatOfTenThousand(t *testing.T) {
 	parts := testseed.Of(wire.MaxConcatRanges/5, wire.MaxConcatRanges)
 	bn := newCluster(t, 1)

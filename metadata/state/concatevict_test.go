@@ -7,9 +7,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Eviction and staging change the tables of a file and neither its bytes nor its
-// generation. They may come between two pieces that take one range: the whole has
-// each byte of the part once.
+// Eviction and staging change the tables of a file, but not its bytes or generation. They may
+// happen between two pieces that take one range. The result has each byte of the part exactly once.
 func TestConcatOfPartsThatMoveMeanwhile(t *testing.T) {
 	for before := 1; before < 4; before++ {
 		t.Run(fmt.Sprint(before, " pieces before"), func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestConcatOfPartsThatMoveMeanwhile(t *testing.T) {
 	}
 }
 
-// So may they between two pieces that clone one file of a tree.
+// They may also happen between two pieces that clone one file of a tree.
 func TestCloneOfTreeThatMovesMeanwhile(t *testing.T) {
 	for before := range 8 {
 		t.Run(fmt.Sprint(before, " pieces before"), func(t *testing.T) {

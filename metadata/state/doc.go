@@ -1,12 +1,10 @@
-// Package state is the metadata of a Moraine cluster as a pure state machine:
-// Apply(command) -> result over an ordered key-value store. It has no clock, no
-// I/O of its own, no randomness and no goroutine: the proposer of a command
-// brings times, the keys give everything else, and IDs come from counters in
-// the state, so that every replica computes the same bytes.
+// Package state is the metadata of a Moraine cluster as a pure state machine: Apply(command) ->
+// result over an ordered key-value store. It has no clock, no I/O of its own, no randomness and no
+// goroutine. The proposer of a command supplies times, keys supply everything else, and IDs come
+// from counters in the state. Every replica therefore computes the same bytes.
 //
-// The package itself only admits a command and dispatches it. Its handlers are
-// functions of a transaction in the packages below, each of which may use those
-// before it:
+// This package admits a command and dispatches it. The handlers are functions of a transaction, in
+// the packages below. Each package may use those listed before it:
 //
 //	record    stored structs and their codecs
 //	kvtx      keys, views, transactions
@@ -23,7 +21,7 @@
 //	work      leases and ends of jobs
 //	check     the checker
 //
-// A request goes this way: Batch.Apply opens a transaction, the session admits
-// the request's number, the handler reads and writes records, the counts of
-// usage follow, and the batch takes the writes over.
+// For one request, Batch.Apply opens a transaction and the session admits the request's number. The
+// handler then reads and writes records, the usage counts are updated, and the batch merges the
+// writes.
 package state

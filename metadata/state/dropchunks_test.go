@@ -24,9 +24,8 @@ func (b *bench) fate(c *wire.DroppedChunk, olderThan uint64) fleet.Fate {
 	return v.Fate
 }
 
-// TestDropChunks: what nothing explains dies by an administrator's word, and nothing
-// else does: not a live chunk, not one under a grant, and not one of a number that is
-// still to come.
+// TestDropChunks: an administrator can drop unexplained chunks and no others: not live chunks, not
+// chunks under a grant, and not chunks with a number not issued yet.
 func TestDropChunks(t *testing.T) {
 	b := newCluster(t, 4)
 	b.tick(1000)
@@ -49,7 +48,7 @@ func TestDropChunks(t *testing.T) {
 	if n := b.drop(stray); n != 0 {
 		t.Fatal("a chunk was dropped that an ended grant explains")
 	}
-	for device := range uint64(4) { // every device has reported since: the grant is forgotten
+	for device := range uint64(4) { // every device has reported since, so the grant is forgotten
 		b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 			Device: uint32(device + 1), PassStarted: 1 << 20}}}).Response)
 	}
@@ -79,7 +78,7 @@ func TestDropChunks(t *testing.T) {
 	b.keepLog("v4-drop-chunks")
 }
 
-// TestDropChunksOnARetiredDevice: what was on it is gone with it, and nothing counts as
+// TestDropChunksOnARetiredDevice: the chunks went with the device, and the answer counts none as
 // deleted.
 func TestDropChunksOnARetiredDevice(t *testing.T) {
 	b := newCluster(t, 4)
@@ -106,7 +105,7 @@ func TestDropChunksOnARetiredDevice(t *testing.T) {
 	b.check()
 }
 
-// TestDropChunksBelowLevel4: a leader proposes none there, and a state takes none.
+// TestDropChunksBelowLevel4: below level 4 a leader proposes no drop, and a state refuses one.
 func TestDropChunksBelowLevel4(t *testing.T) {
 	b := newBenchAt(t, 3)
 	b.wants(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}), moraine.Unimplemented)

@@ -17,10 +17,10 @@ func (b *bench) endedGrants() int {
 	return n
 }
 
-// TestEndedGrantsAreBounded: a device is out, and is never retired, while clients get and end
-// 5,000 grants. Those that ended long ago are folded, across the reports that it takes, and
-// explain their chunks as before; a live grant between them stays, and so do young ones. When
-// the device reports, all go.
+// TestEndedGrantsAreBounded: one device is out and never retired while clients receive and end
+// 5,000 grants. The state folds old ended grants, across the reports that it receives, and they
+// still explain their chunks. A live grant between them stays, and so do recent ones. When the
+// device reports, all go.
 func TestEndedGrantsAreBounded(t *testing.T) {
 	const hour = 3600_000
 	b := newCluster(t, 3)
@@ -60,7 +60,7 @@ func TestEndedGrantsAreBounded(t *testing.T) {
 		b.tick(1000)
 	}
 	g := young()
-	for range 4 { // each looks at 2,000
+	for range 4 { // each one looks at 2,000 grants
 		b.passes(1, 2)
 		b.check()
 	}

@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A log entry packs the commands that were waiting when it was proposed. Its
-// form is described in docs/formats/log-entry.md:
+// A log entry packs the commands that were waiting when the leader proposed it. Its form is
+// described in docs/formats/log-entry.md:
 //
 //	magic "MOLE" | version 1 | count, uvarint | count x (length, uvarint | command) | CRC32C
 const (
 	entryMagic   = "MOLE"
 	entryVersion = 1
-	// MaxEntryCommands is the most commands in one entry.
+	// MaxEntryCommands is the largest number of commands in one entry.
 	MaxEntryCommands = 4096
 )
 
@@ -44,8 +44,7 @@ func EncodeEntry(cmds [][]byte) []byte {
 	return record.PutFixed32(b, crc32.Checksum(b, castagnoli))
 }
 
-// CheckEntry returns Corrupt where the bytes of a log entry are not those that were
-// written, whatever its version.
+// CheckEntry returns Corrupt if the bytes of a log entry fail their checksum, whatever its version.
 func CheckEntry(b []byte) error {
 	bad := func(format string, args ...any) error {
 		return &moraine.Error{Op: "check log entry", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}

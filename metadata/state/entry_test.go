@@ -47,7 +47,7 @@ func TestEntryRoundTrip(t *testing.T) {
 	}
 }
 
-// Any flipped bit is found, and so is any cut.
+// The decoder detects any flipped bit and any cut.
 func TestDamagedEntry(t *testing.T) {
 	good := state.EncodeEntry([][]byte{tickBytes(t, 1), tickBytes(t, 2)})
 	for n := range good {
@@ -74,7 +74,7 @@ func FuzzDecodeEntry(f *testing.F) {
 	f.Add(state.EncodeEntry(nil))
 	f.Add(state.EncodeEntry([][]byte{tickBytes(f, 1)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// A sum that fits lets the fuzzer past the first gate.
+		// A valid checksum lets the fuzzer past the first check.
 		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 		for _, in := range [][]byte{b, sealed} {
 			cmds, err := state.DecodeEntry(in)
@@ -85,7 +85,7 @@ func FuzzDecodeEntry(f *testing.F) {
 	})
 }
 
-// What a build does not know stops the node: it must not guess.
+// An unknown command stops the node, because the node must not guess.
 func TestUnknownCommandStops(t *testing.T) {
 	b := newBench(t)
 	for what, cmd := range map[string]*statepb.Command{
@@ -109,13 +109,13 @@ var updateSums = flag.Bool("state.sums", false, "rewrite the sums of the golden 
 
 var rewriteLogs = flag.Bool("state.logs", false, "rewrite the golden logs")
 
-// goldenLog is a recorded log in a file: each entry behind its length. Beside
-// it, NAME.sum holds the sum and the number of pairs that it leads to.
+// goldenLog names a recorded log: each entry follows its length. NAME.sum next to it has the
+// resulting sum and number of pairs.
 func goldenLog(name string) (log, sum string) {
 	return filepath.Join("testdata/golden", name+".log"), filepath.Join("testdata/golden", name+".sum")
 }
 
-// The log of a release leads to the same state for ever.
+// The log of a release leads to the same state in every later release.
 func TestGoldenLogs(t *testing.T) {
 	logs, err := filepath.Glob("testdata/golden/*.log")
 	if err != nil || len(logs) == 0 {
@@ -137,7 +137,7 @@ func TestGoldenLogs(t *testing.T) {
 				b.index++
 				b.replay(entry)
 			}
-			if *updateSums || *rewriteLogs { // nothing was released that reads what the logs led to before
+			if *updateSums || *rewriteLogs { // no release exists whose build reads the earlier results
 				if err := os.WriteFile(sumFile, []byte(b.describe()), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -154,8 +154,8 @@ func TestGoldenLogs(t *testing.T) {
 	}
 }
 
-// replay applies a recorded entry. Where a recorded session has no number yet it gets
-// the next one, as the first logs had them.
+// replay applies a recorded entry. A recorded session without a number gets the next one, as in the
+// first logs.
 func (b *bench) replay(entry []byte) {
 	b.t.Helper()
 	cmds, err := state.DecodeEntry(entry)
@@ -193,7 +193,7 @@ func (b *bench) describe() string {
 	return fmt.Sprintf("sum %016x%016x pairs %d\n", sum[0], sum[1], b.kv.Len())
 }
 
-// writeLog makes a golden log of what the bench applied.
+// writeLog makes a golden log of the commands that the bench applied.
 func (b *bench) writeLog(name string) {
 	log, sum := goldenLog(name)
 	var raw []byte

@@ -5,7 +5,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// UseUp has the state have issued all numbers but the last few of each kind that has IDs.
+// UseUp issues all numbers of each kind that has IDs, except the last left ones.
 func UseUp(m *Machine, kv kvtx.KV, left uint64) error {
 	b, err := m.Begin(kv, 1<<30)
 	if err != nil {

@@ -37,8 +37,8 @@ func (c *client) setState(device uint32, state wire.DeviceState) {
 	c.ok(c.as("admin", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: device, State: state, Reason: "test"}}}))
 }
 
-// Something goes wrong between the grant and the commit: each step fails, and
-// each step succeeds but its reply is lost.
+// Faults between the grant and the commit: each step fails, and each step succeeds but its reply is
+// lost.
 func TestGrantAndCommitFaults(t *testing.T) {
 	overlayAgain := func(c *commitCase) {
 		c.ok(c.commit(proto.Clone(c.op).(*wire.Commit)))
@@ -197,13 +197,13 @@ func TestUnlinkedFileAppearsWhole(t *testing.T) {
 	c.check()
 }
 
-// Grants have bounds of their own.
+// The number and size of grants have bounds.
 func TestGrantBounds(t *testing.T) {
 	b := newCluster(t, 1)
 	c := b.open(nil)
 	grant := func(count uint32) string {
 		return kind(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Count: count,
-			Scheme: &wire.Scheme{K: 1}, ChunkLength: 4096}}})) // so that the bytes are not what bounds them
+			Scheme: &wire.Scheme{K: 1}, ChunkLength: 4096}}})) // so that the bound on bytes does not apply
 	}
 	if got := grant(0) + ", " + grant(1025); got != "invalid argument, invalid argument" {
 		t.Error(got)
@@ -219,9 +219,9 @@ func TestGrantBounds(t *testing.T) {
 	b.check()
 }
 
-// TestGrantsBoundTheBytesOfASession: what a session puts and does not commit is in no quota.
-// The grants that it has allow no more than a bound, whatever scheme and length they name, and
-// the end of one makes room.
+// TestGrantsBoundTheBytesOfASession: no quota counts the chunks that a session writes and does not
+// commit. Its grants together allow a bounded number of bytes, whatever scheme and length they
+// name. Ending one makes room.
 func TestGrantsBoundTheBytesOfASession(t *testing.T) {
 	b := newCluster(t, 6)
 	c := b.open(nil)

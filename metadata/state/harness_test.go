@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// bench is a state machine over a store in memory, driven as a service drives
-// it: every command goes through the encoding of a log entry.
+// bench is a state machine over a store in memory. It encodes every command into a log entry, as
+// the service does.
 type bench struct {
 	t     testing.TB
 	m     *state.Machine
@@ -24,21 +24,20 @@ type bench struct {
 	index uint64
 	wall  int64
 	node  string
-	// fence, if set, is what commands and reads see of kv.
+	// fence, if set, is the store that commands and reads use instead of kv.
 	fence     *statetest.Fenced
 	partition uint32
 	settle    uint64 // of commands, milliseconds; 0 is the default
 	// mirror, if set, sees every command and its result.
 	mirror func(*statepb.Command, state.Result)
-	// cached is what clients could have cached before the last command, nil where
-	// that is not known.
+	// cached is what clients could have cached before the last command; nil if unknown.
 	cached cacheable
 	// entries is the log so far.
 	entries [][]byte
-	drawn   uint64 // the newest random part of a session's number
+	drawn   uint64 // the newest random part of a session number
 }
 
-// store is what the machine works on.
+// store is the machine's store.
 func (b *bench) store() kvtx.KV {
 	if b.fence != nil {
 		return b.fence
@@ -81,7 +80,7 @@ func (b *bench) registerHost(name string, devices int) *wire.RegisterHostReply {
 	return resp.GetRegisterHost()
 }
 
-// command fills in what the proposer brings.
+// command fills in the fields that a proposer sets.
 func (b *bench) command(cmd *statepb.Command) *statepb.Command {
 	b.wall += 1_000_000
 	cmd.Version, cmd.WallNanos, cmd.SettleMillis = 1, b.wall, b.settle
@@ -127,7 +126,7 @@ func (b *bench) applyAll(cmds ...*statepb.Command) []state.Result {
 	return res
 }
 
-// draw gives a session that a command opens a number, as a leader would.
+// draw assigns a number to a new session, as a leader does.
 func (b *bench) draw(c *statepb.Command) {
 	if open := c.GetRequest().GetOpenSession(); open != nil && open.Drawn == 0 {
 		b.drawn++
@@ -135,7 +134,7 @@ func (b *bench) draw(c *statepb.Command) {
 	}
 }
 
-// applyEntry does what a replica does with a committed entry.
+// applyEntry applies a committed entry, as a replica does.
 func applyEntry(m *state.Machine, kv kvtx.KV, index uint64, entry []byte) ([]state.Result, error) {
 	cmds, err := state.DecodeEntry(entry)
 	if err != nil {
@@ -168,7 +167,7 @@ func (b *bench) tick(millis uint64) {
 	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: millis}}}).Response)
 }
 
-// ok fails the test unless resp is no failure.
+// ok fails the test if resp is a failure.
 func (b *bench) ok(resp *wire.MetaResponse) *wire.MetaResponse {
 	b.t.Helper()
 	if e := resp.GetError(); e != nil {
@@ -301,7 +300,7 @@ func (c *client) clone(op *wire.Clone) *wire.MetaResponse {
 	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Clone{Clone: op}})
 }
 
-// stripe is a new stripe of a scheme on devices, of length bytes.
+// stripe is a new stripe of length bytes with a chunk on each of devices.
 func stripe(id, length uint64, devices ...uint32) *wire.Stripe {
 	s := &wire.Stripe{Id: id, Scheme: &wire.Scheme{K: 1, M: uint32(len(devices) - 1)}, Length: length}
 	if len(devices) == 6 {

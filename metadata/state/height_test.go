@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// chain makes n directories, one in the other, and returns the last.
+// chain makes n nested directories and returns the innermost.
 func (c *client) chain(at uint64, n int) uint64 {
 	c.t.Helper()
 	for range n {
@@ -20,15 +20,15 @@ func (c *client) renameAs(op *wire.Rename) *wire.MetaResponse {
 	return c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: op}})
 }
 
-// No move brings what is below a directory deeper than it could be made: neither a rename nor
-// an exchange of two names.
+// No move makes what is below a directory deeper than MaxDepth, neither a rename nor an exchange of
+// two names.
 func TestNoRenameGoesPastTheDepth(t *testing.T) {
 	b := newBench(t)
 	c := b.open(nil)
 	deep := c.mkdir(c.root, "deep")
 	end := c.chain(deep, 400) // of level 401
 	high := c.mkdir(c.root, "high")
-	c.chain(high, 111) // is 112 levels with itself
+	c.chain(high, 111) // is 112 levels, itself included
 	fits := c.mkdir(c.root, "fits")
 	c.chain(fits, 110)
 	rename := func(name string, to uint64, newName string) string {
@@ -55,7 +55,7 @@ func TestNoRenameGoesPastTheDepth(t *testing.T) {
 	}
 	b.check()
 
-	// What was high once is not for ever.
+	// The height of a directory can shrink again.
 	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: high, Name: "e"}}}))
 	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: high, Name: "d"}}}))
 	if k := rename("high", end, "y"); k != "ok" {
@@ -64,8 +64,8 @@ func TestNoRenameGoesPastTheDepth(t *testing.T) {
 	b.check()
 }
 
-// Moves that stack trees onto each other do not make a tree that has no bound: each change
-// in it would cost as much as it is deep.
+// Moves that stack trees must not build a tree of unlimited depth: each change in it would cost as
+// much as its depth.
 func TestStackedTreesHaveABound(t *testing.T) {
 	b := newBench(t)
 	c := b.open(nil)
@@ -85,8 +85,8 @@ func TestStackedTreesHaveABound(t *testing.T) {
 	t.Error("no move was refused")
 }
 
-// Nor does the clone of a tree. Where it would be too deep once it is built, since what it
-// was for went deeper meanwhile, the job fails, and does not try again for ever.
+// The same holds for the clone of a tree. If its target directory moved deeper meanwhile and the
+// clone would be too deep, the job fails without further retries.
 func TestNoCloneGoesPastTheDepth(t *testing.T) {
 	b := newBench(t)
 	c := b.open(nil)

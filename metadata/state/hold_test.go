@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// holdCase is a directory with a file and a directory in it, which one session
-// holds, and another session.
+// holdCase is a directory with a file and a subdirectory, the session with the exclusive lease on
+// it, and another session.
 type holdCase struct {
 	*client
 	other      *client
@@ -46,16 +46,15 @@ func numbered(dir, inode uint64, name string) *wire.Create {
 	return &wire.Create{Parent: dir, Name: name, Type: wire.FileType_FILE_TYPE_REGULAR, Mode: 0o644, Exclusive: true, Inode: inode}
 }
 
-// Whatever touches the entries of a directory, or the directory itself, is refused
-// to everybody but the holder, changes nothing, and is done when it is proposed
-// again after the hold. What has to do with a file in it, and not with its name, is
-// not.
+// While a session has the exclusive lease, any other session's request on the directory or its
+// entries is refused and changes nothing. It succeeds when proposed again after the lease ends.
+// Requests that concern a file in it but not the file's name are not refused.
 func TestHolds(t *testing.T) {
 	type request = wire.MetaRequest
 	for _, row := range []struct {
 		what string
 		do   func(c *holdCase) *request
-		free bool // it does not meet the hold
+		free bool // the lease does not concern it
 		want string
 	}{
 		{"create", func(c *holdCase) *request { return createReq(c.dir, "x") }, false, "ok"},
@@ -129,8 +128,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// A file is made of a number that the session was given, once, alone or with its
-// first content: each step fails, and each is done and its answer lost.
+// A session can create a file once under each inode number that it received, empty or with its
+// first content. Each step fails, and each step succeeds but its answer is lost.
 func TestNumberedFaults(t *testing.T) {
 	commit := func(c *holdCase, name string, n uint64) *wire.Commit {
 		g := c.grant(c.dir, 1)
@@ -223,8 +222,8 @@ func (c *holdCase) lapse() {
 	c.ok(c.apply(&statepb.Command{Op: &statepb.Command_LapseHold{LapseHold: &statepb.LapseHold{Directory: c.dir, Session: c.id}}}).Response)
 }
 
-// A hold ends with its session, with its directory, and when it is taken from who
-// was not heard of; of numbers and directories a session has so many.
+// An exclusive lease ends with its session, with its directory, and when the leader revokes it from
+// a session that stopped answering. A session's numbers and leases are bounded.
 func TestHoldsEnd(t *testing.T) {
 	c := newHoldCase(t)
 	held := func(want string) {
@@ -236,11 +235,11 @@ func TestHoldsEnd(t *testing.T) {
 	}
 	held("busy")
 	c.ok(c.hold(c.dir, 0))
-	c.ok(c.other.endHold(c.dir)) // not its own: nothing happens
+	c.ok(c.other.endHold(c.dir)) // another session's: nothing happens
 	held("busy")
 	c.lapse()
 	held("ok")
-	c.lapse() // it is another's by now
+	c.lapse() // another session has it by now
 	c.ok(c.other.endHold(c.dir))
 	c.ok(c.hold(c.dir, 0))
 	c.ok(c.apply(&statepb.Command{Op: &statepb.Command_ExpireSessions{ExpireSessions: &statepb.ExpireSessions{Sessions: []uint64{c.id}}}}).Response)
@@ -281,8 +280,8 @@ func TestHoldsEnd(t *testing.T) {
 	}
 }
 
-// A tree is not cloned past a directory in it that somebody holds: what he made there
-// may not be here yet.
+// The clone of a tree stops at a directory with an exclusive lease: the state may not know yet what
+// the holder created there.
 func TestACloneOfATreeWaitsForTheHolder(t *testing.T) {
 	c := newHoldCase(t)
 	c.ok(c.other.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: c.root, Name: "top", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755}}}))
@@ -304,8 +303,8 @@ func TestACloneOfATreeWaitsForTheHolder(t *testing.T) {
 	c.check()
 }
 
-// Builds that share a state below the feature level may not know of given numbers:
-// there is nothing to them then.
+// Builds that share a state below the feature level may not know ranges of inode numbers, so the
+// state ignores them there.
 func TestNumbersBelowTheLevel(t *testing.T) {
 	c := newBenchAt(t, 3).open(nil)
 	made := c.ok(c.create(numbered(c.root, 1<<40, "x"))).GetEntry().GetAttr()
@@ -321,7 +320,7 @@ func TestNumbersBelowTheLevel(t *testing.T) {
 	}
 }
 
-// So many sessions end in one command whatever they hold.
+// One command ends a bounded number of sessions, whatever leases they have.
 func TestSessionsWithManyHoldsEnd(t *testing.T) {
 	b := newCluster(t, 1)
 	all := &statepb.ExpireSessions{}
@@ -343,8 +342,8 @@ func TestSessionsWithManyHoldsEnd(t *testing.T) {
 	b.check()
 }
 
-// A session that is confined to a directory does not learn which directories outside of it
-// others hold, nor by which session.
+// A session confined to a directory does not learn which directories outside it have exclusive
+// leases, or whose.
 func TestAHoldOutsideTheScopeIsNotSeen(t *testing.T) {
 	b := newBench(t)
 	owner := b.open(nil)
@@ -364,7 +363,7 @@ func TestAHoldOutsideTheScopeIsNotSeen(t *testing.T) {
 	}
 }
 
-// Nor does a session learn which numbers of stripes others may write.
+// A session also does not learn which stripe numbers others may write.
 func TestEndingAnothersGrantTellsNothing(t *testing.T) {
 	b := newCluster(t, 3)
 	owner := b.open(nil)

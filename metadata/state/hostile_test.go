@@ -16,12 +16,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// hostile makes requests that no client of ours sends: any field of any message, at any
-// depth, has a value at the edge of its type, of what the state holds, or of what it allows.
+// hostile makes requests that no correct client sends. Any field at any depth has a value at the
+// edge of its type, of the numbers in the state, or of a limit.
 type hostile struct {
 	rng     *rand.Rand
-	numbers []uint64 // that the state has, or nearly
-	text    string   // if not empty, that every second text is
+	numbers []uint64 // numbers in the state, or close to one
+	text    string   // if not empty, used for every second text
 }
 
 var hostileTexts = []string{"", ".", "..", "/", "a", "f", "d", "../d", "a/b", "a\x00b", "\xff\xfe", "latest", "step-1", "attempt-1",
@@ -122,10 +122,10 @@ func (h *hostile) request(n int) *wire.MetaRequest {
 	return req
 }
 
-// TestHostileRequestsStopNoReplica applies requests of every kind with hostile values, from
-// every role, to a state that has some of everything. A request is answered or refused. An
-// error of Apply itself, or a panic, would end every replica at that entry, again after each
-// restart. What the state holds passes its check afterwards.
+// TestHostileRequestsStopNoReplica applies requests of every kind with hostile values, from every
+// role, to a state with some of everything. Each request is answered or refused. An error of Apply,
+// or a panic, would stop every replica at that entry, again after each restart. Afterwards the
+// state must pass its check.
 func TestHostileRequestsStopNoReplica(t *testing.T) {
 	first := testseed.First(t)
 	for seed := first; seed < first+uint64(testseed.Runs(t, 2, 40)); seed++ {
@@ -155,7 +155,7 @@ func TestHostileRequestsStopNoReplica(t *testing.T) {
 	}
 }
 
-// someNumbers are those that the keys of the state have in them.
+// someNumbers are numbers that occur in the keys of the state.
 func (m *model) someNumbers() (numbers []uint64) {
 	if err := m.kv.Scan(nil, nil, func(key, _ []byte) bool {
 		for at := 3; at+8 <= len(key); at += 8 {
@@ -168,7 +168,7 @@ func (m *model) someNumbers() (numbers []uint64) {
 	return numbers
 }
 
-// survive applies one request, and answers it as a read; it returns what Apply answered.
+// survive applies one request and also answers it as a read. It returns the result of Apply.
 func (m *model) survive(n int, caller *statepb.Caller, req *wire.MetaRequest) string {
 	m.t.Helper()
 	text := func() string { return fmt.Sprintf("%v of %v", proto.Clone(req), caller) }
@@ -185,8 +185,8 @@ func (m *model) survive(n int, caller *statepb.Caller, req *wire.MetaRequest) st
 	return kind(m.apply(cmd).Response)
 }
 
-// A request may be as large as a command. What the state keeps of one, of its answer too, is
-// not: a session may have 1,024 answers kept.
+// A request may be as large as a command, but what the state keeps of it and of its answer must be
+// small: a session may have 1,024 answers kept.
 func TestLongTextsAreNotKept(t *testing.T) {
 	m := newModel(t, 1)
 	m.run(300)

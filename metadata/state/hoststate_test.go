@@ -47,7 +47,7 @@ func (b *bench) wants(resp *wire.MetaResponse, kind moraine.Kind) {
 	}
 }
 
-// settleScans looks through the devices that changed state.
+// settleScans runs the scans of the devices that changed state.
 func (b *bench) settleScans() {
 	b.t.Helper()
 	for b.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 1000) {
@@ -61,9 +61,8 @@ func (b *bench) keepLog(name string) {
 	}
 }
 
-// TestDrainedHostIsRemoved: all devices of a host change state in one entry or none
-// does, what is carried out again changes nothing, and a host is removed only when
-// no stripe has a chunk on it.
+// TestDrainedHostIsRemoved: one entry changes the state of all devices of a host or of none,
+// repeating it changes nothing, and a host can be removed only when no stripe has a chunk on it.
 func TestDrainedHostIsRemoved(t *testing.T) {
 	b := newCluster(t, 4)
 	b.registerHost("n5", 3)
@@ -84,12 +83,12 @@ func TestDrainedHostIsRemoved(t *testing.T) {
 		}
 		b.settleScans()
 	}
-	// One device is not empty: none is retired.
+	// One device is not empty, so none is retired.
 	b.wants(b.hostState("admin", "n5", wire.DeviceState_DEVICE_STATE_RETIRED), moraine.Conflict)
 	if have := b.hostOf("n5").Devices[0].State; have != wire.DeviceState_DEVICE_STATE_DRAINING {
 		t.Fatalf("an empty device is %v after a removal that failed", have)
 	}
-	// Its server starts anew, and what was asked for stays.
+	// Its server restarts, and the requested state stays.
 	b.registerHost("n5", 3)
 	if have := b.hostOf("n5").Devices[1].State; have != wire.DeviceState_DEVICE_STATE_DRAINING {
 		t.Fatalf("after a start the device is %v", have)
@@ -115,18 +114,18 @@ func TestDrainedHostIsRemoved(t *testing.T) {
 	b.keepLog("v4-host-drain")
 }
 
-// TestMaintenance: what was announced is judged by the hosts that are away at that
-// entry, ends with the next boot, and needs level 4.
+// TestMaintenance: the entry decides on an announced absence by the hosts that are away at that
+// entry. The absence ends with the host's next boot. It needs level 4.
 func TestMaintenance(t *testing.T) {
 	b := newCluster(t, 5)
 	b.wants(b.maintenance("n9", 1000), moraine.NotFound)
 	b.wants(b.maintenance("n1", 1<<40), moraine.InvalidArgument)
 	b.ok(b.maintenance("n1", 60_000))
-	b.ok(b.maintenance("n1", 90_000)) // again, and longer: it is none of the others
+	b.ok(b.maintenance("n1", 90_000)) // a repeated, longer one: the host does not count against itself
 	if h := b.hostOf("n1"); h.MaintenanceUntil != 90_000 || h.MaintenanceReason != "new kernel" {
 		t.Fatalf("n1 is away until %d for %q", h.MaintenanceUntil, h.MaintenanceReason)
 	}
-	// Two at once were judged without each other: the second is to be judged anew.
+	// Both were checked without each other: the second one must be checked again.
 	b.wants(b.maintenance("n2", 60_000), moraine.Stale)
 	b.ok(b.maintenance("n2", 60_000, "n1"))
 	b.ok(b.maintenance("n2", 0))
@@ -144,7 +143,7 @@ func TestMaintenance(t *testing.T) {
 	if b.hostOf("n1").MaintenanceUntil != 0 {
 		t.Fatal("n1 has booted and is still away")
 	}
-	// What ran out counts no more.
+	// An expired absence no longer counts.
 	b.ok(b.maintenance("n3", 2000))
 	for range 3 {
 		b.tick(1000)
@@ -160,8 +159,8 @@ func TestMaintenance(t *testing.T) {
 	old.wants(old.hostState("admin", "n1", wire.DeviceState_DEVICE_STATE_DRAINING), moraine.Unimplemented)
 }
 
-// TestADeviceMoreIsNoBoot: a host that goes on, and registers a device that it got, is
-// away for as long as was announced, and what its other devices acknowledged counts on.
+// TestADeviceMoreIsNoBoot: a running host that registers an additional device stays away for the
+// announced time, and what its other devices acknowledged still counts.
 func TestADeviceMoreIsNoBoot(t *testing.T) {
 	b := newCluster(t, 3)
 	b.ok(b.maintenance("n1", 60_000))
@@ -180,8 +179,8 @@ func TestADeviceMoreIsNoBoot(t *testing.T) {
 // levelBeforeHosts is the last feature level without hosts that are announced away.
 const levelBeforeHosts = 3
 
-// TestDistrustedDeviceStaysOut: what the leader takes out for good comes back by an
-// administrator's word alone; what only failed comes back with its server.
+// TestDistrustedDeviceStaysOut: only an administrator can bring back a device that the leader took
+// out permanently. A device that merely failed returns with its server.
 func TestDistrustedDeviceStaysOut(t *testing.T) {
 	b := newCluster(t, 3)
 	out := func(device uint32, keep bool) {
@@ -211,8 +210,8 @@ func TestDistrustedDeviceStaysOut(t *testing.T) {
 	b.keepLog("v4-distrust")
 }
 
-// TestCarriedDiskIsNotTakenBack: a disk that another host has now is not claimed by
-// the one that only sees that it is gone.
+// TestCarriedDiskIsNotTakenBack: a host that only misses a disk does not claim it from the host
+// that has it now.
 func TestCarriedDiskIsNotTakenBack(t *testing.T) {
 	b := newCluster(t, 3)
 	first := b.hostOf("n1")
@@ -237,8 +236,8 @@ func TestCarriedDiskIsNotTakenBack(t *testing.T) {
 	b.keepLog("v4-carried-disk")
 }
 
-// TestSlowDeviceStaysDraining: what the leader drains for good is drained on when its server
-// has started anew, and when it was gone meanwhile.
+// TestSlowDeviceStaysDraining: a device that the leader drains permanently keeps draining after its
+// server restarts, and after an absence.
 func TestSlowDeviceStaysDraining(t *testing.T) {
 	b := newCluster(t, 3)
 	b.ok(b.as("m1", "metadata", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{

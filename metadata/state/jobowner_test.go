@@ -9,15 +9,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// removeNew makes a directory with something in it and removes it.
+// removeNew makes a directory with content and removes it.
 func (c *client) removeNew(name string) *wire.MetaResponse {
 	c.t.Helper()
 	c.mkdir(c.mkdir(c.root, name), "below")
 	return c.removeTree(c.root, name)
 }
 
-// A session has so many removals, clones and concatenations under way, and no more;
-// others, and what needs no job, are as ever, and when some have ended there is room.
+// The number of running removals, clones and concatenations of a session is bounded. Other
+// requests, and those that need no job, still succeed. When some jobs end there is room again.
 func TestASessionHasSoManyJobs(t *testing.T) {
 	b := newCluster(t, 1)
 	c, other := b.open(nil), b.open(nil)
@@ -57,14 +57,14 @@ func TestASessionHasSoManyJobs(t *testing.T) {
 		t.Error("the concatenation is not there", c.ended(joined.Id))
 	}
 	b.ok(c.removeTree(c.root, "y"))
-	// What is under way when the session ends goes on.
+	// Running jobs continue after the session ends.
 	b.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}}))
 	b.check()
 	b.settleJobs()
 	b.check()
 }
 
-// Below level 4 nothing is counted.
+// Below level 4 the state counts no jobs.
 func TestJobsAreNotBoundedBelowTheirLevel(t *testing.T) {
 	b := newBenchAt(t, 3)
 	c := b.open(nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// strayState is one way in which a restored state and its devices stand: the record of a
-// stripe names device 1, and device 5 has the only whole copy of that chunk.
+// strayState is one relation of a restored state and its devices: the record of a stripe names
+// device 1, and device 5 has the only intact copy of that chunk.
 type strayState struct {
 	name  string
 	fates []fleet.Fate // of the copy on device 5
@@ -57,8 +57,8 @@ var strayStates = []strayState{
 	}},
 }
 
-// doors are all requests and commands that have chunks deleted, or give up a device. Each
-// is tried on the copy on device 5; one that gives the device up must be refused.
+// doors are all requests and commands that can have chunks deleted or remove a device. The test
+// tries each on the copy on device 5. One that removes the device must be refused.
 var doors = map[string]func(t *testing.T, b *bench, id uint64){
 	"fsck --repair --accept-loss": func(t *testing.T, b *bench, id uint64) {
 		for version := range uint32(4) {
@@ -93,10 +93,10 @@ var doors = map[string]func(t *testing.T, b *bench, id uint64){
 	"scans end": func(t *testing.T, b *bench, _ uint64) { b.settleScans() },
 }
 
-// TestWhatFitsARecordIsNeverDeleted: a chunk of a restored cluster that no record names at its
-// device, and that fits a record whose own chunk is gone or not known to be there, is deleted
-// by no request, no command and no flag, nor is its device retired without one. Its device
-// deletes nothing by itself: what a report or a heartbeat has deleted is all that it deletes.
+// TestWhatFitsARecordIsNeverDeleted: in a restored cluster a device has a chunk that no record
+// names there, but that fits a record whose own chunk is gone or unknown. No request, command or
+// flag deletes that chunk or retires its device. The device itself deletes only what a report or a
+// heartbeat tells it to delete.
 func TestWhatFitsARecordIsNeverDeleted(t *testing.T) {
 	for _, s := range strayStates {
 		for name, door := range doors {
@@ -124,16 +124,16 @@ func TestWhatFitsARecordIsNeverDeleted(t *testing.T) {
 	}
 }
 
-// reportsStray has a device end a report that one chunk was left undecided in.
+// reportsStray makes a device end a report in which one chunk was left undecided.
 func (b *bench) reportsStray(device uint32) {
 	b.t.Helper()
 	b.ok(b.apply(&statepb.Command{Op: &statepb.Command_CompleteReport{CompleteReport: &statepb.CompleteReport{
 		Device: device, PassStarted: b.index, Reported: b.index, FittingChunks: 1}}}).Response)
 }
 
-// TestADeviceThatMayHoldMoreIsNotRetired: after a restore a device is retired when it has
-// reported, and its report has nothing that a stripe may need. One that is out is given up by
-// the flag for that, and by nothing else.
+// TestADeviceThatMayHoldMoreIsNotRetired: after a restore a device can be retired once it has
+// reported and no stripe may need what it reported. An administrator can accept the loss of one
+// that is out with accept_loss, and in no other way.
 func TestADeviceThatMayHoldMoreIsNotRetired(t *testing.T) {
 	b, _, _ := restored(t)
 	retire := func(device uint32, acceptLoss bool) *wire.MetaResponse {

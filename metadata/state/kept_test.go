@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// deadOn are the stripes of which a device deletes chunks: of what has been dead since
-// olderThan, of what is kept since keptSince, and so many bytes of what is kept besides.
+// deadOn are the stripes whose chunks a device deletes: chunks dead since olderThan, chunks kept
+// for backups since keptSince, and additionally that many bytes of kept chunks.
 func (b *bench) deadOn(device moraine.DeviceID, olderThan, keptSince, bytes uint64) (plain, kept []uint64) {
 	b.t.Helper()
 	list, err := fleet.Tombstones(b.m.View(b.kv), device, olderThan, 100)
@@ -36,8 +36,8 @@ func (b *bench) now() uint64 {
 	return now
 }
 
-// TestWhatDiedIsKeptForBackups: at each way in which a chunk dies, whether a backup may name
-// it, and so whether it waits for the backup horizon or for the grace alone.
+// TestWhatDiedIsKeptForBackups: for each way in which a chunk dies, whether a backup may name it.
+// If so, the chunk waits for the backup horizon, otherwise only for the grace.
 func TestWhatDiedIsKeptForBackups(t *testing.T) {
 	for name, row := range map[string]struct {
 		dies func(b *bench, c *client, f, stripe uint64)
@@ -83,12 +83,12 @@ func TestWhatDiedIsKeptForBackups(t *testing.T) {
 	}
 }
 
-// TestKeptIsGivenBackOldestFirst: what is kept goes after the horizon; before that as much of
-// it as is needed, the oldest first, and nothing that has not been dead for the grace. How far
-// back all is still there is known from then on. A report deletes nothing of it.
+// TestKeptIsGivenBackOldestFirst: the leader deletes kept chunks after the horizon. Before that it
+// deletes as many as it needs room for, oldest first, and none within the grace. The state then
+// records from when on everything is still there. A report deletes none of them.
 func TestKeptIsGivenBackOldestFirst(t *testing.T) {
 	b := newCluster(t, 6)
-	c := b.open(nil) // what dies now does so at cluster time 0
+	c := b.open(nil) // chunks that die now die at cluster time 0
 	var ids, died []uint64
 	for _, name := range []string{"a", "b", "c"} {
 		f := c.mkfile(c.root, name)
@@ -115,7 +115,7 @@ func TestKeptIsGivenBackOldestFirst(t *testing.T) {
 	}{
 		{died[2], 0, 0, nil},
 		{died[2], died[1], 0, ids[:2]},
-		{died[2], died[1], 1, ids[:2]}, // which makes the room
+		{died[2], died[1], 1, ids[:2]}, // frees the room
 		{died[2], 0, 1, ids[:1]},
 		{died[2], 0, 4097 * 4, ids[:2]},
 		{died[2], 0, 1 << 40, ids},
@@ -134,8 +134,8 @@ func TestKeptIsGivenBackOldestFirst(t *testing.T) {
 	}
 }
 
-// TestAdoptionOfWhatIsInMemory: a chunk that is in the memory of a chunkserver alone is not
-// recorded as one that is on a device. It is kept, and adopted when it has been written out.
+// TestAdoptionOfWhatIsInMemory: the state does not record a chunk that is only in a chunkserver's
+// memory as one on a device. It keeps the chunk, and adopts it once it is durable.
 func TestAdoptionOfWhatIsInMemory(t *testing.T) {
 	b, _, id := restored(t)
 	dirty := copyOf(id, 0, 2)

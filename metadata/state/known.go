@@ -4,6 +4,6 @@ package state
 
 import "github.com/morainefs/moraine/metadata/state/statepb"
 
-// knows reports whether this build knows a command that it can decode: all of them. A
-// build that stands for an earlier release, for the tests of upgrades, does not.
+// knows reports whether this build knows a command that it can decode. It knows them all. The build
+// that imitates an earlier release in upgrade tests does not.
 func knows(*statepb.Command) bool { return true }

@@ -9,15 +9,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The numbers that requests, and the leader's own commands, of level 3 and later begin
-// with.
+// The numbers at which requests, and the leader's own commands, of level 3 and later begin.
 const (
 	laterRequests protoreflect.FieldNumber = 200
 	laterCommands protoreflect.FieldNumber = 240
 )
 
-// knows reports whether the release of level 2 had a command. Its schema, which this build
-// has not, would not even have decoded the others.
+// knows reports whether the release of level 2 had a command. That release's schema would not even
+// decode the others.
 func knows(cmd *statepb.Command) bool {
 	if req := cmd.GetRequest(); req != nil {
 		f := wire.Op(req)

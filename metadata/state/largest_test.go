@@ -14,12 +14,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// largestCommand is how many records one command may write: some more than a full commit
-// and a piece of a job, which write 1,371 and 1,405, do.
+// largestCommand bounds the records that one command may write. A full commit writes 1,371 and a
+// piece of a job 1,405; the bound is slightly above.
 const largestCommand = 1500
 
-// No command is large: the largest of each kind stays within the records that
-// one command may touch, and what each took is logged, over a store in memory.
+// The largest command of each kind writes at most largestCommand records. The test logs how long
+// each took over a store in memory.
 func TestLargestCommands(t *testing.T) {
 	bn := newCluster(t, 6)
 	c := bn.open(nil)
@@ -100,8 +100,8 @@ func TestLargestCommands(t *testing.T) {
 	}
 }
 
-// largestRewritings has a mover swap as many stripes of a file of many as one command may, and
-// pack as many files with each other.
+// largestRewritings makes a mover rewrite as many stripes of one file as one command may, and pack
+// as many files as one may.
 func largestRewritings(bn *bench, c *client, file uint64, step func(func())) {
 	old := bn.node
 	defer func() { bn.node = old }()

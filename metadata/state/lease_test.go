@@ -27,8 +27,8 @@ func (b *bench) leaseRepair(node string) *wire.Job {
 	return jobs[0]
 }
 
-// A lease is its holder's alone: another node that names its epoch, which is a
-// small number, changes nothing.
+// Only the holder can use a job lease: a request of another node changes nothing although it names
+// the epoch, which is easy to guess.
 func TestLeaseIsItsHoldersAlone(t *testing.T) {
 	b := newCluster(t, 5)
 	c := b.open(nil)
@@ -65,8 +65,8 @@ func TestLeaseIsItsHoldersAlone(t *testing.T) {
 	b.check()
 }
 
-// A backlog of one kind leaves the others their share of the leases: to movers
-// with one free place, and within one answer.
+// A backlog of one kind leaves the other kinds their share of job leases, both for movers with one
+// free slot and within one answer.
 func TestKindsShareTheLeases(t *testing.T) {
 	y := newTier(t)
 	var flushes []uint64
@@ -83,7 +83,7 @@ func TestKindsShareTheLeases(t *testing.T) {
 	y.queue(evictJob, cold)
 
 	kinds := map[wire.JobKind]int{}
-	for range 20 { // a fair draw of two kinds misses one 20 times in a row once in a million
+	for range 20 { // a fair draw of two kinds misses one of them 20 times in a row once in a million
 		for _, j := range y.leaseAs("n1", 1) {
 			kinds[j.Kind]++
 		}

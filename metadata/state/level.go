@@ -18,8 +18,8 @@ func setFeatureLevel(t *kvtx.Tx, op *statepb.SetFeatureLevel) (*wire.MetaRespons
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.FeatureLevel)
 	}
 	if op.GetLevel() > moraine.FeatureLevel {
-		// A level that this build cannot speak: applying what follows would
-		// diverge, so the node stops here.
+		// This build does not implement the new level. Applying later entries would make the
+		// replicas differ, so the node stops here.
 		return nil, kvtx.Fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
 	}
 	before := c.FeatureLevel

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// longStripes is how many extents of a byte each stripe of a long file has: more than one
-// command looks at.
+// longStripes is the number of one-byte extents in each stripe of a long file: more than one
+// command inspects.
 const longStripes = 250
 
 // saveLong writes a file of many extents in memory: longStripes of each list of devices.
@@ -36,7 +36,7 @@ func (c *client) appendLong(f uint64, devices []uint32) {
 	c.ok(c.commit(op))
 }
 
-// raisesOnce has the leader look once at each file with a row, and says how many entries that
+// raisesOnce makes the leader inspect each listed file once and returns the number of entries that
 // took.
 func (b *bench) raisesOnce() int {
 	b.t.Helper()
@@ -55,9 +55,8 @@ func (b *bench) raisesOnce() int {
 	return 1
 }
 
-// TestALostLongFileStaysLost: a file of which a byte is lost far from its beginning is lost
-// through all that is written to it beside that, at every look of the leader, until the
-// byte is written again.
+// TestALostLongFileStaysLost: a file with a lost byte far from its beginning stays lost through all
+// other writes, at every inspection by the leader, until that byte is written again.
 func TestALostLongFileStaysLost(t *testing.T) {
 	b := newCluster(t, 5)
 	c := b.open(nil)
@@ -93,9 +92,9 @@ func TestALostLongFileStaysLost(t *testing.T) {
 	b.keepLog("v4-memory-lost-far")
 }
 
-// TestLossBehindWhatStaysInMemoryIsFound: the first bytes of a file stay in memory, since
-// the devices say nothing of them; what is lost behind is found all the same, and looking
-// for it takes no entries while nothing changes. Back in service, the device has it.
+// TestLossBehindWhatStaysInMemoryIsFound: the first bytes of a file stay in memory because the
+// devices do not report them. The leader still finds a loss behind them, and proposes no entries
+// for it while nothing changes. Once back in service, the device has the bytes.
 func TestLossBehindWhatStaysInMemoryIsFound(t *testing.T) {
 	b := newCluster(t, 4)
 	c := b.open(nil)
@@ -133,8 +132,8 @@ func TestLossBehindWhatStaysInMemoryIsFound(t *testing.T) {
 	b.keepLog("v4-memory-lost-behind")
 }
 
-// TestRandomLongMemory: what TestRandomMemory holds, of files that one command does not
-// look at as a whole.
+// TestRandomLongMemory checks the properties of TestRandomMemory on files that one command does not
+// inspect whole.
 func TestRandomLongMemory(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 4, 40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -15,12 +15,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commandVersion is the newest meaning of a Command that this build knows.
+// commandVersion is the newest version of a Command that this build knows.
 const commandVersion = 1
 
-// Machine is the state machine of one partition. It keeps no state of its own,
-// so that a Machine may be used by many readers at once; Apply calls on one KV
-// must not overlap.
+// Machine is the state machine of one partition. It has no state of its own, so many readers may
+// use one Machine at once. Calls of Apply on one KV must not overlap.
 type Machine struct{ *kvtx.Space }
 
 // New returns the machine of partition p.
@@ -30,7 +29,7 @@ func New(p moraine.Partition) *Machine {
 	return m
 }
 
-// Batch applies the commands of one log entry. See kvtx.Batch for what it shares between them.
+// Batch applies the commands of one log entry. kvtx.Batch describes what it shares between them.
 type Batch struct{ *kvtx.Batch }
 
 // Begin starts a batch for the log entry at index. It reads the counters.
@@ -42,30 +41,29 @@ func (m *Machine) Begin(kv kvtx.KV, index uint64) (Batch, error) {
 // Partition returns the partition whose keys the machine reads and writes.
 func (m *Machine) Partition() moraine.Partition { return m.K.P }
 
-// Result is what applying a command gives.
+// Result is the result of one command.
 type Result struct {
-	// Response is for the caller; a user-level failure is its Error. Never nil.
+	// Response is the answer to the caller and is never nil. Its Error is a user-level failure.
 	Response *wire.MetaResponse
-	// Touched is what the command changed that clients may cache; one thing may be
-	// there more than once.
+	// Touched are the items that clients may cache and that the command changed. An item may occur
+	// more than once.
 	Touched []kvtx.Touch
-	// Read are the inodes that it looked at, and whose attributes its answer may
-	// show, a failure too.
+	// Read are the inodes that the command read. The answer, also a failure, may show their
+	// attributes.
 	Read []moraine.InodeID
-	// Repeated says that the answer is the one kept of an earlier command: what
-	// that touched is not here.
+	// Repeated says that the answer was kept from an earlier command. Touched then does not have
+	// that command's changes.
 	Repeated bool
-	// Met says that the command was refused because of another session's exclusive
-	// lease. It changed nothing, and may be proposed again.
+	// Met says that another session's exclusive lease refused the command. The command changed
+	// nothing and may be proposed again.
 	Met    record.Hold
 	Events kvtx.Events
 }
 
-// Apply applies one command, at log index, and is deterministic. A user-level
-// failure is in Result.Response.Error, and may still have written (the answer
-// is kept). An error means that the store failed, holds a value that does not
-// decode, or that the command is unknown: the node must stop, and what was
-// written to kv must be thrown away.
+// Apply applies one command at a log index, and is deterministic. A user-level failure is in
+// Result.Response.Error and may still have written the kept answer. An error means that the store
+// failed, that a value does not decode, or that the command is unknown. The node must then stop and
+// discard what was written to kv.
 func (m *Machine) Apply(kv kvtx.KV, index uint64, cmd *statepb.Command) (Result, error) {
 	b, err := m.Begin(kv, index)
 	if err != nil {
@@ -97,8 +95,8 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	var err error
 	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {
 		if req.Request.GetOp() == nil {
-			// A service proposes only what it knows: this is from a newer one, and
-			// answering it here would diverge.
+			// A service proposes only commands that it knows. This one comes from a newer service,
+			// and answering it would make the replicas differ.
 			return Result{}, kvtx.UnknownCommand(nil)
 		}
 		resp, err = request(t, req.Request)
@@ -112,8 +110,8 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	return Result{Response: resp, Touched: t.Touched, Read: t.Read, Repeated: t.Repeated, Met: t.Met, Events: t.Events}, nil
 }
 
-// guard runs a handler; a user-level failure becomes the response, and what
-// the handler wrote is thrown away.
+// guard runs a handler. It turns a user-level failure into the response and discards the handler's
+// writes.
 func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaResponse, error) {
 	resp, err := handle()
 	if t.HoldErr != nil {
@@ -144,7 +142,7 @@ func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaRes
 	return &wire.MetaResponse{Error: kvtx.WireError(err)}, nil
 }
 
-// lead applies what the leader itself decides.
+// lead applies a command that the leader decided itself.
 func lead(t *kvtx.Tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
 	do := commandOf(cmd)
 	if do == nil {
@@ -168,13 +166,13 @@ func mutate(t *kvtx.Tx, o operation, req *wire.MetaRequest) (*wire.MetaResponse,
 	return resp, err
 }
 
-// IsRead reports whether req changes nothing and is answered by Read. Requests
-// that the service answers from its leader's memory (Place, GetTopology,
-// RenewSession, Heartbeat, ReportChunks) are neither read nor mutation here.
+// IsRead reports whether req changes nothing and Read answers it. Requests that the leader answers
+// from memory (Place, GetTopology, RenewSession, Heartbeat, ReportChunks) are neither reads nor
+// mutations here.
 func IsRead(req *wire.MetaRequest) bool { return operationOf(req).isRead(req) }
 
-// Read answers a read-only request from a consistent Reader. A user-level
-// failure is in the response's Error; an error means that the store failed.
+// Read answers a read request from a consistent Reader. A user-level failure is in the response's
+// Error; an error means that the store failed.
 func (m *Machine) Read(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	resp, err := answer(m.View(r), caller, req)
 	if err == nil {
@@ -186,7 +184,7 @@ func (m *Machine) Read(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequ
 	return &wire.MetaResponse{Error: kvtx.WireError(err)}, nil
 }
 
-// answer is Read of a view, whose failures are errors.
+// answer is Read on a view. It returns failures as errors.
 func answer(v *kvtx.View, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if req.GetPartition() != uint32(v.K.P) {
 		return nil, kvtx.Fail(moraine.Misrouted, "read", "", "partition %d is not served here", req.GetPartition())

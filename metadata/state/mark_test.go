@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
-// mark has a replica compare with what the proposer noted, and note its sum.
+// mark makes a replica compare its sum with the proposer's mark and record its own.
 func (b *bench) mark(compare *statepb.SumMark) state.Result {
 	b.t.Helper()
 	res := b.apply(&statepb.Command{Op: &statepb.Command_Tick{Tick: &statepb.Tick{Millis: 1, Mark: true, Compare: compare}}})
@@ -25,9 +25,8 @@ func (b *bench) noted() *statepb.SumMark {
 	return s
 }
 
-// Two replicas that applied the same agree; one that went another way at one
-// entry is told so at the second mark after it, and applies what follows as
-// before.
+// Two replicas that applied the same entries agree. A replica that applied one entry differently
+// learns it at the second mark after that entry, and applies later entries as before.
 func TestReplicasThatDifferAreFound(t *testing.T) {
 	leader, follower := newCluster(t, 3), newCluster(t, 3)
 	if leader.noted() != nil {
@@ -52,14 +51,14 @@ func TestReplicasThatDifferAreFound(t *testing.T) {
 	}
 	leader.tick(5)
 	follower.tick(6)
-	both(false) // the sums of before are the same
+	both(false) // the sums from before are equal
 	both(true)
 	both(true)
 	leader.check()
 	follower.check()
 }
 
-// A mark of another entry than the replica's own says nothing.
+// A mark made at another entry than the replica's own is not compared.
 func TestMarksOfOtherEntriesAreNotCompared(t *testing.T) {
 	b := newCluster(t, 1)
 	b.mark(nil)

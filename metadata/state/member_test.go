@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A metadata server's id is good for one directory, for ever.
+// The ID of a metadata server belongs to one directory for ever.
 func TestAMemberHasOneDirectory(t *testing.T) {
 	b := newBench(t)
 	set := func(id string, dir moraine.UUID) string {
@@ -32,8 +32,8 @@ func TestAMemberHasOneDirectory(t *testing.T) {
 	b.check()
 }
 
-// After another history began, nothing deletes a chunk that the one before may
-// have committed after all: what only an ended grant of it explains is kept.
+// In a new incarnation nothing deletes a chunk that the previous history may have committed. A
+// chunk explained only by an ended grant of that history is kept.
 func TestAnotherIncarnationQuarantines(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
@@ -62,8 +62,8 @@ func TestAnotherIncarnationQuarantines(t *testing.T) {
 	}
 }
 
-// Another incarnation goes on from a state that may be older than what is on the devices:
-// what they have is reported anew.
+// A new incarnation may start from a state older than the chunks on the devices, so the devices
+// report again.
 func TestAnotherIncarnationForgetsReports(t *testing.T) {
 	b := newCluster(t, 1)
 	reported := func() bool {

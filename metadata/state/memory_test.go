@@ -15,8 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// inRAM is a stripe of copies that devices have in memory, under the boot epochs
-// that they have now.
+// inRAM is a stripe of copies in the memory of devices, under their present boot epochs.
 func (b *bench) inRAM(id, length uint64, devices ...uint32) *wire.Stripe {
 	s := stripe(id, length, devices...)
 	for _, c := range s.Chunks {
@@ -30,7 +29,7 @@ func (b *bench) epochOf(device uint32) uint64 {
 	return b.hostOf(fmt.Sprintf("n%d", device)).Devices[0].Epoch
 }
 
-// save writes a file whose bytes are in memory: one stripe for each list of devices.
+// save writes a file whose bytes are in memory, with one stripe for each list of devices.
 func (c *client) save(name string, stripes ...[]uint32) uint64 {
 	c.t.Helper()
 	f := c.mkfile(c.root, name)
@@ -50,7 +49,7 @@ func (c *client) lay(f uint64, stripes ...[]uint32) {
 	c.ok(c.commit(op))
 }
 
-// listed are the chunks that a device's server is asked about.
+// listed are the chunks about which the leader asks a device's server.
 func (b *bench) listed(device uint32) []*wire.SettledChunk {
 	b.t.Helper()
 	var out []*wire.SettledChunk
@@ -70,7 +69,7 @@ func (b *bench) listed(device uint32) []*wire.SettledChunk {
 	}
 }
 
-// tell has a device's server say where its chunks are; gone says which are not.
+// tell reports where the chunks of a device are; gone selects those that are lost.
 func (b *bench) tell(device uint32, epoch uint64, gone func(*wire.SettledChunk) bool) *wire.MetaResponse {
 	b.t.Helper()
 	chunks := b.listed(device)
@@ -84,7 +83,7 @@ func (b *bench) tell(device uint32, epoch uint64, gone func(*wire.SettledChunk) 
 func allHere(*wire.SettledChunk) bool { return false }
 func allGone(*wire.SettledChunk) bool { return true }
 
-// raise does what the leader does until there is nothing more to do.
+// raise repeats the leader's RaiseLevels until nothing changes.
 func (b *bench) raise() {
 	b.t.Helper()
 	for {
@@ -106,7 +105,7 @@ func (b *bench) raise() {
 	}
 }
 
-// findLost is what the leader finds lost in one look at all files, in small pieces.
+// findLost returns what the leader finds lost in one pass over all files, in small pieces.
 func (b *bench) findLost() (out []*statepb.FilePlace) {
 	b.t.Helper()
 	for next := (content.FilePlace{}); ; {
@@ -132,7 +131,7 @@ func (c *client) wantLevel(inode uint64, want moraine.Level) {
 	}
 }
 
-// lostFiles names what is lost, as path: [offset length]...
+// lostFiles lists the lost ranges, as path: [offset length]...
 func (c *client) lostFiles() []string {
 	c.t.Helper()
 	var out []string
@@ -146,8 +145,8 @@ func (c *client) lostFiles() []string {
 	return out
 }
 
-// TestMemoryLevels: a file is at the level that its least safe byte is at, rises
-// when the devices have its chunks, and a clone of it does so by itself.
+// TestMemoryLevels: a file has the level of its least safe byte and rises when the devices have its
+// chunks. A clone rises independently.
 func TestMemoryLevels(t *testing.T) {
 	b := newCluster(t, 4)
 	c := b.open(nil)
@@ -178,7 +177,8 @@ func TestMemoryLevels(t *testing.T) {
 	if n := len(b.listed(1)) + len(b.listed(2)) + len(b.listed(3)) + len(b.listed(4)); n != 0 {
 		t.Fatalf("%d chunks are listed as in memory", n)
 	}
-	// A byte in memory takes the whole file there, until it is on its device too.
+	// One byte in memory lowers the whole file to level memory until that byte is on its device
+	// too.
 	id := c.grant(f, 1)
 	c.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Stripes: []*wire.Stripe{b.inRAM(id, 10, 1, 2)}, Extents: []*wire.Extent{extent(0, 10, id, 0)}}))
 	c.wantLevel(f, moraine.Memory)
@@ -190,8 +190,8 @@ func TestMemoryLevels(t *testing.T) {
 	b.keepLog("v4-memory")
 }
 
-// What was in the memory of a device that is out of service is lost where too little is
-// left, as its server will not tell of it; and is not, should it come back into service.
+// Bytes in the memory of a device that is out are lost if too few other chunks are left, because
+// its server will not report them. They are no longer lost when the device returns.
 func TestMemoryOfADeviceOutOfServiceIsLost(t *testing.T) {
 	b := newCluster(t, 4)
 	c := b.open(nil)
@@ -211,8 +211,8 @@ func TestMemoryOfADeviceOutOfServiceIsLost(t *testing.T) {
 	b.replays()
 }
 
-// TestOneHostsMemoryProtectsNothing: copies in the memory of one process are one copy,
-// whatever devices it has.
+// TestOneHostsMemoryProtectsNothing: copies in the memory of one process count as one copy, on
+// however many devices.
 func TestOneHostsMemoryProtectsNothing(t *testing.T) {
 	b := newBench(t)
 	b.registerHost("n1", 2)
@@ -231,11 +231,11 @@ func TestOneHostsMemoryProtectsNothing(t *testing.T) {
 	}
 }
 
-// TestMemoryFaults: what each loss of memory does to files, stripes and the queue.
+// TestMemoryFaults: how each loss of memory affects files, stripes and the repair queue.
 func TestMemoryFaults(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		gone   []uint32 // devices whose hosts lost their memory before the device had anything
+		gone   []uint32 // devices whose hosts lost their memory before the chunks reached the device
 		level  moraine.Level
 		lost   []string
 		queued uint64
@@ -254,7 +254,7 @@ func TestMemoryFaults(t *testing.T) {
 				epoch := uint64(1)
 				if slices.Contains(row.gone, device) {
 					b.registerHost(fmt.Sprintf("n%d", device), 1)
-					// What an earlier boot says counts no more.
+					// A report from an earlier boot no longer counts.
 					b.wants(b.tell(device, epoch, allHere), moraine.Stale)
 					epoch = b.epochOf(device)
 				}
@@ -281,7 +281,7 @@ func TestMemoryFaults(t *testing.T) {
 				c.wantLevel(f, moraine.NVMe)
 			}
 			if row.lost != nil {
-				// Written again it is whole again.
+				// Rewriting the file makes it whole.
 				c.lay(f, []uint32{4, 5, 6})
 				c.wantLevel(f, moraine.Memory)
 				for device := uint32(4); device <= 6; device++ {
@@ -301,7 +301,7 @@ func TestMemoryFaults(t *testing.T) {
 	}
 }
 
-// healMemory does all repairs that wait, on devices 5 and 6.
+// healMemory completes all waiting repairs on devices 5 and 6.
 func (b *bench) healMemory() {
 	b.t.Helper()
 	for {
@@ -330,10 +330,10 @@ func (b *bench) healMemory() {
 	}
 }
 
-// TestRandomMemory: saves, appends, clones, concatenations, flushes, evictions, staging to
-// memory, removals, reboots with and without loss, settling by halves, in any order: no file
-// is at nvme with a chunk that is not, none is called lost that has enough chunks, and none
-// that has not is called safe, once the leader has looked.
+// TestRandomMemory makes saves, appends, clones, concatenations, flushes, evictions, staging to
+// memory, removals, reboots with and without loss, and partial settling, in random order. After the
+// leader's inspection no file is at nvme with a chunk that is not, no file with enough chunks is
+// lost, and no other file counts as safe.
 func TestRandomMemory(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 6, 60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestRandomMemory(t *testing.T) {
 	}
 }
 
-// holdLevel holds a file's level against its chunks, of which all are settled.
+// holdLevel compares a file's level with its chunks, all of which are settled.
 func (c *client) holdLevel(f uint64) {
 	c.t.Helper()
 	if a := c.attr(f); a.Clean {
@@ -450,8 +450,8 @@ func (c *client) stripesOf(f uint64) (out []*wire.Stripe) {
 	}
 }
 
-// TestLostFilesOutsideAScopeAreNotListed: whoever is confined to a directory is told of the lost
-// files below it by their paths there, and of others neither the names, nor how many they are.
+// TestLostFilesOutsideAScopeAreNotListed: a session confined to a directory sees the lost files
+// below it by their paths there. Of other files it sees neither names nor their number.
 func TestLostFilesOutsideAScopeAreNotListed(t *testing.T) {
 	b := newCluster(t, 4)
 	c := b.open(nil)

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// memoryHeirs is what comes to have bytes in memory alone that a file has which is in an
-// object too: by each way, at the path that is returned.
+// memoryHeirs are the ways in which another file shares bytes that are only in memory although the
+// first file also has them in an object. Each returns the path of that other file.
 var memoryHeirs = []struct {
 	name string
 	do   func(y *tier, f uint64) string
@@ -70,7 +70,7 @@ func (y *tier) cloneOf(r *wire.CloneRange) string {
 	return "g"
 }
 
-// loseMemory has every host lose its memory.
+// loseMemory makes every host lose its memory.
 func (y *tier) loseMemory() {
 	y.t.Helper()
 	for d := uint32(1); d <= 3; d++ {
@@ -79,9 +79,9 @@ func (y *tier) loseMemory() {
 	}
 }
 
-// TestMemoryBesideAnObject: an object may hold bytes that are in memory alone still. What
-// has the bytes and not the object is at level memory, rises when they are on devices, and
-// is called lost when they are gone.
+// TestMemoryBesideAnObject: an object may have bytes whose chunks are still only in memory. A file
+// with those chunks and without the object is at level memory. It rises when the chunks are on
+// devices and is lost when they are gone.
 func TestMemoryBesideAnObject(t *testing.T) {
 	for _, way := range memoryHeirs {
 		for _, lose := range []bool{false, true} {
@@ -120,8 +120,8 @@ func TestMemoryBesideAnObject(t *testing.T) {
 	}
 }
 
-// TestConcatOfMemoryThatIsEvictedMeanwhile: what a concatenation took of a file before the
-// file was evicted is in memory as it was.
+// TestConcatOfMemoryThatIsEvictedMeanwhile: the part of a file that a concatenation took before the
+// file's eviction is still in memory as it was.
 func TestConcatOfMemoryThatIsEvictedMeanwhile(t *testing.T) {
 	for before := 1; before < 4; before++ {
 		y := newTier(t)
@@ -157,8 +157,8 @@ func TestConcatOfMemoryThatIsEvictedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestEvictionMendsWhatAnObjectHas: where the memory is lost of what is in an object, the file
-// is not lost, and names the object alone once it is evicted.
+// TestEvictionMendsWhatAnObjectHas: if lost memory is also in an object, the file is not lost.
+// After eviction it refers only to the object.
 func TestEvictionMendsWhatAnObjectHas(t *testing.T) {
 	y := newTier(t)
 	f := y.c.save("f", []uint32{1, 2}, []uint32{2, 3})

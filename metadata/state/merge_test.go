@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestMergedTables puts the tables of a file together that were made one by one, at random
-// ranges, and truncates it, beside a clone: content stays what it was, every record is in
-// order, no command is large, and in the end an overwrite of the whole file fits.
+// TestMergedTables merges tables of a file that were made one by one, at random ranges, and
+// truncates the file, next to a clone. The content stays the same, every record is in order, no
+// command is large, and at the end an overwrite of the whole file fits.
 func TestMergedTables(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 6, 200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -73,7 +73,7 @@ func TestMergedTables(t *testing.T) {
 			same("the file", was, listed(f))
 			same("its clone", wasTwin, listed(twin))
 		}
-		// Cut off in the middle and near its beginning, or written over as a whole.
+		// Truncated in the middle and near the beginning, or overwritten whole.
 		switch seed % 3 {
 		case 0:
 			merge(0, parts*size)
@@ -99,7 +99,7 @@ func TestMergedTables(t *testing.T) {
 	}
 }
 
-// TestMergesAreRefusedWithContent: a commit changes content, or puts tables together.
+// TestMergesAreRefusedWithContent: one commit either changes content or merges tables.
 func TestMergesAreRefusedWithContent(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)

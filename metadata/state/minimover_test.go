@@ -14,13 +14,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// store is a bucket: what is at each key, uploads that were begun, and requests
-// that were sent and have not arrived.
+// bucket models a store: the object at each key, the started uploads, and requests that were sent
+// and have not arrived.
 type bucket struct {
 	objects map[string]string // key -> content
 	uploads map[string]upload
 	late    []func()
-	refuses func(key string) bool // to delete it; nil: none
+	refuses func(key string) bool // whether a delete of the key fails; nil: never
 	number  int
 }
 
@@ -28,22 +28,22 @@ type upload struct{ key, content string }
 
 func etag(content string) string { return fmt.Sprintf("%x", content) }
 
-// tier is a bench with a bucket and movers that serve it.
+// tier is a bench with a bucket and movers that use it.
 type tier struct {
 	*bench
 	s     *bucket
 	c     *client
 	crash *crash
-	// meanwhile happens while a mover is dead.
+	// meanwhile runs while a mover is dead.
 	meanwhile func()
-	// staged, if set, hears what an object's bytes were staged to.
+	// staged, if set, is called with the object range that was staged to a stripe.
 	staged func(stripe uint64, o *wire.Object, off, n uint64)
 	// stagedIn makes the stripes that objects are staged to; nil: on devices.
 	stagedIn func(id, length uint64, devices ...uint32) *wire.Stripe
 }
 
-// crash stops a mover at its nth operation: before it, after it, or with the
-// request on its way to the store.
+// crash stops a mover at its nth operation: before it, after it, or while the request is on its way
+// to the store.
 type crash struct {
 	at   int
 	how  string
@@ -53,7 +53,7 @@ type crash struct {
 
 type stopped struct{}
 
-// op does one operation of a mover, which may be its last.
+// op does one operation of a mover, possibly its last.
 func (y *tier) op(what string, do func()) {
 	c := y.crash
 	if c == nil || c.hit != "" {
@@ -70,8 +70,8 @@ func (y *tier) op(what string, do func()) {
 	case "after":
 		do()
 	case "late":
-		// An upload that begins after the successor looked for it holds no bytes,
-		// and is aborted with the next flush of its key. Nothing else may be late.
+		// An upload that starts after the successor looked for it has no bytes; the next flush of
+		// its key aborts it. No other operation may be late.
 		if what != "new upload" {
 			y.s.late = append(y.s.late, do)
 		}
@@ -92,13 +92,13 @@ func newTierOf(t testing.TB, hosts int) *tier {
 	return &tier{bench: b, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: b.open(nil)}
 }
 
-// miniMover does what a mover does, on the rules of the state machine alone.
+// miniMover does what a mover does, with nothing but the state machine's rules.
 type miniMover struct {
 	*tier
 	node string
 	sess *client
-	// pending is the first request to the state after a crash: a mover that
-	// only seemed dead sends it.
+	// pending is the first request to the state after a crash: a mover that only seemed dead sends
+	// it.
 	pending *wire.MetaRequest
 }
 
@@ -111,7 +111,7 @@ func (mv *miniMover) send(what string, req *wire.MetaRequest) (resp *wire.MetaRe
 	return resp
 }
 
-// must sends what cannot be refused while the lease holds.
+// must sends a request that cannot be refused while the job lease is valid.
 func (mv *miniMover) must(what string, req *wire.MetaRequest) *wire.MetaResponse {
 	mv.t.Helper()
 	return mv.ok(mv.send(what, req))
@@ -125,8 +125,7 @@ func (y *tier) leaseAs(node string, max uint32) []*wire.Job {
 		Host: node, Kinds: tierKinds, Max: max, Bucket: "b", Prefix: "p"}}})).GetJobs().GetJobs()
 }
 
-// work leases one job and does it; false where there is none. A crash leaves it
-// as it is.
+// work leases one job and does it; false if there is none. A crash leaves the job as it is.
 func (mv *miniMover) work() (worked bool) {
 	jobs := mv.leaseAs(mv.node, 1)
 	if len(jobs) == 0 {
@@ -204,7 +203,7 @@ func (mv *miniMover) flush(j *wire.Job) string {
 	}
 	var id string
 	mv.op("new upload", func() {
-		// Where the answer was lost the mover looks for what it began.
+		// If the answer was lost, the mover looks for the upload that it started.
 		maps.DeleteFunc(mv.s.uploads, func(_ string, u upload) bool { return u.key == task.Key })
 		mv.s.number++
 		id = fmt.Sprint("u", mv.s.number)
@@ -279,7 +278,7 @@ func (mv *miniMover) stage(j *wire.Job) string {
 		if resp.GetError() != nil {
 			return kind(resp)
 		}
-		// The answer was lost with the leader: under a new number.
+		// The answer was lost with the leader, so the mover sends the request under a new number.
 		mv.ok(s.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitStage{CommitStage: op}}))
 	}
 	return ""
@@ -314,8 +313,8 @@ func (y *tier) status() *wire.TierReply {
 	return y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_GetTier{GetTier: &wire.GetTier{}}})).GetTier()
 }
 
-// drain has movers work until no job is left. The first one may crash on the
-// way; once another has its job, what it sends is refused.
+// drain lets movers work until no job is left. The first mover may crash on the way. Once another
+// mover has its job, the state refuses the first one's requests.
 func (y *tier) drain() {
 	y.t.Helper()
 	first := y.mover("n1")
@@ -347,7 +346,7 @@ func (y *tier) drain() {
 		if !worked {
 			y.wait(5)
 		}
-		if n == 12 { // late requests arrive, well before what they concern is settled
+		if n == 12 { // late requests arrive well before their keys are settled
 			y.arrive()
 		}
 	}
@@ -363,7 +362,7 @@ func (y *tier) arrive() {
 	y.s.late = nil
 }
 
-// fenced has a successor lease what a dead mover held, and the dead one speak.
+// fenced lets a successor lease the jobs of a dead mover, and then sends the dead mover's request.
 func (y *tier) fenced(first *miniMover) {
 	y.t.Helper()
 	req := first.pending
@@ -394,8 +393,8 @@ func (y *tier) runTrees() {
 	}
 }
 
-// sound checks what must hold when nothing is under way: no upload is left, the
-// store has exactly the objects that are recorded, and what files name is there.
+// sound checks the state after all work: no upload is left, the store has exactly the recorded
+// objects, and everything that files refer to exists.
 func (y *tier) sound(files ...uint64) {
 	y.t.Helper()
 	s := y.status()
@@ -443,7 +442,7 @@ func (y *tier) replace(f, n uint64) {
 		Stripes: []*wire.Stripe{stripe(g, n, 1, 2, 3)}, Extents: []*wire.Extent{extent(0, n, g, 0)}}))
 }
 
-// quiet is drain without a crash, for what a scenario begins with.
+// quiet is drain without a crash, for the start of a scenario.
 func (y *tier) quiet() {
 	c := y.crash
 	y.crash = nil

@@ -25,7 +25,7 @@ type modelCell struct {
 	at     uint64
 }
 
-// modelNode is a file, directory or link as the model has it.
+// modelNode is a file, directory or link in the model.
 type modelNode struct {
 	id       uint64
 	typ      wire.FileType
@@ -35,23 +35,23 @@ type modelNode struct {
 	target   string
 	owner    *client
 	names    int  // of a file or link
-	linked   bool // has had several: those in a removed tree count until the job has come to them
+	linked   bool // has had several names: those in a removed tree count until the job reaches them
 	xattrs   map[string]string
 	attr     modelAttr
 	policy   modelPolicy
 }
 
-// model is a namespace in plain Go, which the state machine is held against.
+// model is a namespace in plain Go. The tests compare the state machine with it.
 type model struct {
 	*bench
 	rng     *rand.Rand
 	replica *statetest.KV
 	root    *modelNode
-	nodes   []*modelNode // alive, in the order of their making
+	nodes   []*modelNode // alive, in order of creation
 	clients []*client
 	grants  map[*client][]uint64 // unused numbers
-	most    int                  // keys that one command wrote
-	mostOf  string               // and which it was
+	most    int                  // most keys that one command wrote
+	mostOf  string               // the command that wrote them
 
 	tier   *tier
 	movers map[string]*miniMover
@@ -59,34 +59,32 @@ type model struct {
 	quotas    map[*modelNode]modelUsage // 0: no bound
 	overQuota int                       // commands that a quota refused
 	recounts  int
-	made      map[string]int // commands, by what they are
-	// content has the bytes of each generation that an object was made of, and
-	// staged those of stripes that objects were staged to.
+	made      map[string]int // number of commands by kind
+	// content has the bytes of each generation that was flushed, and staged has those of stripes
+	// that objects were staged to.
 	content map[string][]modelCell
 	staged  map[uint64][]modelCell
 	// rewriter is the session of a mover that rewrites stripes.
 	rewriter  *client
 	rewritten int
 	packed    int        // files
-	dice      *rand.Rand // of rewritings, which leaves the choice of other commands as it is
+	dice      *rand.Rand // for rewritings, so that the choice of other commands stays the same
 }
 
-// TestRandomCommandsAgainstModel makes the random commands of seeds that no run has had.
+// TestRandomCommandsAgainstModel runs random commands with new seeds in every run.
 func TestRandomCommandsAgainstModel(t *testing.T) {
 	first, steps := testseed.First(t), testseed.Of(fewCommands, 3000)
 	runModels(t, first, testseed.Runs(t, 1, 40), steps)
 }
 
-// TestRandomCommandsAreOfEveryKind makes those of seeds that are known to come to every
-// command there is.
+// TestRandomCommandsAreOfEveryKind runs seeds that are known to reach every command.
 func TestRandomCommandsAreOfEveryKind(t *testing.T) {
 	if made := runModels(t, 1, 3, fewCommands); !t.Failed() {
 		holdCommands(t, made)
 	}
 }
 
-// runModels makes the random commands of some seeds in a row, and says how many of
-// which kind there were.
+// runModels runs random commands for several seeds in a row and returns the number of each kind.
 func runModels(t *testing.T, first uint64, runs, steps int) map[string]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -108,7 +106,7 @@ func runModels(t *testing.T, first uint64, runs, steps int) map[string]int {
 	return made
 }
 
-// run makes random commands, and looks whether they did what they should.
+// run makes random commands and checks their effects.
 func (m *model) run(steps int) {
 	for n := range steps {
 		m.step()
@@ -145,8 +143,7 @@ func newModelOf(b *bench, seed uint64) *model {
 	return m
 }
 
-// mutate sends one request to both replicas, sometimes twice, and checks that
-// they do the same.
+// mutate sends one request to both replicas, sometimes twice, and compares their results.
 func (m *model) mutate(c *client, req *wire.MetaRequest) *wire.MetaResponse {
 	m.t.Helper()
 	req = c.request(req)
@@ -178,7 +175,7 @@ func (m *model) applyBoth(cmd *statepb.Command) *wire.MetaResponse {
 	return res.Response
 }
 
-// onReplica has the replica apply a command too.
+// onReplica applies a command to the replica too.
 func (m *model) onReplica(cmd *statepb.Command, res state.Result) {
 	m.made[opOf(cmd)]++
 	other, err := m.m.Apply(m.replica, m.index, cmd)
@@ -261,7 +258,7 @@ func (m *model) expect(resp *wire.MetaResponse, want string, what string, args .
 	return want == "ok"
 }
 
-// stepSession ends a session, by itself or by expiry, and opens another.
+// stepSession closes or expires a session and opens another.
 func (m *model) stepSession() {
 	at := m.rng.IntN(len(m.clients))
 	c := m.clients[at]
@@ -288,7 +285,7 @@ func (m *model) stepSession() {
 	m.clients[at] = &client{bench: m.bench, id: open.GetSession().GetSession(), root: open.GetSession().GetRoot()}
 }
 
-// runJobs carries the leader's jobs some way.
+// runJobs runs some pieces of the leader's jobs.
 func (m *model) runJobs() {
 	jobs, err := fleet.PendingJobs(m.m.View(m.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES, wire.JobKind_JOB_KIND_RECOUNT}, 100)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// modelAttr is what is set of a node, and changes with nothing else.
+// modelAttr has the attributes that only a set-attributes request changes.
 type modelAttr struct{ mode, uid, gid uint32 }
 
-// attrOf is the same as the state has it.
+// attrOf takes the same attributes from the state's answer.
 func attrOf(a *wire.Attr) modelAttr { return modelAttr{a.GetMode(), a.GetUid(), a.GetGid()} }
 
 // stepAttr sets some attributes of a node.
@@ -66,8 +66,8 @@ func (m *model) stepAttr(c *client) {
 	m.compareLease(c, a)
 }
 
-// compareLease holds what lease an answer is said to be covered by against what a
-// client makes of the attributes in it.
+// compareLease compares the lease named in an answer with the one that a client derives from the
+// attributes.
 func (m *model) compareLease(c *client, a *wire.Attr) {
 	m.t.Helper()
 	req := &wire.MetaRequest{Partition: m.partition, Op: &wire.MetaRequest_GetAttr{GetAttr: &wire.GetAttr{Inode: a.Inode}}}
@@ -82,8 +82,8 @@ func (m *model) compareLease(c *client, a *wire.Attr) {
 	}
 }
 
-// stepEndGrant gives a client's present grant back, which others cannot: what is left
-// of it is refused from then on.
+// stepEndGrant ends a client's present grant, which other clients cannot do. The state then refuses
+// its remaining numbers.
 func (m *model) stepEndGrant(c *client) {
 	if len(m.grants[c]) == 0 {
 		m.number(c)
@@ -112,7 +112,7 @@ func (m *model) stepEndGrant(c *client) {
 	}
 }
 
-// modelPolicy is what a directory's own policy says; zeros: nothing.
+// modelPolicy is a directory's own policy; zero fields are unset.
 type modelPolicy struct {
 	k, m  uint32
 	flush wire.FlushPolicy
@@ -137,8 +137,8 @@ func (m *model) stepPolicy(*client) {
 	dir.policy = p
 }
 
-// effective is what governs below a directory: each field as the next directory
-// above it says that says something.
+// effective is the policy below a directory: each field comes from the nearest directory upwards
+// that sets it.
 func (n *modelNode) effective() (p modelPolicy) {
 	for ; n != nil; n = n.parent {
 		if p.k == 0 {
@@ -154,7 +154,7 @@ func (n *modelNode) effective() (p modelPolicy) {
 	return p
 }
 
-// comparePolicies holds the policies of all directories against the state.
+// comparePolicies compares the policies of all directories with the state.
 func (m *model) comparePolicies(c *client) {
 	m.t.Helper()
 	for _, n := range m.nodes {

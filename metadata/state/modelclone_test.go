@@ -8,8 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stepCloneTree clones a directory, in pieces of random sizes, or cancels that
-// on the way.
+// stepCloneTree clones a directory in pieces of random sizes, or cancels the clone midway.
 func (m *model) stepCloneTree(c *client) {
 	src, dir, name := m.pick(isDir), m.pick(isDir), m.name()
 	resp := m.mutate(c, &wire.MetaRequest{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: src.id, Parent: dir.id, Name: name}}})
@@ -60,7 +59,7 @@ func (m *model) like(n *modelNode) *modelNode {
 	return out
 }
 
-// found gives a node, and all below it, the numbers that the state gave them.
+// found assigns to a node, and all below it, the numbers from the state.
 func (m *model) found(n *modelNode, id uint64) {
 	n.id = id
 	m.nodes = append(m.nodes, n)
@@ -69,7 +68,7 @@ func (m *model) found(n *modelNode, id uint64) {
 	}
 }
 
-// inodeAt is what a directory has as name.
+// inodeAt returns the inode under a name in a directory.
 func (c *client) inodeAt(dir uint64, name string) uint64 {
 	c.t.Helper()
 	return c.ok(c.read(&wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: dir, Name: name}}})).GetEntry().GetAttr().GetInode()

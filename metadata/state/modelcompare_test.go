@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// compare holds the whole state against the model and the replica.
+// compare compares the whole state with the model and the replica.
 func (m *model) compare() {
 	m.t.Helper()
 	m.check()

@@ -147,8 +147,7 @@ func (m *model) stepClone(c *client) {
 	}
 }
 
-// stepTier queues a move of a file, or of a tree, or has a mover work, which may
-// die on the way.
+// stepTier queues a move of a file or tree, or lets a mover work, which may die midway.
 func (m *model) stepTier() {
 	if m.rng.IntN(2) == 0 {
 		n := m.pick(func(n *modelNode) bool { return isFile(n) || n != m.root && m.rng.IntN(4) == 0 })
@@ -180,8 +179,8 @@ func (m *model) stepTier() {
 	}
 }
 
-// noteContent records the content of each file by its generation, before movers read files:
-// an object has the content of the generation that it was made of.
+// noteContent records the content of each file by its generation before movers read files. An
+// object has the content of the generation that it was made from.
 func (m *model) noteContent() {
 	for _, n := range m.nodes {
 		if isFile(n) {
@@ -190,7 +189,7 @@ func (m *model) noteContent() {
 	}
 }
 
-// settleTier ends all jobs and holds the bucket against the state.
+// settleTier ends all jobs and compares the bucket with the state.
 func (m *model) settleTier() {
 	m.t.Helper()
 	m.noteContent()
@@ -206,7 +205,7 @@ func (m *model) settleTier() {
 	m.compare()
 }
 
-// bytesOf is what an extent maps its range to.
+// bytesOf returns the bytes that an extent maps to.
 func (m *model) bytesOf(e *wire.Extent, objects []*wire.Object) []modelCell {
 	cells := make([]modelCell, e.Length)
 	from := m.staged[e.Stripe]
@@ -224,8 +223,8 @@ func (m *model) bytesOf(e *wire.Extent, objects []*wire.Object) []modelCell {
 	return cells
 }
 
-// makeExtents fills op with stripes and extents from offset at on: runs and
-// gaps, several extents of one stripe.
+// makeExtents fills op with stripes and extents from offset at on: runs, gaps, and several extents
+// of one stripe.
 func (m *model) makeExtents(c *client, op *wire.Commit, at uint64) {
 	count := 1 + m.rng.IntN(4)
 	if m.rng.IntN(5) == 0 {

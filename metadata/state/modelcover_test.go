@@ -15,8 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// unmodelled are the commands that the random commands are not of, each with the
-// test that has it in place of them, and why.
+// unmodelled are the commands that the model never makes. Each has the test that covers it instead,
+// and the reason.
 var unmodelled = map[string]struct{ test, why string }{
 	"concat":            {"TestConcatFaults", "a job of ranges, which has fault tables of its own"},
 	"set_rebalance":     {"TestRebalanceSettings", "how full devices are has nothing to do with names and content"},
@@ -61,13 +61,12 @@ var unmodelled = map[string]struct{ test, why string }{
 	"release_step":      {"TestCheckpointTranscripts", "checkpoints have scripts of their own"},
 }
 
-// seldom are commands of movers, which are in the model, and to which its everyday
-// form need not come.
+// seldom are movers' commands that the model makes, but that its short form may miss.
 var seldom = map[string]string{"commit_evict": "TestTierFaults", "commit_stage": "TestTierFaults", "move_object": "TestTierFaults",
 	"renew_job": "TestClusterTranscripts"}
 
-// isCommand reports whether the state machine takes a request as a command; others
-// are reads, or what the leader answers from its memory.
+// isCommand reports whether the state machine applies a request as a command. Other requests are
+// reads, or the leader answers them from memory.
 func isCommand(t *testing.T, op protoreflect.FieldDescriptor) bool {
 	t.Helper()
 	b := newCluster(t, 1)
@@ -77,8 +76,7 @@ func isCommand(t *testing.T, op protoreflect.FieldDescriptor) bool {
 	return kind(b.as(c.node, "admin", req)) != moraine.Unimplemented.Error()
 }
 
-// opOf is what a command does: the request that it carries, or what the leader
-// decided.
+// opOf is the name of a command: of the request in it, or of the leader's own.
 func opOf(cmd *statepb.Command) string {
 	if req := cmd.GetRequest(); req != nil {
 		return string(wire.Op(req).Name())
@@ -86,8 +84,8 @@ func opOf(cmd *statepb.Command) string {
 	return string(wire.Op(cmd).Name())
 }
 
-// holdCommands checks that every command there is was among those that the model
-// made, or is listed with a reason, and not both.
+// holdCommands checks that each command either was made by the model or is listed with a reason,
+// not both.
 func holdCommands(t *testing.T, made map[string]int) {
 	t.Helper()
 	tests := testsHere(t)

@@ -46,8 +46,8 @@ func (m *model) stepCreate(c *client) {
 	}
 }
 
-// forget takes a node that lost a name out of the model, with all below it,
-// unless it has others.
+// forget removes a node that lost a name from the model, with all below it, unless it has other
+// names.
 func (m *model) forget(n *modelNode) {
 	for _, name := range slices.Sorted(mapKeys(n.children)) {
 		m.forget(n.children[name])
@@ -57,7 +57,7 @@ func (m *model) forget(n *modelNode) {
 	}
 }
 
-// gone takes a node out of the model.
+// gone removes a node from the model.
 func (m *model) gone(n *modelNode) {
 	m.nodes = slices.DeleteFunc(m.nodes, func(o *modelNode) bool { return o == n })
 }
@@ -144,8 +144,7 @@ func (m *model) stepRemove(c *client) {
 	}
 }
 
-// loseName takes a name from a node, which a session keeps if it is the last
-// one and the session says so.
+// loseName removes a name from a node. If it is the last name, the session may keep the node open.
 func (m *model) loseName(c *client, n *modelNode, keep bool) {
 	if keep && n.names == 1 && !isDir(n) {
 		n.names, n.parent, n.owner = 0, nil, c
@@ -154,8 +153,8 @@ func (m *model) loseName(c *client, n *modelNode, keep bool) {
 	m.forget(n)
 }
 
-// linkedAt reports whether a name's file has had several: whether it then is the
-// last one depends on jobs.
+// linkedAt reports whether a name's file has had several names. Whether the name is then the last
+// one depends on jobs.
 func (m *model) linkedAt(dir *modelNode, name string) bool {
 	n := dir.children[name]
 	return n != nil && n.linked
@@ -218,7 +217,7 @@ func (m *model) stepXattr(c *client) {
 	}
 }
 
-// compareXattrs holds a node's extended attributes against the state.
+// compareXattrs compares a node's extended attributes with the state.
 func (m *model) compareXattrs(c *client, n *modelNode) {
 	m.t.Helper()
 	names := m.ok(c.xattr(n.id, "")).GetXattr().GetNames()

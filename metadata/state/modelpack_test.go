@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stepPack has a mover put some of what several files have of stripes into one new one.
-// Those of which a clone shares a table are left out, and what each reads as stays.
+// stepPack makes a mover pack parts of several files from their stripes into one new stripe. Files
+// whose tables a clone shares are skipped, and the bytes of each file stay the same.
 func (m *model) stepPack() {
 	rng := m.rng
 	m.rng = m.dice
@@ -47,7 +47,7 @@ func (m *model) stepPack() {
 	m.commitPack(op, jobs[0], cells)
 }
 
-// commitPack has a mover commit what it put for a job, and then again, as if the answer was
+// commitPack commits a mover's packed stripe, and then commits it again as if the answer had been
 // lost.
 func (m *model) commitPack(op *wire.CommitPack, job *wire.Job, cells []modelCell) {
 	m.t.Helper()
@@ -83,7 +83,7 @@ func (m *model) commitPack(op *wire.CommitPack, job *wire.Job, cells []modelCell
 	switch kind(first) {
 	case "ok":
 		m.packed += len(first.GetPack().Packed)
-	case "stale", "conflict": // clones share all of them; or they would survive less
+	case "stale", "conflict": // a clone shares every table; or the result would survive fewer failures
 		delete(m.staged, g)
 	default:
 		m.t.Fatalf("a packing was answered %v", first)

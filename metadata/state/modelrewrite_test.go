@@ -5,8 +5,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// stepRewrite has a mover put some of what a file has of stripes into a new one. It is
-// refused where a clone shares a table of it; what the file reads as stays in any case.
+// stepRewrite makes a mover write some bytes of a file's stripes into a new stripe. The state
+// refuses it if a clone shares a table of the file. The bytes of the file stay the same in any
+// case.
 func (m *model) stepRewrite() {
 	rng := m.rng
 	m.rng = m.dice
@@ -50,7 +51,7 @@ func (m *model) stepRewrite() {
 		return kind(m.applyBoth(&statepb.Command{Caller: &statepb.Caller{Node: "n1", Role: "chunkserver"}, Op: &statepb.Command_Request{Request: req}}))
 	}
 	first := commit()
-	if second := commit(); second != first { // its answer was lost, and with it its number
+	if second := commit(); second != first { // the answer was lost, and its number with it
 		m.t.Fatalf("a rewriting was answered %s and then %s", first, second)
 	}
 	m.ok(m.applyBoth(&statepb.Command{Caller: &statepb.Caller{Node: "n1", Role: "chunkserver"}, Op: &statepb.Command_Request{Request: m.rewriter.request(
@@ -58,7 +59,7 @@ func (m *model) stepRewrite() {
 	switch first {
 	case "ok":
 		m.rewritten++
-	case "stale", "conflict": // a clone shares it; or it would survive less
+	case "stale", "conflict": // a clone shares it; or the result would survive fewer failures
 		delete(m.staged, g)
 	default:
 		m.t.Fatalf("a rewriting was answered %s", first)

@@ -5,13 +5,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// modelUsage is how much is below a directory, or may be.
+// modelUsage is the size of what is below a directory, or its limit.
 type modelUsage struct{ bytes, inodes uint64 }
 
 func overQuota(resp *wire.MetaResponse) bool { return kind(resp) == "quota exceeded" }
 
-// stepQuota gives a directory a quota near what is below it, takes one away, or
-// begins a recount, which goes on in pieces while other commands are applied.
+// stepQuota gives a directory a quota close to its usage, removes a quota, or starts a recount that
+// continues while other commands are applied.
 func (m *model) stepQuota() {
 	if m.rng.IntN(3) == 0 {
 		m.recounts++
@@ -49,7 +49,7 @@ func (m *model) usageOf(n *modelNode) modelUsage {
 	return modelUsage{u.Bytes, u.Inodes}
 }
 
-// quotaUsage is how much is below each directory that has a quota.
+// quotaUsage is the usage of each directory with a quota.
 func (m *model) quotaUsage() map[*modelNode]modelUsage {
 	out := map[*modelNode]modelUsage{}
 	for n := range m.quotas {
@@ -71,9 +71,8 @@ func (m *model) alive(n *modelNode) bool {
 	return false
 }
 
-// holdQuotas checks that no command made a tree grow past its quota, but one
-// that takes a name away, and that one which was refused for a quota changed
-// nothing.
+// holdQuotas checks that no command let a tree grow past its quota, except one that removes a name.
+// A command that a quota refused must have changed nothing.
 func (m *model) holdQuotas(req *wire.MetaRequest, resp *wire.MetaResponse, before map[*modelNode]modelUsage) {
 	m.t.Helper()
 	refused := overQuota(resp)
@@ -104,8 +103,8 @@ func (m *model) holdQuotas(req *wire.MetaRequest, resp *wire.MetaResponse, befor
 	}
 }
 
-// anyLinked reports whether a file has had several names: what replaces one of
-// them may bring it to where another one is.
+// anyLinked reports whether a file below has had several names. Replacing one name may move the
+// file's count to where another name is.
 func (m *model) anyLinked() bool {
 	for _, n := range m.nodes {
 		if n.linked {
@@ -115,8 +114,8 @@ func (m *model) anyLinked() bool {
 	return false
 }
 
-// compareUsage counts what is below each directory by the parents that files
-// say they have, and holds the state's counts against it.
+// compareUsage counts what is below each directory by the parents in file records and compares the
+// state's counts with it.
 func (m *model) compareUsage(c *client) {
 	m.t.Helper()
 	byID := map[uint64]*modelNode{}
@@ -131,7 +130,7 @@ func (m *model) compareUsage(c *client) {
 			want[up] = modelUsage{u.bytes + uint64(len(n.cells)), u.inodes + 1}
 			dir := byID[up]
 			if dir == nil {
-				break // it is in a tree that was removed, and has a name elsewhere
+				break // it is in a removed tree and has a name elsewhere
 			}
 			if up = 0; dir.parent != nil {
 				up = dir.parent.id

@@ -32,9 +32,8 @@ m commit step=1/10`), "\n") {
 	return y, s
 }
 
-// TestTheIndexOfAStepIsFlushedLast lets movers flush a checkpoint, one request after the
-// other, and one of them die at each point of it: the bucket has the index when it has all
-// parts, and never before.
+// TestTheIndexOfAStepIsFlushedLast lets movers flush a checkpoint request by request, and lets one
+// of them die at each point. The bucket has the index only after it has all parts.
 func TestTheIndexOfAStepIsFlushedLast(t *testing.T) {
 	for _, how := range []string{"none", "before", "after"} {
 		for at := 0; at < 40; at++ {
@@ -82,7 +81,7 @@ func TestTheIndexOfAStepIsFlushedLast(t *testing.T) {
 	}
 }
 
-// TestAnIndexIsNotFlushedAlone: nothing would bring the other files.
+// TestAnIndexIsNotFlushedAlone: no other job would flush the remaining files.
 func TestAnIndexIsNotFlushedAlone(t *testing.T) {
 	y, s := flushedStep(t, wire.FlushPolicy_FLUSH_POLICY_NEVER)
 	walk := func(name string) uint64 {

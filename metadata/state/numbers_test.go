@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A client can use numbers up: a grant takes 1,024 at once. Where there are none left a
-// request is refused, and everything that needs none goes on.
+// A client can use up the IDs, since a grant takes 1,024 at once. When none are left, requests that
+// need one are refused and all others still work.
 func TestNumbersThatRunOutAreRefused(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
@@ -43,7 +43,7 @@ func TestNumbersThatRunOutAreRefused(t *testing.T) {
 	b.check()
 }
 
-// Nor does any other request stop a replica then.
+// No other request stops a replica in that state either.
 func TestNoRequestNeedsANumber(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)

@@ -16,18 +16,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// operation is what the state machine knows of one request.
+// operation describes one request to the state machine.
 type operation struct {
-	mutate mutation // nil: it changes nothing
-	read   read     // nil: it is a mutation, or the leader answers it from memory
-	// session: it is refused without one.
+	mutate mutation // nil: the request changes nothing
+	read   read     // nil: the request is a mutation, or the leader answers it from memory
+	// session: the request fails without a session.
 	session bool
-	// readOnly reports whether a session that may not write may send it; nil: it may not.
+	// readOnly reports whether a read-only session may send the request; nil: it may not.
 	readOnly func(*wire.MetaRequest) bool
-	// reads reports whether a request is the read of an operation that is both; nil: it
-	// is if it has no mutation.
+	// reads reports whether a request with both a mutation and a read is the read; nil: it is the
+	// read only if there is no mutation.
 	reads func(*wire.MetaRequest) bool
-	// noted: the answer shows nothing of what may be cached but what the read has noted.
+	// noted: the answer shows no cacheable item other than those that the read recorded in Seen.
 	noted bool
 }
 
@@ -37,7 +37,7 @@ type (
 	command  func(*kvtx.Tx, *statepb.Command) (*wire.MetaResponse, error)
 )
 
-// operations are all requests, by their number in wire.MetaRequest.
+// operations has all requests by their field number in wire.MetaRequest.
 var operations = [...]operation{
 	10:  {mutate: mutating((*wire.MetaRequest).GetOpenSession, session.OpenSession), readOnly: always},
 	12:  {mutate: alone(session.CloseSession), session: true, readOnly: always},
@@ -121,7 +121,7 @@ var operations = [...]operation{
 	134: {read: reading((*wire.MetaRequest).GetListBadObjects, content.ReadBadObjects)},
 }
 
-// commands are what the leader itself decides, by their number in statepb.Command.
+// commands has the leader's own commands by their field number in statepb.Command.
 var commands = [...]command{
 	20: commanding((*statepb.Command).GetTick, tick),
 	21: commanding((*statepb.Command).GetExpireSessions, session.ExpireSessions),
@@ -149,7 +149,7 @@ func mutating[O any](op func(*wire.MetaRequest) O, do func(*kvtx.Tx, O) (*wire.M
 	return func(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) { return do(t, op(req)) }
 }
 
-// alone makes a mutation of a handler that needs no more than the session.
+// alone makes a mutation from a handler that needs only the transaction.
 func alone(do func(*kvtx.Tx) (*wire.MetaResponse, error)) mutation {
 	return func(t *kvtx.Tx, _ *wire.MetaRequest) (*wire.MetaResponse, error) { return do(t) }
 }
@@ -160,7 +160,7 @@ func reading[O any](op func(*wire.MetaRequest) O, do func(*kvtx.View, kvtx.Scope
 	}
 }
 
-// openly makes a read of a handler whose answer is the same in every scope.
+// openly makes a read from a handler whose answer is the same in every scope.
 func openly[O any](op func(*wire.MetaRequest) O, do func(*kvtx.View, O) (*wire.MetaResponse, error)) read {
 	return func(v *kvtx.View, _ kvtx.Scope, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 		return do(v, op(req))
@@ -173,13 +173,13 @@ func commanding[O any](op func(*statepb.Command) O, do func(*kvtx.Tx, O) (*wire.
 
 func always(*wire.MetaRequest) bool { return true }
 
-// visits reports whether a run is opened to read it.
+// visits reports whether the request opens a run only to read it.
 func visits(req *wire.MetaRequest) bool { return req.GetOpenRun().GetReadOnly() }
 
-// resolvesOnly reports whether a step is resolved without fixing it as the run's parent.
+// resolvesOnly reports whether the request resolves a step without fixing it as the run's parent.
 func resolvesOnly(req *wire.MetaRequest) bool { return !req.GetResolveStep().GetFix() }
 
-// operationOf returns what is known of a request; the zero operation where it has none.
+// operationOf returns the operation of a request, or the zero operation if the request has none.
 func operationOf(req *wire.MetaRequest) operation {
 	if f := wire.Op(req); f != nil && int(f.Number()) < len(operations) {
 		return operations[f.Number()]
@@ -187,7 +187,7 @@ func operationOf(req *wire.MetaRequest) operation {
 	return operation{}
 }
 
-// commandOf returns the handler of a command of the leader; nil where none is known.
+// commandOf returns the handler of a leader's command, or nil if the command is unknown.
 func commandOf(cmd *statepb.Command) command {
 	if f := wire.Op(cmd); f != nil && int(f.Number()) < len(commands) {
 		return commands[f.Number()]
@@ -195,7 +195,7 @@ func commandOf(cmd *statepb.Command) command {
 	return nil
 }
 
-// isRead reports whether a request of this operation is answered by a read.
+// isRead reports whether Read answers a request of this operation.
 func (o operation) isRead(req *wire.MetaRequest) bool {
 	if o.reads != nil {
 		return o.reads(req)

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// limited says of each stripe of a file, by number, whether a client may read it as a whole.
+// limited says for each stripe of a file, by number, whether a client may read the whole stripe.
 func (c *client) limited(t *testing.T, f uint64) (out string) {
 	t.Helper()
 	page := c.ok(c.extents(f, 0, 0)).GetExtents()
@@ -25,9 +25,9 @@ func (c *client) limited(t *testing.T, f uint64) (out string) {
 	return out
 }
 
-// A session that is confined to a directory reads a stripe as a whole where its file, or one
-// that it may name, was what the stripe was made for, or where its file names all of it. Of
-// any other stripe it reads what its file names.
+// A session confined to a directory may read a whole stripe if the stripe was made for a file in
+// its scope, or if its file refers to all of it. Of any other stripe it reads only the ranges that
+// its file refers to.
 func TestWhoReadsAWholeStripe(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
@@ -83,8 +83,8 @@ func TestWhoReadsAWholeStripe(t *testing.T) {
 	b.check()
 }
 
-// What was packed is read as a whole by who may name the nearest directory above all its
-// files. A file that was renamed away reads just its own.
+// A session may read a whole pack if the nearest directory above all its files is in the session's
+// scope. A session with only a file that was renamed away reads just that file's bytes.
 func TestWhoReadsAWholePack(t *testing.T) {
 	b := newPacking(t)
 	dir := b.c.mkdir(b.c.root, "dir")
@@ -115,8 +115,8 @@ func TestWhoReadsAWholePack(t *testing.T) {
 	b.check()
 }
 
-// Files are packed below the nearest directory that a session is confined to, or else one of
-// two names.
+// The mover packs files below the nearest directory to which a session is confined, or otherwise
+// below a directory at depth two.
 func TestPackDomain(t *testing.T) {
 	b := newCluster(t, 1)
 	c := b.open(nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// packing is four small files of 10, 20, 30 and 40 bytes, each of a stripe of three copies,
-// and a mover that has the job to pack them.
+// packing is four small files of 10, 20, 30 and 40 bytes, each one stripe of three copies, and a
+// mover with the job to pack them.
 type packing struct {
 	*bench
 	c       *client
@@ -24,7 +24,7 @@ type packing struct {
 	stripes []uint64
 	job     *wire.Job
 	mover   *client
-	fresh   uint64 // the stripe that it puts
+	fresh   uint64 // the stripe that the mover writes
 }
 
 func newPacking(t *testing.T) *packing {
@@ -72,7 +72,7 @@ func (b *packing) begin() {
 	b.asMover(func() { b.fresh = b.mover.grant(b.files[0], 1) })
 }
 
-// op packs all files into one stripe of 4+2, one after the other.
+// op packs all files into one 4+2 stripe, one after the other.
 func (b *packing) op() *wire.CommitPack {
 	op := &wire.CommitPack{Job: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}
 	at := uint64(0)
@@ -86,7 +86,7 @@ func (b *packing) op() *wire.CommitPack {
 	return op
 }
 
-// asMover does what the node n2 does.
+// asMover runs do as the node n2.
 func (b *packing) asMover(do func()) {
 	old := b.node
 	b.node = "n2"
@@ -105,7 +105,7 @@ func (b *packing) finish() {
 		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch}}}))
 }
 
-// packed says of each file whether it has the new stripe: 1, or 0, or - where it is gone.
+// packed says whether each file has the new stripe: 1, 0, or - for a removed file.
 func (b *packing) packed() string {
 	b.t.Helper()
 	out := ""
@@ -137,7 +137,7 @@ func (b *packing) remove(n int) {
 	b.ok(b.c.remove(&wire.Remove{Parent: b.c.root, Name: fmt.Sprint("f", n)}))
 }
 
-// write writes a byte over one of a file.
+// write overwrites one byte of a file.
 func (b *packing) write(n int, off uint64) {
 	b.t.Helper()
 	id := b.c.grant(b.files[n], 1)
@@ -145,9 +145,9 @@ func (b *packing) write(n int, off uint64) {
 		Stripes: []*wire.Stripe{stripe(id, 1, 1, 2, 3)}, Extents: []*wire.Extent{extent(off, 1, id, 0)}}))
 }
 
-// TestPackFiles is the life of a packing: each step may be asked for again. The files keep
-// their generations and times, the stripes that they had die, and as many files as there are
-// name the new one. It dies with the last of them.
+// TestPackFiles covers the life of a pack; each step may be retried. The files keep their
+// generations and times, their old stripes die, and each file refers to the new one. The new stripe
+// dies with the last of them.
 func TestPackFiles(t *testing.T) {
 	b := newPacking(t)
 	b.begin()
@@ -195,9 +195,9 @@ func TestPackFiles(t *testing.T) {
 	b.keepLog("v4-pack")
 }
 
-// TestPackLeavesOut is what others do to files between the mover's look at them and its
-// commit: what changed, is gone or is shared is left as it is, whether the commit is sent once
-// or twice, and the others are packed.
+// TestPackLeavesOut covers changes by others between the mover's look at the files and its commit.
+// The commit skips files that changed, are gone or are shared, and packs the rest, whether it is
+// sent once or twice.
 func TestPackLeavesOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   func(b *packing)
@@ -254,8 +254,7 @@ func (b *packing) cloneOf(n int) {
 		Ranges: []*wire.CloneRange{{Inode: b.files[n]}}}))
 }
 
-// TestPackGivesWay: where every file changed, or somebody else has the job, nothing is
-// committed.
+// TestPackGivesWay: the commit has no effect if every file changed or another mover has the job.
 func TestPackGivesWay(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do      func(b *packing)
@@ -312,7 +311,7 @@ func TestPackGivesWay(t *testing.T) {
 	}
 }
 
-// TestPackRefuses: a commit that does not say just what it takes away changes nothing.
+// TestPackRefuses: a commit that does not state exactly what it replaces changes nothing.
 func TestPackRefuses(t *testing.T) {
 	b := newPacking(t)
 	files := func(ids ...uint64) *wire.RewriteTask { return &wire.RewriteTask{Files: ids} }
@@ -372,7 +371,7 @@ func TestPackRefuses(t *testing.T) {
 		}
 		b.check()
 	}
-	// The same job as a rewriting of one file, and a rewriting as a packing.
+	// The same job as a rewrite of one file, and a rewrite as a pack.
 	b.asMover(func() {
 		op := b.op()
 		b.wants(b.mover.do(&wire.MetaRequest{Op: &wire.MetaRequest_CommitRewrite{CommitRewrite: &wire.CommitRewrite{Job: op.Job, LeaseEpoch: op.LeaseEpoch,
@@ -387,7 +386,7 @@ func TestPackRefuses(t *testing.T) {
 	b.check()
 }
 
-// zeroOffsets has all files name the first bytes of the stripe.
+// zeroOffsets makes all files refer to the first bytes of the stripe.
 func zeroOffsets(op *wire.CommitPack) {
 	for _, f := range op.Files {
 		f.Extents[0].StripeOffset = 0

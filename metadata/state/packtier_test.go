@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestFlushedFilesArePacked: files that the bucket has are packed as others are. It has them
-// still: nothing is sent there again, and they can be evicted at once.
+// TestFlushedFilesArePacked: the mover also packs files that are in the bucket. They stay clean:
+// nothing is uploaded again, and they can be evicted at once.
 func TestFlushedFilesArePacked(t *testing.T) {
 	b := newPacking(t)
 	b.settle = 60_000
@@ -41,8 +41,8 @@ func TestFlushedFilesArePacked(t *testing.T) {
 	b.check()
 }
 
-// TestPackedFilesMove: files of one stripe go to the bucket, are evicted and come back, each
-// by itself; the stripe is that of the others meanwhile, and dies with the last that has it.
+// TestPackedFilesMove: files of one pack are flushed, evicted and staged independently. The other
+// files keep the stripe meanwhile, and it dies with the last file.
 func TestPackedFilesMove(t *testing.T) {
 	b := newPacking(t)
 	b.settle = 60_000

@@ -14,9 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Two partitions live in one store: each machine reads and writes keys of its
-// own only, numbers do not collide, and a request for one is refused by the
-// other.
+// Two partitions share one store: each machine uses only its own keys, numbers do not collide, and
+// each refuses requests for the other.
 func TestTwoPartitionsInOneStore(t *testing.T) {
 	kv := statetest.NewKV()
 	var benches []*bench
@@ -42,7 +41,7 @@ func TestTwoPartitionsInOneStore(t *testing.T) {
 	c.ok(c.do(&wire.MetaRequest{Op: &wire.MetaRequest_RemoveTree{RemoveTree: &wire.RemoveTree{Parent: c.root, Name: "d"}}}))
 	zero.tick(1000)
 	zero.check()
-	// A session of the other gets numbers of that partition, and its tree.
+	// A session of the other partition gets that partition's numbers and tree.
 	d := one.open(nil)
 	if p := moraine.ID(d.id).Partition(); p != 1 {
 		t.Errorf("session %x is of partition %d", d.id, p)
@@ -57,7 +56,7 @@ func TestTwoPartitionsInOneStore(t *testing.T) {
 	}
 }
 
-// own returns what the store has of the bench's partition.
+// own returns the pairs of the bench's partition.
 func (b *bench) own() *statetest.KV {
 	if b.fence == nil {
 		return b.kv.Clone()
@@ -92,9 +91,9 @@ func partitions(t *testing.T, hosts int) []*bench {
 	return out
 }
 
-// Random commands on two partitions of one store, in turn, do to each what they do
-// to one that is alone: each is held against a model of its own, and against a
-// replica that has never heard of the other. Neither touches a key of the other.
+// Random commands on two partitions of one store, in turn, have the same effect as on a partition
+// alone. The test compares each with its own model and with a replica that does not have the other
+// partition. Neither touches a key of the other.
 func TestRandomCommandsOnTwoPartitions(t *testing.T) {
 	first := testseed.First(t)
 	for seed := first; seed < first+uint64(testseed.Runs(t, 1, 10)); seed++ {
@@ -124,8 +123,8 @@ func runTwoPartitions(t *testing.T, seed uint64, steps int) {
 	}
 }
 
-// What would tie two partitions to each other is refused, whole, and is answered
-// so again.
+// The state refuses a request that would link two partitions, as a whole, and gives the same answer
+// when it is retried.
 func TestNothingCrossesPartitions(t *testing.T) {
 	two := partitions(t, 1)
 	c, d := two[0].open(nil), two[1].open(nil)
@@ -199,8 +198,8 @@ func TestPartitionsHaveTheirOwnJobs(t *testing.T) {
 	}
 }
 
-// A mutation by another routing epoch than the present one is refused, and that is
-// no answer: by the present one it is made, once, under the same number.
+// The state refuses a mutation with another routing epoch than the present one, without keeping the
+// refusal as an answer. With the present epoch it is applied once, under the same number.
 func TestRoutingEpoch(t *testing.T) {
 	b := newCluster(t, 1)
 	c := b.open(nil)

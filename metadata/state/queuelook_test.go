@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The chunks that are known to be bad are told page by page.
+// The list of known bad chunks is returned in pages.
 func TestBadChunksAreReportedInPages(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)

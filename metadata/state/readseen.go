@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ReadSeen is Read that also says what the answer shows.
+// ReadSeen is Read that also returns the cacheable items that the answer shows.
 func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, kvtx.Seen, error) {
 	var seen kvtx.Seen
 	v := m.View(r)
@@ -14,7 +14,8 @@ func (m *Machine) ReadSeen(r kvtx.Reader, caller *statepb.Caller, req *wire.Meta
 	resp, err := answer(v, caller, req)
 	seen.All = true
 	if operationOf(req).noted {
-		// A failure shows what it met, and a look-up that found nothing, the entry.
+		// A failed request shows the items that it read. A lookup that found nothing shows the
+		// entry.
 		_, lookup := req.GetOp().(*wire.MetaRequest_Lookup)
 		seen.All = err != nil && (!lookup || len(seen.Touches) == 0)
 	}

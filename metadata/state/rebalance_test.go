@@ -26,8 +26,8 @@ func (b *bench) settings() record.RebalanceSettings {
 	return s
 }
 
-// TestRebalanceSettings: what is not given stays, what makes no sense is refused, and
-// what is set again changes nothing.
+// TestRebalanceSettings: an omitted setting stays, an invalid one is refused, and setting the same
+// value again changes nothing.
 func TestRebalanceSettings(t *testing.T) {
 	b := newCluster(t, 3)
 	if have, want := b.settings(), (record.RebalanceSettings{BandPermille: 50, BytesPerSecond: 64 << 20}); have != want {
@@ -50,7 +50,7 @@ func TestRebalanceSettings(t *testing.T) {
 	b.keepLog("v4-rebalance-settings")
 }
 
-// balancing is a stripe on devices 1, 2 and 3 that a job moves from 1 to 4.
+// balancing is a stripe on devices 1, 2 and 3 and a job that moves a chunk from 1 to 4.
 type balancing struct {
 	*bench
 	stripe uint64
@@ -111,8 +111,7 @@ func (b *balancing) device0() moraine.DeviceID {
 	return s.Chunks[0].Device
 }
 
-// counts are the stripes that are queued for repair, that repairs work on, and that are
-// moved.
+// counts are the stripes that wait for repair, that repairs work on, and that are being moved.
 func (b *balancing) counts() [3]uint64 {
 	b.t.Helper()
 	n, err := kvtx.ReadCounters(b.m.View(b.kv))
@@ -140,8 +139,8 @@ func (b *balancing) setDevice(d uint32, to wire.DeviceState) {
 	b.settleScans()
 }
 
-// TestRebalanceMovesAChunk is the life of a move: at each step it may be asked for again,
-// and the stripe is not counted as one that needs repair at any.
+// TestRebalanceMovesAChunk covers the life of a move: each step may be retried, and the stripe
+// never counts as needing repair.
 func TestRebalanceMovesAChunk(t *testing.T) {
 	b := newBalancing(t)
 	b.holds([3]uint64{0, 0, 1}, 1)
@@ -161,9 +160,9 @@ func TestRebalanceMovesAChunk(t *testing.T) {
 	b.keepLog("v4-rebalance")
 }
 
-// TestRebalanceGivesWay: what ends a move before it is published, each by itself. Where
-// the stripe comes to need repair it is queued for it at once, and the move cannot be
-// published any more; in all cases the chunk stays where it was.
+// TestRebalanceGivesWay covers each event that ends a move before it is published. A stripe that
+// then needs repair is queued at once, and the move can no longer be published. The chunk always
+// stays where it was.
 func TestRebalanceGivesWay(t *testing.T) {
 	const outState, drainingState = wire.DeviceState_DEVICE_STATE_OUT, wire.DeviceState_DEVICE_STATE_DRAINING
 	for name, tt := range map[string]struct {
@@ -211,8 +210,8 @@ func TestRebalanceGivesWay(t *testing.T) {
 	}
 }
 
-// TestMovedStripeDoesNotWaitForRepair: a stripe that a job moves is not said to be on the
-// repair queue; once one of its chunks is known to be bad it is.
+// TestMovedStripeDoesNotWaitForRepair: a stripe that a job moves is not listed in the repair queue
+// until one of its chunks is known to be bad.
 func TestMovedStripeDoesNotWaitForRepair(t *testing.T) {
 	b := newBalancing(t)
 	holds := func(want bool) {

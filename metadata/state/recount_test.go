@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Whatever happens after any piece of a recount, it finds the one count that was
-// wrong, and no other, and in the end every count is that of the records.
+// Whatever happens after any piece of a recount, it finds the one wrong count and no other. In the
+// end every count agrees with the records.
 func TestRecountFaults(t *testing.T) {
 	faults := []struct {
 		name string
@@ -88,7 +88,7 @@ func TestRecountFaults(t *testing.T) {
 				f.do(c)
 				for bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 7) {
 				}
-				// The last piece once more: as from a leader that did not hear of it.
+				// The last piece again, from a leader that did not receive the answer.
 				bn.ok(bn.apply(&statepb.Command{Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: id, Limit: 7}}}).Response)
 				j := c.ended(id)
 				if j.State != wire.JobState_JOB_STATE_DONE || !strings.Contains(j.Error, "the counts of 1 directories were wrong") {
@@ -100,8 +100,8 @@ func TestRecountFaults(t *testing.T) {
 	}
 }
 
-// checkCounts holds every count against the records. The sum is of a store whose
-// count was damaged on purpose, so that it tells nothing.
+// checkCounts compares every count with the records. It ignores the running sum, because the test
+// damaged a count on purpose.
 func checkCounts(b *bench) {
 	b.t.Helper()
 	problems, err := check.Check(b.m.View(b.store()))
@@ -115,8 +115,8 @@ func checkCounts(b *bench) {
 	}
 }
 
-// TestLogsOfServersAndRecounts makes the golden logs of what a recount does while
-// the tree changes, and of which directories metadata servers have.
+// TestLogsOfServersAndRecounts makes the golden logs of a recount while the tree changes, and of
+// the directories of metadata servers.
 func TestLogsOfServersAndRecounts(t *testing.T) {
 	bn := newBench(t)
 	c := bn.open(nil)
@@ -138,7 +138,7 @@ func TestLogsOfServersAndRecounts(t *testing.T) {
 	bn = newBench(t)
 	for n, id := range []string{"m1", "m2", "m1", "m3", "m1"} {
 		dir := make([]byte, 16)
-		dir[0] = byte(n % 4) // m1 again, with its own directory and with another one's
+		dir[0] = byte(n % 4) // m1 again, with its own directory and with another server's
 		if id == "m1" && n < 4 {
 			dir[0] = 0
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// has counts what a bucket has of the checkpoint of flushedStep.
+// has counts the objects of flushedStep's checkpoint in the bucket.
 func (y *tier) has() (index bool, parts int) {
 	for key := range y.s.objects {
 		index = index || strings.HasSuffix(key, "step-10/index")
@@ -19,7 +19,7 @@ func (y *tier) has() (index bool, parts int) {
 	return index, parts
 }
 
-// whole fails the test if the bucket has the index of a checkpoint, and not all of it.
+// whole fails the test if the bucket has the index of a checkpoint but not all its parts.
 func (y *tier) whole() (objects int) {
 	y.t.Helper()
 	index, parts := y.has()
@@ -29,7 +29,7 @@ func (y *tier) whole() (objects int) {
 	return len(y.s.objects)
 }
 
-// removedWhole removes the checkpoint by each way and has two movers delete its objects.
+// removedWhole removes the checkpoint in each way and lets two movers delete its objects.
 func removedWhole(t *testing.T, name string, crash *crash, fn func(y *tier)) {
 	for _, how := range []string{"rm step=1/10 force=yes", "rmtree attempt-1/step-10 force=yes", "the run"} {
 		t.Run(fmt.Sprintf("%s, %s", how, name), func(t *testing.T) {
@@ -60,9 +60,8 @@ func removedWhole(t *testing.T, name string, crash *crash, fn func(y *tier)) {
 	}
 }
 
-// TestTheIndexOfAStepIsDeletedFirst removes a flushed checkpoint, and has a mover die at each
-// point of the deletions: the bucket has the index only while it has all parts, and in the
-// end nothing of it.
+// TestTheIndexOfAStepIsDeletedFirst removes a flushed checkpoint and lets a mover die at each point
+// of the deletions. The bucket has the index only while it has all parts, and nothing in the end.
 func TestTheIndexOfAStepIsDeletedFirst(t *testing.T) {
 	for _, how := range []string{"before", "after", "late"} {
 		for at := range 12 {
@@ -77,7 +76,7 @@ func TestTheIndexOfAStepIsDeletedFirst(t *testing.T) {
 					y.whole()
 					y.wait(5)
 					if n == 20 {
-						y.arrive() // what was on its way to the store when the mover died
+						y.arrive() // the requests that were on their way to the store when the mover died
 					}
 				}
 				y.check()
@@ -86,7 +85,7 @@ func TestTheIndexOfAStepIsDeletedFirst(t *testing.T) {
 	}
 }
 
-// TestPartsStayWhileTheIndexCannotBeDeleted has the store refuse the delete of the index.
+// TestPartsStayWhileTheIndexCannotBeDeleted makes the store refuse to delete the index.
 func TestPartsStayWhileTheIndexCannotBeDeleted(t *testing.T) {
 	removedWhole(t, "refused", nil, func(y *tier) {
 		y.s.refuses = func(key string) bool { return strings.HasSuffix(key, "/index") }

@@ -14,11 +14,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestGarbageModel runs clients, movers and devices against the state machine
-// in random order: leases lapse and their holders go on, deletions arrive late,
-// devices leave and return, files die under repair. Whatever happens, no chunk
-// that a record claims is ever deleted, none is ever unexplained, and when all
-// settles the devices hold exactly what the records say.
+// TestGarbageModel runs clients, movers and devices against the state machine in random order. Job
+// leases expire and their holders continue, deletions arrive late, devices leave and return, files
+// die under repair. No chunk that a record names is ever deleted, and none is ever unexplained.
+// After everything settles the devices have exactly the recorded chunks.
 func TestGarbageModel(t *testing.T) {
 	first, n := testseed.From(t, 0), testseed.Runs(t, 1, 8)
 	for seed := first; seed < first+uint64(n); seed++ {
@@ -42,7 +41,7 @@ func TestGarbageModel(t *testing.T) {
 
 const graceMillis = 3000
 
-// world is the devices' content and the actors, beside the state machine.
+// world is the content of the devices and the actors, next to the state machine.
 type world struct {
 	*bench
 	rng     *rand.Rand
@@ -54,11 +53,11 @@ type world struct {
 	named   int
 	movers  []*mover
 	deletes []*wire.Deletion // on their way
-	// balanced counts stripes that moves were made of.
+	// balanced counts the stripes that moves were planned for.
 	balanced int
 }
 
-// mover works on one job, and may have lost it long ago.
+// mover works on one job. It may have lost the job long ago.
 type mover struct {
 	job   *wire.Job
 	stage int
@@ -74,8 +73,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// put is what a chunkserver does: a greater version replaces, a smaller one is
-// refused.
+// put writes a chunk as a chunkserver does: a greater version replaces, a smaller one is refused.
 func (w *world) put(device uint32, c moraine.ChunkID, v moraine.LayoutVersion) {
 	if w.disks[device][c] < v {
 		w.disks[device][c] = v
@@ -173,7 +171,7 @@ func (w *world) putStripe() (uint64, []uint32) {
 	return first, devices
 }
 
-// abandon puts a stripe and never commits it.
+// abandon writes a stripe and never commits it.
 func (w *world) abandon() {
 	if first, devices := w.putStripe(); devices != nil {
 		w.endGrant(first)
@@ -189,7 +187,7 @@ func (w *world) remove() {
 	w.files = slices.Delete(w.files, n, n+1)
 }
 
-// plan makes a repair job of some of the queue, as the leader does.
+// plan makes a repair job for a part of the queue, as the leader does.
 func (w *world) plan() {
 	tasks, _, err := fleet.RepairQueue(w.m.View(w.kv), fleet.RepairCursor{}, 1+w.rng.IntN(4), 0)
 	if err != nil {
@@ -206,8 +204,8 @@ func (w *world) plan() {
 	}
 }
 
-// balance makes a job that moves chunks for no fault of their stripes, as the leader
-// does to fill devices evenly: of any stripes, also some that it must not have.
+// balance makes a job that moves chunks to fill devices evenly, as the leader does. It picks any
+// stripes, also invalid ones.
 func (w *world) balance() {
 	job := &wire.Job{Kind: wire.JobKind_JOB_KIND_REBALANCE}
 	for range 1 + w.rng.IntN(4) {
@@ -258,7 +256,7 @@ func (w *world) lease() {
 	}
 }
 
-// move lets one mover do its next step; it may do it twice, or give up.
+// move lets one mover do its next step, sometimes twice, or abandon the job.
 func (w *world) move() {
 	if len(w.movers) == 0 {
 		return
@@ -266,7 +264,7 @@ func (w *world) move() {
 	n := w.rng.IntN(len(w.movers))
 	mv := w.movers[n]
 	if w.rng.IntN(15) == 0 {
-		w.movers = slices.Delete(w.movers, n, n+1) // it died: the lease lapses
+		w.movers = slices.Delete(w.movers, n, n+1) // the mover died: its lease expires
 		for range 16 {
 			w.tick(1000)
 		}
@@ -288,11 +286,11 @@ func (w *world) intents(mv *mover) []*wire.Intent {
 	return out
 }
 
-// advance does the mover's present step and returns whether to go on.
+// advance does the mover's present step and returns whether to continue.
 func (w *world) advance(mv *mover) bool {
 	j := mv.job
 	switch mv.stage {
-	case 0: // some intents are chosen anew, by the holder
+	case 0: // the holder chooses new targets for some intents
 		for _, task := range j.Repairs {
 			if w.rng.IntN(3) > 0 && len(task.Intents) > 0 {
 				continue
@@ -324,7 +322,7 @@ func (w *world) advance(mv *mover) bool {
 	return true
 }
 
-// fencedOrOK accepts that somebody else holds the job by now.
+// fencedOrOK accepts a refusal because another mover holds the job by now.
 func (w *world) fencedOrOK(resp *wire.MetaResponse, also ...moraine.Kind) {
 	w.t.Helper()
 	e := resp.GetError()
@@ -334,8 +332,7 @@ func (w *world) fencedOrOK(resp *wire.MetaResponse, also ...moraine.Kind) {
 	w.ok(resp)
 }
 
-// device takes a device out, drains it, or brings it back; or its host falls silent, or is
-// heard again.
+// device takes a device out, drains it or brings it back; or its host becomes silent or returns.
 func (w *world) device() {
 	d := uint32(w.rng.IntN(9) + 1)
 	if w.rng.IntN(4) == 0 {
@@ -380,7 +377,7 @@ func (w *world) now() uint64 {
 	return n
 }
 
-// sendDeletions lets the leader send what has been dead for the grace; it may
+// sendDeletions sends the deletions of chunks dead for the grace, as the leader does. They may
 // arrive much later.
 func (w *world) sendDeletions() {
 	if w.now() < graceMillis {
@@ -403,7 +400,7 @@ func (w *world) sendDeletions() {
 	}
 }
 
-// carryOut delivers some deletions, in any order, and acknowledges them.
+// carryOut delivers some deletions in any order and acknowledges them.
 func (w *world) carryOut(n int) {
 	for range n {
 		if len(w.deletes) == 0 {
@@ -424,7 +421,7 @@ func (w *world) carryOut(n int) {
 	}
 }
 
-// mayDelete fails the test if a record claims the chunk that was deleted.
+// mayDelete fails the test if a record names the deleted chunk.
 func (w *world) mayDelete(device uint32, c moraine.ChunkID) {
 	w.t.Helper()
 	s, err := fleet.StripeByID(w.m.View(w.kv), c.Stripe)
@@ -436,8 +433,7 @@ func (w *world) mayDelete(device uint32, c moraine.ChunkID) {
 	}
 }
 
-// report makes a full pass over a device and returns how many chunks on it are
-// not live.
+// report makes a device report all its chunks and returns how many of them are not live.
 func (w *world) report(device uint32, extra int) (notLive int) {
 	if w.stateOf(device) == wire.DeviceState_DEVICE_STATE_OUT || w.now() < graceMillis {
 		return 0
@@ -467,7 +463,7 @@ func (w *world) report(device uint32, extra int) (notLive int) {
 	return notLive
 }
 
-// inspect checks the state, and that every chunk claimed is there.
+// inspect checks the state, and that every recorded chunk exists.
 func (w *world) inspect() {
 	w.t.Helper()
 	w.check()
@@ -484,8 +480,8 @@ func (w *world) inspect() {
 	}
 }
 
-// settle brings everything back and lets all work end: then there is nothing
-// to repair, nothing dead, and nothing but what the records claim.
+// settle brings all devices back and lets all work end. Then nothing needs repair, nothing is dead,
+// and the devices have only recorded chunks.
 func (w *world) settle() {
 	w.t.Helper()
 	w.movers = nil

@@ -9,15 +9,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// tellAt tells of a missing chunk by the record of a certain version of its stripe.
+// tellAt reports a missing chunk with the record version of its stripe.
 func (b *bench) tellAt(stripe uint64, index, device, version uint32) {
 	b.t.Helper()
 	b.ok(b.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_ReportBadChunks{ReportBadChunks: &wire.ReportBadChunks{
 		Chunks: []*wire.BadChunk{{Stripe: stripe, Index: index, Device: device, Version: version, AtVersion: true, Kind: uint32(moraine.NotFound)}}}}}))
 }
 
-// TestABadChunkIsReportedByItsRecord: the word that a chunk is missing, by a record that is
-// not the stripe's any more, says nothing of what is there now.
+// TestABadChunkIsReportedByItsRecord: a report that a chunk is missing, based on an outdated stripe
+// record, says nothing about the present chunk.
 func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 	b := newBalancing(t)
 	if r := b.ok(b.commitMove("n2")).GetCommitRepair(); len(r.Stale) != 0 {
@@ -32,14 +32,14 @@ func TestABadChunkIsReportedByItsRecord(t *testing.T) {
 		b.tellAt(b.stripe, 1, 2, version)
 		b.holds([3]uint64{}, 4)
 	}
-	b.tellAt(b.stripe+1, 1, 2, 1) // there is none
+	b.tellAt(b.stripe+1, 1, 2, 1) // no such stripe
 	b.tellAt(b.stripe, 1, 2, uint32(s.Version))
 	b.holds([3]uint64{1, 0, 0}, 4)
 	b.keepLog("v4-told-at")
 }
 
-// TestABadChunkBelowLevel4: a state that servers of an earlier build work on, too, looks
-// only at what they know.
+// TestABadChunkBelowLevel4: a state shared with servers of an earlier build evaluates only the
+// fields that they know.
 func TestABadChunkBelowLevel4(t *testing.T) {
 	b := newBenchAt(t, 3)
 	for _, host := range []string{"n1", "n2", "n3"} {

@@ -8,9 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// request applies a client's mutation. With a session, a number that was
-// answered before gets the answer that it got, and every new answer, of a
-// failure too, is kept until the client says that it has it.
+// request applies a client's mutation. In a session, an already answered number gets its first
+// answer. The state keeps every new answer, also failures, until the client acknowledges it.
 func request(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	o := operationOf(req)
 	if err := session.Routed(t, req); err != nil {

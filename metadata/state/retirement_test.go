@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestRetirementKeepsChunks: a device is retired when no stripe has a chunk on it. One that
-// is out may be given up with what it has, by a word of its own; one that is in or draining
-// may not. Below level 4 one that is out is retired in any case, as earlier builds do.
+// TestRetirementKeepsChunks: a device can be retired when no stripe has a chunk on it. With
+// accept_loss a device that is out can be retired with its chunks; one that is in or draining
+// cannot. Below level 4 one that is out can always be retired, as in earlier builds.
 func TestRetirementKeepsChunks(t *testing.T) {
 	ways := map[string]struct {
 		into func(b *bench)
@@ -78,8 +78,9 @@ func TestRetirementKeepsChunks(t *testing.T) {
 	}
 }
 
-// TestEmptyDeviceIsRetired: once what a device held is rebuilt, or what it is of is gone, it
-// is retired without another word. What is given up is rebuilt too, from the others.
+// TestEmptyDeviceIsRetired: once the chunks of a device are rebuilt, or their stripes are gone, it
+// can be retired without accept_loss. Chunks lost with accept_loss are rebuilt too, from the
+// others.
 func TestEmptyDeviceIsRetired(t *testing.T) {
 	b := newCluster(t, 6)
 	c := b.open(nil)
@@ -121,9 +122,9 @@ func TestEmptyDeviceIsRetired(t *testing.T) {
 	b.keepLog("v4-accept-loss")
 }
 
-// TestDrainIsUndone: what the drain of a host did is undone, also of devices that fell
-// silent since or were out already, and nothing else: one stays so that lied, was declared
-// out, is slow or was drained by itself.
+// TestDrainIsUndone: the undo of a host's drain covers all devices that the drain changed, also
+// those that became silent since or were out already. Devices that lied, were declared out, are
+// slow, or were drained individually stay as they are.
 func TestDrainIsUndone(t *testing.T) {
 	b := newCluster(t, 1)
 	b.registerHost("n2", 9) // devices 2 to 10
@@ -168,7 +169,7 @@ func TestDrainIsUndone(t *testing.T) {
 	wants("the host is heard", is{inState, "no more"}, slow, byHand, out, lies, back, failed, slow, back)
 	b.registerHost("n2", 9)
 	wants("its server starts anew", is{inState, "no more"}, slow, byHand, out, lies, back, is{inState, ""}, slow, back)
-	// Who names no drain takes in all of them.
+	// A request that names no drain applies to all of them.
 	b.ok(b.setHost(&wire.SetHostState{Host: "n2", State: inState, Reason: "all"}))
 	for _, d := range b.hostOf("n2").Devices {
 		if d.State != inState {

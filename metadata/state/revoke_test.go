@@ -9,8 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The list of revoked certificates takes each once, keeps all until they are taken off, and
-// is bounded.
+// The list of revoked certificates has each once, keeps all until they are removed, and is bounded.
 func TestRevocations(t *testing.T) {
 	b := newCluster(t, 1)
 	revoke := func(undo bool, all ...*wire.Revocation) string {

@@ -14,8 +14,8 @@ import (
 
 const rewriteJob = wire.JobKind_JOB_KIND_REWRITE
 
-// rewriting is a file of 300 bytes of three stripes. All of the second but its edges, and
-// half of the first, are overwritten by the fourth.
+// rewriting is a file of 300 bytes in three stripes. The fourth overwrites the middle of the second
+// stripe and half of the first.
 type rewriting struct {
 	*bench
 	c       *client
@@ -23,7 +23,7 @@ type rewriting struct {
 	stripes [4]uint64
 	job     *wire.Job
 	mover   *client
-	fresh   uint64 // the stripe that the job's holder puts
+	fresh   uint64 // the stripe that the holder of the job writes
 }
 
 func newRewriting(t *testing.T) *rewriting {
@@ -46,7 +46,7 @@ func newRewriting(t *testing.T) *rewriting {
 	return b
 }
 
-// named is what the file names of its stripes, looked at a few extents at a time.
+// named is what the file refers to in its stripes, inspected a few extents at a time.
 func (b *rewriting) named(limit int) map[moraine.StripeID]content.Named {
 	b.t.Helper()
 	named := map[moraine.StripeID]content.Named{}
@@ -64,7 +64,7 @@ func (b *rewriting) create(task *wire.RewriteTask) *wire.MetaResponse {
 		{Kind: rewriteJob, Inode: b.f, Rewrite: task}}}}}).Response
 }
 
-// lease makes the job for the second stripe and has a mover lease it.
+// lease makes the job for the second stripe and lets a mover lease it.
 func (b *rewriting) lease(host string) {
 	b.t.Helper()
 	jobs := b.ok(b.as(host, "chunkserver", &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
@@ -90,7 +90,7 @@ func (b *rewriting) op() *wire.CommitRewrite {
 		Was:     []*wire.Extent{extent(100, 10, b.stripes[1], 0), extent(190, 10, b.stripes[1], 90)}}
 }
 
-// asMover does what the node n2 does.
+// asMover runs do as the node n2.
 func (b *rewriting) asMover(do func()) {
 	old := b.node
 	b.node = "n2"
@@ -108,7 +108,7 @@ func (b *rewriting) finish(why string) *wire.MetaResponse {
 		Id: b.job.Id, LeaseEpoch: b.job.LeaseEpoch, Error: why}}})
 }
 
-// has is what the file has, by the numbers of its stripes: 4 is the new one.
+// has is the file's layout by stripe numbers; 4 is the new one.
 func (b *rewriting) has() string {
 	b.t.Helper()
 	out := ""
@@ -133,9 +133,8 @@ const (
 	asRewritten = "0+50:0/0 50+50:3/0 100+10:4/0 110+80:3/50 190+10:4/10 200+100:2/0 "
 )
 
-// TestRewriteStripes is the life of a rewriting: each step may be asked for again. The
-// file's content keeps its generation, the stripe that was mostly dead dies, and what it
-// held waits for its deletion.
+// TestRewriteStripes covers the life of a rewrite; each step may be retried. The content keeps its
+// generation, the sparse stripe dies, and its chunks wait for deletion.
 func TestRewriteStripes(t *testing.T) {
 	b := newRewriting(t)
 	want := map[moraine.StripeID]content.Named{
@@ -173,12 +172,13 @@ func TestRewriteStripes(t *testing.T) {
 		t.Fatalf("%d bytes are kept on device 1, %v", k.Bytes, err)
 	}
 	b.ok(b.finish(""))
-	b.wants(b.finish(""), moraine.NotFound) // it is forgotten at once
+	b.wants(b.finish(""), moraine.NotFound) // the job is forgotten at once
 	b.check()
 	b.keepLog("v4-rewrite")
 }
 
-// TestRewriteToFewer: a job that is to make stripes fewer says so to whoever leases it.
+// TestRewriteToFewer: the task of a job that reduces the number of stripes says so to the mover
+// that leases it.
 func TestRewriteToFewer(t *testing.T) {
 	b := newRewriting(t)
 	b.ok(b.create(&wire.RewriteTask{Offset: 100, End: 200, Stripes: b.stripes[1:2], Fewer: 4}))
@@ -191,9 +191,8 @@ func TestRewriteToFewer(t *testing.T) {
 	b.keepLog("v4-rewrite-fewer")
 }
 
-// TestRewriteGivesWay is what others do between the mover's look at the file and its
-// commit, each by itself. The bytes that a reader gets are theirs, whether the commit is
-// refused or what was done does not concern it.
+// TestRewriteGivesWay covers each change by others between the mover's look at the file and its
+// commit. A reader gets the others' bytes, whether the commit is refused or unaffected.
 func TestRewriteGivesWay(t *testing.T) {
 	write := func(b *rewriting, off, n uint64) {
 		id := b.c.grant(b.f, 1)
@@ -214,7 +213,7 @@ func TestRewriteGivesWay(t *testing.T) {
 			g := b.c.mkfile(b.c.root, "g")
 			b.ok(b.c.clone(&wire.Clone{Inode: g, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: b.f}}}))
 		}, moraine.Stale},
-		"a part of it is cloned": {func(b *rewriting) { // it has a table of its own: the stripe lives on
+		"a part of it is cloned": {func(b *rewriting) { // the clone has a table of its own: the stripe lives on
 			g := b.c.mkfile(b.c.root, "g")
 			b.ok(b.c.clone(&wire.Clone{Inode: g, Mode: wire.CommitMode_COMMIT_MODE_REPLACE, Ranges: []*wire.CloneRange{{Inode: b.f, Offset: 95, Length: 10}}}))
 		}, 0},
@@ -265,7 +264,7 @@ func TestRewriteGivesWay(t *testing.T) {
 	}
 }
 
-// describeFile is what the file has, empty where it is gone.
+// describeFile is the file's layout; empty if the file is gone.
 func (b *rewriting) describeFile() string {
 	resp := b.c.extents(b.f, 0, 0)
 	if resp.GetError() != nil {
@@ -274,7 +273,7 @@ func (b *rewriting) describeFile() string {
 	return b.has()
 }
 
-// TestRewriteRefuses: a commit that does not say just what it takes away changes nothing.
+// TestRewriteRefuses: a commit that does not state exactly what it replaces changes nothing.
 func TestRewriteRefuses(t *testing.T) {
 	b := newRewriting(t)
 	for name, task := range map[string]*wire.RewriteTask{
@@ -323,9 +322,9 @@ func TestRewriteRefuses(t *testing.T) {
 	}
 }
 
-// TestNamedStripes: tables that a clone shares are not counted, so that a stripe of which
-// another file names something is known by its references; and a stripe that many tables
-// name is counted whole, however few extents are looked at in a turn.
+// TestNamedStripes: tables that a clone shares are not counted; the reference count reveals a
+// stripe that another file uses. A stripe that many tables refer to is counted whole, however few
+// extents one turn inspects.
 func TestNamedStripes(t *testing.T) {
 	b := newRewriting(t)
 	told := func() (told, others int) {

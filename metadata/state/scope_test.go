@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A session gets no more than its holder's certificate gives, and a request
-// without a session no more than that either.
+// A session gets at most what its holder's certificate grants; the same holds for a request without
+// a session.
 func TestCertificateBoundsTheSession(t *testing.T) {
 	b := newCluster(t, 1)
 	admin := b.open(nil)
@@ -72,7 +72,7 @@ func TestCertificateBoundsTheSession(t *testing.T) {
 		if got := kind(c.read(req)); got != "not found" {
 			t.Errorf("%s: %s", what, got)
 		}
-		// Without a session the certificate bounds the read as well.
+		// Without a session the certificate also limits the read.
 		req.Session = 0
 		resp, err := b.m.Read(b.kv, caller, req)
 		if err != nil || kind(resp) != "not found" {

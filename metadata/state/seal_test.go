@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// sealed is a run with two committed checkpoints, attempt-1/step-10 and step-20, one that
-// is being saved, and what a client has beside them.
+// sealed is a run with two committed checkpoints, attempt-1/step-10 and step-20, one that is being
+// saved, and a client's other files.
 type sealed struct {
 	*ckptScript
 	c                             *client
@@ -75,7 +75,7 @@ func (b *sealed) stripe() ([]*wire.Stripe, []*wire.Extent) {
 	return []*wire.Stripe{stripe(id, 100, 1, 2, 3)}, []*wire.Extent{extent(0, 100, id, 0)}
 }
 
-// attempts has, for each request, ways of changing what a checkpoint holds or where it is.
+// attempts lists, for each request, ways to change a checkpoint's content or place.
 var attempts = map[string]func(b *sealed) []*wire.MetaRequest{
 	"create": func(b *sealed) (out []*wire.MetaRequest) {
 		for _, dir := range []uint64{b.dir, b.open} {
@@ -203,7 +203,7 @@ var attempts = map[string]func(b *sealed) []*wire.MetaRequest{
 	},
 }
 
-// cannot has the other requests, and why they cannot change what a checkpoint holds.
+// cannot lists the other requests and why they cannot change a checkpoint's content.
 var cannot = map[string]string{
 	"reads":                                  "open_session renew_session close_session get_cluster get_topology lookup walk get_attr read_dir get_xattr get_extents list_jobs get_step list_runs list_steps resolve_step list_parts get_object get_tier get_policy get_usage list_quotas leases watch get_members read_backup get_leader get_member list_quarantine list_memory list_lost list_bad_objects check_objects check_chunks lease_step release_step",
 	"hosts, devices and the service itself":  "register_host heartbeat report_chunks deleted_chunks set_device_state member_beat add_member remove_member finish_upgrade raise_routing set_maintenance set_host_state start_scrub set_rebalance recount revoke_cert list_revoked",
@@ -216,8 +216,8 @@ var cannot = map[string]string{
 	"requests that are listed by themselves": "batch",
 }
 
-// TestNoRequestChangesACheckpoint tries each request there is on a committed checkpoint and
-// on one that is being saved. A request that is new must be listed, or this fails.
+// TestNoRequestChangesACheckpoint tries each request on a committed checkpoint and on one that is
+// being saved. It fails if a new request is not listed.
 func TestNoRequestChangesACheckpoint(t *testing.T) {
 	b := newSealed(t)
 	before := b.picture()
@@ -254,9 +254,9 @@ func TestNoRequestChangesACheckpoint(t *testing.T) {
 	b.replays()
 }
 
-// TestACheckpointKeepsWhatItSealed: the last rank's seal and the commit find what was sealed,
-// whatever somebody who guesses numbers does to the files in between; a seal does not take
-// files that others can still change.
+// TestACheckpointKeepsWhatItSealed: the last rank's seal and the commit find the sealed content,
+// whatever a client that guesses numbers does to the files in between. A seal refuses files that
+// others can still change.
 func TestACheckpointKeepsWhatItSealed(t *testing.T) {
 	b := newSealed(t)
 	linked := b.ok(b.c.create(&wire.Create{Parent: b.c.root, Type: wire.FileType_FILE_TYPE_REGULAR, Unlinked: true})).GetEntry().GetAttr().GetInode()
@@ -269,7 +269,7 @@ func TestACheckpointKeepsWhatItSealed(t *testing.T) {
 	if got := seal(linked); got != "invalid argument" {
 		t.Errorf("a file with a name was sealed: %s", got)
 	}
-	// One that lost its name while it was open is sealed for good.
+	// A file that lost its name while it was open stays sealed.
 	b.ok(b.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: b.other, Name: "name", Keep: true}}}))
 	if got := seal(linked); got != "ok" {
 		t.Errorf("an unlinked file was not sealed: %s", got)

@@ -34,7 +34,7 @@ func inside(t *testing.T, m *Machine, kv kvtx.KV, fn func(*kvtx.Tx) error) error
 	return b.Flush()
 }
 
-// share makes to refer to all tables of from, and seals them.
+// share makes to refer to all tables of from and seals them.
 func share(t *kvtx.Tx, from, to *record.Inode) error {
 	to.Content, to.Refs, to.LastEnd, to.Stored, to.Size = t.Next(record.CContent), from.Refs, from.LastEnd, from.Stored, from.Size
 	err := layout.RefsFrom(&t.View, from.Content, -1, func(r record.Ref) (bool, error) {
@@ -48,8 +48,8 @@ func share(t *kvtx.Tx, from, to *record.Inode) error {
 	return err
 }
 
-// A table that two files share never changes: what either does to its file
-// makes tables of its own, and the stripes live until neither names them.
+// A table that two files share never changes. A change to either file makes new tables for it, and
+// the stripes live until neither file refers to them.
 func TestSharedTablesAreSealed(t *testing.T) {
 	lay := func(m *Machine, tx *kvtx.Tx, i *record.Inode, at int64, id moraine.StripeID) error {
 		fleet.InsertStripe(tx, &moraine.Stripe{ID: id, Scheme: moraine.Copies(1), Version: 1, Length: 10, LiveBytes: 10, Chunks: make([]moraine.ChunkState, 1)})
@@ -124,7 +124,7 @@ func TestSharedTablesAreSealed(t *testing.T) {
 	}
 }
 
-// DiscardFile takes away a named file of the root.
+// DiscardFile removes a named file of the root.
 func DiscardFile(t *kvtx.Tx, i *record.Inode) error {
 	root, err := tree.Inode(t, moraine.RootInode)
 	if err != nil {
@@ -136,7 +136,7 @@ func DiscardFile(t *kvtx.Tx, i *record.Inode) error {
 
 var errStore = errors.New("the store failed")
 
-// failing is a KV whose nth call, and every one after it, fails.
+// failing is a KV whose nth call and all later ones fail.
 type failing struct {
 	*statetest.KV
 	left int
@@ -177,8 +177,8 @@ func (f *failing) Delete(key []byte) error {
 	return f.KV.Delete(key)
 }
 
-// A store that fails at any call makes Apply fail: it is never taken for an
-// absent record, nor answered to a client.
+// A store that fails at any call makes Apply fail. The failure never counts as an absent record,
+// and no client gets an answer.
 func TestStoreFaultsStopTheNode(t *testing.T) {
 	m, kv := New(0), statetest.NewKV()
 	apply := func(kv kvtx.KV, cmd *statepb.Command) (Result, error) {

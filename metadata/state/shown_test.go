@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A session that is confined to a directory may name a file that has another name outside, or
-// that came from there. No answer about it says where that is.
+// A session confined to a directory may refer to a file that has another name outside, or came from
+// there. No answer about the file reveals that place.
 func TestNamesOutsideTheScopeAreNotShown(t *testing.T) {
 	y := newTier(t)
 	team, other := y.c.mkdir(y.c.root, "team"), y.c.mkdir(y.c.root, "other")

@@ -40,8 +40,8 @@ func (b *bench) setOut(device uint32) {
 		Device: device, State: outState, Reason: "given up"}}}))
 }
 
-// TestDrainedHostFallsSilent: what it holds counts as lost while it is silent, and is to be
-// moved again when it is back, however it comes back; meanwhile it is not removed.
+// TestDrainedHostFallsSilent: the chunks of a drained host count as lost while it is silent, and
+// continue to drain when it returns, however it returns. It is not removed meanwhile.
 func TestDrainedHostFallsSilent(t *testing.T) {
 	b := newCluster(t, 5)
 	c := b.open(nil)
@@ -70,7 +70,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		b.wantDevice("n1", outState, record.ReasonSilent)
 		wants(1, 0)
 		b.wants(b.hostState("admin", "n1", retiredState), moraine.Conflict)
-		b.ok(b.hostState("admin", "n1", drainingState)) // again: it is noted already
+		b.ok(b.hostState("admin", "n1", drainingState)) // again: it is recorded already
 		for range 2 {
 			comesBack()
 		}
@@ -78,7 +78,8 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		wants(0, 1)
 		b.check()
 	}
-	// What a person declares out meanwhile stays so, and may be given up by another word.
+	// A device that an administrator declares out meanwhile stays out, and its loss can be accepted
+	// by a separate request.
 	b.fallsSilent(1)
 	b.setOut(1)
 	b.isHeard(1)
@@ -92,8 +93,8 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 	b.keepLog("v4-silent-drain")
 }
 
-// TestDrainOfASilentHost: a host that is drained while its devices are out already is
-// drained when it comes back, unless that is taken back, or it was to stay out.
+// TestDrainOfASilentHost: if a host is drained while its devices are already out, it drains when it
+// returns, unless the drain is undone or it was to stay out.
 func TestDrainOfASilentHost(t *testing.T) {
 	b := newCluster(t, 5)
 	for device := uint32(1); device <= 3; device++ {
@@ -119,7 +120,7 @@ func TestDrainOfASilentHost(t *testing.T) {
 	b.wantDevice("n3", inState, "its host is back")
 	b.wantDevice("n4", drainingState, "by hand")
 	b.wantDevice("n5", outState, "given up")
-	// It holds nothing: it may be gone for good.
+	// The device is empty: it may be retired.
 	b.fallsSilent(1)
 	b.ok(b.hostState("admin", "n1", retiredState))
 	b.settleScans()
@@ -128,8 +129,8 @@ func TestDrainOfASilentHost(t *testing.T) {
 	b.keepLog("v4-drain-of-silent")
 }
 
-// TestSlowDeviceFallsSilent: what the leader drains for being slow is drained on for that
-// when it is back, until a person sets it in.
+// TestSlowDeviceFallsSilent: a device that the leader drains for slowness continues to drain when
+// it returns, until an administrator sets it in.
 func TestSlowDeviceFallsSilent(t *testing.T) {
 	b := newCluster(t, 3)
 	b.leads(1, drainingState, "it is slow", true)
@@ -144,7 +145,8 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 	b.isHeard(1)
 	b.wantDevice("n1", inState, "its host is back")
 
-	// Below level 4 nothing is noted, and the host's return does not undo a person's word.
+	// Below level 4 nothing is recorded, and the host's return does not undo an administrator's
+	// request.
 	old := newBenchAt(t, kvtx.LevelSilentDrains-1)
 	old.registerHost("n1", 1)
 	old.ok(old.as("a1", "admin", &wire.MetaRequest{Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: &wire.SetDeviceState{Device: 1, State: drainingState}}}))
@@ -156,8 +158,8 @@ func TestSlowDeviceFallsSilent(t *testing.T) {
 
 }
 
-// TestDrainedMemoryIsLost: chunks that are in the memory of drained hosts alone are lost
-// once these are out, and there again where they come back without having started anew.
+// TestDrainedMemoryIsLost: chunks only in the memory of drained hosts are lost once the hosts are
+// out. They are back if the hosts return without a restart.
 func TestDrainedMemoryIsLost(t *testing.T) {
 	b := newCluster(t, 4)
 	c := b.open(nil)

@@ -8,8 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A file is written, read, overwritten, truncated and removed, and nothing of
-// it is left but tombstones.
+// A file is written, read, overwritten, truncated and removed. Only tombstones are left.
 func TestLifeOfAFile(t *testing.T) {
 	b := newCluster(t, 6)
 	c := b.open(nil)

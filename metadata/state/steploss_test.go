@@ -23,8 +23,7 @@ type losses struct {
 	steps   []*lossStep
 	out     map[uint32]bool
 	look    *ckpt.StepLook
-	// between, if not nil, is called when the leader has found a step whole and has not
-	// proposed so yet.
+	// between, if not nil, is called after the leader finds a step whole and before it proposes so.
 	between func()
 }
 
@@ -95,7 +94,7 @@ func (l *losses) commit(number uint64, files, stripes int) *lossStep {
 	return s
 }
 
-// lostNow reports whether bytes of a checkpoint are nowhere.
+// lostNow reports whether some bytes of a checkpoint exist nowhere.
 func (l *losses) lostNow(s *lossStep) bool {
 	return slices.ContainsFunc(s.stripes, func(st *wire.Stripe) bool {
 		left := 0
@@ -139,7 +138,7 @@ func (l *losses) device(d uint32, out bool) {
 	l.ok(l.setDevice(&wire.SetDeviceState{Device: d, State: to}))
 }
 
-// judge goes on with the leader's look, and carries out what it found.
+// judge continues the leader's inspection and applies its findings.
 func (l *losses) judge(limit int) {
 	if l.look == nil {
 		l.look = &ckpt.StepLook{}
@@ -162,7 +161,7 @@ func (l *losses) judge(limit int) {
 	}
 }
 
-// settle has the leader judge all devices, and look from the beginning to the end.
+// settle lets the leader scan all devices and inspect all checkpoints.
 func (l *losses) settle() {
 	for l.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 100) {
 	}
@@ -172,7 +171,7 @@ func (l *losses) settle() {
 	}
 }
 
-// suspect has the leader judge all devices, and look at the checkpoints that it suspects.
+// suspect lets the leader scan all devices and inspect the suspected checkpoints.
 func (l *losses) suspect() {
 	for l.runLeaderJob(wire.JobKind_JOB_KIND_SCAN_DEVICE, 100) {
 	}
@@ -185,8 +184,8 @@ func (l *losses) suspect() {
 	}
 }
 
-// states lists the checkpoints as `ckpt ls` does, and which of them the links and ResolveStep
-// name. They must be the same at each moment: the newest good one.
+// states lists the checkpoints as `ckpt ls` does, and those that the links and ResolveStep name.
+// These must always agree on the newest good one.
 func (l *losses) states() (listed map[string]string, latest string) {
 	l.t.Helper()
 	c := l.session("reader")
@@ -226,7 +225,7 @@ func (l *losses) states() (listed map[string]string, latest string) {
 
 func (s *lossStep) path() string { return fmt.Sprintf("attempt-%d/step-%d", s.attempt, s.step) }
 
-// holdTruth checks that exactly those checkpoints are called lost that are.
+// holdTruth checks that exactly the lost checkpoints are recorded as lost.
 func (l *losses) holdTruth() {
 	l.t.Helper()
 	listed, _ := l.states()
@@ -245,9 +244,8 @@ func (l *losses) holdTruth() {
 	l.check()
 }
 
-// TestALostStepIsNotLatest: a committed checkpoint whose bytes are gone is called lost and
-// passed over by the links and ResolveStep from one entry on, and is committed again when
-// they are found.
+// TestALostStepIsNotLatest: from one entry on, a committed checkpoint with lost bytes is recorded
+// as lost, and the links and ResolveStep skip it. It is committed again when the bytes are found.
 func TestALostStepIsNotLatest(t *testing.T) {
 	l := newLosses(t, 1)
 	l.commit(10, 2, 3)
@@ -265,7 +263,7 @@ func TestALostStepIsNotLatest(t *testing.T) {
 	l.settle()
 	expect("attempt-1/step-30")
 
-	// A device that has the other copy goes out: the bytes are nowhere.
+	// The device with the other copy goes out: the bytes exist nowhere.
 	other := newest.stripes[4].Chunks[1].Device
 	l.device(other, true)
 	l.settle()
@@ -291,8 +289,8 @@ func TestALostStepIsNotLatest(t *testing.T) {
 	l.replays()
 }
 
-// TestALostStepIsRemovedAsOthersAre: a lost checkpoint is as immutable as a good one; a run
-// that has no good one keeps it, and one that has removes it without force.
+// TestALostStepIsRemovedAsOthersAre: a lost checkpoint is as immutable as a good one. A run without
+// a good one keeps it; a run with one can remove it without force.
 func TestALostStepIsRemovedAsOthersAre(t *testing.T) {
 	l := newLosses(t, 2)
 	first := l.commit(10, 1, 2)
@@ -328,7 +326,8 @@ func TestALostStepIsRemovedAsOthersAre(t *testing.T) {
 	l.replays()
 }
 
-// TestAnAttemptThatGoesOnFromALostStep hears so, and a new launch goes on from a good one.
+// TestAnAttemptThatGoesOnFromALostStep: the attempt gets an error, and a new launch continues from
+// a good step.
 func TestAnAttemptThatGoesOnFromALostStep(t *testing.T) {
 	l := newLosses(t, 3)
 	l.commit(10, 1, 1)
@@ -350,8 +349,8 @@ func TestAnAttemptThatGoesOnFromALostStep(t *testing.T) {
 	l.replays()
 }
 
-// TestAFoundStepIsBelievedOnlyOfNow: a leader that found nothing lost of a checkpoint is not
-// believed when a stripe was lost while it looked.
+// TestAFoundStepIsBelievedOnlyOfNow: the state ignores a leader's finding that a checkpoint is
+// whole if a stripe was lost during the inspection.
 func TestAFoundStepIsBelievedOnlyOfNow(t *testing.T) {
 	l := newLosses(t, 4)
 	l.commit(10, 1, 1)
@@ -380,9 +379,9 @@ func TestAFoundStepIsBelievedOnlyOfNow(t *testing.T) {
 	l.holdTruth()
 }
 
-// TestRandomStepLosses makes random histories of checkpoints that lose bytes and find them
-// again, are saved, removed and looked at in pieces: the links, the list and ResolveStep are
-// of one mind at each moment, and right after each whole look.
+// TestRandomStepLosses makes random histories of checkpoints that lose and regain bytes, are saved,
+// removed and inspected in pieces. The links, the list and ResolveStep always agree, and are right
+// after each full inspection.
 func TestRandomStepLosses(t *testing.T) {
 	first := testseed.First(t)
 	for seed := first; seed < first+uint64(testseed.Runs(t, 5, 200)); seed++ {
@@ -449,8 +448,8 @@ func (l *losses) removeRandom() {
 	}
 }
 
-// TestAStepWholeInObjectsIsNotLost: stripes of a checkpoint are lost whose files verified objects
-// have whole. It stays latest, and what is lost is evicted, so that readers read the objects.
+// TestAStepWholeInObjectsIsNotLost: a checkpoint loses stripes whose files are whole in verified
+// objects. It stays latest, and the leader evicts those files so that readers use the objects.
 func TestAStepWholeInObjectsIsNotLost(t *testing.T) {
 	y, s := flushedStep(t, onCommit)
 	y.drain()
@@ -482,9 +481,9 @@ func TestAStepWholeInObjectsIsNotLost(t *testing.T) {
 	y.check()
 }
 
-// TestAReaderKeepsTheStepThatItReads: an attempt saves the same step again while the old one is
-// restored: the links move, and the old one is not removed until its readers have gone, by
-// their word or with their sessions.
+// TestAReaderKeepsTheStepThatItReads: an attempt saves the same step again while a reader restores
+// the old one. The links move. The old step is removed only after its readers release it or their
+// sessions end.
 func TestAReaderKeepsTheStepThatItReads(t *testing.T) {
 	for _, end := range []string{"x done step=1/20", "expire x", "x close"} {
 		t.Run(end, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestRemovalFaults removes the latest checkpoint through each door and lets one thing go
-// wrong: the links never point at what is not there, and the list agrees with them.
+// TestRemovalFaults removes the latest checkpoint in each way and injects one fault. The links
+// never point to a missing step, and the list agrees with them.
 func TestRemovalFaults(t *testing.T) {
 	doors := []string{"a rm step=1/20", "a rmtree attempt-1/step-20", "a unlink attempt-1/step-20:index"}
 	faults := map[string]func(s *ckptScript, door string) (removed bool){
@@ -70,7 +70,7 @@ func TestRemovalFaults(t *testing.T) {
 					s.line(fmt.Sprintf("m commit step=1/%d", step))
 				}
 				latest := map[bool]string{true: "step-10", false: "step-20"}[fault(s, door)]
-				for range 2 { // before and after the space has come back
+				for range 2 { // before and after the space is freed
 					s.agrees(latest)
 					s.check()
 					s.line("run")
@@ -87,8 +87,8 @@ func (s *ckptScript) line(line string) string {
 	return s.run(who, words(rest))
 }
 
-// agrees checks that `latest` is a step, that each link of the run leads to a whole
-// checkpoint, and that the list has just those.
+// agrees checks that `latest` is a step, that each link of the run leads to a whole checkpoint, and
+// that the list has exactly those.
 func (s *ckptScript) agrees(latest string) {
 	s.t.Helper()
 	links := s.links()

@@ -15,7 +15,7 @@ func (b *sealed) unlinkIn(name string) string {
 	return kind(b.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: b.dir, Name: name}}}))
 }
 
-// later lets time pass, and then has the leader remove trees.
+// later lets time pass and then runs the leader's tree removals.
 func (b *sealed) later(millis uint64) {
 	b.wall += int64(millis) * 1_000_000
 	for ; millis > 0; millis -= min(millis, 1000) {
@@ -41,9 +41,9 @@ func (b *sealed) inDir() (names []string, there bool) {
 	return names, b.c.walk("/r/attempt-1/step-10").GetWalk().GetFound()
 }
 
-// TestARemovalThatStopsIsSweptUp: `rm -r` of a checkpoint was interrupted after it had unlinked
-// the index. What is left is removed once nobody has touched it for a minute, but for what
-// somebody put there.
+// TestARemovalThatStopsIsSweptUp: `rm -r` of a checkpoint stopped after it had unlinked the index.
+// The leader removes the rest when nobody has touched it for a minute, except files that somebody
+// added.
 func TestARemovalThatStopsIsSweptUp(t *testing.T) {
 	expect := func(b *sealed, when, want string) {
 		t.Helper()

@@ -22,8 +22,8 @@ func (y *tier) rename(parent uint64, name string, newParent uint64, newName stri
 	y.ok(y.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Rename{Rename: &wire.Rename{Parent: parent, Name: name, NewParent: newParent, NewName: newName}}}))
 }
 
-// A policy governs what is below its directory, field by field, up to the next
-// one that says something.
+// A policy applies below its directory, field by field, down to the next policy that sets the
+// field.
 func TestPolicyIsInherited(t *testing.T) {
 	y := newTier(t)
 	a := y.c.mkdir(y.c.root, "a")
@@ -68,8 +68,8 @@ func TestPolicyIsInherited(t *testing.T) {
 	y.check()
 }
 
-// Whatever changes a file under flush-on-commit, or brings one there, has its
-// newest generation flushed, and what is elsewhere is left alone.
+// Under flush-on-commit, any request that changes a file or moves one there queues a flush of the
+// newest generation. Files elsewhere are not flushed.
 func TestFlushOnCommit(t *testing.T) {
 	y := newTier(t)
 	d, out := y.c.mkdir(y.c.root, "d"), y.c.mkdir(y.c.root, "out")
@@ -121,7 +121,7 @@ func TestFlushOnCommit(t *testing.T) {
 	}
 }
 
-// A commit while a flush is under way is followed by another flush.
+// A commit during a flush queues another flush.
 func TestTheNewestGenerationIsFlushed(t *testing.T) {
 	y := newTier(t)
 	y.ok(y.setPolicy(y.c.root, &wire.Policy{Flush: onCommit}))
@@ -141,8 +141,8 @@ func TestTheNewestGenerationIsFlushed(t *testing.T) {
 	}
 }
 
-// The same where the flush failed and is to be tried again: what it had completed
-// is recorded first, and is of the older content.
+// The same if the flush failed and will be retried: its completed object is recorded first and has
+// the older content.
 func TestTheNewestGenerationIsFlushedAfterAFailure(t *testing.T) {
 	y := newTier(t)
 	f := y.c.mkfile(y.c.root, "f")
@@ -164,8 +164,7 @@ func TestTheNewestGenerationIsFlushedAfterAFailure(t *testing.T) {
 	}
 }
 
-// A canceled flush leaves nothing behind, wherever it was, and its holder does
-// nothing any more.
+// A canceled flush leaves nothing behind, at whatever point it was, and its holder stops.
 func TestCancelLeavesNoUpload(t *testing.T) {
 	for at := 0; ; at++ {
 		y := newTier(t)
@@ -196,8 +195,8 @@ func TestCancelLeavesNoUpload(t *testing.T) {
 	}
 }
 
-// A flush that is asked for after another one was canceled is done, though that
-// one has yet to settle what it began, wherever it was.
+// A flush requested after another was canceled is done, although the canceled one must still settle
+// what it began, at whatever point it was.
 func TestFlushAfterACancel(t *testing.T) {
 	for at := 0; ; at++ {
 		y := newTier(t)
@@ -224,8 +223,8 @@ func TestFlushAfterACancel(t *testing.T) {
 	}
 }
 
-// A canceled flush that had completed its upload settles it after the file got
-// another name, other content and an object of that: the newer object stays.
+// A canceled flush completed its upload but settles it after the file got another name, other
+// content and an object of that content. The newer object stays.
 func TestLateSettledUploadIsNotTheNewest(t *testing.T) {
 	for at := 0; ; at++ {
 		y := newTier(t)
@@ -259,7 +258,7 @@ func TestLateSettledUploadIsNotTheNewest(t *testing.T) {
 	}
 }
 
-// The job of a directory ends where a file below it has two names there.
+// The job of a directory ends although a file below has two names there.
 func TestTreeWithTwoNamesOfAFile(t *testing.T) {
 	y := newTier(t)
 	dir := y.c.mkdir(y.c.root, "d")
@@ -275,7 +274,7 @@ func TestTreeWithTwoNamesOfAFile(t *testing.T) {
 	}
 }
 
-// The deletion of an object cannot be canceled: nobody would ask for it again.
+// The deletion of an object cannot be canceled, because nobody would request it again.
 func TestDeletionsAreNotCanceled(t *testing.T) {
 	y := newTier(t)
 	f := y.c.mkfile(y.c.root, "f")
@@ -292,8 +291,8 @@ func TestDeletionsAreNotCanceled(t *testing.T) {
 	}
 }
 
-// A job that moves a file is queued once; what needs none is answered as done,
-// and what cannot be done says why.
+// A move of a file is queued once. If there is nothing to move the request succeeds at once; if the
+// move is impossible it fails with the reason.
 func TestQueueMove(t *testing.T) {
 	y := newTier(t)
 	f, dir := y.c.mkfile(y.c.root, "f"), y.c.mkdir(y.c.root, "d")
@@ -327,8 +326,7 @@ func TestQueueMove(t *testing.T) {
 	}
 }
 
-// The parts of uploads that are not complete are not flushed with the directory
-// that they are in, neither by command nor by its policy.
+// A flush of a directory, by command or by policy, skips the parts of incomplete uploads.
 func TestPartsOfUploadsAreNotFlushed(t *testing.T) {
 	y := newTier(t)
 	bucket := y.c.mkdir(y.c.root, "bucket")
@@ -350,7 +348,7 @@ func TestPartsOfUploadsAreNotFlushed(t *testing.T) {
 	}
 }
 
-// A tree's job ends when all that it queued has, and says what failed.
+// The job of a tree ends when all jobs that it queued have ended, and reports the failed ones.
 func TestTreeJobWaitsForItsFiles(t *testing.T) {
 	y := newTier(t)
 	d := y.c.mkdir(y.c.root, "d")
@@ -379,8 +377,8 @@ func TestTreeJobWaitsForItsFiles(t *testing.T) {
 	y.check()
 }
 
-// An evicted file reads from its object, a write over it is stripes over that,
-// and staging brings back only what is still the object's.
+// An evicted file reads from its object. A write to it adds stripes over the object, and staging
+// restores only the ranges still in the object.
 func TestEvictedFile(t *testing.T) {
 	y := newTier(t)
 	f := y.c.mkfile(y.c.root, "f")
@@ -421,7 +419,7 @@ func TestEvictedFile(t *testing.T) {
 	}
 }
 
-// What a mover says is held against what it announced, and against its lease.
+// The state verifies a mover's request against the announced intent and the job lease.
 func TestMoverRequestsAreChecked(t *testing.T) {
 	y := newTier(t)
 	f, g := y.c.mkfile(y.c.root, "f"), y.c.mkfile(y.c.root, "g")
@@ -481,8 +479,8 @@ func TestMoverRequestsAreChecked(t *testing.T) {
 	y.check()
 }
 
-// A checkpoint that is committed under flush-on-commit is flushed as a tree; its
-// parts are left alone before, when nobody sees them.
+// A checkpoint committed under flush-on-commit is flushed as a tree. Its parts are not flushed
+// earlier, while nobody sees them.
 func TestCommittedCheckpointIsFlushed(t *testing.T) {
 	s := &ckptScript{bench: newCluster(t, 6), sessions: map[string]*client{}}
 	y := &tier{bench: s.bench, s: &bucket{objects: map[string]string{}, uploads: map[string]upload{}}, c: s.session("a")}

@@ -15,11 +15,11 @@ const (
 	evictJob = wire.JobKind_JOB_KIND_EVICT
 )
 
-// scenario queues jobs and says what must be true when they are done.
+// scenario queues jobs and checks the result.
 type scenario struct {
 	name string
 	run  func(y *tier) (files []uint64)
-	then func(y *tier, files []uint64) string // what is wrong
+	then func(y *tier, files []uint64) string // says what is wrong
 }
 
 func (y *tier) state(f uint64) string {
@@ -27,7 +27,7 @@ func (y *tier) state(f uint64) string {
 	return fmt.Sprintf("clean %t evicted %t size %d", a.Clean, a.Evicted, a.Size)
 }
 
-// all wants every file to be in a state.
+// all checks that every file is in the wanted state.
 func all(want string) func(*tier, []uint64) string {
 	return func(y *tier, files []uint64) string {
 		for _, f := range files {
@@ -165,8 +165,8 @@ var scenarios = []scenario{
 	}, all("clean true evicted false size 10")},
 }
 
-// Whatever becomes of a file, or of its job, while the mover that works on it is
-// dead: nothing is left in the store that nobody knows.
+// Whatever happens to a file or its job while the mover that works on it is dead, the store has no
+// object or upload unknown to the state.
 func TestTierFaultsMeanwhile(t *testing.T) {
 	removeAll := func(y *tier) {
 		for _, e := range y.ok(y.c.read(&wire.MetaRequest{Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: y.c.root}}})).GetReadDir().GetEntries() {
@@ -199,8 +199,8 @@ func TestTierFaultsMeanwhile(t *testing.T) {
 	}{{"removed", removeAll}, {"canceled", cancelAll}, {"changed", changeAll}} {
 		for _, sc := range scenarios {
 			for _, how := range []string{"before", "after", "late"} {
-				// What stops before an operation has stopped after the one before it,
-				// and only copies and deletes are late.
+				// A stop before an operation equals a stop after the previous one, and only copies
+				// and deletes can be late.
 				few := how == "before" || how == "late" && !strings.Contains(sc.name, "keep") && !strings.Contains(sc.name, "delete")
 				if few && !long {
 					continue
@@ -243,10 +243,9 @@ func (y *tier) unlink(name string) {
 	y.ok(y.c.do(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: y.c.root, Name: name}}}))
 }
 
-// Each protocol of the object tier is stopped before and after each of its
-// operations, with the request to the store on its way, and each operation is
-// done twice. Whoever takes over brings it to its end; the former holder is
-// refused; no upload and no object is left that nobody knows.
+// Each protocol of the object tier is stopped before and after each operation, with the request to
+// the store on its way, and with each operation done twice. The successor completes it, the state
+// refuses the former holder, and no unknown upload or object is left.
 func TestTierFaults(t *testing.T) {
 	first, step := 0, 1
 	if !testseed.Long() { // every third operation, others for each

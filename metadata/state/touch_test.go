@@ -10,12 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The tests of this package check for every command, in a state that is small
-// enough, that what it changed of what clients may cache is in what it says it
-// touched, under the lease that covered it.
+// In states that are small enough, the tests of this package check Touched after every command: it
+// must list each changed cacheable item under the lease that covered it.
 
-// cacheable is what clients may have cached: attributes and entries, as the bytes
-// of their records, and for attributes the lease.
+// cacheable is what clients may have cached: attributes and entries as the bytes of their records,
+// and the lease of attributes.
 type cacheable map[kvtx.Touch]string
 
 const (
@@ -24,7 +23,7 @@ const (
 	checkedInodes = 60
 )
 
-// cacheableNow reads what can be cached; nil in a state that is too large.
+// cacheableNow reads what clients can cache; nil if the state is too large.
 func (b *bench) cacheableNow() cacheable {
 	c := cacheable{}
 	inodes := map[moraine.InodeID]string{}
@@ -63,7 +62,7 @@ func (b *bench) cacheableNow() cacheable {
 	return c
 }
 
-// checkTouched holds what the last entry changed against what its results say.
+// checkTouched compares the changes of the last entry with its results.
 func (b *bench) checkTouched(results []state.Result) {
 	b.t.Helper()
 	before, now := b.cached, b.cacheableNow()
@@ -99,7 +98,7 @@ func (b *bench) checkTouched(results []state.Result) {
 	}
 }
 
-// there reports whether an inode has a record, under whatever lease.
+// there reports whether an inode has a record under any lease.
 func (b *bench) there(id moraine.InodeID) bool {
 	b.t.Helper()
 	resp, err := b.m.Read(b.kv, &statepb.Caller{Role: "admin", Scope: "/"}, &wire.MetaRequest{Partition: b.partition,

@@ -16,8 +16,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestTranscripts replays testdata: each line of a command is carried out, its
-// outcome is the transcript. After each file the whole state is checked.
+// TestTranscripts replays testdata: each line is one command, and its outcome is the transcript.
+// After each file the whole state is checked.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, file string) {
 		s := &script{bench: newCluster(t, 6), sessions: map[string]*client{}, grants: map[string]uint64{}}
@@ -41,7 +41,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// script is the interpreter of a transcript.
+// script interprets a transcript.
 type script struct {
 	*bench
 	sessions map[string]*client
@@ -104,7 +104,7 @@ func (s *script) runJobs() string {
 	}
 }
 
-// outcome is a failure in words, or ok.
+// outcome is the text of a failure, or ok.
 func outcome(resp *wire.MetaResponse) string {
 	e := resp.GetError()
 	if e == nil {
@@ -131,7 +131,7 @@ func (s *script) inode(p string) uint64 {
 	return w.GetWalk().GetAttr().GetInode()
 }
 
-// do carries out one line: a verb and its words.
+// do executes one line: a verb and its arguments.
 func (s *script) do(args []string) string {
 	c := s.at
 	flag := func(name string) bool {
@@ -215,7 +215,7 @@ func (s *script) do(args []string) string {
 	return ""
 }
 
-// named is an inode by path, or that of the last removal.
+// named is the inode at a path, or of the last removal.
 func (s *script) named(p string) uint64 {
 	if p == "last" {
 		return s.last
@@ -223,7 +223,7 @@ func (s *script) named(p string) uint64 {
 	return s.inode(p)
 }
 
-// xattr shows one extended attribute, or the names of all.
+// xattr shows one extended attribute, or all names.
 func (s *script) xattr(args []string) string {
 	name := ""
 	if len(args) > 2 {
@@ -247,8 +247,7 @@ func number(word string) uint64 {
 	return n
 }
 
-// commit PATH MODE GRANT+N:OFFSET:LENGTH... lays one new x3 stripe at each
-// offset.
+// commit PATH MODE GRANT+N:OFFSET:LENGTH... writes one new x3 stripe at each offset.
 func (s *script) commit(args []string) string {
 	op := &wire.Commit{Inode: s.inode(args[1]), Level: uint32(moraine.NVMe)}
 	op.Mode = wire.CommitMode(wire.CommitMode_value["COMMIT_MODE_"+strings.ToUpper(args[2])])
@@ -272,8 +271,8 @@ func (s *script) commit(args []string) string {
 		r.Attr.Generation&(1<<56-1), moraine.Level(r.Attr.Level), r.Protects, r.Degraded)
 }
 
-// clone PATH MODE SOURCE[:OFFSET:LENGTH[:GENERATION]]... lays ranges over a
-// file. PATH + is a file without a name, which gets the last word as its name.
+// clone PATH MODE SOURCE[:OFFSET:LENGTH[:GENERATION]]... writes ranges over a file. With PATH + it
+// is a file without a name that then gets the last word as its name.
 func (s *script) clone(args []string) string {
 	op := &wire.Clone{Inode: s.named(args[1])}
 	op.Mode = wire.CommitMode(wire.CommitMode_value["COMMIT_MODE_"+strings.ToUpper(args[2])])
@@ -305,7 +304,7 @@ func (s *script) clone(args []string) string {
 	return fmt.Sprintf("ok: size %d stored %d generation %d level %s", a.Size, a.Stored, a.Generation&(1<<56-1), moraine.Level(a.Level))
 }
 
-// extentMap shows a file's extents, with stripes counted from the first one.
+// extentMap shows a file's extents, with stripe numbers relative to the first.
 func (s *script) extentMap(p string) string {
 	resp := s.at.extents(s.inode(p), 0, 0)
 	if resp.GetError() != nil {

@@ -52,8 +52,7 @@ func (c *client) file(dir uint64, name string, size uint64) uint64 {
 	return f
 }
 
-// runLeaderJob runs one piece of the first job of a kind and returns whether
-// there was one.
+// runLeaderJob runs one piece of the first job of a kind; false if there is none.
 func (b *bench) runLeaderJob(kind wire.JobKind, limit uint32) bool {
 	b.t.Helper()
 	jobs, err := fleet.PendingJobs(b.m.View(b.store()), []wire.JobKind{kind}, 1)
@@ -95,15 +94,15 @@ func TestUsageFollowsTheTree(t *testing.T) {
 	c.wantUsage("z with b", z, 1000, 2)
 	c.wantUsage("the root after a move below it", c.root, 1050, 5)
 
-	// Two directories change places, one below the other's parent.
+	// Two directories exchange places, one below the other's parent.
 	d := c.mkdir(a, "d")
 	c.file(d, "h", 7)
 	c.ok(c.rename(&wire.Rename{Parent: a, Name: "d", NewParent: z, NewName: "b2", Exchange: true}))
 	c.wantUsage("a after the exchange", a, 1050, 3)
 	c.wantUsage("z after the exchange", z, 7, 2)
 
-	// A file with two names counts once, where it was named last, and stays
-	// counted where a name is left.
+	// A file with two names counts once, at its newest name, and stays counted while a name is
+	// left.
 	c.ok(c.link(f, z, "f2"))
 	c.wantUsage("b, whose file has another name", b, 0, 0)
 	c.wantUsage("z with the second name", z, 1007, 3)
@@ -111,14 +110,14 @@ func TestUsageFollowsTheTree(t *testing.T) {
 	c.wantUsage("b with its file again", b, 1000, 1)
 	c.wantUsage("z without", z, 7, 2)
 
-	// What has no name counts nowhere.
+	// A file without a name counts nowhere.
 	c.ok(c.remove(&wire.Remove{Parent: b, Name: "f", Keep: true}))
 	c.ok(c.resize(f, 5000))
 	c.wantUsage("the root without an open file", c.root, 57, 6)
 	c.ok(c.link(f, b, "f"))
 	c.wantUsage("the root with it", c.root, 5057, 7)
 
-	// A removed tree is gone at once, before the job has taken it away.
+	// A removed tree stops counting at once, before the job removes it.
 	c.ok(c.removeTree(c.root, "a"))
 	c.wantUsage("the root without a", c.root, 7, 3)
 	bn.check()
@@ -128,7 +127,7 @@ func TestUsageFollowsTheTree(t *testing.T) {
 	c.wantUsage("the root after the job", c.root, 7, 3)
 }
 
-// A file of two names loses the one in a tree that is removed.
+// A file with two names loses the one in a removed tree.
 func TestUsageOfLinksInRemovedTrees(t *testing.T) {
 	bn := newBench(t)
 	c := bn.open(nil)
@@ -160,7 +159,7 @@ func TestQuota(t *testing.T) {
 	out := c.file(c.root, "out", 500)
 	bn.ok(bn.setQuota(team, 1000, 4))
 
-	// Bytes: exactly the quota is fine, one more is not, wherever it comes from.
+	// Bytes: exactly the quota succeeds, one more fails, whatever request adds it.
 	c.ok(c.resize(f, 1000))
 	resp := c.resize(f, 1001)
 	over("a byte more", resp)
@@ -187,14 +186,14 @@ func TestQuota(t *testing.T) {
 	over("a directory too many", c.create(&wire.Create{Parent: sub, Name: "i", Type: wire.FileType_FILE_TYPE_DIRECTORY}))
 	c.ok(c.rename(&wire.Rename{Parent: team, Name: "h", NewParent: sub, NewName: "g"})) // it replaces one
 
-	// What frees always works, and there is room again.
+	// Requests that free space always succeed, and there is room again.
 	c.ok(c.remove(&wire.Remove{Parent: sub, Name: "g"}))
 	c.mkfile(sub, "i")
 	c.ok(c.resize(f, 400))
 	c.ok(c.rename(&wire.Rename{Parent: c.root, Name: "out", NewParent: team, NewName: "out"}))
 	c.wantUsage("team", team, 900, 4)
 
-	// A quota below what is there lets nothing grow, and all shrink and change.
+	// A quota below the present usage forbids growth and allows shrinking and other changes.
 	bn.ok(bn.setQuota(team, 100, 0))
 	over("growth past the new quota", c.resize(f, 401))
 	c.ok(c.resize(f, 399))
@@ -203,7 +202,7 @@ func TestQuota(t *testing.T) {
 	c.ok(c.removeTree(team, "sub"))
 	bn.check()
 
-	// The nearest quota and those above it hold alike.
+	// The nearest quota and those above it all apply.
 	bn.ok(bn.setQuota(team, 0, 0))
 	in := c.mkdir(team, "in")
 	bn.ok(bn.setQuota(in, 10_000, 0))
@@ -225,8 +224,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// A session that is confined to a directory reads the names of directories as it
-// writes them, and none above.
+// A session confined to a directory reads directory names in quota errors as it writes them, and
+// none above its scope.
 func TestQuotaErrorKeepsToTheScope(t *testing.T) {
 	bn := newCluster(t, 1)
 	c := bn.open(nil)
@@ -254,13 +253,13 @@ func TestQuotaErrorKeepsToTheScope(t *testing.T) {
 	says(below, "a directory above the session's")
 }
 
-// file2 is file where the size may be refused.
+// file2 is file for cases where the size may be refused.
 func (c *client) file2(dir uint64, name string, size uint64) *wire.MetaResponse {
 	return c.resize(c.mkfile(dir, name), size)
 }
 
-// A file that loses the name by which it counts in one tree is never kept from
-// counting in another one.
+// When a file loses the name by which one tree counts it, it may be counted in another tree
+// although that one's quota is full.
 func TestRemovalMayBringAFileToAFullQuota(t *testing.T) {
 	bn := newBench(t)
 	c := bn.open(nil)
@@ -275,8 +274,7 @@ func TestRemovalMayBringAFileToAFullQuota(t *testing.T) {
 	bn.check()
 }
 
-// A state that reaches the level with content is counted by a job, while it
-// works.
+// When a state with content reaches the level, a job counts it while other commands run.
 func TestFirstCount(t *testing.T) {
 	bn := newBenchAt(t, 2)
 	c := bn.open(nil)
@@ -295,11 +293,10 @@ func TestFirstCount(t *testing.T) {
 	}
 	for n := 0; bn.runLeaderJob(wire.JobKind_JOB_KIND_RECOUNT, 12); n++ {
 		bn.check()
-		// Old and new inodes change, and directories move, on both sides of the
-		// cursor.
+		// Inodes before and after the cursor change, and directories move, on both sides.
 		d := dirs[1+n%30]
 		if n >= 25 {
-			continue // else the count would hardly overtake what is made
+			continue // otherwise the count would hardly catch up with new inodes
 		}
 		c.file(d, "n"+string(rune('a'+n)), 3)
 		if n%3 == 0 {
@@ -316,7 +313,7 @@ func TestFirstCount(t *testing.T) {
 	bn.ok(bn.setQuota(c.root, 1<<30, 1<<20))
 }
 
-// A count that is wrong is found, told and put right.
+// A recount finds, reports and corrects a wrong count.
 func TestRecountPutsRight(t *testing.T) {
 	bn := newBench(t)
 	c := bn.open(nil)
@@ -351,8 +348,8 @@ func (c *client) walkTo(path string) uint64 {
 	return c.ok(c.walk(path)).GetWalk().GetAttr().GetInode()
 }
 
-// What every command costs grows with the depth of what it changes, and so the
-// depth has a bound. What is deeper may be removed.
+// The cost of a command grows with the depth of its target, so the depth is bounded. Deeper trees
+// may be removed.
 func TestDepthIsBounded(t *testing.T) {
 	b := newBench(t)
 	c := b.open(nil)
@@ -375,8 +372,8 @@ func TestDepthIsBounded(t *testing.T) {
 	b.check()
 }
 
-// A confined session pages through the quotas of its directory, and sees neither numbers
-// nor how many there are outside.
+// A confined session pages through the quotas below its directory, and sees neither the numbers nor
+// the count of quotas outside.
 func TestQuotasOutsideTheScopeLeaveNoTrace(t *testing.T) {
 	bn := newCluster(t, 1)
 	c := bn.open(nil)
