@@ -2,31 +2,31 @@ package record
 
 import "encoding/binary"
 
-// sessionAnswers is the version of the record of a session that keeps one answer in
-// its record: most clients wait for each answer before they ask again, or nearly, and
-// a key of its own for each is made by one command and taken away by the next.
+// sessionAnswers is the version of a session record that contains one answer. Most clients wait for
+// an answer before the next request, so a key for each answer would be written by one command and
+// deleted by the next.
 //
-//	version | length of what follows it, up to the answer (32 bits) | ... | answer, with its length
+//	version | length of the fields up to the answer (32 bits) | ... | answer, with its length
 const sessionAnswers = 3
 
-// sessionHead is what comes before the fields of such a record.
+// sessionHead is the size of what precedes the fields of such a record, in bytes.
 const sessionHead = 1 + 4
 
-// answers is what a session knows of the answers that are kept for it.
+// answers says where a session's kept answers are.
 type answers struct {
-	Inside bool   // the record keeps one; else each has a key of its own
-	Number uint64 // of the request whose answer is in the record, 0 for none
+	Inside bool   // the record has one answer; otherwise each has a key of its own
+	Number uint64 // number of the request answered in the record; 0 if none
 	Answer []byte // an encoded MetaResponse
-	Apart  uint64 // how many have keys, where the record keeps one
+	Apart  uint64 // number of answers with a key, if Inside is set
 }
 
-// Encode ends the record b of a session, whose fields are all in it, with the answer.
+// Encode appends the answer to b, the session record with all its other fields.
 func (a *answers) Encode(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-sessionHead))
 	return PutBytes(b, a.Answer)
 }
 
-// decodeAnswer takes the answer off the end of the record, past the next n bytes.
+// decodeAnswer removes the answer from the end of the record; it follows the next n bytes.
 func (d *Dec) decodeAnswer(n int) []byte {
 	if d.Err != nil || n > len(d.B) {
 		d.fail(errShort)
@@ -42,7 +42,7 @@ func (d *Dec) decodeAnswer(n int) []byte {
 	return answer
 }
 
-// withoutAnswer returns the record of a session without the answer that it keeps.
+// withoutAnswer returns a session record without its answer.
 func withoutAnswer(record []byte) []byte {
 	if len(record) < sessionHead || record[0] != sessionAnswers {
 		return record

@@ -2,36 +2,36 @@ package record
 
 import "github.com/morainefs/moraine"
 
-// A clone of a tree is a job, whose pieces the leader runs. It builds the new
-// tree below a directory without a name or parent, which nobody can see: a piece
-// takes the next entries of one directory of the source, makes their like, and
-// passes what it has seen in the row of that directory, so that a piece that is
-// run again goes on from there. The last piece gives the tree its name. Where
-// that cannot be, or the job is canceled, what was built dies as a removed tree
-// does.
+// Cloning a tree is a job that the leader runs in pieces. It builds the new tree below a directory
+// without name or parent, which nobody can see. A piece clones the next entries of one source
+// directory and records the last name in that directory's row, so that a repeated piece continues
+// from there. The last piece names the tree. If that is impossible, or the job is canceled, the new
+// tree is removed like any removed tree.
 //
-// Every file is cloned as it is when its turn comes, whole: one that has more
-// tables than a piece may share, and changes between two pieces, is begun anew.
+// Each file is cloned whole, as it is at its turn. A file with more tables than one piece may share
+// restarts if it changes between two pieces.
 
-// TreeClone is the cursor of such a job.
+// TreeClone is the cursor of a CLONE_TREE job.
 type TreeClone struct {
 	Top    moraine.InodeID // of the new tree
-	Parent moraine.InodeID // where it is to appear
+	Parent moraine.InodeID // where the tree will appear
 	Name   string
-	// The file under way, where one has more tables than a piece shared.
+	// The file in progress, if it has more tables than one piece may share.
 	From, Into moraine.InodeID
 	Generation moraine.Generation
-	UpTo       int64 // tables that end up to here are shared
+	UpTo       int64 // tables that end at or before this offset are shared
 }
 
 const treeCloneVersion = 1
 
+// Encode returns the stored value.
 func (c *TreeClone) Encode() []byte {
 	b := PutFixed64(PutFixed64([]byte{treeCloneVersion}, uint64(c.Top)), uint64(c.Parent))
 	b = PutFixed64(PutFixed64(PutString(b, c.Name), uint64(c.From)), uint64(c.Into))
 	return PutUvarint(PutFixed64(b, uint64(c.Generation)), uint64(c.UpTo))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (c *TreeClone) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(treeCloneVersion)
@@ -41,16 +41,18 @@ func (c *TreeClone) Decode(b []byte) error {
 	return d.End("clone of a tree")
 }
 
-// ClonedDir is the row of a directory that the job has yet to go through.
+// ClonedDir is the row of a source directory that the job has not finished.
 type ClonedDir struct {
-	Into moraine.InodeID // its like in the new tree
-	Last string          // name of its that was cloned last
+	Into moraine.InodeID // its copy in the new tree
+	Last string          // last name cloned
 }
 
+// Encode returns the stored value.
 func (c *ClonedDir) Encode() []byte {
 	return PutString(PutFixed64([]byte{treeCloneVersion}, uint64(c.Into)), c.Last)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (c *ClonedDir) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(treeCloneVersion)

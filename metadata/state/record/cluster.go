@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Cluster is the identity of the cluster and what is true of all of it.
+// Cluster is the cluster's identity and settings.
 type Cluster struct {
 	Uuid         moraine.UUID
 	Incarnation  moraine.Incarnation
@@ -16,12 +16,14 @@ type Cluster struct {
 
 const clusterVersion = 1
 
+// Encode returns the stored value.
 func (c *Cluster) Encode() []byte {
 	b := append([]byte{clusterVersion}, c.Uuid[:]...)
 	b = PutUvarint(b, uint64(c.Incarnation))
 	return PutUvarint(b, c.FeatureLevel)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (c *Cluster) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(clusterVersion)
@@ -35,10 +37,12 @@ func (c *Cluster) Decode(b []byte) error {
 
 const signingKeyVersion = 1
 
+// EncodeSigningKey returns the stored value of a signing key.
 func EncodeSigningKey(key *wire.SigningKey) []byte {
 	return PutBytes(PutBytes([]byte{signingKeyVersion}, key.GetPublicKey()), key.GetSealed())
 }
 
+// DecodeSigningKey decodes a signing key; id comes from its key.
 func DecodeSigningKey(id uint64, b []byte) (*wire.SigningKey, error) {
 	d := Dec{B: b}
 	d.Version(signingKeyVersion)
@@ -48,8 +52,10 @@ func DecodeSigningKey(id uint64, b []byte) (*wire.SigningKey, error) {
 
 const memberVersion = 1
 
+// EncodeMember returns the stored value of a metadata server's directory.
 func EncodeMember(dir moraine.UUID) []byte { return append([]byte{memberVersion}, dir[:]...) }
 
+// DecodeMember decodes the directory of a metadata server. known is always true.
 func DecodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 	d := Dec{B: b}
 	d.Version(memberVersion)
@@ -59,16 +65,17 @@ func DecodeMember(b []byte) (dir moraine.UUID, known bool, err error) {
 	return dir, true, d.End("member")
 }
 
-// Which partition has what is the routing, and its epoch is a number that rises
-// with every change of it. A mutation that was routed by another epoch than the
-// present one is refused when it is applied: between its proposal and then the
-// epoch may have risen. There is one partition today, and what a rise does is that
-// clients ask anew.
+// The routing says which partition has what. Its epoch grows with every change. When a mutation is
+// applied, a different present epoch refuses it, because the epoch may have grown since the
+// proposal. Today there is one partition, and a new epoch only makes clients ask for the routing
+// again.
 
 const routingVersion = 1
 
+// EncodeRouting returns the stored value of the routing epoch.
 func EncodeRouting(epoch uint64) []byte { return PutUvarint([]byte{routingVersion}, epoch) }
 
+// DecodeRouting decodes the routing epoch.
 func DecodeRouting(b []byte) (uint64, error) {
 	d := Dec{B: b}
 	d.Version(routingVersion)
@@ -78,13 +85,14 @@ func DecodeRouting(b []byte) (uint64, error) {
 
 const revocationVersion = 1
 
-// What a revocation names.
+// Kinds of revocation.
 const (
 	RevokedKey    = 1
 	RevokedSerial = 2
 	RevokedNode   = 3
 )
 
+// EncodeRevocation returns the stored value of a revocation.
 func EncodeRevocation(w *wire.Revocation) []byte {
 	b := PutString([]byte{revocationVersion}, w.GetNode())
 	b = PutString(b, w.GetRole())
@@ -92,8 +100,7 @@ func EncodeRevocation(w *wire.Revocation) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(w.GetAt()))
 }
 
-// DecodeRevocation reads a pair of the table, whose key has a prefix of the given
-// length.
+// DecodeRevocation decodes a row of revocations; prefix is the length of the table's key prefix.
 func DecodeRevocation(prefix int, key, value []byte) (*wire.Revocation, error) {
 	d := Dec{B: value}
 	d.Version(revocationVersion)

@@ -16,8 +16,7 @@ import (
 
 var updateGolden = flag.Bool("state.update", false, "rewrite the golden files")
 
-// codec has, for one kind of value, a sample and a decoder that encodes what it
-// read again.
+// codec has a sample of one kind of value, and a decoder that encodes the decoded value again.
 type codec struct {
 	name   string
 	sample []byte
@@ -33,7 +32,7 @@ var codecs = append([]codec{
 	{"counters", (&Counters{1, 2, 300, CWall: 1 << 60}).Encode(), func(b []byte) ([]byte, error) {
 		var c Counters
 		if len(b) > 1 && b[1] < byte(counters1) {
-			return b, fmt.Errorf("of another build") // read, but written with all counters
+			return b, fmt.Errorf("of another build") // readable, but this build writes all counters
 		}
 		err := c.Decode(b)
 		return c.Encode(), err
@@ -128,8 +127,7 @@ func againInode(b []byte) ([]byte, error) {
 	return i.Encode(), err
 }
 
-// The bytes of every kind of value are fixed: what a release wrote, every later
-// one reads.
+// The bytes of every kind of value are fixed: every later release reads what an earlier one wrote.
 func TestGoldenValues(t *testing.T) {
 	const file = "testdata/golden/values"
 	var have strings.Builder
@@ -165,8 +163,7 @@ func TestGoldenValues(t *testing.T) {
 	}
 }
 
-// A value cut off, made longer, or of a newer version is Corrupt, never another
-// value.
+// A truncated, extended or newer value is Corrupt, never another value.
 func TestDamagedValues(t *testing.T) {
 	for _, c := range codecs {
 		for n := range c.sample {
@@ -187,7 +184,7 @@ func TestDamagedValues(t *testing.T) {
 	}
 }
 
-// Whatever a decoder takes has one encoding: itself.
+// Every value that a decoder accepts encodes to the same bytes.
 func FuzzValues(f *testing.F) {
 	for n, c := range codecs {
 		f.Add(byte(n), c.sample)
@@ -201,8 +198,8 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// The sum depends on every byte of every pair, on no order, and not on how a
-// kept answer happens to be encoded.
+// The sum depends on every byte of every pair, but not on their order or on the encoding of a kept
+// answer.
 func TestSum(t *testing.T) {
 	var a, b Sum
 	pairs := [][2]string{{"\x00\x00\x10k1", "v1"}, {"\x00\x00\x10k2", "v2"}, {"\x00\x00\x10k1v", "1"}}

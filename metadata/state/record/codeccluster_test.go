@@ -13,7 +13,7 @@ type coded interface {
 	Decode([]byte) error
 }
 
-// again makes a codec's decoder of a record's constructor.
+// again makes a codec's decoder from a constructor of the record.
 func again[R coded](fresh func() R) func([]byte) ([]byte, error) {
 	return func(b []byte) ([]byte, error) {
 		r := fresh()
@@ -22,8 +22,7 @@ func again[R coded](fresh func() R) func([]byte) ([]byte, error) {
 	}
 }
 
-// clusterCodecs are the values that concern devices, repair, jobs and
-// checkpoints.
+// clusterCodecs are the codecs of devices, repair, jobs and checkpoints.
 var clusterCodecs = []codec{
 	{"device", (&Device{Uuid: moraine.UUID{1, 15: 2}, Host: "n1", State: DeviceDraining, Capacity: 1 << 42, Epoch: 9, Reason: "full",
 		Passed: 1000, UnknownBytes: 4096, UnknownChunks: 1, Scan: 1<<40 | 4}).Encode(), again(func() *Device { return &Device{} })},

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// encodes makes a codec's decoder of a function that reads a value and one that writes it.
+// encodes makes a codec's decoder from a decoding and an encoding function.
 func encodes[V any](decode func([]byte) (V, error), encode func(V) []byte) func([]byte) ([]byte, error) {
 	return func(b []byte) ([]byte, error) {
 		v, err := decode(b)
@@ -48,8 +48,8 @@ var rowCodecs = []codec{
 	}, EncodeRevocation)},
 }
 
-// tableCodecs has for each table the codecs of its values. A mark is a value of a version and
-// nothing else; a number is one of a version and a number, a text or a level.
+// tableCodecs names the codecs of each table's values. A mark is a value with only a version. A
+// number is a version with a number, a text or a level.
 var tableCodecs = map[string]string{
 	"metaCluster": "cluster", "metaCounters": "counters counters-2", "metaSum": "sum", "metaFleet": "fleet", "metaUsage": "usage-state usage-recount",
 	"metaRouting": "routing", "metaRebalance": "rebalance", "metaEndedCursor": "ended-cursor", "metaMark": "sum-mark",
@@ -70,8 +70,8 @@ var tableCodecs = map[string]string{
 	"tabRevoked": "revocation", "tabConcatRow": "ranges-of-concatenation", "tabCloneDir": "cloned-directory tree-clone",
 }
 
-// TestEveryTableHasACodec: a record without one has no golden value, and no decoder that is
-// fuzzed (FuzzValues).
+// TestEveryTableHasACodec: a record without a codec would have no golden value and no fuzzed
+// decoder (FuzzValues).
 func TestEveryTableHasACodec(t *testing.T) {
 	known := map[string]bool{"mark": true, "number": true, "response": true}
 	for _, c := range codecs {

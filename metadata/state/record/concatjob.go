@@ -7,27 +7,28 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ConcatJob is the cursor of a concatenation. The file is the job's target.
+// ConcatJob is the cursor of a concatenation. The job's target is the file.
 type ConcatJob struct {
-	Parent  moraine.InodeID // where the file is to appear
+	Parent  moraine.InodeID // where the file will appear
 	Name    string
 	Replace bool
-	Expect  *wire.Expect    // what must have the name then; nil: anything
-	Consume moraine.InodeID // directory that goes then; 0: none
+	Expect  *wire.Expect    // condition on the name's previous owner; nil: none
+	Consume moraine.InodeID // directory removed with the publication; 0: none
 	Mtime   int64
-	// Who asked: what the session may reach, and its files without a name.
+	// The requester's session: its scope and its files without a name.
 	Root    moraine.InodeID
 	Session moraine.SessionID
 
-	Ranges uint64 // in all
-	Next   uint64 // the first that is not consumed
-	// Of that one: how many bytes are taken, and what of.
+	Ranges uint64 // total number of ranges
+	Next   uint64 // first range that is not consumed
+	// Of range Next: the bytes taken so far, and their source.
 	Taken      int64
 	Generation moraine.Generation
 }
 
 const concatVersion = 1
 
+// Encode returns the stored value.
 func (c *ConcatJob) Encode() []byte {
 	b := PutString(PutFixed64([]byte{concatVersion}, uint64(c.Parent)), c.Name)
 	b = PutFixed64(PutFixed64(putBool(b, c.Replace), uint64(c.Consume)), uint64(c.Mtime))
@@ -40,6 +41,7 @@ func (c *ConcatJob) Encode() []byte {
 	return PutFixed64(PutFixed64(PutFixed64(b, c.Expect.Inode), c.Expect.Generation), uint64(c.Expect.Ctime))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (c *ConcatJob) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(concatVersion)
@@ -54,13 +56,14 @@ func (c *ConcatJob) Decode(b []byte) error {
 	return d.End("concatenation")
 }
 
-// ConcatRange is a range of a source; length 0: to its end.
+// ConcatRange is a range of a source; length 0 means up to its end.
 type ConcatRange struct {
 	Inode          moraine.InodeID
-	Generation     moraine.Generation // 0: any
+	Generation     moraine.Generation // 0: any generation
 	Offset, Length int64
 }
 
+// EncodeConcatRow returns the stored value of a row of ranges.
 func EncodeConcatRow(ranges []ConcatRange) []byte {
 	b := PutUvarint(append(make([]byte, 0, 3+24*len(ranges)), concatVersion), uint64(len(ranges)))
 	for _, r := range ranges {
@@ -70,10 +73,11 @@ func EncodeConcatRow(ranges []ConcatRange) []byte {
 	return b
 }
 
+// DecodeConcatRow decodes a row of ranges.
 func DecodeConcatRow(b []byte) ([]ConcatRange, error) {
 	d := Dec{B: b}
 	d.Version(concatVersion)
-	n := d.Count(18) // the least bytes of one
+	n := d.Count(18) // smallest size of one range in bytes
 	if d.Err == nil && (n == 0 || n > ConcatRow) {
 		d.fail(ErrConcatRow)
 	}
@@ -86,17 +90,16 @@ func DecodeConcatRow(b []byte) ([]ConcatRange, error) {
 
 var ErrConcatRow = errors.New("a row holds 1 to 256 ranges")
 
-// A concatenation gives a file without a name the ranges of other files, and its
-// name with the last of them. What one command can do it does (Concat); else it
-// is a job, whose pieces the leader runs. The job takes the file from its session:
-// nobody sees it, and nobody can change it, until the last piece names it. A piece
-// lays the next tables of the next ranges and says in the job's cursor how far it
-// came, so that a piece that is run again goes on from there. The ranges are in
-// rows of the job, which go as they are consumed.
+// A concatenation fills a file without a name with ranges of other files and names it with the last
+// range. A small one is a single command (Concat). A larger one is a job that the leader runs in
+// pieces. The job takes the file from its session, so that nobody can see or change it until the
+// last piece names it. A piece lays the next tables of the next ranges and records its progress in
+// the job's cursor, so that a repeated piece continues from there. Rows of the job have the ranges
+// and are deleted as they are consumed.
 //
-// A range is taken of its source as that is at its turn, and a source that
-// changes between two pieces of one range fails the job: half of each would be
-// neither. What fails leaves nothing but the reason.
+// A range is taken from its source at its turn. If the source changes between two pieces of one
+// range, the job fails, because the result would mix both versions. A failed job leaves only its
+// reason.
 
-// ConcatRow is how many ranges a row of the job holds.
+// ConcatRow is the number of ranges in one row of the job.
 const ConcatRow = 256

@@ -2,13 +2,12 @@ package record
 
 import "errors"
 
-// Counter numbers one of the counters of a partition. They live in one record,
-// so that a command reads and writes one key for all of them. Append only: the
-// number is the place in the record.
+// Counter is the index of one counter of a partition. One record has all counters, so that a
+// command reads and writes one key. Only append counters: the index is the place in the record.
 type Counter int
 
 const (
-	// What numbers are issued from. Each holds the last one issued.
+	// Counters that issue numbers. Each has the last number issued.
 	CInode Counter = iota
 	CStripe
 	CTable
@@ -19,24 +18,24 @@ const (
 	CTenant
 
 	CClusterTime // milliseconds
-	CWall        // newest wall time seen, nanoseconds
-	CCommands    // applied
-	CEntries     // log entries that held them
+	CWall        // newest wall time seen by the state, nanoseconds
+	CCommands    // commands applied
+	CEntries     // log entries with these commands
 
-	// How much there is.
+	// Totals.
 	CSessions
 	CInodes
 	CStripes
 	CRepairQueued  // stripes on the repair queue
-	CPendingBytes  // dead, waiting for deletion
-	CLeakedBytes   // held by devices, explained by nothing
+	CPendingBytes  // dead chunks that wait for deletion
+	CLeakedBytes   // chunks on devices that no record explains
 	CLostStripes   // fewer than k chunks left
-	CEndedSessions // whose belongings are still being cleaned up
-	CTopology      // raised by every change of hosts and devices
+	CEndedSessions // ended sessions with belongings still to remove
+	CTopology      // grows with every change of hosts and devices
 	CRepairRunning // stripes that a repair job works on
-	CJobsEnded     // jobs that ended and are still remembered
-	// Stripes on the repair queue, by how many more hosts they survive; the
-	// last one is for all above.
+	CJobsEnded     // ended jobs that are still remembered
+	// Stripes on the repair queue, by the number of further host failures that they survive; the
+	// last counter has all higher numbers.
 	CSpare
 	_
 	_
@@ -45,36 +44,38 @@ const (
 	_
 	_
 	CSpareMany
-	// From here on a counter is in the record only where it, or one after it, is
-	// not 0: what builds without them wrote stays the same bytes.
-	CNames  // 1 where inodes keep their names
+	// The counters from here on are in the record only if they, or a later one, are not 0. Records
+	// of builds without them keep the same bytes.
+	CNames  // 1 if inodes keep their names
 	CObject // last number issued
 	CObjects
 	CObjectBytes
 	CObjectIntents
 	CUnsettled // keys
-	CPolicies  // directories with one of their own
-	CMoves     // live FLUSH, STAGE and EVICT jobs that have more to do than to settle
+	CPolicies  // directories with a policy of their own
+	CMoves     // live FLUSH, STAGE and EVICT jobs that do more than settle
 	CFlushes
 	CStages
 	CEvictions
 	CDeletions   // live DELETE_OBJECT jobs
 	CHolds       // exclusive leases
 	CRebalancing // stripes that a REBALANCE job works on
-	CLossChanges // how often a stripe or a file was lost, or found again
+	CLossChanges // how often a stripe or file became lost, or readable again
 	CLostSteps   // committed checkpoints that have lost bytes
-	CKeptBytes   // of cPendingBytes: those in tabKept
-	CBadObjects  // objects that are not in their bucket as they were recorded
+	CKeptBytes   // part of CPendingBytes: chunks in TabKept
+	CBadObjects  // objects whose bucket object differs from the record
 	numCounters
 )
 
-// counters1 is how many counters the record always has.
+// counters1 is the number of counters that every record has.
 const counters1 = CSpareMany + 1
 
 const countersVersion = 1
 
+// Counters are all counters of a partition, by Counter.
 type Counters [numCounters]uint64
 
+// Encode returns the stored value.
 func (c *Counters) Encode() []byte {
 	b := make([]byte, 0, 2+4*numCounters)
 	b = append(b, countersVersion)
@@ -89,12 +90,13 @@ func (c *Counters) Encode() []byte {
 	return b
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (c *Counters) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(countersVersion)
 	n := d.Count(1)
 	if n > int(numCounters) {
-		n = int(numCounters) // counters of a newer build would be lost: end() reports them
+		n = int(numCounters) // counters of a newer build would be lost: End reports the remaining bytes
 	}
 	*c = Counters{}
 	for i := 0; i < n; i++ {

@@ -21,34 +21,33 @@ type Device struct {
 	Uuid  moraine.UUID
 	Host  string
 	State DeviceState
-	// asked is the state that an administrator set: out or draining. It holds
-	// until an administrator sets another one, whatever the device's host says
-	// or leaves unsaid meanwhile. 0: nobody asked for anything.
+	// Asked is the state that an administrator requested: out or draining. It holds until an
+	// administrator requests another, whatever the device's host reports meanwhile. 0: no request.
 	Asked DeviceState
-	// was is why it is drained, of a device that is out for as long as its host is
-	// silent.
+	// Was is the reason of the drain that continues when the silent host returns.
 	Was      string
-	Capacity uint64 // bytes, as of its last registration
-	// epoch is raised by the first registration of each boot of its host.
+	Capacity uint64 // bytes, from its last registration
+	// Epoch grows with the first registration after each boot of its host.
 	Epoch  moraine.Epoch
-	Reason string // of its state
-	// passed is the log index that the last full report of its chunks began
-	// after; it explains everything that ended before.
+	Reason string // reason of its state
+	// Passed is the log index after which its last full report began. That report covers every
+	// change that ended before.
 	Passed uint64
-	// Of the last full report: what nothing explains.
+	// Unexplained chunks of the last full report.
 	UnknownBytes, UnknownChunks uint64
-	// scan is the job that judges its stripes, or last did.
+	// Scan is the present or last job that scans its stripes.
 	Scan moraine.JobID
-	// booted is the log index at which its present boot epoch, or the incarnation, began;
-	// reported is the one that its last whole report began after.
+	// Booted is the log index at which its present boot epoch, or the incarnation, began. Reported
+	// is the Booted after which its last full report began.
 	Booted, Reported uint64
-	// fitting is how many chunks of the last full report fit a record, were not adopted, and
-	// may be the only whole copy.
+	// Fitting is the number of chunks of the last full report that fit a record, were not adopted,
+	// and may be the only intact copy.
 	Fitting uint64
 }
 
 const DeviceVersion = 1
 
+// Encode returns the stored value.
 func (d *Device) Encode() []byte {
 	b := make([]byte, 0, 64+len(d.Host)+len(d.Reason)+len(d.Was))
 	b = append(b, DeviceVersion)
@@ -67,6 +66,7 @@ func (d *Device) Encode() []byte {
 	return PutUvarint(PutString(b, d.Was), d.Fitting)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (d *Device) Decode(b []byte) error {
 	r := Dec{B: b}
 	r.Version(DeviceVersion)
@@ -88,29 +88,30 @@ func (d *Device) Decode(b []byte) error {
 	return r.End("device")
 }
 
+// ToWire returns the wire form.
 func (d *Device) ToWire() *wire.Device {
 	return &wire.Device{Id: uint32(d.Id), Uuid: d.Uuid[:], Host: d.Host, State: d.State, Capacity: d.Capacity, Epoch: uint64(d.Epoch), Reason: d.Reason, Reported: d.IsReported()}
 }
 
-// IsReported reports whether a whole report of its chunks was judged since it booted, in
-// this incarnation: what is missing on it is known.
+// IsReported reports whether the device sent a full report since it booted, in this incarnation.
+// Its missing chunks are then known.
 func (d *Device) IsReported() bool { return d.Reported >= d.Booted }
 
-// Serves reports whether what the device holds counts.
+// Serves reports whether the device's chunks count as present.
 func (d *Device) Serves() bool { return d.State == DeviceIn || d.State == DeviceDraining }
 
-// A device whose host is silent for longer than the grace of repairs is out: what it holds
-// is rebuilt elsewhere. One that was being drained is drained on when its host is back.
+// A device goes out when its host is silent for longer than the repair grace, and its chunks are
+// rebuilt elsewhere. A device that was draining continues to drain when its host returns.
 
-// ReasonSilent is the reason of a device that the leader took out as its host was silent
-// for longer than the grace of repairs.
+// ReasonSilent is the reason of a device that the leader took out because its host was silent for
+// longer than the repair grace.
 const ReasonSilent = "its host is silent"
 
-// reasonAsked is the reason of a device that is back in the state that an
-// administrator had set before it went out.
+// reasonAsked is the reason of a device that returned to the state that an administrator had set
+// before it went out.
 const reasonAsked = "as an administrator set it before it went out"
 
-// ComesBack is the state of a device that is out and can be used again, and why.
+// ComesBack returns the state, and its reason, of a device that is out and can be used again.
 func (d *Device) ComesBack() (DeviceState, string) {
 	switch {
 	case d.Asked == 0:
@@ -121,7 +122,8 @@ func (d *Device) ComesBack() (DeviceState, string) {
 	return d.Asked, reasonAsked
 }
 
-// DrainsOn reports whether a device is out for its host's silence alone, and to be drained.
+// DrainsOn reports whether the device is out only because its host is silent, and will drain on
+// return.
 func (d *Device) DrainsOn() bool {
 	return d.State == DeviceOut && d.Reason == ReasonSilent && d.Asked == DeviceDraining
 }

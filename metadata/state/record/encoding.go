@@ -8,16 +8,15 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Values are written by hand, so that equal records are equal bytes on every
-// replica and in every release: protobuf promises no canonical form. A value
-// is a version byte and then its fields, in order; a newer version appends
-// fields, and a decoder takes every version up to its own. What is left over
-// at the end of a value, or missing, is Corrupt.
+// Values are encoded by hand, so that equal records are equal bytes on every replica and in every
+// release; protobuf has no canonical form. A value is a version byte and then its fields in order.
+// A newer version appends fields, and a decoder accepts every version up to its own. Missing or
+// extra bytes at the end of a value are Corrupt.
 
 var errShort = errors.New("value is too short")
 
-// Dec reads a value from front to back. The first fault sticks in err, and
-// every read after it yields zero.
+// Dec reads a value from front to back. It keeps the first error in Err, and every later read
+// returns zero.
 type Dec struct {
 	B   []byte
 	Err error
@@ -30,7 +29,7 @@ func (d *Dec) fail(err error) {
 	d.B = nil
 }
 
-// Version reads the version byte and holds it against the newest known.
+// Version reads the version byte and compares it with the newest known version.
 func (d *Dec) Version(newest byte) byte {
 	v := d.Byte()
 	if d.Err == nil && (v == 0 || v > newest) {
@@ -39,6 +38,7 @@ func (d *Dec) Version(newest byte) byte {
 	return v
 }
 
+// Byte reads one byte.
 func (d *Dec) Byte() byte {
 	if len(d.B) < 1 {
 		d.fail(errShort)
@@ -49,7 +49,7 @@ func (d *Dec) Byte() byte {
 	return v
 }
 
-// bool reads a byte that must be 0 or 1, so that a record has one form.
+// bool reads a byte that must be 0 or 1, so that each record has one encoding.
 func (d *Dec) bool() bool {
 	v := d.Byte()
 	if v > 1 {
@@ -58,6 +58,7 @@ func (d *Dec) bool() bool {
 	return v == 1
 }
 
+// Uvarint reads an unsigned varint.
 func (d *Dec) Uvarint() uint64 {
 	v, n := binary.Uvarint(d.B)
 	if n <= 0 || (n > 1 && d.B[n-1] == 0) {
@@ -94,6 +95,7 @@ func (d *Dec) varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
+// Fixed64 reads 8 bytes, little endian.
 func (d *Dec) Fixed64() uint64 {
 	if len(d.B) < 8 {
 		d.fail(errShort)
@@ -114,7 +116,7 @@ func (d *Dec) fixed32() uint32 {
 	return v
 }
 
-// bytes reads a length and that many bytes, and returns a copy; nil for none.
+// bytes reads a length and that many bytes, and returns a copy; nil for length 0.
 func (d *Dec) bytes() []byte {
 	n := d.Uvarint()
 	if n > uint64(len(d.B)) {
@@ -129,7 +131,7 @@ func (d *Dec) bytes() []byte {
 	return v
 }
 
-// bytes16 reads 16 bytes that have no length in front.
+// bytes16 reads 16 bytes without a length.
 func (d *Dec) bytes16() (v [16]byte) {
 	if len(d.B) < len(v) {
 		d.fail(errShort)
@@ -150,8 +152,8 @@ func (d *Dec) string() string {
 	return v
 }
 
-// Count reads the number of elements to follow, each of at least size bytes,
-// so that a damaged count allocates no more than the value is long.
+// Count reads the number of elements that follow, each of at least size bytes. It refuses counts
+// that the rest of the value cannot have, so that damage cannot cause a large allocation.
 func (d *Dec) Count(size int) int {
 	n := d.Uvarint()
 	if n > uint64(len(d.B)/max(size, 1)) {
@@ -161,7 +163,7 @@ func (d *Dec) Count(size int) int {
 	return int(n)
 }
 
-// End returns the fault met, or one if bytes are left over.
+// End returns the first error, or an error if bytes are left over. Its kind is Corrupt.
 func (d *Dec) End(what string) error {
 	if d.Err == nil && len(d.B) != 0 {
 		d.Err = fmt.Errorf("%d bytes are left over", len(d.B))
@@ -172,28 +174,32 @@ func (d *Dec) End(what string) error {
 	return &moraine.Error{Op: "decode " + what, Kind: moraine.Corrupt, Err: d.Err}
 }
 
-// newValue begins a value of about size bytes, so that its fields need no more
-// memory than it gets here.
+// newValue starts a value and allocates size bytes for its fields.
 func newValue(version byte, size int) []byte {
 	return append(make([]byte, 0, size), version)
 }
 
-// Writers append to b, as the readers of dec read.
+// The writers append to b what the readers of Dec read.
 
+// PutUvarint appends an unsigned varint.
 func PutUvarint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
 
 func putVarint(b []byte, v int64) []byte {
 	return binary.AppendUvarint(b, uint64(v)<<1^uint64(v>>63))
 }
 
+// PutFixed64 appends 8 bytes, little endian.
 func PutFixed64(b []byte, v uint64) []byte { return binary.LittleEndian.AppendUint64(b, v) }
 
+// PutFixed32 appends 4 bytes, little endian.
 func PutFixed32(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUint32(b, v) }
 
+// PutString appends the length and bytes of s.
 func PutString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
+// PutBytes appends the length and bytes of s.
 func PutBytes(b, s []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

@@ -6,41 +6,45 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Grant is a range of stripe numbers that one session may fill. Its key is its
-// last number, so that the first key at or past a number is the grant that may
-// cover it.
+// Grant is a range of stripe numbers that one session may write. Its key is its last number: the
+// first key at or after a number is the grant that may cover it.
 type Grant struct {
 	First   moraine.StripeID
 	Count   uint32
 	Session moraine.SessionID
 	Tenant  moraine.Tenant
-	// chunks is how many chunks a stripe may have, and length how many bytes a chunk: 0
-	// where the leader did not say, which allows what a stripe has at most.
+	// Chunks is the largest number of chunks of a stripe, and Length the largest length of a chunk
+	// in bytes. 0 means the limit of any stripe.
 	Chunks, Length uint32
-	// used has a bit for each number that was committed once, so that it is
-	// never committed again after its stripe died.
+	// Used has a bit for each number that was ever committed, so that no number is committed again
+	// after its stripe died.
 	Used []byte
-	// Of an ended grant: the log index and the cluster time of its end.
+	// For an ended grant: the log index and the cluster time of its end.
 	EndedAt    uint64
 	EndedSince uint64
 }
 
 const GrantVersion = 1
 
+// Last returns the last number of the grant.
 func (g *Grant) Last() moraine.StripeID { return g.First + moraine.StripeID(g.Count) - 1 }
 
+// Covers reports whether id is in the grant.
 func (g *Grant) Covers(id moraine.StripeID) bool { return g.First <= id && id <= g.Last() }
 
+// IsUsed reports whether the number was ever committed.
 func (g *Grant) IsUsed(id moraine.StripeID) bool {
 	n := id - g.First
 	return g.Used[n/8]&(1<<(n%8)) != 0
 }
 
+// Use marks a number as committed.
 func (g *Grant) Use(id moraine.StripeID) {
 	n := id - g.First
 	g.Used[n/8] |= 1 << (n % 8)
 }
 
+// Encode returns the stored value.
 func (g *Grant) Encode() []byte {
 	b := make([]byte, 0, 48+len(g.Used))
 	b = append(b, GrantVersion)
@@ -54,6 +58,7 @@ func (g *Grant) Encode() []byte {
 	return PutUvarint(b, g.EndedSince)
 }
 
+// DecodeGrant decodes a grant.
 func DecodeGrant(b []byte) (*Grant, error) {
 	d := Dec{B: b}
 	d.Version(GrantVersion)
@@ -74,11 +79,12 @@ func DecodeGrant(b []byte) (*Grant, error) {
 	return g, d.End("grant")
 }
 
+// ValidChunks reports whether the numbers are within the limits of a stripe; 0 is valid.
 func ValidChunks(chunks, length uint32) bool {
 	return chunks > 0 && chunks <= moraine.MaxChunks && length > 0 && length <= moraine.MaxChunkSize
 }
 
-// PerStripe returns how many chunks of a stripe may be put, and how long they may be.
+// PerStripe returns the largest number of chunks of a stripe and their largest length in bytes.
 func (g *Grant) PerStripe() (chunks, length uint32) {
 	if g.Length == 0 {
 		return moraine.MaxChunks, moraine.MaxChunkSize
@@ -86,23 +92,25 @@ func (g *Grant) PerStripe() (chunks, length uint32) {
 	return g.Chunks, g.Length
 }
 
-// Bytes returns how many bytes of chunks may be put under the grant on one device.
+// Bytes returns the most bytes of chunks that may be written under the grant to one device.
 func (g *Grant) Bytes() uint64 {
 	chunks, length := g.PerStripe()
 	return uint64(g.Count) * uint64(chunks) * uint64(length)
 }
 
-// Fold makes one range of g and what follows right behind it.
+// Fold merges the grant with the one directly after it.
 func (g *Grant) Fold(other *Grant) {
 	g.Count += other.Count
 	g.EndedAt, g.EndedSince = max(g.EndedAt, other.EndedAt), max(g.EndedSince, other.EndedSince)
-	g.Session, g.Used = 0, nil // of an ended grant they say nothing
+	g.Session, g.Used = 0, nil // an ended grant does not need them
 }
 
+// EncodeEndedCursor returns the stored value of the cursor over ended grants.
 func EncodeEndedCursor(at moraine.StripeID) []byte {
 	return PutFixed64([]byte{endedCursorVersion}, uint64(at))
 }
 
+// DecodeEndedCursor decodes the cursor over ended grants.
 func DecodeEndedCursor(b []byte) (moraine.StripeID, error) {
 	d := Dec{B: b}
 	d.Version(endedCursorVersion)

@@ -6,30 +6,29 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Sum is the running sum of the keyed hashes of all pairs of a partition: two
-// lanes of 64 bits, each a sum mod 2^64 of XXH64 under a seed of its own.
-// Adding and taking away pairs is O(1), and the order of writes does not
-// matter, so that replicas that hold the same pairs have the same Sum. It
-// finds divergence, not forgery.
+// Sum is the running sum of the keyed hashes of all pairs of a partition. It has two lanes of 64
+// bits, each a sum mod 2^64 of XXH64 with its own seed. Adding or removing a pair is O(1) and the
+// order does not matter, so replicas with the same pairs have the same Sum. It detects divergence,
+// not forgery.
 //
-// Kept answers count with their key or number alone: they are encoded protobuf, whose
-// bytes may differ from one build to the next.
+// Kept answers count only by their key or number. They are encoded protobuf, whose bytes may differ
+// between builds.
 type Sum [2]uint64
 
-// Seeds of the two lanes. They are part of the format: never change them.
+// Seeds of the two lanes. They are part of the format and must never change.
 const (
 	sumSeed0 = 0x4d6f7261696e6531
 	sumSeed1 = 0x73756d206f66206b
 )
 
-// Add counts the pair in.
+// Add adds a pair to the sum.
 func (s *Sum) Add(key, value []byte) {
 	h := pairHash(key, value)
 	s[0] += h[0]
 	s[1] += h[1]
 }
 
-// Remove takes the pair out.
+// Remove removes a pair from the sum.
 func (s *Sum) Remove(key, value []byte) {
 	h := pairHash(key, value)
 	s[0] -= h[0]
@@ -61,10 +60,12 @@ func pairHash(key, value []byte) Sum {
 
 const sumVersion = 1
 
+// Encode returns the stored value.
 func (s Sum) Encode() []byte {
 	return PutFixed64(PutFixed64(newValue(sumVersion, 17), s[0]), s[1])
 }
 
+// DecodeSum decodes a running sum.
 func DecodeSum(b []byte) (Sum, error) {
 	d := Dec{B: b}
 	d.Version(sumVersion)
@@ -72,13 +73,12 @@ func DecodeSum(b []byte) (Sum, error) {
 	return s, d.End("sum")
 }
 
-// Replicas find out that their states differ by marks: a Tick has each note its
-// running sum, and the next one brings what its proposer noted. Applying never
-// fails for a difference, which would end for ever every replica that is right
-// where the proposer is not: it raises Events.Diverged, and the service of that
-// replica stops.
+// Replicas detect by marks that their states differ. A Tick makes each replica record its running
+// sum, and the next Tick has the proposer's sum for the same entry. A difference never fails the
+// command, because a wrong proposer would then stop every correct replica for ever. Instead the
+// replica raises Events.Diverged, and its service stops.
 
-// SumMark is a running sum, and the log index of the entry before which it was.
+// SumMark is a running sum and the log index of the entry before which it was valid.
 type SumMark struct {
 	Index uint64
 	Sum   Sum
@@ -86,10 +86,12 @@ type SumMark struct {
 
 const sumMarkVersion = 1
 
+// Encode returns the stored value.
 func (s SumMark) Encode() []byte {
 	return PutFixed64(PutFixed64(PutFixed64([]byte{sumMarkVersion}, s.Index), s.Sum[0]), s.Sum[1])
 }
 
+// DecodeSumMark decodes a mark.
 func DecodeSumMark(b []byte) (SumMark, error) {
 	d := Dec{B: b}
 	d.Version(sumMarkVersion)

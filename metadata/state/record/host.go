@@ -9,16 +9,17 @@ type Host struct {
 	Addresses []string
 	Admin     string
 	Release   string
-	Devices   []moraine.DeviceID // those that were last seen on it, in order
-	Live      uint32             // how many of them are not retired
-	Bucket    string             // that its mover serves; empty: it has none
-	// away is until when, in cluster time, its silence is planned, and why.
+	Devices   []moraine.DeviceID // devices last seen on it, in order
+	Live      uint32             // number of its devices that are not retired
+	Bucket    string             // bucket that its mover serves; empty: none
+	// Away is the cluster time until which its silence is planned, and the next field the reason.
 	Away    uint64
 	AwayWhy string
 }
 
 const hostVersion = 1
 
+// Encode returns the stored value.
 func (h *Host) Encode() []byte {
 	b := PutString([]byte{hostVersion}, h.Rack)
 	b = PutUvarint(b, uint64(len(h.Addresses)))
@@ -36,6 +37,7 @@ func (h *Host) Encode() []byte {
 	return PutString(PutUvarint(b, h.Away), h.AwayWhy)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (h *Host) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(hostVersion)
@@ -54,14 +56,16 @@ func (h *Host) Decode(b []byte) error {
 	return d.End("host")
 }
 
-// Fleet counts what the default scheme goes by: hosts with a device that is
-// not retired, and such devices.
+// Fleet has the counts that determine the default scheme: hosts with a device that is not retired,
+// and such devices.
 type Fleet struct{ Hosts, Devices uint64 }
 
+// Encode returns the stored value.
 func (f *Fleet) Encode() []byte {
 	return PutUvarint(PutUvarint([]byte{hostVersion}, f.Hosts), f.Devices)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (f *Fleet) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(hostVersion)

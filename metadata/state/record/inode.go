@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// File types of an inode; the numbers are those of wire.FileType.
+// File types of an inode; the numbers equal those of wire.FileType.
 const (
 	TypeFile      = uint8(wire.FileType_FILE_TYPE_REGULAR)
 	TypeDirectory = uint8(wire.FileType_FILE_TYPE_DIRECTORY)
@@ -19,63 +19,60 @@ const (
 type Inode struct {
 	Id       moraine.InodeID // in the key
 	Typ      uint8
-	Mode     uint32 // 07777
+	Mode     uint32 // permission bits, 07777
 	Uid, Gid uint32
 	Nlink    uint32
 	Tenant   moraine.Tenant
-	// parent is the directory that names it; 0 for the root, and for what has
-	// no name, but for a checkpoint's directory: its parent is the run's from the
-	// start.
+	// Parent is the directory that names the inode. It is 0 for the root and for an inode without a
+	// name. A checkpoint's directory has the run's directory as parent from the start.
 	Parent moraine.InodeID
-	// manyLinks is set for ever once it has had two names: then parent means
-	// nothing to caches.
+	// ManyLinks is set for ever once the inode has had two names. Caches then ignore Parent.
 	ManyLinks bool
-	// owner is the session that holds a file without a name.
+	// Owner is the session that has a file without a name open.
 	Owner               moraine.SessionID
-	Atime, Mtime, Ctime int64 // wall clock, nanoseconds
+	Atime, Mtime, Ctime int64 // wall clock time in nanoseconds
 	Target              string
-	// name is what parent names it as: kept where the state keeps names (see
-	// Init), so that a path is found by walking up; empty where it has none.
+	// Name is the inode's name in Parent, if the state keeps names (see Init); otherwise empty. It
+	// allows finding the path by walking up.
 	Name string
-	// xattrs is set while it has extended attributes.
+	// Xattrs is set while the inode has extended attributes.
 	Xattrs bool
 
-	// sealed is set of a checkpoint's directory and files, and of the links to it in its
-	// run: nothing but the handlers of checkpoints changes them (seal.go).
+	// Sealed is set for a checkpoint's directory and files, and for the links to it in its run.
+	// Only handlers of checkpoints change such inodes (seal.go).
 	Sealed bool
 
-	// Of a directory: how many entries, and how many of them are directories.
+	// Of a directory: the number of entries, and of directories among them.
 	Entries uint64
-	// step is the committed checkpoint that a sealed directory holds.
+	// Step is the committed checkpoint in a sealed directory.
 	Step StepID
-	// policy is set while the directory has one of its own.
+	// Policy is set while the directory has a policy of its own.
 	Policy bool
 
 	// Of a file.
 	Size       int64
 	Stored     int64 // bytes in extents
-	Evicted    int64 // how many of them are in objects only
+	Evicted    int64 // part of Stored that is only in objects
 	Generation moraine.Generation
 	Level      moraine.Level
 	Degraded   uint64
-	// content names its list of table references; 0 where it has no extent.
+	// Content identifies its list of table references; 0 if it has no extent.
 	Content uint64
-	// refs counts the references. None ends past lastEnd, and the last one ends
-	// there unless it was cut off.
+	// Refs is the number of references. None ends after LastEnd. The last one ends there unless it
+	// was truncated.
 	Refs    uint64
 	LastEnd int64
-	// object is the newest object made of the file, 0 where there is none, and
-	// objectGen the generation that it holds.
+	// Object is the newest object made from the file, or 0, and ObjectGen is the generation in it.
 	Object    moraine.ObjectID
 	ObjectGen moraine.Generation
 
-	// leased and home are lease() and parent as they were read; not in the record.
+	// Leased and Home are Lease() and Parent as read; they are not stored.
 	Leased, Home moraine.InodeID
 }
 
 const InodeVersion = 1
 
-// Bits that say which parts of an inode record follow.
+// Bits for the optional parts of an inode record.
 const (
 	inodeManyLinks = 1 << iota
 	InodeOwned
@@ -87,9 +84,10 @@ const (
 	inodePolicy
 	InodeSealed
 	InodeStep
-	inodeFlagsEnd // the first bit that means nothing
+	inodeFlagsEnd // the first unused bit
 )
 
+// Encode returns the stored value.
 func (i *Inode) Encode() []byte {
 	b := make([]byte, 0, 120+len(i.Target)+len(i.Name))
 	flags := i.flags()
@@ -138,7 +136,7 @@ func (i *Inode) Encode() []byte {
 	return b
 }
 
-// flags says which parts of the record follow.
+// flags returns the bits of the optional parts that follow.
 func (i *Inode) flags() (flags uint16) {
 	for bit, set := range [10]bool{
 		i.ManyLinks, i.Owner != 0, i.Content != 0, i.Name != "", i.Xattrs, i.Object != 0, i.Evicted != 0, i.Policy,
@@ -151,6 +149,7 @@ func (i *Inode) flags() (flags uint16) {
 	return flags
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (i *Inode) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(InodeVersion)
@@ -212,7 +211,7 @@ func (i *Inode) Decode(b []byte) error {
 	return d.End("inode")
 }
 
-// Attr returns the inode as clients see it.
+// Attr returns the attributes in wire form.
 func (i *Inode) Attr() *wire.Attr {
 	return &wire.Attr{
 		Inode: uint64(i.Id), Type: wire.FileType(i.Typ), Mode: i.Mode, Uid: i.Uid, Gid: i.Gid, Nlink: i.Nlink,
@@ -223,29 +222,29 @@ func (i *Inode) Attr() *wire.Attr {
 	}
 }
 
-// Count and uncount keep the sums of what the tables of the file hold.
+// Count adds a table of the file to the file's sums.
 func (i *Inode) Count(h TableHead) {
 	i.Stored += h.Bytes
 	i.Evicted += h.Evicted
 }
 
+// Uncount removes a table of the file from the file's sums.
 func (i *Inode) Uncount(h TableHead) {
 	i.Stored -= h.Bytes
 	i.Evicted -= h.Evicted
 }
 
-// Clean reports whether an object holds the whole of the present generation.
+// Clean reports whether an object has the whole present generation.
 func (i *Inode) Clean() bool { return i.Object != 0 && i.ObjectGen == i.Generation }
 
-// DropContent makes the file empty and returns the content that it had, which
-// the caller discards.
+// DropContent makes the file empty and returns its former content, which the caller must discard.
 func (i *Inode) DropContent() (old uint64) {
 	old = i.Content
 	i.Content, i.Refs, i.LastEnd, i.Stored, i.Evicted, i.Size = 0, 0, 0, 0, 0, 0
 	return old
 }
 
-// Detach notes that no directory names the inode any more.
+// Detach records that no directory names the inode any more.
 func (i *Inode) Detach() { i.Parent, i.Name = 0, "" }
 
 // Dentry is an entry of a directory.
@@ -256,10 +255,12 @@ type Dentry struct {
 
 const DentryVersion = 1
 
+// Encode returns the stored value.
 func (e Dentry) Encode() []byte {
 	return PutFixed64(append(newValue(DentryVersion, 10), e.Typ), uint64(e.Inode))
 }
 
+// DecodeDentry decodes an entry of a directory.
 func DecodeDentry(b []byte) (Dentry, error) {
 	d := Dec{B: b}
 	d.Version(DentryVersion)
@@ -268,17 +269,16 @@ func DecodeDentry(b []byte) (Dentry, error) {
 	return e, d.End("dentry")
 }
 
-// LastU64 returns the number that a key ends with.
+// LastU64 returns the number at the end of a key.
 func LastU64(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
 
-// Lease returns the inode whose lease covers the inode's attributes, 0 for none.
+// Lease returns the inode whose cache lease covers this inode's attributes; 0 for none.
 func (i *Inode) Lease() moraine.InodeID {
 	return moraine.InodeID(wire.LeaseOver(uint64(i.Id), uint64(i.Parent), i.Typ == TypeDirectory, i.ManyLinks))
 }
 
-// CachedAttr is the inode as clients see it who may cache it: with what tells
-// them which lease covers it, and what they need not ask for. It is not used in
-// the answers that the state keeps.
+// CachedAttr returns the attributes for clients that may cache them, with the lease that covers
+// them and hints that save requests. Answers that the state keeps do not use it.
 func (i *Inode) CachedAttr() *wire.Attr {
 	a := i.Attr()
 	a.ManyLinks, a.Xattrs = i.ManyLinks, i.Xattrs
@@ -287,8 +287,10 @@ func (i *Inode) CachedAttr() *wire.Attr {
 
 const xattrVersion = 1
 
+// EncodeXattr returns the stored value of an extended attribute.
 func EncodeXattr(value []byte) []byte { return PutBytes([]byte{xattrVersion}, value) }
 
+// DecodeXattr decodes the value of an extended attribute.
 func DecodeXattr(b []byte) ([]byte, error) {
 	d := Dec{B: b}
 	d.Version(xattrVersion)

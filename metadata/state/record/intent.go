@@ -5,21 +5,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Intent is a recorded wish of a repair job to put one chunk of a stripe on a
-// device. It is in the state before the first byte is on its way, so that the
-// chunk is always explained. A version number is never wished for twice: when
-// an intent ends, filled or not, the stripe's layout version becomes at least
-// its version.
+// Intent announces that a repair job will write one chunk of a stripe to a device. It is in the
+// state before the first byte is sent, so that the chunk is always explained. No version is used
+// twice: when an intent ends, filled or not, the stripe's layout version becomes at least the
+// intent's version.
 type Intent struct {
 	Chunk   moraine.ChunkID // in the key
 	Job     moraine.JobID
 	Device  moraine.DeviceID
-	Version moraine.LayoutVersion // that the new chunk carries
-	Base    moraine.LayoutVersion // the stripe's, when the intent was made
+	Version moraine.LayoutVersion // version of the new chunk
+	Base    moraine.LayoutVersion // the stripe's layout version when the intent was made
 }
 
 const intentVersion = 1
 
+// Encode returns the stored value.
 func (i *Intent) Encode() []byte {
 	b := PutFixed64([]byte{intentVersion}, uint64(i.Job))
 	b = PutUvarint(b, uint64(i.Device))
@@ -27,6 +27,7 @@ func (i *Intent) Encode() []byte {
 	return PutUvarint(b, uint64(i.Base))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (i *Intent) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(intentVersion)
@@ -37,20 +38,23 @@ func (i *Intent) Decode(b []byte) error {
 	return d.End("intent")
 }
 
+// ToWire returns the wire form.
 func (i *Intent) ToWire() *wire.Intent {
 	return &wire.Intent{Stripe: uint64(i.Chunk.Stripe), Index: uint32(i.Chunk.Index), Device: uint32(i.Device), Version: uint32(i.Version)}
 }
 
-// EndedIntent is kept so that a chunk which arrives late is explained.
+// EndedIntent is kept to explain a chunk that arrives late.
 type EndedIntent struct {
-	At    uint64 // log index
-	Since uint64 // cluster time
+	At    uint64 // log index of its end
+	Since uint64 // cluster time of its end
 }
 
+// Encode returns the stored value.
 func (e EndedIntent) Encode() []byte {
 	return PutUvarint(PutUvarint([]byte{intentVersion}, e.At), e.Since)
 }
 
+// DecodeEndedIntent decodes an ended intent.
 func DecodeEndedIntent(b []byte) (EndedIntent, error) {
 	d := Dec{B: b}
 	d.Version(intentVersion)

@@ -9,28 +9,27 @@ import (
 )
 
 const (
-	// JobLeaseMillis is how long a leased job is its holder's after each
-	// renewal, in milliseconds of cluster time.
+	// JobLeaseMillis is how long a job lease lasts after each renewal, in milliseconds of cluster
+	// time.
 	JobLeaseMillis = 15_000
-	// MaxLeaseJobs is the most jobs that one request leases.
+	// MaxLeaseJobs is the largest number of jobs that one request leases.
 	MaxLeaseJobs = 64
-	// MaxJobTries is after how many failures a job that is retried is given up.
+	// MaxJobTries is the number of failures after which a retried job fails permanently.
 	MaxJobTries = 16
-	// MaxEndedJobs is how many jobs that ended are remembered.
+	// MaxEndedJobs is the number of ended jobs that are remembered.
 	MaxEndedJobs = 1000
-	// MaxBackoff bounds how long a failed job waits for its next try, in
-	// milliseconds of cluster time.
+	// MaxBackoff bounds the delay before a failed job's next try, in milliseconds of cluster time.
 	MaxBackoff = 30_000
 )
 
-// Job is work that outlives the process that does it.
+// Job is work that outlives the process that does it, such as a repair or a flush.
 type Job struct {
 	Id      moraine.JobID // in the key
 	Kind    wire.JobKind
 	State   wire.JobState
 	Holder  string
-	Epoch   uint64 // raised by each lease
-	Until   uint64 // end of the lease, cluster time
+	Epoch   uint64 // grows with each lease
+	Until   uint64 // end of the job lease, cluster time
 	Done    uint64
 	Total   uint64
 	Err     string
@@ -38,33 +37,33 @@ type Job struct {
 	Updated uint64
 	Subject string
 	Step    StepID // of a checkpoint's job
-	Target  uint64 // device, of a scan
+	Target  uint64 // device of a scan
 	Cursor  []byte
 	Leases  uint32
-	Tries   uint32 // that failed
-	After   uint64 // not before: cluster time
+	Tries   uint32 // number of failed tries
+	After   uint64 // earliest next try, cluster time
 	Stripes []moraine.StripeID
 
-	// Of jobs of the object tier. Their target is the inode,
-	// or the object that is to be deleted.
-	Parent moraine.JobID // MOVE_TREE that counts it
-	Moves  wire.JobKind  // what a MOVE_TREE queues
-	Again  bool          // FLUSH: another is to follow
-	Made   bool          // FLUSH: it has recorded an object
-	Ending wire.JobState // it only settles what it had begun, and ends so
+	// For jobs of the object tier. Their target is the inode, or the object to delete.
+	Parent moraine.JobID // MOVE_TREE job that counts it
+	Moves  wire.JobKind  // kind of the jobs that a MOVE_TREE queues
+	Again  bool          // FLUSH: another flush must follow
+	Made   bool          // FLUSH: it recorded an object
+	Ending wire.JobState // it only settles what it began, and then ends in this state
 
-	// Of a CONCAT that has ended.
-	Generation moraine.Generation // of the content that it gave its target
-	Why        moraine.Kind       // it failed
+	// For a CONCAT that has ended.
+	Generation moraine.Generation // generation that it gave its target
+	Why        moraine.Kind       // kind of its failure
 
-	Owner moraine.SessionID // whose live jobs it counts among; 0: nobody's
-	// scope is the directory that the session which asked for the job was confined to; 0:
-	// none. Sessions that are confined see only the jobs of their scope.
+	Owner moraine.SessionID // session whose live jobs include it; 0: none
+	// Scope is the directory to which the requesting session was confined; 0: none. Confined
+	// sessions see only jobs of their scope.
 	Scope moraine.InodeID
 }
 
 const JobVersion = 1
 
+// Encode returns the stored value.
 func (j *Job) Encode() []byte {
 	b := make([]byte, 0, 96+len(j.Subject)+len(j.Cursor)+8*len(j.Stripes))
 	b = append(b, JobVersion, byte(j.Kind), byte(j.State))
@@ -93,6 +92,7 @@ func (j *Job) Encode() []byte {
 	return PutFixed64(PutFixed64(b, uint64(j.Owner)), uint64(j.Scope))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (j *Job) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(JobVersion)
@@ -123,11 +123,12 @@ func (j *Job) Decode(b []byte) error {
 	return d.End("job")
 }
 
-// Live reports whether the job has not ended.
+// Live reports whether the job is still pending or leased.
 func (j *Job) Live() bool {
 	return j.State == wire.JobState_JOB_STATE_PENDING || j.State == wire.JobState_JOB_STATE_RUNNING
 }
 
+// ToWire returns the wire form.
 func (j *Job) ToWire() *wire.Job {
 	w := &wire.Job{
 		Id: uint64(j.Id), Kind: j.Kind, State: j.State, Holder: j.Holder, LeaseEpoch: j.Epoch, LeaseUntil: j.Until,
@@ -150,7 +151,8 @@ func (j *Job) ToWire() *wire.Job {
 	return w
 }
 
-// BackoffTo is backoff with another bound, of a million seconds at most.
+// BackoffTo returns the delay after a number of tries, with the bound most, in milliseconds. most
+// is at most 1,000,000 seconds.
 func BackoffTo(tries uint32, most uint64) uint64 {
 	if tries == 0 {
 		return 0
@@ -158,13 +160,15 @@ func BackoffTo(tries uint32, most uint64) uint64 {
 	return min(uint64(1000)<<min(tries-1, 20), most)
 }
 
-// Utoa writes a number for people.
+// Utoa formats a number in decimal.
 func Utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 
 const ownedVersion = 1
 
+// EncodeOwned returns the stored value of a session's number of live jobs.
 func EncodeOwned(n uint64) []byte { return PutUvarint([]byte{ownedVersion}, n) }
 
+// DecodeOwned decodes a session's number of live jobs.
 func DecodeOwned(b []byte) (uint64, error) {
 	d := Dec{B: b}
 	d.Version(ownedVersion)
@@ -172,17 +176,18 @@ func DecodeOwned(b []byte) (uint64, error) {
 	return n, d.End("jobs of a session")
 }
 
-// OfFile reports whether jobs of a kind move one file to or from the object
-// tier: of each kind a file has one live job at most.
+// OfFile reports whether jobs of a kind move one file to or from the object tier. A file has at
+// most one live job of each such kind.
 func OfFile(kind wire.JobKind) bool {
 	return kind == wire.JobKind_JOB_KIND_FLUSH || kind == wire.JobKind_JOB_KIND_STAGE || kind == wire.JobKind_JOB_KIND_EVICT
 }
 
-// OfTier reports whether only movers with a bucket lease jobs of a kind.
+// OfTier reports whether only movers with a bucket can lease jobs of a kind.
 func OfTier(kind wire.JobKind) bool {
 	return OfFile(kind) || kind == wire.JobKind_JOB_KIND_DELETE_OBJECT
 }
 
+// DecodeTreeDir decodes the last name that a tree job saw in a directory.
 func DecodeTreeDir(b []byte) (string, error) {
 	d := Dec{B: b}
 	d.Version(JobVersion)
@@ -190,14 +195,14 @@ func DecodeTreeDir(b []byte) (string, error) {
 	return name, d.End("directory of a tree")
 }
 
-// Failed keeps the first reason for which not everything was done.
+// Failed records the first reason why the job did not do everything.
 func (j *Job) Failed(why string) {
 	if j.Err == "" {
 		j.Err = Clip(why, moraine.MaxNameLen)
 	}
 }
 
-// PackTask is what a live REWRITE job that packs has to do; nil for another.
+// PackTask returns the task of a live REWRITE job that packs; nil for other jobs.
 func (j *Job) PackTask() *wire.RewriteTask {
 	if j.Kind != wire.JobKind_JOB_KIND_REWRITE || len(j.Stripes) > 0 || len(j.Cursor) < 8 {
 		return nil
@@ -209,7 +214,7 @@ func (j *Job) PackTask() *wire.RewriteTask {
 	return task
 }
 
-// RewriteTask is what a live REWRITE job has to do; nil for other jobs.
+// RewriteTask returns the task of a live REWRITE job; nil for other jobs.
 func (j *Job) RewriteTask() *wire.RewriteTask {
 	if task := j.PackTask(); task != nil {
 		return task
@@ -227,7 +232,7 @@ func (j *Job) RewriteTask() *wire.RewriteTask {
 	return task
 }
 
-// Clip cuts a text for people to at most n bytes, between characters.
+// Clip cuts a text to at most n bytes at a character boundary.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s

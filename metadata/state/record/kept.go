@@ -1,29 +1,31 @@
 package record
 
-// A stripe dies when no file names it any more: it was removed, written over, evicted,
-// rewritten or packed. A backup of the metadata from before still names it. So the tombstones
-// of its chunks stand in a table of their own, and the leader has these chunks deleted after
-// the backup horizon only, or earlier on a device that becomes full.
+// A stripe dies when no file refers to it any more: the file was removed, overwritten, evicted,
+// rewritten or packed. An older backup of the metadata may still refer to it. A separate table
+// therefore has the tombstones of its chunks. The leader deletes these chunks only after the backup
+// horizon, or earlier if the device is getting full.
 //
-// What else dies needs no such time. A chunk that a drain, a repair or a move has replaced
-// lives on with the same bytes: a restored record adopts it there (adopt.go). What was put
-// under an intent that ended was in no record. A chunk that was in memory alone, and is gone, is
-// nowhere. One that may be in memory still is kept: it is written out as any other.
+// Other dead chunks need no such delay. A chunk that a drain, repair or move replaced still exists
+// elsewhere with the same bytes, and a restored record adopts it there (adopt.go). A chunk written
+// under an ended intent was in no record. A chunk that was only in memory and is gone cannot be
+// kept. A chunk that may still be in memory is kept, since the device writes it out like any other.
 
 // KeptOn is how much of a device is kept for backups.
 type KeptOn struct {
 	Bytes, Chunks uint64
-	// gone is when, in cluster time, the youngest of them died that was deleted: what died
+	// Gone is the death, in cluster time, of the youngest deleted chunk. Every kept chunk that died
 	// later is still there.
 	Gone uint64
 }
 
 const keptOnVersion = 1
 
+// Encode returns the stored value.
 func (k KeptOn) Encode() []byte {
 	return PutUvarint(PutUvarint(PutUvarint(newValue(keptOnVersion, 16), k.Bytes), k.Chunks), k.Gone)
 }
 
+// DecodeKeptOn decodes the totals of kept chunks of a device.
 func DecodeKeptOn(b []byte) (KeptOn, error) {
 	d := Dec{B: b}
 	d.Version(keptOnVersion)

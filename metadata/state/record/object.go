@@ -9,53 +9,57 @@ import (
 )
 
 const (
-	// MaxObjectKey is the longest key of an object, in bytes: that of S3.
+	// MaxObjectKey is the longest key of an object in bytes, as in S3.
 	MaxObjectKey = 1024
 	// MaxBucket is the longest name of a bucket, in bytes.
 	MaxBucket = 255
-	// SumsPerBlock is how many sums of pieces one record holds.
+	// SumsPerBlock is the number of piece checksums in one record.
 	SumsPerBlock = 1024
-	// MaxPieces is the most pieces of one object: all blocks of sums go in one
-	// command.
+	// MaxPieces is the largest number of pieces of one object. One command writes all blocks of
+	// checksums.
 	MaxPieces = SumsPerBlock * 1024
-	// MaxToken bounds what a store names things by: ETags, versions, uploads.
+	// MaxToken bounds the store's identifiers, such as ETags, versions and upload IDs, in bytes.
 	MaxToken = 1024
 )
 
-// Place is where an object is, or is to be.
+// Place is a bucket and a key in it.
 type Place struct{ Bucket, Key string }
 
+// String returns the place as a URL.
 func (p Place) String() string { return "s3://" + p.Bucket + "/" + p.Key }
 
+// Len returns the length of the place in a key, in bytes.
 func (p Place) Len() int { return len(p.Bucket) + 1 + len(p.Key) }
 
+// Append appends the place to a key.
 func (p Place) Append(b []byte) []byte { return append(append(append(b, p.Bucket...), 0), p.Key...) }
 
-// Object is the record of one object: what bytes of which generation of which
-// file are at its key. The bytes never change; the key may.
+// Object is the record of one object: the bytes of one generation of one file, and their place. The
+// bytes never change; the key may.
 type Object struct {
 	Id         moraine.ObjectID // in the key
 	At         Place
-	Version    string // of a versioned bucket
+	Version    string // in a versioned bucket
 	Etag       string
 	Size       uint64
 	Crc        uint32
-	Inode      moraine.InodeID // it was made from
+	Inode      moraine.InodeID // the file that it was made from
 	Generation moraine.Generation
-	// refs counts the extent tables that refer to it, and its inode while it is
-	// the newest object made of that. At 0 it is to be deleted, by job.
+	// Refs is the number of extent tables that refer to the object, plus one while it is its
+	// inode's newest object. At 0 a job deletes the object.
 	Refs   uint32
 	Newest bool
 	Piece  uint64
 	Tenant moraine.Tenant
 	Kept   bool
 	Job    moraine.JobID
-	// verified says how the bytes at the key were compared with those of the file.
+	// Verified says how the object's bytes were compared with the file's.
 	Verified wire.Verified
 }
 
 const ObjectVersion = 1
 
+// Encode returns the stored value.
 func (o *Object) Encode() []byte {
 	b := make([]byte, 0, 96+o.At.Len()+len(o.Version)+len(o.Etag))
 	b = PutString(append(b, ObjectVersion), o.At.Bucket)
@@ -74,6 +78,7 @@ func (o *Object) Encode() []byte {
 	return append(PutFixed64(b, uint64(o.Job)), byte(o.Verified))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (o *Object) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(ObjectVersion)
@@ -94,6 +99,7 @@ func (o *Object) Decode(b []byte) error {
 	return d.End("object")
 }
 
+// ToWire returns the wire form.
 func (o *Object) ToWire() *wire.Object {
 	return &wire.Object{
 		Id: uint64(o.Id), Bucket: o.At.Bucket, Key: o.At.Key, Version: o.Version, Etag: o.Etag, Size: o.Size, Crc: o.Crc,
@@ -102,7 +108,7 @@ func (o *Object) ToWire() *wire.Object {
 	}
 }
 
-// Tables is how many extent tables refer to the object.
+// Tables returns the number of extent tables that refer to the object.
 func (o *Object) Tables() uint32 {
 	if o.Newest {
 		return o.Refs - 1
@@ -110,7 +116,7 @@ func (o *Object) Tables() uint32 {
 	return o.Refs
 }
 
-// Pieces is how many sums the object has.
+// Pieces returns the number of pieces, and so of checksums.
 func (o *Object) Pieces() uint64 {
 	if o.Piece == 0 {
 		return 0
@@ -118,8 +124,9 @@ func (o *Object) Pieces() uint64 {
 	return (o.Size + o.Piece - 1) / o.Piece
 }
 
-// Sums of the pieces of an object, in blocks.
+// Piece checksums of an object, in blocks.
 
+// EncodeSums returns the stored value of a block of checksums.
 func EncodeSums(sums []uint32) []byte {
 	b := PutUvarint(append(make([]byte, 0, 4+4*len(sums)), ObjectVersion), uint64(len(sums)))
 	for _, s := range sums {
@@ -128,6 +135,7 @@ func EncodeSums(sums []uint32) []byte {
 	return b
 }
 
+// DecodeSums decodes a block of checksums.
 func DecodeSums(b []byte) ([]uint32, error) {
 	d := Dec{B: b}
 	d.Version(ObjectVersion)
@@ -142,21 +150,23 @@ func DecodeSums(b []byte) ([]uint32, error) {
 	return sums, d.End("sums of pieces")
 }
 
-// Owner says whose a key is.
+// Owner says which object and job a key belongs to.
 type Owner struct {
 	At     Place
-	Object moraine.ObjectID // that is there, 0 for none
-	Job    moraine.JobID    // whose intent changes it, 0 for none
-	// until is the cluster time up to which a change may still arrive whose end
-	// nobody saw; 0 where there is none.
+	Object moraine.ObjectID // the object there; 0 for none
+	Job    moraine.JobID    // the job whose intent changes it; 0 for none
+	// Until is the cluster time until which a change may still arrive because nobody saw its end; 0
+	// if there is none.
 	Until uint64
 }
 
+// Encode returns the stored value.
 func (w *Owner) Encode() []byte {
 	b := PutFixed64([]byte{ObjectVersion}, uint64(w.Object))
 	return PutUvarint(PutFixed64(b, uint64(w.Job)), w.Until)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (w *Owner) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(ObjectVersion)
@@ -165,23 +175,24 @@ func (w *Owner) Decode(b []byte) error {
 	return d.End("owner of a key")
 }
 
-// A bucket that has the index of a checkpoint has all of it, also while the checkpoint is
-// being removed: the objects of its other files are deleted once the store has confirmed that
-// the index's is gone. A row says of the directory of a bucket, as keys have it, which key in
-// it is the index of a removed checkpoint; the row goes when that key is nobody's any more.
+// A bucket with the index of a checkpoint has the whole checkpoint, also during its removal. The
+// other objects are deleted only after the store confirms that the index is gone. A row for a
+// directory of the bucket has the key of a removed checkpoint's index; the row goes when that key
+// has no owner any more.
 
 const removedIndexVersion = 1
 
-// Beside is the directory that a key is in.
+// Beside returns the directory of a key.
 func (p Place) Beside() Place {
 	return Place{p.Bucket, p.Key[:strings.LastIndexByte(p.Key, '/')+1]}
 }
 
-// EncodeRemovedIndex returns the row of a directory: the key of the index in it.
+// EncodeRemovedIndex returns the row of a directory: the key of the removed index in it.
 func EncodeRemovedIndex(key string) []byte {
 	return PutString(newValue(removedIndexVersion, 2+len(key)), key)
 }
 
+// DecodeRemovedIndex decodes the key of a removed index.
 func DecodeRemovedIndex(b []byte) (key string, err error) {
 	d := Dec{B: b}
 	d.Version(removedIndexVersion)

@@ -5,30 +5,30 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ObjectIntent is a recorded wish of a job to change one key of a bucket. It is
-// in the state before the store is asked, so that the successor of a mover that
-// went away knows what may have happened. A job has one at most.
+// ObjectIntent announces that a job will change one key of a bucket. It is in the state before the
+// request goes to the store, so that the successor of a failed mover knows what may have happened.
+// A job has at most one.
 //
-// What an upload that nobody finished leaves behind is found by its number, or
-// among all uploads of its key, and aborted; whether one was completed HEAD
-// tells. A copy or a delete can be neither aborted nor told from one that will
-// still arrive: where its end was not seen, its keys are unsettled until it
-// cannot arrive any more.
+// The successor finds an unfinished upload by its number, or among all uploads of its key, and
+// aborts it. HEAD shows whether an upload completed. A copy or delete can neither be aborted nor be
+// distinguished from one that will still arrive. If its end was not seen, its keys stay unsettled
+// until it cannot arrive any more.
 type ObjectIntent struct {
 	Job        moraine.JobID // in the key
 	Kind       wire.IntentKind
 	At         Place
 	Generation moraine.Generation
 	UploadID   string
-	Epoch      uint64 // of the lease that it was made under
+	Epoch      uint64 // of the job lease under which it was made
 	Completing bool
 	Etag       string
 	Size       uint64
 	Crc        uint32
-	Source     string           // COPY: the key that is copied
-	Object     moraine.ObjectID // UPLOAD: the number it will have; else whose bytes
+	Source     string           // COPY: the source key
+	Object     moraine.ObjectID // UPLOAD: the number of the new object; otherwise the object that has the bytes
 }
 
+// Encode returns the stored value.
 func (in *ObjectIntent) Encode() []byte {
 	b := append([]byte{ObjectVersion}, byte(in.Kind))
 	b = PutString(b, in.At.Bucket)
@@ -44,6 +44,7 @@ func (in *ObjectIntent) Encode() []byte {
 	return PutFixed64(b, uint64(in.Object))
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (in *ObjectIntent) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(ObjectVersion)
@@ -61,6 +62,7 @@ func (in *ObjectIntent) Decode(b []byte) error {
 	return d.End("intent for a key")
 }
 
+// ToWire returns the wire form.
 func (in *ObjectIntent) ToWire() *wire.ObjectIntent {
 	return &wire.ObjectIntent{
 		Kind: in.Kind, Bucket: in.At.Bucket, Key: in.At.Key, Generation: uint64(in.Generation), UploadId: in.UploadID,
@@ -68,7 +70,7 @@ func (in *ObjectIntent) ToWire() *wire.ObjectIntent {
 	}
 }
 
-// Places are the keys that the intent claims.
+// Places are the keys that the intent reserves.
 func (in *ObjectIntent) Places() []Place {
 	if in.Kind == wire.IntentKind_INTENT_KIND_COPY {
 		return []Place{in.At, {in.At.Bucket, in.Source}}
@@ -76,8 +78,8 @@ func (in *ObjectIntent) Places() []Place {
 	return []Place{in.At}
 }
 
-// MustStay reports whether a flush of an inode must not overwrite the object:
-// something reads from it, or it is the newest of another file.
+// MustStay reports whether a flush of an inode must not overwrite the object, because an extent
+// reads from it or because it is another file's newest object.
 func (o *Object) MustStay(flushed moraine.InodeID) bool {
 	return o.Tables() > 0 || (o.Newest && o.Inode != flushed)
 }

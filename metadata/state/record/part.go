@@ -8,14 +8,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Part is what one rank has put into a checkpoint.
+// Part is one rank's part of a checkpoint.
 type Part struct {
-	Session moraine.SessionID // that began it
+	Session moraine.SessionID // the session that began it
 	Sealed  bool
 	Digest  [sha256.Size]byte
 	Files   []PartFile
 }
 
+// PartFile is one file of a part.
 type PartFile struct {
 	Inode moraine.InodeID
 	Name  string
@@ -25,6 +26,7 @@ type PartFile struct {
 
 const partVersion = 1
 
+// Encode returns the stored value.
 func (p *Part) Encode() []byte {
 	b := PutFixed64([]byte{partVersion}, uint64(p.Session))
 	b = putBool(b, p.Sealed)
@@ -42,6 +44,7 @@ func (p *Part) Encode() []byte {
 	return b
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (p *Part) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(partVersion)
@@ -58,8 +61,10 @@ func (p *Part) Decode(b []byte) error {
 	return d.End("part")
 }
 
+// Equal reports whether two parts have the same digest and files.
 func (p *Part) Equal(o *Part) bool { return p.Digest == o.Digest && slices.Equal(p.Files, o.Files) }
 
+// ToWire returns the wire form.
 func (p *Part) ToWire(rank uint32) *wire.Part {
 	w := &wire.Part{Rank: rank, Digest: p.Digest[:]}
 	for _, f := range p.Files {

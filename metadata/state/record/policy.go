@@ -5,8 +5,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Policy is what a directory wants of what is below it; a zero field is
-// inherited.
+// Policy has a directory's settings for everything below it; a zero field is inherited.
 type Policy struct {
 	Flush   wire.FlushPolicy
 	Scheme  moraine.Scheme
@@ -15,10 +14,12 @@ type Policy struct {
 
 const policyVersion = 1
 
+// Encode returns the stored value.
 func (p *Policy) Encode() []byte {
 	return []byte{policyVersion, byte(p.Flush), p.Scheme.K, p.Scheme.M, byte(p.Foreign)}
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (p *Policy) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(policyVersion)
@@ -28,6 +29,7 @@ func (p *Policy) Decode(b []byte) error {
 	return d.End("policy")
 }
 
+// ToWire returns the wire form.
 func (p *Policy) ToWire() *wire.Policy {
 	w := &wire.Policy{Flush: p.Flush, Foreign: p.Foreign}
 	if p.Scheme.K != 0 {
@@ -36,7 +38,7 @@ func (p *Policy) ToWire() *wire.Policy {
 	return w
 }
 
-// Inherit fills what p leaves open from the directory above.
+// Inherit fills the zero fields of p from the directory above.
 func (p *Policy) Inherit(from Policy) {
 	if p.Flush == 0 {
 		p.Flush = from.Flush
@@ -49,4 +51,5 @@ func (p *Policy) Inherit(from Policy) {
 	}
 }
 
+// Whole reports whether no field is left to inherit.
 func (p *Policy) Whole() bool { return p.Flush != 0 && p.Scheme.K != 0 && p.Foreign != 0 }

@@ -2,14 +2,13 @@ package record
 
 import "errors"
 
-// Quota is the most that may be below a directory, itself not counted. A field
-// that is 0 bounds nothing.
+// Quota limits what may be below a directory, not counting the directory itself. A field of 0 sets
+// no limit.
 //
-// A command whose changes, all taken together, make what is below a directory
-// more than its quota fails: nothing else decides, and no command is in flight
-// when another one is applied, so that no number of writers gets past it. What
-// is past it already (the quota came later, or a recount found more) may become
-// less and change in place, and not grow.
+// A command fails if its changes together take a directory past its quota. Only this check decides,
+// and no other command runs while one is applied, so that any number of concurrent writers stays
+// within the quota. A tree already past its quota, because the quota is newer or a recount
+// corrected the usage, may shrink and change in place, but not grow.
 type Quota struct {
 	Bytes  uint64
 	Inodes uint64
@@ -17,10 +16,12 @@ type Quota struct {
 
 const quotaVersion = 1
 
+// Encode returns the stored value.
 func (q Quota) Encode() []byte {
 	return PutUvarint(PutUvarint([]byte{quotaVersion}, q.Bytes), q.Inodes)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (q *Quota) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(quotaVersion)
@@ -31,7 +32,7 @@ func (q *Quota) Decode(b []byte) error {
 	return d.End("quota")
 }
 
-// Exceeded reports whether now is past the quota, having grown by by.
+// Exceeded reports whether usage now is past the quota and grew by by.
 func (q Quota) Exceeded(now, by Usage) bool {
 	return q.Bytes != 0 && by.Bytes > 0 && now.Bytes > int64(q.Bytes) ||
 		q.Inodes != 0 && by.Inodes > 0 && now.Inodes > int64(q.Inodes)

@@ -7,44 +7,43 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A recount counts everything anew, in a column of its own, while the cluster
-// works. It goes through the inodes in the order of their numbers; numbers only
-// rise, so that what is made meanwhile comes later. What a command does to an
-// inode that the recount has passed it does to both columns, and a directory
-// that moves takes with it, in each, what that one has counted below it so far:
-// so at every moment the new column is exactly the counts of the tree as it is,
-// of the inodes up to the cursor. At the end the columns are held against each
-// other, and the new one comes into force in one entry.
+// A recount counts everything again in its own column while the cluster works. It visits inodes by
+// ascending number; numbers only grow, so that new inodes come later. A command that changes an
+// inode already visited updates both columns. A directory that moves takes along what each column
+// has counted below it. The new column therefore always has exactly the present tree's counts for
+// the inodes up to the cursor. At the end the columns are compared, and one entry puts the new one
+// in force.
 //
-// The first one is started by the command that raises the feature level of a
-// cluster with content; it has no old column.
+// The command that raises the feature level of a cluster with content starts the first recount.
+// That one has no old column.
 
 // Phases of a recount.
 const (
 	RecountNone    = iota
-	RecountCount   // inodes up to counted are in the new column
-	RecountCompare // directories up to compared have been held against the old one
-	RecountDrop    // dropping is being taken away
+	RecountCount   // inodes up to Counted are in the new column
+	RecountCompare // directories up to Compared have been compared with the old one
+	RecountDrop    // the old column is being deleted
 )
 
-// UsageState is the singleton that says which counts are in force.
+// UsageState says which counts are in force.
 type UsageState struct {
 	Live     uint8  // column in force; 0: none
-	Quotas   uint64 // directories that have one
+	Quotas   uint64 // number of directories with a quota
 	Phase    uint8
-	Building uint8 // column of the recount; 0 where none is under way
-	Dropping uint8 // column that nothing reads any more
+	Building uint8 // column of the recount; 0 if none is in progress
+	Dropping uint8 // column that is no longer read
 	Job      moraine.JobID
-	Counted  moraine.InodeID // in building: all up to here
+	Counted  moraine.InodeID // last inode counted in Building
 	Compared moraine.InodeID
-	Wrong    uint64 // directories whose counts differ
-	// The first of them: what was in force, and what is right.
+	Wrong    uint64 // number of directories whose counts differ
+	// The first of them: its counts in force, and the correct ones.
 	First    moraine.InodeID
 	Was, Now Usage
 }
 
 const usageStateVersion = 1
 
+// Encode returns the stored value.
 func (s *UsageState) Encode() []byte {
 	b := PutUvarint([]byte{usageStateVersion, s.Live}, s.Quotas)
 	b = append(b, s.Phase)
@@ -63,6 +62,7 @@ func (s *UsageState) Encode() []byte {
 	return b
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *UsageState) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(usageStateVersion)
@@ -86,7 +86,7 @@ func (s *UsageState) Decode(b []byte) error {
 	return d.End("state of the counts")
 }
 
-// Verdict says what a recount found, where something was wrong.
+// Verdict describes the differences that a recount found; empty if none.
 func (s *UsageState) Verdict() string {
 	if s.Wrong == 0 {
 		return ""

@@ -5,43 +5,44 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RepairItem is a stripe on the queue.
+// RepairItem is a stripe on the repair queue.
 type RepairItem struct {
 	Stripe moraine.StripeID // in the key
 	Spare  uint8
-	Bad    uint32 // chunks known to be corrupt or not there, by bit
-	Recode uint32 // of bad: parity that has its recorded sum, and is not that of the data
+	Bad    uint32 // bit mask of chunks known to be corrupt or missing
+	Recode uint32 // part of Bad: parity with its recorded checksum that does not match the data
 	Since  uint64 // cluster time
 	Job    moraine.JobID
-	Tries  uint32 // jobs that gave up on it
-	After  uint64 // not before: cluster time
-	// balance: nothing is wrong with it, a REBALANCE job moves it.
+	Tries  uint32 // number of jobs that failed to repair it
+	After  uint64 // earliest next try, cluster time
+	// Balance: the stripe is healthy and a REBALANCE job moves it.
 	Balance bool
 }
 
-// Lost reports whether too few chunks of the stripe are left.
+// Lost reports whether too few chunks of the stripe are left to read it.
 func (i *RepairItem) Lost() bool { return i.Spare == LostSpare }
 
-// failedAt is when the last job gave up on a stripe of which too few chunks are left, in
-// cluster time, from LevelUnrecoverable on.
+// failedAt returns when the last job failed to rebuild a lost stripe, in cluster time. It is valid
+// from LevelUnrecoverable on.
 func (i *RepairItem) failedAt() uint64 {
 	return i.After - min(i.After, BackoffTo(i.Tries, MaxLostBackoff))
 }
 
-// TriedBefore reports whether that was before a host came back, or while it was: what was
-// under way then may have asked it too early. Hosts that come and go do not have a stripe
-// tried more often than once a minute.
+// TriedBefore reports whether the last try may have come too early for a host that returned at
+// back, in cluster time. It allows one try per minute, so that hosts that come and go do not cause
+// more.
 func (i *RepairItem) TriedBefore(back, now uint64) bool {
 	const underWay, again = 30_000, 60_000
 	return i.failedAt() < back+underWay && now >= i.failedAt()+again
 }
 
-// MaxLostBackoff is for how long, at most, a stripe is left alone of which too few chunks
-// were left to rebuild it when that was tried, in milliseconds of cluster time.
+// MaxLostBackoff bounds the delay between two tries to rebuild a lost stripe, in milliseconds of
+// cluster time.
 const MaxLostBackoff = 3600_000
 
 const RepairVersion = 1
 
+// Encode returns the stored value.
 func (i *RepairItem) Encode() []byte {
 	b := PutUvarint([]byte{RepairVersion, i.Spare}, uint64(i.Recode)<<32|uint64(i.Bad))
 	b = PutUvarint(b, i.Since)
@@ -50,6 +51,7 @@ func (i *RepairItem) Encode() []byte {
 	return putBool(PutUvarint(b, i.After), i.Balance)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (i *RepairItem) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(RepairVersion)
@@ -64,11 +66,11 @@ func (i *RepairItem) Decode(b []byte) error {
 	return d.End("repair item")
 }
 
-// LostSpare is where stripes stand in the queue that have too few chunks left:
-// after all that something can be done about.
+// LostSpare is the spare value of lost stripes. It sorts them last in the queue, after all stripes
+// that can be repaired.
 const LostSpare = 0xff
 
-// RebalanceSettings say how evenly devices are to be filled, and how fast that is done.
+// RebalanceSettings say how evenly devices are filled, and how fast.
 type RebalanceSettings struct {
 	Paused         bool
 	BandPermille   uint32
@@ -77,12 +79,14 @@ type RebalanceSettings struct {
 
 const rebalanceVersion = 1
 
+// Encode returns the stored value.
 func (s RebalanceSettings) Encode() []byte {
 	b := putBool([]byte{rebalanceVersion}, s.Paused)
 	b = PutUvarint(b, uint64(s.BandPermille))
 	return PutUvarint(b, s.BytesPerSecond)
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *RebalanceSettings) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(rebalanceVersion)
@@ -92,7 +96,7 @@ func (s *RebalanceSettings) Decode(b []byte) error {
 	return d.End("rebalance settings")
 }
 
-// OfStripes reports whether jobs of a kind put chunks of stripes under intents.
+// OfStripes reports whether jobs of a kind write chunks of stripes under intents.
 func OfStripes(kind wire.JobKind) bool {
 	return kind == wire.JobKind_JOB_KIND_REPAIR || kind == wire.JobKind_JOB_KIND_REBALANCE
 }

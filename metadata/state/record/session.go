@@ -7,32 +7,33 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
-// Session is a client's standing. What it owns has keys of its own, by session.
+// Session is a client's registration. Its belongings have keys of their own, by session.
 type Session struct {
 	Id   moraine.SessionID
 	Node string
-	// principal identifies the certificate that opened the session: no other
-	// may use it.
+	// Principal identifies the certificate that opened the session. No other certificate may use
+	// it.
 	Principal Principal
 	Role      string
-	Root      moraine.InodeID // that its paths start at, and it is confined to
-	Scope     string          // path of root when it was opened
+	Root      moraine.InodeID // directory to which it is confined and where its paths start
+	Scope     string          // path of Root when the session was opened
 	ReadOnly  bool
 	Squash    bool
 	Nonce     []byte
 	Opened    uint64 // cluster time, milliseconds
-	// ackedBelow: the client has the answers of all numbers below this one.
+	// AckedBelow: the client has received the answers of all lower numbers.
 	AckedBelow uint64
-	// leases says that the session may hold leases.
+	// Leases says that the session may have cache leases.
 	Leases bool
 	answers
 }
 
 const SessionVersion = 1
 
-// sessionLeases is the version of the record of a session that may hold leases.
+// sessionLeases is the version of a session record with the Leases flag.
 const sessionLeases = 2
 
+// Encode returns the stored value.
 func (s *Session) Encode() []byte {
 	b := make([]byte, 0, 96+len(s.Node)+len(s.Scope)+len(s.Answer))
 	switch {
@@ -64,6 +65,7 @@ func (s *Session) Encode() []byte {
 	return b
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *Session) Decode(b []byte) error {
 	d := Dec{B: b}
 	version := d.Version(sessionAnswers)
@@ -97,7 +99,7 @@ func (s *Session) Of(c *statepb.Caller) bool {
 	return s.Node == c.GetNode() && s.Principal == PrincipalOf(c)
 }
 
-// Principal is transport.Peer.Principal of a caller; zero of one that came over no
+// Principal is the transport.Peer.Principal of a caller; zero if the request came over no
 // connection.
 type Principal [16]byte
 
@@ -110,6 +112,7 @@ func PrincipalOf(c *statepb.Caller) (p Principal) {
 // EncodeNonce returns the row of a nonce: the session that it opened.
 func EncodeNonce(id moraine.SessionID) []byte { return PutFixed64([]byte{SessionVersion}, uint64(id)) }
 
+// DecodeNonce decodes the session that a nonce opened.
 func DecodeNonce(b []byte) (moraine.SessionID, error) {
 	d := Dec{B: b}
 	d.Version(SessionVersion)
@@ -117,11 +120,11 @@ func DecodeNonce(b []byte) (moraine.SessionID, error) {
 	return id, d.End("session nonce")
 }
 
-// SessionInfo is a session as the service sees it.
+// SessionInfo is the part of a session that the service uses.
 type SessionInfo struct {
 	ID   moraine.SessionID
 	Node string
-	// Principal identifies the certificate that opened it.
+	// Principal identifies the certificate that opened the session.
 	Principal Principal
 	Role      string
 	Root      moraine.InodeID
@@ -129,9 +132,10 @@ type SessionInfo struct {
 	ReadOnly  bool
 	Squash    bool
 	Opened    uint64 // cluster time, milliseconds
-	Leases    bool   // it may hold leases
+	Leases    bool   // it may have cache leases
 }
 
+// Info returns the part of the record that the service uses.
 func (s *Session) Info() SessionInfo {
 	return SessionInfo{ID: s.Id, Node: s.Node, Principal: s.Principal, Role: s.Role, Root: s.Root, Scope: s.Scope, ReadOnly: s.ReadOnly,
 		Squash: s.Squash, Opened: s.Opened, Leases: s.Leases}

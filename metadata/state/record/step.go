@@ -13,35 +13,40 @@ const (
 	StepCommitted = wire.StepState_STEP_STATE_COMMITTED
 	StepAborted   = wire.StepState_STEP_STATE_ABORTED
 	StepDeleted   = wire.StepState_STEP_STATE_DELETED
-	// stepLost is what a committed step is called that has lost bytes. Its record says
-	// committed, and where: it is as immutable as the others, and may get its bytes back.
+	// stepLost is the state shown for a committed step with lost bytes. Its record stays in the
+	// state committed: it is as immutable as others, and its bytes may return.
 	stepLost = wire.StepState_STEP_STATE_LOST
 )
 
+// Encode appends the fields of the ID to a value.
 func (s StepID) Encode(b []byte) []byte {
 	b = PutFixed64(b, uint64(s.Run))
 	b = PutUvarint(b, uint64(s.Attempt))
 	return PutUvarint(b, s.Step)
 }
 
+// Decode reads the fields of the ID from a value.
 func (s *StepID) Decode(d *Dec) {
 	s.Run = moraine.RunID(d.Fixed64())
 	s.Attempt = d.U32()
 	s.Step = d.Uvarint()
 }
 
+// ToWire returns the wire form.
 func (s StepID) ToWire() *wire.StepKey {
 	return &wire.StepKey{Run: uint64(s.Run), Attempt: s.Attempt, Step: s.Step}
 }
 
-// String names the checkpoint for people: the path below its run's directory.
+// String returns the checkpoint's path below its run's directory.
 func (s StepID) String() string { return s.AttemptDir() + "/" + s.Name() }
 
+// AttemptDir returns the name of the attempt's directory.
 func (s StepID) AttemptDir() string { return "attempt-" + Utoa(uint64(s.Attempt)) }
 
+// Name returns the name of the step's directory.
 func (s StepID) Name() string { return "step-" + Utoa(s.Step) }
 
-// Step is a checkpoint. Its parts are rows of their own.
+// Step is the record of a checkpoint. Its parts have rows of their own.
 type Step struct {
 	Id       StepID // in the key
 	State    wire.StepState
@@ -54,21 +59,22 @@ type Step struct {
 	Missing  []uint32 // of an aborted step
 	Bytes    uint64
 	Level    moraine.Level
-	At       int64 // committed, wall clock
+	At       int64 // time of the commit, wall clock
 	Degraded uint64
 	Protects uint32
 	Job      moraine.JobID
 	Digest   []byte
-	Index    moraine.InodeID // of a committed step; 0 where it has none
-	Loss     StepLoss        // of a committed step that has lost bytes
+	Index    moraine.InodeID // of a committed step; 0 if it has none
+	Loss     StepLoss        // a lost place of a committed step
 }
 
 const (
 	StepVersion = 1
-	// stepHasLoss is set in the byte of the state of a record that ends with a loss.
+	// stepHasLoss is a bit in the state byte of a record with a loss at its end.
 	stepHasLoss = 0x80
 )
 
+// Encode returns the stored value.
 func (s *Step) Encode() []byte {
 	b := make([]byte, 0, 128+len(s.Reason)+2*len(s.Missing))
 	state := byte(s.State)
@@ -100,6 +106,7 @@ func (s *Step) Encode() []byte {
 	return b
 }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (s *Step) Decode(b []byte) error {
 	d := Dec{B: b}
 	d.Version(StepVersion)
@@ -132,6 +139,7 @@ func (s *Step) Decode(b []byte) error {
 	return d.End("step")
 }
 
+// ToWire returns the wire form.
 func (s *Step) ToWire() *wire.Step {
 	w := &wire.Step{
 		Key: s.Id.ToWire(), State: s.State, World: s.World, Sealed: s.Sealed, Dir: uint64(s.Dir), Missing: s.Missing,
@@ -156,19 +164,20 @@ func (s *Step) SilenceReason() string {
 	return "no rank sealed for " + Utoa(s.Timeout/1000) + " s; " + Utoa(uint64(s.Sealed)) + " of " + Utoa(uint64(s.World)) + " had"
 }
 
-// BlockRanks is how many ranks one block of a step counts: a step of many ranks
-// is known to be complete, and its missing ones are found, without reading a
-// row for each.
+// BlockRanks is the number of ranks in one block of a step. Blocks show that a step is complete,
+// and which ranks are missing, without a read of each rank's row.
 const BlockRanks = 1024
 
-// Block counts the sealed ranks of blockRanks consecutive ones.
+// Block counts the sealed ranks among BlockRanks consecutive ones.
 type Block struct {
-	Sealed []byte // a bit for each
-	Digest []byte // of all of them, once they have sealed
+	Sealed []byte // one bit per rank
+	Digest []byte // digest of the block, once all its ranks have sealed
 }
 
+// Encode returns the stored value.
 func (b *Block) Encode() []byte { return PutBytes(PutBytes([]byte{partVersion}, b.Sealed), b.Digest) }
 
+// Decode reads a stored value into the receiver; a damaged value is Corrupt.
 func (b *Block) Decode(value []byte) error {
 	d := Dec{B: value}
 	d.Version(partVersion)
@@ -176,12 +185,13 @@ func (b *Block) Decode(value []byte) error {
 	return d.End("block of a step")
 }
 
-// Blocks is how many blocks a step has, and blockLen how many ranks are in one.
+// Blocks returns the number of blocks of the step.
 func (s *Step) Blocks() uint32 { return (s.World + BlockRanks - 1) / BlockRanks }
 
+// BlockLen returns the number of ranks in block n.
 func (s *Step) BlockLen(n uint32) uint32 { return min(BlockRanks, s.World-n*BlockRanks) }
 
-// StepLoss is a place in a file of a checkpoint; zero: nothing is lost.
+// StepLoss is a lost place in a file of a checkpoint; zero means that nothing is lost.
 type StepLoss struct {
 	Inode  moraine.InodeID
 	Offset int64
@@ -194,8 +204,10 @@ func (s *Step) Lost() bool { return s.Loss != StepLoss{} }
 
 const StepLeaseVersion = 1
 
+// EncodeStepLease returns the stored value of a read lease that a session took a number of times.
 func EncodeStepLease(times uint64) []byte { return PutUvarint([]byte{StepLeaseVersion}, times) }
 
+// DecodeStepLease decodes how often a session took a read lease.
 func DecodeStepLease(b []byte) (times uint64, err error) {
 	d := Dec{B: b}
 	d.Version(StepLeaseVersion)

@@ -4,6 +4,7 @@ import "github.com/morainefs/moraine"
 
 const stripeVersion = 1
 
+// EncodeStripe returns the stored value of a stripe; the number is in the key.
 func EncodeStripe(s *moraine.Stripe) []byte {
 	b := make([]byte, 0, 40+12*len(s.Chunks))
 	b = append(b, stripeVersion, s.Scheme.K, s.Scheme.M)
@@ -25,6 +26,7 @@ func EncodeStripe(s *moraine.Stripe) []byte {
 	return b
 }
 
+// DecodeStripe decodes a stripe; id comes from its key.
 func DecodeStripe(id moraine.StripeID, b []byte) (*moraine.Stripe, error) {
 	d := Dec{B: b}
 	d.Version(stripeVersion)

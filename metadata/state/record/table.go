@@ -6,15 +6,12 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A file's content is a list of references to extent tables, each keyed by
-// where its range of the file ends; a table is at most MaxTableExtents
-// extents, each keyed by where it ends in the table. Ranges of references do
-// not overlap, nor do extents; what none covers is a hole. Tables with more
-// than one reference are sealed: they never change again, and an overwrite
-// makes a new one.
+// A file's content is a list of references to extent tables, each keyed by the end of its range in
+// the file. A table has at most MaxTableExtents extents, each keyed by its end in the table.
+// References do not overlap, nor do extents; uncovered ranges are holes. A table with more than one
+// reference is sealed: it never changes again, and an overwrite makes a new table.
 
-// Ref is one reference of a content: the table's offset 0 is at base of the
-// file.
+// Ref is one reference of a content: offset 0 of the table is at Base in the file.
 type Ref struct {
 	Table moraine.TableID
 	Base  int64
@@ -23,10 +20,12 @@ type Ref struct {
 
 const RefVersion = 1
 
+// Encode returns the stored value.
 func (r Ref) Encode() []byte {
 	return PutUvarint(PutFixed64(newValue(RefVersion, 16), uint64(r.Table)), uint64(r.Base))
 }
 
+// DecodeRef decodes a reference.
 func DecodeRef(key, value []byte) (Ref, error) {
 	d := Dec{B: value}
 	d.Version(RefVersion)
@@ -34,19 +33,19 @@ func DecodeRef(key, value []byte) (Ref, error) {
 	return r, d.End("table reference")
 }
 
-// TableHead is the header of an extent table. refs 0 marks a table that is
-// being taken apart.
+// TableHead is the header of an extent table. Refs 0 marks a table that is being deleted.
 type TableHead struct {
 	Refs   uint32
 	Count  uint32
-	Bytes  int64 // sum of the extents' lengths
+	Bytes  int64 // sum of the extent lengths
 	Sealed bool
-	// evicted is how many of the bytes are in objects.
+	// Evicted is the number of these bytes that are in objects.
 	Evicted int64
 }
 
 const tableVersion = 1
 
+// Encode returns the stored value.
 func (h TableHead) Encode() []byte {
 	b := PutUvarint(newValue(tableVersion, 16), uint64(h.Refs))
 	b = PutUvarint(b, uint64(h.Count))
@@ -54,6 +53,7 @@ func (h TableHead) Encode() []byte {
 	return PutUvarint(b, uint64(h.Evicted))
 }
 
+// DecodeTableHead decodes the header of a table.
 func DecodeTableHead(b []byte) (TableHead, error) {
 	d := Dec{B: b}
 	d.Version(tableVersion)
@@ -63,11 +63,12 @@ func DecodeTableHead(b []byte) (TableHead, error) {
 	return h, d.End("extent table")
 }
 
-// Extents in a table are relative to it. Their value has the length; the key
-// has the end. The lowest bit of the length's number says that the bytes are in an object.
+// Extents in a table have offsets relative to it. The value has the length and the key has the end.
+// The lowest bit of the encoded length says that the bytes are in an object.
 
 const extVersion = 1
 
+// EncodeExt returns the stored value of an extent; the key has its end.
 func EncodeExt(e moraine.Extent) []byte {
 	length, id := uint64(e.Length)<<1, uint64(e.Stripe)
 	if e.Object != 0 {
@@ -77,7 +78,7 @@ func EncodeExt(e moraine.Extent) []byte {
 	return PutUvarint(PutFixed64(b, id), uint64(e.StripeOffset))
 }
 
-// DecodeExt returns an extent of a table whose offset 0 is at base of the file.
+// DecodeExt decodes an extent of a table whose offset 0 is at base in the file.
 func DecodeExt(key, value []byte, base int64) (moraine.Extent, error) {
 	d := Dec{B: value}
 	d.Version(extVersion)

@@ -2,23 +2,24 @@ package record
 
 import "github.com/morainefs/moraine"
 
-// Tombstone says that a chunk on a device is dead: what was put under a layout
-// version below `below` is to be deleted. It stands under the cluster time of
-// the death, so that the oldest are met first, and is found by its chunk under
-// tabTombstoneAt. A chunk that a record named when it died may be named by a backup too: its
-// tombstone is in a table of its own (kept.go).
+// Tombstone says that a chunk on a device is dead: the device must delete versions of it below
+// Below. Its key begins with the cluster time of the death, so that scans find the oldest first.
+// TabTombstoneAt finds it by chunk. A chunk that was named by a record when it died may also be in
+// a backup; its tombstone is in a separate table (kept.go).
 type Tombstone struct {
 	Below moraine.LayoutVersion
 	Bytes int64
-	Kept  bool // by its key: it is in tabKept
+	Kept  bool // from its key: it is in TabKept
 }
 
 const tombstoneVersion = 1
 
+// Encode returns the stored value.
 func (s Tombstone) Encode() []byte {
 	return PutUvarint(PutUvarint(newValue(tombstoneVersion, 8), uint64(s.Below)), uint64(s.Bytes))
 }
 
+// DecodeTombstone decodes a tombstone; its key has the rest.
 func DecodeTombstone(b []byte) (Tombstone, error) {
 	d := Dec{B: b}
 	d.Version(tombstoneVersion)
@@ -26,7 +27,7 @@ func DecodeTombstone(b []byte) (Tombstone, error) {
 	return s, d.End("tombstone")
 }
 
-// Place is the value under tabTombstoneAt.
+// Place returns the value under TabTombstoneAt.
 func (s Tombstone) Place(since uint64) []byte {
 	b := PutUvarint(newValue(tombstoneVersion, 9), since)
 	if s.Kept {
@@ -35,6 +36,7 @@ func (s Tombstone) Place(since uint64) []byte {
 	return append(b, 0)
 }
 
+// DecodeTombstonePlace decodes the value under TabTombstoneAt.
 func DecodeTombstonePlace(b []byte) (since uint64, kept bool, err error) {
 	d := Dec{B: b}
 	d.Version(tombstoneVersion)
@@ -42,14 +44,15 @@ func DecodeTombstonePlace(b []byte) (since uint64, kept bool, err error) {
 	return since, kept, d.End("place of a tombstone")
 }
 
-// presence is the value of a chunk in the index of devices: the log index at
-// which it came there.
+// EncodePresence returns the value of a chunk in the index of devices: the log index at which it
+// came there.
 func EncodePresence(index uint64) []byte {
 	return PutUvarint(newValue(presenceVersion, 8), index)
 }
 
 const presenceVersion = 1
 
+// DecodePresence decodes the log index at which a chunk came to a device.
 func DecodePresence(b []byte) (uint64, error) {
 	d := Dec{B: b}
 	d.Version(presenceVersion)
