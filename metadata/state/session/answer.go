@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// answered returns the answer that is kept of a session's request, encoded.
+// answered returns the kept answer of a session's request, encoded.
 func answered(v *kvtx.View, s *record.Session, number uint64) ([]byte, bool, error) {
 	switch {
 	case s.Inside && s.Number == number:
@@ -19,14 +19,13 @@ func answered(v *kvtx.View, s *record.Session, number uint64) ([]byte, bool, err
 	return v.R.Get(v.K.Answer(s.Id, number))
 }
 
-// Answered reports whether a session's request of that number has an answer that
-// is kept.
+// Answered reports whether the state keeps an answer for the session's request of that number.
 func Answered(r *kvtx.View, id moraine.SessionID, number uint64) (bool, error) {
 	v := kvtx.View{R: r, K: r.K}
 	s, err := v.Session(id)
 	if err != nil {
 		if kvtx.IsAnswer(err) {
-			return false, nil // its answers went with it
+			return false, nil // its answers are gone too
 		}
 		return false, err
 	}
@@ -34,7 +33,7 @@ func Answered(r *kvtx.View, id moraine.SessionID, number uint64) (bool, error) {
 	return ok, err
 }
 
-// Keep remembers the answer and forgets those that the client has.
+// Keep stores the answer and deletes those that the client has acknowledged.
 func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest, resp *wire.MetaResponse) error {
 	if _, alive, err := t.Get(t.K.Session(s.Id)); err != nil || !alive {
 		return err // the request closed it
@@ -49,7 +48,7 @@ func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest,
 			return err
 		}
 	}
-	// admit saw that there is none, and the command wrote none.
+	// Admit found no answer, and the command wrote none.
 	switch {
 	case s.Inside && s.Number == 0:
 		s.Number, s.Answer = req.GetNumber(), b
@@ -65,9 +64,9 @@ func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest,
 	return AbandonNumbers(t, s, req)
 }
 
-// AbandonNumbers answers the numbers that the caller of a request has given up, where they have
-// no answer: what arrives under one of them later gets that one, and is not applied. The
-// caller may have had a later change acknowledged, which an older one must not undo.
+// AbandonNumbers stores an answer for each number that the caller abandoned, if it has none. A
+// request that arrives later under such a number gets that answer and is not applied. Otherwise an
+// old change could undo a later one that was already acknowledged.
 func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error {
 	given := req.GetGivenUp()
 	var b []byte
@@ -97,7 +96,7 @@ func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error 
 	return nil
 }
 
-// Forget takes away the answers of the numbers from oldAcked on and below acked.
+// Forget deletes the answers of the numbers from oldAcked up to, not including, acked.
 func Forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 	s.AckedBelow = acked
 	if s.Inside && s.Number < acked {
@@ -122,6 +121,8 @@ func Forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 	return nil
 }
 
+// DropAnswers deletes kept answers of an ended session and returns the number of deleted records,
+// about budget at most.
 func DropAnswers(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.Answers(id), budget)
 	for _, key := range keys {

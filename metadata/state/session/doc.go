@@ -1,9 +1,7 @@
-// Package session has the standing of clients: sessions, the answers that are
-// kept for them, exclusive leases on directories, revoked certificates, and the
-// routing epoch.
+// Package session has clients' registrations: sessions, their kept answers, exclusive leases on
+// directories, revoked certificates, and the routing epoch.
 //
-// OpenSession writes a record. Each mutation then has a number: Admit gives a
-// number that was answered before the same answer, and Keep stores a new one.
-// EndSession deletes the record; what the session owned goes in pieces, by
-// CleanSession.
+// OpenSession writes a record. Each mutation then has a number: Admit returns the kept answer of a
+// number that was answered before, and Keep stores a new answer. EndSession deletes the record, and
+// CleanSession removes the session's belongings in pieces.
 package session

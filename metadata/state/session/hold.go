@@ -11,26 +11,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// An exclusive lease on a directory lets its holder answer creates in it before the
-// service has heard of them. So it is more than a promise to a cache, which the
-// leader may forget: a change by anybody else that was applied before the holder's
-// would make what the holder answered wrong. It is therefore in the state, where
-// every change meets it whichever leader proposed it: a command of anybody else that
-// touches the entries or the attributes of the directory is refused when it is
-// applied, and changes nothing, not even the answers that are kept (Result.Met). The
-// leader asks the holder to give the directory back, and proposes it again.
+// The holder of an exclusive lease on a directory answers creates in it before the service knows of
+// them. A cache lease is a promise that the leader may forget. This one is not: if another
+// session's change were applied before the holder's, the holder's answer would be wrong. The lease
+// is therefore in the state, and every change is checked against it whichever leader proposed the
+// change. A command of another session that touches the directory's entries or attributes is
+// refused when it is applied. It changes nothing, not even kept answers (Result.Met). The leader
+// then recalls the lease from the holder and proposes the command again.
 
 const (
-	// MaxSessionHolds is the most directories that one session may hold.
+	// MaxSessionHolds is the largest number of exclusive leases of one session.
 	MaxSessionHolds = 64
-	// MaxNumbers is the most inode numbers that one Hold gives.
+	// MaxNumbers is the largest number of inode numbers that one Hold issues.
 	MaxNumbers = 1024
-	// MaxSessionRanges is the most ranges of numbers that one session may have.
+	// MaxSessionRanges is the largest number of number ranges of one session.
 	MaxSessionRanges = 16
 )
 
-// Holder returns the exclusive lease on a directory; its session is 0 where nobody
-// has it.
+// Holder returns the exclusive lease on a directory; its session is 0 if there is none.
 func Holder(r *kvtx.View, dir moraine.InodeID) (record.Hold, error) {
 	return tree.Holder(r, dir)
 }
@@ -52,14 +50,14 @@ func Holds(r *kvtx.View, fn func(record.Hold)) error {
 	return err
 }
 
-// NumberHold returns an exclusive lease under which another session than own may have
-// made an inode that the state does not have; its session is 0 where there is none.
+// NumberHold returns an exclusive lease under which a session other than own may have created an
+// inode that the state does not know yet. Its session is 0 if there is none.
 func NumberHold(r *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	return tree.NumberHold(r, id, own)
 }
 
-// RefusedByLease makes the answer of a command that met another's hold; nil where it met
-// none. What the command wrote is thrown away.
+// RefusedByLease returns the answer of a command that another session's exclusive lease refused, or
+// nil. It discards the command's writes.
 func RefusedByLease(t *kvtx.Tx) *wire.MetaResponse {
 	if t.Met.Directory == 0 {
 		return nil
@@ -68,8 +66,8 @@ func RefusedByLease(t *kvtx.Tx) *wire.MetaResponse {
 	return kvtx.Refuse(kvtx.Fail(moraine.Busy, "apply", t.Met.Directory.String(), "session %s has the exclusive lease on the directory", t.Met.Session))
 }
 
-// HoldDirectory gives a session the exclusive lease on a directory, and numbers. Everybody
-// else's cache is told to forget what it has of the directory: Taken.
+// HoldDirectory gives the session the exclusive lease on a directory, and inode numbers. The change
+// Taken makes all other clients drop their cache of the directory.
 func HoldDirectory(t *kvtx.Tx, op *wire.Hold) (*wire.MetaResponse, error) {
 	switch ok, err := t.Speaks(kvtx.LevelHolds); {
 	case err != nil:
@@ -100,8 +98,9 @@ func HoldDirectory(t *kvtx.Tx, op *wire.Hold) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Hold{Hold: reply}}, nil
 }
 
+// TakeHold gives the session the exclusive lease on a directory and returns the directory.
 func TakeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
-	if _, err := tree.Named(t, id); err != nil { // before anything is said of who has it
+	if _, err := tree.Named(t, id); err != nil { // check this before the answer can reveal who has the lease
 		return nil, err
 	}
 	had, err := tree.Holder(&t.View, id)
@@ -116,11 +115,11 @@ func TakeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 		return nil, err
 	}
 	if dir.Sealed {
-		return nil, tree.Immutable(t, dir) // nothing is ever made in it
+		return nil, tree.Immutable(t, dir) // nobody can create anything in it
 	}
 	h := record.Hold{Directory: id, Session: t.Session.Id, Since: t.Count[record.CCommands]}
 	t.Events.Holds = append(t.Events.Holds, h)
-	if had.Session != 0 { // an end of the one before that comes late does not end this one
+	if had.Session != 0 { // a late end of the previous lease must not end this one
 		t.Put(t.K.Hold(id), h.Encode())
 		return dir, nil
 	}
@@ -138,17 +137,18 @@ func TakeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	return dir, nil
 }
 
-// EndHold gives a directory back.
+// EndHold ends the session's exclusive lease on a directory.
 func EndHold(t *kvtx.Tx, op *wire.EndHold) (*wire.MetaResponse, error) {
 	return kvtx.Done(), tree.DropHold(t, moraine.InodeID(op.GetDirectory()), t.Session.Id, op.GetSince())
 }
 
-// LapseHold takes a directory from a session whose leases have ended.
+// LapseHold ends the exclusive lease of a session whose leases have expired, as the leader
+// requests.
 func LapseHold(t *kvtx.Tx, op *statepb.LapseHold) (*wire.MetaResponse, error) {
 	return kvtx.Done(), tree.DropHold(t, moraine.InodeID(op.GetDirectory()), moraine.SessionID(op.GetSession()), op.GetSince())
 }
 
-// EndSessionHolds ends all holds of a session, and forgets its numbers: they are
+// EndSessionHolds ends all exclusive leases of a session and deletes its number ranges. Both are
 // few.
 func EndSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
 	keys, err := t.KeysUnder(t.K.SessionHolds(s), MaxSessionHolds)
@@ -169,7 +169,7 @@ func EndSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
 	return nil
 }
 
-// GiveRange gives the session numbers that nobody else will ever get.
+// GiveRange issues inode numbers to the session. No other session ever gets them.
 func GiveRange(t *kvtx.Tx, count uint32) (*record.NumberRange, error) {
 	have, err := t.KeysUnder(t.K.Ranges(t.Session.Id), MaxSessionRanges)
 	if err != nil {
@@ -187,7 +187,7 @@ func GiveRange(t *kvtx.Tx, count uint32) (*record.NumberRange, error) {
 	return r, nil
 }
 
-// DropRanges forgets ranges of a session, by their first numbers.
+// DropRanges deletes number ranges of a session, given by their first numbers.
 func DropRanges(t *kvtx.Tx, s moraine.SessionID, firsts []uint64) error {
 	if len(firsts) == 0 {
 		return nil

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// MaxRevocations is the most certificates that may be revoked at once.
+	// MaxRevocations is the largest number of revoked certificates.
 	MaxRevocations = 4096
-	// MaxRevoke is the most that one command revokes.
+	// MaxRevoke is the largest number of certificates in one command.
 	MaxRevoke = 64
 )
 
-// RevokeCert puts certificates on the list of those that are not taken any more, or
-// takes them off it. Nothing leaves the list by itself: another certificate may have the
-// key of an expired one, and the clock that says what has expired may be wrong.
+// RevokeCert adds certificates to the list of revoked ones, or removes them. Nothing expires from
+// the list: another certificate may have the key of an expired one, and the clock that decides what
+// has expired may be wrong.
 func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 	if n := len(op.GetRevocations()); n == 0 || n > MaxRevoke {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "revoke certificate", "", "%d certificates; 1 to %d are taken at once", n, MaxRevoke)
@@ -51,8 +51,7 @@ func RevokeCert(t *kvtx.Tx, op *wire.RevokeCert) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// Revocations returns the certificates that are not taken any more, in the order of
-// their keys: keys, serial numbers, nodes.
+// Revocations returns the revoked certificates in key order: keys, serial numbers, nodes.
 func Revocations(r *kvtx.View) (all []*wire.Revocation, err error) {
 	v := r
 	prefix := v.K.Table(record.TabRevoked)

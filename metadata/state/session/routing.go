@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// firstRouting is the epoch of a state in which none was begun.
+// firstRouting is the epoch of a state in which no later one began.
 const firstRouting = 1
 
 // routingEpoch returns the present epoch.
@@ -24,9 +24,9 @@ func routingEpoch(v *kvtx.View) (uint64, error) {
 // RoutingEpoch returns the present routing epoch.
 func RoutingEpoch(r *kvtx.View) (uint64, error) { return routingEpoch(r) }
 
-// Routed fails with Misrouted where a mutation is for another partition, or was
-// routed by another epoch than the present one. 0 is from who knows no routing:
-// the service judges who may.
+// Routed fails with Misrouted if a mutation is for another partition, or was routed by another
+// epoch than the present one. Epoch 0 comes from a caller that knows no routing; the service
+// decides who may send it.
 func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
 	partition := req.GetPartition() != uint32(t.K.P)
 	if !partition && req.GetRoutingEpoch() == 0 {
@@ -50,8 +50,8 @@ func Routed(t *kvtx.Tx, req *wire.MetaRequest) error {
 	return err
 }
 
-// Crosses fails with CrossPartition where a request would tie what is in another
-// partition to something here: nothing does that yet.
+// Crosses fails with CrossPartition if a request would link an inode of another partition with one
+// here. No request supports that yet.
 func Crosses(t *kvtx.Tx, req *wire.MetaRequest) error {
 	named := tied(req)
 	if !slices.ContainsFunc(named, func(id uint64) bool { return id != 0 && moraine.ID(id).Partition() != t.K.P }) {
@@ -64,7 +64,7 @@ func Crosses(t *kvtx.Tx, req *wire.MetaRequest) error {
 	return kvtx.Fail(moraine.CrossPartition, "apply", "", "what it names is in two partitions: copy it instead")
 }
 
-// tied returns the inodes that a request would tie to each other.
+// tied returns the inodes that a request would link to each other.
 func tied(req *wire.MetaRequest) (named []uint64) {
 	ranges := func(list []*wire.CloneRange) {
 		for _, r := range list {
@@ -90,7 +90,7 @@ func tied(req *wire.MetaRequest) (named []uint64) {
 	return named
 }
 
-// RaiseRouting begins the next epoch. Asked for again it changes nothing.
+// RaiseRouting begins the next epoch. Retrying the request changes nothing.
 func RaiseRouting(t *kvtx.Tx, op *wire.RaiseRouting) (*wire.MetaResponse, error) {
 	ok, err := t.Speaks(kvtx.LevelRouting)
 	if err != nil {

@@ -15,23 +15,22 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// AnswerWindow is how many numbers past the last acknowledged one a session
-// may have under way: the answers of all of them are kept.
+// AnswerWindow is how many numbers after the last acknowledged one a session may have in progress.
+// The state keeps the answers of all of them.
 const AnswerWindow = 1024
 
-// MaxExpire is the most sessions that one command ends.
+// MaxExpire is the largest number of sessions that one command ends.
 const MaxExpire = 128
 
-// MaxExpireHolding is how many sessions one command ends whatever exclusive leases they
-// have: with more it could write more records than a command may.
+// MaxExpireHolding is the number of sessions that one command can always end, whatever exclusive
+// leases they have. With more, it could write more records than a command may.
 const MaxExpireHolding = 24
 
-// CleanBudget is how many records one command takes away when it cleans up
-// after a session.
+// CleanBudget is the number of records that one command removes when it cleans up after a session.
 const CleanBudget = 512
 
-// Admit finds the session of a request and the answer that its number got
-// before, if any. It fails where the request must not be applied.
+// Admit finds the session of a request and the kept answer of its number, if any. It fails if the
+// request must not be applied.
 func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaResponse, error) {
 	s, err := t.View.Session(moraine.SessionID(req.GetSession()))
 	if err != nil {
@@ -65,8 +64,8 @@ func Admit(t *kvtx.Tx, req *wire.MetaRequest) (*record.Session, *wire.MetaRespon
 	return s, nil, nil
 }
 
-// OpenSession makes a session. A nonce that made one before finds it again, so
-// that a repeated OpenSession is harmless.
+// OpenSession opens a session. A nonce that opened a session earlier finds that session, so that a
+// client may retry OpenSession.
 func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	if len(op.GetNonce()) != 16 {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "open session", "", "want a nonce of 16 bytes")
@@ -111,14 +110,14 @@ func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	return SessionReply(t, s)
 }
 
-// HasNonce reports whether a live session was opened with a nonce.
+// HasNonce reports whether a live session was opened with the nonce.
 func HasNonce(r *kvtx.View, nonce []byte) (known bool, err error) {
 	_, known, err = r.Get(r.K.SessionNonce(nonce))
 	return known, err
 }
 
-// DrawnSession returns the session number of a random part that the leader drew;
-// Exists where a session that is live, or not cleaned up yet, has it.
+// DrawnSession returns the session number for a random part that the leader drew. It fails with
+// Exists if a session that is live, or not cleaned up yet, has that number.
 func DrawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	if drawn == 0 || drawn>>40 != 0 {
 		return 0, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the random part of its number is %x; want 1 to 40 bits", drawn)
@@ -139,6 +138,7 @@ func DrawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	return id, nil
 }
 
+// Reopen answers an OpenSession whose nonce opened a session earlier; b is the nonce's row.
 func Reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
 	id, err := record.DecodeNonce(b)
 	if err != nil {
@@ -154,7 +154,7 @@ func Reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, err
 	return SessionReply(t, s)
 }
 
-// SessionReply holds what the state knows; the service adds term and token.
+// SessionReply returns the state's part of the answer. The service adds the term and the token.
 func SessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
 	c, err := t.Cluster()
 	if err != nil {
@@ -165,12 +165,13 @@ func SessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
 	}}}, nil
 }
 
+// CloseSession ends the session of the request.
 func CloseSession(t *kvtx.Tx) (*wire.MetaResponse, error) {
 	return kvtx.Done(), EndSession(t, t.Session)
 }
 
-// ExpireSessions ends the sessions that the leader found silent for a term.
-// Those that are gone already are passed over.
+// ExpireSessions ends sessions that the leader did not receive anything from for a term. It skips
+// sessions that are already gone.
 func ExpireSessions(t *kvtx.Tx, op *statepb.ExpireSessions) (*wire.MetaResponse, error) {
 	if len(op.GetSessions()) > MaxExpire {
 		return nil, kvtx.Fail(moraine.TooLarge, "expire sessions", "", "%d sessions, %d at most", len(op.GetSessions()), MaxExpire)
@@ -190,9 +191,8 @@ func ExpireSessions(t *kvtx.Tx, op *statepb.ExpireSessions) (*wire.MetaResponse,
 	return kvtx.Done(), nil
 }
 
-// EndSession takes the record away, so that every later mutation of the
-// session fails, and cleans up what it owned: at once as far as one command
-// goes, and the rest piece by piece with each Tick.
+// EndSession deletes the record, so that every later mutation of the session fails, and removes the
+// session's belongings. One command removes what it may, and each Tick removes more.
 func EndSession(t *kvtx.Tx, s *record.Session) error {
 	t.Del(t.K.Session(s.Id))
 	t.Del(t.K.SessionNonce(s.Nonce))
@@ -206,9 +206,8 @@ func EndSession(t *kvtx.Tx, s *record.Session) error {
 	return CleanSession(t, s.Id, CleanBudget-len(t.Order))
 }
 
-// CleanSession takes away about budget records of an ended session: its grants
-// end, its unlinked files die, its answers are forgotten. When nothing is left
-// its mark goes too.
+// CleanSession removes about budget records of an ended session: it ends grants, removes unlinked
+// files and deletes answers. When nothing is left it removes the session's mark too.
 func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	for _, clean := range []func(*kvtx.Tx, moraine.SessionID, int) (int, error){
 		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, DropAnswers,
@@ -230,7 +229,7 @@ func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	return nil
 }
 
-// Session returns a live session; SessionExpired where there is none.
+// Session returns a live session; SessionExpired if there is none.
 func Session(r *kvtx.View, id moraine.SessionID) (record.SessionInfo, error) {
 	s, err := r.Session(id)
 	if err != nil {
@@ -239,8 +238,7 @@ func Session(r *kvtx.View, id moraine.SessionID) (record.SessionInfo, error) {
 	return s.Info(), nil
 }
 
-// Sessions calls fn with every live session, in order of number, until it
-// returns false.
+// Sessions calls fn with every live session, in order of number, until fn returns false.
 func Sessions(r *kvtx.View, fn func(record.SessionInfo) bool) error {
 	var bad error
 	prefix := r.K.Table(record.TabSession)
