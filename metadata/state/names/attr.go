@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// SetAttr changes attributes; a size truncates the file or extends it by a
-// hole, and raises the generation.
+// SetAttr changes attributes. A size truncates the file or extends it by a hole, and raises the
+// generation.
 func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	i, err := tree.Named(t, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -73,13 +73,13 @@ func SetSize(t *kvtx.Tx, i *record.Inode, size uint64) error {
 	return RaiseGeneration(t, i)
 }
 
-// RaiseGeneration gives the inode's content its next version.
+// RaiseGeneration increments the generation of the inode's content.
 func RaiseGeneration(t *kvtx.Tx, i *record.Inode) error {
 	c, err := t.Identity()
 	if err != nil {
 		return err
 	}
 	i.Generation = moraine.Generation(uint64(c.Incarnation)<<56 | (uint64(i.Generation)+1)&(1<<56-1))
-	i.Level, err = layout.LevelBeside(&t.View, i) // no object holds this one yet
+	i.Level, err = layout.LevelBeside(&t.View, i) // no object has this generation yet
 	return err
 }

@@ -1,9 +1,7 @@
-// Package names has the requests that change the namespace: creation, links,
-// renames, attributes, removal of trees, policies. It also answers look-ups and
-// listings.
+// Package names handles the requests that change the namespace: creation, links, renames,
+// attributes, removal of trees, policies. It also answers lookups and listings.
 //
-// Create checks the name and the scope, issues an inode number, links the inode
-// under its directory and answers its attributes. DropName takes a name away;
-// with the last name the content goes too (package layout), unless a session
-// holds the file open.
+// Create checks the name and the scope, issues an inode number, links the inode into its directory
+// and answers its attributes. DropName removes a name. With the last name it also removes the
+// content (package layout), unless a session has the file open.
 package names

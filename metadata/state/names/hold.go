@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TakeNumber marks a number of the session as used. Stale where it may not be: it
-// is not the session's, or a file was made of it once.
+// TakeNumber marks an inode number of the session as used. It fails with Stale if the number is not
+// the session's, or was used before.
 func TakeNumber(t *kvtx.Tx, id moraine.InodeID) error {
 	var r *record.NumberRange
 	var bad error
@@ -36,8 +36,8 @@ func TakeNumber(t *kvtx.Tx, id moraine.InodeID) error {
 	return nil
 }
 
-// ExistingAs answers a create of a given number whose name is taken: by the file
-// itself, where the answer to the first was lost.
+// ExistingAs answers a create under a given number whose name is taken. If the same file has the
+// name, the first answer was lost, and the retry gets it again.
 func ExistingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
 	if uint64(e.Inode) != op.GetInode() {
 		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
@@ -49,8 +49,8 @@ func ExistingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaRespons
 	return tree.EntryReply(i), nil
 }
 
-// Known returns a create as the feature level has it: below LevelHolds no build that
-// may apply it knows of given numbers, and others must not do what those do not.
+// Known returns the create as the present feature level defines it. Below LevelHolds a build that
+// applies it may not know given numbers, so this build ignores them too.
 func Known(t *kvtx.Tx, op *wire.Create) (*wire.Create, error) {
 	if op.GetInode() == 0 {
 		return op, nil

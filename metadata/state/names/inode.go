@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/usage"
 )
 
-// DelInode takes an inode's record away, with what hangs on it alone.
+// DelInode deletes an inode's record and everything that belongs to it alone.
 func DelInode(t *kvtx.Tx, i *record.Inode) error {
 	if err := tier.ForgetMoves(t, i); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Hint returns what an inode that a directory has as name keeps of it. Whether
-// inodes keep their names is fixed when the state is made.
+// Hint returns the name that an inode's record keeps. Whether records keep names is fixed when the
+// state is initialized.
 func Hint(t *kvtx.Tx, name string) string {
 	if t.Count[record.CNames] == 0 {
 		return ""
@@ -58,8 +58,8 @@ func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	return tree.EntryReply(i), FlushOnCommit(t, i)
 }
 
-// AnotherName counts one more name of i. With the second one its names get
-// rows of their own, from then on and for ever.
+// AnotherName counts one more name of i. From the second name on, its names have rows of their own
+// for ever.
 func AnotherName(t *kvtx.Tx, i *record.Inode) error {
 	i.Nlink++
 	if i.ManyLinks {
@@ -77,8 +77,8 @@ func AnotherName(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// Rehome makes parent and name of an inode that lost one of several names one
-// that it has.
+// Rehome sets the parent and name of an inode that lost one of several names to another of its
+// names.
 func Rehome(t *kvtx.Tx, i *record.Inode) error {
 	keys, err := t.KeysUnder(t.K.Names(i.Id), 1)
 	if err != nil {
@@ -92,7 +92,7 @@ func Rehome(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// MayChange fails where another session holds a file without a name.
+// MayChange fails if another session has the unlinked file open.
 func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
 	if i.Owner != 0 && i.Owner != t.Scope.Session {
 		return kvtx.Fail(moraine.PermissionDenied, op, i.Id.String(), "another session is writing it")
@@ -100,8 +100,8 @@ func MayChange(t *kvtx.Tx, op string, i *record.Inode) error {
 	return nil
 }
 
-// Hold has the session keep a file whose last name is gone: it lives on, until
-// the session releases it or ends.
+// Hold makes the session keep a file that lost its last name. The file stays until the session
+// releases it or ends.
 func Hold(t *kvtx.Tx, i *record.Inode) {
 	i.Detach()
 	i.Nlink, i.Owner = 0, t.Session.Id
@@ -110,11 +110,11 @@ func Hold(t *kvtx.Tx, i *record.Inode) {
 	tree.PutInode(t, i)
 }
 
-// MaxRelease is the most files that one request releases.
+// MaxRelease is the largest number of files in one request.
 const MaxRelease = 256
 
-// Release lets files without a name die that the session holds. Those that it
-// does not hold are passed over.
+// Release removes unlinked files that the session has open. It skips files that the session does
+// not have open.
 func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
 	if len(op.GetInodes()) > MaxRelease {
 		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), MaxRelease)
@@ -137,8 +137,7 @@ func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// TypeOf returns what an inode is, and FILE_TYPE_UNSPECIFIED where it is gone or
-// has no name.
+// TypeOf returns the file type; FILE_TYPE_UNSPECIFIED if the inode is gone or has no name.
 func TypeOf(r *kvtx.View, id moraine.InodeID) (wire.FileType, error) {
 	i, err := tree.ReadInode(r, id)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CheckName holds a new entry's name against what a name may be.
+// CheckName checks a new entry's name against the rules for names.
 func CheckName(op, name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
@@ -25,8 +25,8 @@ func CheckName(op, name string) error {
 	return nil
 }
 
-// MakeInode issues a number for i, unless it has one, sets its times and writes it.
-// A file starts with an empty content of the first generation.
+// MakeInode issues a number for i unless it has one, sets its times and writes it. A file starts
+// empty at the first generation.
 func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
 	id := moraine.ID(i.Id)
 	if id == 0 {
@@ -48,8 +48,8 @@ func MakeInode(t *kvtx.Tx, i record.Inode) (*record.Inode, error) {
 	return n, nil
 }
 
-// Link enters child in dir as name, which must be free, and makes dir its
-// parent. The caller counts child.nlink, and writes child.
+// Link adds child to dir as name, which must be free, and makes dir its parent. The caller updates
+// child.Nlink and writes child.
 func Link(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	t.Put(t.K.Dentry(dir.Id, name), record.Dentry{Inode: child.Id, Typ: child.Typ}.Encode())
 	child.Parent = dir.Id
@@ -65,8 +65,8 @@ func Link(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	Changed(t, dir)
 }
 
-// Unlink takes the entry name, which is child, out of dir. The caller says what
-// becomes of child, and writes it.
+// Unlink removes the entry name, which is child, from dir. The caller decides what happens to child
+// and writes it.
 func Unlink(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	Unname(t, dir, name, child)
 	if child.Typ == record.TypeDirectory {
@@ -75,7 +75,7 @@ func Unlink(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	Changed(t, dir)
 }
 
-// Unname takes the entry out of dir's records, which the caller writes.
+// Unname removes the entry from dir's records. The caller writes dir.
 func Unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	t.Del(t.K.Dentry(dir.Id, name))
 	tree.TouchEntry(t, dir, name, child, kvtx.Removed)
@@ -85,13 +85,13 @@ func Unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	}
 }
 
-// Changed stamps and writes a directory whose entries changed.
+// Changed updates the times of a directory whose entries changed, and writes it.
 func Changed(t *kvtx.Tx, dir *record.Inode) {
 	dir.Mtime, dir.Ctime = t.Now, t.Now
 	tree.PutInode(t, dir)
 }
 
-// Create makes a file, a directory or a symbolic link.
+// Create creates a file, a directory or a symbolic link.
 func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	op, err := Known(t, op)
 	if err != nil {
@@ -161,7 +161,7 @@ func checkCreate(op *wire.Create) error {
 	return CheckName("create", op.GetName())
 }
 
-// newInode is the inode that op asks for, without what the place gives.
+// newInode returns the inode that op requests, without the fields that depend on the parent.
 func newInode(sc kvtx.Scope, op *wire.Create) record.Inode {
 	n := record.Inode{Typ: uint8(op.GetType()), Mode: op.GetMode(), Uid: Squashed(sc, op.GetUid()), Gid: Squashed(sc, op.GetGid()), Nlink: 1}
 	switch n.Typ {
@@ -191,9 +191,8 @@ func Existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse,
 	return tree.EntryReply(i), nil
 }
 
-// CreateUnlinked makes a file with no name, which the session owns until a
-// commit links it; it dies with the session. The parent, if given, decides its
-// tenant.
+// CreateUnlinked creates a file without a name. The session owns it until a commit links it; it is
+// removed with the session. The parent, if given, determines its tenant.
 func CreateUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	place := moraine.InodeID(op.GetParent())
 	if place == 0 {
@@ -213,8 +212,8 @@ func CreateUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	return tree.EntryReply(child), nil
 }
 
-// TenantOf returns the tenant of what op makes in dir. It is inherited; only a
-// directory made in the root may name one, which exists from then on.
+// TenantOf returns the tenant of a new inode in dir. It is inherited. Only a directory created in
+// the root may name another tenant, which is created if necessary.
 func TenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, error) {
 	name := op.GetTenant()
 	if name == "" {
@@ -251,8 +250,8 @@ func TenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, e
 // defaultTenant is the name of tenant 0.
 const defaultTenant = "default"
 
-// Expected checks what has a name against the condition of the request that takes the
-// name from it; nil is no condition.
+// Expected checks the inode that has a name against the condition of the request that replaces it;
+// nil is no condition.
 func Expected(op, name string, want *wire.Expect, have *record.Inode) error {
 	switch {
 	case want == nil:
@@ -267,7 +266,7 @@ func Expected(op, name string, want *wire.Expect, have *record.Inode) error {
 	return nil
 }
 
-// Entry returns a directory and what it has as name.
+// Entry returns a directory and the inode under a name in it.
 func Entry(t *kvtx.Tx, op string, parent uint64, name string) (dir, child *record.Inode, err error) {
 	if err := CheckName(op, name); err != nil {
 		return nil, nil, err
@@ -286,8 +285,8 @@ func Entry(t *kvtx.Tx, op string, parent uint64, name string) (dir, child *recor
 	return dir, child, err
 }
 
-// DropName takes one name from child, whose entry is gone already. What has no
-// name left dies; a directory must be empty.
+// DropName removes one name from child, whose entry is already gone. An inode without names is
+// removed; a directory must be empty.
 func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 	if child.Typ == record.TypeDirectory {
 		if child.Entries != 0 {
@@ -307,8 +306,8 @@ func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 	return DropFile(t, child)
 }
 
-// DropFile takes away a file or link that nobody names any more, and its
-// content: at once where it is small, else by a job.
+// DropFile removes a file or link without a name, and its content: at once if it is small,
+// otherwise by a job.
 func DropFile(t *kvtx.Tx, i *record.Inode) error {
 	if i.Owner != 0 {
 		t.Del(t.K.SessionInode(i.Owner, i.Id))
@@ -319,8 +318,7 @@ func DropFile(t *kvtx.Tx, i *record.Inode) error {
 	return layout.Discard(t, i.Content)
 }
 
-// Adopt turns an unlinked file of a session, or of a job, into one that a
-// directory will name; the caller links and writes it.
+// Adopt prepares an unlinked file of a session or job for a name. The caller links and writes it.
 func Adopt(t *kvtx.Tx, i *record.Inode) {
 	if i.Owner != 0 {
 		t.Del(t.K.SessionInode(i.Owner, i.Id))
@@ -328,7 +326,7 @@ func Adopt(t *kvtx.Tx, i *record.Inode) {
 	i.Owner, i.Nlink = 0, 1
 }
 
-// DropSessionInodes takes away files without a name of a session that ended.
+// DropSessionInodes removes unlinked files of an ended session.
 func DropSessionInodes(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.SessionInodes(id), (budget+7)/8)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// SetPolicy gives a directory a policy of its own, or takes it away.
+// SetPolicy sets or removes a directory's own policy.
 func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 	dir, err := tree.Directory(t, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -46,6 +46,7 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 	return PolicyReply(&t.View, t.Scope, dir)
 }
 
+// ReadPolicy answers the policy that applies to an inode in the caller's scope.
 func ReadPolicy(v *kvtx.View, sc kvtx.Scope, op *wire.GetPolicy) (*wire.MetaResponse, error) {
 	i, err := tree.ReadNamed(v, sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -54,7 +55,7 @@ func ReadPolicy(v *kvtx.View, sc kvtx.Scope, op *wire.GetPolicy) (*wire.MetaResp
 	return PolicyReply(v, sc, i)
 }
 
-// PolicyReply answers a directory's policy; a file's is its directory's.
+// PolicyReply answers a directory's policy; a file has its directory's.
 func PolicyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaResponse, error) {
 	own, err := tree.Policy(v, i)
 	if err != nil {
@@ -79,19 +80,19 @@ func PolicyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaRespon
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Policy{Policy: &wire.PolicyReply{Own: own.ToWire(), Effective: p.ToWire()}}}, nil
 }
 
-// PolicyScheme returns the scheme that the policy of a directory sets for new stripes; zero
-// where none does. An unknown one has no policy.
+// PolicyScheme returns the scheme that a directory's policy sets for new stripes; zero if no policy
+// sets one, or the directory is unknown.
 func PolicyScheme(r *kvtx.View, dir moraine.InodeID) (moraine.Scheme, error) {
 	return policyScheme(r, kvtx.Scope{}, dir)
 }
 
-// PolicySchemeFor is PolicyScheme of a directory, or of that of a file, as a caller sees it:
-// a place that the caller may not name has no policy.
+// PolicySchemeFor is PolicyScheme for an inode that a caller names, where a file has its
+// directory's policy. A place outside the caller's scope has no policy.
 func PolicySchemeFor(r *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (moraine.Scheme, error) {
 	v := r
 	sc, err := ReadScope(v, caller, session)
 	if kvtx.IsAnswer(err) {
-		return moraine.Scheme{}, nil // as it fails, so will the request
+		return moraine.Scheme{}, nil // the request itself will fail the same way
 	}
 	if err != nil {
 		return moraine.Scheme{}, err
@@ -124,8 +125,8 @@ func policyScheme(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (moraine.Sche
 	return p.Scheme, err
 }
 
-// FlushOnCommit queues a flush of a file whose content changed, or which came to
-// another place, where the policy there wants it.
+// FlushOnCommit queues a flush of a file with new content or a new place, if the policy there
+// requires one.
 func FlushOnCommit(t *kvtx.Tx, i *record.Inode) error {
 	if t.Count[record.CPolicies] == 0 || i.Typ != record.TypeFile || i.Nlink == 0 || i.Clean() {
 		return nil
@@ -138,7 +139,7 @@ func FlushOnCommit(t *kvtx.Tx, i *record.Inode) error {
 	return err
 }
 
-// FlushTree is flushOnCommit for all that is below a directory.
+// FlushTree is FlushOnCommit for everything below a directory.
 func FlushTree(t *kvtx.Tx, dir *record.Inode) error {
 	if t.Count[record.CPolicies] == 0 || dir.Entries == 0 {
 		return nil
@@ -151,7 +152,7 @@ func FlushTree(t *kvtx.Tx, dir *record.Inode) error {
 	return err
 }
 
-// FlushMoved queues flushes for what a rename brought to another directory.
+// FlushMoved queues flushes for what a rename moved to another directory.
 func FlushMoved(t *kvtx.Tx, i *record.Inode) error {
 	if i.Typ == record.TypeDirectory {
 		return FlushTree(t, i)

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Rename moves an entry. What has the new name already is replaced as POSIX
-// says, refused with no_replace, or swapped with exchange.
+// Rename moves an entry. An inode under the new name is replaced as in POSIX, makes the request
+// fail with no_replace, or is swapped with exchange.
 func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if op.GetNoReplace() && op.GetExchange() {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "rename", op.GetName(), "no_replace and exchange exclude each other")
@@ -57,8 +57,8 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	return Replace(t, op, dir, newDir, child, target)
 }
 
-// MayRename holds a move of child from dir to newDir against the rules that do
-// not depend on the new name.
+// MayRename checks a move of child from dir to newDir against the rules that do not depend on the
+// new name.
 func MayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	if err := MayRenameTree(t, child); err != nil {
 		return err
@@ -90,7 +90,7 @@ func MayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	}
 }
 
-// Move takes child from one name to another that is free.
+// Move moves child to another name, which is free.
 func Move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
 	Unlink(t, dir, name, child)
 	Link(t, newDir, newName, child)
@@ -102,7 +102,7 @@ func Move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newN
 	return FlushMoved(t, child)
 }
 
-// Replace is a move onto a name whose present holder loses it.
+// Replace moves child to a name that target has, and removes that name from target.
 func Replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
 	switch {
 	case target.Typ == record.TypeDirectory && child.Typ != record.TypeDirectory:

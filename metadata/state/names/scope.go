@@ -7,12 +7,11 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// nobody is who root is under a squash rule.
+// nobody is the user that a squash rule substitutes for root.
 const nobody = 65534
 
-// EnterWithout gives a mutation that comes without a session the scope of its
-// certificate: what opens a session, and what servers and admins do, which is
-// safe to repeat by itself.
+// EnterWithout sets the scope of a mutation without a session from its certificate. Such mutations
+// open sessions or come from servers and administrators, and are safe to repeat.
 func EnterWithout(t *kvtx.Tx) error {
 	root, err := tree.ResolveScope(&t.View, t.Caller.GetScope())
 	if err != nil {
@@ -22,8 +21,8 @@ func EnterWithout(t *kvtx.Tx) error {
 	return nil
 }
 
-// ReadScope returns the scope of a read: the session's, or the caller's
-// certificate where the request names no session.
+// ReadScope returns the scope of a read: the session's, or that of the caller's certificate if the
+// request names no session.
 func ReadScope(v *kvtx.View, caller *statepb.Caller, id moraine.SessionID) (kvtx.Scope, error) {
 	if id == 0 {
 		root, err := tree.ResolveScope(v, caller.GetScope())
@@ -39,7 +38,7 @@ func ReadScope(v *kvtx.View, caller *statepb.Caller, id moraine.SessionID) (kvtx
 	return kvtx.GrantedScope(s), nil
 }
 
-// InScope reports whether a directory is the one that a scope names, or below it.
+// InScope reports whether a directory is at or below the path of a scope.
 func InScope(r *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
 	v := r
 	top, err := tree.ResolveScope(v, scope)
@@ -53,7 +52,7 @@ func InScope(r *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
 	return in, err
 }
 
-// Squashed returns the user or group that id is under the scope.
+// Squashed returns the user or group that the scope substitutes for id.
 func Squashed(sc kvtx.Scope, id uint32) uint32 {
 	if sc.Squash && id == 0 {
 		return nobody

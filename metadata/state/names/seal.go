@@ -11,31 +11,29 @@ import (
 	"github.com/morainefs/moraine/metadata/state/usage"
 )
 
-// A checkpoint is immutable. Its directory is sealed from its making on, its files
-// from the entry that puts them there, and the links of its run while they point at
-// it. Of a sealed inode nothing that a reader sees may change: type, mode, owner,
-// names, times, size, generation, attributes, and the entries of a directory.
+// A checkpoint is immutable. Its directory is sealed when it is made, its files by the entry that
+// adds them, and the links of its run while they point to it. Nothing that a reader sees of a
+// sealed inode may change: type, mode, owner, names, times, size, generation, attributes, and the
+// entries of a directory.
 //
-// No handler checks this for itself. At the end of each command the records of sealed
-// inodes that it wrote are compared with what they were before it. So a request that
-// is new tomorrow is refused as well, through whatever door it comes. Where the bytes
-// are (flush, evict, stage, repair, rewrite, pack) is no part of the comparison.
+// No handler checks this itself. At the end of each command, the records of sealed inodes that it
+// wrote are compared with their previous versions. The check therefore also covers requests added
+// later. It ignores where the bytes are, which flush, evict, stage, repair, rewrite and pack
+// change.
 //
-// The handlers of checkpoints name the sealed inodes that they change (open). A file
-// whose directory is sealed no more, because its checkpoint was removed, may be
-// unlinked, and nothing else.
+// Handlers of checkpoints name the sealed inodes that they change (Open). If a checkpoint was
+// removed, its directory is no longer sealed; its files may then be unlinked, but not changed.
 
-// Open lets the command change a sealed inode.
+// Open permits the command to change a sealed inode.
 func Open(t *kvtx.Tx, i *record.Inode) { t.Opened = append(t.Opened, i.Id) }
 
-// Unseal ends the seal of a checkpoint's directory: from here on its files may be
-// unlinked.
+// Unseal ends the seal of a checkpoint's directory, so that its files may be unlinked.
 func Unseal(t *kvtx.Tx, dir *record.Inode) {
 	Open(t, dir)
 	dir.Sealed, dir.Step = false, record.StepID{}
 }
 
-// sealedRecord reports whether an inode's record has the flag, without decoding it.
+// sealedRecord reports whether an inode's record has the sealed flag, without decoding it.
 func sealedRecord(b []byte) bool {
 	if len(b) < 4 || b[2]&0x80 == 0 {
 		return false
@@ -44,7 +42,7 @@ func sealedRecord(b []byte) bool {
 	return flags&record.InodeSealed != 0
 }
 
-// CheckSeals fails with Immutable where the command changed what is sealed.
+// CheckSeals fails with Immutable if the command changed a sealed inode.
 func CheckSeals(t *kvtx.Tx) error {
 	if t.OpenAll {
 		return nil
@@ -78,8 +76,7 @@ func CheckSeals(t *kvtx.Tx) error {
 	return nil
 }
 
-// CheckSeal compares a sealed inode with what the command made of it; now is nil where
-// it is gone.
+// CheckSeal compares a sealed inode before and after the command; now is nil if the inode is gone.
 func CheckSeal(t *kvtx.Tx, was, now *record.Inode) error {
 	if slices.Contains(t.Opened, was.Id) {
 		return nil
@@ -96,8 +93,8 @@ func CheckSeal(t *kvtx.Tx, was, now *record.Inode) error {
 	return nil
 }
 
-// MayUnlink reports whether a sealed file may lose its name: its checkpoint was
-// removed, and its directory is an ordinary one.
+// MayUnlink reports whether a sealed file may lose its name: its checkpoint was removed and its
+// directory is not sealed.
 func MayUnlink(t *kvtx.Tx, file *record.Inode) (bool, error) {
 	if file.Parent == 0 {
 		return true, nil
@@ -106,7 +103,7 @@ func MayUnlink(t *kvtx.Tx, file *record.Inode) (bool, error) {
 	return !ok || !sealedRecord(b), err
 }
 
-// seen is what readers see of an inode.
+// seen is the part of an inode that readers see.
 type seen struct {
 	typ                       uint8
 	mode, uid, gid, nlink     uint32
@@ -127,8 +124,8 @@ func visible(i *record.Inode) seen {
 		name: i.Name, target: i.Target, entries: i.Entries, size: i.Size, generation: i.Generation, step: i.Step}
 }
 
-// MayRenameTree is mayMoveTree before a directory gets another name, or loses the one that
-// it has. Not even by force does a checkpoint leave its place in its run.
+// MayRenameTree checks whether a directory with checkpoints below it may get another name or lose
+// its name. Even with force, a checkpoint does not leave its place in its run.
 func MayRenameTree(t *kvtx.Tx, dir *record.Inode) error {
 	if dir.Typ != record.TypeDirectory {
 		return nil
@@ -150,7 +147,7 @@ func MayRenameTree(t *kvtx.Tx, dir *record.Inode) error {
 	return err
 }
 
-// StepsBelow returns how many committed checkpoints are below a directory.
+// StepsBelow returns the number of committed checkpoints below a directory.
 func StepsBelow(t *kvtx.Tx, dir *record.Inode) (int64, error) {
 	s, err := kvtx.Look[record.UsageState](&t.View, t.K.Meta(record.MetaUsage))
 	if err != nil || s == nil || s.Live == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Confine takes out of an answer what a caller that is confined to a directory may not see.
+// Confine removes from an answer everything outside the scope of a confined caller.
 func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 	if tree.All(v, sc) {
 		return nil
@@ -46,13 +46,14 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 				return err
 			}
 			if o.Object.GetKey() == "" {
-				o.Error = "" // of the store, which may name the key
+				o.Error = "" // the store's error may name the key
 			}
 		}
 	}
 	return nil
 }
 
+// ConfineAttr removes from attributes what lies outside the scope.
 func ConfineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
 	switch {
 	case a.GetInode() == uint64(sc.Root):
@@ -69,6 +70,7 @@ func ConfineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
 	return nil
 }
 
+// ConfineWalk removes from a walk's answer what lies outside the scope.
 func ConfineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
 	for _, s := range w.Steps {
 		if err := ConfineAttr(v, sc, s.Attr); err != nil {
@@ -84,8 +86,9 @@ func ConfineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
 	return nil
 }
 
-// ConfineJob gives a job of one file the name that the file has now, in the scope: the job has
-// that of another time. The key of an object that is deleted is a path of an earlier time.
+// ConfineJob replaces the subject of a job of one file by the file's present path in the scope,
+// because the job keeps an earlier path. It also hides the key of an object to delete, which is an
+// earlier path.
 func ConfineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
 	j.Cursor = nil
 	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
@@ -107,13 +110,13 @@ func ConfineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
 		path = path[strings.LastIndexByte(path, '/')+1:]
 	}
 	if path = record.Clip(path, moraine.MaxNameLen); j.Subject != path {
-		j.Subject, j.Error = path, "" // it may name the file as it was called
+		j.Subject, j.Error = path, "" // it may have the file's earlier path
 	}
 	return err
 }
 
-// ConfineObject leaves out the key of an object that is not that of the path which its file
-// has now, in the scope: it is one that the file, or its source, had elsewhere.
+// ConfineObject hides the key of an object unless it matches its file's present path in the scope.
+// A different key is a path that the file, or its source, had elsewhere.
 func ConfineObject(v *kvtx.View, sc kvtx.Scope, o *wire.Object) error {
 	i, err := tree.ReadInode(v, moraine.InodeID(o.GetInode()))
 	if err != nil {

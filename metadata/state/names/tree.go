@@ -11,13 +11,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// DropTree lets a directory that nothing names any more die with all that is
-// below it: by a job, unless it is empty.
+// DropTree removes an unlinked directory with everything below it: by a job, unless it is empty.
 func DropTree(t *kvtx.Tx, dir *record.Inode, subject string) error {
 	return DropTreeOf(t, dir, subject, 0)
 }
 
-// DropTreeOf is dropTree by a job that counts among those of a session.
+// DropTreeOf is DropTree with a job that counts as one of a session's.
 func DropTreeOf(t *kvtx.Tx, dir *record.Inode, subject string, owner moraine.SessionID) error {
 	if dir.Entries == 0 {
 		return DelInode(t, dir)
@@ -33,13 +32,12 @@ func DropTreeOf(t *kvtx.Tx, dir *record.Inode, subject string, owner moraine.Ses
 	return nil
 }
 
-// RemoveBudget bounds a piece of a removal so that what small files have dies with
-// them (see discard), and not by a job for each.
+// RemoveBudget bounds a piece of a removal. It is small enough that the contents of small files are
+// removed in the same piece (see discard), and need no job each.
 const RemoveBudget = layout.DiscardBudget - 64
 
-// RunRemoveTree does about limit records of a job made by dropTree: it takes
-// entries out of one detached directory at a time; directories that it meets
-// become detached themselves, so that no depth is too great.
+// RunRemoveTree removes about limit records for a job of DropTree. It empties one detached
+// directory at a time. It detaches each directory that it finds, so that depth does not matter.
 func RunRemoveTree(t *kvtx.Tx, job moraine.JobID, limit int) (n int, finished bool, err error) {
 	whole, err := t.Speaks(kvtx.LevelWholeFiles)
 	if err != nil {
@@ -76,8 +74,8 @@ func RunRemoveTree(t *kvtx.Tx, job moraine.JobID, limit int) (n int, finished bo
 	return len(t.Order) - before, false, nil
 }
 
-// EmptyDir takes entries out of dir until it is empty or the command has
-// written stop keys. The caller writes dir.
+// EmptyDir removes entries from dir until it is empty or the command has written stop keys. The
+// caller writes dir.
 func EmptyDir(t *kvtx.Tx, job moraine.JobID, dir *record.Inode, stop int) error {
 	names, entries, err := tree.ListDir(&t.View, dir.Id, "", max((stop-len(t.Order))/4, 1))
 	if err != nil {

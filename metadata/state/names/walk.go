@@ -10,6 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// ReadAttr answers the attributes of an inode in the scope.
 func ReadAttr(v *kvtx.View, sc kvtx.Scope, op *wire.GetAttr) (*wire.MetaResponse, error) {
 	i, err := tree.ReadInode(v, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -19,7 +20,7 @@ func ReadAttr(v *kvtx.View, sc kvtx.Scope, op *wire.GetAttr) (*wire.MetaResponse
 	return tree.CachedReply(i), tree.Within(v, sc, i)
 }
 
-// DirForRead returns the directory id, in scope.
+// DirForRead returns the directory id, which must be in the scope.
 func DirForRead(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, error) {
 	dir, err := tree.ReadNamed(v, sc, id)
 	if err != nil {
@@ -31,6 +32,7 @@ func DirForRead(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode,
 	return dir, nil
 }
 
+// ReadLookup answers the inode under a name in a directory.
 func ReadLookup(v *kvtx.View, sc kvtx.Scope, op *wire.Lookup) (*wire.MetaResponse, error) {
 	dir, err := DirForRead(v, sc, moraine.InodeID(op.GetParent()))
 	if err != nil {
@@ -52,6 +54,7 @@ func ReadLookup(v *kvtx.View, sc kvtx.Scope, op *wire.Lookup) (*wire.MetaRespons
 	return tree.CachedReply(i), nil
 }
 
+// ReadDir answers a page of a directory's entries, by name.
 func ReadDir(v *kvtx.View, sc kvtx.Scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
 	dir, err := DirForRead(v, sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -65,7 +68,7 @@ func ReadDir(v *kvtx.View, sc kvtx.Scope, op *wire.ReadDir) (*wire.MetaResponse,
 	if limit := tree.ListLimit(op.GetLimit()); len(names) > limit {
 		names, reply.More = names[:limit], true
 	}
-	tree.SawAttr(v, dir) // each change of its entries changes it too
+	tree.SawAttr(v, dir) // every change of its entries changes its attributes too
 	reply.Entries = make([]*wire.DirEntry, len(names))
 	for n, name := range names {
 		i, err := tree.ReadInode(v, entries[n].Inode)
@@ -78,18 +81,19 @@ func ReadDir(v *kvtx.View, sc kvtx.Scope, op *wire.ReadDir) (*wire.MetaResponse,
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadDir{ReadDir: reply}}, nil
 }
 
-// walker is a walk under way.
+// walker is the state of a walk along a path.
 type walker struct {
 	v      *kvtx.View
 	sc     kvtx.Scope
 	follow bool
-	at     *record.Inode // reached so far; a directory, unless the path is at its end
+	at     *record.Inode // the inode reached so far: a directory, unless the path is at its end
 	parent moraine.InodeID
 	name   string
 	links  int
 	steps  []*wire.WalkStep
 }
 
+// ReadWalk answers the inodes along a path and follows symbolic links.
 func ReadWalk(v *kvtx.View, sc kvtx.Scope, op *wire.Walk) (*wire.MetaResponse, error) {
 	if len(op.GetPath()) > tree.MaxPath {
 		return nil, kvtx.Fail(moraine.NameTooLong, "walk", "", "a path of %d bytes, %d at most", len(op.GetPath()), tree.MaxPath)
@@ -121,8 +125,7 @@ func ReadWalk(v *kvtx.View, sc kvtx.Scope, op *wire.Walk) (*wire.MetaResponse, e
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Walk{Walk: reply}}, nil
 }
 
-// walk goes down path from w.at. It returns false where only the last
-// component is missing.
+// walk follows path from w.at. It returns false if only the last component is missing.
 func (w *walker) walk(path string) (bool, error) {
 	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
 		last, _ := moraine.NextName(rest)
@@ -165,7 +168,7 @@ func (w *walker) walk(path string) (bool, error) {
 	return true, nil
 }
 
-// up goes to the parent; the root of the scope is its own.
+// up goes to the parent. The scope's root is its own parent.
 func (w *walker) up() error {
 	if w.at.Id == w.sc.Root || w.at.Parent == 0 {
 		return nil
@@ -179,8 +182,8 @@ func (w *walker) up() error {
 	return nil
 }
 
-// link puts the target of a symbolic link before what remains of the path. An
-// absolute target starts at the root of the scope.
+// link puts a symbolic link's target before the rest of the path. An absolute target starts at the
+// scope's root.
 func (w *walker) link(child *record.Inode, name, rest string) (string, error) {
 	if w.links++; w.links > tree.MaxSymlinks {
 		return "", kvtx.Fail(moraine.InvalidArgument, "walk", name, "more than %d symbolic links", tree.MaxSymlinks)

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// MaxXattrs is the most extended attributes of one inode.
+	// MaxXattrs is the largest number of extended attributes of one inode.
 	MaxXattrs = 256
-	// MaxXattrBytes bounds their names and values together, and so each value.
+	// MaxXattrBytes bounds the names and values of one inode's attributes together, in bytes.
 	MaxXattrBytes = 64 << 10
 )
 
@@ -32,7 +32,7 @@ func checkXattr(op *wire.SetXattr) error {
 	return nil
 }
 
-// checkXattrs checks the attributes of something new.
+// checkXattrs checks the attributes of a new inode.
 func checkXattrs(all []*wire.Xattr) error {
 	count, bytes := len(all), 0
 	for n, x := range all {
@@ -52,7 +52,7 @@ func checkXattrs(all []*wire.Xattr) error {
 	return nil
 }
 
-// PutXattrs sets attributes that checkXattrs passed on an inode that has none.
+// PutXattrs sets attributes, already checked by checkXattrs, on an inode that has none.
 func PutXattrs(t *kvtx.Tx, i *record.Inode, all []*wire.Xattr) {
 	if len(all) == 0 {
 		return
@@ -105,8 +105,8 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// XattrUse returns how many extended attributes an inode has, and how many
-// bytes their names and values are.
+// XattrUse returns the number of an inode's extended attributes and the bytes of their names and
+// values.
 func XattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
 	var bad error
 	prefix := v.K.Xattrs(i.Id)
@@ -122,7 +122,7 @@ func XattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
 	return count, bytes, err
 }
 
-// ReadXattr answers one extended attribute, or the names of all.
+// ReadXattr answers one extended attribute or the names of all.
 func ReadXattr(v *kvtx.View, sc kvtx.Scope, op *wire.GetXattr) (*wire.MetaResponse, error) {
 	i, err := tree.ReadInode(v, moraine.InodeID(op.GetInode()))
 	if err != nil {
