@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ReadBadObjects lists bad objects, with the files that they were made from. A caller that is
-// confined sees those of files below its root.
+// ReadBadObjects lists bad objects with the files from which they were made. A confined caller sees
+// those of files in its scope.
 func ReadBadObjects(v *kvtx.View, sc kvtx.Scope, op *wire.ListBadObjects) (*wire.MetaResponse, error) {
 	reply := &wire.BadObjectsReply{}
 	limit := tree.ListLimit(op.GetLimit())
@@ -31,8 +31,8 @@ func ReadBadObjects(v *kvtx.View, sc kvtx.Scope, op *wire.ListBadObjects) (*wire
 	return &wire.MetaResponse{Result: &wire.MetaResponse_BadObjects{BadObjects: reply}}, err
 }
 
-// DescribeBad says of a bad object which bytes of which file it has; nil where that is not
-// the caller's to see.
+// DescribeBad returns which bytes of which file a bad object has; nil if the caller may not see the
+// file.
 func DescribeBad(v *kvtx.View, sc kvtx.Scope, o *record.Object, b *record.BadObject) (*wire.BadObject, error) {
 	all := sc.Root == v.K.Top()
 	if harms, err := tier.Harms(v, o); !harms || err != nil {
@@ -68,8 +68,8 @@ func DescribeBad(v *kvtx.View, sc kvtx.Scope, o *record.Object, b *record.BadObj
 	return w, err
 }
 
-// SharesTables reports whether another file, such as a clone, has a table of this one's: of
-// the first tables that it looks at.
+// SharesTables reports whether another file, such as a clone, shares one of this file's tables. It
+// inspects only the first tables.
 func SharesTables(v *kvtx.View, i *record.Inode) (shared bool, err error) {
 	left := record.MaxSharedLook
 	err = layout.RefsFrom(v, i.Content, 0, func(r record.Ref) (bool, error) {

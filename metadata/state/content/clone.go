@@ -11,36 +11,34 @@ import (
 )
 
 const (
-	// MaxCloneRanges is the most ranges that one Clone lays.
+	// MaxCloneRanges is the largest number of ranges in one Clone.
 	MaxCloneRanges = 512
-	// maxCloneTouched bounds the tables that one Clone shares and the extents
-	// that it writes, together.
+	// maxCloneTouched bounds the tables that one Clone shares plus the extents that it writes.
 	maxCloneTouched = 512
 )
 
-// shared is one piece of a clone: a whole table of the source, or extents cut
-// out of one, at their place in the file that is changed.
+// shared is one piece of a clone: a whole table of the source, or extents cut from one, at their
+// place in the target file.
 type shared struct {
-	ref  record.Ref       // table 0 where it is cut
-	exts []moraine.Extent // of a cut one
+	ref  record.Ref       // its table is 0 for a cut one
+	exts []moraine.Extent // for a cut one
 }
 
-// cloneWork is a Clone being applied.
+// cloneWork is a Clone in progress.
 type cloneWork struct {
 	op       *wire.Clone
 	i        *record.Inode
-	base     int64 // where the ranges begin
-	end      int64 // and where they end
+	base     int64 // where the ranges begin in the file
+	end      int64 // where they end in the file
 	pieces   []shared
 	touched  int
 	level    moraine.Level
 	degraded uint64
 }
 
-// Clone lays ranges of other files, or of the same one, over a file. Whole
-// tables are shared, and sealed by that; of those that a range cuts the part in
-// it gets a table of its own. Stripes and objects count each table that names
-// them, so that no byte moves.
+// Clone lays ranges of other files, or of the same file, over a file. It shares whole tables, which
+// seals them. If a range cuts a table, the part in the range gets its own table. Stripes and
+// objects count every table that refers to them, so that no bytes are copied.
 func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 	i, err := ContentFile(t, "clone", op.GetInode())
 	if err != nil {
@@ -124,8 +122,8 @@ func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
 	return err
 }
 
-// takeTable takes what one table of a source has in [lo, hi), for the place
-// that the range has in the file.
+// takeTable finds the piece that one table of a source has in [lo, hi), for the range's place in
+// the file.
 func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
 	move := w.end - lo
 	if f.Base >= lo && f.End <= hi {
@@ -151,7 +149,7 @@ func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
 	return nil
 }
 
-// LayClone makes the pieces content of the file.
+// LayClone makes the pieces the content of the file.
 func LayClone(t *kvtx.Tx, w *cloneWork) error {
 	i := w.i
 	old := uint64(0)
@@ -163,8 +161,8 @@ func LayClone(t *kvtx.Tx, w *cloneWork) error {
 	}
 	for _, p := range w.pieces {
 		if p.ref.Table == 0 {
-			// Each cut has a table of its own, as its source has: in one table no
-			// byte of a stripe is named twice.
+			// Each cut gets its own table, as in the source: within one table no byte of a stripe
+			// is referenced twice.
 			if err := layout.AddTable(t, i, p.exts); err != nil {
 				return err
 			}
@@ -174,7 +172,7 @@ func LayClone(t *kvtx.Tx, w *cloneWork) error {
 			return err
 		}
 	}
-	// Only now: what the file had may be among its own sources.
+	// Discard this last: the file's former content may be among the sources.
 	if err := layout.Discard(t, old); err != nil {
 		return err
 	}
@@ -197,8 +195,8 @@ func LayClone(t *kvtx.Tx, w *cloneWork) error {
 	return names.RaiseGeneration(t, i)
 }
 
-// ShareTable has a file refer to a table that another reference names already.
-// The table is sealed from then on.
+// ShareTable adds a reference from a file to a table that already has one. The table is sealed from
+// then on.
 func ShareTable(t *kvtx.Tx, i *record.Inode, r record.Ref) error {
 	h, err := layout.TableHead(&t.View, r.Table)
 	if err != nil {

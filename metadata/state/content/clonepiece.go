@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RunCloneTree does about limit records of a clone. It returns whether the job
-// has ended; else it is to be written.
+// RunCloneTree does about limit records of a clone. It returns true if the job has ended; otherwise
+// the caller writes the job.
 func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	c := &record.TreeClone{}
 	if err := c.Decode(j.Cursor); err != nil {
@@ -50,7 +50,7 @@ func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	return false, nil
 }
 
-// EndClone ends a job that is not to be published.
+// EndClone ends a job that will not be published.
 func EndClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) error {
 	top, err := tree.Inode(t, c.Top)
 	if err != nil {
@@ -90,10 +90,10 @@ func CloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 			j.Ending, j.Err = wire.JobState_JOB_STATE_FAILED, "the directory was removed"
 			return nil
 		}
-		t.Del(key) // removed since its name was seen: its like stays empty, or as it is
+		t.Del(key) // the source was removed after its name was listed: the copy stays empty or as it is
 		return nil
 	}
-	tree.MindHold(t, from) // its holder may have made files that are not here yet
+	tree.MindHold(t, from) // the holder of the lease may have created files that the state does not know yet
 	into, err := tree.Inode(t, row.Into)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -125,7 +125,7 @@ func CloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 	return nil
 }
 
-// CloneEntry makes the like of one entry.
+// CloneEntry makes the copy of one entry.
 func CloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Inode, name string, e record.Dentry, stop int) error {
 	src, err := tree.ReadInode(&t.View, e.Inode)
 	if err != nil {
@@ -152,7 +152,7 @@ func CloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Ino
 	return CloneMore(t, j, c, stop)
 }
 
-// LinkLike gives a like its name, without a change of the directory's times.
+// LinkLike gives a copy its name without changing the directory's times.
 func LinkLike(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	mtime := dir.Mtime
 	names.Link(t, dir, name, child)
@@ -161,8 +161,8 @@ func LinkLike(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	tree.PutInode(t, child)
 }
 
-// Retabled reports whether a table of a content reaches over the place up to which
-// its tables were shared: eviction and staging change tables, and no generation.
+// Retabled reports whether a table of a content reaches over the offset up to which tables were
+// shared. Eviction and staging change tables but not the generation.
 func Retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
 	ok, err := t.Speaks(kvtx.LevelRetabled)
 	if err != nil || !ok {
@@ -175,7 +175,7 @@ func Retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
 	return over, err
 }
 
-// CloneMore shares the next tables of the file under way.
+// CloneMore shares the next tables of the file in progress.
 func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	src, err := tree.ReadInode(&t.View, c.From)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -200,7 +200,7 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 		}
 	}
 	if again {
-		// Half of what it was is worth nothing: from the beginning.
+		// A part of the former version is useless: start again.
 		if err := layout.Discard(t, i.DropContent()); err != nil {
 			return err
 		}
@@ -241,8 +241,7 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	return nil
 }
 
-// Uncloned takes the file under way out of the new tree, because its source was
-// removed.
+// Uncloned removes the file in progress from the new tree because its source was removed.
 func Uncloned(t *kvtx.Tx, c *record.TreeClone) error {
 	i, err := tree.Inode(t, c.Into)
 	if err != nil {
@@ -261,7 +260,7 @@ func Uncloned(t *kvtx.Tx, c *record.TreeClone) error {
 	return names.DropName(t, i, name)
 }
 
-// PublishClone gives the tree its name. why is set where it cannot have it.
+// PublishClone names the tree. why says why it cannot have the name; err is a failure of the state.
 func PublishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err error) {
 	top, err := tree.Inode(t, c.Top)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CloneTree makes the job of a clone of a directory.
+// CloneTree creates the job that clones a directory.
 func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	ok, err := t.Speaks(kvtx.LevelCloneTree)
 	if err != nil {
@@ -79,7 +79,7 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	return usage.JobsReply(j), nil
 }
 
-// Like makes an inode without a name that is as another one.
+// Like makes an unlinked inode with another one's attributes.
 func Like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
 	n := record.Inode{Typ: src.Typ, Mode: src.Mode, Uid: src.Uid, Gid: src.Gid, Nlink: 1, Tenant: tenant, Target: src.Target, Xattrs: src.Xattrs}
 	i, err := names.MakeInode(t, n)
@@ -98,7 +98,7 @@ func Like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, 
 	return i, err
 }
 
-// LikeDir is like of a directory; it is written.
+// LikeDir is Like for a directory; it writes the inode.
 func LikeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
 	i, err := Like(t, src, tenant)
 	if err != nil {
@@ -106,7 +106,8 @@ func LikeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inod
 	}
 	i.Nlink = 2
 	tree.PutInode(t, i)
-	// It is to be as high, so that none above is raised for each that is made in it.
+	// Set its height now, so that entries made in it later do not raise the heights above one by
+	// one.
 	height, err := usage.Height(&t.View, src.Id)
 	if err == nil && height != 0 {
 		usage.PutHeight(t, i.Id, height)
@@ -114,8 +115,8 @@ func LikeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inod
 	return i, err
 }
 
-// Fits fails where what would come to be below a directory goes past a quota.
-// What the command itself changed before is not in it.
+// Fits fails if adding what below a directory would exceed a quota. The command's own earlier
+// changes are not included.
 func Fits(t *kvtx.Tx, s *record.UsageState, dir moraine.InodeID, what record.Usage) error {
 	if s.Quotas == 0 {
 		return nil

@@ -14,24 +14,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commitWork is a Commit being applied.
+// commitWork is a Commit in progress.
 type commitWork struct {
 	op      *wire.Commit
 	i       *record.Inode
 	stripes []*moraine.Stripe
 	extents []moraine.Extent
 	level   moraine.Level
-	// Of the new stripes: the least protection, and how many have less than
-	// their scheme promises.
+	// Of the new stripes: the least protection, and how many have less than their scheme promises.
 	protects int
 	degraded int
 	mergedTo int64
 }
 
-// Commit changes the content of a file in one entry: new stripes, the extents
-// that name them, and the file's name if it gets one. It applies only while the
-// session and its grants are live and the stripe numbers are unused; a commit
-// that is there already, just so, is answered as it was.
+// Commit changes a file's content in one entry: it adds stripes and the extents that refer to them,
+// and names the file if requested. It requires a live session, live grants, and unused stripe
+// numbers. A retry of an identical commit gets the same answer.
 func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if op.GetCreate() != nil {
 		if err := CreateFirst(t, op); err != nil {
@@ -85,14 +83,14 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	return CommitReply(t, w)
 }
 
+// CommitReply answers a commit.
 func CommitReply(t *kvtx.Tx, w *commitWork) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
 		Attr: w.i.Attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
 	}}}, nil
 }
 
-// ParseCommit holds a Commit against every rule that the present content does
-// not matter for.
+// ParseCommit checks a Commit against every rule that does not depend on the present content.
 func ParseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 	i, err := ContentFile(t, "commit", op.GetInode())
 	if err != nil {
@@ -121,8 +119,8 @@ func ParseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 	return w, w.parseExtents()
 }
 
-// ContentFile returns a regular file in the caller's scope, which no other
-// session holds without a name.
+// ContentFile returns a regular file in the caller's scope that no other session has open without a
+// name.
 func ContentFile(t *kvtx.Tx, op string, id uint64) (*record.Inode, error) {
 	i, err := tree.Named(t, moraine.InodeID(id))
 	if err != nil {
@@ -162,8 +160,7 @@ func (w *commitWork) parseStripes() error {
 	return nil
 }
 
-// stripe returns the new stripe id, nil if the commit brings none of that
-// number.
+// stripe returns the new stripe id; nil if the commit has none of that number.
 func (w *commitWork) stripe(id moraine.StripeID) *moraine.Stripe {
 	n := sort.Search(len(w.stripes), func(n int) bool { return w.stripes[n].ID >= id })
 	if n < len(w.stripes) && w.stripes[n].ID == id {
@@ -212,9 +209,9 @@ func (w *commitWork) parseExtents() error {
 	return nil
 }
 
-// CommittedBefore reports whether this very commit is in place already, as
-// where its answer was lost and the client sends it under a new number. Stripe
-// numbers that are in use otherwise, or were once, are Stale.
+// CommittedBefore reports whether an identical commit was applied, which happens if its answer was
+// lost and the client sent it under a new number. It fails with Stale if the stripe numbers are or
+// were used otherwise.
 func CommittedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 	known := 0
 	for _, s := range w.stripes {
@@ -259,29 +256,30 @@ func CommittedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 	return true, Measure(t, w)
 }
 
-// mayKnow reports whether the commit may be compared with the stripe that has a number:
-// the session's own grant covers it, or the file has it where the commit says. Any other
-// number gets the answer of one that no stripe has, so that nobody learns which there are.
+// mayKnow reports whether the commit may be compared with an existing stripe. That requires that
+// the session's own grant covers the number, or that the file has the stripe where the commit says.
+// Any other number is answered as unused by any stripe, so that a client cannot learn which stripes
+// exist.
 func (w *commitWork) mayKnow(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
 	if g, err := fleet.OwnGrant(t, id); err != nil || g != nil {
 		return err == nil, err
 	}
 	n := slices.IndexFunc(w.extents, func(e moraine.Extent) bool { return e.Stripe == id })
-	return w.has(t, w.extents[n]) // each stripe has extents: see parseExtents
+	return w.has(t, w.extents[n]) // every stripe has extents, see parseExtents
 }
 
-// has reports whether the file has an extent of the commit, if the commit is in place.
+// has reports whether the file has an extent of the commit, assuming that the commit was applied.
 func (w *commitWork) has(t *kvtx.Tx, e moraine.Extent) (bool, error) {
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
-		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.Size // what the commit added to the size
+		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.Size // what the commit added to the file's size
 	}
 	return HasExtent(&t.View, w.i, e)
 }
 
-// Committed reports whether a stripe is in place already, just so; one whose number
-// holds another is Stale.
+// Committed reports whether an identical stripe was committed. It fails with Stale if another
+// stripe has the number.
 func Committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
-	// A record comes with the mark in the grant: without it there is none.
+	// A stripe record always comes with the mark in its grant. Without the mark there is no record.
 	if g, err := fleet.OwnGrant(t, s.ID); err != nil || g != nil && !g.IsUsed(s.ID) {
 		return false, err
 	}
@@ -295,7 +293,7 @@ func Committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
 	return true, nil
 }
 
-// HasExtent reports whether the file maps e's range just as e does.
+// HasExtent reports whether the file maps e's range exactly as e does.
 func HasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Offset < 0 {
 		return false, nil
@@ -311,7 +309,7 @@ func HasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 // TakeStripes marks the numbers as used in the session's grants.
 func TakeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	var g *record.Grant
-	for _, s := range stripes { // in order of number, so that each grant is written once
+	for _, s := range stripes { // in order of numbers, so that each grant is written once
 		if g == nil || !g.Covers(s.ID) {
 			if g != nil {
 				t.Put(t.K.Grant(g.Last()), g.Encode())
@@ -338,7 +336,7 @@ func TakeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	return nil
 }
 
-// LayExtents changes the content and the size as the mode says.
+// LayExtents changes the content and the size according to the mode.
 func LayExtents(t *kvtx.Tx, w *commitWork) error {
 	i := w.i
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
@@ -367,10 +365,10 @@ func LayExtents(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// JudgeStripes holds the devices of the new stripes against the registry, and
-// puts on the repair queue what protects less than it should. A stripe that could not be
-// read since too many of its devices went out after its chunks were put is refused: what
-// is out may be unplugged by now, and the writer must hear that its bytes are not safe.
+// JudgeStripes checks the devices of the new stripes against their records and queues
+// under-protected stripes for repair. It refuses a stripe that became unreadable because too many
+// of its devices went out after its chunks were written. Such devices may be unplugged by now, and
+// the client must learn that its bytes are not safe.
 func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
 	for _, s := range w.stripes {
 		here := 0
@@ -386,7 +384,7 @@ func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
 			case c.Level == moraine.Memory && c.Epoch != d.Epoch:
 				return kvtx.Fail(moraine.Stale, "commit", chunk.String(), "device %d has restarted since", c.Device)
 			case d.Serves(), d.State == wire.DeviceState_DEVICE_STATE_OUT && d.Reason == record.ReasonSilent:
-				here++ // it is back with its host, which a network that was cut brings back
+				here++ // it returns with its host, for example when a network partition ends
 			}
 		}
 		if here >= int(s.Scheme.K) {
@@ -405,11 +403,9 @@ func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// Measure finds the least protection of the commit's stripes as they are now,
-// and queues the repair of those that have less than their scheme promises. One
-// that was made by a lesser scheme than was asked for, because too few hosts
-// were up, is degraded too; no repair of its chunks can help it, so that none is
-// queued.
+// Measure finds the least protection of the commit's stripes and queues repairs of stripes below
+// their scheme. A stripe written with a lesser scheme than requested, because too few hosts were
+// up, is degraded too. Repair cannot improve it, so none is queued.
 func Measure(t *kvtx.Tx, w *commitWork) error {
 	for n, s := range w.stripes {
 		s, err := layout.MustStripe(t, s.ID)
@@ -421,7 +417,7 @@ func Measure(t *kvtx.Tx, w *commitWork) error {
 			return err
 		}
 		protects := h.Protects
-		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // nothing is in memory below its level
+		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // level memory is the lowest level, so nothing is below it
 			return err
 		} else if alone {
 			protects = 0
@@ -443,7 +439,8 @@ func Measure(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// StampCommit sets what the commit says about the content as a whole.
+// StampCommit sets the file's fields that the commit changes: times, generation, level and
+// protection.
 func StampCommit(t *kvtx.Tx, w *commitWork) error {
 	i := w.i
 	i.Mtime, i.Ctime = t.Now, t.Now
@@ -451,7 +448,7 @@ func StampCommit(t *kvtx.Tx, w *commitWork) error {
 		i.Mtime = w.op.GetMtime()
 	}
 	if i.Stored == layout.SumLengths(w.extents) {
-		i.Level, i.Degraded = moraine.NVMe, 0 // nothing is left of what was there before
+		i.Level, i.Degraded = moraine.NVMe, 0 // nothing of the former content is left
 	}
 	if len(w.stripes) > 0 {
 		level, err := layout.LevelBeside(&t.View, i)
@@ -464,7 +461,7 @@ func StampCommit(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// LinkCommitted gives an unlinked file of the session its name.
+// LinkCommitted names an unlinked file of the session.
 func LinkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 	if err := names.CheckName("link", l.GetName()); err != nil {
 		return err
@@ -482,8 +479,8 @@ func LinkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 	return NameCommitted(t, dir, i, l)
 }
 
-// NameCommitted enters a file without a name in dir, in the place of what has
-// the name, if that may be replaced. The caller writes the file.
+// NameCommitted adds a file without a name to dir, and replaces the present entry if the link
+// allows it. The caller writes the file.
 func NameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
 	e, ok, err := tree.Lookup(&t.View, dir.Id, l.GetName())
 	if err != nil {
@@ -503,8 +500,7 @@ func NameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
 	return nil
 }
 
-// Displace takes the regular file that has the name away, if the link may
-// replace it.
+// Displace removes the regular file that has the name, if the link may replace it.
 func Displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget) error {
 	switch {
 	case e.Typ == record.TypeDirectory:
@@ -527,7 +523,7 @@ func Displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget
 	return names.DropName(t, old, l.GetName())
 }
 
-// CreateFirst makes the file that a commit brings along.
+// CreateFirst creates the file for a commit that includes its creation.
 func CreateFirst(t *kvtx.Tx, op *wire.Commit) error {
 	if ok, err := t.Speaks(kvtx.LevelHolds); !ok || err != nil {
 		return err

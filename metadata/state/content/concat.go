@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Concat makes a file of ranges of others: at once, or by a job.
+// Concat builds a file from ranges of others: at once or by a job.
 func Concat(t *kvtx.Tx, op *wire.Concat) (*wire.MetaResponse, error) {
 	ok, err := t.Speaks(kvtx.LevelConcat)
 	if err != nil {
@@ -38,8 +38,7 @@ func Concat(t *kvtx.Tx, op *wire.Concat) (*wire.MetaResponse, error) {
 	return AddConcat(t, i, op)
 }
 
-// takeAll finds the pieces of all ranges; false where they are too many for one
-// command.
+// takeAll finds the pieces of all ranges; false if they are too many for one command.
 func (w *cloneWork) takeAll(t *kvtx.Tx, ranges []*wire.CloneRange) (bool, error) {
 	for _, r := range ranges {
 		err := w.take(t, r)
@@ -53,8 +52,7 @@ func (w *cloneWork) takeAll(t *kvtx.Tx, ranges []*wire.CloneRange) (bool, error)
 	return true, nil
 }
 
-// CheckConcat holds a request against what can never be, so that it fails at once
-// and not when most of its work is done.
+// CheckConcat refuses an impossible request at once, rather than after most of its work.
 func CheckConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
 	ref := i.Id.String()
 	switch l := op.GetLink(); {
@@ -78,7 +76,7 @@ func CheckConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
 	return err
 }
 
-// mayNameTarget returns the directory that is to name i, if it may.
+// mayNameTarget returns the directory that will name i, if it may.
 func mayNameTarget(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) (*record.Inode, error) {
 	if err := names.CheckName("link", l.GetName()); err != nil {
 		return nil, err
@@ -105,8 +103,8 @@ func mayNameTarget(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) (*record.Ino
 	return dir, nil
 }
 
-// Consumable returns a directory that is to go when a file appears in dir, which
-// is not below it.
+// Consumable returns a directory that may be removed when a file appears in dir; dir must not be
+// below it.
 func Consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inode, error) {
 	gone, err := tree.Directory(t, id)
 	if err != nil {
@@ -122,7 +120,7 @@ func Consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inod
 	return gone, names.MayRenameTree(t, gone)
 }
 
-// ConcatNow does all of a concatenation in this command.
+// ConcatNow does a whole concatenation in this command.
 func ConcatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, error) {
 	if err := LayClone(t, w); err != nil {
 		return nil, err
@@ -135,8 +133,7 @@ func ConcatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, e
 	}}}, nil
 }
 
-// NameConcat gives a file that is whole its name, and lets what it was made of go,
-// in the same entry.
+// NameConcat names the finished file and removes its sources in the same entry.
 func NameConcat(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget, consume uint64) error {
 	dir, err := mayNameTarget(t, i, l)
 	if err != nil {

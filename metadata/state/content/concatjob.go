@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// AddConcat makes the job, which owns the file from now on.
+// AddConcat creates the job, which owns the file from now on.
 func AddConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse, error) {
 	owner, err := jobs.JobOwner(t, "concat")
 	if err != nil {
@@ -47,8 +47,8 @@ func AddConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse
 	return usage.JobsReply(j), nil
 }
 
-// RunConcat does about limit records of a concatenation. It returns whether the
-// job has ended; else it is to be written.
+// RunConcat does about limit records of a concatenation. It returns true if the job has ended;
+// otherwise the caller writes the job.
 func RunConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	if j.Ending != 0 {
 		return EndConcat(t, j, limit)
@@ -68,7 +68,7 @@ func RunConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 		j.Cursor = c.Encode()
 		return over, err
 	}
-	// What this piece did is undone, what those before it did goes next.
+	// This undoes the present piece; EndConcat removes what earlier pieces did.
 	t.Reset()
 	t.IgnoresQuota = true
 	was, jobErr := jobs.Job(&t.View, j.Id)
@@ -105,19 +105,19 @@ func ConcatPiece(t *kvtx.Tx, j *record.Job, c *record.ConcatJob, limit int) erro
 	return nil
 }
 
-// concatPiece is a piece at work.
+// concatPiece is a piece in progress.
 type concatPiece struct {
 	*kvtx.Tx
 	i    *record.Inode
 	c    *record.ConcatJob
 	stop int
-	full bool // the next table would be too much
-	// The row that holds the present range.
+	full bool // the piece has no room for the next table
+	// The row with the present range.
 	row    []record.ConcatRange
 	rowKey []byte
 }
 
-// present returns the range whose turn it is.
+// present returns the range to take next.
 func (p *concatPiece) present(j *record.Job) (record.ConcatRange, error) {
 	at := p.c.Next % record.ConcatRow
 	if p.row == nil || at == 0 && p.c.Taken == 0 {
@@ -139,8 +139,7 @@ func (p *concatPiece) present(j *record.Job) (record.ConcatRange, error) {
 	return p.row[at], nil
 }
 
-// take lays what there is room for of the present range, and passes it when it is
-// whole.
+// take lays as much of the present range as fits, and advances when it is complete.
 func (p *concatPiece) take(j *record.Job) error {
 	r, err := p.present(j)
 	if err != nil {
@@ -151,13 +150,13 @@ func (p *concatPiece) take(j *record.Job) error {
 		return err
 	}
 	lo, hi := r.Offset, r.Offset+length
-	to := p.i.Size - p.c.Taken - lo // from a place in the source to one in the file
+	to := p.i.Size - p.c.Taken - lo // added to a source offset, gives the offset in the file
 	err = layout.RefsFrom(&p.Tx.View, src.Content, lo+p.c.Taken, func(f record.Ref) (bool, error) {
 		if f.Base >= hi {
 			return false, nil
 		}
-		// Eviction and staging change tables and no generation: since the piece before
-		// this one the table may be one that reaches back into what is taken.
+		// Eviction and staging change tables but not the generation. Since the previous piece, a
+		// table may have appeared that reaches back into the part already taken.
 		if err := p.lay(f, lo+p.c.Taken, hi, to); err != nil || p.full {
 			return false, err
 		}
@@ -168,8 +167,8 @@ func (p *concatPiece) take(j *record.Job) error {
 		return err
 	}
 	if src.Stored > 0 && length > 0 {
-		// Also where only a part of the range is laid: by the next piece the source may be
-		// evicted, and have nothing in memory any more.
+		// Do this even if only part of the range is laid: before the next piece the source may be
+		// evicted and then has nothing in memory any more.
 		level, err := layout.LevelBeside(&p.Tx.View, src)
 		if err != nil {
 			return err
@@ -192,7 +191,7 @@ func (p *concatPiece) take(j *record.Job) error {
 	return nil
 }
 
-// source returns the file of a range as it is now, and the length of the range.
+// source returns the file of a range as it is now, and the range's length.
 func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error) {
 	src, err := ContentFile(p.Tx, "concat", uint64(r.Inode))
 	if err != nil {
@@ -201,7 +200,7 @@ func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error)
 	name := src.Id.String()
 	want := r.Generation
 	if want == 0 {
-		want = p.c.Generation // 0 where none of it is taken yet
+		want = p.c.Generation // 0 if nothing of it was taken yet
 	}
 	switch {
 	case src.Tenant != p.i.Tenant:
@@ -221,9 +220,9 @@ func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error)
 	return src, length, nil
 }
 
-// lay takes what one table of a source has in [lo, hi): shared where that is all
-// of it, else a table of its own. full is set, and nothing done, where the piece
-// has no room for it; a piece that did nothing yet has.
+// lay takes what one table of a source has in [lo, hi). It shares a table that is entirely in the
+// range, and makes a new table of a part. If the piece has no room it sets full and does nothing;
+// the first table of a piece always fits.
 func (p *concatPiece) lay(f record.Ref, lo, hi, to int64) error {
 	if f.Base >= lo && f.End <= hi {
 		if p.isFull(2) {
@@ -245,14 +244,14 @@ func (p *concatPiece) lay(f record.Ref, lo, hi, to int64) error {
 	return layout.AddTable(p.Tx, p.i, exts)
 }
 
-// isFull reports whether as many more records are too many.
+// isFull reports whether that many more records are too many.
 func (p *concatPiece) isFull(records int) bool {
 	p.full = len(p.Order) > 0 && len(p.Order)+records > p.stop
 	return p.full
 }
 
-// PublishConcat gives the file its name: in a piece of its own, so that nothing
-// is lost where that cannot be.
+// PublishConcat names the file, in a piece of its own, so that earlier work is not lost if the name
+// is refused.
 func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 	i, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if err != nil {
@@ -270,8 +269,7 @@ func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 	if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, ""); err != nil {
 		return err
 	}
-	// Quotas are asked here, and not when the command has ended, where a no would
-	// be nobody's to hear.
+	// Check the quotas here. At the end of the command nobody would receive the error.
 	t.IgnoresQuota = false
 	err = usage.ApplyUsage(t)
 	t.Usage.Reset()
@@ -279,7 +277,7 @@ func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 	return err
 }
 
-// EndConcat takes away what a job had built that is not to be published.
+// EndConcat removes what a job built that will not be published.
 func EndConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	keys, err := t.KeysUnder(t.K.ConcatRows(j.Id), limit)
 	if err != nil {

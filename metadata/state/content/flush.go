@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CommitStage swaps object extents back to stripes, which the mover's session
-// put under a grant. The bytes are the same, and so is the generation.
+// CommitStage replaces object extents by stripes that the mover's session wrote under a grant.
+// Bytes and generation stay the same.
 func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 	const name = "commit stage"
 	j, err := tier.HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_STAGE)
@@ -48,8 +48,8 @@ func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 	return CommitReply(t, w)
 }
 
-// WatchStaged gives a file a row that needs one for what is staged: also one that an
-// object holds all of, for the time when it does not any more.
+// WatchStaged adds a row for a file with staged chunks in memory. A file that is whole in an object
+// gets one too, for the time when that object is outdated.
 func WatchStaged(t *kvtx.Tx, w *commitWork) error {
 	if w.level < moraine.NVMe {
 		return Watch(t, w.i)
@@ -57,8 +57,8 @@ func WatchStaged(t *kvtx.Tx, w *commitWork) error {
 	return WatchLevel(t, w.i)
 }
 
-// MayStage fails with Stale unless the ranges of the extents are of the object,
-// and the file is of the generation, that the caller read.
+// MayStage fails with Stale unless the ranges belong to the object, and the file has the
+// generation, that the mover read.
 func MayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
 	const name = "commit stage"
 	ref := w.i.Id.String()
@@ -84,5 +84,5 @@ func MayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
 	return nil
 }
 
-// maxStaged bounds the object extents that one staged extent takes the place of.
+// maxStaged bounds the object extents that one staged extent replaces.
 const maxStaged = 64

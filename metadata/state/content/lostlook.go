@@ -8,13 +8,12 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// A file may have more extents than one command looks at. What of it is lost behind the
-// first ones that are below nvme is found by the leader, which goes through such files
-// without a word in the log, and names the place; the state looks there itself. A file that
-// is lost stays so until what was found is not lost any more and a look from its beginning
-// to its end, over as many commands as it takes, has found nothing else: how far that came
-// is in the file's row. So a file about which nothing changes costs no entry, whatever it
-// has, and however long its bytes are in memory.
+// A file may have more extents than one command inspects. The leader finds losses behind the first
+// extents below nvme: it scans such files without log entries and names a place, and the state then
+// inspects that place itself. A lost file stays lost until that place is no longer lost and a
+// complete inspection, over as many commands as needed, found nothing else. The file's row has its
+// progress. A file about which nothing changes therefore costs no entries, whatever its size and
+// however long its bytes stay in memory.
 
 // FilePlace is an offset in a file.
 type FilePlace struct {
@@ -22,17 +21,16 @@ type FilePlace struct {
 	Offset int64
 }
 
-// lostLook is what a look for lost bytes found.
+// lostLook is the result of an inspection for lost bytes.
 type lostLook struct {
 	found bool
-	at    int64 // of the first extent that is lost, where one was found
-	upTo  int64 // the end of the last extent that was looked at
-	seen  int   // extents looked at
-	end   bool  // there are no more
+	at    int64 // offset of the first lost extent, if one was found
+	upTo  int64 // end of the last inspected extent
+	seen  int   // number of inspected extents
+	end   bool  // the file has no more extents
 }
 
-// LookLost looks at no more than limit extents of a file, from an offset on, for the first
-// one that is lost.
+// LookLost inspects at most limit extents of a file from an offset for the first lost one.
 func LookLost(v *kvtx.View, i *record.Inode, from int64, limit int) (l lostLook, err error) {
 	exts, err := layout.ExtentsOf(v, i, from, limit)
 	if err != nil {
@@ -53,8 +51,8 @@ func LookLost(v *kvtx.View, i *record.Inode, from int64, limit int) (l lostLook,
 	return l, nil
 }
 
-// GaugeLost goes on with the look at a file that is recorded as lost, of which nothing is
-// lost up to seen: at limit extents more, where what was found is not lost any more.
+// GaugeLost continues the inspection of a file recorded as lost of which nothing up to seen is
+// lost. It inspects limit more extents if the recorded place is no longer lost.
 func GaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
 	g.level = record.LevelLost
 	if g.row.Found {
@@ -62,7 +60,7 @@ func GaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
 		if err != nil || l.found {
 			return err
 		}
-		g.row.Mark, g.row.Found = 0, false // from the beginning
+		g.row.Mark, g.row.Found = 0, false // start at the beginning
 	}
 	l, err := LookLost(v, g.file, max(g.row.Mark, seen), limit)
 	if err != nil {
@@ -80,7 +78,7 @@ func GaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
 	return nil
 }
 
-// LoseLevel records that a file is lost, if it is in memory and what is at a place is lost.
+// LoseLevel records that a file is lost, if it is at level memory and the named place is lost.
 func LoseLevel(t *kvtx.Tx, at FilePlace) error {
 	row, i, err := InMemoryFile(&t.View, at.Inode)
 	if err != nil || i == nil {
@@ -101,7 +99,7 @@ func LoseLevel(t *kvtx.Tx, at FilePlace) error {
 	return nil
 }
 
-// InMemoryFile returns a file with a row that is at level memory; nil where it is not.
+// InMemoryFile returns a file with a row at level memory; nil if it has none.
 func InMemoryFile(v *kvtx.View, id moraine.InodeID) (row record.UnsafeFile, i *record.Inode, err error) {
 	b, ok, err := v.R.Get(v.K.UnsafeFile(id))
 	if err != nil || !ok {
@@ -120,9 +118,9 @@ func InMemoryFile(v *kvtx.View, id moraine.InodeID) (row record.UnsafeFile, i *r
 	return row, i, nil
 }
 
-// FindLost looks for what is lost of files that are at level memory, at about limit extents
-// from a place on, and returns a lost place of each such file, MaxRaised at most, and where
-// to go on: the zero place when it has seen all files.
+// FindLost searches files at level memory for lost bytes, about limit extents from a place on. It
+// returns one lost place of each such file, at most MaxRaised, and where to continue: the zero
+// place after all files.
 func FindLost(r *kvtx.View, from FilePlace, limit int) (lost []FilePlace, next FilePlace, err error) {
 	v := r
 	rows, err := UnsafeFiles(v, max(from.Inode, 1)-1, limit)

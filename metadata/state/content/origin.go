@@ -8,14 +8,14 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// A stripe is made for one file, and all of its bytes are that file's, or for several files
-// below one directory: its origin says which. Whoever may name the origin may read all of the
-// stripe. Whoever may not (the stripe came by a clone, or its file was renamed away from those
-// that it was packed with) reads just what the extents of his file name.
+// A stripe is made for one file, or for several files below one directory. Its origin names that
+// file or directory. A session that may name the origin may read the whole stripe. Another session
+// has the stripe by a clone, or its file was renamed away from the pack. It reads only the ranges
+// that its file's extents name.
 
-// SetPackOrigin gives the stripe of a pack the nearest directory above all of its files.
+// SetPackOrigin sets the origin of a pack to the nearest directory above all its files.
 func SetPackOrigin(t *kvtx.Tx, w *packWork) error {
-	var common []moraine.InodeID // from the nearest directory up
+	var common []moraine.InodeID // ordered from the nearest directory up
 	known := map[moraine.InodeID]bool{}
 	for n, f := range w.files {
 		at := f.i.Parent
@@ -39,10 +39,9 @@ func SetPackOrigin(t *kvtx.Tx, w *packWork) error {
 	return nil
 }
 
-// PackDomain returns the directory below which files of dir are packed with each other: the
-// nearest one that a session is confined to, and else one that is packDepth names long, as
-// scopes are seldom deeper. A session that is confined to less reads what was packed all the
-// same, but can rebuild nothing of it.
+// PackDomain returns the directory below which files of dir are packed together. It is the nearest
+// directory to which a session is confined, otherwise the one at depth packDepth, since scopes are
+// seldom deeper. A session confined to less can read the packed bytes, but cannot rebuild them.
 func PackDomain(r *kvtx.View, dir moraine.InodeID, scopes map[moraine.InodeID]bool) (moraine.InodeID, error) {
 	above, err := tree.Above(r, dir)
 	if err != nil {
@@ -56,17 +55,17 @@ func PackDomain(r *kvtx.View, dir moraine.InodeID, scopes map[moraine.InodeID]bo
 	return above[max(len(above)-1-packDepth, 0)], nil
 }
 
-// packDepth is how many names lead from the root to a directory whose files are packed with
-// each other, in directories below it too.
+// packDepth is the depth below the root of a directory whose files, with those of its
+// subdirectories, are packed together.
 const packDepth = 2
 
-// MayName reports whether an inode is there, and in the scope of a caller's session. It is for
-// what a leader looks up before the state machine judges the request.
+// MayName reports whether an inode exists in the scope of a caller's session. A leader uses it
+// before the state machine decides on the request.
 func MayName(r *kvtx.View, caller *statepb.Caller, session moraine.SessionID, id moraine.InodeID) (bool, error) {
 	v := r
 	sc, err := names.ReadScope(v, caller, session)
 	if kvtx.IsAnswer(err) {
-		return false, nil // as it fails, so will the request
+		return false, nil // the request itself will fail the same way
 	}
 	if err != nil {
 		return false, err

@@ -15,18 +15,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A small file is kept as copies, which take two and three times its room, and a stripe of
-// its own. The leader finds those that nobody has changed for long, a REWRITE job names them,
-// its holder puts what they have side by side into one stripe, and commitPack swaps that in
-// for all of them in one command: a stripe that was committed takes no more references but by
-// clones, so that it must come with all that it will have.
+// A small file has a stripe of its own with whole copies, which take two or three times its size.
+// The leader finds small files that nobody has changed for long and names them in a REWRITE job.
+// The job's mover writes their bytes side by side into one stripe, and CommitPack swaps that in for
+// all of them in one command. It must be one command, because a committed stripe gains references
+// only by clones.
 
 const (
-	// MaxPackFiles is the most files of one REWRITE job, and of one CommitPack.
+	// MaxPackFiles is the largest number of files of one REWRITE job, and of one CommitPack.
 	MaxPackFiles = 128
 )
 
-// CreatePack makes a job that packs small files with each other; none where all are gone.
+// CreatePack creates a job that packs small files together; none if all are gone.
 func CreatePack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	const op = "create jobs"
 	task := w.GetRewrite()
@@ -64,23 +64,23 @@ func CreatePack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	return jobs.AddedJob(t, spec)
 }
 
-// packWork is a CommitPack being applied.
+// packWork is a CommitPack in progress.
 type packWork struct {
 	stripe *moraine.Stripe
-	files  []*packedFile // that are to have it
-	// out is why the first of those files that were left out was.
+	files  []*packedFile // files that will refer to the stripe
+	// out is the reason why the first skipped file was skipped.
 	out error
 }
 
-// packedFile is one of its files, as a commit of its own.
+// packedFile is one of the files, with a commit of its own.
 type packedFile struct {
 	commitWork
 	was []moraine.Extent
 }
 
-// CommitPack swaps extents of a new stripe, which the mover's session put under a grant, in
-// for others of the same bytes, in all files of several that still have just those. For each
-// file the rules are those of commitRewrite, and a file that breaks one is left as it is.
+// CommitPack replaces extents by those of a new stripe with the same bytes, which the mover's
+// session wrote under a grant. It does so in all files that still have exactly the old extents. The
+// rules of CommitRewrite apply to each file, and a file that breaks one is left as it is.
 func CommitPack(t *kvtx.Tx, op *wire.CommitPack) (*wire.MetaResponse, error) {
 	const name = "commit pack"
 	if err := t.MustSpeak(name, kvtx.LevelRewrite); err != nil {
@@ -122,7 +122,7 @@ func CommitPack(t *kvtx.Tx, op *wire.CommitPack) (*wire.MetaResponse, error) {
 	return w.reply(all), nil
 }
 
-// MayPackFiles holds the files of a CommitPack against those of the job.
+// MayPackFiles checks the files of a CommitPack against those of the job.
 func MayPackFiles(j *record.Job, op *wire.CommitPack) error {
 	const name = "commit pack"
 	may, extents, was := j.PackTask().GetFiles(), 0, 0
@@ -141,7 +141,7 @@ func MayPackFiles(j *record.Job, op *wire.CommitPack) error {
 	return nil
 }
 
-// leavesOut reports whether what a file was refused for concerns that file alone.
+// leavesOut reports whether an error concerns only the one file that it names.
 func leavesOut(err error) bool {
 	switch kvtx.MoraineKind(err) {
 	case moraine.NotFound, moraine.PermissionDenied, moraine.Stale, moraine.Conflict:
@@ -150,8 +150,8 @@ func leavesOut(err error) bool {
 	return false
 }
 
-// ParsePack holds a CommitPack against every rule that what the files have now does not
-// matter for. Files that are gone are left out.
+// ParsePack checks a CommitPack against every rule that does not depend on the files' present
+// content. It skips files that are gone.
 func ParsePack(t *kvtx.Tx, op *wire.CommitPack) (*packWork, error) {
 	const name = "commit pack"
 	w := &packWork{}
@@ -191,14 +191,14 @@ func ParsePack(t *kvtx.Tx, op *wire.CommitPack) (*packWork, error) {
 	return w, nil
 }
 
-// leave notes why a file is left out.
+// leave records why a file is skipped.
 func (w *packWork) leave(err error) {
 	if w.out == nil {
 		w.out = err
 	}
 }
 
-// keep leaves those files out that a rule refuses. It fails where that is all of them.
+// keep skips the files that a rule refuses. It fails if it refuses them all.
 func (w *packWork) keep(rule func(*packedFile) error) error {
 	var kept []*packedFile
 	for _, f := range w.files {
@@ -219,10 +219,10 @@ func (w *packWork) keep(rule func(*packedFile) error) error {
 	return nil
 }
 
-// MayPack fails unless the file may have the stripe in the place of what it has.
+// MayPack fails unless the stripe may replace the file's extents.
 func MayPack(t *kvtx.Tx, f *packedFile) error { return MayRewrite(t, &f.commitWork, f.was) }
 
-// HasPacked fails with Stale unless the file has what it was to get.
+// HasPacked fails with Stale unless the file has the extents that it was to get.
 func HasPacked(t *kvtx.Tx, f *packedFile) error {
 	for _, e := range f.extents {
 		there, err := HasExtent(&t.View, f.i, e)
@@ -236,7 +236,7 @@ func HasPacked(t *kvtx.Tx, f *packedFile) error {
 	return nil
 }
 
-// SwapPack puts the stripe in the place of what the files have.
+// SwapPack replaces the files' extents by those of the stripe.
 func SwapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
 	if err := BoundPack(t, w); err != nil {
 		return err
@@ -265,7 +265,7 @@ func SwapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
 	return nil
 }
 
-// BoundPack fails where more would die by the command than one may bury.
+// BoundPack fails if the command would remove more stripes than one command may.
 func BoundPack(t *kvtx.Tx, w *packWork) error {
 	seen, chunks := map[moraine.StripeID]bool{}, 0
 	for _, f := range w.files {
@@ -295,18 +295,18 @@ func (w *packWork) reply(all *commitWork) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Pack{Pack: r}}
 }
 
-// Packable is what the leader has to know of a file to have it packed.
+// Packable is what the leader needs to know of a file to pack it.
 type Packable struct {
 	Tenant moraine.Tenant
 	Parent moraine.InodeID
-	Bytes  int64 // that it has, in stripes
-	// Unchanged is for how many nanoseconds nobody has changed the file, its names or its
-	// attributes.
+	Bytes  int64 // its bytes in stripes
+	// Unchanged is the time in nanoseconds since the file, its names or its attributes last
+	// changed.
 	Unchanged int64
 }
 
-// FindPackable returns what is to be known of a file; ok is false where it may not be rewritten,
-// or some of what it has is not in stripes, on devices.
+// FindPackable returns the packing data of a file. ok is false if the file may not be rewritten, or
+// if some of its content is not in stripes on devices.
 func FindPackable(r *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err error) {
 	v := r
 	i, err := tree.ReadInode(v, file)
@@ -320,7 +320,7 @@ func FindPackable(r *kvtx.View, file moraine.InodeID) (p Packable, ok bool, err 
 	if err != nil {
 		return p, false, err
 	}
-	beside, err := layout.LevelBeside(v, i) // the bucket may have all of it too, which stays true
+	beside, err := layout.LevelBeside(v, i) // an object may also have all of it, and continues to
 	if err != nil {
 		return p, false, err
 	}

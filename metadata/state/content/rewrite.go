@@ -14,22 +14,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A stripe is mostly dead when files name little of it any more: what was written over
-// them, or cut off, is not given back as long as a byte of the stripe is named. The leader
-// finds such stripes (NameStripes), a REWRITE job of one file names them, its holder puts
-// what the file names of them into new stripes, and commitRewrite swaps these in. The old
-// ones die as any other does that nothing refers to.
+// A stripe becomes sparse when files refer to little of it any more: overwritten or truncated bytes
+// are not freed as long as any byte of the stripe is in use. The leader finds such stripes
+// (NameStripes) and names them in a REWRITE job for one file. The job's mover writes the live bytes
+// into new stripes, and CommitRewrite swaps these in. The old stripes die like any others without
+// references.
 
 const (
-	// MaxRewriteStripes is the most stripes of one REWRITE job.
+	// MaxRewriteStripes is the largest number of stripes of one REWRITE job.
 	MaxRewriteStripes = 64
-	// maxRewritten bounds the extents that one CommitRewrite takes away, as
-	// moraine.MaxCommitExtents does those that it puts in their place: each may lie in a
-	// table of its own, so that they bound the records that are written.
+	// maxRewritten bounds the extents that one CommitRewrite removes, as moraine.MaxCommitExtents
+	// bounds those that it adds. Each may be in its own table, so that these limits bound the
+	// records written.
 	maxRewritten = 256
 )
 
-// CreateRewrite makes a job that rewrites stripes of a file; none where the file is gone.
+// CreateRewrite creates a job that rewrites stripes of a file; none if the file is gone.
 func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	const op = "create jobs"
 	if err := t.MustSpeak(op, kvtx.LevelRewrite); err != nil {
@@ -69,7 +69,7 @@ func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	return jobs.AddedJob(t, spec)
 }
 
-// rewriteCursor is what the record of a job keeps of its task, beside the stripes.
+// rewriteCursor is the part of the task that the job's record keeps besides the stripes.
 func rewriteCursor(task *wire.RewriteTask) []byte {
 	b := record.Be64(record.Be64(nil, task.GetOffset()), task.GetEnd())
 	if f := task.GetFewer(); f != 0 {
@@ -78,16 +78,16 @@ func rewriteCursor(task *wire.RewriteTask) []byte {
 	return b
 }
 
-// rewritable reports whether stripes of a file may be rewritten: it has a name, so that
-// the session of a mover may change it, and bytes in stripes.
+// rewritable reports whether stripes of a file may be rewritten. It needs a name, so that a mover's
+// session may change it, and bytes in stripes.
 func rewritable(i *record.Inode) bool {
 	return i.Typ == record.TypeFile && i.Nlink > 0 && i.Owner == 0 && i.Stored > i.Evicted
 }
 
-// CommitRewrite swaps extents of new stripes, which the mover's session put under a grant,
-// in for others of the same bytes. It applies only where the file still has just the
-// extents that the bytes were read from, and shares none of their tables: a stripe never
-// changes, so that equal extents are equal bytes, whatever the file's generation is by now.
+// CommitRewrite replaces extents by those of new stripes with the same bytes, which the mover's
+// session wrote under a grant. It applies only if the file still has exactly the extents that the
+// mover read, and shares none of their tables. A stripe never changes, so that equal extents are
+// equal bytes, whatever the file's generation.
 func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, error) {
 	const name = "commit rewrite"
 	if err := t.MustSpeak(name, kvtx.LevelRewrite); err != nil {
@@ -126,8 +126,7 @@ func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, erro
 	return CommitReply(t, w)
 }
 
-// SwapIn puts the stripes and extents of a commit that changes no byte of its file in the
-// place of what holds these bytes.
+// SwapIn lays a commit's stripes and extents over those with the same bytes.
 func SwapIn(t *kvtx.Tx, w *commitWork) error {
 	if err := TakeStripes(t, w.stripes); err != nil {
 		return err
@@ -145,8 +144,7 @@ func SwapIn(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// parseWas returns the extents that are to be taken away, which cover just the ranges
-// of those that it brings.
+// parseWas returns the extents to remove, which must cover exactly the ranges of the new ones.
 func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
 	ref := w.i.Id.String()
 	bad := func(format string, args ...any) ([]moraine.Extent, error) {
@@ -186,8 +184,8 @@ func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
 	return was, nil
 }
 
-// MayRewrite fails with Stale unless the file has just the extents that the bytes of the
-// new stripes were read from, in tables that are its own.
+// MayRewrite fails with Stale unless the file has exactly the extents that the mover read, in
+// tables that it does not share.
 func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	const name = "commit rewrite"
 	file := w.i.Id.String()
@@ -206,7 +204,7 @@ func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 			}
 			h, err := layout.TableHead(&t.View, r.Table)
 			if err == nil && h.Refs > 1 {
-				// To swap them in here would leave the old stripe to the other file.
+				// Swapping them here would keep the old stripe alive for the other file.
 				err = kvtx.Fail(moraine.Stale, name, file, "bytes %d to %d are shared with another file by now", e.Offset, e.End())
 			}
 			return true, err
@@ -218,9 +216,9 @@ func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	return KeepsProtection(t, w, was)
 }
 
-// KeepsProtection fails with Conflict where a new stripe may lose fewer chunks, or survives
-// fewer hosts, than one that is taken away: nobody asked for these bytes to be less safe
-// than they were acknowledged to be.
+// KeepsProtection fails with Conflict if a new stripe survives the loss of fewer chunks or hosts
+// than a stripe that it replaces. The bytes must stay as safe as they were when they were
+// acknowledged.
 func KeepsProtection(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	const name = "commit rewrite"
 	m, protects := moraine.MaxChunks, moraine.MaxChunks
@@ -253,8 +251,8 @@ func KeepsProtection(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	return nil
 }
 
-// Rewritables returns files past one whose stripes may be rewritten, of at most limit
-// inodes that it looks at; last is where to go on, 0 where there are no more.
+// Rewritables returns the files after one whose stripes may be rewritten. It inspects at most limit
+// inodes. last is where to continue; 0 if there are no more.
 func Rewritables(r *kvtx.View, after moraine.InodeID, limit int) (files []moraine.InodeID, last moraine.InodeID, err error) {
 	v := r
 	looked := 0
@@ -279,16 +277,16 @@ func Rewritables(r *kvtx.View, after moraine.InodeID, limit int) (files []morain
 	return files, last, err
 }
 
-// Named is what a file names of a stripe.
+// Named counts what a file refers to in a stripe.
 type Named struct {
 	Bytes   int64
 	Extents int
-	Tables  uint32 // of the file, that name it; no other file refers to them
-	// From and To are a range of the file with all that names it.
+	Tables  uint32 // tables of the file that refer to it; no other file shares them
+	// From and To are a range of the file that includes all references to the stripe.
 	From, To int64
 }
 
-// add counts what a table of the file names.
+// add adds the count of one table of the file.
 func (n *Named) add(o Named) {
 	if n.Tables == 0 {
 		n.From = o.From
@@ -297,10 +295,10 @@ func (n *Named) add(o Named) {
 	n.From, n.To = min(n.From, o.From), max(n.To, o.To)
 }
 
-// NameStripes counts into named what a file names of stripes, by its tables from an offset
-// on until it has looked at about limit extents. next is where to go on, -1 where the file
-// ends or is gone; looked is how many extents it was. What tables name that a clone shares is
-// not counted: a stripe all of whose references are in named has as many as its record says.
+// NameStripes adds to named what a file refers to in stripes, from the table at an offset on, until
+// it inspected about limit extents. next is where to continue; -1 if the file ends or is gone.
+// looked is the number of extents inspected. It ignores tables that a clone shares: if named has
+// all references of a stripe, their number equals the count in the stripe's record.
 func NameStripes(r *kvtx.View, file moraine.InodeID, from int64, limit int, named map[moraine.StripeID]Named) (looked int, next int64, err error) {
 	v := r
 	i, err := tree.ReadInode(v, file)
@@ -352,7 +350,7 @@ func NameStripes(r *kvtx.View, file moraine.InodeID, from int64, limit int, name
 	return looked, next, nil
 }
 
-// LastStripe returns the last stripe number that was issued.
+// LastStripe returns the last issued stripe number.
 func LastStripe(r *kvtx.View) (moraine.StripeID, error) {
 	v := r
 	cl, err := v.Cluster()

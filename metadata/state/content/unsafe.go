@@ -11,24 +11,23 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A file whose level is below nvme has a row, which says how far from its beginning
-// on its stripes are known to be at nvme. The leader goes through the rows: where the
-// end is reached the file is at nvme, and the row goes. What is lost behind the first
-// of its extents that is not there the leader looks for apart (lostlook.go). A row may
-// also be that of a file which is gone, or in an object while chunks of it are in memory still; never is a
-// file below nvme without one.
+// A file below level nvme has a row with the offset up to which its stripes are known to be at
+// nvme. The leader scans the rows. When the offset reaches the end, the file is at nvme and its row
+// is deleted. The leader finds losses behind the first extent below nvme separately (lostlook.go).
+// A row may also belong to a file that is gone, or that is in an object while some of its chunks
+// are still in memory. A file below nvme always has a row.
 
 const (
-	// MaxRaised is the most files that one command raises, raiseExtents the most
-	// extents of each that it looks at, and raiseBudget of all.
+	// MaxRaised is the largest number of files that one command raises. It inspects at most
+	// raiseExtents extents of each file, and raiseBudget of all.
 	MaxRaised    = 64
 	raiseExtents = 200
 	raiseBudget  = 600
-	// lostRanges is the most lost ranges of a file that an answer has.
+	// lostRanges is the largest number of lost ranges of a file in an answer.
 	lostRanges = 64
 )
 
-// WatchLevel gives a file a row whose level is below nvme. The caller writes the file.
+// WatchLevel adds a row for a file whose level is below nvme. The caller writes the file.
 func WatchLevel(t *kvtx.Tx, i *record.Inode) error {
 	if i.Content == 0 || i.Level >= moraine.NVMe {
 		return nil
@@ -36,7 +35,7 @@ func WatchLevel(t *kvtx.Tx, i *record.Inode) error {
 	return Watch(t, i)
 }
 
-// Watch gives a file a row, whatever its level is.
+// Watch adds a row for a file, whatever its level.
 func Watch(t *kvtx.Tx, i *record.Inode) error {
 	if ok, err := t.Speaks(kvtx.LevelMemory); !ok || err != nil {
 		return err
@@ -45,7 +44,7 @@ func Watch(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// RaiseLevels looks at files with rows, as far as its budget goes.
+// RaiseLevels inspects files with rows within its budget.
 func RaiseLevels(t *kvtx.Tx, op *statepb.RaiseLevels) (*wire.MetaResponse, error) {
 	if n := len(op.GetInodes()) + len(op.GetLost()); n > MaxRaised {
 		return nil, kvtx.Fail(moraine.TooLarge, "raise levels", "", "%d files, %d at most", n, MaxRaised)
@@ -68,8 +67,8 @@ func RaiseLevels(t *kvtx.Tx, op *statepb.RaiseLevels) (*wire.MetaResponse, error
 	return kvtx.Done(), nil
 }
 
-// RaiseLevel gives a file the level that its stripes have, if that can be told by
-// looking at limit extents, and notes how far it came.
+// RaiseLevel gives a file the level of its stripes, if an inspection of limit extents can show it,
+// and records its progress.
 func RaiseLevel(t *kvtx.Tx, id moraine.InodeID, limit int) (looked int, err error) {
 	g, err := Gauge(&t.View, id, limit)
 	if err != nil || !g.changed {
@@ -95,17 +94,17 @@ func RaiseLevel(t *kvtx.Tx, id moraine.InodeID, limit int) (looked int, err erro
 	return g.looked, nil
 }
 
-// gauged is what a look at a file with a row found.
+// gauged is the result of inspecting a file with a row.
 type gauged struct {
-	file    *record.Inode // nil: it is gone
+	file    *record.Inode // nil if the file is gone
 	row     record.UnsafeFile
 	level   moraine.Level
-	over    bool // the row has served
-	changed bool // there is something to write
+	over    bool // the row is no longer needed
+	changed bool // the file or row must be written
 	looked  int
 }
 
-// Gauge looks at no more than limit extents of a file with a row.
+// Gauge inspects at most limit extents of a file with a row.
 func Gauge(v *kvtx.View, id moraine.InodeID, limit int) (g gauged, err error) {
 	b, ok, err := v.R.Get(v.K.UnsafeFile(id))
 	if err != nil || !ok {
@@ -137,8 +136,8 @@ func Gauge(v *kvtx.View, id moraine.InodeID, limit int) (g gauged, err error) {
 	return g, nil
 }
 
-// GaugeExtents looks at limit extents from where all is no longer known to be at nvme, and
-// at as many more of a file that is recorded as lost.
+// GaugeExtents inspects limit extents after the part that is known to be at nvme, and as many more
+// of a file recorded as lost.
 func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	exts, err := layout.ExtentsOf(v, g.file, g.row.UpTo, limit)
 	if err != nil {
@@ -146,10 +145,10 @@ func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	}
 	was := g.level
 	if was == record.LevelLost {
-		g.level = moraine.Memory // unless it is found so again
+		g.level = moraine.Memory // until the inspection finds it lost again
 	}
 	g.looked = len(exts)
-	behind := false // something before is below nvme
+	behind := false // an earlier extent is below nvme
 	for _, e := range exts {
 		fate, err := FateOf(v, e)
 		if err != nil {
@@ -158,7 +157,7 @@ func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 		if behind = behind || fate < moraine.NVMe; !behind {
 			g.row.UpTo = e.End()
 		}
-		if fate == record.LevelLost && g.level <= moraine.NVMe { // else an object has the bytes
+		if fate == record.LevelLost && g.level <= moraine.NVMe { // otherwise an object has the bytes
 			g.level, g.row.Mark, g.row.Found = record.LevelLost, 0, false
 			return nil
 		}
@@ -173,8 +172,8 @@ func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	return nil
 }
 
-// FateOf returns the level that the bytes of an extent are at: nvme (or an object,
-// which is safer), memory, or levelLost.
+// FateOf returns the level of an extent's bytes: nvme (also for an object, which is safer), memory,
+// or LevelLost.
 func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
 	if e.Object != 0 {
 		return moraine.NVMe, nil
@@ -201,8 +200,8 @@ func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
 		}
 		if d == nil || !d.Serves() {
 			left--
-			// Its server will not tell of it any more, unless the device comes back
-			// into service: then this is found otherwise again.
+			// Its server no longer reports them unless the device returns to service. An inspection
+			// then finds the bytes again.
 			voids = voids || fleet.IsInMemory(c)
 		}
 	}
@@ -212,9 +211,9 @@ func FateOf(v *kvtx.View, e moraine.Extent) (moraine.Level, error) {
 	return max(level, moraine.Memory), nil
 }
 
-// Raisable returns at most limit of the files behind after that a RaiseLevels now
-// would do something for, having looked at as many rows as look, and the last row
-// that it looked at: 0 where that was the last there is.
+// Raisable returns at most limit files after one for which RaiseLevels would change something. It
+// inspects at most look rows. It also returns the last row inspected; 0 if that was the last of
+// all.
 func Raisable(r *kvtx.View, after moraine.InodeID, look, limit int) (ids []moraine.InodeID, last moraine.InodeID, err error) {
 	v := r
 	rows, err := UnsafeFiles(v, after, look)
@@ -239,7 +238,7 @@ func Raisable(r *kvtx.View, after moraine.InodeID, look, limit int) (ids []morai
 	return ids, last, nil
 }
 
-// UnsafeFiles returns at most limit of the files with rows behind after.
+// UnsafeFiles returns at most limit files with rows, after one.
 func UnsafeFiles(v *kvtx.View, after moraine.InodeID, limit int) ([]moraine.InodeID, error) {
 	var out []moraine.InodeID
 	if limit <= 0 {
@@ -253,8 +252,8 @@ func UnsafeFiles(v *kvtx.View, after moraine.InodeID, limit int) ([]moraine.Inod
 	return out, err
 }
 
-// LostFile describes what a file has lost; nil where that is nothing, or the file is
-// not the caller's to see.
+// LostFile describes a file's lost bytes; nil if there are none, or the caller may not see the
+// file.
 func LostFile(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*wire.LostFile, error) {
 	i, err := tree.ReadInode(v, id)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -275,7 +274,7 @@ func LostFile(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*wire.LostFile, 
 	return f, err
 }
 
-// LostRangesOf adds the lost ranges of a file, and returns how many extents it looked at.
+// LostRangesOf adds the lost ranges of a file and returns the number of extents inspected.
 func LostRangesOf(v *kvtx.View, f *wire.LostFile, i *record.Inode, isLost func(*record.Inode, moraine.Extent) (bool, error)) (looked int, err error) {
 	for from := int64(0); ; {
 		exts, err := layout.ExtentsOf(v, i, from, tree.MaxListed)
