@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// AbortStep ends a checkpoint that will never be committed, as a rank asks.
+// AbortStep aborts a checkpoint at a rank's request.
 func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := PresentRun(t, "abort step", id); err != nil {
@@ -41,8 +41,8 @@ func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// AbortSteps ends the checkpoints that the leader found silent. One whose ranks
-// have gone on since is passed over.
+// AbortSteps aborts checkpoints that the leader found silent. It skips those with a seal since
+// then.
 func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) {
 	for _, w := range op.GetSteps() {
 		s, err := tree.StepRecord(&t.View, stepFromWire(w.GetKey()))
@@ -59,8 +59,8 @@ func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) 
 	return kvtx.Done(), nil
 }
 
-// SilentSteps returns at most limit open steps whose ranks have not sealed
-// anything for as long as the step waits, as what aborts them.
+// SilentSteps returns at most limit open steps without a seal for their timeout, as requests that
+// abort them.
 func SilentSteps(r *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 	v := r
 	c, err := v.Counters()
@@ -86,8 +86,8 @@ func SilentSteps(r *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 	return out, err
 }
 
-// AbortStepRecord makes a live step an aborted one, with the ranks that had not
-// sealed. What was sealed is removed by a job.
+// AbortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job
+// removes the sealed parts.
 func AbortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
 	missing, err := MissingRanks(&t.View, s)
 	if err != nil {
@@ -136,8 +136,8 @@ func nameRanks(ranks []uint32, n int) string {
 	return b.String()
 }
 
-// DropStep has a job remove a checkpoint's directory, which nothing names, and
-// then the rows of its parts.
+// DropStep queues a job that removes a checkpoint's unlinked directory and then the rows of its
+// parts.
 func DropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	d, err := tree.Inode(t, dir)
 	if err != nil {
@@ -155,7 +155,7 @@ func DropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	return nil
 }
 
-// RunDropStep does about limit records of a job made by dropStep, dropParts or sweepStep.
+// RunDropStep does about limit records of a job of DropStep, DropParts or SweepStep.
 func RunDropStep(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
 	if j.Target != 0 {
 		n, err = RunSweep(t, j, limit)

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
+// StepBlock returns block n of a step; an empty block if no rank of it has sealed.
 func StepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
 	b := &record.Block{}
 	value, ok, err := v.R.Get(v.K.StepBlock(s.Id, n))
@@ -29,8 +30,8 @@ func StepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
 	return b, nil
 }
 
-// CountSeal notes that a rank has sealed; when its block is complete, the
-// block's digest is made. The rank's part is written already.
+// CountSeal records that a rank has sealed. When its block is complete it computes the block's
+// digest. The rank's part must already be written.
 func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 	n := rank / record.BlockRanks
 	b, err := StepBlock(&t.View, s, n)
@@ -51,7 +52,7 @@ func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 	return nil
 }
 
-// BlockDigest is the SHA-256 of the digests of a block's parts, by rank.
+// BlockDigest returns the SHA-256 of the digests of a block's parts, in rank order.
 func BlockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
 	h := sha256.New()
 	var bad error
@@ -76,7 +77,7 @@ func BlockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
 	return h.Sum(nil), err
 }
 
-// MissingRanks returns the ranks that have not sealed, MaxMissing at most.
+// MissingRanks returns the ranks that have not sealed, at most MaxMissing.
 func MissingRanks(v *kvtx.View, s *record.Step) ([]uint32, error) {
 	var out []uint32
 	if s.Sealed == s.World {

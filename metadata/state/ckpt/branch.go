@@ -10,15 +10,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The branch of an attempt is what it goes on from: its own steps, those of its
-// parent's attempt up to the parent, and so on. Where an attempt has not fixed
-// its parent yet, every step of the attempt before it is on the branch. Steps
-// that a later attempt went back behind are abandoned: they are on no branch
-// that is alive.
+// The branch of an attempt is its own steps, its parent's attempt up to the parent step, and so on.
+// If an attempt has not fixed its parent yet, every step of the previous attempt is on the branch.
+// Steps after the parent of a later attempt are abandoned: they are on no live branch.
 
-// Branch calls fn with each attempt of a branch and the greatest step of it
-// that is on the branch, latest first, until fn returns false. own is whether
-// the attempt's own steps count.
+// Branch calls fn with each attempt of a branch and the greatest step of it on the branch, latest
+// first, until fn returns false. own says whether the attempt's own steps count.
 func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(attempt uint32, limit uint64) (more bool, err error)) error {
 	limit := uint64(math.MaxUint64)
 	for at := from; at > 0; {
@@ -33,7 +30,7 @@ func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 			return err
 		case !a.Resolved:
 			at, limit = at-1, math.MaxUint64
-		case a.Parent.Attempt < at: // 0 where it has none
+		case a.Parent.Attempt < at: // 0 if it has none
 			at, limit = a.Parent.Attempt, a.Parent.Step
 		default:
 			return &moraine.Error{Op: "branch", Ref: a.Parent.String(), Kind: moraine.Corrupt}
@@ -42,13 +39,13 @@ func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 	return nil
 }
 
-// Latest returns the greatest committed step of a branch that is at level or
-// safer and still there; nil where there is none.
+// Latest returns the greatest committed step of a branch at level or safer that still exists; nil
+// if there is none.
 func Latest(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
 	return LatestUpTo(v, run, from, own, level, record.StepID{Attempt: math.MaxUint32})
 }
 
-// LatestUpTo is latest of what a branch had before one of its steps.
+// LatestUpTo is Latest before one of the branch's steps.
 func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
 	var found *record.Step
 	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
@@ -75,8 +72,8 @@ func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 	return found, err
 }
 
-// Standing returns a committed step if it is at level or safer, has all its bytes, and
-// its directory has not been removed; nil otherwise.
+// Standing returns a committed step if it is at level or safer, has lost no bytes, and its
+// directory was not removed; otherwise nil.
 func Standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step, error) {
 	s, err := Present(v, id)
 	if err != nil || s == nil || s.Lost() || s.Level < level {
@@ -85,8 +82,7 @@ func Standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step
 	return s, nil
 }
 
-// Present returns a committed step whose directory has not been removed, lost or not;
-// nil otherwise.
+// Present returns a committed step whose directory was not removed, lost or not; otherwise nil.
 func Present(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	s, err := tree.MustStep(v, id)
 	if err != nil || s.State != record.StepCommitted {
@@ -102,8 +98,8 @@ func Present(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	return s, nil
 }
 
-// Exactly returns the committed step of that number on a branch, the latest if
-// several attempts saved it; nil where there is none.
+// Exactly returns the committed step of a number on a branch, the latest if several attempts saved
+// it; nil if there is none.
 func Exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
 	var found *record.Step
 	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
@@ -121,7 +117,7 @@ func Exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint
 	return found, err
 }
 
-// FindStep answers a ResolveStep from a branch; nil where nothing fits.
+// FindStep answers a ResolveStep from a branch; nil if no step matches.
 func FindStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
 	level := moraine.Level(min(op.GetLevel(), 255))
 	if op.GetExact() {
@@ -133,7 +129,7 @@ func FindStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.R
 	return Latest(v, run, from, own, level)
 }
 
-// ReadResolve answers which checkpoint an attempt goes on from, as of now.
+// ReadResolve answers from which checkpoint an attempt would continue now.
 func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	r, _, err := RunInScope(v, sc, "resolve step", moraine.RunID(op.GetRun()))
 	if err != nil {
@@ -156,7 +152,7 @@ func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaR
 	return stepReply(s), nil
 }
 
-// NoStep is the error where nothing fits.
+// NoStep is the error if no step matches.
 func NoStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
 	ref := moraine.InodeID(op.GetRun()).String()
 	if op.GetExact() {
@@ -172,11 +168,11 @@ func NoStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
 	return kvtx.Fail(moraine.NotFound, "resolve step", ref, "the branch has no committed step of that level")
 }
 
-// ResolveStep fixes what the present attempt goes on from: the first answer is
-// the parent of the attempt, and every later one the same, for all its ranks,
-// also where it is that there is nothing.
+// ResolveStep fixes the checkpoint from which the present attempt continues. The first answer
+// becomes the attempt's parent, also if it is that there is none. All later answers, to every rank,
+// are the same.
 func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
-	t.IgnoresQuota = true // a full quota keeps nobody from restoring; the links are few
+	t.IgnoresQuota = true // a full quota must not prevent a restore; the links are few
 	id := record.StepID{Run: moraine.RunID(op.GetRun()), Attempt: op.GetAttempt()}
 	if id.Attempt == 0 || op.GetBefore() != nil {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
@@ -202,7 +198,7 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 		if any != nil || op.GetExact() {
-			return nil, NoStep(&t.View, r, op) // nothing is fixed by a wish that cannot be met
+			return nil, NoStep(&t.View, r, op) // an unsatisfiable request fixes nothing
 		}
 	}
 	a.Resolved = true
@@ -214,12 +210,12 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if s == nil {
-		return kvtx.Refuse(NoStep(&t.View, r, op)), nil // kept: the attempt starts from nothing
+		return kvtx.Refuse(NoStep(&t.View, r, op)), nil // this answer is fixed: the attempt starts from nothing
 	}
 	return stepReply(s), nil
 }
 
-// ResolvedBefore answers with the parent that is fixed.
+// ResolvedBefore answers with the fixed parent.
 func ResolvedBefore(t *kvtx.Tx, r *record.Run, a *record.Attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if a.Parent == (record.StepID{}) {
 		return nil, NoStep(&t.View, r, op)

@@ -14,10 +14,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxPartFiles is the most files of one rank's part.
+// MaxPartFiles is the largest number of files in one rank's part.
 const MaxPartFiles = 64
 
-// PartRecord returns a rank's part; nil where the rank has not begun.
+// PartRecord returns a rank's part; nil if the rank has not begun.
 func PartRecord(v *kvtx.View, id record.StepID, rank uint32) (*record.Part, error) {
 	b, ok, err := v.R.Get(v.K.Part(id, rank))
 	if err != nil || !ok {
@@ -27,7 +27,7 @@ func PartRecord(v *kvtx.View, id record.StepID, rank uint32) (*record.Part, erro
 	return p, p.Decode(b)
 }
 
-// partFromWire checks what a rank seals.
+// partFromWire checks a rank's seal and returns its part.
 func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, error) {
 	id := stepFromWire(op.GetKey())
 	bad := func(format string, args ...any) (*record.Part, error) {
@@ -49,9 +49,9 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 	return p, nil
 }
 
-// SealPart completes a rank's part: its files get their names in the step's
-// directory. The last one seals the step, and makes the job that checks it. The
-// same seal again is answered as it was; another one is a Conflict.
+// SealPart completes a rank's part and names its files in the step's directory. The last seal also
+// seals the step and queues the job that checks it. A retry of the same seal gets the same answer;
+// a different seal fails with Conflict.
 func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := PresentRun(t, "seal part", id); err != nil {
@@ -110,8 +110,8 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// TakeFiles links unlinked files of the session into the step's directory, and
-// adds up what they are.
+// TakeFiles links unlinked files of the session into the step's directory and updates the step's
+// totals.
 func TakeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 	dir, err := tree.Inode(t, s.Dir)
 	if err != nil {
@@ -155,8 +155,8 @@ func TakeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 	return nil
 }
 
-// SealStep seals the step: all its ranks have, and a worker is to check it. The
-// caller writes it.
+// SealStep marks the step as sealed, after all ranks have sealed, and queues the job that checks
+// it. The caller writes the step.
 func SealStep(t *kvtx.Tx, s *record.Step) error {
 	h := sha256.New()
 	for n := range s.Blocks() {
@@ -204,11 +204,10 @@ func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaRespo
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Parts{Parts: reply}}, err
 }
 
-// SessionGone does what the end of a session means to checkpoints: a step that
-// waits for a rank of it will never be complete, and is aborted; and the
-// session leaves the attempts that it joined.
+// SessionGone updates checkpoints after a session ended. A step that waits for one of its ranks can
+// never be complete and is aborted, and the session leaves its attempts.
 func SessionGone(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
-	const cost = 8 // records that one rank may take, or a step of it
+	const cost = 8 // records that one rank or one step may need
 	most := (budget + cost - 1) / cost
 	keys, err := t.KeysUnder(t.K.SessionSteps(id), most)
 	if err != nil {

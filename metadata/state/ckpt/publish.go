@@ -10,10 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CommitStep publishes a sealed checkpoint, as the worker that checked it asks
-// under its job's lease: one entry adds the index, gives the directory its name
-// for ever, and moves the links. With an error it aborts the checkpoint. The
-// job ends in the same entry.
+// CommitStep publishes a sealed checkpoint at the request of the mover that checked it, under the
+// mover's job lease. One entry adds the index, names the directory permanently, moves the links and
+// ends the job. If the request has an error, the entry aborts the checkpoint instead.
 func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	r, dir, err := RunInScope(&t.View, t.Scope, "commit step", id.Run)
@@ -60,7 +59,7 @@ func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// AbortUnjudged aborts the step of a job that ended without a verdict.
+// AbortUnjudged aborts the step of a job that ended without a result.
 func AbortUnjudged(t *kvtx.Tx, j *record.Job, reason string) error {
 	s, err := tree.StepRecord(&t.View, j.Step)
 	if err != nil || s == nil || s.State != record.StepSealed || s.Job != j.Id {
@@ -70,8 +69,7 @@ func AbortUnjudged(t *kvtx.Tx, j *record.Job, reason string) error {
 	return AbortStepRecord(t, s, reason)
 }
 
-// TakeIndex links the index of all tensors, an unlinked file of the worker's
-// session, into the step's directory.
+// TakeIndex links the index, an unlinked file of the mover's session, into the step's directory.
 func TakeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
 	if index == nil {
 		return nil
@@ -111,11 +109,11 @@ func Publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 		return err
 	}
 	if s.Level == 0 {
-		s.Level = moraine.NVMe // no file of it has content that could be less safe
+		s.Level = moraine.NVMe // no file of it has content, so nothing can be less safe
 	}
 	s.State, s.At = record.StepCommitted, t.Now
 	if t.Count[record.CLostStripes] > 0 {
-		t.LossChanged() // its bytes may be among them: the leader looks
+		t.LossChanged() // its bytes may be among the lost ones: the leader will check
 	}
 	PutStep(t, s)
 	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
@@ -128,8 +126,7 @@ func Publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	return RefreshLinks(t, r, runDir)
 }
 
-// RefreshLinks points `latest` and `latest-nvme` at the latest steps of the
-// branch that is alive.
+// RefreshLinks points `latest` and `latest-nvme` to the latest steps of the live branch.
 func RefreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
 	for _, l := range []struct {
 		Name  string
@@ -146,9 +143,8 @@ func RefreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
 	return nil
 }
 
-// RefreshStepLink points `step-<n>` at the step of that number on the branch
-// that is alive; where the branch has none, at the latest attempt's that saved
-// it before.
+// RefreshStepLink points `step-<n>` to the step of that number on the live branch. If the branch
+// has none, it uses the latest earlier attempt that saved it.
 func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64) error {
 	s, err := Exactly(&t.View, r.Id, r.Attempt, true, number, 0)
 	if err != nil {
@@ -166,7 +162,7 @@ func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 			}
 		}
 	}
-	if s == nil { // one that is lost is better than none: its link says where it was
+	if s == nil { // a lost step is better than none: its link shows where the step was
 		if s, err = NewestPresent(&t.View, r, number); err != nil {
 			return err
 		}
@@ -174,8 +170,8 @@ func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 	return PointLink(t, dir, record.StepID{Step: number}.Name(), s)
 }
 
-// NewestPresent returns the step of that number of the latest attempt that has one, lost or
-// not; nil where there is none.
+// NewestPresent returns the step of that number from the latest attempt that has one, lost or not;
+// nil if there is none.
 func NewestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
 	for at := r.Attempt; at > 0; at-- {
 		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
@@ -193,8 +189,8 @@ func NewestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, er
 	return nil, nil
 }
 
-// PointLink makes name in a run's directory a symbolic link to a step, or takes
-// it away for nil. What a person put there that is no link stays.
+// PointLink makes name in a run's directory a symbolic link to a step, or removes it if s is nil.
+// It leaves anything there that is no link.
 func PointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error {
 	e, ok, err := tree.Lookup(&t.View, dir.Id, name)
 	if err != nil || (ok && e.Typ != record.TypeSymlink) || (!ok && s == nil) {
@@ -228,7 +224,7 @@ func PointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error
 	return nil
 }
 
-// ReadStep answers what a checkpoint is, and which ranks an open one waits for.
+// ReadStep answers the state of a checkpoint, and for an open one the ranks that it waits for.
 func ReadStep(v *kvtx.View, sc kvtx.Scope, op *wire.GetStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := RunInScope(v, sc, "get step", id.Run); err != nil {

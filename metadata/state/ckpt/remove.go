@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Remove takes away one entry: a file or link, or an empty directory.
+// Remove removes one entry: a file or link, or an empty directory.
 func Remove(t *kvtx.Tx, op *wire.Remove) (*wire.MetaResponse, error) {
 	t.IgnoresQuota = true
 	dir, child, err := names.Entry(t, "remove", op.GetParent(), op.GetName())
@@ -46,7 +46,7 @@ func removeReply(i *record.Inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Remove{Remove: &wire.RemoveReply{Inode: uint64(i.Id)}}}
 }
 
-// RemoveTree unlinks a directory at once; what is below it dies by a job.
+// RemoveTree unlinks a directory at once; a job removes what is below it.
 func RemoveTree(t *kvtx.Tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
 	t.IgnoresQuota = true
 	dir, child, err := names.Entry(t, "remove tree", op.GetParent(), op.GetName())

@@ -11,11 +11,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxLaunchLen is the longest launch or scheduler's job, in bytes.
+// MaxLaunchLen is the longest launch or scheduler job, in bytes.
 const MaxLaunchLen = 255
 
-// maxFencedSteps is how many open steps of the attempts before are aborted when
-// a new one begins; more run into their timeout, fenced as they are.
+// maxFencedSteps is the number of open steps of earlier attempts that a new attempt aborts at once.
+// Others reach their timeout; they are fenced in any case.
 const maxFencedSteps = 32
 
 // Attempt returns an attempt's record, which must exist.
@@ -31,7 +31,7 @@ func Attempt(v *kvtx.View, run moraine.RunID, number uint32) (*record.Attempt, e
 	return a, a.Decode(b)
 }
 
-// OpenRun makes or joins an attempt of a run.
+// OpenRun starts or joins an attempt of a run.
 func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	switch {
 	case op.GetReadOnly():
@@ -66,7 +66,7 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	return RunReply(t, r, op.GetName(), known)
 }
 
-// VisitRun answers what a run is, for one who only lists and resolves.
+// VisitRun answers the state of a run to a caller that only lists and resolves.
 func VisitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	_, child, err := names.Entry(t, "open run", parentOr(t.Scope, op.GetParent()), op.GetName())
 	if err != nil {
@@ -82,7 +82,7 @@ func VisitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	return RunReply(t, r, op.GetName(), r.Attempt)
 }
 
-// parentOr is the directory asked for, or the session's root.
+// parentOr returns the requested directory, or the session's root.
 func parentOr(sc kvtx.Scope, id uint64) uint64 {
 	if id == 0 {
 		return uint64(sc.Root)
@@ -90,7 +90,7 @@ func parentOr(sc kvtx.Scope, id uint64) uint64 {
 	return id
 }
 
-// MakeRun finds the run, or makes its directory one.
+// MakeRun finds the run, or makes its directory a run.
 func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
 	if err := names.CheckName("open run", op.GetName()); err != nil {
 		return nil, err
@@ -110,8 +110,7 @@ func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
 	return r, err
 }
 
-// MakeDir finds the directory name in parent, or makes it, of the parent's
-// owner and tenant.
+// MakeDir finds the directory name in parent, or creates it with the parent's owner and tenant.
 func MakeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.Inode, error) {
 	e, ok, err := tree.Lookup(&t.View, parent.Id, name)
 	if err != nil {
@@ -136,7 +135,7 @@ func MakeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.
 	return dir, nil
 }
 
-// AttemptOf returns the attempt that a launch made; 0 where it made none.
+// AttemptOf returns the attempt that a launch started; 0 if none.
 func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
 	b, ok, err := v.R.Get(v.K.Launch(run, launch))
 	if err != nil || !ok {
@@ -148,10 +147,9 @@ func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
 	return n, d.End("launch")
 }
 
-// MayBegin decides whether an unknown launch may take the run over. A lower
-// restart of a job that the run knows is late, and never may; while the present
-// attempt has live sessions only a higher restart of its job may, or one that
-// says so.
+// MayBegin decides whether a new launch may take the run over. A lower restart of a known scheduler
+// job is late and may not. While the present attempt has live sessions, only a higher restart of
+// its job may, or a launch that requests the takeover explicitly.
 func MayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	if r.Attempt == 0 {
 		return nil
@@ -183,8 +181,7 @@ func MayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	return nil
 }
 
-// JobRestart returns the highest restart of a scheduler's job that began an
-// attempt of the run.
+// JobRestart returns the highest restart of a scheduler's job that started an attempt of the run.
 func JobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, known bool, err error) {
 	b, known, err := v.R.Get(v.K.RunJob(run, job))
 	if err != nil || !known {
@@ -196,8 +193,8 @@ func JobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, kn
 	return highest, true, d.End("restart of a job")
 }
 
-// BeginAttempt makes the next attempt the present one; from here on everything
-// that an earlier one asks for is Fenced.
+// BeginAttempt starts the next attempt. Every later request of an earlier attempt fails with
+// Fenced.
 func BeginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	r.Attempt++
 	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
@@ -224,6 +221,7 @@ func BeginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	return nil
 }
 
+// RunReply answers the run and the attempt of the caller.
 func RunReply(t *kvtx.Tx, r *record.Run, name string, attempt uint32) (*wire.MetaResponse, error) {
 	w, err := RunToWire(&t.View, r, name)
 	if err != nil {
@@ -232,6 +230,7 @@ func RunReply(t *kvtx.Tx, r *record.Run, name string, attempt uint32) (*wire.Met
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Run{Run: &wire.RunReply{Run: w, Attempt: attempt}}}, nil
 }
 
+// RunToWire returns the wire form of a run.
 func RunToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
 	w := &wire.Run{Id: uint64(r.Id), Name: name, Attempt: r.Attempt, Committed: r.Committed}
 	if r.Attempt == 0 {
@@ -248,7 +247,7 @@ func RunToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
 	return w, nil
 }
 
-// LeaveAttempts takes an ended session out of the attempts that it joined.
+// LeaveAttempts removes an ended session from the attempts that it joined.
 func LeaveAttempts(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.SessionAttempts(id), (budget+1)/2)
 	if err != nil {

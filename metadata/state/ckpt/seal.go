@@ -7,10 +7,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RemoveFromStep lets a request unlink in a checkpoint's directory. A checkpoint's index
-// is the first of its files that `rm -r` meets, and what makes it a checkpoint: whoever
-// unlinks it removes the checkpoint as a whole, by the rules of RemoveStep, and may then
-// unlink the other files. Nothing else in it can be unlinked.
+// RemoveFromStep decides on an unlink in a checkpoint's directory. The index makes a directory a
+// checkpoint, and `rm -r` meets it first. Unlinking the index therefore removes the whole
+// checkpoint, by the rules of RemoveStep; afterwards the other files may be unlinked. Any other
+// unlink fails.
 func RemoveFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
 	switch {
 	case !dir.Sealed:

@@ -13,12 +13,12 @@ import (
 
 // Bounds of a checkpoint.
 const (
-	// MaxWorld is the most ranks.
+	// MaxWorld is the largest number of ranks.
 	MaxWorld = 1 << 16
-	// MaxMissing is the most missing ranks that an answer names.
+	// MaxMissing is the largest number of missing ranks named in an answer.
 	MaxMissing = 1000
-	// DefaultSealTimeout is how long an open step waits for the next seal where
-	// BeginStep does not say, in milliseconds of cluster time.
+	// DefaultSealTimeout is how long an open step waits for the next seal if BeginStep sets no
+	// timeout, in milliseconds of cluster time.
 	DefaultSealTimeout = 600_000
 )
 
@@ -26,7 +26,7 @@ func stepFromWire(w *wire.StepKey) record.StepID {
 	return record.StepID{Run: moraine.RunID(w.GetRun()), Attempt: w.GetAttempt(), Step: w.GetStep()}
 }
 
-// StepOfKey returns the checkpoint that a key ends with.
+// StepOfKey returns the checkpoint at the end of a key.
 func StepOfKey(key []byte) record.StepID {
 	tail := key[len(key)-20:]
 	return record.StepID{
@@ -38,15 +38,15 @@ func stepReply(s *record.Step) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Step{Step: &wire.StepReply{Step: s.ToWire()}}}
 }
 
+// PutStep writes the record of a step.
 func PutStep(t *kvtx.Tx, s *record.Step) { t.Put(t.K.Step(s.Id), s.Encode()) }
 
-// StepChanged tells those who wait.
+// StepChanged notifies those that wait for a change of the step.
 func StepChanged(t *kvtx.Tx, id record.StepID) {
 	t.Events.StepsChanged = append(t.Events.StepsChanged, id.ToWire())
 }
 
-// RunInScope returns the run of a request and its directory, which must be in
-// the caller's scope.
+// RunInScope returns the run of a request and its directory, which must be in the caller's scope.
 func RunInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*record.Run, *record.Inode, error) {
 	dir, err := tree.ReadNamed(v, sc, moraine.InodeID(id))
 	if err != nil {
@@ -66,7 +66,7 @@ func RunInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*reco
 	return r, dir, nil
 }
 
-// PresentRun is runInScope for what only the present attempt may do.
+// PresentRun is RunInScope for requests that only the present attempt may make.
 func PresentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.Inode, error) {
 	r, dir, err := RunInScope(&t.View, t.Scope, op, id.Run)
 	switch {
@@ -80,9 +80,8 @@ func PresentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.I
 	return r, dir, nil
 }
 
-// BeginStep has a rank take part in a checkpoint, which the first one to begin
-// makes. A rank that begins again, from another session, takes the place of the
-// one before.
+// BeginStep adds a rank to a checkpoint; the first rank creates it. A rank that begins again from
+// another session replaces its former session.
 func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if op.GetWorld() == 0 || op.GetWorld() > MaxWorld || op.GetRank() >= op.GetWorld() {
@@ -123,9 +122,9 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// MakeStep makes a checkpoint's record and its directory, which has no name
-// until the checkpoint is committed. Its parent is the run's directory all the
-// same, so that a session confined to the run may write for it.
+// MakeStep creates a checkpoint's record and its directory, which has no name until the commit. Its
+// parent is the run's directory from the start, so that a session confined to the run may write
+// into it.
 func MakeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginStep) (*record.Step, error) {
 	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: run.Uid, Gid: run.Gid, Nlink: 2,
 		Tenant: run.Tenant, Parent: run.Id, Sealed: true})

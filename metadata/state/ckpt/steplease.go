@@ -10,14 +10,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A read lease keeps a committed checkpoint from being removed while somebody restores
-// it. It belongs to a session and ends with it. Each is in two rows: by checkpoint, for
-// removals, with how often the session took it; and by session.
+// A read lease prevents the removal of a committed checkpoint while a client restores it. It
+// belongs to a session and ends with it. Each has two rows: one by checkpoint, for removals, with
+// the number of times that the session took it; and one by session.
 
-// MaxStepLeases is the most checkpoints that one session may lease.
+// MaxStepLeases is the largest number of checkpoints that one session may lease.
 const MaxStepLeases = 64
 
-// LeaseStep gives the session a read lease on a committed checkpoint, or counts one more.
+// LeaseStep gives the session a read lease on a committed checkpoint, or counts another one.
 func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	if _, _, err := RunInScope(&t.View, t.Scope, "lease step", id.Run); err != nil {
@@ -50,7 +50,7 @@ func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// StepLease returns how often a session leased a checkpoint.
+// StepLease returns how many read leases a session has on a checkpoint.
 func StepLease(v *kvtx.View, id record.StepID, s moraine.SessionID) (uint64, error) {
 	b, ok, err := v.R.Get(v.K.StepLease(id, s))
 	if err != nil || !ok {
@@ -59,7 +59,7 @@ func StepLease(v *kvtx.View, id record.StepID, s moraine.SessionID) (uint64, err
 	return record.DecodeStepLease(b)
 }
 
-// ReleaseStep ends one lease of the session.
+// ReleaseStep ends one read lease of the session.
 func ReleaseStep(t *kvtx.Tx, op *wire.ReleaseStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	times, err := StepLease(&t.View, id, t.Session.Id)
@@ -75,7 +75,7 @@ func ReleaseStep(t *kvtx.Tx, op *wire.ReleaseStep) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// DropStepLeases ends the leases of an ended session.
+// DropStepLeases ends the read leases of an ended session.
 func DropStepLeases(t *kvtx.Tx, s moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.SessionLeases(s), (budget+1)/2)
 	for _, key := range keys {
@@ -99,7 +99,7 @@ func MindReaders(t *kvtx.Tx, id record.StepID) error {
 	for _, reader := range readers {
 		s, err := t.View.Session(reader)
 		if kvtx.MoraineKind(err) == moraine.SessionExpired {
-			continue // its rows go with the next ticks
+			continue // the following ticks remove its rows
 		}
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func MindReaders(t *kvtx.Tx, id record.StepID) error {
 	return nil
 }
 
-// MindReadersBelow is mindReaders of all checkpoints below a directory. Leases are few.
+// MindReadersBelow is MindReaders for all checkpoints below a directory. Read leases are few.
 func MindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
 	var leased []record.StepID
 	prefix := t.K.Table(record.TabStepLease)
@@ -145,7 +145,7 @@ func MindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
 	return nil
 }
 
-// SessionOfLease returns the session that a key of tabSessLease begins with.
+// SessionOfLease returns the session at the start of a TabSessLease key.
 func SessionOfLease(key []byte) moraine.SessionID {
 	return moraine.SessionID(binary.BigEndian.Uint64(key[3:]))
 }

@@ -9,37 +9,37 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// StepLook is a look for lost bytes over all committed checkpoints, under way. The zero
-// value begins one. It holds what it found since the last Judge.
+// StepLook is an inspection of all committed checkpoints for lost bytes. The zero value starts one.
+// It keeps what it found since the last Judge.
 type StepLook struct {
-	// Done is whether all checkpoints have been looked at.
+	// Done says that all checkpoints have been inspected.
 	Done bool
-	// Changes is how often stripes had been lost or found when the look began.
+	// Changes is the number of losses and recoveries of stripes when the inspection began.
 	Changes uint64
 
 	began  bool
-	chosen bool     // only rows are looked at
-	rows   [][]byte // that are left of those
-	row    []byte   // of the checkpoint that is being looked at: a key of tabRunCommit
-	name   string   // its files up to this one have been looked at
-	offset int64    // and of the next one all below
-	inside bool     // offset is of the file behind name, which is not done
-	since  uint64   // Changes as the look at this checkpoint began
+	chosen bool     // only the checkpoints in rows are inspected
+	rows   [][]byte // rows left to inspect
+	row    []byte   // checkpoint in progress: a key of TabRunCommit
+	name   string   // its files up to this one are inspected
+	offset int64    // and the next file below this offset
+	inside bool     // offset belongs to the file after name, which is in progress
+	since  uint64   // Changes when the inspection of this checkpoint began
 
 	lost  []*statepb.LostStep
 	evict []uint64
-	found map[uint64][]*wire.StepKey // by since
+	found map[uint64][]*wire.StepKey // by the value of since
 }
 
-// StepLosses returns what decides whether a look is due: how often stripes were lost or
-// found, and how many stripes and checkpoints are lost.
+// StepLosses returns the numbers that decide whether an inspection is due: losses and recoveries so
+// far, lost stripes, and lost checkpoints.
 func StepLosses(r *kvtx.View) (changes, stripes, steps uint64, err error) {
 	c, err := r.Counters()
 	return c[record.CLossChanges], c[record.CLostStripes], c[record.CLostSteps], err
 }
 
-// FindStepLoss goes on with a look, at about limit extents and files more. It ends early
-// when a JudgeSteps is full.
+// FindStepLoss continues an inspection by about limit extents and files. It stops early when a
+// JudgeSteps is full.
 func FindStepLoss(r *kvtx.View, l *StepLook, limit int) error {
 	v := r
 	c, err := v.Counters()
@@ -65,7 +65,7 @@ func FindStepLoss(r *kvtx.View, l *StepLook, limit int) error {
 	return nil
 }
 
-// NextStep goes to the next committed checkpoint.
+// NextStep advances to the next committed checkpoint.
 func NextStep(v *kvtx.View, l *StepLook) error {
 	if l.chosen {
 		if l.Done = len(l.rows) == 0; !l.Done {
@@ -87,7 +87,7 @@ func NextStep(v *kvtx.View, l *StepLook) error {
 	return err
 }
 
-// LookStep looks at the files of a checkpoint, from where the look is on.
+// LookStep inspects the files of a checkpoint from the current place on.
 func LookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
 	id := StepOfKey(l.row)
 	id.Step = ^id.Step
@@ -123,7 +123,7 @@ func LookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
 	return looked, nil
 }
 
-// LookPart looks at one file of a checkpoint.
+// LookPart inspects one file of a checkpoint.
 func LookPart(v *kvtx.View, l *StepLook, s *record.Step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
 	i, err := tree.ReadInode(v, id)
 	if err != nil {
@@ -154,7 +154,7 @@ func LookPart(v *kvtx.View, l *StepLook, s *record.Step, name string, id moraine
 	return max(looked, 1), lost, err
 }
 
-// next leaves the checkpoint that is being looked at.
+// next leaves the checkpoint in progress.
 func (l *StepLook) next() { l.name, l.inside, l.offset = "", false, 0 }
 
 func (l *StepLook) foundStep(id record.StepID) {
@@ -172,8 +172,7 @@ func (l *StepLook) judged() int {
 	return n
 }
 
-// Judge returns the command that records what the look has found since the last one; nil
-// where that is nothing.
+// Judge returns the command that records the findings since the last one; nil if there are none.
 func (l *StepLook) Judge(changes uint64) *statepb.JudgeSteps {
 	op := &statepb.JudgeSteps{Lost: l.lost, Found: l.found[changes], Changes: changes, Evict: l.evict}
 	l.lost, l.found, l.evict = nil, nil, nil

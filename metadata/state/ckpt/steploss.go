@@ -13,22 +13,21 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A committed checkpoint that has lost bytes is no good to a restore: the links and
-// ResolveStep pass it over, and it is called lost. Its record keeps one place where bytes
-// are lost.
+// A committed checkpoint with lost bytes is useless for a restore. The links and ResolveStep skip
+// it, and its state is shown as lost. Its record has one place where bytes are lost.
 //
-// Stripes do not say which files use them. So the leader looks for such checkpoints: it
-// reads the extents of all committed ones after a stripe was lost or found (FindStepLoss),
-// and proposes what it found (JudgeSteps). The command looks at the place itself before it
-// calls a checkpoint lost. That nothing of a checkpoint is lost any more needs a look at
-// every extent, too much for one command: the command believes the leader, unless a stripe
-// was lost or found since the leader began to look (cLossChanges).
+// Stripes do not say which files use them, so the leader searches for lost checkpoints. After a
+// stripe was lost or found, it reads the extents of all committed checkpoints (FindStepLoss) and
+// proposes its findings (JudgeSteps). The command verifies the place itself before it marks a
+// checkpoint as lost. To verify that nothing is lost any more would need every extent, too much for
+// one command. For that the command trusts the leader, unless a stripe was lost or found since the
+// leader's inspection began (CLossChanges).
 
-// MaxJudged is the most checkpoints that one JudgeSteps names.
+// MaxJudged is the largest number of checkpoints in one JudgeSteps.
 const MaxJudged = 32
 
-// ExtentLost reports whether the bytes of an extent of a file are nowhere: too few chunks of
-// its stripe are left, and no object has them.
+// ExtentLost reports whether the bytes of an extent exist nowhere: too few chunks of its stripe are
+// left, and no object has them.
 func ExtentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Object != 0 {
 		return tier.IsBad(v, e.Object)
@@ -45,12 +44,12 @@ func ExtentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if i.Level >= moraine.NVMe {
 		return false, nil
 	}
-	fate, err := content.FateOf(v, e) // chunks in memory are gone before anybody judges their stripe
+	fate, err := content.FateOf(v, e) // chunks in memory are gone before the leader scans their stripe
 	return fate == record.LevelLost, err
 }
 
-// LossFrom returns the first lost place of a file from an offset on, having looked at no
-// more than limit extents; next is where to go on, -1 where there is no more.
+// LossFrom returns the first lost place of a file from an offset on. It inspects at most limit
+// extents; next is where to continue, -1 if there is nothing more.
 func LossFrom(v *kvtx.View, i *record.Inode, from int64, limit int) (at, next int64, looked int, err error) {
 	exts, err := layout.ExtentsOf(v, i, from, limit)
 	if err != nil {
@@ -71,7 +70,7 @@ func LossFrom(v *kvtx.View, i *record.Inode, from int64, limit int) (at, next in
 	return -1, -1, len(exts), nil
 }
 
-// NameLoss says of a step that has lost bytes in which file.
+// NameLoss adds to a step's wire form which file has lost bytes.
 func NameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
 	if !s.Lost() {
 		return nil
@@ -90,8 +89,8 @@ func NameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
 	return nil
 }
 
-// stepLostExtents bounds how many extents one ListLost of a step looks at, but for the rest
-// of a file.
+// stepLostExtents bounds the extents that one ListLost of a step inspects; it still completes the
+// current file.
 const stepLostExtents = 20_000
 
 // ReadStepLost lists the files of a committed step that have lost bytes.
@@ -138,13 +137,13 @@ func ReadStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaRes
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Lost{Lost: reply}}, nil
 }
 
-// JudgeSteps records which checkpoints are lost, and which are not any more, and moves the
-// links of their runs.
+// JudgeSteps records which checkpoints are lost, and which no longer are, and moves the links of
+// their runs.
 func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) {
 	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > MaxJudged {
 		return nil, kvtx.Fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, MaxJudged)
 	}
-	t.IgnoresQuota = true // a full quota keeps no link from moving
+	t.IgnoresQuota = true // a full quota must not prevent links from moving
 	for _, l := range op.GetLost() {
 		loss := record.StepLoss{Inode: moraine.InodeID(l.GetAt().GetInode()), Offset: int64(l.GetAt().GetOffset())}
 		if err := LoseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
@@ -157,7 +156,7 @@ func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) 
 		}
 	}
 	if op.GetChanges() != t.Count[record.CLossChanges] {
-		return kvtx.Done(), nil // the leader looks again
+		return kvtx.Done(), nil // the leader inspects again
 	}
 	for _, w := range op.GetFound() {
 		s, err := Present(&t.View, stepFromWire(w))
@@ -176,7 +175,7 @@ func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) 
 	return kvtx.Done(), nil
 }
 
-// EvictLost has a file evicted that an object has whole.
+// EvictLost queues the eviction of a file that is whole in an object.
 func EvictLost(t *kvtx.Tx, id moraine.InodeID) error {
 	i, err := tree.Inode(t, id)
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && (!i.Sealed || i.Level <= moraine.NVMe) {
@@ -188,8 +187,8 @@ func EvictLost(t *kvtx.Tx, id moraine.InodeID) error {
 	return err
 }
 
-// LostBeside reports whether stripes are lost of a file that an object has whole, looking at
-// no more than limit extents from an offset on.
+// LostBeside reports whether a file that is whole in an object has lost stripes. It inspects at
+// most limit extents from an offset on.
 func LostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, error) {
 	if i.Level <= moraine.NVMe {
 		return false, nil
@@ -212,7 +211,7 @@ func LostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, err
 	return false, nil
 }
 
-// LoseStep records that a checkpoint is lost, if the place is in one of its files, and lost.
+// LoseStep records that a checkpoint is lost, if the place is in one of its files and is lost.
 func LoseStep(t *kvtx.Tx, id record.StepID, loss record.StepLoss) error {
 	if known, err := tree.StepRecord(&t.View, id); err != nil || known == nil {
 		return err
@@ -230,7 +229,7 @@ func LoseStep(t *kvtx.Tx, id record.StepID, loss record.StepLoss) error {
 	return Judged(t, s)
 }
 
-// LossIs reports whether a place is in a file of a step, and lost.
+// LossIs reports whether a place is in a file of a step and is lost.
 func LossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
 	i, err := tree.ReadInode(v, at.Inode)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -243,8 +242,8 @@ func LossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
 	return err == nil && looked > 0 && where >= 0, err
 }
 
-// Judged writes a step that is lost, or is not any more, and has the links of its run
-// follow in the same command.
+// Judged writes a step that became lost or whole again, and updates the links of its run in the
+// same command.
 func Judged(t *kvtx.Tx, s *record.Step) error {
 	PutStep(t, s)
 	StepChanged(t, s.Id)
@@ -255,7 +254,7 @@ func Judged(t *kvtx.Tx, s *record.Step) error {
 	dir, err := tree.Inode(t, moraine.InodeID(s.Id.Run))
 	if err != nil || r == nil || dir.Nlink == 0 {
 		if kvtx.MoraineKind(err) == moraine.NotFound {
-			err = nil // the run goes, and its links with it
+			err = nil // the run is being removed, with its links
 		}
 		return err
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// removal says how a checkpoint is taken away.
+// removal says how to remove a checkpoint.
 type removal struct {
-	// force takes the run's last good checkpoint too.
+	// force allows the removal of the run's last good checkpoint.
 	force bool
-	// emptied leaves the directory where it is, to whoever is emptying it.
+	// emptied leaves the directory in place for the client that is emptying it.
 	emptied bool
 }
 
-// RemoveStep takes a checkpoint away: at once out of sight, its bytes by a job. The
-// links move to what is the latest then.
+// RemoveStep hides a checkpoint at once; a job removes its bytes. The links move to the latest
+// remaining checkpoint.
 func RemoveStep(t *kvtx.Tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
 	r, dir, err := RunInScope(&t.View, t.Scope, "remove step", id.Run)
@@ -38,8 +38,8 @@ func RemoveStep(t *kvtx.Tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
 	return kvtx.Done(), TakeAway(t, r, dir, s, removal{force: op.GetForce()})
 }
 
-// TakeAway removes a checkpoint in this command: from the list of the run, from the
-// links, and from the namespace. One that is removed already is fine.
+// TakeAway removes a checkpoint in this command from the run's list, the links and the namespace.
+// It succeeds if the checkpoint is already removed.
 func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, how removal) error {
 	t.IgnoresQuota = true // it may make links
 	switch s.State {
@@ -75,18 +75,18 @@ func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 	return RefreshLinks(t, r, runDir)
 }
 
-// MayTakeAway fails where a committed checkpoint is being read, or is the last good one:
-// of the run, or of the branch that `latest` follows.
+// MayTakeAway fails if a session has a read lease on the committed checkpoint, or if it is the last
+// good one of the run or of the branch that `latest` follows.
 func MayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 	if err := MindReaders(t, s.Id); err != nil || how.force {
 		return err
 	}
 	there, err := Present(&t.View, s.Id)
 	if err != nil || there == nil {
-		return err // nobody can restore it
+		return err // a lost checkpoint cannot be restored
 	}
 	if s.Lost() {
-		// Its bytes may be found again: a run without a good checkpoint keeps it.
+		// Its bytes may be found again, so that a run without a good checkpoint keeps it.
 		other, err := OtherStep(t, r, s.Id, false)
 		if err != nil || other {
 			return err
@@ -107,15 +107,15 @@ func MayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
 }
 
-// OtherStep reports whether a run has another good checkpoint than id; with branch, on
-// the branch that is alive.
+// OtherStep reports whether a run has a good checkpoint other than id; with branch set, on the live
+// branch.
 func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, error) {
 	key := t.K.RunCommit(id)
 	row, _, err := t.Get(key)
 	if err != nil {
 		return false, err
 	}
-	t.Del(key) // as it will be
+	t.Del(key) // the state after the removal
 	defer t.Put(key, row)
 	if branch {
 		s, err := Latest(&t.View, r.Id, r.Attempt, true, 0)
@@ -138,9 +138,9 @@ func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 	return found, err
 }
 
-// HideStep unlinks a committed step's directory and has a job remove what was in it, and
-// the rows of its parts. A directory that is being emptied stays where it is, an
-// ordinary one, and only the rows go.
+// HideStep unlinks a committed step's directory and queues a job that removes its content and the
+// rows of its parts. A directory that a client is emptying stays, as an ordinary one, and the job
+// removes only the rows.
 func HideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) error {
 	d, err := tree.Inode(t, s.Dir)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -169,15 +169,15 @@ func HideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) err
 	return DropParts(t, s.Id)
 }
 
-// DropParts has a job take away the rows of a checkpoint's parts.
+// DropParts queues a job that removes the rows of a checkpoint's parts.
 func DropParts(t *kvtx.Tx, id record.StepID) error {
 	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id})
 	return err
 }
 
-// MayRemoveSteps fails where a tree that holds committed checkpoints is removed: without
-// force always, and with it where one of them is being read, or where its run stays, whose
-// links would then point at nothing.
+// MayRemoveSteps fails if a request removes a tree with committed checkpoints without force. With
+// force it still fails if a session has a read lease on one of them, or if the run stays and its
+// links would point to nothing.
 func MayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
 	n, err := names.StepsBelow(t, top)
 	switch {

@@ -10,18 +10,18 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// A look at all checkpoints takes long where there are many. Most stripes of a checkpoint were
-// made for its files, and say so (Stripe.Origin): the checkpoints of the stripes that are lost,
-// and those that are called lost, are looked at first. What a clone, a pack or a level below
-// nvme has to do with a loss, the look at all finds.
+// An inspection of all checkpoints takes long if there are many. Most stripes of a checkpoint were
+// made for its files and say so (Stripe.Origin). The leader therefore first inspects the
+// checkpoints of lost stripes and those recorded as lost. The full inspection finds losses through
+// clones, packs or levels below nvme.
 
-// maxSuspects bounds the lost stripes that are asked for their checkpoints at a time.
+// maxSuspects bounds the lost stripes whose checkpoints are looked up at a time.
 const maxSuspects = 4096
 
-// LossSuspects begins a look at the checkpoints that the lost stripes were made for, and at
-// those that are called lost. seen are the stripes that were lost before, whose checkpoints were
-// looked at; it returns those that are lost now. nil: there is nothing to look at. all has it
-// look at checkpoints that are called lost, too.
+// LossSuspects starts an inspection of the checkpoints for which the lost stripes were made. With
+// all set it includes those recorded as lost. seen are the stripes that were lost before, whose
+// checkpoints were inspected; it returns those lost now. A nil StepLook means that there is nothing
+// to inspect.
 func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*StepLook, map[moraine.StripeID]bool, error) {
 	v := r
 	lost, err := LostStripes(v, maxSuspects)
@@ -58,7 +58,7 @@ func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*Step
 	return look, now, nil
 }
 
-// LostStripes returns at most limit stripes of the queue that have too few chunks left.
+// LostStripes returns at most limit lost stripes of the repair queue.
 func LostStripes(v *kvtx.View, limit int) (out []moraine.StripeID, err error) {
 	prefix := append(v.K.Table(record.TabRepair), record.LostSpare)
 	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
@@ -68,8 +68,7 @@ func LostStripes(v *kvtx.View, limit int) (out []moraine.StripeID, err error) {
 	return out, err
 }
 
-// StepOfStripe returns the committed checkpoint that a stripe was made for; nil where there is
-// none.
+// StepOfStripe returns the committed checkpoint for which a stripe was made; nil if there is none.
 func StepOfStripe(v *kvtx.View, id moraine.StripeID) (*record.Step, error) {
 	s, err := fleet.Stripe(v, id)
 	if err != nil || s == nil {
@@ -92,7 +91,7 @@ func StepOfStripe(v *kvtx.View, id moraine.StripeID) (*record.Step, error) {
 	return st, nil
 }
 
-// LostSteps adds the rows of the checkpoints that are called lost.
+// LostSteps adds the rows of the checkpoints recorded as lost.
 func LostSteps(v *kvtx.View, rows map[string]bool) error {
 	c, err := v.Counters()
 	if err != nil || c[record.CLostSteps] == 0 {

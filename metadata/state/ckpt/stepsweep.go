@@ -10,31 +10,30 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A checkpoint that goes by the unlink of its index leaves its directory to the one that is
-// emptying it (removeFromStep). One that stops in between leaves files that are no
-// checkpoint any more. A job sweeps them up: the files that were sealed, once nobody has
-// changed the directory for sweepGrace, and the directory when nothing else is in it. What
-// somebody has put there since stays, and so does a directory that was moved away.
+// A checkpoint removed by unlinking its index leaves its directory to the client that is emptying
+// it (RemoveFromStep). If that client stops midway, files of a former checkpoint stay. A job
+// removes the sealed files once nobody has changed the directory for sweepGrace, and the directory
+// if nothing else is in it. It leaves files that somebody added since, and a directory that was
+// moved away.
 
-// sweepGrace is for how long a directory that was being emptied must have been left alone,
-// in milliseconds.
+// sweepGrace is how long a directory being emptied must have stayed unchanged, in milliseconds.
 const sweepGrace = 60_000
 
-// SweepStep has a job remove what is left in the directory of a removed step, and the rows
-// of its parts.
+// SweepStep queues a job that removes what is left in a removed step's directory, and the rows of
+// its parts.
 func SweepStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id, Target: uint64(dir),
 		After: t.ClusterTime() + sweepGrace})
 	return err
 }
 
-// RunSweep does about limit records of a job made by sweepStep, until its directory is done:
-// then the job has no target any more.
+// RunSweep does about limit records of a job of SweepStep. When the directory is done the job has
+// no target any more.
 func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	before := len(t.Order)
 	dir, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && (dir.Nlink == 0 || dir.Sealed || dir.Typ != record.TypeDirectory) {
-		j.Target, j.Cursor = 0, nil // whoever was emptying it has done so
+		j.Target, j.Cursor = 0, nil // the client has finished emptying it
 		return 0, nil
 	}
 	if err != nil {
@@ -48,7 +47,7 @@ func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 		return 0, err
 	}
 	if e, ok, err := tree.Lookup(&t.View, moraine.InodeID(j.Step.Run), j.Step.AttemptDir()); err != nil || !ok || e.Inode != parent || name != j.Step.Name() {
-		j.Target, j.Cursor = 0, nil // somebody has moved it away, to keep it
+		j.Target, j.Cursor = 0, nil // somebody moved it away to keep it
 		return 0, err
 	}
 	found, entries, err := tree.ListDir(&t.View, dir.Id, string(j.Cursor), max(min(limit, names.RemoveBudget)/8, 1))
@@ -87,7 +86,7 @@ func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	return len(t.Order) - before, names.DropName(t, dir, name)
 }
 
-// SweepWaits puts a sweep off while its directory is being emptied, or is a client's alone.
+// SweepWaits delays a sweep while a client is emptying the directory or owns it exclusively.
 func SweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
 	held, err := tree.Holder(&t.View, dir.Id)
 	if err == nil && held.Session == 0 {
