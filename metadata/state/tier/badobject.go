@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// IsBad reports whether an object is not in its bucket as it was recorded.
+// IsBad reports whether an object is recorded as bad.
 func IsBad(v *kvtx.View, id moraine.ObjectID) (bool, error) {
 	if id == 0 {
 		return false, nil
@@ -18,9 +18,9 @@ func IsBad(v *kvtx.View, id moraine.ObjectID) (bool, error) {
 	return b != nil, err
 }
 
-// JudgeObject returns what a report makes of an object's row: changed is false where it
-// changes nothing, and b is nil where the object is good again. A report about another object
-// at the key, or another key, than the record's says nothing.
+// JudgeObject returns how a report changes an object's row. changed is false if it changes nothing;
+// b is nil if the object is good again. A report that names another object at the key, or another
+// key, than the record changes nothing.
 func JudgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record.BadObject, changed bool, err error) {
 	o, err = layout.Object(v, moraine.ObjectID(w.GetObject().GetId()))
 	if err != nil || o == nil || o.Refs == 0 {
@@ -37,7 +37,8 @@ func JudgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record
 	b = &record.BadObject{State: w.GetState(), Text: record.Clip(w.GetError(), record.MaxBadText)}
 	switch w.GetState() {
 	case wire.ObjectState_OBJECT_STATE_GOOD:
-		// A HEAD says nothing of bytes that were found wrong: that piece must have been read.
+		// A HEAD does not show whether a damaged piece is good again: the host must have read that
+		// piece.
 		heals := old != nil && (old.State != wire.ObjectState_OBJECT_STATE_CORRUPT || w.GetRead() && w.GetOffset() == old.Offset)
 		return o, nil, heals, nil
 	case wire.ObjectState_OBJECT_STATE_CORRUPT:
@@ -52,7 +53,7 @@ func JudgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record
 	return o, b, old == nil || old.State != b.State, nil
 }
 
-// ReportObjects takes over what hosts found in their bucket.
+// ReportObjects records what hosts found in their bucket.
 func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, error) {
 	if len(op.GetChecks()) > record.MaxReportedObjects {
 		return nil, kvtx.Fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
@@ -85,7 +86,7 @@ func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, erro
 	return kvtx.Done(), nil
 }
 
-// ObjectsChange returns those of a report's objects whose record it changes.
+// ObjectsChange returns the objects of a report whose record the report changes.
 func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.ObjectCheck, err error) {
 	v := r
 	for _, w := range checks {
@@ -100,8 +101,8 @@ func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.Object
 	return out, nil
 }
 
-// EachBad calls fn with the bad objects behind one, in order of their numbers, until it
-// returns false.
+// EachBad calls fn with the bad objects after one, in order of their numbers, until fn returns
+// false.
 func EachBad(v *kvtx.View, after moraine.ObjectID, fn func(o *record.Object, b *record.BadObject) (more bool, err error)) error {
 	prefix := v.K.Table(record.TabBadObject)
 	var bad error
@@ -124,8 +125,8 @@ func EachBad(v *kvtx.View, after moraine.ObjectID, fn func(o *record.Object, b *
 	return err
 }
 
-// Harms reports whether a bad object matters: files have bytes in it alone, or it is to be the
-// copy of a file's present content. One of earlier content waits for the next flush.
+// Harms reports whether a bad object matters: some bytes of files are only in it, or it is meant to
+// be the copy of a file's present content. An object of older content waits for the next flush.
 func Harms(v *kvtx.View, o *record.Object) (bool, error) {
 	if o.Tables() > 0 {
 		return true, nil
@@ -137,8 +138,8 @@ func Harms(v *kvtx.View, o *record.Object) (bool, error) {
 	return err == nil && i.Object == o.Id && i.Clean(), err
 }
 
-// LostCopy reports whether the object of a clean file is bad, and no file has bytes in it
-// alone: then another flush uploads it again.
+// LostCopy reports whether the object of a clean file is bad while no bytes of files are only in
+// it. Another flush then uploads it again.
 func LostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
 	if bad, err := IsBad(v, i.Object); !bad || err != nil {
 		return false, err
@@ -147,8 +148,8 @@ func LostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
 	return err == nil && o.Tables() == 0, err
 }
 
-// CountBadObjects counts the bad objects that matter, of most that are looked at: those that
-// files have bytes in alone are lost.
+// CountBadObjects counts the bad objects that matter, and inspects at most most of them. lost are
+// those that alone have bytes of files.
 func CountBadObjects(r *kvtx.View, most int) (lost, bad int, err error) {
 	v := r
 	err = EachBad(v, 0, func(o *record.Object, _ *record.BadObject) (bool, error) {
@@ -165,8 +166,8 @@ func CountBadObjects(r *kvtx.View, most int) (lost, bad int, err error) {
 	return lost, bad, err
 }
 
-// BadObjectsOf returns up to limit bad objects of a bucket, behind one, as they are to be
-// compared again; next is where to go on, 0 from the beginning. It looks at most that many.
+// BadObjectsOf returns up to limit bad objects of a bucket, after one, to be compared again. It
+// inspects at most most objects; next is where to continue, 0 for the beginning.
 func BadObjectsOf(r *kvtx.View, bucket string, after moraine.ObjectID, limit, most int) (out []*wire.ObjectToCheck, next moraine.ObjectID, err error) {
 	err = EachBad(r, after, func(o *record.Object, b *record.BadObject) (bool, error) {
 		if len(out) == limit || most == 0 {
@@ -185,8 +186,8 @@ func BadObjectsOf(r *kvtx.View, bucket string, after moraine.ObjectID, limit, mo
 	return out, next, err
 }
 
-// ObjectsOf returns up to limit objects of a bucket that something refers to, behind a key,
-// and the last key that it looked at: it looks at most keys. more is false at the end.
+// ObjectsOf returns up to limit referenced objects of a bucket after a key, and the last key that
+// it inspected. It inspects at most most keys; more is false at the end.
 func ObjectsOf(r *kvtx.View, bucket, after string, limit, most int) (out []*wire.Object, last string, more bool, err error) {
 	v := r
 	var bad error
@@ -217,8 +218,7 @@ func ObjectsOf(r *kvtx.View, bucket, after string, limit, most int) (out []*wire
 	return out, last, more, err
 }
 
-// ObjectBuckets returns the buckets that have objects, or keys that are not settled, at most
-// that many.
+// ObjectBuckets returns at most most buckets that have objects or unsettled keys.
 func ObjectBuckets(r *kvtx.View, most int) (names []string, err error) {
 	v := r
 	prefix := v.K.Table(record.TabObjectKey)

@@ -10,11 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxFlushSums is the most sums of one CommitFlush.
+// MaxFlushSums is the largest number of piece checksums in one CommitFlush.
 const MaxFlushSums = 4096
 
-// CommitFlush keeps sums of the object that is being uploaded and, in the last
-// request, records the object that the store confirmed.
+// CommitFlush stores piece checksums of the object being uploaded. The last request records the
+// object that the store confirmed.
 func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	const name = "commit flush"
 	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
@@ -64,8 +64,8 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 			useful = false
 		case err == nil:
 		case kvtx.MoraineKind(err) == moraine.InvalidArgument && in.Epoch != j.Epoch:
-			// A former holder did not get to send them. Without its sums the object
-			// is of no use: the next flush writes over it.
+			// A former holder failed before it sent them. Without its checksums the object is
+			// useless, and the next flush overwrites it.
 			useful = false
 		default:
 			return nil, err
@@ -81,15 +81,14 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	return objectReply(o), nil
 }
 
-// Outdated reports whether an object is of content that an object of the file's
-// already is of, or of older one: its upload was settled late, at the key of a
-// name that the file had before.
+// Outdated reports whether the file already has an object of the same or newer content. This
+// object's upload then settled late, at the key of an earlier name.
 func Outdated(t *kvtx.Tx, o *record.Object, i *record.Inode) (bool, error) {
 	if i.Object == 0 || o.Generation > i.ObjectGen {
 		return false, nil
 	}
 	newest, err := layout.MustObject(&t.View, i.Object)
-	if err != nil || newest.At == o.At { // its bytes are overwritten
+	if err != nil || newest.At == o.At { // the upload overwrites its bytes
 		return false, err
 	}
 	return t.Speaks(kvtx.LevelNewest)
@@ -99,8 +98,7 @@ func objectReply(o *record.Object) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.ToWire()}}}
 }
 
-// FlushedBefore answers where the object is recorded already, just so, and the
-// answer was lost.
+// FlushedBefore answers a retry after a lost answer: the same object is already recorded.
 func FlushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	const name = "commit flush"
 	want := op.GetObject()
@@ -124,8 +122,8 @@ func FlushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error)
 	return nil, kvtx.Fail(moraine.Conflict, name, p.String(), "the job has announced no upload")
 }
 
-// TakeSums keeps what a CommitFlush brings of the sums of pieces. Blocks come
-// whole, but for the last one, and may come again.
+// TakeSums stores the piece checksums in a CommitFlush. Blocks are complete except the last, and
+// may be repeated.
 func TakeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
 	sums, first := op.GetSums(), op.GetFirstSum()
 	bad := func(format string, args ...any) error {
@@ -150,7 +148,7 @@ func TakeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
 	return nil
 }
 
-// AllSums fails where the sums of an object's pieces are not all there.
+// AllSums fails if checksums of the object's pieces are missing.
 func AllSums(t *kvtx.Tx, o *record.Object) error {
 	want := o.Pieces()
 	for block := uint64(0); block*record.SumsPerBlock < want; block++ {
@@ -165,7 +163,7 @@ func AllSums(t *kvtx.Tx, o *record.Object) error {
 	return nil
 }
 
-// confirmed is the object that the store has, held against what was announced.
+// confirmed returns the object that the store has, after checking it against the intent.
 func confirmed(in *record.ObjectIntent, w *wire.Object) (*record.Object, error) {
 	const op = "commit flush"
 	o := &record.Object{Id: in.Object, At: in.At, Version: w.GetVersion(), Etag: w.GetEtag(), Size: w.GetSize(), Crc: w.GetCrc(),
@@ -185,14 +183,13 @@ func confirmed(in *record.ObjectIntent, w *wire.Object) (*record.Object, error) 
 	return o, nil
 }
 
-// isVerified reports whether a way to compare an object's bytes with ours is one.
+// isVerified reports whether v is a valid way to compare an object's bytes with ours.
 func isVerified(v wire.Verified) bool {
 	return v == wire.Verified_VERIFIED_STORE_CRC || v == wire.Verified_VERIFIED_READ_BACK
 }
 
-// RecordObject makes an uploaded object the one at its key, and the newest of
-// its file. One that is of no use, as where the file is gone (i is nil), is to be
-// deleted.
+// RecordObject makes an uploaded object the one at its key and the newest of its file. A useless
+// object, for example because the file is gone (i is nil), is queued for deletion.
 func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *record.Inode, useful bool) error {
 	if err := Unclaim(t, in, 0); err != nil {
 		return err
@@ -237,8 +234,8 @@ func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *reco
 	return nil
 }
 
-// Overwritten drops the record of an object whose bytes another one's have
-// replaced. Only what nothing needed was: BeginObject saw to that.
+// Overwritten drops the record of an object whose bytes were overwritten. BeginObject made sure
+// that nothing needed them.
 func Overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
 	old, err := layout.MustObject(&t.View, id)
 	if err != nil {
@@ -253,14 +250,13 @@ func Overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
 	return layout.DropObject(t, old)
 }
 
-// residueDelay is how long the bytes that a moved object left at its old key
-// wait for the flush that wants the key to overwrite them, before a job deletes
-// them, in milliseconds of cluster time.
+// residueDelay is how long the bytes at a moved object's old key stay before a job deletes them, in
+// milliseconds of cluster time. Within it, a flush that wants the key can overwrite them.
 const residueDelay = 10 * 60 * 1000
 
-// MoveObject records that an object was copied to another key, under the job's
-// intent. The bytes at the old key are nobody's from then on: they get a record
-// of their own, so that they go even if nothing overwrites them.
+// MoveObject records that an object was copied to another key, under the job's intent. The bytes at
+// the old key belong to nothing any more. They get a record of their own, so that a job deletes
+// them if nothing overwrites them.
 func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	const name = "move object"
 	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH)
@@ -296,7 +292,7 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to.Object != 0 { // what a copy before this one may have left
+	if to.Object != 0 { // an earlier copy may have left bytes here
 		if err := Overwritten(t, to.Object, nil); err != nil {
 			return nil, err
 		}
@@ -305,7 +301,7 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	if err := RecordResidue(t, left, t.ClusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
-	if err := layout.ForgetBad(t, o); err != nil { // its bytes were there to be copied
+	if err := layout.ForgetBad(t, o); err != nil { // its bytes existed, since they could be copied
 		return nil, err
 	}
 	o.At, o.Etag, o.Version, o.Kept, o.Verified = in.At, w.GetEtag(), w.GetVersion(), true, w.GetVerified()
@@ -314,8 +310,8 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	return objectReply(o), layout.PutOwner(t, to)
 }
 
-// RecordResidue records bytes that are, or may be, at a key and are nobody's as
-// an object that is to be deleted, not before a cluster time.
+// RecordResidue records bytes that are, or may be, at a key and belong to nothing. They become an
+// object that a job deletes, at the cluster time after or later.
 func RecordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
 	id, err := t.NextID(record.CObject)
 	if err != nil {
@@ -336,8 +332,8 @@ func RecordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
 	return layout.PutOwner(t, w)
 }
 
-// CommitEvict swaps all extents of a clean file for one of its object, as the
-// holder of the job has asked the store for it.
+// CommitEvict replaces all extents of a clean file by one extent of its object. The holder of the
+// job has confirmed with the store that the object exists.
 func CommitEvict(t *kvtx.Tx, op *wire.CommitEvict) (*wire.MetaResponse, error) {
 	const name = "commit evict"
 	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_EVICT)

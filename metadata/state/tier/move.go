@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// MaxQueueMove is the most inodes of one QueueMove.
+	// MaxQueueMove is the largest number of inodes in one QueueMove.
 	MaxQueueMove = 256
-	// busyKeyDelay is how long a job waits whose key another one changes, in
-	// milliseconds of cluster time.
+	// busyKeyDelay is how long a job waits for a key that another job changes, in milliseconds of
+	// cluster time.
 	busyKeyDelay = 2_000
 )
 
-// QueueMove makes jobs that move files, or what is below directories.
+// QueueMove queues jobs that move files, or everything below directories.
 func QueueMove(t *kvtx.Tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
 	if !record.OfFile(op.GetKind()) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "no kind of a move")
@@ -41,8 +41,8 @@ func QueueMove(t *kvtx.Tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
 }
 
-// QueueInode queues a move of one inode and returns its job; one without a
-// number, ended, where there is nothing to do, or nothing that can be done.
+// QueueInode queues a move of one inode and returns its job. If nothing needs or can be done it
+// returns an ended job without a number.
 func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, error) {
 	ended := &wire.Job{Kind: kind, State: wire.JobState_JOB_STATE_DONE, Inode: uint64(i.Id)}
 	var id moraine.JobID
@@ -75,8 +75,7 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 	return j.ToWire(), nil
 }
 
-// Needs reports whether a file is in need of a move, and, where it is not
-// because that is impossible, why.
+// Needs reports whether a file needs a move. why is the reason if the move is impossible.
 func Needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why string, err error) {
 	switch kind {
 	case wire.JobKind_JOB_KIND_FLUSH:
@@ -101,9 +100,8 @@ func Needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why str
 	return !bad, why, err
 }
 
-// QueueFile queues a move of a file, or finds the live job of that kind. A flush
-// that is under way, or was and is tried again, is followed by another, since
-// what it read may be older.
+// QueueFile queues a move of a file, or finds the live job of that kind. A flush that is running,
+// or ran and will be retried, gets a successor, since it may have read older content.
 func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.JobID) (moraine.JobID, error) {
 	j, err := MoveOf(&t.View, i.Id, kind)
 	if err != nil {
@@ -121,7 +119,7 @@ func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.Jo
 	}
 	again := false
 	if kind == wire.JobKind_JOB_KIND_FLUSH && !j.Again {
-		in, err := ObjectIntent(&t.View, j.Id) // what a holder before has completed is recorded, old or not
+		in, err := ObjectIntent(&t.View, j.Id) // what a former holder completed is recorded, old or not
 		if err != nil {
 			return 0, err
 		}
@@ -137,7 +135,7 @@ func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.Jo
 	return j.Id, nil
 }
 
-// MoveOf returns the live job of a kind for a file; nil where there is none.
+// MoveOf returns the live job of a kind for a file; nil if there is none.
 func MoveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, error) {
 	b, ok, err := v.R.Get(v.K.Move(i, uint8(kind)))
 	if err != nil || !ok {
@@ -156,8 +154,8 @@ func MoveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, er
 	return j, err
 }
 
-// SettleOut has a live job only settle what it announced, and then end so. What
-// is queued for its file from now on is another job's.
+// SettleOut makes a live job only settle its intent and then end in the given state. Later requests
+// for its file get a new job.
 func SettleOut(t *kvtx.Tx, j *record.Job, ending wire.JobState) {
 	if j.Ending == 0 && record.OfFile(j.Kind) {
 		jobs.IndexMove(t, j, -1)
@@ -165,8 +163,8 @@ func SettleOut(t *kvtx.Tx, j *record.Job, ending wire.JobState) {
 	j.Ending = ending
 }
 
-// ForgetMoves ends the jobs of a file that dies, as far as nobody holds them and
-// nothing has to be settled first: the others find it gone.
+// ForgetMoves ends the jobs of a removed file that no mover has leased and that have nothing to
+// settle. The others find the file gone.
 func ForgetMoves(t *kvtx.Tx, i *record.Inode) error {
 	if i.Typ != record.TypeFile || t.Count[record.CMoves] == 0 {
 		return nil
@@ -193,7 +191,7 @@ func ForgetMoves(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// PutOff has a live job wait until a cluster time.
+// PutOff delays a live job until a cluster time.
 func PutOff(t *kvtx.Tx, j *record.Job, until uint64) {
 	jobs.UnindexJob(t, j)
 	j.State, j.Holder, j.Until, j.After = wire.JobState_JOB_STATE_PENDING, "", 0, until
@@ -201,8 +199,8 @@ func PutOff(t *kvtx.Tx, j *record.Job, until uint64) {
 	jobs.PutJob(t, j)
 }
 
-// FinishMove ends a job of the object tier, or has it tried again. While an
-// intent of its is not settled it cannot end: it is leased again, to settle it.
+// FinishMove ends a job of the object tier or queues a retry. A job with an unsettled intent cannot
+// end: it is leased again to settle it.
 func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 	in, err := ObjectIntent(&t.View, j.Id)
 	if err != nil {
@@ -241,9 +239,8 @@ func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 	return nil
 }
 
-// EndMove ends a job whose holder is done. A flush that made no object, or
-// during which the file was changed by what wants it flushed, is followed by
-// another.
+// EndMove ends a job that its holder completed. A flush that made no object gets a successor; so
+// does one whose file changed under a policy that requires a flush.
 func EndMove(t *kvtx.Tx, j *record.Job) error {
 	end := wire.JobState_JOB_STATE_DONE
 	if j.Ending != 0 {
@@ -252,7 +249,7 @@ func EndMove(t *kvtx.Tx, j *record.Job) error {
 	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
 		if o, err := layout.Object(&t.View, moraine.ObjectID(j.Target)); err != nil || o != nil {
 			if err == nil {
-				jobs.RetryJob(t, j) // it was elsewhere for a moment, and is to go all the same
+				jobs.RetryJob(t, j) // it was elsewhere for a moment and still must move
 			}
 			return err
 		}
@@ -260,7 +257,7 @@ func EndMove(t *kvtx.Tx, j *record.Job) error {
 	stale := j.Kind == wire.JobKind_JOB_KIND_FLUSH && end == wire.JobState_JOB_STATE_DONE && (j.Again || !j.Made)
 	parent := j.Parent
 	if stale {
-		j.Parent = 0 // goes to its successor
+		j.Parent = 0 // passes to the successor
 	}
 	if err := jobs.EndJob(t, j, end, j.Err); err != nil || !stale {
 		return err
@@ -279,8 +276,8 @@ func EndMove(t *kvtx.Tx, j *record.Job) error {
 	return ChildEnded(t, parent, "")
 }
 
-// CancelMove cancels a job of the object tier. One with an upload under way is
-// leased once more, to abort it.
+// CancelMove cancels a job of the object tier. One with an upload in progress is leased once more,
+// to abort the upload.
 func CancelMove(t *kvtx.Tx, j *record.Job, reason string) error {
 	in, err := ObjectIntent(&t.View, j.Id)
 	if err != nil {
@@ -289,7 +286,7 @@ func CancelMove(t *kvtx.Tx, j *record.Job, reason string) error {
 	if in == nil {
 		return jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
 	}
-	until := max(j.Until, t.ClusterTime()) // its holder may write as long as its lease is
+	until := max(j.Until, t.ClusterTime()) // its holder may write for as long as its lease lasts
 	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
 		if _, err := LoseIntent(t, in, j.Until); err != nil {
 			return err

@@ -8,13 +8,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// partsAtOnce is how many files of a checkpoint one look of its index's flush goes over.
+// partsAtOnce is the number of a checkpoint's files that one lease attempt of its index's flush
+// inspects.
 const partsAtOnce = 500
 
-// WaitForParts has the flush of a committed checkpoint's index wait until an object holds
-// every other file of the checkpoint: so a bucket that has the index has the checkpoint. It
-// reports whether the job is not to be leased now. How far it came is the job's cursor: a
-// file of a checkpoint does not change, so what an object held once it holds.
+// WaitForParts delays the flush of a committed checkpoint's index until every other file of the
+// checkpoint is in an object. A bucket with the index therefore has the whole checkpoint. It
+// returns true if the job must not be leased now. The job's cursor keeps the progress: files of a
+// checkpoint do not change, so what an object has stays there.
 func WaitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err error) {
 	if !i.Sealed || i.Parent == 0 {
 		return false, nil
@@ -46,12 +47,12 @@ func WaitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err er
 	if len(names) < partsAtOnce {
 		return false, nil
 	}
-	PutOff(t, j, t.ClusterTime()) // the next lease goes on behind the cursor
+	PutOff(t, j, t.ClusterTime()) // the next lease attempt continues after the cursor
 	return true, nil
 }
 
-// WaitForPart puts the flush of an index off while a file of its checkpoint is being
-// flushed, or is to be; else it fails it, for nothing would ever end the wait.
+// WaitForPart delays the flush of an index while a file of its checkpoint is being flushed or
+// queued for it. Otherwise it fails the flush, because nothing would ever end the wait.
 func WaitForPart(t *kvtx.Tx, j *record.Job, file *record.Inode, name string) error {
 	part, err := MoveOf(&t.View, file.Id, wire.JobKind_JOB_KIND_FLUSH)
 	if err != nil {
@@ -63,7 +64,7 @@ func WaitForPart(t *kvtx.Tx, j *record.Job, file *record.Inode, name string) err
 		if err != nil {
 			return err
 		}
-		coming = tree != nil && tree.State == wire.JobState_JOB_STATE_PENDING // it is still listing
+		coming = tree != nil && tree.State == wire.JobState_JOB_STATE_PENDING // the tree's job is still listing
 	}
 	if coming {
 		PutOff(t, j, t.ClusterTime()+busyKeyDelay)

@@ -11,9 +11,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// PrepareMove finds out what a job of the object tier has to do for a mover that
-// serves a bucket. It returns nil where the job is not to be leased now: it has
-// nothing to do and is ended, or waits for its key, or is another bucket's.
+// PrepareMove returns the task of a job for a mover that serves a bucket. It returns nil if the job
+// must not be leased now: it had nothing to do and ended, waits for its key, or belongs to another
+// bucket.
 func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTask, error) {
 	in, err := ObjectIntent(&t.View, j.Id)
 	if err != nil {
@@ -70,8 +70,8 @@ func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTa
 	return task, err
 }
 
-// EndOf reports how a move's job ends that has nothing to do any more; 0 where
-// it has, and then the path of its file.
+// EndOf returns how a move ends that has nothing left to do. If it has something to do, end is 0
+// and path is the path of its file.
 func EndOf(t *kvtx.Tx, j *record.Job, i *record.Inode) (end wire.JobState, why, path string, err error) {
 	switch {
 	case j.Ending != 0:
@@ -90,14 +90,13 @@ func EndOf(t *kvtx.Tx, j *record.Job, i *record.Inode) (end wire.JobState, why, 
 		return wire.JobState_JOB_STATE_DONE, "", "", nil
 	}
 	path, ok, err := tree.PathOf(&t.View, i)
-	if err == nil && !ok { // in a tree that is being removed, or a checkpoint that nobody sees yet
+	if err == nil && !ok { // in a tree being removed, or a checkpoint that nobody sees yet
 		return wire.JobState_JOB_STATE_DONE, "", "", nil
 	}
 	return 0, "", path, err
 }
 
-// settleOnly is the task of a job that only settles what it announced. i is nil
-// where the file is gone.
+// settleOnly returns the task of a job that only settles its intent. i is nil if the file is gone.
 func settleOnly(j *record.Job, i *record.Inode, in *record.ObjectIntent) *wire.MoveTask {
 	task := &wire.MoveTask{Bucket: in.At.Bucket, Key: in.At.Key, Intent: in.ToWire(), Cleanup: true,
 		Attr: &wire.Attr{Inode: j.Target, Type: wire.FileType_FILE_TYPE_REGULAR, Generation: uint64(in.Generation)}}
@@ -107,7 +106,7 @@ func settleOnly(j *record.Job, i *record.Inode, in *record.ObjectIntent) *wire.M
 	return task
 }
 
-// PrepareDelete is prepareMove for the deletion of an object.
+// PrepareDelete is PrepareMove for the deletion of an object.
 func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, error) {
 	o, err := layout.Object(&t.View, moraine.ObjectID(j.Target))
 	if err != nil {
@@ -133,8 +132,8 @@ func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, er
 	return &wire.MoveTask{Bucket: bucket, Key: o.At.Key, Object: o.ToWire(), Cluster: id.Uuid[:]}, nil
 }
 
-// WaitForKey puts a job off whose key another job changes, or that is not
-// settled, and reports whether it did.
+// WaitForKey delays a job whose key another job changes, or is not settled. It returns true if it
+// did.
 func WaitForKey(t *kvtx.Tx, j *record.Job, w *record.Owner) bool {
 	switch {
 	case w.Until > t.ClusterTime():
@@ -147,8 +146,8 @@ func WaitForKey(t *kvtx.Tx, j *record.Job, w *record.Owner) bool {
 	return true
 }
 
-// PrepareFlush finds the key of a file, and what is there. A job that has
-// something to settle first does not wait for a key.
+// PrepareFlush finds a file's key and what is there. A job that must first settle an intent does
+// not wait for a key.
 func PrepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
 	task.Key = objectkey.Of(prefix, task.Path)
 	p := record.Place{Bucket: task.Bucket, Key: task.Key}
@@ -182,8 +181,8 @@ func PrepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTas
 	return task, nil
 }
 
-// PrepareFromObject finds the object that a file is evicted to or staged from;
-// of several the first that its extents name.
+// PrepareFromObject finds the object to which a file is evicted or from which it is staged. If
+// there are several, it takes the first in the file.
 func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask) (*wire.MoveTask, error) {
 	id := i.Object
 	if j.Kind == wire.JobKind_JOB_KIND_STAGE {
@@ -209,8 +208,7 @@ func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.Mo
 	return task, nil
 }
 
-// FirstObject returns the object of the first evicted range of a file that has
-// one.
+// FirstObject returns the object of the first evicted range of a file.
 func FirstObject(v *kvtx.View, i *record.Inode) (id moraine.ObjectID, err error) {
 	err = layout.RefsFrom(v, i.Content, -1, func(r record.Ref) (bool, error) {
 		h, err := layout.TableHead(v, r.Table)

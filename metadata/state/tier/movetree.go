@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// QueueTree makes a job that queues a move of every file below a directory.
+// QueueTree queues a job that queues a move of every file below a directory.
 func QueueTree(t *kvtx.Tx, kind wire.JobKind, dir *record.Inode) (moraine.JobID, error) {
 	path, ok, err := tree.PathOf(&t.View, dir)
 	if err != nil {
@@ -28,10 +28,9 @@ func QueueTree(t *kvtx.Tx, kind wire.JobKind, dir *record.Inode) (moraine.JobID,
 	return id, nil
 }
 
-// RunMoveTree lists what is below about limit records' worth of directories,
-// one directory after the other, and queues moves of files. When it has seen all
-// it waits for the jobs that it made. It returns whether it has ended, or waits:
-// then the job is written.
+// RunMoveTree lists directories, about limit records of them, one after the other, and queues moves
+// of their files. After the last directory it waits for these moves. It returns true if the job
+// ended or waits; the job is then already written.
 func RunMoveTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	before := len(t.Order)
 	for len(t.Order)-before < limit {
@@ -53,7 +52,7 @@ func RunMoveTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	return false, nil
 }
 
-// ListTreeDir queues what is in one directory, from the last name seen on.
+// ListTreeDir queues the entries of one directory, after the last name seen.
 func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 	after, err := TreeCursor(&t.View, key)
 	if err != nil {
@@ -118,6 +117,7 @@ func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 	return nil
 }
 
+// TreeCursor returns the last name that a tree's job saw in a directory.
 func TreeCursor(v *kvtx.View, key []byte) (string, error) {
 	b, ok, err := v.R.Get(key)
 	if err != nil || !ok {
@@ -126,8 +126,8 @@ func TreeCursor(v *kvtx.View, key []byte) (string, error) {
 	return record.DecodeTreeDir(b)
 }
 
-// QueueChild queues a move of a file on behalf of a tree's job, which counts it
-// unless another tree's does.
+// QueueChild queues a move of a file for a tree's job. The tree's job counts it unless another
+// tree's job does.
 func QueueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
 	counted, err := Counted(t, j, i)
 	if err != nil {
@@ -144,8 +144,8 @@ func QueueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
 	return err
 }
 
-// Counted reports whether a tree's job has met a file before, under another
-// name, or before a rename, and waits for its move.
+// Counted reports whether a tree's job found the file before, under another name or before a
+// rename, and waits for its move.
 func Counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
 	child, err := MoveOf(&t.View, i.Id, j.Moves)
 	if err != nil || child == nil || child.Parent != j.Id {
@@ -154,29 +154,30 @@ func Counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
 	return t.Speaks(kvtx.LevelNewest)
 }
 
-// TreeListed ends a tree's job whose directories have all been seen, or has it
-// wait for the jobs that it made.
+// TreeListed ends a tree's job after its last directory, or makes it wait for the jobs that it
+// queued.
 func TreeListed(t *kvtx.Tx, j *record.Job) error {
 	if j.Done >= j.Total || j.Ending != 0 {
 		return EndTree(t, j)
 	}
 	jobs.UnindexJob(t, j)
-	j.State, j.Until = wire.JobState_JOB_STATE_RUNNING, math.MaxUint64 // nobody's lease, and it never ends
+	j.State, j.Until = wire.JobState_JOB_STATE_RUNNING, math.MaxUint64 // nobody leases it, and this lease never ends
 	t.Put(t.K.JobLease(j.Until, j.Id), []byte{record.JobVersion})
 	jobs.PutJob(t, j)
 	return nil
 }
 
-// CancelTree stops a tree's job: what it has queued goes on.
+// CancelTree stops a tree's job. The jobs that it queued continue.
 func CancelTree(t *kvtx.Tx, j *record.Job, reason string) error {
 	j.Ending, j.Err = wire.JobState_JOB_STATE_CANCELED, reason
 	if j.State == wire.JobState_JOB_STATE_RUNNING {
 		return EndTree(t, j)
 	}
-	jobs.PutJob(t, j) // ends once it has forgotten what it had yet to list
+	jobs.PutJob(t, j) // it ends after deleting the rows of directories not yet listed
 	return nil
 }
 
+// EndTree ends a tree's job and reports its failed moves.
 func EndTree(t *kvtx.Tx, j *record.Job) error {
 	switch {
 	case j.Ending != 0:
@@ -187,7 +188,7 @@ func EndTree(t *kvtx.Tx, j *record.Job) error {
 	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 }
 
-// ChildEnded counts a job that a tree's job waits for.
+// ChildEnded counts an ended job for which a tree's job waits.
 func ChildEnded(t *kvtx.Tx, parent moraine.JobID, why string) error {
 	if parent == 0 {
 		return nil

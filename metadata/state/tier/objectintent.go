@@ -10,7 +10,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ObjectIntent returns the live intent of a job; nil where it has none.
+// ObjectIntent returns a job's live intent; nil if it has none.
 func ObjectIntent(v *kvtx.View, j moraine.JobID) (*record.ObjectIntent, error) {
 	b, ok, err := v.R.Get(v.K.ObjectIntent(j))
 	if err != nil || !ok {
@@ -20,14 +20,13 @@ func ObjectIntent(v *kvtx.View, j moraine.JobID) (*record.ObjectIntent, error) {
 	return in, in.Decode(b)
 }
 
-// HeldMove returns a job that moves bytes to or from the object tier, of one of
-// the kinds, which the caller holds by a lease epoch.
+// HeldMove returns a job of one of the kinds that the caller leased under the given epoch.
 func HeldMove(t *kvtx.Tx, op string, id, epoch uint64, kinds ...wire.JobKind) (*record.Job, error) {
 	j, err := jobs.HeldJob(t, op, id, epoch)
 	if err != nil {
 		return nil, err
 	}
-	if !jobs.Holds(t, j) { // of every feature level
+	if !jobs.Holds(t, j) { // checked at every feature level
 		return nil, kvtx.Fail(moraine.PermissionDenied, op, j.Id.String(), "the lease is %q's", j.Holder)
 	}
 	for _, k := range kinds {
@@ -38,7 +37,7 @@ func HeldMove(t *kvtx.Tx, op string, id, epoch uint64, kinds ...wire.JobKind) (*
 	return nil, kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not for a %s job", j.Kind)
 }
 
-// BeginObject announces a change of a key, or says more of one announced.
+// BeginObject announces a change of a key, or adds details to an announced one.
 func BeginObject(t *kvtx.Tx, op *wire.BeginObject) (*wire.MetaResponse, error) {
 	const name = "begin object"
 	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_DELETE_OBJECT)
@@ -73,7 +72,7 @@ func BeginObject(t *kvtx.Tx, op *wire.BeginObject) (*wire.MetaResponse, error) {
 	return kvtx.Done(), Claim(t, want)
 }
 
-// intentFromWire holds an intent against what its job may do.
+// intentFromWire checks an intent against what its job may do.
 func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, error) {
 	in := &record.ObjectIntent{
 		Job: j.Id, Kind: w.GetKind(), At: record.Place{Bucket: w.GetBucket(), Key: w.GetKey()}, Generation: moraine.Generation(w.GetGeneration()),
@@ -116,8 +115,7 @@ func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, 
 	return in, nil
 }
 
-// MoreOfIntent adds what has become known of an announced change. What was said
-// before must be the same.
+// MoreOfIntent adds details to an announced change. Earlier details must be the same.
 func MoreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaResponse, error) {
 	conflict := func(why string) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.Conflict, "begin object", have.At.String(), "%s", why)
@@ -138,9 +136,8 @@ func MoreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaRespon
 	return kvtx.Done(), nil
 }
 
-// MayUpload fails where a flush may not write to its key: Conflict where what is
-// there must not be overwritten, or may still change; Stale where the file is
-// not what it was.
+// MayUpload fails if a flush may not write to its key. Conflict means that the object there must
+// not be overwritten, or may still change; Stale means that the file changed.
 func MayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
 	i, err := tree.Inode(t, moraine.InodeID(j.Target))
@@ -271,7 +268,7 @@ func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
 	return nil
 }
 
-// Settle notes that nothing will arrive at a key any more. The caller writes it.
+// Settle records that no change can arrive at a key any more. The caller writes it.
 func Settle(t *kvtx.Tx, w *record.Owner) {
 	if w.Until != 0 {
 		t.Del(t.K.Unsettled(w.Until, w.At))
@@ -280,9 +277,8 @@ func Settle(t *kvtx.Tx, w *record.Owner) {
 	}
 }
 
-// LoseIntent gives up a copy or a delete whose end nobody saw, sent under a
-// lease that ends at until. What a copy may have made gets a record, so that it
-// goes even if nothing takes its place.
+// LoseIntent ends the intent of a copy or delete whose end nobody saw; its lease ends at until. A
+// possible copy gets a record, so that a job deletes it even if nothing replaces it.
 func LoseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint64, err error) {
 	settled = max(until, t.ClusterTime()) + jobs.SettleMillis(t)
 	if err := Unclaim(t, in, settled); err != nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY {
@@ -303,10 +299,10 @@ func LoseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint
 	return settled, RecordResidue(t, left, settled+residueDelay)
 }
 
-// maxSettled bounds how many keys one Tick finds settled.
+// maxSettled bounds the keys that one Tick settles.
 const maxSettled = 64
 
-// SettleKeys forgets that keys were unsettled whose time has passed.
+// SettleKeys settles the unsettled keys whose time has passed.
 func SettleKeys(t *kvtx.Tx) error {
 	if t.Count[record.CUnsettled] == 0 {
 		return nil
@@ -331,8 +327,8 @@ func SettleKeys(t *kvtx.Tx) error {
 	return nil
 }
 
-// EndObject settles a job's intent without an object: nothing came of it. It
-// may not be said of a copy or a delete of a former holder.
+// EndObject settles a job's intent without an object. It is not allowed for a copy or delete of a
+// former holder.
 func EndObject(t *kvtx.Tx, op *wire.EndObject) (*wire.MetaResponse, error) {
 	const name = "end object"
 	j, err := HeldMove(t, name, op.GetJob(), op.GetLeaseEpoch(), wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_DELETE_OBJECT)

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MarkRemovedIndex notes that the index of a checkpoint goes, if a bucket has it, or may get it from
-// an upload that is under way.
+// MarkRemovedIndex records that a checkpoint's index is being removed, if a bucket has it, or may
+// get it from an upload in progress.
 func MarkRemovedIndex(t *kvtx.Tx, s *record.Step) error {
 	if s.Index == 0 {
 		return nil
@@ -41,7 +41,8 @@ func MarkRemovedIndex(t *kvtx.Tx, s *record.Step) error {
 	return err
 }
 
-// MarkRemovedIndexIn is markRemovedIndex of the checkpoint whose directory goes, where it is one's.
+// MarkRemovedIndexIn is MarkRemovedIndex for the checkpoint in a removed directory, if there is
+// one.
 func MarkRemovedIndexIn(t *kvtx.Tx, dir *record.Inode) error {
 	if dir.Step == (record.StepID{}) {
 		return nil
@@ -53,12 +54,13 @@ func MarkRemovedIndexIn(t *kvtx.Tx, dir *record.Inode) error {
 	return MarkRemovedIndex(t, s)
 }
 
+// PutRemovedIndex records the key of a removed index in the row of its directory.
 func PutRemovedIndex(t *kvtx.Tx, at record.Place) {
 	t.Put(t.K.RemovedIndex(at.Beside()), record.EncodeRemovedIndex(at.Key))
 }
 
-// WaitForIndex puts the deletion of an object off while the bucket has, or may get, the index
-// of the removed checkpoint that it was of, and reports whether it did.
+// WaitForIndex delays the deletion of an object while the bucket has, or may get, the index of the
+// object's removed checkpoint. It returns true if it did.
 func WaitForIndex(t *kvtx.Tx, j *record.Job, o *record.Object) (bool, error) {
 	at, ok, err := layout.RemovedIndexBeside(&t.View, o.At)
 	if err != nil || !ok || at == o.At {
@@ -80,8 +82,8 @@ func WaitForIndex(t *kvtx.Tx, j *record.Job, o *record.Object) (bool, error) {
 	return wait, nil
 }
 
-// Goes reports whether an object is to be deleted, or the file that it is of is being
-// removed. One that clones of such a file read stays.
+// Goes reports whether an object will be deleted, or its file is being removed. An object that
+// clones of such a file read stays.
 func Goes(t *kvtx.Tx, id moraine.ObjectID) (bool, error) {
 	o, err := layout.MustObject(&t.View, id)
 	if err != nil || o.Refs == 0 {

@@ -12,14 +12,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxReadSums is the most sums that one GetObject returns.
+// maxReadSums is the largest number of checksums that one GetObject returns.
 const maxReadSums = 4096
 
-// BeU64 reads a number of a key.
+// BeU64 decodes a number in a key.
 func BeU64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 
-// ReadObject answers an object's record, and sums of its pieces. A session that
-// is confined to a directory sees objects of its tenant.
+// ReadObject answers an object's record and checksums of its pieces. A confined session sees
+// objects of its tenant.
 func ReadObject(v *kvtx.View, sc kvtx.Scope, op *wire.GetObject) (*wire.MetaResponse, error) {
 	id := moraine.ObjectID(op.GetObject())
 	o, err := layout.Object(v, id)
@@ -30,7 +30,7 @@ func ReadObject(v *kvtx.View, sc kvtx.Scope, op *wire.GetObject) (*wire.MetaResp
 		return nil, kvtx.Fail(moraine.NotFound, "get object", id.String(), "")
 	}
 	if sc.Root != v.K.Top() {
-		// Its key is a path: only who may name the file may know it.
+		// The key is a path, so only a caller that may name the file may see it.
 		if _, err := tree.ReadNamed(v, sc, o.Inode); kvtx.MoraineKind(err) == moraine.NotFound {
 			return nil, kvtx.Fail(moraine.NotFound, "get object", id.String(), "")
 		} else if err != nil {
