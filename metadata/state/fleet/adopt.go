@@ -10,26 +10,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A stripe record names one device for each chunk. After a restore the record is older
-// than the devices: drains, repairs and moves have put the chunk on another device since.
-// A chunk that a device reports, and that has the stripe, index, length and checksum of a
-// record, fits that record. Where the record's own chunk is gone, the chunk that fits is
-// adopted: the record names its device from then on. Where the record's own chunk is
-// there, the other one is garbage. Until the record's own device has reported, a chunk that
-// fits is kept. One that is in memory alone is kept, and adopted when a later report has it
-// on its device: a file that is at level nvme has no chunk below it.
+// A stripe record names one device for each chunk. After a restore, the record is older than the
+// devices: drains, repairs and moves have since written the chunk to another device. A reported
+// chunk fits a record if stripe, index, length and checksum match. If the record's own chunk is
+// gone, the state adopts the one that fits: the record names its device from then on. If the
+// record's own chunk exists, the other is garbage. Until the record's own device has reported, the
+// state keeps a chunk that fits. It keeps one that is only in memory, and adopts it when a later
+// report has it on the device, because a file at level nvme has no chunk below nvme.
 
-// MaxAdopted is the most chunks of one AdoptChunks.
+// MaxAdopted is the largest number of chunks in one AdoptChunks.
 const MaxAdopted = 128
 
-// gone reports whether a chunk that a record names is not there, by the device of the
-// record, which may be nil.
+// gone reports whether the chunk that a record names is missing; d is the record's device and may
+// be nil.
 func gone(c *moraine.ChunkState, d *record.Device) bool {
 	return d == nil || !d.Serves() || (c.Level == moraine.Memory && c.Epoch != d.Epoch)
 }
 
-// Placed is the judgement of a chunk on a device by the record of its stripe, which has the
-// chunk's index. Unknown means that the record says nothing of the chunk.
+// Placed judges a chunk on a device by the record of its stripe. The record must have the chunk's
+// index. Unknown means that the record does not explain the chunk.
 func Placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
 	own := &s.Chunks[c.GetIndex()]
 	fits := own.CRC == c.GetCrc()
@@ -54,12 +53,12 @@ func Placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 	case !whole:
 		return Unknown, nil
 	case c.GetMemory():
-		return Pending, nil // a record that named it at level nvme would promise too much
+		return Pending, nil // a record that names it at level nvme would promise too much
 	}
 	return Strays(v, s, id, c, olderThan)
 }
 
-// Strays is placed of a chunk that fits a record which names another device.
+// Strays is Placed for a chunk that fits a record which names another device.
 func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
 	item, err := RepairOf(v, s.ID)
 	if err != nil {
@@ -79,7 +78,7 @@ func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 		return Unknown, err
 	}
 	serves := d != nil && d.Serves()
-	// Parity that was encoded wrong is no less wrong in another copy with the recorded sum.
+	// Wrongly encoded parity is just as wrong in another copy with the recorded checksum.
 	missing := gone(own, at) || item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0
 	if !missing {
 		waits, err := unreported(v, at)
@@ -94,10 +93,10 @@ func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 		return Unknown, nil
 	}
 	if !serves {
-		return Undecided, nil // it may be all that is left, once its device is set in
+		return Undecided, nil // it may be the only one left, once its device is set in
 	}
-	// A deletion of it may be under way where it has been dead for the grace. Another copy
-	// can be rebuilt, unless the stripe is lost.
+	// If it has been dead for the grace, the device may be deleting it. Another copy can be
+	// rebuilt, unless the stripe is lost.
 	tomb, since, dead, err := TombstoneOf(v, id, chunk)
 	dead = dead && c.GetVersion() < uint32(tomb.Below)
 	if err != nil || dead && since <= olderThan && (item == nil || !item.Lost()) {
@@ -106,15 +105,15 @@ func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 	return Wanted, nil
 }
 
-// Before reports whether a stripe was numbered by an earlier incarnation: only of such a one
-// may a chunk have a later version than its record.
+// Before reports whether an earlier incarnation numbered the stripe. Only such a stripe may have a
+// chunk with a later version than its record.
 func Before(v *kvtx.View, id moraine.StripeID) (bool, error) {
 	c, err := v.Cluster()
 	return err == nil && moraine.ID(id).Incarnation() < c.Incarnation, err
 }
 
-// unreported reports whether it is not known yet what a device has: the metadata was
-// restored, and no report of all of the device's chunks has ended since.
+// unreported reports whether the content of a device is still unknown: the metadata was restored,
+// and the device has not completed a report since.
 func unreported(v *kvtx.View, d *record.Device) (bool, error) {
 	if !d.Serves() || d.Passed != 0 {
 		return false, nil
@@ -123,8 +122,8 @@ func unreported(v *kvtx.View, d *record.Device) (bool, error) {
 	return err == nil && c.Incarnation > 1, err
 }
 
-// Unreported returns of how many devices in service it is not known yet what they have,
-// since the metadata was restored or a quorum was forced.
+// Unreported returns the number of devices in service that have not completed a report since the
+// metadata was restored or a quorum was forced.
 func Unreported(r *kvtx.View) (n int, err error) {
 	v := r
 	c, err := v.Cluster()
@@ -139,11 +138,11 @@ func Unreported(r *kvtx.View) (n int, err error) {
 	return n, err
 }
 
-// laterDevices is how many numbers are left, when a state is restored, to devices that were
-// registered after it and are still called by them.
+// laterDevices is how many device numbers a restore reserves for devices that were registered after
+// the backup and still use their numbers.
 const laterDevices = 4096
 
-// ForgetReports has every device report anew before what it holds counts as known.
+// ForgetReports makes every device report again before its content counts as known.
 func ForgetReports(t *kvtx.Tx) error {
 	if t.Count[record.CDevice] != 0 {
 		t.Count[record.CDevice] += laterDevices
@@ -158,8 +157,8 @@ func ForgetReports(t *kvtx.Tx) error {
 	return err
 }
 
-// AdoptChunks has records name chunks that devices reported and that fit them. Each is
-// judged anew: what is not wanted any more is passed over.
+// AdoptChunks makes records name reported chunks that fit them. It judges each chunk again and
+// skips those that are no longer needed.
 func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > MaxAdopted {
 		return nil, kvtx.Fail(moraine.TooLarge, "adopt chunks", "", "%d chunks, %d at most", len(op.GetChunks()), MaxAdopted)
@@ -194,15 +193,15 @@ func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Adopt{Adopt: reply}}, nil
 }
 
-// AdoptChunk has the record of a stripe name a chunk that fits it. What is, or comes back, at
-// the place that the record named is garbage from then on.
+// AdoptChunk makes the stripe's record name a chunk that fits it. A chunk that is, or returns, at
+// the former place is garbage from then on.
 func AdoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
 	old := s.Layout().Devices
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	if c := &s.Chunks[chunk.Index]; c.Device != id {
 		LeaveMemory(t, chunk, c)
-		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0 // placed adopts nothing that is in memory
+		c.Device, c.Level, c.Epoch = id, moraine.NVMe, 0 // Placed never adopts a chunk that is only in memory
 		tomb, since, dead, err := TombstoneOf(&t.View, id, chunk)
 		if err != nil {
 			return err
@@ -228,12 +227,12 @@ func AdoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.Chun
 		PutRepair(t, item, &mended)
 	}
 	PutStripe(t, old, s)
-	t.Events.Settled = true // files that were lost may be whole again
+	t.Events.Settled = true // lost files may be whole again
 	return QueueRepair(t, s, 0)
 }
 
-// Supersede lets a chunk die that fits a record which has one of its own. The record takes
-// over its version, so that nothing is ever put below it.
+// Supersede adds a tombstone for a chunk that fits a record which has its own chunk. The record
+// takes over the chunk's version, so that no later chunk gets a lower version.
 func Supersede(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))

@@ -8,12 +8,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxSealedKey bounds the private half of a signing key as the service sealed it, in
-// bytes.
+// maxSealedKey bounds the private half of a signing key, as the service encrypted it, in bytes.
 const maxSealedKey = 256
 
-// AddSigningKey keeps the key that session tokens are signed with from now on.
-// The same key again changes nothing.
+// AddSigningKey stores the key that signs session tokens from now on. Adding the same key again
+// changes nothing.
 func AddSigningKey(t *kvtx.Tx, op *statepb.AddSigningKey) (*wire.MetaResponse, error) {
 	key := op.GetKey()
 	if key.GetId() == 0 || len(key.GetPublicKey()) != 32 || len(key.GetSealed()) == 0 || len(key.GetSealed()) > maxSealedKey {

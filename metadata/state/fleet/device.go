@@ -13,13 +13,13 @@ import (
 
 // Bounds of a registration.
 const (
-	// MaxHostDevices is the most devices of one host.
+	// MaxHostDevices is the largest number of devices of one host.
 	MaxHostDevices = 256
-	// MaxAddresses is the most addresses of one host.
+	// MaxAddresses is the largest number of addresses of one host.
 	MaxAddresses = 64
 )
 
-// Device returns a device's record; nil where there is none.
+// Device returns a device's record; nil if there is none.
 func Device(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
 	b, ok, err := v.R.Get(v.K.Device(id))
 	if err != nil || !ok {
@@ -29,19 +29,19 @@ func Device(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
 	return d, d.Decode(b)
 }
 
-// LookDevice is device for those who do not change it, and know its number.
+// LookDevice is Device for callers that do not change the record.
 func LookDevice(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
 	return kvtx.Look[record.Device](v, v.K.Device(id))
 }
 
+// PutDevice writes a device's record.
 func PutDevice(t *kvtx.Tx, d *record.Device) { t.Put(t.K.Device(d.Id), d.Encode()) }
 
-// RegisterHost makes a host and its devices known, or known anew: at a new
-// address, with a device that came from another host, after a new boot. A
-// device says the boot epoch that this boot was given before, and 0 the first
-// time: the epoch is raised unless it is the present one. A device that was out
-// is in again, unless its server says that it is broken or an administrator
-// asked for another state; one that the host had and does not name any more is out.
+// RegisterHost registers a host and its devices, or updates them: after a boot, at a new address,
+// or with a device from another host. A device reports the epoch that it received during this boot,
+// or 0 at the first registration. The state increments the epoch unless that is the present one. A
+// device that was out returns in, unless its server reports it broken or an administrator requested
+// another state. A device that the host no longer names goes out.
 func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
 	w := op.GetHost()
 	if err := CheckHost(t, op); err != nil {
@@ -80,6 +80,7 @@ func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
 }
 
+// CheckHost checks the fields of a registration.
 func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	w := op.GetHost()
 	bad := func(format string, args ...any) error {
@@ -109,7 +110,7 @@ func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	return nil
 }
 
-// RegisterDevice makes one device known on h, which the caller writes.
+// RegisterDevice registers one device on h, which the caller writes.
 func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device, error) {
 	d, err := DeviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
 	if err != nil {
@@ -141,8 +142,8 @@ func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device,
 	return d, nil
 }
 
-// DeviceByUUID finds a device by its identity, or issues a number for it: the one that it
-// had in an earlier incarnation, which this state does not know of, where that is free.
+// DeviceByUUID finds a device by its UUID, or issues a number for it. If the device had a number in
+// an earlier incarnation that this state does not know, it gets that number again if it is free.
 func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.Device, error) {
 	b, ok, err := t.Get(t.K.DeviceUUID(uuid))
 	if err != nil {
@@ -170,7 +171,7 @@ func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 	return d, nil
 }
 
-// DeviceNumber issues the number of a new device; had is one that it had before, or 0.
+// DeviceNumber issues the number of a new device; had is its earlier number, or 0.
 func DeviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
 	if had != 0 && uint64(had) <= t.Count[record.CDevice] {
 		if other, err := LookDevice(&t.View, had); err != nil || other == nil {
@@ -183,7 +184,7 @@ func DeviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
 	return moraine.DeviceID(t.Next(record.CDevice)), nil
 }
 
-// MoveDevice takes a device from the host that had it to h.
+// MoveDevice moves a device from its former host to h.
 func MoveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
 	if d.Host != "" {
 		old, err := Host(&t.View, d.Host)
@@ -204,7 +205,7 @@ func MoveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
 	return AddLive(t, h, 1)
 }
 
-// MissingDevices declares out what the host had and did not name.
+// MissingDevices takes out the devices that the host had and did not name.
 func MissingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []*wire.Device) error {
 	for _, id := range had {
 		if slices.ContainsFunc(named, func(d *wire.Device) bool { return d.GetId() == uint32(id) }) {
@@ -229,9 +230,9 @@ func MissingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []
 	return nil
 }
 
-// SetDeviceState moves a device between its states, as maySetState allows, and
-// has its stripes judged anew. The same state again changes nothing, but that
-// an administrator's word stays: see device.asked.
+// SetDeviceState changes a device's state, as MaySetState permits, and has its stripes checked
+// again. Setting the same state changes nothing, except that an administrator's request is
+// recorded: see Device.Asked.
 func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
 	ref := "device " + record.Utoa(uint64(id))
@@ -245,7 +246,7 @@ func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, er
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, kvtx.Fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	case t.Caller.GetRole() != kvtx.RoleAdmin && op.GetState() == record.DeviceIn && d.Asked != 0:
-		return kvtx.Done(), BackFromSilence(t, d) // the leader finds its host back: that does not undo the word of a person
+		return kvtx.Done(), BackFromSilence(t, d) // the leader saw the host return: that does not undo an administrator's request
 	}
 	if Ask(t, d, op) {
 		PutDevice(t, d)
@@ -287,8 +288,8 @@ func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, er
 	return kvtx.Done(), nil
 }
 
-// Ask notes what state an administrator wants of a device that is in that state
-// already, and why; false: there is nothing new to note.
+// Ask records that an administrator requests the state that the device already has, and why. It
+// returns false if that changes nothing.
 func Ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
 	asked := Asks(t, op.GetState())
 	if asked == 0 || op.GetState() != d.State || d.Asked == asked {
@@ -298,9 +299,9 @@ func Ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
 	return true
 }
 
-// Asks returns what an administrator's command asks for for good, 0 for nothing.
-// In clusters begun by a build that did not keep it (those have no cNames), the
-// next registration undoes it: their logs must lead to the state they led to.
+// Asks returns the state that an administrator's command requests permanently; 0 for none. Clusters
+// started by a build that did not record it (they lack CNames) keep the old behavior, where the
+// next registration undoes it: their logs must lead to the same state.
 func Asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
 	if t.Caller.GetRole() == kvtx.RoleAdmin && t.Count[record.CNames] != 0 && (to == record.DeviceOut || to == record.DeviceDraining) {
 		return to
@@ -308,11 +309,11 @@ func Asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
 	return 0
 }
 
-// MaySetState fails where a device must not go to a state.
+// MaySetState fails if a device must not change to a state.
 //
 //	from       in    out   draining  retired
 //	in               yes   yes       if empty
-//	out        yes         no        if empty, or a person gives up what it has
+//	out        yes         no        if empty, or an administrator accepts the loss
 //	draining   yes   yes             if empty
 //	retired    no    no    no
 func MaySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
@@ -332,8 +333,8 @@ func MaySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	return nil
 }
 
-// MayRetire fails while a stripe has a chunk on the device: its disk can be mended and come
-// back until then, and not afterwards. One that is out may be given up with what it has.
+// MayRetire fails while a stripe has a chunk on the device: until then its disk can be repaired and
+// return, afterwards not. An administrator can accept the loss of a device that is out.
 func MayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string) error) error {
 	if d.State == record.DeviceOut {
 		knows, err := t.Speaks(kvtx.LevelKeepsChunks)
@@ -353,9 +354,9 @@ func MayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string
 	return no("it still holds chunks: drain it first, or declare it out")
 }
 
-// MayHoldMore fails where no record names a chunk on the device, and it may have some that a
-// restored record needs: it has not reported since the restore, or its report had chunks that
-// fit a record whose own chunk is not known to be there.
+// MayHoldMore fails if the device may have chunks that a restored record needs although no record
+// names them. Either it has not reported since the restore, or its report had chunks that fit a
+// record whose own chunk is not known to exist.
 func MayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error {
 	instead := "; set it out first to give it up with what it has"
 	if d.State == record.DeviceOut {
@@ -373,8 +374,8 @@ func MayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error 
 	return nil
 }
 
-// ScanDevice has every stripe with a chunk on the device judged from the start.
-// The caller writes the device.
+// ScanDevice starts a scan of every stripe with a chunk on the device. The caller writes the
+// device.
 func ScanDevice(t *kvtx.Tx, d *record.Device) error {
 	if j, err := jobs.Job(&t.View, d.Scan); err != nil {
 		return err

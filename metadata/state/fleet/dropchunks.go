@@ -9,14 +9,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxDropped is the most chunks of one DropChunks.
+// maxDropped is the largest number of chunks in one DropChunks.
 const maxDropped = 256
 
-// DropChunks lets chunks die that nothing explains. Each gets a tombstone, so that it is
-// deleted as what died by itself is: after the grace, up to its version. That must be able
-// to hit nothing else, so that only a number which was given out, and whose stripe is not
-// there, qualifies: under one that is still to come a chunk may be put while the deletion
-// is on its way.
+// DropChunks adds tombstones for unexplained chunks. Devices then delete them like any dead chunk:
+// after the grace, up to their version. Such a deletion must not hit any other chunk. It therefore
+// requires a stripe number that was issued and whose stripe does not exist: under a future number a
+// client could write a chunk while the deletion is on its way.
 func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	if err := t.MustSpeak("drop chunks", kvtx.LevelDrops); err != nil {
 		return nil, err
@@ -37,15 +36,15 @@ func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_DropChunks{DropChunks: reply}}, nil
 }
 
-// DropChunk lets one die, and reports whether it does, or did before.
+// DropChunk drops one chunk; true if it is dead now or was before.
 func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
 	device := moraine.DeviceID(w.GetDevice())
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())}
 	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 || w.GetVersion() == math.MaxUint32 {
-		return false, nil // no deletion is of the last version: there is none below which it is
+		return false, nil // a deletion is of all versions below one, and none is above the last version
 	}
 	if d, err := LookDevice(&t.View, device); err != nil || d == nil || d.State == record.DeviceRetired {
-		return false, err // what a device had that is gone is not deleted
+		return false, err // chunks of a removed device are not deleted
 	}
 	if numbered, err := Numbered(t, chunk.Stripe); err != nil || !numbered {
 		return false, err
@@ -65,7 +64,7 @@ func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
 	return true, AddTombstone(t, device, chunk, below, int64(w.GetLength()), false)
 }
 
-// Numbered reports whether a stripe of that number was granted: no other will be.
+// Numbered reports whether a stripe number was granted. No number is granted twice.
 func Numbered(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
 	c, err := t.Cluster()
 	if err != nil || moraine.ID(id).Partition() != t.K.P || id == 0 {

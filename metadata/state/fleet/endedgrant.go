@@ -8,31 +8,31 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Ended grants explain chunks that were put and never committed, until every device has
-// reported past their ends. A device that is out and never retired reports never: so that they
-// do not pile up without bound until somebody decides about it, those that ended long ago and
-// lie side by side are folded into one. Stripe numbers are given out in order and only once,
-// so that between two ended grants there is nothing, in the end, but a live one: about as many
-// ranges are left as there are live grants.
+// Ended grants explain chunks that were written and never committed, until every device has
+// reported after their ends. A device that is out and never retired does not report. To keep the
+// ranges bounded until an administrator retires it, adjacent ranges that ended long ago are folded
+// into one. Stripe numbers are issued in order and only once, so only live grants lie between ended
+// ones. About as many ranges remain as there are live grants.
 
 const (
-	// foldAfter is for how long, in milliseconds of cluster time, grants must have ended to be
-	// folded: far longer than the grace. A folded range ended when the last of its grants
-	// did, which must not keep the chunks of the others.
+	// foldAfter is how long ago grants must have ended to be folded, in milliseconds of cluster
+	// time. A folded range has the latest end of its grants. foldAfter is much longer than the
+	// grace, so that this does not keep the chunks of the earlier ones.
 	foldAfter = 3600_000
-	// endedScan is how many ended grants one report looks at. The next one goes on behind.
+	// endedScan is the number of ended grants that one report inspects. The next report continues
+	// after them.
 	endedScan = 2000
-	// maxFolded bounds the stripes of one range.
+	// maxFolded bounds the stripes of one folded range.
 	maxFolded = 1 << 30
 )
 
-// Touches reports whether other follows right behind g.
+// Touches reports whether other follows directly after g.
 func Touches(g *record.Grant, other *record.Grant) bool {
 	return g.Last()+1 == other.First && uint64(g.Count)+uint64(other.Count) <= maxFolded
 }
 
-// TidyEndedGrants forgets ended ranges that every device has reported past, and folds those
-// that ended long ago: some of them, and those behind the next time.
+// TidyEndedGrants deletes ended ranges after which every device has reported, and folds ranges that
+// ended long ago. Each call handles some of them.
 func TidyEndedGrants(t *kvtx.Tx) error {
 	passed, err := AllPassed(&t.View)
 	if err != nil {
@@ -61,7 +61,7 @@ func TidyEndedGrants(t *kvtx.Tx) error {
 	Tidy(t, list, passed)
 	next := moraine.StripeID(0)
 	if len(list) == endedScan {
-		next = list[len(list)-1].Last() // again: it may be folded with the next
+		next = list[len(list)-1].Last() // inspect it again: it may fold with the next one
 	}
 	if next != from {
 		SetEndedCursor(t, next)
@@ -69,11 +69,11 @@ func TidyEndedGrants(t *kvtx.Tx) error {
 	return nil
 }
 
-// Tidy drops and folds the ranges of a list, which are in order.
+// Tidy deletes and folds the ranges of a sorted list.
 func Tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
 	now := t.ClusterTime()
 	old := func(g *record.Grant) bool { return g.EndedSince+foldAfter <= now }
-	var kept *record.Grant // the range that the next one may be folded with
+	var kept *record.Grant // the range that the next one may be folded into
 	folded := false
 	flush := func() {
 		if kept != nil && folded {
@@ -99,7 +99,7 @@ func Tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
 	flush()
 }
 
-// EndedCursor is the last number of the range at which the next report looks on.
+// EndedCursor returns the last number of the range where the next report continues.
 func EndedCursor(v *kvtx.View) (moraine.StripeID, error) {
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaEndedCursor))
 	if err != nil || !ok {
@@ -108,6 +108,7 @@ func EndedCursor(v *kvtx.View) (moraine.StripeID, error) {
 	return record.DecodeEndedCursor(b)
 }
 
+// SetEndedCursor stores where the next report continues.
 func SetEndedCursor(t *kvtx.Tx, at moraine.StripeID) {
 	if at == 0 {
 		t.Del(t.K.Meta(record.MetaEndedCursor))
@@ -116,7 +117,7 @@ func SetEndedCursor(t *kvtx.Tx, at moraine.StripeID) {
 	t.Put(t.K.Meta(record.MetaEndedCursor), record.EncodeEndedCursor(at))
 }
 
-// EndedGrants counts the ranges of ended grants that are kept, up to a limit.
+// EndedGrants counts the ranges of ended grants, up to limit.
 func EndedGrants(r *kvtx.View, limit int) (n int, err error) {
 	v := r
 	prefix := v.K.Table(record.TabEndedGrant)

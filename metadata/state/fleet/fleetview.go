@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Hosts returns every host with its devices, those that are retired too, by id.
-// Whether they are alive, and how full, is not in the state.
+// Hosts returns every host with its devices, also retired ones, by ID. The state does not know
+// whether they are up or how full they are.
 func Hosts(r *kvtx.View) ([]*wire.Host, error) {
 	v := r
 	var out []*wire.Host
@@ -49,13 +49,13 @@ func Devices(r *kvtx.View) ([]*wire.Device, error) {
 	return out, err
 }
 
-// Unknown is what nothing explains on a device, as of its last full report.
+// UnknownChunks counts the unexplained chunks of a device in its last full report.
 type UnknownChunks struct {
 	Device        moraine.DeviceID
 	Bytes, Chunks uint64
 }
 
-// Unknowns returns the devices that hold chunks which nothing explains.
+// Unknowns returns the devices with unexplained chunks.
 func Unknowns(r *kvtx.View) ([]UnknownChunks, error) {
 	var out []UnknownChunks
 	err := EachDevice(r, func(d *record.Device) {
@@ -66,8 +66,8 @@ func Unknowns(r *kvtx.View) ([]UnknownChunks, error) {
 	return out, err
 }
 
-// PendingJobs returns at most limit jobs of the kinds that may be leased or run
-// now: those whose time has come, and leased ones whose lease has ended.
+// PendingJobs returns at most limit jobs of the kinds that may be leased or run now: those whose
+// time has come, and those whose lease has expired.
 func PendingJobs(r *kvtx.View, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {
 	v := r
 	c, err := v.Counters()
@@ -97,7 +97,7 @@ func liveJobs(v *kvtx.View, kind wire.JobKind, limit int) (list []*record.Job, e
 	if err != nil {
 		return nil, err
 	}
-	leased, err := v.KeysUnder(v.K.Table(record.TabJobLease), jobs.MaxRunningJobs) // of any kind
+	leased, err := v.KeysUnder(v.K.Table(record.TabJobLease), jobs.MaxRunningJobs) // leases of any kind
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func liveJobs(v *kvtx.View, kind wire.JobKind, limit int) (list []*record.Job, e
 	return list, nil
 }
 
-// RepairCursor is a place in the repair queue; the zero value is its front.
+// RepairCursor is a place in the repair queue; the zero value is the front.
 type RepairCursor struct {
 	key  []byte
 	last bool
@@ -122,12 +122,10 @@ type RepairCursor struct {
 // End reports whether the queue ends here.
 func (c RepairCursor) End() bool { return c.last }
 
-// RepairQueue returns at most limit stripes that wait for repair and that no
-// job works on, least redundancy first and those that nothing can be done about
-// last, from a place on; and the place after them. Items that wait for a retry
-// are passed over, but for such as have too few chunks left and were tried before
-// back, in cluster time, when a host came back that may have some of them. It looks
-// at no more than 16 times limit items.
+// RepairQueue returns at most limit waiting stripes without a job, from a place on, and the place
+// after them. They are sorted by least redundancy, lost stripes last. It skips items whose retry
+// time has not come. An exception are lost stripes last tried before back, the cluster time when a
+// host returned that may have some of their chunks. It inspects at most 16 times limit items.
 func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wire.RepairTask, RepairCursor, error) {
 	v := r
 	c, err := v.Counters()
@@ -137,7 +135,7 @@ func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 	if info, err := v.Cluster(); err != nil {
 		return nil, from, err
 	} else if info.FeatureLevel < kvtx.LevelUnrecoverable {
-		back = 0 // how long an item waits does not tell when it was tried
+		back = 0 // the item's wait does not show when it was tried
 	}
 	prefix := r.K.Table(record.TabRepair)
 	lo := prefix
@@ -165,8 +163,7 @@ func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 	return out, next, err
 }
 
-// WaitingTask returns what there is to repair of a stripe on the queue; nil
-// where its time has not come.
+// WaitingTask returns the repair task of a queued stripe; nil if its time has not come.
 func WaitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.RepairTask, error) {
 	i, err := RepairOf(v, id)
 	switch {
@@ -180,9 +177,8 @@ func WaitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.Rep
 	return RepairTask(v, i)
 }
 
-// StripesBySpare returns how many stripes on the repair queue survive the loss
-// of 0, 1, 2 ... more hosts; the last element is for all above. Stripes that
-// are lost are not counted.
+// StripesBySpare returns how many stripes on the repair queue survive the loss of 0, 1, 2 ... more
+// hosts. The last element counts all higher numbers. Lost stripes are not counted.
 func StripesBySpare(r *kvtx.View) ([]uint64, error) {
 	c, err := r.Counters()
 	if err != nil {
@@ -191,15 +187,14 @@ func StripesBySpare(r *kvtx.View) ([]uint64, error) {
 	return slices.Clone(c[record.CSpare : record.CSpareMany+1]), nil
 }
 
-// RepairRunning returns how many stripes repair jobs work on.
+// RepairRunning returns the number of stripes that repair jobs work on.
 func RepairRunning(r *kvtx.View) (uint64, error) {
 	c, err := r.Counters()
 	return c[record.CRepairRunning], err
 }
 
-// RepairHopeful is RepairRunning without the stripes that have too few chunks left: what
-// jobs do about those is to try whether some can be read that do not count, which is
-// mostly in vain.
+// RepairHopeful is RepairRunning without lost stripes. For those a job only tries whether chunks
+// that do not count can still be read, which mostly fails.
 func RepairHopeful(r *kvtx.View) (uint64, error) {
 	v := r
 	c, err := v.Counters()
@@ -225,14 +220,14 @@ func RepairHopeful(r *kvtx.View) (uint64, error) {
 	return c[record.CRepairRunning] - min(tried, c[record.CRepairRunning]), nil
 }
 
-// DefaultScheme returns the scheme of new stripes where nothing names one, by
-// the number of registered hosts and devices.
+// DefaultScheme returns the scheme of new stripes without a policy, by the number of registered
+// hosts and devices.
 func DefaultScheme(r *kvtx.View) (moraine.Scheme, error) {
 	f, err := Fleet(r)
 	return moraine.DefaultScheme(int(f.Hosts), int(f.Devices)), err
 }
 
-// Intent returns the live intent for a chunk; nil where there is none.
+// Intent returns the live intent for a chunk; nil if there is none.
 func Intent(r *kvtx.View, chunk moraine.ChunkID) (*wire.Intent, error) {
 	in, err := ReadIntent(r, chunk)
 	if err != nil || in == nil {

@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// MaxGrant is the most stripes that one grant reserves.
+	// MaxGrant is the largest number of stripes in one grant.
 	MaxGrant = 1024
-	// MaxSessionGrants is the most live grants of one session.
+	// MaxSessionGrants is the largest number of live grants of one session.
 	MaxSessionGrants = 256
-	// MaxSessionBytes is the most bytes of chunks that the live grants of one session
-	// allow on a device: nothing else bounds what a session puts and does not commit.
-	// Clients hold a grant of 4 GiB at most, so that they meet MaxSessionGrants first.
+	// MaxSessionBytes bounds the bytes of chunks that the live grants of one session allow on a
+	// device. Nothing else bounds the bytes that a session writes and does not commit. Clients use
+	// grants of at most 4 GiB, so that they reach MaxSessionGrants first.
 	MaxSessionBytes = 1 << 40
 )
 
-// GrantIn returns the grant of one of the two tables that covers id, nil if
-// none does.
+// GrantIn returns the grant in one of the two tables that covers id; nil if there is none.
 func GrantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, error) {
 	var g *record.Grant
 	var bad error
@@ -42,8 +41,7 @@ func GrantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, erro
 	return g, nil
 }
 
-// GrantOf returns the grant that covers a stripe number, live or ended; nil if
-// none is known any more.
+// GrantOf returns the grant that covers a stripe number, live or ended; nil if none is known.
 func GrantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err error) {
 	if g, err = GrantIn(v, record.TabGrant, id); err != nil || g != nil {
 		return g, g != nil, err
@@ -52,8 +50,8 @@ func GrantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err
 	return g, false, err
 }
 
-// Grant reserves stripe numbers for the session. Where each is to go is the
-// leader's advice, added to the reply.
+// Grant reserves stripe numbers for the session. The leader adds to the reply where to place each
+// stripe.
 func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	if op.GetCount() == 0 || op.GetCount() > MaxGrant {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "%d stripes; 1 to %d can be granted at once", op.GetCount(), MaxGrant)
@@ -100,8 +98,8 @@ func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	}}}, nil
 }
 
-// BoundGrants refuses a grant that would allow the session more bytes than it may put. live
-// are the keys of its grants.
+// BoundGrants refuses a grant that would let the session write too many bytes. live are the keys of
+// its grants.
 func BoundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 	all := g.Bytes()
 	for _, key := range live {
@@ -124,8 +122,9 @@ func BoundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 	return nil
 }
 
-// EndGrant gives back what is left of a grant; one that is over already is
-// fine. So is another session's, which stays: nobody learns which numbers others have.
+// EndGrant ends a grant of the session; it succeeds if the grant has already ended. It also
+// succeeds, without effect, for another session's grant, so that a session cannot learn which
+// numbers others have.
 func EndGrant(t *kvtx.Tx, op *wire.EndGrant) (*wire.MetaResponse, error) {
 	g, err := GrantIn(&t.View, record.TabGrant, moraine.StripeID(op.GetFirst()))
 	if err != nil {
@@ -138,8 +137,8 @@ func EndGrant(t *kvtx.Tx, op *wire.EndGrant) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// FinishGrant ends a grant. It stays as a range that explains the chunks put
-// under it and never committed, until every device has reported past its end.
+// FinishGrant ends a grant. The ended grant explains the uncommitted chunks written under it, until
+// every device has reported after its end.
 func FinishGrant(t *kvtx.Tx, g *record.Grant) {
 	t.Del(t.K.Grant(g.Last()))
 	t.Del(t.K.SessionGrant(g.Session, g.Last()))
@@ -170,9 +169,8 @@ func EndSessionGrants(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error)
 	return 3 * len(keys), nil
 }
 
-// OwnGrant returns the live grant of the command's session that covers a stripe
-// number, nil if none does. Within one command it is the same record each time,
-// which takeStripes changes.
+// OwnGrant returns the live grant of the command's session that covers a stripe number; nil if
+// there is none. Within one command every call returns the same record, which TakeStripes changes.
 func OwnGrant(t *kvtx.Tx, id moraine.StripeID) (*record.Grant, error) {
 	if t.Granted != nil && t.Granted.Covers(id) {
 		return t.Granted, nil
@@ -190,9 +188,8 @@ func OwnGrant(t *kvtx.Tx, id moraine.StripeID) (*record.Grant, error) {
 	return g, nil
 }
 
-// GrantEnding returns the live grant whose last number is last, nil if there is
-// none. Grants do not overlap, so that one that covers a number is the one that a
-// search would find.
+// GrantEnding returns the live grant whose last number is last; nil if there is none. Grants do not
+// overlap, so if it covers a number, a search would find the same one.
 func GrantEnding(v *kvtx.View, last moraine.StripeID) (*record.Grant, error) {
 	if last == 0 {
 		return nil, nil

@@ -8,23 +8,22 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// health is how a stripe stands, by the registry of devices and what is known
-// of its chunks. Whether hosts are alive is not in the state, and not judged.
+// health is the condition of a stripe by the device records and the known bad chunks. The state
+// does not know which hosts are up, so they do not count.
 type health struct {
-	// missing and moving have a bit for each chunk: those that are gone, and
-	// those that are there but on a device that is being emptied.
+	// missing and moving are bit masks of chunks: missing ones, and present ones on a draining
+	// device.
 	missing, moving uint32
-	// lost is whether fewer than K chunks are left.
+	// lost says that fewer than K chunks are left.
 	lost bool
-	// protects is how many more hosts may be lost (devices, where one host is
-	// registered).
+	// Protects is the number of further hosts that may fail (devices, if one host is registered).
 	Protects int
-	// gone is whether a chunk is missing because its device is.
+	// gone says that a chunk is missing because its device is.
 	gone bool
 }
 
-// HealthOf judges a stripe; bad has a bit for each chunk that is known to be
-// corrupt or not where it should be.
+// HealthOf returns the condition of a stripe; bad is the bit mask of chunks known to be corrupt or
+// missing.
 func HealthOf(v *kvtx.View, s *moraine.Stripe, bad uint32) (health, error) {
 	hosts, err := HostCount(v)
 	if err != nil {
@@ -64,7 +63,7 @@ func (h health) Sound(s *moraine.Stripe) bool {
 	return h.missing == 0 && h.moving == 0 && h.Protects >= int(s.Scheme.M)
 }
 
-// spare is the stripe's place in the repair queue.
+// spare returns the stripe's priority in the repair queue.
 func (h health) spare() uint8 {
 	if h.lost {
 		return record.LostSpare
@@ -72,8 +71,8 @@ func (h health) spare() uint8 {
 	return uint8(h.Protects)
 }
 
-// reason says why a stripe is to be repaired, for people and metrics: lost
-// (too few chunks left), lost device, corrupt, drain, or spread.
+// reason says why a stripe needs repair, for texts and metrics: lost (too few chunks left), lost
+// device, corrupt, drain, or spread.
 func (h health) reason() string {
 	var why []string
 	add := func(is bool, what string) {

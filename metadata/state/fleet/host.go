@@ -5,7 +5,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Host returns a host's record; nil where there is none.
+// Host returns a host's record; nil if there is none.
 func Host(v *kvtx.View, id string) (*record.Host, error) {
 	b, ok, err := v.R.Get(v.K.Host(id))
 	if err != nil || !ok {
@@ -15,8 +15,10 @@ func Host(v *kvtx.View, id string) (*record.Host, error) {
 	return h, h.Decode(b)
 }
 
+// PutHost writes a host's record.
 func PutHost(t *kvtx.Tx, h *record.Host) { t.Put(t.K.Host(h.Id), h.Encode()) }
 
+// Fleet returns the number of registered hosts and devices.
 func Fleet(v *kvtx.View) (record.Fleet, error) {
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaFleet))
 	if err != nil || !ok {
@@ -36,8 +38,7 @@ func HostCount(v *kvtx.View) (int, error) {
 	return int(f.Hosts), nil
 }
 
-// AddLive changes how many devices of a host are not retired. The caller
-// writes the host.
+// AddLive changes the number of a host's devices that are not retired. The caller writes the host.
 func AddLive(t *kvtx.Tx, h *record.Host, by int) error {
 	f, err := Fleet(&t.View)
 	if err != nil {
@@ -56,7 +57,7 @@ func AddLive(t *kvtx.Tx, h *record.Host, by int) error {
 	return nil
 }
 
-// FleetChanged tells the leader to read hosts and devices again.
+// FleetChanged notifies the leader to read hosts and devices again.
 func FleetChanged(t *kvtx.Tx) {
 	t.Count[record.CTopology]++
 	t.Events.DevicesChanged = true

@@ -9,14 +9,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxMaintenance is for how long a host may be announced to be away, in
-// milliseconds: a week.
+// MaxMaintenance is the longest announced absence of a host, in milliseconds: a week.
 const MaxMaintenance = 7 * 24 * 3600 * 1000
 
-// SetHostState sets the state of all devices of a host that are not retired, or
-// of none: one that must not go there fails the command. Where it undoes a drain it
-// leaves those as they are that the drain did not touch. Carried out again it changes
-// nothing.
+// SetHostState sets the state of all devices of a host that are not retired. If one device must not
+// change to it, the command fails and changes none. The undo of a drain leaves devices that the
+// drain did not change. Repeating it changes nothing.
 func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
 	if err := MustSpeakHosts(t, "set host state"); err != nil {
 		return nil, err
@@ -51,23 +49,23 @@ func SetStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 	undone := op.GetUndoes()
 	switch {
 	case d.State == record.DeviceOut && op.GetState() == record.DeviceDraining:
-		return DrainOnReturn(t, d, op) // it is being emptied already
+		return DrainOnReturn(t, d, op) // it is already draining
 	case undone == "" || op.GetState() != record.DeviceIn:
 	case d.State == record.DeviceOut && d.Asked == record.DeviceDraining && d.Was == undone:
-		d.Asked, d.Was = 0, "" // it comes back in
+		d.Asked, d.Was = 0, "" // it returns in
 		PutDevice(t, d)
 		FleetChanged(t)
 		return nil
 	case d.State != record.DeviceDraining || d.Reason != undone:
-		return nil // it is not that drain that has it so
+		return nil // another request drains it
 	}
 	_, err := SetDeviceState(t, &wire.SetDeviceState{Device: uint32(d.Id), State: op.GetState(), Reason: op.GetReason(), AcceptLoss: op.GetAcceptLoss()})
 	return err
 }
 
-// SetMaintenance notes until when a host's silence is planned, or that it is not
-// any more. The leader has judged before what its absence does, by the other hosts
-// that it named as away: where these are others by now, Stale.
+// SetMaintenance records until when a host's silence is planned, or that it no longer is. The
+// leader has already checked the effect of its absence with the hosts that it named as away. If
+// other hosts are away by now it fails with Stale.
 func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, error) {
 	if err := MustSpeakHosts(t, "maintenance"); err != nil {
 		return nil, err
@@ -104,7 +102,7 @@ func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, er
 	return kvtx.Done(), nil
 }
 
-// hostsAway returns the hosts under maintenance now, but for one, in order.
+// hostsAway returns the hosts under maintenance now, except one, in order.
 func hostsAway(v *kvtx.View, but string) ([]string, error) {
 	c, err := v.Counters()
 	if err != nil {
@@ -129,12 +127,12 @@ func hostsAway(v *kvtx.View, but string) ([]string, error) {
 	return away, err
 }
 
-// HostsAway returns the hosts that are announced to be away now, but for one.
+// HostsAway returns the hosts that are announced to be away now, except one.
 func HostsAway(r *kvtx.View, but string) ([]string, error) { return hostsAway(r, but) }
 
-// backFromMaintenance ends what was announced of a host that registers after a
-// boot: it is back, whatever time is left. One that goes on, and has got a device more,
-// knows the boot epochs of the others. The caller writes the host.
+// backFromMaintenance ends an announced absence when the host registers after a boot, however much
+// time is left. A host that only registers an additional device reports the epochs of the others.
+// The caller writes the host.
 func backFromMaintenance(h *record.Host, w *wire.Host) {
 	goesOn := len(w.GetDevices()) == 0 || slices.ContainsFunc(w.GetDevices(), func(d *wire.Device) bool { return d.GetEpoch() != 0 })
 	if h.Away != 0 && !goesOn {
@@ -142,9 +140,8 @@ func backFromMaintenance(h *record.Host, w *wire.Host) {
 	}
 }
 
-// WentElsewhere reports whether a device that another host has now is named only
-// as broken: its disk was carried there, and the host that had it does not know
-// yet. It does not take it back.
+// WentElsewhere reports whether a host names a device as broken that another host has now. The disk
+// was carried there and the former host does not know yet. That host does not get it back.
 func WentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
 	if d.Host == "" || w.GetState() != record.DeviceOut {
 		return false, nil
@@ -152,8 +149,8 @@ func WentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
 	return t.Speaks(kvtx.LevelHosts)
 }
 
-// Distrust notes that the leader takes a device out, or drains it, for good: a server that
-// starts anew does not know that the disk lied or lagged, and would take it in again. The
+// Distrust records that the leader takes a device out, or drains it, permanently. A restarted
+// server does not know that the disk lied or was slow, and would otherwise bring it back in. The
 // caller writes the device.
 func Distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	if !op.GetKeep() || (d.State != record.DeviceOut && d.State != record.DeviceDraining) {
@@ -166,6 +163,7 @@ func Distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	return err
 }
 
+// MustSpeakHosts fails below LevelHosts.
 func MustSpeakHosts(t *kvtx.Tx, op string) error {
 	ok, err := t.Speaks(kvtx.LevelHosts)
 	if err == nil && !ok {

@@ -9,10 +9,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxIntents is the most intents that one command records, fills or ends.
+// MaxIntents is the largest number of intents that one command records, fills or ends.
 const MaxIntents = 128
 
-// ReadIntent returns the live intent for a chunk; nil where there is none.
+// ReadIntent returns the live intent for a chunk; nil if there is none.
 func ReadIntent(v *kvtx.View, chunk moraine.ChunkID) (*record.Intent, error) {
 	b, ok, err := v.R.Get(v.K.Intent(chunk))
 	if err != nil || !ok {
@@ -34,9 +34,9 @@ func AssignIntents(t *kvtx.Tx, op *statepb.AssignIntents) (*wire.MetaResponse, e
 	return RecordIntents(t, j, op.GetIntents())
 }
 
-// BeginRepair records intents for the chunks of a job's stripes, by the holder
-// of its lease. One that is recorded already, just so, is answered again; one
-// for the same chunk on another device takes its place.
+// BeginRepair records intents for the chunks of a job's stripes at the request of the job's holder.
+// A retry of the same intent gets the same answer; an intent for the same chunk on another device
+// replaces the former.
 func BeginRepair(t *kvtx.Tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
 	j, err := HeldRepair(t, "begin repair", op.GetJob(), op.GetLeaseEpoch())
 	if err != nil {
@@ -45,6 +45,7 @@ func BeginRepair(t *kvtx.Tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
 	return RecordIntents(t, j, op.GetIntents())
 }
 
+// HeldRepair returns a repair or rebalance job that the caller leased under the given epoch.
 func HeldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	j, err := jobs.HeldJob(t, op, id, epoch)
 	if err == nil && !record.OfStripes(j.Kind) {
@@ -53,6 +54,7 @@ func HeldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	return j, err
 }
 
+// RecordIntents records intents of a job and answers with them.
 func RecordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
 	if len(intents) > MaxIntents {
 		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), MaxIntents)
@@ -68,8 +70,8 @@ func RecordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.Met
 	return &wire.MetaResponse{Result: &wire.MetaResponse_BeginRepair{BeginRepair: reply}}, nil
 }
 
-// RecordIntent records one intent of a job. Stale means that the stripe, the
-// device or the layout version is not what the caller took it for.
+// RecordIntent records one intent of a job. Stale means that the stripe, the device or the layout
+// version differs from the caller's view.
 func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, error) {
 	id := moraine.StripeID(w.GetStripe())
 	stale := func(format string, args ...any) (*record.Intent, error) {
@@ -118,9 +120,9 @@ func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 	return in, nil
 }
 
-// CommitRepair publishes chunks that were put under intents, stripe by stripe:
-// the stripe's layout is swapped if it is still the one that the intents were
-// made from. The chunk replaced leaves a tombstone on its old device.
+// CommitRepair publishes chunks that were written under intents, stripe by stripe. It changes a
+// stripe's layout if the layout is still the one from which the intents were made. The replaced
+// chunk gets a tombstone on its old device.
 func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error) {
 	j, err := HeldRepair(t, "commit repair", op.GetJob(), op.GetLeaseEpoch())
 	if err != nil {
@@ -153,14 +155,14 @@ func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CommitRepair{CommitRepair: reply}}, nil
 }
 
-// CommitStripe publishes all of a stripe's intents given, or none (false).
+// CommitStripe publishes all the given intents of a stripe, or none (false).
 func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
 	s, err := Stripe(&t.View, id)
 	if err != nil || s == nil {
 		return false, err
 	}
 	filled := make([]*record.Intent, 0, len(intents))
-	asked := make([]*wire.Intent, 0, len(intents)) // those of filled
+	asked := make([]*wire.Intent, 0, len(intents)) // the requested intents
 	for _, w := range intents {
 		if w.GetIndex() >= uint32(len(s.Chunks)) {
 			return false, nil
@@ -174,7 +176,7 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 		}
 	}
 	if len(filled) == 0 {
-		return true, nil // published before; the answer was lost
+		return true, nil // published by an earlier request whose answer was lost
 	}
 	item, err := RepairOf(&t.View, id)
 	if err != nil {
@@ -186,7 +188,7 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 	for i, in := range filled {
 		parity := !s.Scheme.IsCopies() && in.Chunk.Index >= s.Scheme.K
 		if recoded := asked[i].GetRecoded(); recoded && !parity || !recoded && item.Recode&(1<<in.Chunk.Index) != 0 {
-			return false, nil // data is never encoded again, and wrong parity always is
+			return false, nil // data must never be encoded again, and wrong parity always must
 		}
 	}
 	mended := *item
@@ -206,8 +208,8 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 	return true, QueueRepair(t, s, 0)
 }
 
-// Fillable holds an intent that a worker says is filled against the record of
-// it. It returns nil and true for one that was published already.
+// Fillable checks an intent that a mover reports as filled against its record. It returns nil and
+// true for one that is already published.
 func Fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*record.Intent, bool, error) {
 	in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
 	if err != nil {
@@ -227,8 +229,8 @@ func Fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*re
 	return in, true, nil
 }
 
-// MoveChunk makes the chunk that an intent put the one that counts. The caller
-// writes the stripe.
+// MoveChunk makes the chunk that was written under an intent the live one. The caller writes the
+// stripe.
 func MoveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	c := &s.Chunks[in.Chunk.Index]
 	old := c.Device
@@ -237,13 +239,12 @@ func MoveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	s.Version = max(s.Version, in.Version)
 	t.Del(t.K.Intent(in.Chunk))
 	if old == in.Device {
-		return nil // the new chunk took the old one's place
+		return nil // the new chunk replaced the old one in place
 	}
 	return AddTombstone(t, old, in.Chunk, in.Version, s.Scheme.ChunkLen(s.Length), false)
 }
 
-// EndIntents gives up intents that will not be filled; those that are over
-// already are passed over.
+// EndIntents ends intents that will not be filled. It skips those that have already ended.
 func EndIntents(t *kvtx.Tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
 	if len(op.GetIntents()) > MaxIntents {
 		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
@@ -281,12 +282,12 @@ func EndStripeIntents(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID) error 
 	return EndEachIntent(t, job, id, func() (*moraine.Stripe, error) { return Stripe(&t.View, id) })
 }
 
-// EndIntentsOf is endStripeIntents for a stripe that the caller has read, and may change
-// further.
+// EndIntentsOf is EndStripeIntents for a stripe that the caller has read and may change further.
 func EndIntentsOf(t *kvtx.Tx, job moraine.JobID, s *moraine.Stripe) error {
 	return EndEachIntent(t, job, s.ID, func() (*moraine.Stripe, error) { return s, nil })
 }
 
+// EndEachIntent ends the intents of a job for one stripe; stripe reads the stripe if necessary.
 func EndEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe func() (*moraine.Stripe, error)) error {
 	keys, err := t.KeysUnder(t.K.Intents(id), moraine.MaxChunks)
 	if err != nil {
@@ -311,9 +312,9 @@ func EndEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe fu
 	return nil
 }
 
-// EndIntent ends an intent whose chunk never counted. What was put under it, or
-// still may be, is dead: it leaves a tombstone, and a record that explains the
-// chunk until the device has reported past it. s is the stripe, nil if it died.
+// EndIntent ends an intent whose chunk never became live. A chunk that was, or still may be,
+// written under it is dead. It gets a tombstone, and a record that explains it until the device has
+// reported afterwards. s is the stripe; nil if it died.
 func EndIntent(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	t.Del(t.K.Intent(in.Chunk))
 	var bytes int64
@@ -323,7 +324,7 @@ func EndIntent(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 			t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
 		}
 		if s.Chunks[in.Chunk.Index].Device == in.Device {
-			return nil // it would have taken the place of the chunk that counts
+			return nil // the chunk would have replaced the live one
 		}
 		bytes = s.Scheme.ChunkLen(s.Length)
 	}

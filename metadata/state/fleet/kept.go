@@ -17,7 +17,8 @@ func keptOn(v *kvtx.View, id moraine.DeviceID) (record.KeptOn, error) {
 	return record.DecodeKeptOn(b)
 }
 
-// Keeps counts a tombstone that comes (1) or goes (-1), if it is one that is kept.
+// Keeps updates the totals when a kept tombstone is added (n = 1) or removed (-1); it ignores other
+// tombstones.
 func Keeps(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, n int64) error {
 	if !s.Kept {
 		return nil
@@ -33,7 +34,7 @@ func Keeps(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, n int64) error {
 	return nil
 }
 
-// GaveBack notes that what died at a time is deleted.
+// GaveBack records that a kept chunk that died at a time was deleted.
 func GaveBack(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, since uint64) error {
 	if !s.Kept {
 		return nil
@@ -49,24 +50,24 @@ func GaveBack(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, since uint64)
 	return nil
 }
 
-// Kept is what a device keeps for backups.
+// Kept is how much a device keeps for backups.
 type Kept struct {
-	Bytes uint64 // of chunks; what their records take on a device besides is not in it
-	// Used is about how much they take on the device.
+	Bytes uint64 // bytes of the chunks, without the device's records for them
+	// Used is approximately their space on the device, in bytes.
 	Used uint64
-	// Gone is when, in cluster time, the youngest of them died that was deleted.
+	// Gone is the death, in cluster time, of the youngest deleted one.
 	Gone uint64
 }
 
-// KeptOn returns what a device keeps for backups.
+// KeptOn returns how much a device keeps for backups.
 func KeptOn(r *kvtx.View, id moraine.DeviceID) (Kept, error) {
 	k, err := keptOn(r, id)
 	return Kept{Bytes: k.Bytes, Used: k.Bytes + k.Chunks*recordOverhead, Gone: k.Gone}, err
 }
 
-// KeptTombstones returns at most limit deletions for a device, of what is kept for backups:
-// what has been dead since olderThan (0: nothing is that old) or longer, and, oldest first, as much of what died up to
-// atMost as takes so many bytes on the device.
+// KeptTombstones returns at most limit deletions of kept chunks for a device. They are those dead
+// since olderThan or longer (0: none). In addition, oldest first, those that died up to atMost,
+// until they free the given bytes on the device.
 func KeptTombstones(r *kvtx.View, id moraine.DeviceID, olderThan, atMost, bytes uint64, limit int) ([]*wire.Deletion, error) {
 	var sum uint64
 	return Deletions(r, id, true, max(olderThan, atMost), limit, func(since uint64, s record.Tombstone) bool {
@@ -78,7 +79,7 @@ func KeptTombstones(r *kvtx.View, id moraine.DeviceID, olderThan, atMost, bytes 
 	})
 }
 
-// DeviceOfKey returns the device of a key that begins with one.
+// DeviceOfKey returns the device at the start of a key.
 func DeviceOfKey(key []byte) moraine.DeviceID {
 	return moraine.DeviceID(binary.BigEndian.Uint32(key[3:]))
 }

@@ -15,8 +15,7 @@ func sumMark(v *kvtx.View) (s record.SumMark, ok bool, err error) {
 	return s, true, err
 }
 
-// SumMark returns what the replica noted last, nil if nothing: what the next
-// Tick is to compare.
+// SumMark returns the replica's last mark, which the next Tick compares; nil if there is none.
 func SumMark(r *kvtx.View) (*statepb.SumMark, error) {
 	s, ok, err := sumMark(r)
 	if err != nil || !ok {
@@ -25,9 +24,8 @@ func SumMark(r *kvtx.View) (*statepb.SumMark, error) {
 	return &statepb.SumMark{Index: s.Index, Sum_0: s.Sum[0], Sum_1: s.Sum[1]}, nil
 }
 
-// CompareSums holds the proposer's mark against the own one of the same index,
-// and notes the next. Marks of different entries say nothing: another leader
-// ticked in between.
+// CompareSums compares the proposer's mark with the replica's own at the same index, and makes the
+// next mark. Marks at different entries are not compared: another leader ticked in between.
 func CompareSums(t *kvtx.Tx, op *statepb.Tick) error {
 	if want := op.GetCompare(); want != nil {
 		own, ok, err := sumMark(&t.View)

@@ -8,12 +8,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxMemberName bounds the id of a metadata server, in bytes.
+// maxMemberName bounds the ID of a metadata server, in bytes.
 const maxMemberName = 255
 
-// SetMember records the data id of a metadata server, the random name of its --data. The same again changes
-// nothing; another one under the name is Conflict, for ever: with its --data a
-// server has lost what it acknowledged and whom it voted for.
+// SetMember records the data ID of a metadata server, the random name of its --data directory.
+// Repeating it changes nothing. Another data ID for the same server fails with Conflict for ever:
+// with its directory a server lost what it acknowledged and how it voted.
 func SetMember(t *kvtx.Tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
 	if moraine.FeatureLevel < kvtx.LevelMembers {
 		return nil, kvtx.UnknownCommand(op)
@@ -34,7 +34,7 @@ func SetMember(t *kvtx.Tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// member returns the data id that a metadata server has, or had.
+// member returns the present or former data ID of a metadata server.
 func member(v *kvtx.View, id string) (dir moraine.UUID, known bool, err error) {
 	b, ok, err := v.R.Get(v.K.Member(id))
 	if err != nil || !ok {
@@ -43,16 +43,15 @@ func member(v *kvtx.View, id string) (dir moraine.UUID, known bool, err error) {
 	return record.DecodeMember(b)
 }
 
-// Member returns the data id of the metadata server id, as SetMember recorded
-// it, also of one that was removed since; false where it never took part.
+// Member returns the data ID of the metadata server id as SetMember recorded it, also after the
+// server's removal; false if it never took part.
 func Member(r *kvtx.View, id string) (moraine.UUID, bool, error) {
 	return member(r, id)
 }
 
-// RaiseIncarnation begins another incarnation. Sessions of the one before are refused
-// by their numbers, and end as those that are not renewed; the servers' directories
-// are forgotten, as those of the new one are others, and so are the reports of devices:
-// what they hold may have moved since the state was.
+// RaiseIncarnation begins a new incarnation. Sessions of the previous one are refused by their
+// numbers and expire. The state forgets the directories of the metadata servers, since the new ones
+// differ, and the devices' reports, since chunks may have moved since the state was saved.
 func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
 	if moraine.FeatureLevel < kvtx.LevelMembers {
 		return nil, kvtx.UnknownCommand(op)
@@ -78,7 +77,7 @@ func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaRespo
 }
 
 const (
-	// MaxIncarnation is the highest number that there is.
+	// MaxIncarnation is the highest possible incarnation.
 	MaxIncarnation      = 255
 	maxMembersForgotten = 500
 )

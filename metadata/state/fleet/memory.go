@@ -7,30 +7,28 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A chunk that was committed at level memory may be in the memory of its
-// chunkserver alone. It counts while the boot epoch that it was acknowledged under
-// is its device's. Which chunks these are is a table, by device: the device's server
-// goes through it and says of each where it is by now. One that it has synced is at
-// level nvme from then on. One that it has not, and never will, is void: it is
-// recorded under boot epoch 0, which no device ever has, so that it counts nowhere,
-// and its stripe is repaired.
+// A chunk committed at level memory may be only in its chunkserver's memory. It counts while the
+// boot epoch under which it was acknowledged is its device's. A table lists these chunks by device,
+// and the device's server reports for each whether it is durable. A synced chunk is at level nvme
+// from then on. A chunk that will never be synced is void: it is recorded under boot epoch 0, which
+// no device has, so that it counts nowhere and its stripe is repaired.
 
 const (
-	// MaxSettled is the most chunks that one command settles.
+	// MaxSettled is the largest number of chunks that one command settles.
 	MaxSettled = 128
-	// MaxMemoryListed is the most chunks in memory that one answer lists.
+	// MaxMemoryListed is the largest number of chunks in memory that one answer lists.
 	MaxMemoryListed = 1024
 
 	memoryVersion = 1
 )
 
-// IsInMemory reports whether a chunk is recorded as one that may be in memory alone.
+// IsInMemory reports whether a chunk is recorded as possibly only in memory.
 func IsInMemory(c *moraine.ChunkState) bool { return c.Level == moraine.Memory && c.Epoch != 0 }
 
-// IsVoid reports whether a chunk was in memory alone, and is gone.
+// IsVoid reports whether a chunk was only in memory and is gone.
 func IsVoid(c *moraine.ChunkState) bool { return c.Level == moraine.Memory && c.Epoch == 0 }
 
-// AddStripes writes new stripes, with what of them is in memory.
+// AddStripes writes new stripes and lists their chunks in memory.
 func AddStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	for _, s := range stripes {
 		InsertStripe(t, s)
@@ -47,8 +45,8 @@ func AddStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	return nil
 }
 
-// InOneMemory reports whether chunks of a stripe are in the memory of the only host:
-// then its other devices protect them from nothing.
+// InOneMemory reports whether chunks of a stripe are in the memory of the only host. Its other
+// devices then protect them from nothing.
 func InOneMemory(v *kvtx.View, s *moraine.Stripe) (bool, error) {
 	for n := range s.Chunks {
 		if IsInMemory(&s.Chunks[n]) {
@@ -59,16 +57,16 @@ func InOneMemory(v *kvtx.View, s *moraine.Stripe) (bool, error) {
 	return false, nil
 }
 
-// LeaveMemory takes a chunk out of the table of what is in memory, if it may be
-// there. The caller writes the stripe.
+// LeaveMemory removes a chunk from the table of chunks in memory, if it is listed. The caller
+// writes the stripe.
 func LeaveMemory(t *kvtx.Tx, id moraine.ChunkID, c *moraine.ChunkState) {
 	if IsInMemory(c) {
 		t.Del(t.K.MemoryChunk(c.Device, id))
 	}
 }
 
-// SettleChunks takes over what a device's server says of chunks that are recorded
-// as in memory. What is settled already, or not the device's any more, is passed over.
+// SettleChunks records what a device's server reports about chunks recorded as in memory. It skips
+// those that are settled already, or are no longer the device's.
 func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error) {
 	ref := "device " + record.Utoa(uint64(op.GetDevice()))
 	if len(op.GetChunks()) > MaxSettled {
@@ -89,6 +87,7 @@ func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error)
 	return kvtx.Done(), nil
 }
 
+// SettleChunk settles one chunk of a device.
 func SettleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) error {
 	s, err := Stripe(&t.View, moraine.StripeID(w.GetStripe()))
 	if err != nil || s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
@@ -100,7 +99,7 @@ func SettleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) erro
 	}
 	LeaveMemory(t, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}, c)
 	c.Epoch = 0
-	// What is there and is not what the record says is as good as gone.
+	// A chunk that differs from its record counts as gone.
 	if !w.GetGone() && w.GetCrc() == c.CRC && moraine.LayoutVersion(w.GetVersion()) <= s.Version {
 		c.Level = moraine.NVMe
 	}

@@ -6,22 +6,21 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// QueuedStripe is a stripe on the repair queue, and how it stands.
+// QueuedStripe is a stripe on the repair queue with its condition.
 type QueuedStripe struct {
 	Stripe *moraine.Stripe
-	// Missing and Moving have a bit for each chunk: those that are gone or bad, and those
-	// on devices that are being drained.
+	// Missing and Moving are bit masks of chunks: missing or bad ones, and ones on draining
+	// devices.
 	Missing, Moving uint32
-	// Lost is whether too few chunks are left, Gone whether a chunk is missing because its
-	// device is. Protects is how many more hosts may be lost.
+	// Lost says that too few chunks are left, Gone that a chunk is missing because its device is.
+	// Protects is the number of further hosts that may fail.
 	Lost, Gone bool
 	Protects   int
 	Running    bool // a job works on it
 }
 
-// QueuedStripes returns the first stripes on the repair queue, at most limit, by number and
-// whether or not a job works on them; more is whether there are others. What is only moved
-// to fill devices evenly is none of them.
+// QueuedStripes returns at most limit stripes of the repair queue by number, with or without a job;
+// more says whether there are others. It omits stripes that are only moved to balance devices.
 func QueuedStripes(r *kvtx.View, limit int) (out []QueuedStripe, more bool, err error) {
 	v := r
 	var items []*record.RepairItem
@@ -67,15 +66,14 @@ func queued(v *kvtx.View, i *record.RepairItem) (QueuedStripe, error) {
 	return QueuedStripe{Stripe: s, Missing: h.missing, Moving: h.moving, Lost: h.lost, Gone: h.gone, Protects: h.Protects, Running: i.Job != 0}, err
 }
 
-// BadStripe is a stripe with chunks that are known to be corrupt, or not where they should
-// be: Chunks has a bit for each.
+// BadStripe is a stripe with chunks known to be corrupt or missing; Chunks is their bit mask.
 type BadStripe struct {
 	Stripe moraine.StripeID
 	Chunks uint32
 }
 
-// BadChunks returns the stripes on the repair queue that have such chunks, by number, from
-// one on, of at most limit items that it looks at; and where to go on, 0 at the end.
+// BadChunks returns such stripes by number, from one on. It inspects at most limit items, and
+// returns where to continue, 0 at the end.
 func BadChunks(r *kvtx.View, from moraine.StripeID, limit int) (out []BadStripe, next moraine.StripeID, err error) {
 	var bad error
 	seen := 0

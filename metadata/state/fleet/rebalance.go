@@ -8,19 +8,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A REBALANCE job moves chunks of stripes that nothing is wrong with, as the leader
-// chose them. It is a repair in all but its reason: each chunk is put under an intent,
-// and the stripe's layout is swapped once it is in place. What it works on stands in
-// the repair queue as the job's own, and is counted apart; where such a stripe comes to
-// need repair the job loses it at once, so that repair never waits for a move.
+// A REBALANCE job moves chunks of healthy stripes that the leader chose. It works like a repair:
+// each chunk is written under an intent, and the stripe's layout changes once the chunk is in
+// place. Its stripes are in the repair queue as the job's own and are counted separately. If such a
+// stripe comes to need repair, the job loses it at once, so that repair never waits for a move.
 
-// Bounds of the settings, and what is in force where nobody set any.
+// Bounds of the settings, and their defaults.
 const (
 	DefaultBand = 50 // thousandths of a device's capacity
 	MinBand     = 5
 	MaxBand     = 500
 
-	DefaultRebalanceBytes = 64 << 20 // a second, to and from each host
+	DefaultRebalanceBytes = 64 << 20 // bytes per second, to and from each host
 	MinRebalanceBytes     = 1 << 20
 	MaxRebalanceBytes     = 1 << 40
 )
@@ -34,7 +33,7 @@ func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
 	return s, s.Decode(b)
 }
 
-// RebalanceSettings returns what is in force; false below the feature level of it.
+// RebalanceSettings returns the settings in force; known is false below their feature level.
 func RebalanceSettings(r *kvtx.View) (s record.RebalanceSettings, known bool, err error) {
 	v := r
 	c, err := v.Cluster()
@@ -45,8 +44,7 @@ func RebalanceSettings(r *kvtx.View) (s record.RebalanceSettings, known bool, er
 	return s, c.FeatureLevel >= kvtx.LevelRebalance, err
 }
 
-// SetRebalance changes the settings that are given. Carried out again it changes
-// nothing.
+// SetRebalance changes the given settings. Repeating it changes nothing.
 func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error) {
 	if err := t.MustSpeak("set rebalance", kvtx.LevelRebalance); err != nil {
 		return nil, err
@@ -74,8 +72,8 @@ func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error)
 	return kvtx.Done(), nil
 }
 
-// CreateRebalance makes a job of those of its stripes that nothing is wrong with and
-// that no job works on, with the intents that it names; a job of none is not made.
+// CreateRebalance creates a job for those of its stripes that are healthy and have no job, with the
+// intents that it names. A job without stripes is not created.
 func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	if err := t.MustSpeak("create jobs", kvtx.LevelRebalance); err != nil {
 		return nil, err
@@ -100,8 +98,8 @@ func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	return CreateStripeJob(t, w, claimed, intents)
 }
 
-// BalanceItem returns the item of a stripe that a REBALANCE job may take; nil where it
-// may not: it is dead, queued already, or not sound.
+// BalanceItem returns the queue item of a stripe for a REBALANCE job; nil if the stripe is dead,
+// queued already, or not healthy.
 func BalanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
 	old, err := RepairOf(&t.View, id)
 	if err != nil || old != nil {
@@ -118,8 +116,8 @@ func BalanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
 	return &record.RepairItem{Stripe: id, Spare: h.spare(), Since: t.ClusterTime(), Balance: true}, nil
 }
 
-// Unbalance takes a stripe from the REBALANCE job that works on it: its intents end, and
-// what the mover still puts or commits under them is refused. The caller writes the item.
+// Unbalance takes a stripe from its REBALANCE job: its intents end, and the state refuses what the
+// mover still commits under them. The caller writes the item.
 func Unbalance(t *kvtx.Tx, s *moraine.Stripe, item *record.RepairItem) error {
 	if err := EndIntentsOf(t, item.Job, s); err != nil {
 		return err
@@ -128,13 +126,13 @@ func Unbalance(t *kvtx.Tx, s *moraine.Stripe, item *record.RepairItem) error {
 	return nil
 }
 
-// Rebalancing returns how many stripes REBALANCE jobs work on.
+// Rebalancing returns the number of stripes that REBALANCE jobs work on.
 func Rebalancing(r *kvtx.View) (uint64, error) {
 	c, err := r.Counters()
 	return c[record.CRebalancing], err
 }
 
-// JobKind returns what a job is; unspecified where it is not known any more.
+// JobKind returns a job's kind; unspecified if the job is no longer known.
 func JobKind(r *kvtx.View, id moraine.JobID) (wire.JobKind, error) {
 	j, err := jobs.Job(r, id)
 	if err != nil || j == nil {
@@ -143,22 +141,22 @@ func JobKind(r *kvtx.View, id moraine.JobID) (wire.JobKind, error) {
 	return j.Kind, nil
 }
 
-// Queued reports whether a stripe is on the repair queue, or a job works on it.
+// Queued reports whether a stripe is on the repair queue or a job works on it.
 func Queued(r *kvtx.View, id moraine.StripeID) (bool, error) {
 	item, err := RepairOf(r, id)
 	return item != nil, err
 }
 
-// DeadBytes returns about how many bytes of a device are dead and not deleted yet,
-// each chunk counted with the most that its record takes besides; false where there
-// are more than limit chunks.
+// DeadBytes returns approximately the bytes of a device that are dead and not deleted yet. It
+// counts each chunk with the largest overhead of its record. It returns false if there are more
+// than limit chunks.
 func DeadBytes(r *kvtx.View, id moraine.DeviceID, limit int) (bytes uint64, chunks int, all bool, err error) {
 	all = true
 	kept, err := KeptOn(r, id)
 	if err != nil {
 		return 0, 0, false, err
 	}
-	bytes = kept.Used // not counted one by one: it may be most of a day's
+	bytes = kept.Used // counted by the total: it may be most of a day's chunks
 	err = DeviceTombstones(r, id, false, func(_ moraine.ChunkID, _ uint64, s record.Tombstone) bool {
 		if all = chunks < limit; all {
 			chunks++
@@ -169,6 +167,6 @@ func DeadBytes(r *kvtx.View, id moraine.DeviceID, limit int) (bytes uint64, chun
 	return bytes, chunks, all, err
 }
 
-// recordOverhead is the most that a device's record takes beside a chunk's bytes: its
-// header and its sums, and what rounding adds.
+// recordOverhead is the most bytes of a device record besides the chunk: header, checksums and
+// rounding.
 const recordOverhead = 3 * 4096

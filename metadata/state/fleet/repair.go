@@ -10,14 +10,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The repair queue has one item for each stripe that is below full protection,
-// or about to be: it stays until the stripe is sound again or dead. Items that
-// no job works on stand in order, least redundancy first.
+// The repair queue has one item for each stripe below full protection, or about to be. The item
+// stays until the stripe is healthy or dead. Items without a job are sorted by least redundancy.
 
-// MaxRepairStripes is the most stripes of one repair job.
+// MaxRepairStripes is the largest number of stripes of one repair job.
 const MaxRepairStripes = 32
 
-// RepairPause is how long an item waits after its last failure.
+// RepairPause returns how long an item waits after its last failure, in milliseconds.
 func RepairPause(t *kvtx.Tx, i *record.RepairItem) (uint64, error) {
 	lasting, err := t.Speaks(kvtx.LevelUnrecoverable)
 	if err == nil && lasting && i.Lost() {
@@ -26,7 +25,7 @@ func RepairPause(t *kvtx.Tx, i *record.RepairItem) (uint64, error) {
 	return jobs.Backoff(i.Tries), err
 }
 
-// RepairOf returns a stripe's item on the queue; nil where there is none.
+// RepairOf returns a stripe's queue item; nil if there is none.
 func RepairOf(v *kvtx.View, id moraine.StripeID) (*record.RepairItem, error) {
 	b, ok, err := v.R.Get(v.K.RepairStripe(id))
 	if err != nil || !ok {
@@ -36,8 +35,7 @@ func RepairOf(v *kvtx.View, id moraine.StripeID) (*record.RepairItem, error) {
 	return i, i.Decode(b)
 }
 
-// CountRepair keeps the counters of the queue: by is 1 for an item that comes
-// and -1 for one that goes.
+// CountRepair updates the queue's counters: by is 1 for an added item and -1 for a removed one.
 func CountRepair(t *kvtx.Tx, i *record.RepairItem, by int) {
 	bump := func(c record.Counter) { t.Count[c] += uint64(by) }
 	if i.Balance {
@@ -55,7 +53,7 @@ func CountRepair(t *kvtx.Tx, i *record.RepairItem, by int) {
 	bump(min(record.CSpare+record.Counter(i.Spare), record.CSpareMany))
 }
 
-// PutRepair writes an item; old is what the queue had, nil if nothing.
+// PutRepair writes an item; old is its former version, nil if none.
 func PutRepair(t *kvtx.Tx, old *record.RepairItem, i *record.RepairItem) {
 	if i.Lost() != (old != nil && old.Lost()) {
 		t.LossChanged()
@@ -74,6 +72,7 @@ func PutRepair(t *kvtx.Tx, old *record.RepairItem, i *record.RepairItem) {
 	t.Put(t.K.RepairStripe(i.Stripe), i.Encode())
 }
 
+// DelRepair removes an item from the queue.
 func DelRepair(t *kvtx.Tx, i *record.RepairItem) {
 	if i.Lost() {
 		t.LossChanged()
@@ -85,15 +84,13 @@ func DelRepair(t *kvtx.Tx, i *record.RepairItem) {
 	t.Del(t.K.RepairStripe(i.Stripe))
 }
 
-// QueueRepair judges a stripe and puts it on the queue, moves it, or takes it
-// off, as it is found. bad adds to the chunks known to be bad. What a job works
-// on stays until the job lets go of it.
+// QueueRepair checks a stripe and adds it to the queue, changes its place, or removes it. bad are
+// additional chunks known to be bad. A stripe with a job stays until the job ends or loses it.
 func QueueRepair(t *kvtx.Tx, s *moraine.Stripe, bad uint32) error {
 	return QueueRecode(t, s, bad, 0)
 }
 
-// QueueRecode is queueRepair; recode are those of the bad chunks that are parity to be encoded
-// again.
+// QueueRecode is QueueRepair; recode are the bad chunks that are parity to encode again.
 func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	old, err := RepairOf(&t.View, s.ID)
 	if err != nil {
@@ -122,7 +119,7 @@ func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	}
 	item.Spare = h.spare()
 	if old != nil && old.Lost() && !h.lost {
-		// It waits for what was in vain before.
+		// Earlier failed tries no longer delay it.
 		if ok, err := t.Speaks(kvtx.LevelUnrecoverable); err != nil {
 			return err
 		} else if ok {
@@ -135,8 +132,7 @@ func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	return nil
 }
 
-// DropRepair takes a stripe that dies off the queue. The intents of the job
-// that works on it end with the job.
+// DropRepair removes a dead stripe from the queue. The intents of its job end with the job.
 func DropRepair(t *kvtx.Tx, s *moraine.Stripe) error {
 	i, err := RepairOf(&t.View, s.ID)
 	if err == nil && i != nil {
@@ -145,9 +141,8 @@ func DropRepair(t *kvtx.Tx, s *moraine.Stripe) error {
 	return err
 }
 
-// ReleaseRepairs lets go of the stripes that a repair job worked on: its
-// intents end, and what is not sound yet waits again, for longer where the job
-// failed.
+// ReleaseRepairs releases the stripes of a repair job: its intents end, and stripes that are not
+// healthy wait again, longer if the job failed.
 func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 	for _, id := range j.Stripes {
 		if err := EndStripeIntents(t, j.Id, id); err != nil {
@@ -168,7 +163,7 @@ func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 			return &moraine.Error{Op: "release repair", Ref: id.String(), Kind: moraine.Corrupt}
 		}
 		item := *old
-		if item.Balance { // nothing was wrong with it, or the job would have lost it
+		if item.Balance { // it is healthy, otherwise the job would have lost it
 			DelRepair(t, old)
 			continue
 		}
@@ -189,6 +184,8 @@ func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 	return nil
 }
 
+// CreateRepair creates a repair job for those of its stripes that wait on the queue; nil if there
+// are none.
 func CreateRepair(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	var claimed []stripeClaim
 	var intents []*wire.Intent
@@ -207,11 +204,10 @@ func CreateRepair(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	return CreateStripeJob(t, w, claimed, intents)
 }
 
-// stripeClaim is an item of the queue that a new job takes; old is what the queue had,
-// nil if nothing.
+// stripeClaim is a queue item that a new job takes; old is its former version, nil if none.
 type stripeClaim struct{ old, item *record.RepairItem }
 
-// CreateStripeJob makes a job of what was claimed for it, nil where that is nothing.
+// CreateStripeJob creates a job for the claimed items; nil if there are none.
 func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*wire.Intent) (*wire.Job, error) {
 	if len(claimed) == 0 {
 		return nil, nil
@@ -236,8 +232,8 @@ func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*
 		return nil, err
 	}
 	for _, in := range intents {
-		// An intent that cannot be (its device went out meanwhile) is left out:
-		// the holder asks for another.
+		// Skip an intent that became impossible, for example because its device went out. The
+		// holder will request another.
 		if _, err := RecordIntent(t, j, in); err != nil && !kvtx.IsAnswer(err) {
 			return nil, err
 		}
@@ -247,7 +243,7 @@ func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*
 	return reply, err
 }
 
-// RepairTasks returns a job's stripes as they are, with the intents recorded.
+// RepairTasks returns a job's stripes as they are now, with the recorded intents.
 func RepairTasks(v *kvtx.View, j *record.Job) ([]*wire.RepairTask, error) {
 	var out []*wire.RepairTask
 	for _, id := range j.Stripes {
@@ -267,6 +263,7 @@ func RepairTasks(v *kvtx.View, j *record.Job) ([]*wire.RepairTask, error) {
 	return out, nil
 }
 
+// RepairTask returns the repair task of a queue item; nil if its stripe died.
 func RepairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error) {
 	s, err := Stripe(v, item.Stripe)
 	if err != nil {
@@ -295,8 +292,7 @@ func RepairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error)
 	return task, nil
 }
 
-// QueueRepairs takes up what the leader was told: chunks that are lost,
-// corrupt or stale.
+// QueueRepairs queues chunks that were reported to the leader as lost, corrupt or stale.
 func QueueRepairs(t *kvtx.Tx, op *statepb.QueueRepairs) (*wire.MetaResponse, error) {
 	for _, w := range op.GetItems() {
 		seen := seenChunk{index: w.GetIndex(), device: moraine.DeviceID(w.GetDevice()), version: moraine.LayoutVersion(w.GetVersion())}
@@ -307,7 +303,7 @@ func QueueRepairs(t *kvtx.Tx, op *statepb.QueueRepairs) (*wire.MetaResponse, err
 	return kvtx.Done(), nil
 }
 
-// ReportBadChunks takes up what a reader met.
+// ReportBadChunks queues bad chunks that a reader found.
 func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, error) {
 	if len(op.GetChunks()) > maxBadChunks {
 		return nil, kvtx.Fail(moraine.TooLarge, "report bad chunks", "", "%d chunks, %d at most", len(op.GetChunks()), maxBadChunks)
@@ -316,7 +312,7 @@ func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, 
 		switch moraine.Kind(min(w.GetKind(), 255)) {
 		case moraine.NotFound, moraine.Corrupt, moraine.Stale, moraine.Lost:
 		default:
-			continue // a host that does not answer is not a chunk that is gone
+			continue // an unreachable host does not mean that the chunk is gone
 		}
 		past, err := OutdatedReport(t, w)
 		if err == nil && !past {
@@ -336,8 +332,8 @@ func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, 
 	return kvtx.Done(), nil
 }
 
-// Foreign reports whether the caller is confined to a tree of another tenant than that of
-// the stripe that it speaks of: it cannot have read it.
+// Foreign reports whether the caller is confined to another tenant than the stripe's. It then
+// cannot have read the stripe.
 func Foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if t.Scope.Root == t.K.Top() {
 		return false, nil
@@ -353,8 +349,8 @@ func Foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	return err == nil && root.Tenant != s.Tenant, err
 }
 
-// OutdatedReport reports whether a chunk was told of by a record that is not the stripe's any
-// more, and is to be passed over then: it may have been rebuilt in its place since.
+// OutdatedReport reports whether a report names an older version of the stripe's record. Such a
+// report is ignored, since the chunk may have been rebuilt in place meanwhile.
 func OutdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if !w.GetAtVersion() {
 		return false, nil
@@ -366,19 +362,19 @@ func OutdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	return s == nil || s.Version != moraine.LayoutVersion(w.GetVersion()), err
 }
 
-// maxBadChunks is the most chunks of one report.
+// maxBadChunks is the largest number of chunks in one report.
 const maxBadChunks = 256
 
-// seenChunk is a bad chunk as it was met.
+// seenChunk is a bad chunk as it was found.
 type seenChunk struct {
 	index   uint32
 	device  moraine.DeviceID
-	version moraine.LayoutVersion // 0: of any
-	parity  bool                  // it has its recorded sum, and is not the parity of the data
+	version moraine.LayoutVersion // 0: any version
+	parity  bool                  // the chunk has its recorded checksum but is not the parity of the data
 }
 
-// BadChunk queues the repair of a stripe with a bad chunk, if the chunk is
-// still where it was seen.
+// BadChunk queues the repair of a stripe with a bad chunk, if the chunk is still where it was
+// found.
 func BadChunk(t *kvtx.Tx, id moraine.StripeID, seen seenChunk) error {
 	s, err := Stripe(&t.View, id)
 	if err != nil || s == nil {
@@ -392,7 +388,7 @@ func BadChunk(t *kvtx.Tx, id moraine.StripeID, seen seenChunk) error {
 		return QueueRepair(t, s, bit)
 	}
 	if s.Scheme.IsCopies() || seen.index < uint32(s.Scheme.K) {
-		return nil // data is what was written
+		return nil // data chunks are right by definition
 	}
 	return QueueRecode(t, s, 0, bit)
 }

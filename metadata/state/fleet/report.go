@@ -10,46 +10,45 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Fate is what a chunk that a device holds is, by the state.
+// Fate is the state's judgement of a chunk on a device.
 type Fate uint8
 
 const (
-	// Live: a stripe's record claims the chunk.
+	// Live: a stripe's record names the chunk.
 	Live Fate = iota
-	// Damaged: a record claims the chunk, and says that it holds other bytes.
+	// Damaged: a record names the chunk, and the chunk has other bytes.
 	Damaged
-	// Pending: a live grant or intent covers it, or it is dead and not for long
-	// enough: it is kept.
+	// Pending: the device keeps it. A live grant or intent covers it, or it has not been dead for
+	// long enough.
 	Pending
-	// Dead: a tombstone, an ended grant or an ended intent explains it, for
-	// longer than the grace: it is to be deleted.
+	// Dead: the device deletes it. A tombstone, an ended grant or an ended intent has explained it
+	// for longer than the grace.
 	Dead
-	// Unknown: nothing explains it. It is counted and never deleted.
+	// Unknown: nothing explains it. It is quarantined: counted and never deleted.
 	Unknown
-	// Wanted: it fits a record that names a device which has no such chunk, or an
-	// earlier version of this one: it is to be adopted.
+	// Wanted: the state adopts it. It fits a record whose device has no such chunk, or an earlier
+	// version of it.
 	Wanted
-	// Undecided: it fits a record that names another device, and that device has not
-	// reported since the metadata was restored: it is kept.
+	// Undecided: the device keeps it. It fits a record that names another device, which has not
+	// reported since the metadata was restored.
 	Undecided
-	// Superseded: it fits a record that names another device, which has the chunk. Its
-	// version is later than the record's, which is to be raised before it is deleted.
+	// Superseded: it fits a record that names another device with the chunk. Its version is later
+	// than the record's, which must be raised before the deletion.
 	Superseded
 )
 
 // ChunkVerdict is the judgement of one chunk of a report.
 type ChunkVerdict struct {
 	Fate Fate
-	// Below is, of a Dead chunk, the layout version of its deletion.
+	// Below is, for a Dead chunk, the layout version of its deletion.
 	Below moraine.LayoutVersion
-	// Unsettled is the log index at which ended what alone explains a chunk
-	// that is not deleted yet; 0 otherwise. A pass that met such a chunk must
-	// not count as having begun after that index: see CompleteReport.
+	// Unsettled is the log index at which the only explanation of a kept chunk ended; 0 otherwise.
+	// A pass with such a chunk must not count as begun after that index: see CompleteReport.
 	Unsettled uint64
 }
 
-// ClassifyChunk judges a chunk that a device reports. olderThan is the cluster
-// time, in milliseconds, up to which a chunk must have died to be deleted.
+// ClassifyChunk judges a chunk that a device reports. It may be deleted if it died at or before
+// olderThan, in milliseconds of cluster time.
 func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (ChunkVerdict, error) {
 	v := r
 	if c.GetIndex() >= moraine.MaxChunks {
@@ -76,8 +75,7 @@ func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, older
 	}
 	below := version + 1
 	if s != nil {
-		// Versions are never used again: whatever a record does not claim was
-		// replaced, or its intent ended.
+		// Versions are never reused: an unrecorded one was replaced, or its intent ended.
 		if version > s.Version {
 			return ChunkVerdict{Fate: Unknown}, nil
 		}
@@ -86,16 +84,16 @@ func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, older
 	return Explain(v, id, chunk, version, below, s != nil, olderThan)
 }
 
-// Explain judges a chunk that no record claims and no live intent covers.
-// replaced is whether its stripe lives, elsewhere.
+// Explain judges a chunk that no record names and no live intent covers. replaced says that its
+// stripe still lives elsewhere.
 func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, below moraine.LayoutVersion, replaced bool, olderThan uint64) (ChunkVerdict, error) {
 	tomb, since, ok, err := TombstoneOf(v, id, chunk)
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
 	if ok && version < tomb.Below {
-		if tomb.Kept || since > olderThan { // what is kept dies by its tombstone alone
-			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays to explain it
+		if tomb.Kept || since > olderThan { // only its tombstone deletes a kept chunk
+			return ChunkVerdict{Fate: Pending}, nil // the tombstone stays and explains it
 		}
 		return ChunkVerdict{Fate: Dead, Below: tomb.Below}, nil
 	}
@@ -110,8 +108,8 @@ func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, 
 	case ok && at == 0: // a live grant
 		return ChunkVerdict{Fate: Pending}, nil
 	case ok:
-		// An incarnation that went on without this state may have committed the chunk
-		// after all: it is quarantined.
+		// An incarnation that continued without this state may have committed the chunk: quarantine
+		// it.
 		c, err := v.Cluster()
 		if err != nil {
 			return ChunkVerdict{}, err
@@ -129,8 +127,8 @@ func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, 
 	return ChunkVerdict{Fate: Unknown}, nil
 }
 
-// EndOf finds the grant or the ended intent that a chunk was put under: the log
-// index (0 for a live grant) and the cluster time of its end.
+// EndOf finds the grant or ended intent under which a chunk was written: the log index (0 for a
+// live grant) and the cluster time of its end.
 func EndOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
 	g, live, err := GrantOf(v, chunk.Stripe)
 	if err != nil {
@@ -158,16 +156,15 @@ func EndOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since 
 	return 0, 0, false, nil
 }
 
-// Expected is a chunk that a device must hold.
+// Expected is a chunk that a device must have.
 type Expected struct {
 	Chunk moraine.ChunkID
-	// Since is the log index at which it came to the device.
+	// Since is the log index at which the chunk came to the device.
 	Since uint64
 }
 
-// ExpectedChunks returns, in order, at most limit of the chunks that a device
-// must hold of stripes in [from, to); to 0 means to the end. Those that came
-// after the report began (Since) may be missing from it.
+// ExpectedChunks returns, in order, at most limit chunks that a device must have of the stripes in
+// [from, to); to 0 means the end. A report may lack those that came after it began (Since).
 func ExpectedChunks(r *kvtx.View, id moraine.DeviceID, from, to moraine.StripeID, limit int) ([]Expected, error) {
 	var out []Expected
 	var bad error
@@ -193,8 +190,8 @@ func ExpectedChunks(r *kvtx.View, id moraine.DeviceID, from, to moraine.StripeID
 	return out, err
 }
 
-// StripeOnRecord returns the record of a stripe, nil where there is none, and whether
-// it is on the repair queue: what is only moved to an emptier device is not.
+// StripeOnRecord returns a stripe's record, nil if there is none, and whether it is on the repair
+// queue. A stripe that is only being rebalanced is not.
 func StripeOnRecord(r *kvtx.View, id moraine.StripeID) (s *moraine.Stripe, queued bool, err error) {
 	v := r
 	if s, err = Stripe(v, id); err != nil || s == nil {
@@ -204,7 +201,7 @@ func StripeOnRecord(r *kvtx.View, id moraine.StripeID) (s *moraine.Stripe, queue
 	return s, item != nil && !item.Balance, err
 }
 
-// WireStripe returns the record of a stripe as it is sent; nil where there is none.
+// WireStripe returns a stripe's record in wire form; nil if there is none.
 func WireStripe(r *kvtx.View, id moraine.StripeID) (*wire.Stripe, error) {
 	s, err := Stripe(r, id)
 	if err != nil || s == nil {
@@ -213,10 +210,9 @@ func WireStripe(r *kvtx.View, id moraine.StripeID) (*wire.Stripe, error) {
 	return wire.StripeToWire(s), nil
 }
 
-// CompleteReport notes that a pass over all chunks of a device has ended, and
-// forgets what ended before every device's last pass began. pass_started is the
-// log index that the pass began after, or what is left of it: less than the
-// least index that a verdict of the pass called unsettled.
+// CompleteReport records that a pass over all chunks of a device has ended, and deletes
+// explanations that ended before every device's last pass began. pass_started is the log index
+// after which the pass began, reduced below the lowest Unsettled index of its verdicts.
 func CompleteReport(t *kvtx.Tx, op *statepb.CompleteReport) (*wire.MetaResponse, error) {
 	id := moraine.DeviceID(op.GetDevice())
 	d, err := Device(&t.View, id)
@@ -240,10 +236,10 @@ func CompleteReport(t *kvtx.Tx, op *statepb.CompleteReport) (*wire.MetaResponse,
 	return kvtx.Done(), TidyEndedGrants(t)
 }
 
-// reportBudget is how many ended intents one report lets go of.
+// reportBudget is the number of ended intents that one report deletes.
 const reportBudget = 400
 
-// DropEndedIntents forgets the ended intents that a device's last pass explains.
+// DropEndedIntents deletes the ended intents that a device's last pass made unnecessary.
 func DropEndedIntents(t *kvtx.Tx, d *record.Device) error {
 	var bad error
 	var old [][]byte
@@ -267,8 +263,8 @@ func DropEndedIntents(t *kvtx.Tx, d *record.Device) error {
 	return err
 }
 
-// AllPassed returns the log index that the last passes of all devices that may
-// still hold something began after.
+// AllPassed returns the log index after which the last passes of all devices began that may still
+// have chunks.
 func AllPassed(v *kvtx.View) (uint64, error) {
 	var least uint64
 	first := true

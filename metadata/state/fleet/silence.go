@@ -7,8 +7,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// NoteSilence keeps that a device was being drained, and why, which the leader takes out
-// for the silence of its host. Any other change forgets it. The caller writes the device.
+// NoteSilence records that a device was draining, and why, when the leader takes it out for its
+// host's silence. Any other change deletes that record. The caller writes the device.
 func NoteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	d.Was = ""
 	if t.Caller.GetRole() == kvtx.RoleAdmin || d.State != record.DeviceDraining || op.GetState() != record.DeviceOut || op.GetReason() != record.ReasonSilent {
@@ -16,14 +16,14 @@ func NoteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	}
 	ok, err := t.Speaks(kvtx.LevelSilentDrains)
 	if err == nil && ok {
-		// Clusters of earlier builds have devices that are drained and of which nobody asked it.
+		// Clusters of earlier builds have draining devices without a recorded request.
 		d.Asked, d.Was = record.DeviceDraining, d.Reason
 	}
 	return err
 }
 
-// BackFromSilence has a device drained on whose host is back. One that is out by an
-// administrator's word stays out.
+// BackFromSilence continues the drain of a device whose host returned. A device that an
+// administrator took out stays out.
 func BackFromSilence(t *kvtx.Tx, d *record.Device) error {
 	if !d.DrainsOn() {
 		return nil
@@ -41,8 +41,8 @@ func BackFromSilence(t *kvtx.Tx, d *record.Device) error {
 	return nil
 }
 
-// DrainOnReturn notes that a device which is out is to be drained where it comes back:
-// nobody has said that it is to stay out.
+// DrainOnReturn records that a device that is out must drain when it returns, unless an
+// administrator requested that it stays out.
 func DrainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 	switch {
 	case len(op.GetReason()) > moraine.MaxNameLen:

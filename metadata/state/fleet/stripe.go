@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Stripe returns a stripe's record; nil where there is none.
+// Stripe returns a stripe's record; nil if there is none.
 func Stripe(v *kvtx.View, id moraine.StripeID) (*moraine.Stripe, error) {
 	b, ok, err := v.R.Get(v.K.Stripe(id))
 	if err != nil || !ok {
@@ -21,15 +21,15 @@ func Stripe(v *kvtx.View, id moraine.StripeID) (*moraine.Stripe, error) {
 // InsertStripe writes a new stripe and its entries in the index of devices.
 func InsertStripe(t *kvtx.Tx, s *moraine.Stripe) {
 	t.Insert(t.K.Stripe(s.ID), record.EncodeStripe(s))
-	presence := record.EncodePresence(t.Index) // one value for all: nobody changes it
+	presence := record.EncodePresence(t.Index) // shared by all entries, since nobody changes it
 	for i, c := range s.Chunks {
 		t.Insert(t.K.DeviceChunk(c.Device, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)}), presence)
 	}
 	t.Count[record.CStripes]++
 }
 
-// PutStripe writes a changed stripe, and keeps the index of devices in step.
-// old holds the devices that the index has.
+// PutStripe writes a changed stripe and updates the index of devices. old are the devices in the
+// index.
 func PutStripe(t *kvtx.Tx, old []moraine.DeviceID, s *moraine.Stripe) {
 	for i, c := range s.Chunks {
 		if old[i] == c.Device {
@@ -42,8 +42,8 @@ func PutStripe(t *kvtx.Tx, old []moraine.DeviceID, s *moraine.Stripe) {
 	t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
 }
 
-// NewStripe checks a new stripe that a client wants to commit and returns
-// its first record, of tenant, without references and origin.
+// NewStripe checks a new stripe of a commit and returns its first record for the tenant, without
+// references and origin.
 func NewStripe(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
 	bad := func(format string, args ...any) (*moraine.Stripe, error) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "commit", moraine.StripeID(w.GetId()).String(), format, args...)
@@ -68,8 +68,8 @@ func NewStripe(w *wire.Stripe, tenant moraine.Tenant) (*moraine.Stripe, error) {
 	return s, nil
 }
 
-// SameChunks reports whether have is the record that a commit of want left: a
-// repair may have moved its chunks since.
+// SameChunks reports whether have is the record that a commit of want made, possibly with chunks
+// that a repair has moved since.
 func SameChunks(have, want *moraine.Stripe) bool {
 	if have.Scheme != want.Scheme || have.Length != want.Length || have.Cipher != want.Cipher || have.KeyID != want.KeyID {
 		return false
@@ -82,11 +82,10 @@ func SameChunks(have, want *moraine.Stripe) bool {
 	return true
 }
 
-// Protects returns how many failure domains may be lost at once, whichever
-// they are, with the stripe still readable: the greatest j such that the j
-// domains with the most chunks hold, together with the chunks that are missing
-// already, no more than M. domains names the domain of each chunk that is
-// there; chunks that are not are left out. It is at most M.
+// Protects returns how many failure domains, whichever they are, may be lost with the stripe still
+// readable. It is the greatest j such that the j domains with the most chunks, plus the chunks
+// already missing, have at most M chunks. domains names the domain of each present chunk; missing
+// chunks are omitted. The result is at most M.
 func Protects(scheme moraine.Scheme, domains []string) int {
 	spare := len(domains) - int(scheme.K)
 	if spare <= 0 {
@@ -114,13 +113,13 @@ func Protects(scheme moraine.Scheme, domains []string) int {
 	return min(j, int(scheme.M))
 }
 
-// SigningKeys returns the keys that session tokens are signed with, oldest id
-// first, with their private halves as the service sealed them.
+// SigningKeys returns the keys that sign session tokens, oldest ID first, with private halves as
+// the service encrypted them.
 func SigningKeys(r *kvtx.View) ([]*wire.SigningKey, error) {
 	return signingKeys(r)
 }
 
-// StripeByID returns a stripe's record; nil where there is none.
+// StripeByID returns a stripe's record; nil if there is none.
 func StripeByID(r *kvtx.View, id moraine.StripeID) (*moraine.Stripe, error) {
 	return Stripe(r, id)
 }
@@ -131,7 +130,8 @@ type GrantInfo struct {
 	Count   uint32
 	Session moraine.SessionID
 	Tenant  moraine.Tenant
-	// Chunks is how many chunks a stripe may have, ChunkLength how many bytes a chunk.
+	// Chunks is the largest number of chunks of a stripe, ChunkLength the largest length of a chunk
+	// in bytes.
 	Chunks, ChunkLength uint32
 }
 

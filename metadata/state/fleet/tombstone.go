@@ -9,8 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TombstoneOf returns the tombstone of a chunk on a device, and when it was
-// left; false where there is none.
+// TombstoneOf returns a chunk's tombstone on a device and its cluster time; false if there is none.
 func TombstoneOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (s record.Tombstone, since uint64, ok bool, err error) {
 	b, ok, err := v.R.Get(v.K.TombstoneAt(id, chunk))
 	if err != nil || !ok {
@@ -32,9 +31,8 @@ func TombstoneOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (s re
 	return s, since, err == nil, err
 }
 
-// AddTombstone leaves a tombstone for a chunk on a device, dead from now on; one that is there
-// already is taken up in it. kept says that a record has named the chunk until now. A device
-// that is retired needs none.
+// AddTombstone adds a tombstone for a chunk on a device, dead from now on. It merges with a present
+// one. kept says that a record named the chunk until now. A retired device needs no tombstones.
 func AddTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, below moraine.LayoutVersion, bytes int64, kept bool) error {
 	d, err := LookDevice(&t.View, id)
 	if err != nil || d == nil || d.State == record.DeviceRetired {
@@ -45,7 +43,7 @@ func AddTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 		return err
 	}
 	from := t.ClusterTime()
-	write := t.Insert // nothing has to be looked up
+	write := t.Insert // no earlier tombstone to look up
 	if ok {
 		if err := DropTombstone(t, id, chunk, old, since); err != nil {
 			return err
@@ -60,7 +58,7 @@ func AddTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	return Keeps(t, id, s, 1)
 }
 
-// DropTombstone takes a tombstone away.
+// DropTombstone removes a tombstone.
 func DropTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, s record.Tombstone, since uint64) error {
 	t.Del(t.K.Tombstone(s.Kept, id, since, chunk))
 	t.Del(t.K.TombstoneAt(id, chunk))
@@ -68,11 +66,11 @@ func DropTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, s rec
 	return Keeps(t, id, s, -1)
 }
 
-// MaxDeleted is the most deletions that one command acknowledges.
+// MaxDeleted is the largest number of deletions that one command acknowledges.
 const MaxDeleted = 1024
 
-// DropTombstones forgets what was deleted. A deletion of less than the
-// tombstone says leaves it.
+// DropTombstones removes the tombstones of deleted chunks. It keeps a tombstone if the deletion
+// covered fewer versions.
 func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, error) {
 	if len(deleted) > MaxDeleted {
 		return nil, kvtx.Fail(moraine.TooLarge, "deleted chunks", "", "%d deletions, %d at most", len(deleted), MaxDeleted)
@@ -99,8 +97,8 @@ func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, e
 	return kvtx.Done(), nil
 }
 
-// FreedBytes returns about how many bytes were freed on each device by deletions that are
-// not acknowledged yet, each chunk counted as DeadBytes does.
+// FreedBytes returns approximately the bytes freed on each device by deletions that are not
+// acknowledged yet. It counts each chunk as DeadBytes does.
 func FreedBytes(r *kvtx.View, deleted []*wire.Deletion) (map[uint32]uint64, error) {
 	v := r
 	out := make(map[uint32]uint64)
@@ -119,7 +117,7 @@ func FreedBytes(r *kvtx.View, deleted []*wire.Deletion) (map[uint32]uint64, erro
 	return out, nil
 }
 
-// DeletedChunks is dropTombstones for the host of the devices.
+// DeletedChunks is DropTombstones for the host of the devices.
 func DeletedChunks(t *kvtx.Tx, op *wire.DeletedChunks) (*wire.MetaResponse, error) {
 	if t.Caller.GetRole() == kvtx.RoleChunkserver {
 		for _, w := range op.GetDeleted() {
@@ -135,14 +133,14 @@ func DeletedChunks(t *kvtx.Tx, op *wire.DeletedChunks) (*wire.MetaResponse, erro
 	return DropTombstones(t, op.GetDeleted())
 }
 
-// ChunkOfKey returns the chunk that a key ends with.
+// ChunkOfKey returns the chunk at the end of a key.
 func ChunkOfKey(key []byte) moraine.ChunkID {
 	n := len(key) - 1
 	return moraine.ChunkID{Stripe: moraine.StripeID(binary.BigEndian.Uint64(key[n-8:])), Index: key[n]}
 }
 
-// DeviceTombstones calls fn with the tombstones of a device that are in one table, oldest
-// first, until it returns false.
+// DeviceTombstones calls fn with a device's tombstones in one table, oldest first, until fn returns
+// false.
 func DeviceTombstones(v *kvtx.View, id moraine.DeviceID, kept bool, fn func(chunk moraine.ChunkID, since uint64, s record.Tombstone) bool) error {
 	var bad error
 	prefix := v.K.Tombstones(id)
@@ -163,18 +161,18 @@ func DeviceTombstones(v *kvtx.View, id moraine.DeviceID, kept bool, fn func(chun
 	return err
 }
 
-// maxNeeded bounds the tombstones that one list of deletions passes over.
+// maxNeeded bounds the tombstones that one list of deletions skips.
 const maxNeeded = 4096
 
-// Tombstones returns at most limit deletions for a device, of what no backup names and has
-// been dead since olderThan (cluster time, milliseconds) or longer, oldest first. A chunk of a
-// stripe that is lost is passed over: it may be what the stripe needs.
+// Tombstones returns at most limit deletions for a device, oldest first. The chunks are in no
+// backup and have been dead since olderThan or longer, in milliseconds of cluster time. It skips
+// chunks of lost stripes, which may need them.
 func Tombstones(r *kvtx.View, id moraine.DeviceID, olderThan uint64, limit int) ([]*wire.Deletion, error) {
 	return Deletions(r, id, false, olderThan, limit, nil)
 }
 
-// Deletions is Tombstones of one of the two tables. enough, if it is not nil, ends the list
-// at the first tombstone that it returns true for.
+// Deletions is Tombstones for one of the two tables. If enough is not nil, the list ends at the
+// first tombstone for which it returns true.
 func Deletions(v *kvtx.View, id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s record.Tombstone) bool) ([]*wire.Deletion, error) {
 	var out []*wire.Deletion
 	if limit <= 0 {
