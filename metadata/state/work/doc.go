@@ -1,8 +1,7 @@
-// Package work has the requests of movers: they lease jobs, renew and finish
-// them. It knows every kind of job and calls the package that owns the kind. It
-// also runs the pieces of jobs that the leader does by itself.
+// Package work handles the requests of movers, which lease, renew and finish jobs. It knows every
+// kind of job and calls the package that owns the kind. It also runs the pieces of the leader's own
+// jobs.
 //
-// LeaseJobs picks pending jobs and prepares each for its mover. FinishJob ends
-// it or has it tried again; ReleaseJob then does what the end means to the
-// stripe, file or checkpoint.
+// LeaseJobs picks pending jobs and prepares each for its mover. FinishJob ends a job or queues a
+// retry. ReleaseJob then updates the stripe, file or checkpoint that the job was for.
 package work

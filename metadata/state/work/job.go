@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ReleaseJob does what the end of a job means to what it was for.
+// ReleaseJob updates the target of a job when the job ends.
 func ReleaseJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error {
 	switch j.Kind {
 	case wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_REBALANCE:

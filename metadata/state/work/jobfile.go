@@ -11,9 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// IsOfJob reports whether a job is about a file, and a node has it leased now: it moves the
-// file between tiers, rewrites or packs its stripes, or checks the checkpoint whose directory
-// has it.
+// IsOfJob reports whether a node has leased a job that concerns a file. The job moves the file
+// between tiers, rewrites or packs its stripes, or checks the checkpoint with the file.
 func IsOfJob(r *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) (bool, error) {
 	v := r
 	now, err := kvtx.ClusterTime(r)
@@ -43,7 +42,7 @@ func IsOfJob(r *kvtx.View, node string, id moraine.JobID, file moraine.InodeID) 
 	return false, nil
 }
 
-// OwnedBy reports whether a session holds a file that has no name.
+// OwnedBy reports whether a session owns a file without a name.
 func OwnedBy(r *kvtx.View, session moraine.SessionID, file moraine.InodeID) (bool, error) {
 	i, err := tree.ReadInode(r, file)
 	if kvtx.MoraineKind(err) == moraine.NotFound {

@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// LeaseJobs gives ready jobs to a worker, and those whose holder let the lease
-// end. Each lease raises the job's epoch, which fences the holder before.
+// LeaseJobs leases ready jobs to a mover, also those whose former lease expired. Each lease
+// increments the job's epoch, which fences the former holder.
 func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 	if op.GetHost() == "" || len(op.GetHost()) > moraine.MaxNameLen {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "lease jobs", op.GetHost(), "a holder needs a name")
@@ -75,11 +75,10 @@ func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: reply}}, nil
 }
 
-// shuffled returns the kinds in an order drawn by seed. Movers mostly ask for one
-// job at a time: in a fixed order a backlog of one kind would keep those behind
-// it waiting until it is done; drawn, each kind that has work gets its share of
-// the leases. A draw needs no record of whose turn it is, and the number of the
-// command is the same on every replica.
+// shuffled returns the kinds in an order drawn by seed. Movers mostly request one job at a time. In
+// a fixed order, a backlog of one kind would block the kinds after it until it is done. With a
+// random order each kind with work gets its share of leases. It needs no record of whose turn it
+// is, and the seed, the command's number, is the same on every replica.
 func shuffled(kinds []wire.JobKind, seed uint64) []wire.JobKind {
 	out := slices.Clone(kinds)
 	for n := len(out); n > 1; n-- {
@@ -90,7 +89,7 @@ func shuffled(kinds []wire.JobKind, seed uint64) []wire.JobKind {
 	return out
 }
 
-// mix is the finaliser of splitmix64: neighbouring numbers come out unrelated.
+// mix is the finalizer of splitmix64: it makes the results of adjacent numbers unrelated.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -98,13 +97,13 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// SharedJobs is readyJobs with one pending job of each kind in turn.
+// SharedJobs is ReadyJobs, but takes one pending job of each kind in turn.
 func SharedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
 	out, err := jobs.LapsedJobs(v, kinds, now, limit)
 	if err != nil {
 		return nil, err
 	}
-	var queues [][][]byte // of each kind
+	var queues [][][]byte // one per kind
 	for _, kind := range kinds {
 		keys, err := v.KeysUnder(v.K.JobsReady(uint8(kind)), limit-len(out))
 		if err != nil {
@@ -130,7 +129,7 @@ func SharedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*r
 	return out, nil
 }
 
-// RenewJob keeps a lease, and notes progress.
+// RenewJob renews a job lease and records progress.
 func RenewJob(t *kvtx.Tx, op *wire.RenewJob) (*wire.MetaResponse, error) {
 	j, err := jobs.HeldJob(t, "renew job", op.GetId(), op.GetLeaseEpoch())
 	if err != nil {
@@ -144,8 +143,7 @@ func RenewJob(t *kvtx.Tx, op *wire.RenewJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// FinishJob ends a job, or has it tried again. Finishing again under the same
-// lease is fine.
+// FinishJob ends a job or queues a retry. Repeating it under the same lease is allowed.
 func FinishJob(t *kvtx.Tx, op *wire.FinishJob) (*wire.MetaResponse, error) {
 	j, err := jobs.Job(&t.View, moraine.JobID(op.GetId()))
 	if err != nil {
@@ -165,8 +163,8 @@ func FinishJob(t *kvtx.Tx, op *wire.FinishJob) (*wire.MetaResponse, error) {
 	}
 	reason := record.Clip(op.GetError(), moraine.MaxNameLen)
 	j.Tries++
-	// A repair that failed is planned anew, against what is alive then; so is what
-	// rewrites stripes.
+	// The leader plans a failed repair again with the devices then alive, and also a failed
+	// rewrite.
 	if op.GetFinal() || j.Tries >= record.MaxJobTries || record.OfStripes(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_REWRITE {
 		return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, reason)
 	}
@@ -175,8 +173,8 @@ func FinishJob(t *kvtx.Tx, op *wire.FinishJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// CancelJob ends a job that workers lease. The leader's own jobs finish what
-// is half done: they cannot be stopped.
+// CancelJob ends a job that movers lease. The leader's own jobs cannot be canceled, because they
+// must complete what they began.
 func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 	j, err := jobs.Job(&t.View, moraine.JobID(op.GetId()))
 	if err != nil {
@@ -192,19 +190,19 @@ func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 	case j.Kind == wire.JobKind_JOB_KIND_CLONE_TREE, j.Kind == wire.JobKind_JOB_KIND_CONCAT:
 		if j.Ending == 0 {
 			j.Ending, j.Err = wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.Caller.GetNode(), 100)
-			jobs.PutJob(t, j) // ends once what was built has been let go
+			jobs.PutJob(t, j) // it ends after what it built is removed
 		}
 		return kvtx.Done(), nil
 	case j.Kind == wire.JobKind_JOB_KIND_MOVE_TREE:
 		return kvtx.Done(), tier.CancelTree(t, j, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
-	case !jobs.Leased(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would ask for it again
+	case !jobs.Leased(j.Kind) || j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT: // nobody would request it again
 		return nil, kvtx.Fail(moraine.InvalidArgument, "cancel job", j.Id.String(), "a %s job finishes what is half done, and cannot be stopped", j.Kind)
 	}
 	return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 }
 
-// SeesJob reports whether a job is one of a scope: a session of it asked for the job,
-// or the job is about a file that it may name.
+// SeesJob reports whether a job belongs to a scope: one of its sessions requested the job, or the
+// job concerns a file that it may name.
 func SeesJob(v *kvtx.View, sc kvtx.Scope, j *record.Job) (bool, error) {
 	if sc.Root == v.K.Top() {
 		return true, nil
@@ -226,8 +224,8 @@ func SeesJob(v *kvtx.View, sc kvtx.Scope, j *record.Job) (bool, error) {
 	return tree.InScope(v, sc, i)
 }
 
-// ReadJobs lists jobs by number, oldest first. A session that is confined to a directory
-// asks by number, and sees the jobs of its scope.
+// ReadJobs lists jobs by number, oldest first. A confined session must ask by number, and sees the
+// jobs of its scope.
 func ReadJobs(v *kvtx.View, sc kvtx.Scope, op *wire.ListJobs) (*wire.MetaResponse, error) {
 	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	if op.GetId() != 0 {

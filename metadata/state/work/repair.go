@@ -10,10 +10,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CreateJobs makes the jobs that the leader decides on: repairs, moves that fill
-// devices evenly, and what rewrites stripes that are mostly dead. A repair takes
-// those of its stripes that wait on the queue, with the intents that it names;
-// a job that would have none is not made.
+// CreateJobs creates the leader's jobs: repairs, moves that balance devices, and rewrites of sparse
+// stripes. A repair takes those of its stripes that wait on the queue, with the intents that it
+// names. A job that would have no stripes is not created.
 func CreateJobs(t *kvtx.Tx, op *statepb.CreateJobs) (*wire.MetaResponse, error) {
 	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, w := range op.GetJobs() {

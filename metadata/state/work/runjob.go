@@ -18,12 +18,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxPiece is the most records that one piece of a job is asked to touch.
+// maxPiece is the largest number of records requested for one piece of a job.
 const maxPiece = 1000
 
-// RunJob does one bounded piece of a job that the leader runs, and ends it when
-// nothing is left. What a piece has done it consumes, or passes with the job's
-// cursor, so that a repeated command goes on from there.
+// RunJob does one bounded piece of a leader's job and ends the job when nothing is left. A piece
+// consumes what it has done, or advances the job's cursor, so that a repeated command continues
+// from there.
 func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	j, err := jobs.Job(&t.View, moraine.JobID(op.GetId()))
 	if err != nil {
@@ -41,7 +41,7 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	var finished bool
 	switch j.Kind {
 	case wire.JobKind_JOB_KIND_REMOVE_TREE:
-		t.OpenAll = true // whether the tree may be removed was judged when it was
+		t.OpenAll = true // the removal was authorized when the tree was unlinked
 		if j.Step != (record.StepID{}) {
 			n, finished, err = ckpt.RunDropStep(t, j, limit)
 		} else {
@@ -71,7 +71,7 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	j.Done += uint64(n)
 	if finished {
 		j.Total = j.Done
-		said := "" // what a job that is done has to say
+		said := "" // the result text of a completed job
 		if j.Kind == wire.JobKind_JOB_KIND_RECOUNT {
 			said = j.Err
 		}
@@ -82,7 +82,7 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// Ran answers a piece of a job that ends itself, and has the rest of it run.
+// Ran answers a piece of a job that ends itself, and wakes the leader for the rest.
 func Ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, error) {
 	if err == nil && !over {
 		jobs.PutJob(t, j)
@@ -91,9 +91,8 @@ func Ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, e
 	return kvtx.Done(), err
 }
 
-// RunScan judges the next stripes with a chunk on a device, from the state that
-// the device has now. Of a retired device it then forgets the tombstones: there
-// is nobody to carry them out.
+// RunScan checks the next stripes with a chunk on a device against the device's present state. For
+// a retired device it then deletes the tombstones, because nothing would carry them out.
 func RunScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
 	d, err := fleet.Device(&t.View, moraine.DeviceID(j.Target))
 	if err != nil {
@@ -138,8 +137,7 @@ func RunScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err er
 	return len(chunks), !more, err
 }
 
-// ForgetTombstones takes at most limit tombstones of a device away, and returns
-// whether there may be more.
+// ForgetTombstones deletes at most limit tombstones of a device; true if there may be more.
 func ForgetTombstones(t *kvtx.Tx, id moraine.DeviceID, limit int) (bool, error) {
 	type grave struct {
 		Chunk moraine.ChunkID
