@@ -9,14 +9,13 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// maxProblems bounds how many problems one Check lists.
+// maxProblems bounds the problems that one Check lists.
 const maxProblems = 100
 
-// Check reads every pair of the partition and holds the records against each
-// other: reference counts, link counts, indexes, counters and the running sum.
-// It returns what does not fit, in words; nil where all does. It keeps the
-// whole namespace in memory and is meant for tests and for inspection. An error
-// means that the store failed or a value does not decode.
+// Check reads every pair of the partition and verifies the records against each other: reference
+// counts, link counts, indexes, counters and the running sum. It returns a text for each
+// contradiction, or nil. It keeps the whole namespace in memory and is meant for tests and
+// inspection. An error means that the store failed or a value does not decode.
 func Check(r *kvtx.View) ([]string, error) {
 	c := &checker{View: r, inodes: make(map[moraine.InodeID]*record.Inode), names: make(map[moraine.InodeID]int),
 		content: make(map[uint64]*record.Inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
@@ -34,8 +33,8 @@ func Check(r *kvtx.View) ([]string, error) {
 	return c.problems, nil
 }
 
-// CheckWithin is Check where the state has so many inodes and stripes at most. Of a larger one
-// it checks the running sum alone, which needs no memory, and whole is false.
+// CheckWithin is Check for a state of at most records inodes and stripes. For a larger one it
+// checks only the running sum, which needs no memory, and returns whole as false.
 func CheckWithin(r *kvtx.View, records uint64) (problems []string, whole bool, err error) {
 	n, err := kvtx.ReadCounters(r)
 	if err != nil {
@@ -61,10 +60,10 @@ type checker struct {
 	base     map[moraine.TableID]int64 // length of the range of one reference
 	stripes  map[moraine.StripeID]*moraine.Stripe
 	uses     map[moraine.StripeID]uint32
-	unsafe   map[moraine.TableID]bool // tables that name stripes of which chunks are, or were, in memory alone
-	chunks   map[string]bool          // keys of the index of devices that must be
+	unsafe   map[moraine.TableID]bool // tables that refer to stripes with chunks that are, or were, only in memory
+	chunks   map[string]bool          // required keys of the index of devices
 	sessions map[moraine.SessionID]bool
-	rows     map[string]bool // keys of names that must be
+	rows     map[string]bool // required keys of names
 	detached int
 
 	objectUses                                                                         map[moraine.ObjectID]uint32 // tables

@@ -74,7 +74,7 @@ func (c *checker) fleetCounts() error {
 	return err
 }
 
-// graves checks the tables of tombstones against each other, and what is counted of them.
+// graves checks the tables of tombstones against each other, and their totals.
 func (c *checker) graves() error {
 	var bytes, kept uint64
 	places, on := make(map[string]bool), make(map[moraine.DeviceID]record.KeptOn)
@@ -201,7 +201,7 @@ func (c *checker) repairs() error {
 	return err
 }
 
-// intents checks that each live intent is of a live repair that has its stripe.
+// intents checks that each live intent belongs to a live repair with its stripe.
 func (c *checker) intents() error {
 	return c.each(record.TabIntent, func(key, value []byte) error {
 		in := &record.Intent{Chunk: fleet.ChunkOfKey(key)}
@@ -280,8 +280,8 @@ func (c *checker) allSteps() error {
 	return err
 }
 
-// treeClones checks the rows of jobs that clone trees, and returns how many of
-// those there are: each has a directory without a name.
+// treeClones checks the rows of CLONE_TREE jobs and returns the number of these jobs. Each has a
+// directory without a name.
 func (c *checker) treeClones() (n int, err error) {
 	live := make(map[moraine.JobID]bool)
 	err = c.each(record.TabJob, func(key, value []byte) error {
@@ -312,11 +312,11 @@ func (c *checker) treeClones() (n int, err error) {
 	})
 }
 
-// concats checks the rows of jobs that concatenate, and returns the files that
-// they make: those have no name and no owner.
+// concats checks the rows of CONCAT jobs and returns the files that they build, which have no name
+// and no owner.
 func (c *checker) concats() (map[moraine.InodeID]bool, error) {
 	making := make(map[moraine.InodeID]bool)
-	left := make(map[moraine.JobID]uint64) // ranges
+	left := make(map[moraine.JobID]uint64) // number of ranges left
 	var ending map[moraine.JobID]bool
 	err := c.each(record.TabJob, func(key, value []byte) error {
 		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
@@ -332,7 +332,7 @@ func (c *checker) concats() (map[moraine.InodeID]bool, error) {
 			c.problem("job %s makes %s, which is no file without a name", j.Id, moraine.InodeID(j.Target))
 		}
 		making[moraine.InodeID(j.Target)] = true
-		left[j.Id] = cursor.Ranges - cursor.Next/record.ConcatRow*record.ConcatRow // those of the present row are in it to its end
+		left[j.Id] = cursor.Ranges - cursor.Next/record.ConcatRow*record.ConcatRow // consumed ranges of the present row stay in it until the row ends
 		if j.Ending != 0 {
 			if ending == nil {
 				ending = make(map[moraine.JobID]bool)
@@ -407,7 +407,7 @@ func (c *checker) liveStep(s *record.Step) error {
 	return nil
 }
 
-// stepIndexes checks what points at steps.
+// stepIndexes checks the indexes of steps.
 func (c *checker) stepIndexes() error {
 	for _, table := range []byte{record.TabOpenStep, record.TabRunCommit} {
 		err := c.each(table, func(key, _ []byte) error {
@@ -433,7 +433,7 @@ func (c *checker) stepIndexes() error {
 	})
 }
 
-// attempts checks runs against their attempts, and who joined them.
+// attempts checks runs against their attempts and the sessions that joined them.
 func (c *checker) attempts() error {
 	committed := make(map[moraine.RunID]uint64)
 	err := c.each(record.TabRunCommit, func(key, _ []byte) error {

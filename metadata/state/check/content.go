@@ -32,7 +32,7 @@ func (c *checker) allRefs() error {
 		}
 		c.refs[r.Table]++
 		if dead[content] {
-			return nil // what is dead needs no place in a file
+			return nil // dead content needs no place in a file
 		}
 		if r.Base < ends[content] || r.Base >= r.End {
 			c.problem("content %d: range %d-%d overlaps the one before it, or is empty", content, r.Base, r.End)
@@ -148,7 +148,7 @@ func (c *checker) table(id moraine.TableID, h record.TableHead) error {
 	return nil
 }
 
-// liveByStripe counts the bytes of each stripe that extents name, once each.
+// liveByStripe counts, for each stripe, the bytes that extents refer to, each byte once.
 func liveByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
 	byPlace := slices.Clone(exts)
 	slices.SortFunc(byPlace, func(a, b moraine.Extent) int {

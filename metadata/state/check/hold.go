@@ -5,8 +5,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// holds checks the exclusive leases against each other and their sessions, and the
-// numbers that sessions were given.
+// holds checks the exclusive leases against each other and their sessions, and the number ranges of
+// sessions.
 func (c *checker) holds() error {
 	counts, err := c.Counters()
 	if err != nil {

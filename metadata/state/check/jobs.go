@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// jobIndexes checks that every job stands in the one index that it should.
+// jobIndexes checks that every job is in exactly the right index.
 func (c *checker) jobIndexes() error {
 	want := make(map[string]bool)
 	ended := uint64(0)

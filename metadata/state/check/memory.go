@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// inMemory holds the table of chunks in memory against the stripe records. What was
-// committed below the feature level that the table is of has no row.
+// inMemory checks the table of chunks in memory against the stripe records. Chunks committed below
+// the table's feature level have no row.
 func (c *checker) inMemory() error {
 	rows := map[string]bool{}
 	err := c.each(record.TabMemory, func(key, _ []byte) error {
@@ -41,9 +41,9 @@ func (c *checker) inMemory() error {
 	return nil
 }
 
-// unsafeRows finds files below nvme that have no row, and so would stay so; and files
-// whose stripes are not at the level that the file is said to be at, or beside whose
-// object they would not be looked at.
+// unsafeRows finds files below nvme without a row, which would never rise. It also finds files
+// whose recorded level differs from their stripes, and files with an object whose stripes no
+// inspection would cover.
 func (c *checker) unsafeRows() error {
 	level, err := c.Cluster()
 	if err != nil || level.FeatureLevel < kvtx.LevelMemory {
@@ -51,7 +51,7 @@ func (c *checker) unsafeRows() error {
 	}
 	for _, i := range c.sorted() {
 		if i.Typ != record.TypeFile || i.Content == 0 || i.Level == record.LevelLost {
-			continue // a clone under way has no level yet, as what is lost
+			continue // a clone in progress has no level yet, like a lost file
 		}
 		_, row, err := c.R.Get(c.K.UnsafeFile(i.Id))
 		if err != nil {
@@ -69,7 +69,7 @@ func (c *checker) unsafeRows() error {
 	return nil
 }
 
-// safe holds the tables of a file against what is, or was, in memory alone.
+// safe checks the tables of a file against the chunks that are, or were, only in memory.
 func (c *checker) safe(i *record.Inode) error {
 	if len(c.unsafe) == 0 {
 		return nil

@@ -91,7 +91,7 @@ func (c *checker) dentries() error {
 	return nil
 }
 
-// nameRows checks the names of what has had two against the directories.
+// nameRows checks the name rows of inodes that have had two names against the directories.
 func (c *checker) nameRows() error {
 	home := make(map[moraine.InodeID]bool)
 	err := c.each(record.TabName, func(key, _ []byte) error {
@@ -144,7 +144,7 @@ func (c *checker) attributes() error {
 	return err
 }
 
-// sorted returns the inodes in order, so that problems come in order too.
+// sorted returns the inodes in order, so that problems are listed in order.
 func (c *checker) sorted() []*record.Inode {
 	ids := make([]moraine.InodeID, 0, len(c.inodes))
 	for id := range c.inodes {
@@ -191,17 +191,17 @@ func (c *checker) linkCounts() error {
 	return err
 }
 
-// unnamedDir judges a directory that is not named once. The directory of a
-// checkpoint that is not committed yet has no name.
+// unnamedDir checks a directory without exactly one name. The directory of an uncommitted
+// checkpoint has none.
 func (c *checker) unnamedDir(i *record.Inode) {
 	if c.names[i.Id] == 0 && i.Owner == 0 {
-		c.detached++ // counted by the checkpoint's own check
+		c.detached++ // the checkpoint's own check counts it
 		return
 	}
 	c.problem("directory %s has %d names", i.Id, c.names[i.Id])
 }
 
-// owned checks what hangs on sessions.
+// owned checks the belongings of sessions.
 func (c *checker) owned() error {
 	err := c.each(record.TabSessionInode, func(key, _ []byte) error {
 		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
@@ -219,8 +219,8 @@ func (c *checker) owned() error {
 	return c.answers()
 }
 
-// answers checks that answers are kept for sessions that are known, and that the records of
-// those that keep one inside say how many there are apart.
+// answers checks that kept answers belong to known sessions, and that session records with an
+// answer inside have the right count of other answers.
 func (c *checker) answers() error {
 	apart := map[moraine.SessionID]uint64{}
 	err := c.each(record.TabAnswer, func(key, _ []byte) error {

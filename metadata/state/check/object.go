@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// objectPasses check what concerns the object tier.
+// objectPasses check the object tier.
 func (c *checker) objectPasses() []func() error {
 	return []func() error{c.objects, c.newestObjects, c.badObjects, c.objectKeys, c.removedIndexes, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
 }
@@ -229,7 +229,7 @@ func (c *checker) objectSums() error {
 	})
 }
 
-// liveMoves checks the index of live moves, and what trees have yet to list.
+// liveMoves checks the index of live moves, and the directories that tree jobs have yet to list.
 func (c *checker) liveMoves() error {
 	want := make(map[string]bool)
 	var n record.Counters

@@ -7,8 +7,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// seals checks that checkpoints, their directories and their files are sealed, and that
-// nothing else says so.
+// seals checks that checkpoints, their directories and their files are sealed, and nothing else.
 func (c *checker) seals() error {
 	saving := make(map[moraine.InodeID]bool)
 	err := c.each(record.TabStep, func(key, value []byte) error {

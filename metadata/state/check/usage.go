@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/usage"
 )
 
-// usages counts what is below each directory from the inodes alone, and holds
-// every column against it.
+// usages counts what is below each directory from the inodes alone and compares every column with
+// it.
 func (c *checker) usages() error {
 	s, err := usage.UsageState(c.View)
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *checker) usages() error {
 			}
 			dir := c.inodes[at]
 			if dir == nil {
-				break // told elsewhere
+				break // another check reports it
 			}
 			at = dir.Parent
 		}
@@ -63,8 +63,8 @@ func (c *checker) usages() error {
 	return err
 }
 
-// quotas checks that each is a directory's, and that they are as many as the
-// state says.
+// quotas checks that each quota belongs to a directory, and that their number equals the state's
+// count.
 func (c *checker) quotas() error {
 	s, err := usage.UsageState(c.View)
 	if err != nil {
