@@ -6,8 +6,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Holder returns the exclusive lease on a directory; its session is 0 where nobody
-// has it.
+// Holder returns the exclusive lease on a directory; its session is 0 if there is none.
 func Holder(v *kvtx.View, dir moraine.InodeID) (record.Hold, error) {
 	b, ok, err := v.R.Get(v.K.Hold(dir))
 	if err != nil || !ok {
@@ -16,7 +15,7 @@ func Holder(v *kvtx.View, dir moraine.InodeID) (record.Hold, error) {
 	return record.DecodeHold(dir, b)
 }
 
-// MindHold has the command refused where another session has the directory.
+// MindHold makes the command fail if another session has the exclusive lease on the directory.
 func MindHold(t *kvtx.Tx, dir moraine.InodeID) {
 	if t.Count[record.CHolds] == 0 || t.Met.Directory != 0 || t.HoldErr != nil {
 		return
@@ -30,8 +29,8 @@ func MindHold(t *kvtx.Tx, dir moraine.InodeID) {
 	}
 }
 
-// MindNumber is mindHold for an inode that there is none of. A hold outside of the caller's
-// scope is passed over: what its holder may have made is not there for the caller either way.
+// MindNumber is MindHold for an inode that does not exist. It ignores an exclusive lease outside
+// the caller's scope, since the caller could not see the holder's file in any case.
 func MindNumber(t *kvtx.Tx, id moraine.InodeID) {
 	if t.Count[record.CHolds] == 0 || t.Met.Directory != 0 || t.HoldErr != nil {
 		return
@@ -42,7 +41,7 @@ func MindNumber(t *kvtx.Tx, id moraine.InodeID) {
 	}
 	h, err := NumberHold(&t.View, id, own)
 	in := true
-	if err == nil && h.Directory != 0 && t.Scope.Root != 0 { // a command of the leader's own has no scope
+	if err == nil && h.Directory != 0 && t.Scope.Root != 0 { // a command of the leader itself has no scope
 		in, err = MayName(&t.View, t.Scope, h.Directory)
 	}
 	if t.HoldErr = err; in {
@@ -50,9 +49,9 @@ func MindNumber(t *kvtx.Tx, id moraine.InodeID) {
 	}
 }
 
-// NumberHold returns a hold of another session that was given the number of an inode
-// that is not there, and has not used it: it may have made the file already. There
-// are few such ranges, and few questions for what is not there.
+// NumberHold returns another session's exclusive lease if that session received the number of a
+// missing inode and has not used it: it may have created the file already. Such ranges and lookups
+// of missing inodes are few.
 func NumberHold(v *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record.Hold, error) {
 	var owner moraine.SessionID
 	var bad error
@@ -80,7 +79,7 @@ func NumberHold(v *kvtx.View, id moraine.InodeID, own moraine.SessionID) (record
 	return Holder(v, moraine.InodeID(record.LastU64(dirs[0])))
 }
 
-// DropHold ends a hold of a session, if it has it; with since 0 whichever it has.
+// DropHold ends a session's exclusive lease if it exists; since 0 matches any.
 func DropHold(t *kvtx.Tx, dir moraine.InodeID, s moraine.SessionID, since uint64) error {
 	if t.Count[record.CHolds] == 0 {
 		return nil

@@ -7,15 +7,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// CachedReply answers an inode's attributes for clients that may cache them.
 func CachedReply(i *record.Inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.CachedAttr()}}}
 }
 
+// EntryReply answers an inode's attributes.
 func EntryReply(i *record.Inode) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Entry{Entry: &wire.EntryReply{Attr: i.Attr()}}}
 }
 
-// ReadInode returns the inode id; NotFound where there is none.
+// ReadInode returns the inode id; NotFound if there is none.
 func ReadInode(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
 	b, ok, err := v.R.Get(v.K.Inode(id))
 	if err != nil {
@@ -35,9 +37,8 @@ func ReadInode(v *kvtx.View, id moraine.InodeID) (*record.Inode, error) {
 	return i, nil
 }
 
-// Inode is view.inode for change: within one command every call with the same
-// id returns the same record, so that no handler overwrites what another one
-// of the command changed.
+// Inode is ReadInode for changes. Within one command every call with the same id returns the same
+// record, so that handlers do not overwrite each other's changes.
 func Inode(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	if i := t.Inodes[id]; i != nil {
 		return i, nil
@@ -54,6 +55,7 @@ func Inode(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	return i, nil
 }
 
+// Remember makes later calls of Inode in this command return i.
 func Remember(t *kvtx.Tx, i *record.Inode) {
 	if t.Inodes == nil {
 		t.Inodes = make(map[moraine.InodeID]*record.Inode, 4)
@@ -61,7 +63,7 @@ func Remember(t *kvtx.Tx, i *record.Inode) {
 	t.Inodes[i.Id] = i
 }
 
-// PutInode writes a changed inode.
+// PutInode writes a changed inode and records the Touch.
 func PutInode(t *kvtx.Tx, i *record.Inode) {
 	t.Put(t.K.Inode(i.Id), i.Encode())
 	Touch(t, i)
@@ -77,7 +79,7 @@ func Lookup(v *kvtx.View, dir moraine.InodeID, name string) (record.Dentry, bool
 	return e, err == nil, err
 }
 
-// Directory returns the directory id, in scope, for change.
+// Directory returns the directory id in the scope, for changes.
 func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	dir, err := Named(t, id)
 	if err != nil {
@@ -93,7 +95,7 @@ func Directory(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	return dir, nil
 }
 
-// Immutable is the error of a change of what is sealed. It names the checkpoint.
+// Immutable is the error for a change of a sealed inode. It names the checkpoint.
 func Immutable(t *kvtx.Tx, i *record.Inode) error {
 	what, dir := "", i
 	if i.Typ == record.TypeFile && i.Parent != 0 {

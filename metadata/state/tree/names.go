@@ -8,20 +8,19 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// MaxLinks is the most names of one file.
+// MaxLinks is the largest number of names of one file.
 const MaxLinks = 65_000
 
-// maxNamesSeen bounds how many names of one file a look for one of them in a
-// scope goes over.
+// maxNamesSeen bounds how many names of one file a search for one in a scope inspects.
 const maxNamesSeen = 1024
 
-// NameOfKey takes a key of tabName apart.
+// NameOfKey splits a key of TabName.
 func NameOfKey(key []byte) (parent moraine.InodeID, name string) {
 	return moraine.InodeID(binary.BigEndian.Uint64(key[11:])), string(key[19:])
 }
 
-// NameOf returns a name that an inode has, and its directory; "" where it has
-// none. In a state that keeps no names it looks through the directory.
+// NameOf returns one name of an inode and its directory; "" if it has none. In a state that keeps
+// no names it searches the directory.
 func NameOf(v *kvtx.View, i *record.Inode) (parent moraine.InodeID, name string, err error) {
 	if i.Parent == 0 || i.Nlink == 0 {
 		return 0, "", nil
@@ -55,8 +54,8 @@ func NameOf(v *kvtx.View, i *record.Inode) (parent moraine.InodeID, name string,
 	return i.Parent, name, err
 }
 
-// NameBelow returns the first name of a file with several that is below top, and its
-// directory; ok is false where there is none.
+// NameBelow returns the first name below top of a file with several names, and its directory; ok is
+// false if there is none.
 func NameBelow(v *kvtx.View, top moraine.InodeID, i *record.Inode) (parent moraine.InodeID, name string, ok bool, err error) {
 	keys, err := v.KeysUnder(v.K.Names(i.Id), maxNamesSeen)
 	if err != nil {
@@ -76,12 +75,13 @@ func NameBelow(v *kvtx.View, top moraine.InodeID, i *record.Inode) (parent morai
 	return 0, "", false, nil
 }
 
-// PathBelow returns the path of an inode from the directory top, by one of its
-// names, "" for top itself; false where it is not below it.
+// PathBelow returns a path of an inode from the directory top, "" for top itself; false if the
+// inode is not below it.
 func PathBelow(r *kvtx.View, top, id moraine.InodeID) (path string, below bool, err error) {
 	return PathUnder(r, top, id)
 }
 
+// PathUnder is PathBelow.
 func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, err error) {
 	for depth := 0; id != top; depth++ {
 		i, err := ReadInode(v, id)
@@ -93,7 +93,7 @@ func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 		}
 		parent, name, err := NameOf(v, i)
 		if depth == 0 && i.ManyLinks && i.Nlink > 1 && top != v.K.Top() {
-			parent, name, _, err = NameBelow(v, top, i) // the newest may be elsewhere
+			parent, name, _, err = NameBelow(v, top, i) // the newest name may be elsewhere
 		}
 		if err != nil || name == "" {
 			return "", false, err
@@ -108,8 +108,8 @@ func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 	return path, true, nil
 }
 
-// PathOf returns the path of an inode from the root, without a slash before it;
-// false where nothing leads there from the root.
+// PathOf returns a path of an inode from the root, without a leading slash; false if the root does
+// not lead to it.
 func PathOf(v *kvtx.View, i *record.Inode) (path string, ok bool, err error) {
 	for depth := 0; i.Id != v.K.Top(); depth++ {
 		parent, name, err := NameOf(v, i)

@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Above returns a directory and all above it, up to the root.
+// Above returns a directory and all directories above it, up to the root.
 func Above(v *kvtx.View, at moraine.InodeID) (all []moraine.InodeID, err error) {
 	for at != 0 && len(all) <= kvtx.MaxDepth {
 		all = append(all, at)
@@ -20,7 +20,7 @@ func Above(v *kvtx.View, at moraine.InodeID) (all []moraine.InodeID, err error) 
 	return all, nil
 }
 
-// SharedTail is what two lists have in common at their ends.
+// SharedTail returns the common end of two lists.
 func SharedTail(a, b []moraine.InodeID) []moraine.InodeID {
 	n := 0
 	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
@@ -29,8 +29,8 @@ func SharedTail(a, b []moraine.InodeID) []moraine.InodeID {
 	return a[len(a)-n:]
 }
 
-// LimitReads says in a page of extents which stripes a caller may not read as a whole. stripes
-// are those of the page, in its order.
+// LimitReads marks in a page of extents the stripes that the caller may not read whole. stripes are
+// those of the page, in its order.
 func LimitReads(v *kvtx.View, sc kvtx.Scope, i *record.Inode, stripes []*moraine.Stripe, reply *wire.ExtentsReply) error {
 	if sc.Root == v.K.Top() {
 		return nil
@@ -47,13 +47,13 @@ func LimitReads(v *kvtx.View, sc kvtx.Scope, i *record.Inode, stripes []*moraine
 		}
 		if !in && !namesAll(reply.Extents, s) {
 			reply.Limited = append(reply.Limited, uint64(s.ID))
-			reply.Stripes[n].LiveBytes, reply.Stripes[n].RefCount = 0, 0 // they tell of others
+			reply.Stripes[n].LiveBytes, reply.Stripes[n].RefCount = 0, 0 // these counts would reveal other files
 		}
 	}
 	return nil
 }
 
-// MayName reports whether an inode is there, and in the scope.
+// MayName reports whether an inode exists in the scope.
 func MayName(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (bool, error) {
 	i, err := ReadInode(v, id)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -65,7 +65,7 @@ func MayName(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (bool, error) {
 	return InScope(v, sc, i)
 }
 
-// namesAll reports whether extents of a file, taken in its order, name all of a stripe.
+// namesAll reports whether extents of a file, in its order, refer to all of a stripe.
 func namesAll(extents []*wire.Extent, s *moraine.Stripe) bool {
 	to := uint64(0)
 	for _, e := range extents {

@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Policy returns a directory's own policy; a zero one where it has none.
+// Policy returns a directory's own policy; a zero one if it has none.
 func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
 	if !dir.Policy {
 		return p, nil
@@ -22,9 +22,8 @@ func Policy(v *kvtx.View, dir *record.Inode) (p record.Policy, err error) {
 	return p, p.Decode(b)
 }
 
-// Effective returns the policy that governs what is in the directory at: of
-// each field the nearest that says something, up to the root. The parts of
-// uploads are flushed only where a directory among them says so.
+// Effective returns the policy in the directory at: each field comes from the nearest directory
+// upwards that sets it. Parts of uploads are flushed only if a directory among them sets that.
 func Effective(v *kvtx.View, at moraine.InodeID) (record.Policy, error) {
 	var p record.Policy
 	for depth := 0; at != 0 && depth <= kvtx.MaxDepth && !p.Whole(); depth++ {

@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Covers reports whether the path inner is outer or below it.
+// Covers reports whether the path inner equals outer or is below it.
 func Covers(outer, inner string) bool {
 	for {
 		var a, b string
@@ -19,8 +19,8 @@ func Covers(outer, inner string) bool {
 	}
 }
 
-// ResolveScope finds the directory that a scope names; "" and "/" are all.
-// Symbolic links are not followed: a scope is what it says.
+// ResolveScope finds the directory of a scope; "" and "/" mean everything. It does not follow
+// symbolic links: a scope is exactly its path.
 func ResolveScope(v *kvtx.View, path string) (moraine.InodeID, error) {
 	at := v.K.Top()
 	for name, rest := moraine.NextName(path); name != ""; name, rest = moraine.NextName(rest) {
@@ -36,10 +36,9 @@ func ResolveScope(v *kvtx.View, path string) (moraine.InodeID, error) {
 	return at, nil
 }
 
-// Within fails unless i is the scope's root or below it, or a file without a name
-// that the scope's session made. The error is the one for an inode that does not
-// exist: a session does not learn what is outside its directory. Every other check of
-// an inode that a caller names comes after this one.
+// Within fails unless i is in the scope, or is a file without a name that the scope's session made.
+// The error is the one for a missing inode, so that a session does not learn what is outside its
+// directory. All other checks of an inode that a caller names come after this one.
 func Within(v *kvtx.View, sc kvtx.Scope, i *record.Inode) error {
 	ok, err := InScope(v, sc, i)
 	if err == nil && !ok {
@@ -48,9 +47,11 @@ func Within(v *kvtx.View, sc kvtx.Scope, i *record.Inode) error {
 	return err
 }
 
+// InScope reports whether an inode is the scope's root or below it, or an unlinked file of the
+// scope's session.
 func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
 	if i.Nlink == 0 && i.Owner == 0 && i.Typ == record.TypeFile {
-		return false, nil // a job is making it
+		return false, nil // a job is building it
 	}
 	if sc.Root == v.K.Top() || i.Id == sc.Root {
 		return true, nil
@@ -65,7 +66,7 @@ func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
 	return ok, err
 }
 
-// Named returns an inode that the caller names, which is in its scope.
+// Named returns an inode that the caller names and that is in its scope, for changes.
 func Named(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	i, err := Inode(t, id)
 	if err != nil {
@@ -74,7 +75,7 @@ func Named(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	return i, Within(&t.View, t.Scope, i)
 }
 
-// ReadNamed returns an inode that the caller of a read names, which is in its scope.
+// ReadNamed returns an inode that the caller of a read names and that is in its scope.
 func ReadNamed(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, error) {
 	i, err := ReadInode(v, id)
 	if err != nil {
@@ -83,7 +84,7 @@ func ReadNamed(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, 
 	return i, Within(v, sc, i)
 }
 
-// Below reports whether the directory at is top or below it.
+// Below reports whether the directory at equals top or is below it.
 func Below(v *kvtx.View, top, at moraine.InodeID) (bool, error) {
 	for depth := 0; at != 0 && depth <= kvtx.MaxDepth; depth++ {
 		if at == top {
@@ -98,9 +99,8 @@ func Below(v *kvtx.View, top, at moraine.InodeID) (bool, error) {
 	return false, nil
 }
 
-// Tenants returns the numbers of the tenants whose top-level directories lie
-// in the session's scope: what a token of the session admits to. all is true
-// for a scope that is the root.
+// Tenants returns the tenants whose top-level directories are in the session's scope; a token of
+// the session gives access to these. all is true if the scope is the root.
 func Tenants(r *kvtx.View, root moraine.InodeID) (tenants []moraine.Tenant, all bool, err error) {
 	if root == r.K.Top() {
 		return nil, true, nil

@@ -8,16 +8,17 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// A file with several names may have some inside the directory of a session and some outside,
-// and its record has one of them: the newest. Jobs and objects have names that a file had when
-// they were made, perhaps in another directory. A confined session is shown names and numbers
-// of its own directory only, and that directory has no parent, as the root has none.
+// A file with several names may have some in a session's directory and some outside, and its record
+// has only the newest. Jobs and objects keep names from the time when they were made, perhaps in
+// another directory. A confined session sees only names and numbers of its own directory, and that
+// directory shows no parent, like the root.
 
-// All reports whether the scope is the whole namespace. A command of the leader has none.
+// All reports whether the scope is the whole namespace. A command of the leader has no scope, which
+// counts as all.
 func All(v *kvtx.View, sc kvtx.Scope) bool { return sc.Root == 0 || sc.Root == v.K.Top() }
 
-// ParentIn returns the directory that an inode in the scope has as parent there. 0: it is the
-// root of the scope, or has no name.
+// ParentIn returns an inode's parent in the scope; 0 for the root of the scope, or an inode without
+// a name there.
 func ParentIn(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (moraine.InodeID, error) {
 	switch {
 	case All(v, sc):
@@ -34,8 +35,8 @@ func ParentIn(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (moraine.InodeID, er
 	return parent, err
 }
 
-// PathShown returns the path of an inode in the scope, from the root of the namespace on, by a
-// name that it has there; "" where it has none.
+// PathShown returns a path of an inode in the scope, from the namespace root, by a name in the
+// scope; "" if it has none there.
 func PathShown(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (string, error) {
 	if All(v, sc) {
 		path, _, err := PathOf(v, i)

@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// StepRecord returns a checkpoint's record; nil where there is none.
+// StepRecord returns a checkpoint's record; nil if there is none.
 func StepRecord(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	b, ok, err := v.R.Get(v.K.Step(id))
 	if err != nil || !ok {
@@ -25,7 +25,7 @@ func MustStep(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	return s, err
 }
 
-// RunRecord returns a run's record; nil where the directory is none.
+// RunRecord returns a run's record; nil if the directory is no run.
 func RunRecord(v *kvtx.View, id moraine.RunID) (*record.Run, error) {
 	b, ok, err := v.R.Get(v.K.Run(id))
 	if err != nil || !ok {

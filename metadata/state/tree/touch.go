@@ -6,10 +6,11 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Touch notes that what clients may cache of an inode has changed. One that goes
-// from one lease to another is touched under both.
+// Touch records that cacheable attributes of an inode changed. If its lease changes, it is touched
+// under both leases.
 func Touch(t *kvtx.Tx, i *record.Inode) { TouchAttr(t, i, kvtx.Changed) }
 
+// TouchAttr is Touch with a kind of change.
 func TouchAttr(t *kvtx.Tx, i *record.Inode, change kvtx.Change) {
 	now := i.Lease()
 	if i.Typ == record.TypeDirectory {
@@ -27,7 +28,7 @@ func TouchAttr(t *kvtx.Tx, i *record.Inode, change kvtx.Change) {
 	}
 }
 
-// TouchEntry notes that dir got or lost an entry.
+// TouchEntry records that dir gained or lost an entry.
 func TouchEntry(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode, change kvtx.Change) {
 	MindHold(t, dir.Id)
 	if t.Touched == nil {
@@ -39,14 +40,15 @@ func TouchEntry(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode,
 	}
 }
 
-// SawEntry and sawAttr note what an answer shows. They cost nothing where nobody
-// asked.
+// SawEntry and SawAttr record the cacheable items that an answer shows. They do nothing if the
+// caller does not collect them.
 func SawEntry(v *kvtx.View, dir moraine.InodeID, name string) {
 	if v.Seen != nil {
 		v.Seen.Touches = append(v.Seen.Touches, kvtx.Touch{Lease: dir, Name: name})
 	}
 }
 
+// SawAttr records that the answer shows the attributes of i.
 func SawAttr(v *kvtx.View, i *record.Inode) {
 	if v.Seen != nil {
 		v.Seen.Touches = append(v.Seen.Touches, kvtx.Touch{Lease: i.Lease(), Inode: i.Id})

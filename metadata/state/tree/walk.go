@@ -9,14 +9,13 @@ import (
 const (
 	// MaxSymlinks bounds how many symbolic links one walk follows.
 	MaxSymlinks = 40
-	// MaxPath bounds the length of a path, and of what remains of it after a
-	// link was followed.
+	// MaxPath bounds the length of a path, and of its rest after a link was followed, in bytes.
 	MaxPath = 8 << 10
-	// MaxListed is the most entries, extents or rows that one read returns.
+	// MaxListed is the largest number of entries, extents or rows that one read returns.
 	MaxListed = 1000
 )
 
-// ListLimit is how many rows to return where limit are asked for.
+// ListLimit returns the number of rows to return for a requested limit.
 func ListLimit(limit uint32) int {
 	if limit == 0 || limit > MaxListed {
 		return MaxListed
@@ -24,7 +23,7 @@ func ListLimit(limit uint32) int {
 	return int(limit)
 }
 
-// ListDir returns at most limit entries of dir whose names follow after.
+// ListDir returns at most limit entries of dir whose names come after after.
 func ListDir(v *kvtx.View, dir moraine.InodeID, after string, limit int) ([]string, []record.Dentry, error) {
 	prefix := v.K.Dentries(dir)
 	lo := prefix
@@ -52,8 +51,8 @@ func ListDir(v *kvtx.View, dir moraine.InodeID, after string, limit int) ([]stri
 // MaxFileSize is moraine.MaxFileSize.
 const MaxFileSize = moraine.MaxFileSize
 
-// InJobScope reports whether an inode is where the session could name it that asked for a job:
-// what was moved away from there since is not the job's any more.
+// InJobScope reports whether the session that requested a job could name the inode now. An inode
+// moved away since no longer concerns the job.
 func InJobScope(v *kvtx.View, j *record.Job, i *record.Inode) (bool, error) {
 	if j.Scope == 0 {
 		return true, nil
@@ -61,10 +60,10 @@ func InJobScope(v *kvtx.View, j *record.Job, i *record.Inode) (bool, error) {
 	return InScope(v, kvtx.Scope{Root: j.Scope}, i)
 }
 
-// maxPage is the most records that one answer of a list holds.
+// maxPage is the largest number of records in one page of a list.
 const maxPage = 1000
 
-// PageLimit turns a limit asked for into one that is given.
+// PageLimit returns the page size for a requested limit.
 func PageLimit(asked uint32) int {
 	if asked == 0 || asked > maxPage {
 		return maxPage
