@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Job returns a job's record; nil where there is none.
+// Job returns a job's record; nil if there is none.
 func Job(v *kvtx.View, id moraine.JobID) (*record.Job, error) {
 	b, ok, err := v.R.Get(v.K.Job(id))
 	if err != nil || !ok {
@@ -17,15 +17,16 @@ func Job(v *kvtx.View, id moraine.JobID) (*record.Job, error) {
 	return j, j.Decode(b)
 }
 
+// PutJob writes a job's record.
 func PutJob(t *kvtx.Tx, j *record.Job) {
 	j.Updated = t.ClusterTime()
 	t.Put(t.K.Job(j.Id), j.Encode())
 }
 
-// JobSpec is a job to be made.
+// JobSpec describes a new job.
 type JobSpec struct {
 	Kind    wire.JobKind
-	Subject string // for people
+	Subject string // shown to administrators
 	Step    record.StepID
 	Target  uint64
 	Cursor  []byte
@@ -37,7 +38,7 @@ type JobSpec struct {
 	Owner   moraine.SessionID
 }
 
-// AddJob makes a job that is ready to be leased or run.
+// AddJob creates a job that can be leased or run at once.
 func AddJob(t *kvtx.Tx, spec JobSpec) (moraine.JobID, error) {
 	id, err := t.NextID(record.CJob)
 	if err != nil {
@@ -61,7 +62,7 @@ func AddJob(t *kvtx.Tx, spec JobSpec) (moraine.JobID, error) {
 	return j.Id, nil
 }
 
-// AddedJob is addJob that returns the job as it is told of.
+// AddedJob is AddJob and returns the job in wire form.
 func AddedJob(t *kvtx.Tx, spec JobSpec) (*wire.Job, error) {
 	id, err := AddJob(t, spec)
 	if err != nil {
@@ -74,7 +75,7 @@ func AddedJob(t *kvtx.Tx, spec JobSpec) (*wire.Job, error) {
 	return j.ToWire(), nil
 }
 
-// unindex takes a live job out of the index that it stands in.
+// UnindexJob removes a live job from its index.
 func UnindexJob(t *kvtx.Tx, j *record.Job) {
 	if j.State == wire.JobState_JOB_STATE_PENDING {
 		t.Del(t.K.JobReady(uint8(j.Kind), j.After, j.Id))
@@ -83,7 +84,7 @@ func UnindexJob(t *kvtx.Tx, j *record.Job) {
 	}
 }
 
-// RetryJob has a live job wait for its next lease.
+// RetryJob makes a live job wait for its next lease.
 func RetryJob(t *kvtx.Tx, j *record.Job) {
 	UnindexJob(t, j)
 	j.State, j.Holder, j.Until = wire.JobState_JOB_STATE_PENDING, "", 0
@@ -92,12 +93,11 @@ func RetryJob(t *kvtx.Tx, j *record.Job) {
 	PutJob(t, j)
 }
 
-// Backoff is how long to wait after a number of failures, in milliseconds.
+// Backoff returns the delay after a number of failures, in milliseconds.
 func Backoff(tries uint32) uint64 { return record.BackoffTo(tries, record.MaxBackoff) }
 
-// EndJob ends a live job, lets go of what it worked on, and forgets the oldest
-// ended ones past their bound, and at once a rewriting that is done. The same job may be ended
-// once only.
+// EndJob ends a live job and releases its target. It deletes the oldest ended jobs above the bound,
+// and a completed rewrite at once. A job can end only once.
 func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error {
 	UnindexJob(t, j)
 	CountMoves(t, j, -1)
@@ -108,7 +108,7 @@ func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error
 		return err
 	}
 	if j.Kind == wire.JobKind_JOB_KIND_REWRITE && state == wire.JobState_JOB_STATE_DONE {
-		// They are many, and nobody asks for one: it would push others out.
+		// Rewrites are many, and nobody asks about one: they would push out other jobs.
 		t.Del(t.K.Job(j.Id))
 		return nil
 	}
@@ -131,8 +131,7 @@ func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error
 	return nil
 }
 
-// CountMoves keeps the index and the counters of live moves as a job begins to
-// live (by is 1) or ends (-1).
+// CountMoves updates the index and counters of live moves when a job starts (by is 1) or ends (-1).
 func CountMoves(t *kvtx.Tx, j *record.Job, by int) {
 	if !record.OfTier(j.Kind) {
 		return
@@ -146,13 +145,12 @@ func CountMoves(t *kvtx.Tx, j *record.Job, by int) {
 		return
 	}
 	if j.Ending != 0 {
-		return // it has left the index
+		return // it is no longer in the index
 	}
 	IndexMove(t, j, by)
 }
 
-// IndexMove notes that a job is the one that moves its file (by is 1), or not
-// any more (-1).
+// IndexMove adds (by is 1) or removes (-1) a job as the one that moves its file.
 func IndexMove(t *kvtx.Tx, j *record.Job, by int) {
 	t.Count[record.CMoves] += uint64(by)
 	key := t.K.Move(moraine.InodeID(j.Target), uint8(j.Kind))
@@ -163,13 +161,13 @@ func IndexMove(t *kvtx.Tx, j *record.Job, by int) {
 	}
 }
 
-// DefaultSettleMillis is how long after the end of a lease a change whose reply
-// nobody saw may still arrive at the store, in milliseconds of cluster time,
-// where a command does not say otherwise: the age up to which a store takes a
-// signature.
+// DefaultSettleMillis is how long after the end of a lease a change without a seen reply may still
+// arrive at the store, in milliseconds of cluster time. It applies if the command sets no other
+// time. It is the age up to which a store accepts a signature.
 const DefaultSettleMillis = 15 * 60 * 1000
 
-// SettleMillis is how long a change whose reply was not seen may still arrive.
+// SettleMillis returns how long a change without a seen reply may still arrive, in milliseconds of
+// cluster time.
 func SettleMillis(t *kvtx.Tx) uint64 {
 	if t.SettleTime != 0 {
 		return t.SettleTime

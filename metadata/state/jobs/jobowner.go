@@ -6,13 +6,13 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// MaxSessionJobs is the most removals of trees, clones of trees and concatenations
-// that one session may have under way: each has records of its own from one small
-// request, and waits for its turn.
+// MaxSessionJobs bounds the tree removals, tree clones and concatenations that one session may have
+// in progress. Each is created by one small request, has records of its own, and waits for its
+// turn.
 const MaxSessionJobs = 1024
 
-// JobOwner returns the session whose job the command is about to make, 0 for nobody's.
-// It fails where the session has too many.
+// JobOwner returns the session that owns the job about to be created; 0 for none. It fails if the
+// session has too many.
 func JobOwner(t *kvtx.Tx, op string) (moraine.SessionID, error) {
 	if t.Session == nil {
 		return 0, nil
@@ -27,7 +27,7 @@ func JobOwner(t *kvtx.Tx, op string) (moraine.SessionID, error) {
 	return t.Session.Id, err
 }
 
-// Owned returns how many live jobs a session has.
+// Owned returns the number of a session's live jobs.
 func Owned(v *kvtx.View, s moraine.SessionID) (uint64, error) {
 	b, ok, err := v.R.Get(v.K.SessionJobs(s))
 	if err != nil || !ok {
@@ -36,8 +36,8 @@ func Owned(v *kvtx.View, s moraine.SessionID) (uint64, error) {
 	return record.DecodeOwned(b)
 }
 
-// CountOwned counts a job of its owner's live ones in or out. The count outlives the
-// session, until its last job has ended.
+// CountOwned changes the number of the owner's live jobs by by. The count outlives the session
+// until its last job ends.
 func CountOwned(t *kvtx.Tx, j *record.Job, by int) error {
 	if j.Owner == 0 {
 		return nil

@@ -10,15 +10,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Leased reports whether workers lease jobs of a kind; the others the leader
-// runs by itself.
+// Leased reports whether movers lease jobs of a kind. The leader runs the other kinds.
 func Leased(kind wire.JobKind) bool {
 	return record.OfStripes(kind) || kind == wire.JobKind_JOB_KIND_COMMIT_STEP || kind == wire.JobKind_JOB_KIND_REWRITE || record.OfTier(kind)
 }
 
-// ReadyJobs returns at most limit jobs of the kinds that may be leased or run
-// now: those pending whose time has come, the oldest of the first kind first, and
-// before them, for kinds that are leased, those whose lease has ended.
+// ReadyJobs returns at most limit jobs of the kinds that may be leased or run now. For leased
+// kinds, those with an expired lease come first. Then come the pending ones whose time has come, by
+// kind, the oldest first.
 func ReadyJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
 	var out []*record.Job
 	var err error
@@ -41,7 +40,7 @@ func ReadyJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*re
 	return out, nil
 }
 
-// Due cuts the keys of pending jobs off at the first whose time has not come.
+// Due cuts the keys of pending jobs at the first one whose time has not come.
 func Due(keys [][]byte, now uint64) [][]byte {
 	n := slices.IndexFunc(keys, func(key []byte) bool { return binary.BigEndian.Uint64(key[len(key)-16:]) > now })
 	if n < 0 {
@@ -50,7 +49,7 @@ func Due(keys [][]byte, now uint64) [][]byte {
 	return keys[:n]
 }
 
-// LapsedJobs returns jobs of the kinds whose lease has ended.
+// LapsedJobs returns jobs of the kinds whose lease has expired.
 func LapsedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
 	keys, err := v.KeysUnder(v.K.Table(record.TabJobLease), MaxRunningJobs)
 	if err != nil {
@@ -71,9 +70,10 @@ func LapsedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*r
 	return out, nil
 }
 
-// MaxRunningJobs bounds how many leases one look for lapsed ones goes over.
+// MaxRunningJobs bounds how many leases one search for expired ones inspects.
 const MaxRunningJobs = 1024
 
+// AppendJob appends the job at the end of an index key.
 func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, error) {
 	j, err := Job(v, moraine.JobID(record.LastU64(key)))
 	if err != nil {
@@ -85,10 +85,9 @@ func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, err
 	return append(jobs, j), nil
 }
 
-// HeldJob returns a live job under the lease epoch that the caller holds it by;
-// Fenced where it was leased anew since, PermissionDenied where that epoch is
-// another node's: a number that can be guessed is no proof. Admins may speak for
-// a holder.
+// HeldJob returns a live job that the caller leased under the given epoch. It fails with Fenced if
+// the job was leased again since, and with PermissionDenied if another node has that epoch: the
+// number can be guessed and is no proof. Administrators may act for a holder.
 func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	j, err := Job(&t.View, moraine.JobID(id))
 	if err != nil {
@@ -106,7 +105,7 @@ func HeldJob(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	return j, MustHold(t, op, j)
 }
 
-// MustHold fails where the caller is a node, and not the one that leased j.
+// MustHold fails if the caller is a node other than the one that leased j.
 func MustHold(t *kvtx.Tx, op string, j *record.Job) error {
 	checked, err := t.Speaks(kvtx.LevelJobLeases)
 	if err == nil && checked && !Holds(t, j) {
@@ -115,8 +114,7 @@ func MustHold(t *kvtx.Tx, op string, j *record.Job) error {
 	return err
 }
 
-// Holds reports whether the caller is the one that leased a job last, or may
-// speak for it.
+// Holds reports whether the caller is the last holder of the job, or may act for it.
 func Holds(t *kvtx.Tx, j *record.Job) bool {
 	return t.Caller.GetRole() != kvtx.RoleChunkserver || t.Caller.GetNode() == j.Holder
 }
