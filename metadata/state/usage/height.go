@@ -9,17 +9,17 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-// What a command costs grows with the depth of what it changes: each change is counted in
-// all directories above. So nothing is made more than maxDepth directories deep (usage.go),
-// and no directory is moved to where what is below it would be. That takes to know how high
-// the tree below a directory is without a walk: a record of its own has it, as a bound. When a
-// directory gets a parent those above are raised as far as need be. When it loses it they
-// are lowered as far as a short look tells; one without directories has height 0.
+// The cost of a command grows with the depth of its target, since each change is counted in all
+// directories above. So no inode is created below more than MaxDepth directories, and no directory
+// is moved to where its content would be deeper. To check that without a walk, a record for each
+// directory bounds the height of the tree below it. When a directory gets a parent, the heights
+// above are raised if necessary. When it loses its parent, they are lowered as far as a short
+// inspection can show. A directory without subdirectories has height 0.
 
-// maxHeightLook bounds the entries that one command looks at to lower heights.
+// maxHeightLook bounds the entries that one command inspects to lower heights.
 const maxHeightLook = 64
 
-// UpdateHeights keeps the heights of the directories above those that the command moved.
+// UpdateHeights updates the heights of directories above those that the command moved.
 func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
 	for n := range changes {
 		c := &changes[n]
@@ -41,8 +41,8 @@ func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
 	return nil
 }
 
-// Raise has the directories above one that got a parent be high enough, and refuses what
-// would be too deep. One that does not come to be deeper than it was may be as it is.
+// Raise raises the heights above a directory that got a parent, and refuses a tree that would be
+// too deep. A tree that does not get deeper than before is allowed.
 func Raise(t *kvtx.Tx, c *seatChange) error {
 	moved, err := Height(&t.View, c.id)
 	if err != nil {
@@ -55,7 +55,7 @@ func Raise(t *kvtx.Tx, c *seatChange) error {
 			if err != nil {
 				return err
 			}
-			// Those above are higher already: what they are rests on this one.
+			// Those above are already higher, and their heights include this one.
 			if enough = have >= need; !enough {
 				PutHeight(t, at, need)
 			}
@@ -82,7 +82,7 @@ func tooDeep(id moraine.InodeID, height uint32) error {
 		kvtx.MaxDepth, height)
 }
 
-// FitsBelow fails where a directory of that height would be too deep in another one.
+// FitsBelow fails if a directory of that height would be too deep in another one.
 func FitsBelow(t *kvtx.Tx, dir, id moraine.InodeID) error {
 	height, err := Height(&t.View, id)
 	if err != nil {
@@ -95,7 +95,7 @@ func FitsBelow(t *kvtx.Tx, dir, id moraine.InodeID) error {
 	return err
 }
 
-// Level returns how many directories are above one.
+// Level returns the number of directories above one.
 func Level(t *kvtx.Tx, at moraine.InodeID) (level int, err error) {
 	for {
 		if at, err = Parent(t, at); err != nil || at == 0 {
@@ -105,7 +105,7 @@ func Level(t *kvtx.Tx, at moraine.InodeID) (level int, err error) {
 	}
 }
 
-// Parent returns the directory that a directory is in, 0 for none, as the command has it.
+// Parent returns a directory's parent as the command has it; 0 for none.
 func Parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 	if i := t.Inodes[dir]; i != nil {
 		return i.Parent, nil
@@ -124,8 +124,8 @@ func Parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 	return s.parent, nil
 }
 
-// Lower has a directory that lost one, and those above it, be no higher than a look at
-// their entries tells that they are.
+// Lower lowers the height of a directory that lost a subdirectory, and of those above it, as far as
+// an inspection of their entries shows.
 func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 	for at != 0 {
 		have, err := Height(&t.View, at)
@@ -146,8 +146,8 @@ func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 	return nil
 }
 
-// MeasureHeight returns how high a directory is, as its entries tell; known is false where
-// that takes too long. It need not be exact where it is not less than what is recorded.
+// MeasureHeight returns a directory's height by its entries; known is false if that takes too long.
+// It may stop early if the result is not below the recorded height.
 func MeasureHeight(t *kvtx.Tx, dir *record.Inode, have uint32, looks *int) (height uint32, known bool, err error) {
 	if dir.Nlink == 2 {
 		return 0, true, nil
@@ -175,7 +175,7 @@ func MeasureHeight(t *kvtx.Tx, dir *record.Inode, have uint32, looks *int) (heig
 	return height, uint64(len(entries)) == dir.Entries, nil
 }
 
-// Height returns how many levels of directories are below a directory, at most.
+// Height returns the recorded bound on the levels of directories below one.
 func Height(v *kvtx.View, dir moraine.InodeID) (uint32, error) {
 	b, ok, err := v.R.Get(v.K.Height(dir))
 	if err != nil || !ok {
@@ -184,6 +184,7 @@ func Height(v *kvtx.View, dir moraine.InodeID) (uint32, error) {
 	return record.DecodeHeight(b)
 }
 
+// PutHeight records a directory's height.
 func PutHeight(t *kvtx.Tx, dir moraine.InodeID, height uint32) {
 	if height == 0 {
 		t.Del(t.K.Height(dir))
@@ -192,7 +193,7 @@ func PutHeight(t *kvtx.Tx, dir moraine.InodeID, height uint32) {
 	t.Put(t.K.Height(dir), record.EncodeHeight(height))
 }
 
-// DropHeight forgets the height of a directory that dies.
+// DropHeight deletes the height of a removed directory.
 func DropHeight(t *kvtx.Tx, dir moraine.InodeID) error {
 	have, err := Height(&t.View, dir)
 	if err == nil && have != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Quota returns a directory's quota; a zero one where it has none.
+// Quota returns a directory's quota; a zero one if it has none.
 func Quota(v *kvtx.View, dir moraine.InodeID) (q record.Quota, err error) {
 	b, ok, err := v.R.Get(v.K.Quota(dir))
 	if err != nil || !ok {
@@ -20,7 +20,7 @@ func Quota(v *kvtx.View, dir moraine.InodeID) (q record.Quota, err error) {
 	return q, q.Decode(b)
 }
 
-// HoldQuotas fails where the command made a tree grow past its quota.
+// HoldQuotas fails if the command made a tree grow past its quota.
 func HoldQuotas(t *kvtx.Tx, s *record.UsageState) error {
 	for _, e := range t.Usage.List {
 		by := e.Delta.Add(e.Free.Neg())
@@ -38,7 +38,7 @@ func HoldQuotas(t *kvtx.Tx, s *record.UsageState) error {
 	return nil
 }
 
-// OverQuota says which quota is in the way.
+// OverQuota returns the error for an exceeded quota.
 func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.Usage) error {
 	path, name, err := QuotaNames(t, id)
 	if err != nil {
@@ -52,10 +52,10 @@ func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.U
 		have, what, name, want, most)
 }
 
-// QuotaNames returns what the error of a full quota names its directory: as its
-// object, which the clients put their own in place of, and in its text. From
-// levelQuotaNames on that is the path as the session writes it; answers are part
-// of the state, so servers of two builds must word them alike.
+// QuotaNames returns the names of the directory in a quota error: as the reference, which clients
+// replace by their own path, and in the text. From LevelQuotaNames on the text has the path as the
+// session writes it. Answers are part of the state, so servers of two builds must word them
+// identically.
 func QuotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
 	names, err := t.Speaks(kvtx.LevelQuotaNames)
 	if err != nil {
@@ -66,7 +66,7 @@ func QuotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
 		return "", "", err
 	}
 	sc := kvtx.Scope{Root: t.K.Top()}
-	if names && t.Scope.Root != 0 { // a job is nobody's session
+	if names && t.Scope.Root != 0 { // a job has no session
 		sc = t.Scope
 	}
 	path, ok, err := PathIn(&t.View, sc, dir)
@@ -96,15 +96,14 @@ func HasQuotas(r *kvtx.View) (bool, error) {
 	return err == nil && s.Quotas > 0, err
 }
 
-// MaxQuotas is the most quotas of a partition.
+// MaxQuotas is the largest number of quotas of a partition.
 const MaxQuotas = 100_000
 
-// maxQuotaBytes bounds a quota, so that sums of bytes and quotas do not
-// overflow.
+// maxQuotaBytes bounds a quota in bytes, so that sums of bytes and quotas do not overflow.
 const maxQuotaBytes = 1 << 62
 
-// SetQuota gives a directory a quota, in place of the one that it has, or takes
-// it away. A quota below what is there already is taken: it lets nothing grow.
+// SetQuota sets, replaces or removes a directory's quota. A quota below the present usage is
+// allowed; it forbids growth.
 func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 	dir, err := tree.Directory(t, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -145,7 +144,7 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// DropQuota takes a directory's quota away, if it has one.
+// DropQuota removes a directory's quota, if it has one.
 func DropQuota(t *kvtx.Tx, dir moraine.InodeID) error {
 	s, err := UsageState(&t.View)
 	if err != nil || s.Quotas == 0 {
@@ -161,8 +160,8 @@ func DropQuota(t *kvtx.Tx, dir moraine.InodeID) error {
 	return nil
 }
 
-// ReadUsage answers what is below a directory, or below the one of a file, and
-// how much more may come there under all quotas above.
+// ReadUsage answers the usage below a directory, or a file's directory, and the room left under all
+// quotas above.
 func ReadUsage(v *kvtx.View, sc kvtx.Scope, op *wire.GetUsage) (*wire.MetaResponse, error) {
 	i, err := tree.ReadNamed(v, sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -191,8 +190,8 @@ func ReadUsage(v *kvtx.View, sc kvtx.Scope, op *wire.GetUsage) (*wire.MetaRespon
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Usage{Usage: r}}, err
 }
 
-// Room finds what may still be added at a directory, and the nearest directory
-// with a quota. One outside the caller's scope counts, and is not named.
+// Room returns the room left at a directory, and the nearest directory with a quota. A quota
+// outside the caller's scope counts, but is not named.
 func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID, r *wire.UsageReply) error {
 	r.RoomBytes, r.RoomInodes = maxQuotaBytes, maxQuotaBytes
 	inside := true
@@ -232,8 +231,7 @@ func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID,
 	return nil
 }
 
-// PathIn returns the path of a directory as the scope's session writes it; false
-// where it has none.
+// PathIn returns a directory's path as the scope's session writes it; false if it has none.
 func PathIn(v *kvtx.View, sc kvtx.Scope, dir *record.Inode) (string, bool, error) {
 	path, ok, err := tree.PathOf(v, dir)
 	if err != nil || !ok || sc.Root == v.K.Top() {
@@ -247,6 +245,7 @@ func PathIn(v *kvtx.View, sc kvtx.Scope, dir *record.Inode) (string, bool, error
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(path, above), "/"), ok, err
 }
 
+// UsageToWire returns a directory's usage and quota in wire form.
 func UsageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire.Usage, error) {
 	u, err := Usage(v, kvtx.UsageKey{Column: s.Live, Dir: dir})
 	if err != nil {
@@ -256,9 +255,9 @@ func UsageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire
 	return &wire.Usage{Inode: uint64(dir), Bytes: uint64(max(u.Bytes, 0)), Inodes: uint64(max(u.Inodes, 0)), QuotaBytes: q.Bytes, QuotaInodes: q.Inodes}, err
 }
 
-// ReadQuotas lists the directories with quotas in the caller's scope, in order
-// of number, with their paths. Quotas outside the scope leave no trace in the answer: it
-// goes on to the next one inside, or to the end of the table, which MaxQuotas bounds.
+// ReadQuotas lists the directories with quotas in the caller's scope, by number, with their paths.
+// Quotas outside the scope do not affect the answer: the read continues to the next one inside, or
+// to the end of the table, which MaxQuotas bounds.
 func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaResponse, error) {
 	s, err := UsageState(v)
 	if err != nil {
@@ -266,7 +265,7 @@ func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaRes
 	}
 	reply := &wire.QuotasReply{}
 	limit := tree.ListLimit(op.GetLimit())
-	inside := map[moraine.InodeID]bool{sc.Root: true} // by directory, as far as is known
+	inside := map[moraine.InodeID]bool{sc.Root: true} // by directory, if already known
 	var failed error
 	lo := v.K.Quota(moraine.InodeID(op.GetAfter() + 1))
 	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.Table(record.TabQuota)), func(key, _ []byte) bool {
@@ -290,8 +289,8 @@ func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaRes
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Quotas{Quotas: reply}}, nil
 }
 
-// QuotaIn is what is told of a directory with a quota; nil where it was removed, or is
-// outside the scope. inside remembers which directories are in it.
+// QuotaIn returns what the caller may see of a directory with a quota; nil if it was removed or is
+// outside the scope. inside caches which directories are in the scope.
 func QuotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
 	if sc.Root != v.K.Top() {
 		if ok, err := BelowKnown(v, id, inside); err != nil || !ok {
@@ -314,8 +313,8 @@ func QuotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.Inode
 	return u, nil
 }
 
-// BelowKnown reports whether a directory is below one that is known to be inside, and
-// remembers it of all directories on the way.
+// BelowKnown reports whether a directory is below one known to be inside, and caches the result for
+// all directories on the way.
 func BelowKnown(v *kvtx.View, at moraine.InodeID, known map[moraine.InodeID]bool) (bool, error) {
 	var way []moraine.InodeID
 	in := false

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// UsageState returns the singleton; all zero where nothing is counted.
+// UsageState returns the singleton; all zero if nothing is counted.
 func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	s := &record.UsageState{}
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaUsage))
@@ -22,10 +22,11 @@ func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	return s, s.Decode(b)
 }
 
+// PutUsageState writes the singleton.
 func PutUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
 
-// StartCounting is done as the feature level comes to have counts. An empty
-// cluster has nothing to count: from here on everything is.
+// StartCounting starts the counts when the feature level reaches them. In an empty cluster there is
+// nothing to recount: later commands count everything.
 func StartCounting(t *kvtx.Tx) error {
 	s, err := UsageState(&t.View)
 	if err != nil || s.Live != 0 || s.Building != 0 {
@@ -40,7 +41,7 @@ func StartCounting(t *kvtx.Tx) error {
 	return err
 }
 
-// BeginRecount starts a recount, or finds the one under way.
+// BeginRecount starts a recount, or finds the one in progress.
 func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
 	ok, err := t.Speaks(kvtx.LevelUsage)
 	if err != nil {
@@ -69,10 +70,12 @@ func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
 	return JobsReply(j), nil
 }
 
+// JobsReply answers one job.
 func JobsReply(j *record.Job) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{LeaseMillis: record.JobLeaseMillis, Jobs: []*wire.Job{j.ToWire()}}}}
 }
 
+// StartRecount creates the job and the new column of a recount.
 func StartRecount(t *kvtx.Tx, s *record.UsageState) (moraine.JobID, error) {
 	id, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_RECOUNT, Subject: "usage of all directories", Total: t.Count[record.CInodes]})
 	if err != nil {
@@ -114,8 +117,8 @@ func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err
 	return n, finished, nil
 }
 
-// RecountInodes counts the next inodes. Each costs its path, so that the piece
-// ends when it has touched limit counts or gone limit steps.
+// RecountInodes counts the next inodes. The cost of each depends on its path, so the piece ends
+// after limit changed counts or limit steps.
 func RecountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err error) {
 	type one struct {
 		Id moraine.InodeID
@@ -151,22 +154,22 @@ func RecountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err erro
 		n++
 	}
 	if len(todo) < limit {
-		s.Counted = ^moraine.InodeID(0) // what comes now counts as it is made
+		s.Counted = ^moraine.InodeID(0) // later inodes are counted when they are created
 		s.Phase = record.RecountCompare
 	}
 	return n, nil
 }
 
-// CompareColumns holds the next directories of both columns against each other;
-// behind the last one the new column comes into force.
+// CompareColumns compares the next directories in both columns. After the last one the new column
+// comes into force.
 func CompareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	limit = max(limit/2, 1)
 	last := s.Compared
 	var ids []moraine.InodeID
-	next := ^moraine.InodeID(0) // up to here both columns have been read
+	next := ^moraine.InodeID(0) // both columns have been read up to here
 	for _, column := range [2]uint8{s.Live, s.Building} {
 		if s.Live == 0 {
-			break // the first recount: there is nothing to compare with
+			break // the first recount has no old column to compare
 		}
 		n := 0
 		err := t.Scan(t.K.Usage(column, last+1), kvtx.PrefixEnd(t.K.UsageColumn(column)), func(key, _ []byte) bool {
@@ -211,7 +214,7 @@ func CompareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	return nil
 }
 
-// DropColumn takes the next counts of the old column away.
+// DropColumn deletes the next counts of the old column.
 func DropColumn(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	if s.Dropping == 0 {
 		return nil

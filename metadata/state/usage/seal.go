@@ -6,7 +6,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// MayMoveTree fails where a tree that holds committed checkpoints is moved or removed.
+// MayMoveTree fails if the command moves or removes a tree with committed checkpoints.
 func MayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
 	if what.Steps == c.before.own().Steps || t.OpenAll || t.Forced || c.before.typ != record.TypeDirectory {
 		return nil
@@ -14,6 +14,7 @@ func MayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
 	return HoldsSteps(c.id, what.Steps-c.before.own().Steps)
 }
 
+// HoldsSteps is the error for a directory with committed checkpoints below it.
 func HoldsSteps(dir moraine.InodeID, n int64) error {
 	return kvtx.Fail(moraine.Immutable, "change", dir.String(), "committed checkpoints are below it (%d), and stay where they are: remove them first (moraine ckpt rm), or give --checkpoints to moraine rm -r or moraine mv", n)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Usage returns a count as the store has it.
+// Usage returns a count from the store.
 func Usage(v *kvtx.View, k kvtx.UsageKey) (record.Usage, error) {
 	var u record.Usage
 	b, ok, err := v.R.Get(v.K.Usage(k.Column, k.Dir))
@@ -18,7 +18,7 @@ func Usage(v *kvtx.View, k kvtx.UsageKey) (record.Usage, error) {
 	return u, u.Decode(b)
 }
 
-// seat is what of an inode's record decides where it counts, and as what.
+// seat is the part of an inode's record that determines where and how it counts.
 type seat struct {
 	there  bool
 	typ    uint8
@@ -28,7 +28,7 @@ type seat struct {
 	step   bool // it is the directory of a committed checkpoint
 }
 
-// seatOf reads that much of a record.
+// seatOf reads that part of a record.
 func seatOf(b []byte) (seat, error) {
 	d := record.Dec{B: b}
 	d.Version(record.InodeVersion)
@@ -54,7 +54,7 @@ func seatOf(b []byte) (seat, error) {
 	return s, d.Err
 }
 
-// own is what the inode itself counts as.
+// own returns what the inode itself counts as.
 func (s seat) own() record.Usage {
 	if !s.there {
 		return record.Usage{}
@@ -72,17 +72,17 @@ type seatChange struct {
 	before, after seat
 }
 
-// moved reports whether what it counts in has changed.
+// moved reports whether the directory that counts it changed.
 func (c *seatChange) moved() bool { return c.before.parent != c.after.parent }
 
-// lostName reports whether a file came to another of its directories because it
-// lost its name in the first: nobody wanted it there.
+// lostName reports whether a file's parent changed only because it lost its name in the former one.
+// Nobody requested that move.
 func (c *seatChange) lostName() bool {
 	return c.before.there && c.after.there && c.after.typ != record.TypeDirectory && c.after.nlink < c.before.nlink
 }
 
-// SeatChanges returns the inodes that the command wrote, in the order of their
-// first write, if where or what they count may have changed.
+// SeatChanges returns the inodes that the command wrote, in the order of their first write, if
+// their place or count may have changed.
 func SeatChanges(t *kvtx.Tx) ([]seatChange, error) {
 	var out []seatChange
 	for _, cell := range t.Order {
@@ -118,7 +118,7 @@ func badSeat(id moraine.InodeID, err error) error {
 	return &moraine.Error{Op: "decode inode", Ref: id.String(), Kind: moraine.Corrupt, Err: err}
 }
 
-// ApplyUsage counts what the command did, and holds it against the quotas.
+// ApplyUsage counts the command's changes and checks the quotas.
 func ApplyUsage(t *kvtx.Tx) error {
 	if len(t.Order) == 0 {
 		return nil
@@ -150,13 +150,13 @@ func ApplyUsage(t *kvtx.Tx) error {
 	return HoldQuotas(t, s)
 }
 
-// ApplyColumn brings one column in step with the changes. Of inodes past
-// counted only what is below them is in it yet.
+// ApplyColumn updates one column with the changes. For an inode after counted, the column has only
+// what is below it.
 func ApplyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine.InodeID) error {
 	w := usageWalk{t: t, column: column}
-	// While the changes are taken one by one, a directory that moves is below
-	// what it was below, then below nothing, then below what it is to be below.
-	// So each step leaves every count right for the tree as it is then.
+	// The changes are applied one by one. A directory that moves is first below its old parent,
+	// then below none, then below its new parent. After each step every count is right for the tree
+	// at that step.
 	for n := range changes {
 		c := &changes[n]
 		if dir := c.before.typ == record.TypeDirectory || c.after.typ == record.TypeDirectory; dir && (c.moved() || !c.after.there) {
@@ -202,11 +202,11 @@ func ApplyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine
 	return nil
 }
 
-// usageWalk goes up the tree as it is while changes are taken one by one.
+// usageWalk walks up the tree as it is between the single changes.
 type usageWalk struct {
 	t      *kvtx.Tx
 	column uint8
-	seats  map[moraine.InodeID]moraine.InodeID // of directories that the command moved, or took away
+	seats  map[moraine.InodeID]moraine.InodeID // of directories that the command moved or removed
 }
 
 func (w *usageWalk) seat(id, parent moraine.InodeID) {
@@ -224,7 +224,7 @@ func (w *usageWalk) reseat(id, parent moraine.InodeID) {
 	}
 }
 
-// whole returns what an inode counts as, with all that is below it.
+// whole returns the count of an inode with everything below it.
 func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (record.Usage, error) {
 	var u record.Usage
 	if id <= counted {
@@ -237,7 +237,7 @@ func (w *usageWalk) whole(id moraine.InodeID, s seat, counted moraine.InodeID) (
 	return u.Add(below), err
 }
 
-// parent returns the directory that a directory counts in at this step.
+// parent returns the directory that counts a directory at this step.
 func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	if p, ok := w.seats[dir]; ok {
 		return p, nil
@@ -245,9 +245,8 @@ func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	return Parent(w.t, dir)
 }
 
-// count adds to the counts of a directory and of all above it. Each of them costs,
-// so that nothing is made more than maxDepth directories deep; what is deeper
-// already may be changed and removed.
+// count adds to the counts of a directory and of all above it. Each costs time, which is why
+// MaxDepth bounds the depth of new inodes. Deeper ones may be changed and removed.
 func (w *usageWalk) count(dir moraine.InodeID, what record.Usage, free bool) error {
 	if what.Zero() {
 		return nil
