@@ -9,8 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// ReadExtents returns the extents of a file from an offset on, with the
-// records of the stripes that they name.
+// ReadExtents answers the extents of a file from an offset on, with the records of their stripes.
 func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaResponse, error) {
 	i, err := tree.ReadInode(v, moraine.InodeID(op.GetInode()))
 	if err != nil {
@@ -57,8 +56,8 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 			}
 			w := o.ToWire()
 			if sc.Root != v.K.Top() {
-				// A clone shares the object of a file that may be outside the scope, and
-				// its key is a path.
+				// A clone shares the object of a file that may be outside the scope, and the
+				// object's key is a path.
 				w.Key, w.Version, w.Etag, w.Inode = "", "", "", 0
 			}
 			reply.Objects = append(reply.Objects, w)
@@ -79,7 +78,7 @@ func ReadExtents(v *kvtx.View, sc kvtx.Scope, op *wire.GetExtents) (*wire.MetaRe
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Extents{Extents: reply}}, nil
 }
 
-// ExtentsOf returns at most limit extents of a file that end past from.
+// ExtentsOf returns at most limit extents of a file that end after from.
 func ExtentsOf(v *kvtx.View, i *record.Inode, from int64, limit int) ([]moraine.Extent, error) {
 	var out []moraine.Extent
 	err := RefsFrom(v, i.Content, from, func(r record.Ref) (bool, error) {
@@ -90,15 +89,15 @@ func ExtentsOf(v *kvtx.View, i *record.Inode, from int64, limit int) ([]moraine.
 	return out, err
 }
 
-// LevelBeside is the level of what a file has beside an object that holds all of it:
-// of content that shares its stripes, or that is to follow it.
+// LevelBeside returns the level of a file's content apart from an object that has all of it. Clones
+// that share its stripes, and later content, have only that level.
 func LevelBeside(v *kvtx.View, i *record.Inode) (moraine.Level, error) {
 	if i.Level <= moraine.NVMe {
 		return i.Level, nil
 	}
 	_, ok, err := v.R.Get(v.K.UnsafeFile(i.Id))
 	if ok {
-		return moraine.Memory, err // it was not seen to be safer
+		return moraine.Memory, err // not known to be safer
 	}
 	return moraine.NVMe, err
 }

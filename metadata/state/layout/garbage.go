@@ -12,14 +12,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// DiscardBudget is how many records a command may have written up to which it
-// lets a content die itself; a job takes the rest.
+// DiscardBudget is the number of records that a command may write while it removes content itself;
+// a job removes the rest.
 const DiscardBudget = 384
 
 func sourceOf(e moraine.Extent) kvtx.Source { return kvtx.Source{Stripe: e.Stripe, Object: e.Object} }
 
-// Use counts table as a user of a source, once a command. The table must not
-// have referred to it before the command.
+// Use counts table as a user of a source, once per command. The table must not have referred to it
+// before the command.
 func Use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
 	use := kvtx.TableUse{Source: s, Table: table}
 	if _, ok := t.Uses[use]; ok {
@@ -35,8 +35,8 @@ func Use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
 	return UseStripe(t, s.Stripe)
 }
 
-// Shrink notes that a table names left of the bytes of a source, and no longer
-// was of them. Objects are whole or dead.
+// Shrink records that a table refers to left bytes of a source, after was bytes. Objects have no
+// live-byte count.
 func Shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
 	if s.Object != 0 {
 		return nil
@@ -44,7 +44,7 @@ func Shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
 	return ShrinkStripe(t, s.Stripe, was, left)
 }
 
-// ReleaseSource counts one user less.
+// ReleaseSource removes one user of a source.
 func ReleaseSource(t *kvtx.Tx, s kvtx.Source) error {
 	if s.Object != 0 {
 		return ReleaseObject(t, s.Object)
@@ -52,6 +52,7 @@ func ReleaseSource(t *kvtx.Tx, s kvtx.Source) error {
 	return ReleaseStripe(t, s.Stripe)
 }
 
+// UseStripe adds one user of a stripe.
 func UseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	s, err := MustStripe(t, id)
 	if err != nil {
@@ -62,7 +63,7 @@ func UseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	return nil
 }
 
-// MustStripe returns a stripe that an extent refers to: its absence is damage.
+// MustStripe returns a stripe that an extent refers to. Its absence is damage.
 func MustStripe(t *kvtx.Tx, id moraine.StripeID) (*moraine.Stripe, error) {
 	s, err := fleet.Stripe(&t.View, id)
 	if err == nil && s == nil {
@@ -71,10 +72,10 @@ func MustStripe(t *kvtx.Tx, id moraine.StripeID) (*moraine.Stripe, error) {
 	return s, err
 }
 
-// ShrinkStripe notes that the sole table that refers to a stripe names left of
-// its bytes, and no longer was of them. With several tables nothing is known:
-// live bytes stay an upper bound. So they do where a table names some bytes
-// twice, as after an overwrite of a file that was cloned onto itself.
+// ShrinkStripe records that the only table with a stripe refers to left of its bytes, after was
+// bytes. With several tables the exact number is unknown, and live bytes stay an upper bound. The
+// same holds if a table refers to some bytes twice, as after an overwrite of a file that was cloned
+// onto itself.
 func ShrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
 	s, err := MustStripe(t, id)
 	if err != nil || s.RefCount != 1 {
@@ -89,8 +90,7 @@ func ShrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
 	return nil
 }
 
-// ReleaseStripe counts one user less; at 0 the stripe dies, and each of its
-// chunks leaves a tombstone.
+// ReleaseStripe removes one user. At 0 the stripe dies, and each of its chunks gets a tombstone.
 func ReleaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	s, err := MustStripe(t, id)
 	if err != nil {
@@ -117,7 +117,7 @@ func ReleaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	return nil
 }
 
-// Discard lets a content die: at once where it is small, else by a job.
+// Discard removes a content: at once if it is small, otherwise by a job.
 func Discard(t *kvtx.Tx, content uint64) error {
 	if content == 0 {
 		return nil
@@ -131,25 +131,24 @@ func Discard(t *kvtx.Tx, content uint64) error {
 	return err
 }
 
-// Abandon notes that a file no longer refers to a table.
+// Abandon records that a file no longer refers to a table.
 func Abandon(t *kvtx.Tx, table moraine.TableID) { t.Dead = append(t.Dead, table) }
 
-// DropAbandoned lets the references that the command gave up die, as a content
-// of their own.
+// DropAbandoned removes the references that the command abandoned, as a content of their own.
 func DropAbandoned(t *kvtx.Tx) error {
 	if len(t.Dead) == 0 {
 		return nil
 	}
 	content := t.Next(record.CContent)
 	for n, table := range t.Dead {
-		r := record.Ref{Table: table, End: int64(n) + 1} // where it was in the file matters no more
+		r := record.Ref{Table: table, End: int64(n) + 1} // its place in the file no longer matters
 		t.Insert(t.K.Ref(content, r.End), r.Encode())
 	}
 	t.Dead = nil
 	return Discard(t, content)
 }
 
-// RunDropContent does about limit records of a job made by discard.
+// RunDropContent removes about limit records for a job of Discard.
 func RunDropContent(t *kvtx.Tx, cursor []byte, limit int) (n int, finished bool, err error) {
 	if len(cursor) != 8 {
 		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("cursor of %d bytes", len(cursor))}
@@ -162,9 +161,8 @@ func RunDropContent(t *kvtx.Tx, cursor []byte, limit int) (n int, finished bool,
 	return len(t.Order) - before, finished, err
 }
 
-// DropContent takes away about budget records of a content that nothing refers
-// to any more, and returns whether none is left. It consumes what it has done,
-// so that it goes on from there.
+// DropContent deletes about budget records of an unreferenced content; true if none is left. It
+// consumes what it has done, so that the next call continues from there.
 func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err error) {
 	if budget <= 0 {
 		return false, nil
@@ -190,8 +188,8 @@ func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err err
 	return len(refs) <= budget, nil
 }
 
-// DropTable takes one reference away, and its table with it if it was the last
-// one, until the command has written stop keys.
+// DropTable removes one reference, and its table if it was the last one, until the command has
+// written stop keys.
 func DropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
 	h, err := TableHead(&t.View, r.Table)
 	if err != nil {
@@ -203,7 +201,7 @@ func DropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished boo
 		t.Del(t.K.Ref(content, r.End))
 		return true, nil
 	}
-	// From here on the table has no owner (refs 0 if we stop in between).
+	// From here on the table has no owner; its Refs are 0 if this stops midway.
 	exts, err := ExtsFrom(&t.View, r, r.Base, NoLimit)
 	if err != nil {
 		return false, err

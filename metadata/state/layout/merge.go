@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	// mergeRefs bounds the tables that one command puts together, and mergeExtents what
-	// they have: less than a table may, so that the next overwrite finds room in it.
+	// mergeRefs bounds the tables that one command merges, and mergeExtents their extents. It is
+	// less than a table may have, so that the next overwrite finds room.
 	mergeRefs    = 64
 	mergeExtents = moraine.MaxTableExtents * 3 / 4
 )
 
-// MergeTables puts some tables of small content that lie behind each other in [from, to)
-// into one, and returns up to where that was done: to where none are left. Many small
-// writes, or a concatenation of many parts, leave so many that one overwrite cannot take
-// them away. The content is the same afterwards. The caller writes the inode.
+// MergeTables merges some small adjacent tables in [from, to) into one, and returns up to where it
+// merged; to if no more are left. Many small writes, or a concatenation of many parts, leave more
+// tables than one overwrite can remove. The content stays the same. The caller writes the inode.
 func MergeTables(t *kvtx.Tx, i *record.Inode, from, to int64) (int64, error) {
 	var run []record.Ref
 	extents, looked, upTo := 0, 0, to
@@ -58,9 +57,9 @@ func MergeTables(t *kvtx.Tx, i *record.Inode, from, to int64) (int64, error) {
 	return upTo, SwapTables(t, i, run, all)
 }
 
-// EmptyPast takes away all that a file has from size on, where that is in more tables than
-// can be named at once: what is left of it, which must be little, goes to a content of its
-// own, and the old one dies. The caller sets the size and writes the inode.
+// EmptyPast removes everything from size on if that is in more tables than one command can name.
+// The remaining part, which must be small, moves to a new content, and the old content dies. The
+// caller sets the size and writes the inode.
 func EmptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
 	var left []record.Ref
 	err := RefsFrom(&t.View, i.Content, -1, func(r record.Ref) (bool, error) {
@@ -76,7 +75,7 @@ func EmptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
 	if err != nil {
 		return err
 	}
-	var cutOff []moraine.Extent // of the table that size lies in
+	var cutOff []moraine.Extent // extents of the table in which size lies
 	last := len(left) - 1
 	if last >= 0 && left[last].End > size {
 		exts, err := ExtsFrom(&t.View, left[last], left[last].Base, NoLimit)

@@ -11,11 +11,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
+// PlaceOfKey decodes the place at the end of a key.
 func PlaceOfKey(rest []byte) (p record.Place) {
 	p.Bucket, p.Key, _ = strings.Cut(string(rest), "\x00")
 	return p
 }
 
+// Check checks the lengths of a bucket and key.
 func Check(p record.Place, op string) error {
 	switch {
 	case p.Bucket == "" || p.Key == "":
@@ -28,7 +30,7 @@ func Check(p record.Place, op string) error {
 	return nil
 }
 
-// Object returns an object's record; nil where there is none.
+// Object returns an object's record; nil if there is none.
 func Object(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
 	b, ok, err := v.R.Get(v.K.Object(id))
 	if err != nil || !ok {
@@ -47,6 +49,7 @@ func MustObject(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
 	return o, err
 }
 
+// PutObject writes an object's record.
 func PutObject(t *kvtx.Tx, o *record.Object) { t.Put(t.K.Object(o.Id), o.Encode()) }
 
 // UseObject counts one more table that refers to an object.
@@ -60,7 +63,7 @@ func UseObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	return nil
 }
 
-// ReleaseObject counts one user less; at 0 a job deletes the object.
+// ReleaseObject removes one user; at 0 a job deletes the object.
 func ReleaseObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	o, err := MustObject(&t.View, id)
 	if err != nil {
@@ -69,8 +72,8 @@ func ReleaseObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	return Release1(t, o, false)
 }
 
-// ReleaseNewest notes that an object is not the newest of its inode any more.
-// The caller writes the inode.
+// ReleaseNewest records that an object is no longer the newest of its inode. The caller writes the
+// inode.
 func ReleaseNewest(t *kvtx.Tx, i *record.Inode) error {
 	o, err := MustObject(&t.View, i.Object)
 	if err != nil {
@@ -80,6 +83,7 @@ func ReleaseNewest(t *kvtx.Tx, i *record.Inode) error {
 	return Release1(t, o, true)
 }
 
+// Release1 removes one user of an object; newest says that the user is its inode.
 func Release1(t *kvtx.Tx, o *record.Object, newest bool) (err error) {
 	o.Refs--
 	if newest {
@@ -95,17 +99,16 @@ func Release1(t *kvtx.Tx, o *record.Object, newest bool) (err error) {
 	return err
 }
 
-// Condemn has a job delete an object that nothing refers to, not before a
-// cluster time. The caller writes the object.
+// Condemn queues a job that deletes an unreferenced object, at the cluster time after or later. The
+// caller writes the object.
 func Condemn(t *kvtx.Tx, o *record.Object, after uint64) (err error) {
 	o.Job, err = jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_DELETE_OBJECT, Subject: record.Clip(o.At.Key, moraine.MaxNameLen),
 		Target: uint64(o.Id), After: after})
 	return err
 }
 
-// DropObject takes an object's record and its sums away: its bytes are gone, or
-// others are in their place. The key is the caller's. The job that was to
-// delete it is over.
+// DropObject deletes an object's record and checksums, because its bytes are gone or overwritten.
+// The caller writes the key's owner. The job that would delete the object ends.
 func DropObject(t *kvtx.Tx, o *record.Object) error {
 	if err := ForgetBad(t, o); err != nil {
 		return err
@@ -121,11 +124,12 @@ func DropObject(t *kvtx.Tx, o *record.Object) error {
 	}
 	j, err := jobs.Job(&t.View, o.Job)
 	if err != nil || j == nil || j.State != wire.JobState_JOB_STATE_PENDING {
-		return err // who holds it finds the object gone
+		return err // its holder finds the object gone
 	}
 	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, "")
 }
 
+// Sums returns a block of an object's piece checksums.
 func Sums(v *kvtx.View, id moraine.ObjectID, block uint64) ([]uint32, error) {
 	b, ok, err := v.R.Get(v.K.ObjectSum(id, block))
 	if err != nil || !ok {
@@ -134,7 +138,7 @@ func Sums(v *kvtx.View, id moraine.ObjectID, block uint64) ([]uint32, error) {
 	return record.DecodeSums(b)
 }
 
-// DropSums forgets all sums of an object.
+// DropSums deletes all checksums of an object.
 func DropSums(t *kvtx.Tx, id moraine.ObjectID) error {
 	keys, err := t.KeysUnder(t.K.ObjectSums(id), record.MaxPieces/record.SumsPerBlock)
 	for _, key := range keys {
@@ -143,7 +147,7 @@ func DropSums(t *kvtx.Tx, id moraine.ObjectID) error {
 	return err
 }
 
-// Owner returns whose a key is; a zero one where it is nobody's.
+// Owner returns the owner of a key; a zero one if there is none.
 func Owner(v *kvtx.View, p record.Place) (*record.Owner, error) {
 	w := &record.Owner{At: p}
 	b, ok, err := v.R.Get(v.K.ObjectKey(p))
@@ -153,7 +157,7 @@ func Owner(v *kvtx.View, p record.Place) (*record.Owner, error) {
 	return w, w.Decode(b)
 }
 
-// PutOwner writes whose a key is, which may be nobody.
+// PutOwner writes a key's owner, or deletes the row if nothing owns the key.
 func PutOwner(t *kvtx.Tx, w *record.Owner) error {
 	if w.Object != 0 || w.Job != 0 || w.Until != 0 {
 		t.Put(t.K.ObjectKey(w.At), w.Encode())
@@ -167,8 +171,8 @@ func PutOwner(t *kvtx.Tx, w *record.Owner) error {
 	return err
 }
 
-// Settled fails with Conflict where a change of the key by another job than j
-// is under way, or may still arrive.
+// Settled fails with Conflict if a job other than j is changing the key, or its change may still
+// arrive.
 func Settled(w *record.Owner, op string, j moraine.JobID, now uint64) error {
 	switch {
 	case w.Job != 0 && w.Job != j:
@@ -179,7 +183,7 @@ func Settled(w *record.Owner, op string, j moraine.JobID, now uint64) error {
 	return nil
 }
 
-// BadObject returns the row of an object; nil where it has none.
+// BadObject returns the row of a bad object; nil if it has none.
 func BadObject(v *kvtx.View, id moraine.ObjectID) (*record.BadObject, error) {
 	value, ok, err := v.R.Get(v.K.BadObject(id))
 	if err != nil || !ok {
@@ -188,7 +192,7 @@ func BadObject(v *kvtx.View, id moraine.ObjectID) (*record.BadObject, error) {
 	return record.DecodeBadObject(value)
 }
 
-// ForgetBad takes an object's row away, if it has one.
+// ForgetBad deletes an object's row in the table of bad objects, if it has one.
 func ForgetBad(t *kvtx.Tx, o *record.Object) error {
 	b, err := BadObject(&t.View, o.Id)
 	if err != nil || b == nil {
@@ -200,8 +204,8 @@ func ForgetBad(t *kvtx.Tx, o *record.Object) error {
 	return nil
 }
 
-// RemovedIndexBeside returns the key of the removed index that is in the directory of another
-// key; false where there is none.
+// RemovedIndexBeside returns the key of the removed index in the directory of a key; false if there
+// is none.
 func RemovedIndexBeside(v *kvtx.View, at record.Place) (index record.Place, ok bool, err error) {
 	value, ok, err := v.R.Get(v.K.RemovedIndex(at.Beside()))
 	if err != nil || !ok {

@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// maxRangeRefs bounds how many tables one overwrite or truncation drops.
+	// maxRangeRefs bounds the tables that one overwrite or truncation removes.
 	maxRangeRefs = 256
-	// maxInPlace bounds how many extents an overwrite takes out of a table in
-	// place; past it the table is replaced, and the old one dropped by a job.
+	// maxInPlace bounds the extents that an overwrite removes from a table in place. Above it the
+	// table is replaced, and a job removes the old one.
 	maxInPlace = 32
 )
 
-// Overlay lays exts, in order and not overlapping, over what the file has. It
-// goes group by group: each is a run without gaps and what follows it within
-// the same table, so that no table is rewritten twice. The caller writes the
-// inode.
+// Overlay lays exts, sorted and not overlapping, over the file's content. It works in groups: a run
+// without gaps plus what follows in the same table, so that no table is rewritten twice. The caller
+// writes the inode.
 func Overlay(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	for len(exts) > 0 {
 		n, err := OverlayGroup(t, i, exts)
@@ -32,10 +31,10 @@ func Overlay(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	return nil
 }
 
-// OverlayGroup lays the first group of exts and returns how many it has.
+// OverlayGroup lays the first group of exts and returns its size.
 func OverlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	if i.Refs == 0 || exts[0].Offset >= i.LastEnd {
-		return len(exts), AppendExtents(t, i, exts) // past the end gaps do not matter
+		return len(exts), AppendExtents(t, i, exts) // gaps do not matter after the end
 	}
 	n := 1
 	for n < len(exts) && exts[n-1].End() == exts[n].Offset {
@@ -58,8 +57,7 @@ func OverlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, erro
 	return n, Rewrite(t, i, hit, old, lay(old, exts[:n]))
 }
 
-// Truncate takes away all that the file has from size on. The caller sets the
-// size and writes the inode.
+// Truncate removes the content from size on. The caller sets the size and writes the inode.
 func Truncate(t *kvtx.Tx, i *record.Inode, size int64) error {
 	hit, _, err := HitRefs(&t.View, i, size, tree.MaxFileSize)
 	if moraine.KindOf(err) == moraine.TooLarge {
@@ -79,9 +77,9 @@ func Truncate(t *kvtx.Tx, i *record.Inode, size int64) error {
 	return nil
 }
 
-// HitRefs returns the references that overlap [lo, hi), and up to where further
-// extents concern none but the last of them: its end, or where none is hit the
-// start of the next one.
+// HitRefs returns the references that overlap [lo, hi). bound is the offset up to which further
+// extents affect no reference after the last one hit: the end of that one, or the start of the next
+// one if none is hit.
 func HitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bound int64, err error) {
 	bound = tree.MaxFileSize
 	err = RefsFrom(v, i.Content, lo, func(r record.Ref) (bool, error) {
@@ -100,8 +98,8 @@ func HitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bou
 	return hit, bound, err
 }
 
-// Edges returns the extents of the first and the last of some references: those
-// between them are covered whole.
+// Edges returns the extents of the first and the last of some references; the range covers those
+// between entirely.
 func Edges(v *kvtx.View, hit []record.Ref) ([]moraine.Extent, error) {
 	old, err := ExtsFrom(v, hit[0], hit[0].Base, NoLimit)
 	if err != nil || len(hit) == 1 {
@@ -112,8 +110,8 @@ func Edges(v *kvtx.View, hit []record.Ref) ([]moraine.Extent, error) {
 	return append(old, last...), err
 }
 
-// Rewrite makes now all that the file has in the ranges of the references hit;
-// old is what their first and last table hold. It edits in place where it may.
+// Rewrite makes now the content in the ranges of the references hit; old are the extents of their
+// first and last table. It edits in place if it may.
 func Rewrite(t *kvtx.Tx, i *record.Inode, hit []record.Ref, old, now []moraine.Extent) error {
 	if len(hit) == 1 {
 		if ok, err := EditTable(t, i, hit[0], old, now); ok || err != nil {
@@ -123,7 +121,7 @@ func Rewrite(t *kvtx.Tx, i *record.Inode, hit []record.Ref, old, now []moraine.E
 	return SwapTables(t, i, hit, now)
 }
 
-// lay returns old with exts over it. Both are in order.
+// lay returns old with exts laid over it. Both are sorted.
 func lay(old, exts []moraine.Extent) []moraine.Extent {
 	out := make([]moraine.Extent, 0, len(old)+2*len(exts))
 	from := int64(0)
@@ -134,7 +132,7 @@ func lay(old, exts []moraine.Extent) []moraine.Extent {
 	return append(out, Cut(old, from, tree.MaxFileSize)...)
 }
 
-// Cut returns the parts of exts, in order, that lie in [lo, hi).
+// Cut returns the parts of the sorted exts in [lo, hi).
 func Cut(exts []moraine.Extent, lo, hi int64) []moraine.Extent {
 	var out []moraine.Extent
 	for _, e := range exts {
@@ -153,8 +151,8 @@ func Cut(exts []moraine.Extent, lo, hi int64) []moraine.Extent {
 	return out
 }
 
-// SwapTables puts tables of exts in the place of the references hit. The old
-// tables die at the end of the command, or by a job where they are many.
+// SwapTables replaces the references hit by tables of exts. The old tables die at the end of the
+// command, or by a job if they are many.
 func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Extent) error {
 	for _, r := range hit {
 		h, err := TableHead(&t.View, r.Table)
@@ -166,9 +164,8 @@ func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Ex
 		t.Del(t.K.Ref(i.Content, r.End))
 		Abandon(t, r.Table)
 	}
-	// The new tables count their stripes before the old ones let go of them, so
-	// that what is kept does not die in between. They are of even size: a table
-	// that was full would only be split again by the next overwrite.
+	// The new tables count their stripes before the old ones release them, so that stripes in both
+	// do not die. They have even sizes, because the next overwrite would split a full table.
 	parts := (len(exts) + moraine.MaxTableExtents - 1) / moraine.MaxTableExtents
 	for ; parts > 0; parts-- {
 		n := (len(exts) + parts - 1) / parts
@@ -180,9 +177,8 @@ func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Ex
 	return nil
 }
 
-// EditTable makes now the extents of a table in place, where the file is its
-// sole owner and the change is small; else it returns false and changes nothing.
-// old is all that the table has.
+// EditTable makes now the extents of a table in place, if the file is its only owner and the change
+// is small. Otherwise it returns false and changes nothing. old are all extents of the table.
 func EditTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Extent) (bool, error) {
 	h, err := TableHead(&t.View, r.Table)
 	if err != nil || h.Sealed || h.Refs != 1 {
@@ -195,7 +191,7 @@ func EditTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Ext
 	if len(gone) > maxInPlace {
 		return false, nil
 	}
-	// Old keys go first: a part that is kept may have the end of what it was cut
+	// Delete old keys first: a remaining part may have the same end as the extent that it was cut
 	// from.
 	for _, e := range gone {
 		t.Del(t.K.Ext(r.Table, e.End()-r.Base))
@@ -222,8 +218,7 @@ func EditTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Ext
 	return true, nil
 }
 
-// minus returns the extents of a that b does not have just so. Both are in
-// order.
+// minus returns the extents of a that are not identically in b. Both are sorted.
 func minus(a, b []moraine.Extent) []moraine.Extent {
 	var out []moraine.Extent
 	for _, e := range a {
@@ -245,6 +240,7 @@ func SumEvicted(exts []moraine.Extent) (n int64) {
 	return n
 }
 
+// SumLengths returns the sum of the extents' lengths.
 func SumLengths(exts []moraine.Extent) (n int64) {
 	for _, e := range exts {
 		n += e.Length
@@ -252,8 +248,7 @@ func SumLengths(exts []moraine.Extent) (n int64) {
 	return n
 }
 
-// Recount brings the counts of stripes and objects in step with a table whose
-// extents change from old to now.
+// Recount updates the counts of stripes and objects when a table's extents change from old to now.
 func Recount(t *kvtx.Tx, table moraine.TableID, old, now []moraine.Extent) error {
 	was, is := bytesBySource(old), bytesBySource(now)
 	for _, e := range now {
@@ -265,7 +260,7 @@ func Recount(t *kvtx.Tx, table moraine.TableID, old, now []moraine.Extent) error
 		}
 	}
 	done := make(map[kvtx.Source]bool)
-	for _, e := range old { // in order of the file, so that every replica does the same
+	for _, e := range old { // in file order, so that every replica does the same
 		s := sourceOf(e)
 		left, kept := is[s]
 		if done[s] || (kept && left == was[s]) {

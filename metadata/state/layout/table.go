@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
+// TableHead returns the header of a table.
 func TableHead(v *kvtx.View, id moraine.TableID) (record.TableHead, error) {
 	b, ok, err := v.R.Get(v.K.ExtTable(id))
 	if err != nil {
@@ -19,7 +20,7 @@ func TableHead(v *kvtx.View, id moraine.TableID) (record.TableHead, error) {
 	return record.DecodeTableHead(b)
 }
 
-// RefsFrom calls fn with the references whose ranges end past from, in order.
+// RefsFrom calls fn with the references whose ranges end after from, in order.
 func RefsFrom(v *kvtx.View, content uint64, from int64, fn func(record.Ref) (more bool, err error)) error {
 	if content == 0 {
 		return nil
@@ -41,8 +42,8 @@ func RefsFrom(v *kvtx.View, content uint64, from int64, fn func(record.Ref) (mor
 	return bad
 }
 
-// ExtsFrom returns at most limit extents of a reference's table that end past
-// from, with offsets of the file.
+// ExtsFrom returns at most limit extents of a reference's table that end after from, with offsets
+// in the file.
 func ExtsFrom(v *kvtx.View, r record.Ref, from int64, limit int) ([]moraine.Extent, error) {
 	var out []moraine.Extent
 	var bad error
@@ -61,9 +62,8 @@ func ExtsFrom(v *kvtx.View, r record.Ref, from int64, limit int) ([]moraine.Exte
 	return out, bad
 }
 
-// AppendExtents puts extents past all that the file has, into its last table
-// while the file is its sole owner and there is room, and into new ones after
-// that.
+// AppendExtents adds extents after the end of the content. It fills the last table if the file is
+// its only owner and it has room, and then adds new ones.
 func AppendExtents(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	if i.Refs > 0 && len(exts) > 0 {
 		n, err := GrowLast(t, i, exts)
@@ -75,13 +75,13 @@ func AppendExtents(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	return AddTables(t, i, exts)
 }
 
-// GrowLast puts as many of exts as there is room for into the last table of i,
-// if i alone refers to it, and returns how many.
+// GrowLast adds as many of exts as fit to the last table of i, if only i refers to it, and returns
+// how many.
 func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	key := t.K.Ref(i.Content, i.LastEnd)
 	b, ok, err := t.Get(key)
 	if err != nil || !ok {
-		return 0, err // the last one was cut off: lastEnd is only a bound
+		return 0, err // the last one was truncated: LastEnd is only a bound
 	}
 	r, err := record.DecodeRef(key, b)
 	if err != nil {
@@ -108,8 +108,7 @@ func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	return n, nil
 }
 
-// FillTable writes extents into a table, and counts it as a user of their
-// stripes and objects.
+// FillTable writes extents into a table and counts it as a user of their stripes and objects.
 func FillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
 	for _, e := range exts {
 		if err := Use(t, sourceOf(e), r.Table); err != nil {
@@ -120,8 +119,8 @@ func FillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
 	return nil
 }
 
-// AddTables makes tables of exts and refers to them; the range that they cover
-// must be free of references.
+// AddTables makes tables of exts and refers to them. The range that they cover must be free of
+// references.
 func AddTables(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	for len(exts) > 0 {
 		n := min(len(exts), moraine.MaxTableExtents)
@@ -133,6 +132,7 @@ func AddTables(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	return nil
 }
 
+// AddTable makes one table of exts and refers to it.
 func AddTable(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	id, err := t.NextID(record.CTable)
 	if err != nil {
@@ -154,5 +154,5 @@ func AddTable(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	return nil
 }
 
-// NoLimit is for reads of one table, which has a bound of its own.
+// NoLimit is for reads of one table, whose size is bounded.
 const NoLimit = math.MaxInt
