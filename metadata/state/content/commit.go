@@ -417,7 +417,7 @@ func Measure(t *kvtx.Tx, w *commitWork) error {
 			return err
 		}
 		protects := h.Protects
-		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // level memory is the lowest level, so nothing is below it
+		if alone, err := fleet.InOneMemory(&t.View, s); err != nil { // below LevelMemory no chunk is only in memory
 			return err
 		} else if alone {
 			protects = 0
