@@ -83,7 +83,7 @@ func MayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
 	}
 	there, err := Present(&t.View, s.Id)
 	if err != nil || there == nil {
-		return err // a lost checkpoint cannot be restored
+		return err // its directory was removed, so nobody can restore it
 	}
 	if s.Lost() {
 		// Its bytes may be found again, so that a run without a good checkpoint keeps it.

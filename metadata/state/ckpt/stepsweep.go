@@ -86,7 +86,8 @@ func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	return len(t.Order) - before, names.DropName(t, dir, name)
 }
 
-// SweepWaits delays a sweep while a client is emptying the directory or owns it exclusively.
+// SweepWaits delays a sweep while the directory changed within sweepGrace, or while a session has an
+// exclusive lease on it or its parent.
 func SweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
 	held, err := tree.Holder(&t.View, dir.Id)
 	if err == nil && held.Session == 0 {
