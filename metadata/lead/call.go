@@ -9,18 +9,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Call is a request whose caller is known and may make it.
+// Call is a request with a checked caller.
 type Call struct {
 	Req    *wire.MetaRequest
 	Caller *statepb.Caller
-	Peer   *transport.Peer // nil where the call came over no connection
+	Peer   *transport.Peer // nil if the call came over no connection
 }
 
-// IsChunkserver reports whether a chunkserver, or the mover in it, makes the request.
+// IsChunkserver reports whether a chunkserver, or its mover, makes the request.
 func (c *Call) IsChunkserver() bool { return c.Caller.Role == string(transport.RoleChunkserver) }
 
-// SpokenFor returns the node that a request says it comes from, and whether it
-// is one that does.
+// SpokenFor returns the node that a request names as its sender, if the request has such a field.
 func SpokenFor(req *wire.MetaRequest) (string, bool) {
 	switch r := req.Op.(type) {
 	case *wire.MetaRequest_RegisterHost:
@@ -36,8 +35,8 @@ func SpokenFor(req *wire.MetaRequest) (string, bool) {
 	}
 }
 
-// Host is the node on whose behalf a chunkserver's request is made: the
-// certificate's, or, from an administrator or in process, the one it names.
+// Host is the node for which a chunkserver's request is made: the certificate's node. An
+// administrator, or a caller in the same process, may name another one.
 func (c *Call) Host() (string, error) {
 	named, _ := SpokenFor(c.Req)
 	if named == "" {
@@ -49,7 +48,7 @@ func (c *Call) Host() (string, error) {
 	return named, nil
 }
 
-// Denied is the error for what a caller may not do.
+// Denied is the error for a request that the caller may not make.
 func Denied(format string, args ...any) error {
 	return &moraine.Error{Kind: moraine.PermissionDenied, Err: fmt.Errorf(format, args...)}
 }

@@ -2,7 +2,7 @@
 
 package lead
 
-// eager makes a leader that proposes what is past the feature level of its cluster: the
-// mistake that servers of earlier builds must survive, by stopping. The tests of upgrades
-// alone build it (integration.TestOldBuildStopsAtAnUnknownCommand).
+// eager makes a leader propose commands above its cluster's feature level. Servers of earlier
+// builds must survive that mistake by stopping. Only the tests of upgrades build it
+// (integration.TestOldBuildStopsAtAnUnknownCommand).
 const eager = true

@@ -2,5 +2,5 @@
 
 package lead
 
-// eager is false: a leader proposes nothing past the feature level of the cluster.
+// eager is false: a leader proposes nothing above the cluster's feature level.
 const eager = false

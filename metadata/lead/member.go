@@ -11,54 +11,54 @@ import (
 // Member is one server of the replicated log.
 type Member struct {
 	ID        string
-	Addresses []string // where clients reach it; may be empty
+	Addresses []string // where clients connect to it; may be empty
 	Voter     bool
 	Leader    bool
-	Alive     bool          // heard of lately; known on the leader
-	Match     uint64        // last index known to be on its disk; known on the leader
-	Contact   time.Duration // since it answered last; negative where it has not
+	Alive     bool          // it answered recently; known on the leader
+	Match     uint64        // last log index known to be on its disk; known on the leader
+	Contact   time.Duration // time since its last answer; negative if it never answered
 }
 
-// Seating is what a Store can besides whose directory is one of many: before a
-// server may take part its group must know it. Its methods may be called before Run.
+// Seating is implemented by a Store whose directory is one of several in a group. The group must
+// know the directory before the server may take part. Its methods may be called before Run.
 type Seating interface {
-	// Seat returns what this server's directory is, and how far it has come.
+	// Seat returns this server's directory and its progress.
 	Seat() (Seat, error)
-	// Admit notes, durably, that it may take part in a group of that incarnation,
-	// and Enter that it does.
+	// Admit records durably that the server may take part in a group of that incarnation. Enter
+	// records that it does.
 	Admit(to moraine.MarkedIncarnation) error
 	Enter() error
-	// Incarnation is what the directory is of, as far as is known, and
-	// SawIncarnation the number that its state has.
+	// Incarnation is the directory's incarnation, as far as known. SawIncarnation records the
+	// number in its state.
 	Incarnation() moraine.MarkedIncarnation
 	SawIncarnation(number moraine.Incarnation)
-	// GiveUp ends the store for good, since who told of an incarnation that
-	// outlives its own. The error says what to do.
+	// GiveUp stops the store permanently, because who reported an incarnation newer than its own.
+	// The error says what an administrator must do.
 	GiveUp(newer moraine.MarkedIncarnation, who string) error
 }
 
-// Seat is a server's directory.
+// Seat describes a server's directory.
 type Seat struct {
 	DataID            moraine.UUID
 	Admitted, Entered bool
 }
 
-// Membership is what a Store can besides whose members may change; of those that
-// change something AddMember says what errors mean.
+// Membership is implemented by a Store whose members may change. AddMember describes the errors of
+// the methods that change something.
 type Membership interface {
-	// Settled is whether the members are known to be what a majority agreed to.
+	// Settled reports whether the member list is known to be the one that a majority agreed to.
 	Settled() bool
-	// AddMember makes id a member without a vote, or with one. NotLeader: nothing
-	// was done; any other error: unknown, and it may be repeated.
+	// AddMember adds id as a member with or without a vote. NotLeader means that nothing changed.
+	// After any other error the result is unknown, and the call may be repeated.
 	AddMember(ctx context.Context, id, address string, voter bool) error
 	RemoveMember(ctx context.Context, id string) error
 	// Transfer makes the voter id the leader.
 	Transfer(ctx context.Context, id string) error
-	// MemberStatus is what this server knows of its log and disk.
+	// MemberStatus is this server's own view of its log and disk.
 	MemberStatus() *wire.MemberStatus
 }
 
-// Stage is how far it has come, as messages have it.
+// Stage is the progress in wire form.
 func (s Seat) Stage() wire.MemberStage {
 	switch {
 	case s.Entered:
@@ -69,7 +69,7 @@ func (s Seat) Stage() wire.MemberStage {
 	return wire.MemberStage_MEMBER_STAGE_NEW
 }
 
-// Millis keeps what is negative, however little, negative: there it means not known.
+// Millis converts to milliseconds. Any negative duration stays negative, because it means unknown.
 func Millis(d time.Duration) int64 {
 	if d < 0 {
 		return -1

@@ -6,43 +6,42 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// Metrics are what a metadata server counts. All are named
-// moraine_metadata_*.
+// Metrics are the metrics of a metadata server. All are named moraine_metadata_*.
 type Metrics struct {
-	WaitsExceeded *prometheus.CounterVec   // commands given up since the queue was full, by resource
+	WaitsExceeded *prometheus.CounterVec   // commands refused because the queue was full, by resource
 	Requests      *prometheus.CounterVec   // by request and outcome
 	BatchCommands prometheus.Histogram     // commands in one Raft entry
 	BatchBytes    prometheus.Histogram     // bytes of one Raft entry
 	ProposeWait   prometheus.Histogram     // from a command's arrival to its result
-	Apply         *prometheus.HistogramVec // of one command to the state, by command
-	ApplyLongest  *prometheus.GaugeVec     // since the start, by command
+	Apply         *prometheus.HistogramVec // time of one command in the state machine, by command
+	ApplyLongest  *prometheus.GaugeVec     // longest since the start, by command
 	QueueFull     prometheus.Counter       // commands that waited for a place in the queue
 	Leading       prometheus.Gauge
 	Leaderships   prometheus.Counter
-	Outlived      prometheus.Counter // times that a newer incarnation than this server's was heard of
+	Outlived      prometheus.Counter // reports of an incarnation newer than this server's
 	Ticks         prometheus.Counter
-	ClockGaps     prometheus.Counter // ticks that came so late that every term began anew
-	CatchUps      prometheus.Counter // times that the leader's memory was brought up to date after a lost answer
+	ClockGaps     prometheus.Counter // ticks so late that every term began again
+	CatchUps      prometheus.Counter // rebuilds of the leader's memory after a lost answer
 	Sessions      prometheus.Gauge
 	Expired       prometheus.Counter // sessions
-	// SessionsRefused are those that a certificate had too many of.
+	// SessionsRefused are sessions refused because the certificate had too many.
 	SessionsRefused prometheus.Counter
-	Revoked         prometheus.Gauge // certificates on the list
+	Revoked         prometheus.Gauge // certificates on the revocation list
 	LiveHosts       leaderGauge
 	SilentHosts     leaderGauge
-	UnknownHosts    leaderGauge // of which it is not known whether they are up
-	// UnreachableHosts are those that peers get no connection to, FailingBuckets those that
-	// do not answer a host, EndedGrants what is kept of them.
+	UnknownHosts    leaderGauge // hosts not known to be up or silent
+	// UnreachableHosts are hosts to which peers cannot connect. FailingBuckets are buckets that do
+	// not answer a host. EndedGrants are ranges of ended grants in the state.
 	UnreachableHosts, FailingBuckets, EndedGrants leaderGauge
-	CheckProblems, CheckAge                       leaderGauge // of the last check of the state
-	// UnreportedDevices are those in use of which no whole report has come since they booted.
+	CheckProblems, CheckAge                       leaderGauge // from the last check of the state
+	// UnreportedDevices are devices in use without a full report since they booted.
 	UnreportedDevices leaderGauge
-	DevicesOut        prometheus.Counter // devices declared out because their host was silent
+	DevicesOut        prometheus.Counter // devices taken out because their host was silent
 	RepairQueue       leaderGauge        // stripes
 	RepairRunning     leaderGauge        // stripes that jobs work on
 	RepairTasks       prometheus.Counter // stripes given to repair jobs
 	RebalanceLeft     prometheus.Gauge   // bytes
-	// Of what was moved between devices to fill them evenly.
+	// Chunks and bytes moved between devices to balance them.
 	RebalancedChunks, RebalancedBytes    prometheus.Counter
 	RewriteStripes, PackFiles            prometheus.Counter // given to movers
 	StripesDeadBytes                     prometheus.Gauge
@@ -51,31 +50,32 @@ type Metrics struct {
 	JobPieces                            prometheus.Counter // pieces of jobs run by the leader
 	JobsLeased                           prometheus.Counter
 	Deletions                            prometheus.Counter // sent to chunkservers
-	UnknownChunks                        prometheus.Counter // reported, and explained by nothing
-	MissingChunks                        prometheus.Counter // recorded, and not reported by their device
-	BackupAge, BackupBytes, BackupFailed prometheus.Gauge   // of those that the leader takes by itself
-	AdoptedChunks                        prometheus.Counter // that fit a record which named another device
-	DamagedChunks                        prometheus.Counter // that scrubs found to be others than recorded
-	StepsAborted                         prometheus.Counter // checkpoints whose ranks fell silent
+	UnknownChunks                        prometheus.Counter // chunks reported and explained by nothing
+	MissingChunks                        prometheus.Counter // chunks recorded and not reported by their device
+	BackupAge, BackupBytes, BackupFailed prometheus.Gauge   // of the backups that the leader makes automatically
+	AdoptedChunks                        prometheus.Counter // chunks adopted by a record that named another device
+	DamagedChunks                        prometheus.Counter // chunks that scrubs found to differ from their record
+	StepsAborted                         prometheus.Counter // checkpoints aborted because their ranks were silent
 	Leases                               prometheus.Gauge
-	LeaseSessions                        prometheus.Gauge // that hold leases
+	LeaseSessions                        prometheus.Gauge // sessions that may have cache leases
 	LeasesGranted                        prometheus.Counter
 	Recalls                              prometheus.Counter
 	Holds                                prometheus.Gauge   // exclusive leases
-	HoldRecalls                          prometheus.Counter // of them, to their holders
-	HoldsLapsed                          prometheus.Counter // ended because their holders were not heard of
-	Reclaims                             prometheus.Counter // sessions that came back with leases
-	LeasesRanOut                         prometheus.Counter // sessions whose leases ended by time
+	HoldRecalls                          prometheus.Counter // recalls of exclusive leases from their holders
+	HoldsLapsed                          prometheus.Counter // exclusive leases ended because their holders were silent
+	Reclaims                             prometheus.Counter // sessions that came back with cache leases
+	LeasesRanOut                         prometheus.Counter // sessions whose cache leases expired
 	LeaseWaits                           prometheus.Counter // answers that waited for recalls
 }
 
-// leaderGauge is a gauge of what only a leader knows: there is none until it is set, and none
-// when the server leads no more, so that what is not known is not read as 0.
+// leaderGauge is a gauge that only a leader knows. It does not exist until it is set or after the
+// leadership ends, so that unknown does not read as 0.
 type leaderGauge struct{ vec *prometheus.GaugeVec }
 
+// Set sets the gauge.
 func (g leaderGauge) Set(v float64) { g.vec.WithLabelValues().Set(v) }
 
-// applyBuckets has an edge at 100 ms, which no command may take longer than.
+// applyBuckets has a boundary at 100 ms, the longest time that a command may take.
 var applyBuckets = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5}
 
 // NewMetrics makes the metrics and registers them with reg, if that is not nil.

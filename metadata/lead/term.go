@@ -1,9 +1,9 @@
-// Package lead is what the parts of a leadership share. A Term is one leadership of a metadata
-// server: the state that its parts read, the log that they propose to, the clock, and the
-// metrics. Package metadata makes a Term when its server begins to lead, and gives it to the
-// parts (leases, fleet, repair, members). A request comes to a part as a Call, whose caller the
-// door has checked; the part waits for a ReadBarrier where it reads, reads with View, and
-// changes the state with Propose or Command.
+// Package lead has what the parts of a leadership share. A Term is one leadership of a metadata
+// server: the state that its parts read, the log to which they propose, the clock and the metrics.
+// Package metadata makes a Term when its server becomes leader, and passes it to the parts (leases,
+// fleet, repair, members). A request arrives at a part as a Call, with a caller that the door has
+// checked. If the part reads, it waits for a ReadBarrier and reads with View. It changes the state
+// with Propose or Command.
 package lead
 
 import (
@@ -24,26 +24,26 @@ import (
 const (
 	// TickEvery is how often cluster time is advanced.
 	TickEvery = time.Second
-	// BeatEvery is how often a server says of itself what the leader cannot know.
+	// BeatEvery is how often a server reports to the leader what the leader cannot know.
 	BeatEvery = time.Second
-	// JobPoll is how often waiters look by themselves: a job whose retry was
-	// put off becomes ready by the passing of time alone.
+	// JobPoll is how often waiters check without being woken, because a delayed job becomes ready
+	// only by the passing of time.
 	JobPoll = time.Second
-	// MemberSilent is how long another metadata server may not have answered the leader
-	// before it is shown as not alive.
+	// MemberSilent is how long another metadata server may fail to answer the leader before it is
+	// shown as not alive.
 	MemberSilent = 3 * time.Second
 )
 
 // State is the replicated state, as the parts of a leadership read it.
 type State interface {
-	// ReadBarrier returns once View shows every entry that was committed when it was
-	// called. It fails where this server does not lead.
+	// ReadBarrier returns once View shows every entry that was committed when it was called. It
+	// fails if this server does not lead.
 	ReadBarrier(ctx context.Context) error
-	// View calls fn with a consistent state, as of the entry applied.
+	// View calls fn with a consistent state after the entry applied.
 	View(fn func(r kvtx.Reader, applied uint64) error) error
-	// Members returns the servers that replicate the log.
+	// Members returns the servers of the replicated log.
 	Members() []Member
-	// Term is the present term of the log.
+	// Term is the present Raft term.
 	Term() uint64
 	// LowSpace reports whether the disk is nearly full.
 	LowSpace() bool
@@ -51,25 +51,25 @@ type State interface {
 
 // Commands proposes commands to the replicated log.
 type Commands interface {
-	// Command proposes what the leader itself decides. A failure that the state machine
-	// answers is an error.
+	// Command proposes a command of the leader itself. It returns a failure from the state machine
+	// as an error.
 	Command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error)
-	// Propose proposes a caller's request, and returns what the state machine answered:
-	// its failures are in the response.
+	// Propose proposes a caller's request and returns the state machine's answer, with failures in
+	// the response.
 	Propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error)
 }
 
-// ClusterID is what no command changes while a leader leads.
+// ClusterID has the cluster's fields that no command changes during a leadership.
 type ClusterID struct {
 	UUID        moraine.UUID
 	Incarnation moraine.Incarnation
 }
 
-// Term is one leadership of this server, as its parts use it. It is made when the server
-// begins to lead. Nothing but the feature level changes after that.
+// Term is one leadership of this server, as its parts use it. It is created when the leadership
+// begins. After that only the feature level changes.
 type Term struct {
 	Commands
-	Node    string // the id of this server
+	Node    string // this server's ID
 	Cluster ClusterID
 	Store   State
 	Machine *state.Machine
@@ -78,21 +78,21 @@ type Term struct {
 	Metrics *Metrics
 	Began   time.Time
 	Done    <-chan struct{} // closed when the leadership ends
-	// NotLeader returns the error that names the server that leads now.
+	// NotLeader returns the error that names the present leader.
 	NotLeader func() error
 
-	level atomic.Uint64 // the feature level that the state is known to have reached
+	level atomic.Uint64 // feature level that the state is known to have reached
 }
 
-// Mutate serves a request that is a command as it stands.
+// Mutate proposes a request that is already a command.
 func (t *Term) Mutate(ctx context.Context, c *Call) (*wire.MetaResponse, error) {
 	return t.Propose(ctx, c.Caller, c.Req)
 }
 
-// Speaks fails while the state is below a feature level: what is of that level
-// must not be proposed, since a server of an earlier build would stop.
+// Speaks fails while the state is below a feature level. Nothing of that level may be proposed
+// then, because a server of an earlier build would stop.
 func (t *Term) Speaks(ctx context.Context, level uint64) error {
-	if eager || level <= t.level.Load() { // it never falls
+	if eager || level <= t.level.Load() { // the level never decreases
 		return nil
 	}
 	if err := t.Store.ReadBarrier(ctx); err != nil {
@@ -109,7 +109,7 @@ func (t *Term) Speaks(ctx context.Context, level uint64) error {
 	})
 }
 
-// ClusterTime is in milliseconds; 0 where the state cannot be read.
+// ClusterTime returns the cluster time in milliseconds; 0 if the state cannot be read.
 func (t *Term) ClusterTime() (now uint64) {
 	_ = t.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		now, err = kvtx.ClusterTime(t.Machine.View(r))

@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// MaxWait bounds how long a request waits for something to happen.
+	// MaxWait bounds how long a request waits for an event.
 	MaxWait = 30 * time.Second
-	// ReplyTime is what is left of a caller's deadline for the answer to travel.
+	// ReplyTime is the part of a caller's deadline reserved for sending the answer.
 	ReplyTime = 100 * time.Millisecond
 )
 
-// ErrStopped is the answer to a command whose fate this server cannot tell,
-// since it stopped leading.
+// ErrStopped answers a command whose result this server cannot know because it stopped leading.
 var ErrStopped = &moraine.Error{Op: "metadata.propose", Kind: moraine.Unavailable,
 	Err: fmt.Errorf("this server stopped leading; whether the command took effect is unknown")}
 
-// ContextError says why ctx ended.
+// ContextError returns the error for an ended ctx.
 func ContextError(op string, ctx context.Context) error {
 	kind := moraine.Canceled
 	if ctx.Err() == context.DeadlineExceeded {
@@ -38,8 +37,7 @@ func Sleep(ctx context.Context, c clock.Clock, d time.Duration) {
 	}
 }
 
-// Pause waits for d, or until p (may be nil) is set. It returns false when ctx
-// has ended.
+// Pause waits for d, or until p (may be nil) is set. It returns false if ctx has ended.
 func (t *Term) Pause(ctx context.Context, p Poke, d time.Duration) bool {
 	if d > 0 {
 		select {
@@ -51,8 +49,8 @@ func (t *Term) Pause(ctx context.Context, p Poke, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// WaitUntil is when a request that may wait must be answered: in time for its
-// caller's deadline, whatever it asked for.
+// WaitUntil returns when a waiting request must be answered: in time for its caller's deadline,
+// whatever wait it requests.
 func (t *Term) WaitUntil(ctx context.Context, millis uint64) time.Time {
 	now := t.Clock.Now()
 	until := now.Add(time.Duration(min(millis, uint64(MaxWait.Milliseconds()))) * time.Millisecond)
@@ -64,8 +62,8 @@ func (t *Term) WaitUntil(ctx context.Context, millis uint64) time.Time {
 	return until
 }
 
-// Await waits until fired is closed or d has passed. It fails where the caller
-// has gone or this server stopped leading.
+// Await waits until fired is closed or d has passed. It fails if the caller's ctx ends or this
+// server stops leading.
 func (t *Term) Await(ctx context.Context, fired <-chan struct{}, d time.Duration) error {
 	select {
 	case <-fired:

@@ -2,7 +2,7 @@ package lead
 
 import "sync"
 
-// Signal wakes everybody who waits.
+// Signal wakes all waiters.
 type Signal struct{ s *signalState }
 
 type signalState struct {
@@ -10,15 +10,17 @@ type signalState struct {
 	ch chan struct{}
 }
 
+// NewSignal returns a signal.
 func NewSignal() Signal { return Signal{&signalState{ch: make(chan struct{})}} }
 
-// Wait returns a channel that is closed by the next fire.
+// Wait returns a channel that the next Fire closes.
 func (s Signal) Wait() <-chan struct{} {
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
 	return s.s.ch
 }
 
+// Fire wakes all waiters.
 func (s Signal) Fire() {
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
@@ -26,11 +28,13 @@ func (s Signal) Fire() {
 	s.s.ch = make(chan struct{})
 }
 
-// Poke wakes one worker; pokes that come while it works are one.
+// Poke wakes one worker. Several pokes during its work count as one.
 type Poke chan struct{}
 
+// NewPoke returns a poke that is not set.
 func NewPoke() Poke { return make(Poke, 1) }
 
+// Set wakes the worker; it never blocks.
 func (p Poke) Set() {
 	select {
 	case p <- struct{}{}:
