@@ -7,30 +7,28 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// maxChanges is how many changes a server remembers: those of a few seconds of the
+// maxChanges is the number of changes that a server remembers: those of a few seconds of the
 // fastest creates.
 const maxChanges = 256 << 10
 
-// maxWatched is about how many changes, of the whole namespace, one answer to a
-// watch looks at.
+// maxWatched is approximately the number of changes, of the whole namespace, that one answer to a
+// watch inspects.
 const maxWatched = 4096
 
-// changes are the last things that entries of the log touched, as every server
-// applied them, whether it leads or not. A new leader tells from them what a
-// session that comes back has missed, and a watch goes on where it was. It is not
-// safe for concurrent use.
+// changes are the last items that log entries touched. Every server keeps them, whether it leads or
+// not. A new leader uses them to find what a returning session missed, and a watch continues with
+// them on another server. It is not safe for concurrent use.
 type changes struct {
 	limit int
 	ring  []Change
-	start int // Index in ring of the oldest
-	// floor: the changes of later entries are all there.
+	start int // index in ring of the oldest change
+	// floor: all changes of later entries are present.
 	floor uint64
-	last  uint64 // Index of the last entry noted
-	count uint64 // of the entries of the state, as of last
+	last  uint64 // index of the last entry recorded
+	count uint64 // number of entries in the state, as of last
 }
 
-// Change is one touched thing. One with an empty touch says that a directory went
-// elsewhere in the tree.
+// Change is one touched item. An empty Touch means that a directory moved to another parent.
 type Change struct {
 	Index uint64
 	Touch kvtx.Touch
@@ -38,9 +36,8 @@ type Change struct {
 
 func (c Change) moved() bool { return c.Touch == kvtx.Touch{} }
 
-// note takes over what the entry at index touched; count is the number of entries
-// that the state has applied with it. A gap, as a snapshot makes one, has what was
-// before forgotten.
+// note records what the entry at index touched; count is the number of entries that the state has
+// applied with it. A gap, for example after a snapshot, deletes the earlier changes.
 func (c *changes) note(index, count uint64, results []state.Result) {
 	if c.last == 0 || count != c.count+1 {
 		c.ring, c.start, c.floor = nil, 0, index-1
@@ -66,16 +63,15 @@ func (c *changes) add(ch Change) {
 	c.start = (c.start + 1) % len(c.ring)
 }
 
-// covers reports whether all changes past an entry are known.
+// covers reports whether all changes after an entry are known.
 func (c *changes) covers(index uint64) bool {
 	return c.last != 0 && index >= c.floor && index <= c.last
 }
 
-// at returns the i-th change, the oldest first.
+// at returns the i-th change, oldest first.
 func (c *changes) at(i int) *Change { return &c.ring[(c.start+i)%len(c.ring)] }
 
-// since calls fn with the changes of entries past index, the oldest first, until
-// it returns false.
+// since calls fn with the changes of entries after index, oldest first, until fn returns false.
 func (c *changes) since(index uint64, fn func(*Change) bool) {
 	first := sort.Search(len(c.ring), func(i int) bool { return c.at(i).Index > index })
 	for i := first; i < len(c.ring); i++ {
@@ -85,10 +81,9 @@ func (c *changes) since(index uint64, fn func(*Change) bool) {
 	}
 }
 
-// ChangedSince returns the changes of the entries past after, and the last of those
-// entries. covered is false where some are not known any more; then next is where
-// to begin anew. more is closed when there is another, nil where there are others
-// already.
+// ChangedSince returns the changes of the entries after after, and the last of these entries. If
+// some are no longer known, covered is false and next is where to start again. more is closed at
+// the next change; it is nil if there are more already.
 func (t *Table) ChangedSince(after uint64) (found []Change, next uint64, covered bool, more <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

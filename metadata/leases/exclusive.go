@@ -15,24 +15,25 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// exclusiveLease is a hold (metadata/state/hold.go), an exclusive lease on a directory, as the leader
-// knows it. The lease itself is in the state: the next leader finds it there, and
-// serves nothing of the directory either before its holder has sent what it had not.
+// exclusiveLease is the leader's view of an exclusive lease on a directory
+// (metadata/state/session/hold.go). The lease itself is in the state, where the next leader finds
+// it. That leader also answers nothing about the directory until the holder has sent its pending
+// creates.
 type exclusiveLease struct {
 	session moraine.SessionID
 	since   uint64
-	ended   chan struct{} // closed when it has ended
-	// recalled is the standing of the holder that was told to give it back, 0: none.
+	ended   chan struct{} // closed when the lease has ended
+	// registration of the holder that was asked to return it; 0 if none
 	recalled uint64
 }
 
-// leadHolds takes over the exclusive leases of the state. The mutex is held.
+// leadHolds loads the exclusive leases from the state. The caller holds the mutex.
 func (t *Table) leadHolds(holds []record.Hold) {
 	t.exclusive = make(map[moraine.InodeID]*exclusiveLease, len(holds))
 	t.changeHolds(holds)
 }
 
-// changeHolds follows the exclusive leases. The mutex is held.
+// changeHolds applies changes of exclusive leases. The caller holds the mutex.
 func (t *Table) changeHolds(changes []record.Hold) {
 	for _, c := range changes {
 		if old := t.exclusive[c.Directory]; old != nil {
@@ -50,7 +51,7 @@ func (t *Table) changeHolds(changes []record.Hold) {
 	t.metrics.Holds.Set(float64(len(t.exclusive)))
 }
 
-// dropHolds forgets the exclusive leases: another server leads. The mutex is held.
+// dropHolds forgets the exclusive leases because another server leads. The caller holds the mutex.
 func (t *Table) dropHolds() {
 	for _, h := range t.exclusive {
 		close(h.ended)
@@ -60,7 +61,7 @@ func (t *Table) dropHolds() {
 	t.metrics.Holds.Set(0)
 }
 
-// ask tells a session to give a directory back. The mutex is held.
+// ask recalls an exclusive lease from a session. The caller holds the mutex.
 func (t *Table) ask(h *holder, dir moraine.InodeID) {
 	if h.asked == nil {
 		h.asked = map[moraine.InodeID]time.Time{}
@@ -77,8 +78,8 @@ func (t *Table) ask(h *holder, dir moraine.InodeID) {
 	h.wake = make(chan struct{})
 }
 
-// keeps reports whether the session has kept a directory for a term since it was
-// asked for it. Its leases are not renewed: others wait. The mutex is held.
+// keeps reports whether the session has kept a recalled directory for a term. The leader then does
+// not renew its leases, because others wait. The caller holds the mutex.
 func (t *Table) keeps(h *holder) bool {
 	now := t.now()
 	for _, at := range h.asked {
@@ -89,8 +90,8 @@ func (t *Table) keeps(h *holder) bool {
 	return false
 }
 
-// WantBack returns once an exclusive lease has ended that is in somebody's way: its
-// holder gave it back, or had no leases any more and has lost it.
+// WantBack returns once an exclusive lease that blocks a request has ended: the holder returned it,
+// or lost it because its leases expired.
 func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
 	t := k.table
 	for {
@@ -107,7 +108,7 @@ func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
 		case e == nil || e.session != want.Session || e.since != want.Since:
 			t.mu.Unlock()
 			return nil
-		case !t.settleRecovery(): // it may come back
+		case !t.settleRecovery(): // the session may still come back
 			wait, until = t.recovered, t.recoverBy
 		case h == nil || t.ranOut(h, now):
 			t.mu.Unlock()
@@ -137,10 +138,10 @@ func (k *Keeper) WantBack(ctx context.Context, want record.Hold) error {
 	}
 }
 
-// HoldSeen returns another session's exclusive lease on a directory of which an
-// answer shows an entry, or the attributes, or under which it may have made what the
-// answer says is not there. Leases outside of the caller's scope are passed over: the
-// answer shows nothing of what is there.
+// HoldSeen returns another session's exclusive lease on a directory that an answer shows, by an
+// entry or its attributes. It also returns a lease under which the session may have created what
+// the answer says is missing. It ignores leases outside the caller's scope, because the answer
+// shows nothing from there.
 func (k *Keeper) HoldSeen(r kvtx.Reader, c *lead.Call, seen *kvtx.Seen) (record.Hold, error) {
 	session := moraine.SessionID(c.Req.Session)
 	last := moraine.InodeID(0)
@@ -164,8 +165,8 @@ func (k *Keeper) HoldSeen(r kvtx.Reader, c *lead.Call, seen *kvtx.Seen) (record.
 	return record.Hold{}, nil
 }
 
-// blocks reports whether a hold, which was found unless err says why not, is another session's
-// and in the caller's scope.
+// blocks reports whether an exclusive lease belongs to another session and is in the caller's
+// scope. err is the error of finding it.
 func (k *Keeper) blocks(r kvtx.Reader, c *lead.Call, h record.Hold, err error) (bool, error) {
 	if err != nil || h.Session == 0 || uint64(h.Session) == c.Req.Session {
 		return false, err
@@ -173,8 +174,8 @@ func (k *Keeper) blocks(r kvtx.Reader, c *lead.Call, h record.Hold, err error) (
 	return content.MayName(k.Machine.View(r), c.Caller, moraine.SessionID(c.Req.Session), h.Directory)
 }
 
-// Holds reads the exclusive leases of the state. Until the leadership serves, no
-// command gives or ends one.
+// Holds reads the exclusive leases of the state. No command begins or ends one until the leadership
+// serves.
 func (k *Keeper) Holds() (holds []record.Hold, err error) {
 	err = k.Store.View(func(r kvtx.Reader, _ uint64) error {
 		return statesession.Holds(k.Machine.View(r), func(h record.Hold) { holds = append(holds, h) })
@@ -182,8 +183,8 @@ func (k *Keeper) Holds() (holds []record.Hold, err error) {
 	return holds, err
 }
 
-// Hold gives a session an exclusive lease: to one whose leases hold, on a directory
-// that others do not fight for.
+// Hold gives a session an exclusive lease, if its cache leases are valid and other sessions do not
+// compete for the directory.
 func (k *Keeper) Hold(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if dir := moraine.InodeID(c.Req.GetHold().GetDirectory()); dir != 0 {
 		if err := k.table.mayHold(c.Req.Session, c.Req.LeaseEpoch, dir); err != nil {
@@ -193,8 +194,8 @@ func (k *Keeper) Hold(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	return k.Propose(ctx, c.Caller, c.Req)
 }
 
-// mayHold refuses a session that has no standing, as whoever waits for the directory
-// has to tell it so.
+// mayHold refuses a session without a registration for recalls, because other sessions may have to
+// recall the directory from it.
 func (t *Table) mayHold(session, epoch uint64, dir moraine.InodeID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,22 +7,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A lease that was recalled hotRecalls times within hotWindow is not granted for
-// hotPause: in a directory where many work, each change would be a message to all
-// of them, and of little use to any.
+// A lease that was recalled hotRecalls times within hotWindow is not granted for hotPause. In a
+// directory with many writers each change would otherwise cause a message to all of them, for
+// little benefit.
 const (
 	hotRecalls = 16
 	hotWindow  = time.Second
 	hotPause   = 3 * time.Second
 )
 
-// heat is how often a lease was recalled since a time.
+// heat counts the recalls of a lease since a time.
 type heat struct {
 	count int
 	since time.Time
 }
 
-// warm counts the leases that one command has recalled. The mutex is held.
+// warm counts the leases that one command has recalled. The caller holds the mutex.
 func (t *Table) warm(affected map[*holder][]*wire.Touch, now time.Time) {
 	counted := map[uint64]bool(nil)
 	for _, touches := range affected {
@@ -47,5 +47,5 @@ func (t *Table) warm(affected map[*holder][]*wire.Touch, now time.Time) {
 	}
 }
 
-// hot reports whether a lease is not to be granted now.
+// hot reports whether a lease must not be granted now.
 func (h heat) hot(now time.Time) bool { return h.count >= hotRecalls && now.Sub(h.since) <= hotPause }

@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// holder is one session's standing.
+// holder is one session's registration for cache leases.
 type holder struct {
 	id       uint64
 	slot     uint32
@@ -17,22 +17,22 @@ type holder struct {
 	renewed  time.Time
 	leases   map[moraine.InodeID]struct{}
 
-	sent, acked uint64 // numbers of the last recall, and of the last carried out
+	sent, acked uint64 // numbers of the last recall sent and the last one carried out
 	recalls     []*wire.Recall
 	waits       []wait // pending changes that wait for this session, in order
 	wake        chan struct{}
-	// carried is the last recall that any answer carried, mark that as of the last
-	// renewal: who has not carried that out by the next is not renewed.
+	// carried is the last recall that any answer carried, and mark its value at the last renewal. A
+	// session that has not carried out mark by the next renewal is not renewed.
 	carried, mark uint64
 	returns       uint64 // number of the last request that returned leases
-	// ended says that the session has to begin anew. Until it does, or its term has
-	// ended, it may still trust what it holds.
+	// ended says that the session must begin again. Until it does, or its term ends, it may still
+	// trust its leases.
 	ended bool
-	// asked are the directories that it was told to give back, and has not, by when.
+	// asked are the recalled directories that it has not returned, with their deadlines.
 	asked map[moraine.InodeID]time.Time
 }
 
-// ranOut drops a session's standing where its term has ended. The mutex is held.
+// ranOut drops the registration of a session whose term has ended. The caller holds the mutex.
 func (t *Table) ranOut(h *holder, now time.Time) bool {
 	if now.Sub(h.renewed) <= t.term {
 		return false
@@ -42,7 +42,7 @@ func (t *Table) ranOut(h *holder, now time.Time) bool {
 	return true
 }
 
-// Sweep drops the standings that have ended, so that they take no memory.
+// Sweep frees the registrations that have ended.
 func (t *Table) Sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *Table) Sweep() {
 	t.metrics.LeaseSessions.Set(float64(len(t.sessions)))
 }
 
-// drop ends a standing, nil for none. The mutex is held.
+// drop ends a registration; nil is allowed. The caller holds the mutex.
 func (t *Table) drop(h *holder) {
 	if h == nil || t.sessions[h.id] != h {
 		return
@@ -75,14 +75,14 @@ func (t *Table) drop(h *holder) {
 	close(h.wake)
 }
 
-// release takes back all leases of a session. The mutex is held.
+// release takes back all leases of a session. The caller holds the mutex.
 func (t *Table) release(h *holder) {
 	for lease := range h.leases {
 		t.unhold(h, lease)
 	}
 }
 
-// add enters a standing that holds nothing. The mutex is held.
+// add adds a registration without leases. The caller holds the mutex.
 func (t *Table) add(h *holder) {
 	if n := len(t.free); n > 0 {
 		h.slot, t.free = t.free[n-1], t.free[:n-1]
@@ -95,7 +95,7 @@ func (t *Table) add(h *holder) {
 	t.sessions[h.id] = h
 }
 
-// holdersOf returns the slots of who holds a lease. The mutex is held.
+// holdersOf returns the slots of the sessions with a lease. The caller holds the mutex.
 func (t *Table) holdersOf(lease moraine.InodeID) []uint32 {
 	if slot, ok := t.one[lease]; ok {
 		return []uint32{slot}
@@ -103,7 +103,7 @@ func (t *Table) holdersOf(lease moraine.InodeID) []uint32 {
 	return t.many[lease]
 }
 
-// holds enters a lease; false where the session has too many. The mutex is held.
+// holds adds a lease; false if the session has too many. The caller holds the mutex.
 func (t *Table) holds(h *holder, lease moraine.InodeID) bool {
 	if _, ok := h.leases[lease]; ok {
 		return true
@@ -124,7 +124,7 @@ func (t *Table) holds(h *holder, lease moraine.InodeID) bool {
 	return true
 }
 
-// unhold takes a lease back. The mutex is held.
+// unhold takes a lease back. The caller holds the mutex.
 func (t *Table) unhold(h *holder, lease moraine.InodeID) {
 	if _, ok := h.leases[lease]; !ok {
 		return

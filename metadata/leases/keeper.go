@@ -12,43 +12,43 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxRecallWait bounds how long a session's question for recalls is held.
+// maxRecallWait bounds how long the leader delays its answer to a session that polls for recalls.
 const maxRecallWait = 30 * time.Second
 
 // Sessions are the live sessions of the leader.
 type Sessions interface {
-	// LeasesOf reports whether a live session is confined to a directory, and whether it
-	// may hold leases.
+	// LeasesOf reports whether a live session is confined to a directory, and whether it may have
+	// cache leases.
 	LeasesOf(id uint64) (confined, may bool, err error)
-	// RenewLeases gives a live session a full term from now on, and reports the same.
+	// RenewLeases renews a live session for a full term, and reports the same.
 	RenewLeases(id uint64, now time.Time) (confined, may bool, err error)
 }
 
-// Keeper is what one leadership does with the leases: it answers what sessions ask
-// for, and holds answers back that a cache may contradict.
+// Keeper manages the cache leases during one leadership. It answers the sessions' polls, and delays
+// answers that a client's cache may contradict.
 type Keeper struct {
 	*lead.Term
 	table    *Table
 	sessions Sessions
 }
 
-// NewKeeper begins to keep leases for a leadership.
+// NewKeeper starts to manage leases for a leadership.
 func NewKeeper(t *lead.Term, table *Table, sessions Sessions) *Keeper {
 	return &Keeper{Term: t, table: table, sessions: sessions}
 }
 
-// Poll begins, keeps and polls a session's standing.
+// Poll begins, renews and polls a session's registration.
 func (k *Keeper) Poll(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := c.Req.GetLeases()
 	began := k.Clock.Now()
-	if req.Begin || req.Renew { // only who leads now may promise anything
+	if req.Begin || req.Renew { // only the present leader may make promises
 		if err := k.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
 	}
 	confined, may, err := k.sessions.LeasesOf(c.Req.Session)
 	if err == nil && (req.Begin || req.Renew) {
-		// Whose leases hold has a session: see leaseTerm.
+		// A session with valid leases must stay live: see leaseTerm.
 		confined, may, err = k.sessions.RenewLeases(c.Req.Session, began)
 	}
 	if err != nil {
@@ -70,8 +70,8 @@ func (k *Keeper) Poll(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leases{Leases: reply}}, nil
 }
 
-// recalls answers with what a session has to carry out, and waits for it as long
-// as was asked.
+// recalls answers with the recalls that a session must carry out, and waits for some as long as the
+// request allows.
 func (k *Keeper) recalls(ctx context.Context, id uint64, began time.Time, req *wire.Leases) (*wire.LeasesReply, error) {
 	wait := min(time.Duration(req.WaitMillis)*time.Millisecond, maxRecallWait)
 	var over <-chan time.Time
@@ -95,8 +95,8 @@ func (k *Keeper) recalls(ctx context.Context, id uint64, began time.Time, req *w
 	}
 }
 
-// begin makes a standing. One that is there already is left as it is: the request
-// was repeated. Only a leader that has just proved that it leads may call it.
+// begin makes a registration. An existing one stays, because the request is then a retry. Only a
+// leader that has just proved that it leads may call it.
 func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Leases) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +109,7 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 		}
 		return &moraine.Error{Kind: moraine.Stale, Err: fmt.Errorf("standing %d is over: the session has had %d", req.Epoch, old.epoch)}
 	}
-	t.drop(t.sessions[id]) // the session trusts nothing of it any more
+	t.drop(t.sessions[id]) // the session no longer trusts anything of the old one
 	h := &holder{id: id, epoch: req.Epoch, confined: confined, renewed: began}
 	t.add(h)
 	t.reclaim(h, req)
@@ -118,10 +118,10 @@ func (t *Table) begin(id uint64, confined bool, began time.Time, req *wire.Lease
 	return nil
 }
 
-// reclaim gives a session the leases that it held, and recalls what it has missed. A
-// session that is confined to a directory drops them all instead: nothing here tells
-// whether an inode that it names is below that directory, and a lease on a foreign one
-// would show its names, and delay its owner. The mutex is held.
+// reclaim gives a session its former leases again and recalls what it has missed. A confined
+// session drops them all instead. The leader cannot tell here whether an inode that it names is
+// below its directory, and a lease on another one would show names and delay its owner. The caller
+// holds the mutex.
 func (t *Table) reclaim(h *holder, req *wire.Leases) {
 	if len(req.Held) == 0 {
 		return
@@ -150,14 +150,14 @@ func (t *Table) reclaim(h *holder, req *wire.Leases) {
 	}
 }
 
-// recallAll has a session that begins drop all that it held.
+// recallAll makes a session that begins drop everything that it had cached.
 func (h *holder) recallAll() {
 	h.sent++
 	h.recalls = append(h.recalls, &wire.Recall{Number: h.sent, All: true})
 }
 
-// poll returns what a session has to carry out past req.Ack, and a channel that is
-// closed when there is more. first takes over what the request says.
+// poll returns the recalls after req.Ack, and a channel that is closed when there are more. If
+// first is set it also processes the request's own fields.
 func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (*wire.LeasesReply, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +168,7 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 	reply := &wire.LeasesReply{Exact: t.changes.last, Renewed: req.Begin}
 	if first {
 		t.ack(h, req.Ack)
-		if req.Returns > h.returns { // else the session may hold them again
+		if req.Returns > h.returns { // otherwise the session may have them again
 			h.returns = req.Returns
 			for _, lease := range req.Returned {
 				t.unhold(h, moraine.InodeID(lease))
@@ -189,9 +189,8 @@ func (t *Table) poll(id uint64, began time.Time, req *wire.Leases, first bool) (
 	return reply, h.wake
 }
 
-// renew gives the session's leases another term. One that has not carried out what
-// it was told before the last renewal gets none: it does not listen, and others
-// wait for it.
+// renew renews the session's leases for a term. It refuses if the session has not carried out the
+// recalls from before the last renewal: the session does not respond, and others wait for it.
 func (h *holder) renew(began time.Time) bool {
 	if h.acked < h.mark {
 		return false
@@ -203,9 +202,9 @@ func (h *holder) renew(began time.Time) bool {
 	return true
 }
 
-// Grant leases what an answer shows to the session, under the standing that it
-// asked for them. applied is the entry as of which the answer was made. What was
-// touched since is not leased, nor anything where the standing is over.
+// Grant leases the items that an answer shows to the session, under the registration that the
+// request names. applied is the entry that the answer reflects. It grants nothing that was touched
+// since, and nothing if the registration has ended.
 func (t *Table) Grant(id, epoch uint64, seen *kvtx.Seen, applied uint64) *wire.LeaseGrant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,7 +240,7 @@ func (t *Table) Grant(id, epoch uint64, seen *kvtx.Seen, applied uint64) *wire.L
 	return g
 }
 
-// OwnChanges tells a session that has a cache what its own command changed.
+// OwnChanges reports to a session with a cache what its own command changed.
 func OwnChanges(req *wire.MetaRequest, r *state.Result) *wire.LeaseGrant {
 	g := &wire.LeaseGrant{Epoch: req.LeaseEpoch, Told: !r.Repeated}
 	for i := range r.Touched {

@@ -11,13 +11,13 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// wait is a pending change that ends with the acknowledgement of a number.
+// wait is a pending change that ends when a recall number is acknowledged.
 type wait struct {
 	p      *pending
 	number uint64
 }
 
-// pending is what a command changed and not everybody knows of.
+// pending is a command's change that some sessions with leases have not acknowledged.
 type pending struct {
 	keys []shownKey
 	left int
@@ -39,7 +39,7 @@ func keyOf(t *kvtx.Touch) shownKey {
 	return shownKey{inode: t.Inode}
 }
 
-// hold keeps back what shows the change. The mutex is held.
+// hold delays answers that show the change. The caller holds the mutex.
 func (t *Table) hold(p *pending, touches []kvtx.Touch) {
 	for i := range touches {
 		key := keyOf(&touches[i])
@@ -52,7 +52,7 @@ func (t *Table) hold(p *pending, touches []kvtx.Touch) {
 	t.quiet.Store(false)
 }
 
-// satisfy ends one wait of a pending change. The mutex is held.
+// satisfy ends one wait of a pending change. The caller holds the mutex.
 func (t *Table) satisfy(p *pending) {
 	if p.left--; p.left > 0 {
 		return
@@ -69,8 +69,8 @@ func (t *Table) satisfy(p *pending) {
 	}
 }
 
-// ack notes that a session has carried out its recalls up to a number. The mutex
-// is held.
+// ack records that a session has carried out its recalls up to a number. The caller holds the
+// mutex.
 func (t *Table) ack(h *holder, number uint64) {
 	if number = min(number, h.sent); number <= h.acked {
 		return
@@ -85,7 +85,7 @@ func (t *Table) ack(h *holder, number uint64) {
 	}
 }
 
-// resolve returns once nothing is pending that find finds, and the recovery is over.
+// resolve returns once find finds no pending change and the recovery is over.
 func (k *Keeper) resolve(ctx context.Context, find func(*Table) *pending) error {
 	t := k.table
 	if t.quiet.Load() {
@@ -117,8 +117,8 @@ func (k *Keeper) resolve(ctx context.Context, find func(*Table) *pending) error 
 	}
 }
 
-// blocked returns what is to be waited for, and when it ends by itself; nil where
-// nothing is. The mutex is held.
+// blocked returns the channel to wait for, and when the wait ends in any case; nil if there is
+// nothing to wait for. The caller holds the mutex.
 func (t *Table) blocked(find func(*Table) *pending) (over <-chan struct{}, until time.Time) {
 	if !t.settleRecovery() {
 		return t.recovered, t.recoverBy
@@ -144,7 +144,7 @@ func (t *Table) blocked(find func(*Table) *pending) (over <-chan struct{}, until
 	}
 }
 
-// ResolveSeen waits until what an answer shows may be known.
+// ResolveSeen waits until an answer that shows seen may be sent.
 func (k *Keeper) ResolveSeen(ctx context.Context, seen *kvtx.Seen) error {
 	if seen.All {
 		return k.resolveAll(ctx)
@@ -157,13 +157,13 @@ func (k *Keeper) ResolveSeen(ctx context.Context, seen *kvtx.Seen) error {
 	})
 }
 
-// ResolveResult waits until a command's answer may be known.
+// ResolveResult waits until a command's answer may be sent.
 func (k *Keeper) ResolveResult(ctx context.Context, r *state.Result) error {
 	if r.Repeated {
 		return k.resolveAll(ctx)
 	}
 	if len(r.Touched)+len(r.Read) == 0 {
-		return nil // it shows nothing that anybody caches
+		return nil // it shows nothing that clients cache
 	}
 	return k.resolve(ctx, func(t *Table) *pending {
 		if len(t.pendings) == 0 {
@@ -178,7 +178,7 @@ func (k *Keeper) ResolveResult(ctx context.Context, r *state.Result) error {
 	})
 }
 
-// resolveAll waits until everything that is pending now may be known.
+// resolveAll waits until all changes that are pending now are acknowledged.
 func (k *Keeper) resolveAll(ctx context.Context) error {
 	if k.table.quiet.Load() {
 		return nil
@@ -199,7 +199,7 @@ func (k *Keeper) resolveAll(ctx context.Context) error {
 	})
 }
 
-// showing finds a pending change that one of touches shows. The mutex is held.
+// showing finds a pending change that one of touches shows. The caller holds the mutex.
 func (t *Table) showing(touches []kvtx.Touch) *pending {
 	for i := range touches {
 		if ps := t.shown[keyOf(&touches[i])]; len(ps) > 0 {

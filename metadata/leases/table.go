@@ -1,15 +1,15 @@
-// Package leases knows what sessions may answer from their caches, and holds back the answers
-// that would contradict them.
+// Package leases knows what sessions may answer from their caches, and delays answers that would
+// contradict those caches.
 //
-// The path of a change: the store applies an entry -> Table.Apply finds the sessions that hold a
-// lease on what the entry touched, queues a recall for each, and notes the change as pending ->
-// each session gets the recall with Keeper.Poll, drops what it named, and acknowledges it with
-// its next Poll -> the last acknowledgement ends the pending change. An answer that shows the
-// change waits for that in Keeper.ResolveSeen or ResolveResult, or until the leases have run out.
+// The path of a change: the store applies an entry. Table.Apply finds the sessions with a lease on
+// what the entry touched, queues a recall for each, and records the change as pending. Each session
+// gets the recall with Keeper.Poll, drops what it names, and acknowledges it with its next Poll.
+// The last acknowledgement ends the pending change. An answer that shows the change waits for that
+// in Keeper.ResolveSeen or ResolveResult, or until the leases have expired.
 //
-// A Table lives as long as its server, and applies every entry. A Keeper lives as long as one
-// leadership. Exclusive leases on directories (exclusive.go) are in the state; the Keeper asks
-// for those back that are in somebody's way (WantBack).
+// A Table lives as long as its server and applies every entry. A Keeper lives as long as one
+// leadership. Exclusive leases on directories (exclusive.go) are in the state; the Keeper recalls
+// those that block a request (WantBack).
 package leases
 
 import (
@@ -29,87 +29,83 @@ import (
 )
 
 const (
-	// leaseTerm is how long leases hold after their last renewal, at most: no longer
-	// than sessions do, so that whoever may trust one has a session that the next
-	// leader finds in the state. A client trusts them for three quarters of the term,
-	// counted from when it asked.
+	// leaseTerm is the longest validity of leases after their last renewal. It is not longer than a
+	// session's, so that the next leader finds every session with valid leases in the state. A
+	// client trusts its leases for three quarters of the term, counted from its request.
 	leaseTerm = 3 * time.Second
 	// maxLeases bounds the leases of one session.
 	maxLeases = 16 << 10
-	// maxRecalls bounds the recalls that a session has not carried out; past it its
-	// standing ends.
+	// maxRecalls bounds the recalls that a session has not carried out. Above it the registration
+	// ends.
 	maxRecalls = 1024
-	// maxSettling bounds the changes between a state and the present that a grant
-	// is held against; past it nothing is granted.
+	// maxSettling bounds the changes between a state and the present against which a grant is
+	// checked. Above it nothing is granted.
 	maxSettling = 4096
 )
 
-// Table knows what the sessions may answer from their caches, and holds back
-// what would contradict them. The rules, each of which a client relies on:
+// Table knows what the sessions may answer from their caches, and delays answers that would
+// contradict them. Clients rely on each of these rules:
 //
-//   - Before a state that an entry changed can be seen here, apply has the change
-//     recalled from every session that holds a lease on it, and noted as pending:
-//     until each of them has acknowledged, or its leases have run out, no answer
-//     that shows it leaves (settle). The session that asked for the change is left
-//     out as far as it said that it answers nothing from its cache meanwhile
-//     (transport.Named).
-//   - A lease is granted on a state only if nothing that it covers was touched
-//     since (grant). What is touched later is recalled.
-//   - Leases hold for a term after the last renewal. A session whose term has
-//     ended holds nothing; it comes back with a new standing.
-//   - A session that comes back (begin), here or from another leader, says what it
-//     holds and up to which entry that is exact. It gets a recall of what was
-//     touched since, from the changes that every server remembers; where they do
-//     not reach back as far, of everything. It trusts nothing while it asks.
-//   - A new leader does not know who holds what: until every session that may hold
-//     leases has come back, or a term has passed, nothing is answered that could
-//     show a change that the last leader was still recalling.
+//   - Before readers here can see a state that an entry changed, Apply recalls the change from
+//     every session with a lease on it and records it as pending. No answer that shows the change
+//     leaves until each of them has acknowledged, or its leases have expired (resolve). The session
+//     that requested the change gets no recall for what it said that it does not answer from its
+//     cache meanwhile (transport.Named). - A lease is granted on a state only if nothing that it
+//     covers was touched since (Grant). Later touches are recalled. - Leases are valid for a term
+//     after the last renewal. A session whose term has ended has no leases; it returns with a new
+//     registration. - A session that returns (begin), to this or another leader, lists its leases
+//     and the entry up to which its cache is exact. It gets a recall of everything touched since,
+//     from the changes that every server remembers. If they do not reach back that far, it gets a
+//     recall of everything. It trusts nothing meanwhile. - A new leader does not know which session
+//     has which leases. Until every session that may have leases has returned, or a term has
+//     passed, it sends no answer that could show a change which the last leader was still
+//     recalling.
 //
-// It lives as long as the server; what is not the changes is there only while the
-// server leads. Methods may be called concurrently, but for apply.
+// It lives as long as the server. Everything except the changes exists only while the server leads.
+// Methods may be called concurrently, except Apply.
 type Table struct {
 	metrics *lead.Metrics
 	now     func() time.Time
 	term    time.Duration
 
-	// quiet says that this server leads and that no answer has to wait. It is false
-	// before a change that must be waited for can be seen.
+	// quiet says that this server leads and that no answer must wait. It becomes false before
+	// readers can see a change that must be waited for.
 	quiet atomic.Bool
 
 	mu      sync.Mutex
 	changes changes
-	// changed is closed by the next entry that touched something; nil where nobody
-	// waits for one.
+	// changed is closed by the next entry that touched something; nil if nobody waits for it.
 	changed chan struct{}
 
 	leading  bool
 	sessions map[uint64]*holder
-	slots    []*holder // by the numbers in one and many; nil where free
+	slots    []*holder // by the numbers in one and many; nil if free
 	free     []uint32
-	// one and many are who holds a lease: nearly always there is one holder.
+	// one and many are the holders of a lease. Nearly always there is one holder.
 	one  map[moraine.InodeID]uint32
 	many map[moraine.InodeID][]uint32
-	// leaseCount is how many leases there are.
+	// leaseCount is the number of leases.
 	leaseCount int
-	heat       map[moraine.InodeID]heat // Poll recalled lately
-	// exclusive are the exclusive leases, exclusiveCount how many there are.
+	heat       map[moraine.InodeID]heat // recent recalls by lease
+	// exclusive are the exclusive leases, exclusiveCount is their number.
 	exclusive      map[moraine.InodeID]*exclusiveLease
 	exclusiveCount atomic.Int64
-	// shown is what pending changes would show, pendings are all of them.
+	// shown has the pending changes by what shows them; pendings has all of them.
 	shown    map[shownKey][]*pending
 	pendings map[*pending]struct{}
-	// recovering are the sessions of the last leader that have not come back,
-	// recoverBy when their leases have ended, recovered is closed when none is left.
+	// recovering are the sessions of the last leader that have not returned. recoverBy is when
+	// their leases have expired. recovered is closed when none is left.
 	recovering map[uint64]struct{}
 	recoverBy  time.Time
 	recovered  chan struct{}
 }
 
+// NewTable makes the table of a server that does not lead.
 func NewTable(m *lead.Metrics, now func() time.Time, sessionTimeout time.Duration) *Table {
 	return &Table{metrics: m, now: now, term: min(leaseTerm, sessionTimeout), changes: changes{limit: maxChanges}}
 }
 
-// Lead begins to grant. sessions are those of the state that may hold leases.
+// Lead starts to grant leases. sessions are the sessions in the state that may have leases.
 func (t *Table) Lead(sessions []uint64, holds []record.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,17 +136,17 @@ func (t *Table) Follow() {
 	t.metrics.Leases.Set(0)
 }
 
-// Count is how many leases there are.
+// Count returns the number of leases.
 func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leaseCount
 }
 
-// Exclusives is how many exclusive leases there are.
+// Exclusives returns the number of exclusive leases.
 func (t *Table) Exclusives() int64 { return t.exclusiveCount.Load() }
 
-// settleRecovery ends the recovery where it is over. The mutex is held.
+// settleRecovery ends the recovery if nothing is left of it. The caller holds the mutex.
 func (t *Table) settleRecovery() bool {
 	if t.recovered == nil {
 		return true
@@ -164,8 +160,8 @@ func (t *Table) settleRecovery() bool {
 	return true
 }
 
-// Apply takes over what an entry touched, before anybody can see it. commands are
-// those of the entry, results what they gave.
+// Apply records what an entry touched, before any reader can see it. commands are the entry's
+// commands, results their results.
 func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results []state.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,7 +179,7 @@ func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results 
 			t.changeHolds(results[i].Events.Holds)
 		}
 		if _, closes := req.GetOp().(*wire.MetaRequest_CloseSession); closes && results[i].Response.GetError() == nil {
-			t.drop(t.sessions[req.GetSession()]) // it trusted nothing any more when it asked
+			t.drop(t.sessions[req.GetSession()]) // it trusted nothing any more when it sent the request
 			delete(t.recovering, req.GetSession())
 		}
 		if len(results[i].Touched) > 0 && len(t.sessions) > 0 {
@@ -192,7 +188,7 @@ func (t *Table) Apply(index, count uint64, commands []*statepb.Command, results 
 	}
 }
 
-// recall takes what a command touched from those who hold it. The mutex is held.
+// recall recalls what a command touched from the sessions with a lease. The caller holds the mutex.
 func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	var p *pending
 	affected := map[*holder][]*wire.Touch(nil)
@@ -211,7 +207,7 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	}
 	if r.Events.TreeMoved {
 		for _, h := range t.sessions {
-			if h.confined { // what it may see at all may have changed
+			if h.confined { // what it may see may have changed entirely
 				if affected == nil {
 					affected = make(map[*holder][]*wire.Touch, 1)
 				}
@@ -238,8 +234,8 @@ func (t *Table) recall(req *wire.MetaRequest, r *state.Result) {
 	}
 }
 
-// excepted reports whether the session is the one that asked for the change, and
-// answers nothing from its cache that this touches.
+// excepted reports whether the session requested the change and answers nothing that it touches
+// from its cache.
 func (h *holder) excepted(req *wire.MetaRequest, touch *kvtx.Touch) bool {
 	if req.GetSession() != h.id || req.GetLeaseEpoch() != h.epoch {
 		return false
@@ -248,8 +244,8 @@ func (h *holder) excepted(req *wire.MetaRequest, touch *kvtx.Touch) bool {
 	return slices.Contains(named, uint64(touch.Lease)) || slices.Contains(named, uint64(touch.Inode))
 }
 
-// send queues a recall; where touches is nil, or too many are queued, the standing
-// ends. The mutex is held.
+// send queues a recall. If touches is nil, or too many are queued, the registration ends. The
+// caller holds the mutex.
 func (t *Table) send(h *holder, touches []*wire.Touch) {
 	h.sent++
 	t.metrics.Recalls.Inc()
@@ -267,7 +263,7 @@ func touchToWire(t *kvtx.Touch) *wire.Touch {
 		Gone: t.Name == "" && (t.Change == kvtx.Removed || t.Change == kvtx.Taken)}
 }
 
-// InUse adds how much of the tables is used, by name.
+// InUse adds the sizes of the tables, by name.
 func (t *Table) InUse(use map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
