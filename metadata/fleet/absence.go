@@ -19,23 +19,22 @@ import (
 )
 
 const (
-	// awayPage is how many chunks of a host are looked at at once before it is
-	// announced to be away.
+	// awayPage is the number of a host's chunks inspected at once before its absence is announced.
 	awayPage = 1024
-	// maxBare is how many stripes without redundancy are found before a judgement ends.
+	// maxBare is the number of stripes without redundancy after which a judgement ends.
 	maxBare = 100
-	// awayKept is for how long a judgement waits for the next attempt of the
-	// announcement, awayAge how old it may be in all: a chunk that is moved to the host
-	// after its place in the host's index was passed is not seen.
+	// awayKept is how long a judgement waits for the next attempt of the announcement. awayAge is
+	// its largest total age: it misses chunks that are moved to a part of the host's index that it
+	// has passed.
 	awayKept, awayAge = time.Minute, 10 * time.Minute
 )
 
-// absences are the judgements of hosts that are to be announced to be away. A large host
-// takes longer than one attempt of a request: the next one goes on where it ended.
+// absences are the judgements of hosts whose absence is to be announced. For a large host one
+// attempt of the request is too short; the next attempt continues where it ended.
 type absences struct {
 	*lead.Term
 	topology *topology
-	turn     chan struct{} // has room for one: who has put it judges
+	turn     chan struct{} // has room for one: its sender may judge
 	waits    limit.Resource
 	kept     map[string]*absence
 }
@@ -45,7 +44,7 @@ func newAbsences(t *lead.Term, topology *topology) *absences {
 		waits: limit.Resource{Name: "turn to judge the absence of a host", Reports: limit.NewReporter(t.Log, t.Metrics.WaitsExceeded)}}
 }
 
-// wait waits for the turn to judge, which whoever has it gives back.
+// wait waits for the turn to judge. The holder of the turn must return it.
 func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) error {
 	select {
 	case k.turn <- struct{}{}:
@@ -64,16 +63,15 @@ func (k *absences) wait(ctx context.Context, c clock.Clock, until time.Time) err
 	}
 }
 
-// keep keeps a judgement that has not come to its end, and drops those that nobody came
-// back for.
+// keep stores an unfinished judgement, and drops those that no request continued.
 func (k *absences) keep(a *absence, now time.Time) {
 	a.left = now
 	k.kept[a.host] = a
 	maps.DeleteFunc(k.kept, func(_ string, a *absence) bool { return a.stale(now) })
 }
 
-// take returns the judgement of a host that was kept, if it is of the same others and of
-// devices that answer; otherwise a new one.
+// take returns the stored judgement of a host if it has the same other hosts and working devices,
+// otherwise a new one.
 func (k *absences) take(host string, others []string, works map[uint32]bool, now time.Time) *absence {
 	a := k.kept[host]
 	delete(k.kept, host)
@@ -83,25 +81,25 @@ func (k *absences) take(host string, others []string, works map[uint32]bool, now
 	return &absence{host: host, others: others, works: works, began: now}
 }
 
-// absence counts what is left of stripes while some hosts are away. First all chunks of the
-// host's devices are looked at, which costs one look-up each; then the repair queue, for
-// chunks that are known to be bad: so those count too that were found meanwhile.
+// absence counts the remaining chunks of stripes while some hosts are away. First it inspects all
+// chunks of the host's devices, one lookup each. Then it inspects the repair queue for chunks known
+// to be bad, so that bad chunks found meanwhile count too.
 type absence struct {
 	host        string
-	others      []string        // that are away already
-	works       map[uint32]bool // the devices whose hosts answer
+	others      []string        // hosts that are away already
+	works       map[uint32]bool // devices whose hosts are up
 	began, left time.Time
 
-	// changes is the state's count of changes of hosts and devices that this goes by: with
-	// another one it begins anew.
+	// changes is the state's count of changes of hosts and devices that this judgement uses. If the
+	// count changes, the judgement starts again.
 	changes uint64
-	devices map[uint32]*wire.Device // of the state; nil before the first page
-	mine    []moraine.DeviceID      // those of the host
-	at      int                     // which of mine is looked at; len(mine): the queue
+	devices map[uint32]*wire.Device // devices of the state; nil before the first page
+	mine    []moraine.DeviceID      // devices of the host
+	at      int                     // index in mine of the device in progress; len(mine) means the queue
 	from    moraine.StripeID
 	ended   bool
-	// bare are the stripes of those seen that would have no chunk to spare, hurt those of
-	// them that miss chunks whoever is away.
+	// bare is the number of inspected stripes that would have no chunk to spare. hurt are those of
+	// them that miss chunks whichever host is away.
 	seen, bare, hurt int
 }
 
@@ -109,9 +107,9 @@ func (a *absence) stale(now time.Time) bool {
 	return now.Sub(a.left) > awayKept || now.Sub(a.began) > awayAge
 }
 
-// mayBeAway returns Conflict where a stripe that has redundancy would have none
-// left without host and those that are away already, and Unavailable where this leader
-// does not know yet whether the other hosts are there, or has not come to the end.
+// mayBeAway returns Conflict if a stripe with redundancy would have none left without host and the
+// hosts that are away already. It returns Unavailable if this leader does not know yet whether the
+// other hosts are up, or has not finished.
 func (k *absences) mayBeAway(ctx context.Context, host string, others []string) error {
 	until := k.WaitUntil(ctx, uint64(lead.MaxWait.Milliseconds()))
 	if err := k.wait(ctx, k.Clock, until); err != nil {
@@ -127,14 +125,14 @@ func (k *absences) mayBeAway(ctx context.Context, host string, others []string) 
 		if err := k.judgeAbsence(ctx, a, until); err != nil {
 			return err
 		}
-		// Hosts may have fallen silent meanwhile.
+		// Hosts may have become silent meanwhile.
 		if now, _ := k.topology.working(k.Clock.Now()); maps.Equal(now, works) {
 			return a.verdict(k.topology.View())
 		}
 	}
 }
 
-// othersWorking returns the devices whose hosts answer.
+// othersWorking returns the devices whose hosts are up.
 func (k *absences) othersWorking(host string, others []string) (map[uint32]bool, error) {
 	if k.topology.View().Hosts[host] == nil {
 		return nil, &moraine.Error{Ref: host, Kind: moraine.NotFound, Err: fmt.Errorf("no such host has registered")}
@@ -148,7 +146,7 @@ func (k *absences) othersWorking(host string, others []string) (map[uint32]bool,
 	return works, nil
 }
 
-// judgeAbsence brings a judgement to its end, or keeps it for the next attempt.
+// judgeAbsence finishes a judgement, or keeps it for the next attempt.
 func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time) error {
 	for !a.ended && a.bare < maxBare {
 		now := k.Clock.Now()
@@ -168,7 +166,7 @@ func (k *absences) judgeAbsence(ctx context.Context, a *absence, until time.Time
 	return nil
 }
 
-// page judges what comes next.
+// page inspects the next page.
 func (a *absence) page(m *state.Machine, r kvtx.Reader) error {
 	if err := a.refresh(m, r); err != nil {
 		return err
@@ -197,7 +195,7 @@ func (a *absence) page(m *state.Machine, r kvtx.Reader) error {
 	return nil
 }
 
-// refresh reads the devices where they are others than this went by, and begins anew.
+// refresh reads the devices again if they changed, and restarts the judgement.
 func (a *absence) refresh(m *state.Machine, r kvtx.Reader) error {
 	n, err := kvtx.ReadCounters(m.View(r))
 	if err != nil || a.devices != nil && n.Topology == a.changes {
@@ -218,7 +216,7 @@ func (a *absence) refresh(m *state.Machine, r kvtx.Reader) error {
 	return nil
 }
 
-// queued judges the next stripes of the host with chunks that are known to be bad.
+// queued inspects the next queued stripes of the host with chunks known to be bad.
 func (a *absence) queued(m *state.Machine, r kvtx.Reader) error {
 	page, next, err := fleet.BadChunks(m.View(r), a.from, awayPage)
 	if err != nil {
@@ -237,8 +235,8 @@ func (a *absence) queued(m *state.Machine, r kvtx.Reader) error {
 	return nil
 }
 
-// judge counts a stripe that would be left with no chunk to spare. One without redundancy
-// has none to lose.
+// judge counts a stripe that would have no chunk to spare. A stripe without redundancy has none to
+// lose.
 func (a *absence) judge(s *moraine.Stripe) {
 	a.seen++
 	if spare, whole := a.spare(s, 0); s.Scheme.M > 0 && spare <= 0 {
@@ -249,7 +247,7 @@ func (a *absence) judge(s *moraine.Stripe) {
 	}
 }
 
-// judgeBad counts a stripe that was judged before, and has chunks that are known to be bad.
+// judgeBad counts a stripe that was inspected before and has chunks known to be bad.
 func (a *absence) judgeBad(s *moraine.Stripe, bad uint32) {
 	before, whole := a.spare(s, 0)
 	if spare, _ := a.spare(s, bad); s.Scheme.M == 0 || spare > 0 {
@@ -263,9 +261,9 @@ func (a *absence) judgeBad(s *moraine.Stripe, bad uint32) {
 	}
 }
 
-// spare is how many more chunks of a stripe would be left than it needs, and whether none
-// is missing whoever is away: on a device that is out, gone with its host's memory, or bad,
-// of which bad has a bit for each.
+// spare returns how many more chunks of a stripe would be left than it needs. whole says that none
+// is missing whichever host is away: out of service, gone with its host's memory, or bad. bad is a
+// bit mask.
 func (a *absence) spare(s *moraine.Stripe, bad uint32) (spare int, whole bool) {
 	left, whole := 0, true
 	for i, c := range s.Chunks {
@@ -280,7 +278,7 @@ func (a *absence) spare(s *moraine.Stripe, bad uint32) (spare int, whole bool) {
 	return left - int(s.Scheme.K), whole
 }
 
-// verdict says what was found.
+// verdict returns the result.
 func (a *absence) verdict(v *View) error {
 	if a.bare == 0 {
 		return nil
@@ -294,8 +292,7 @@ func (a *absence) verdict(v *View) error {
 			what, of, a.why(v))}
 }
 
-// why names what counts as missing beside the host that is to go: other hosts, and
-// chunks.
+// why names what counts as missing besides the departing host: other hosts, and chunks.
 func (a *absence) why(v *View) string {
 	var out []string
 	for id, h := range v.Hosts {

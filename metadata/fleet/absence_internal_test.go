@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 )
 
-// An announcement that does not get its turn in its own time fails, and the log says so.
+// An announcement that does not get its turn in time fails, and the log says so.
 func TestAnAnnouncementWithoutATurnIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

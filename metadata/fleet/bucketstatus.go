@@ -11,20 +11,20 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// How buckets answer the hosts that serve them, as these say with their heartbeats.
+// Whether buckets answer the hosts that serve them, as the hosts report with their heartbeats.
 
 const (
-	// bucketWatchers is how many hosts ask an idle bucket every few seconds; the others do
-	// now and then.
+	// bucketWatchers is the number of hosts that check an idle bucket every few seconds; the others
+	// check it less often.
 	bucketWatchers = 3
-	// bucketStale is after how long without an answer to any host a bucket is not known to
-	// work: a watcher asks every 5 s, and waits for 5 s.
+	// bucketStale is the time without an answer to any host after which a bucket is not known to
+	// work. A watcher checks every 5 s and waits for 5 s.
 	bucketStale = 30 * time.Second
 )
 
-// bucketHealths is what hosts said last.
+// bucketHealths has the hosts' latest reports.
 type bucketHealths struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	byHost map[string]bucketWord
 }
 
@@ -35,7 +35,7 @@ type bucketWord struct {
 
 func newBucketHealths() *bucketHealths { return &bucketHealths{byHost: make(map[string]bucketWord)} }
 
-// note takes in what a registered host said.
+// note records the report of a registered host.
 func (b *bucketHealths) note(host string, said *wire.BucketHealth, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -47,15 +47,15 @@ func (b *bucketHealths) note(host string, said *wire.BucketHealth, now time.Time
 	b.byHost[host] = bucketWord{said, now}
 }
 
-// watches reports whether a host is one of those that ask its bucket every few seconds: the
-// first of the hosts that are up and serve it.
+// watches reports whether a host is one of those that check its bucket every few seconds: the first
+// of the hosts that are up and serve it.
 func (v *View) watches(host string) bool {
 	h := v.Hosts[host]
 	if h == nil || h.Bucket == "" {
 		return false
 	}
 	before := 0
-	for _, o := range v.Wire.Hosts { // in order of their ids
+	for _, o := range v.Wire.Hosts { // in order of their IDs
 		if o.Id == host {
 			return true
 		}
@@ -68,8 +68,8 @@ func (v *View) watches(host string) bool {
 	return false
 }
 
-// BucketStatus is how each bucket answers that a host serves, or that has objects by the
-// state: one that no host is up for answers nobody.
+// BucketStatus returns the status of each bucket that a host serves or that has objects in the
+// state. A bucket without a host that is up does not answer anybody.
 func (f *Fleet) BucketStatus(r kvtx.Reader) ([]*wire.BucketStatus, error) {
 	out := f.bucketHealths.status(f.Topology.View(), f.Clock.Now())
 	used, err := tier.ObjectBuckets(f.Machine.View(r), maxBuckets)
@@ -82,7 +82,7 @@ func (f *Fleet) BucketStatus(r kvtx.Reader) ([]*wire.BucketStatus, error) {
 	return out, err
 }
 
-// status is how each bucket answers that a host is up for, in order of their names.
+// status returns the status of each bucket that a host that is up serves, in order of names.
 func (b *bucketHealths) status(v *View, now time.Time) (out []*wire.BucketStatus) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,14 +118,14 @@ func (b *bucketHealths) status(v *View, now time.Time) (out []*wire.BucketStatus
 	}
 	for _, s := range out {
 		if s.AnsweredMillis > uint64(bucketStale.Milliseconds()) {
-			s.Answered = 0 // too long ago to say that it works
+			s.Answered = 0 // too old to say that it works
 		}
 	}
 	slices.SortFunc(out, func(a, b *wire.BucketStatus) int { return strings.Compare(a.Bucket, b.Bucket) })
 	return out
 }
 
-// forget drops what hosts said that are registered no more.
+// forget drops the reports of hosts that are no longer registered.
 func (b *bucketHealths) forget(v *View) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,23 +8,23 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxBucketURL bounds the name of a bucket that a mover may say it has probed.
+// maxBucketURL bounds the name of a bucket in a mover's probe report, in bytes.
 const maxBucketURL = 2048
 
-// bucketTraits is what the mover of each host found out about its bucket since this leader
-// began: one word for each host, so that a host that makes names up fills no memory.
+// bucketTraits has what each host's mover found out about its bucket since this leader began. It
+// keeps one report for each host, so that a host that invents names cannot fill memory.
 type bucketTraits struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	byHost map[string]traitsWord
 	words  uint64
 }
 
 type traitsWord struct {
 	said   *wire.BucketTraits
-	number uint64 // of the word, in order
+	number uint64 // order of the report
 }
 
-// Note takes in what a registered host found; nil says nothing.
+// Note records the findings of a registered host; nil is ignored.
 func (b *bucketTraits) Note(v *View, host string, said *wire.BucketTraits) {
 	if said == nil || v.Hosts[host] == nil || len(said.Bucket) > maxBucketURL {
 		return
@@ -39,7 +39,7 @@ func (b *bucketTraits) Note(v *View, host string, said *wire.BucketTraits) {
 	b.byHost[host] = traitsWord{said, b.words}
 }
 
-// All returns what was said last of each bucket, in the order of their names.
+// All returns the latest report on each bucket, in order of names.
 func (b *bucketTraits) All() []*wire.BucketTraits {
 	b.mu.Lock()
 	defer b.mu.Unlock()

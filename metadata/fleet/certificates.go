@@ -10,11 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// certificates is when the certificates expire that servers have shown the leader: hosts with
-// their heartbeats, metadata servers with their beats. Those of gateways are with their
+// certificates has the expiry times of the certificates that servers have shown the leader: hosts
+// with their heartbeats, metadata servers with their beats. Those of gateways are with their
 // sessions.
 type certificates struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	shown map[server]shown
 }
 
@@ -22,12 +22,12 @@ type shown struct {
 	expires, at time.Time
 }
 
-// maxCertificates bounds those that are remembered; more servers are not called.
+// maxCertificates bounds the remembered certificates; no cluster has more servers.
 const maxCertificates = 64 << 10
 
 func newCertificates() *certificates { return &certificates{shown: make(map[server]shown)} }
 
-// Saw takes in the certificate of a connection; peer is nil where there is none.
+// Saw records the certificate of a connection; peer is nil if there is none.
 func (c *certificates) Saw(peer *transport.Peer, now time.Time) {
 	if peer == nil || peer.NotAfter.IsZero() {
 		return
@@ -40,7 +40,7 @@ func (c *certificates) Saw(peer *transport.Peer, now time.Time) {
 	}
 }
 
-// of returns when the certificate of a server expires that is known to be up.
+// of returns when the certificate of a server that is up expires, if known.
 func (c *certificates) of(name server) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,9 +48,9 @@ func (c *certificates) of(name server) (time.Time, bool) {
 	return s.expires, ok
 }
 
-// CertificatesNow lists the certificates of the servers that are up, as far as they are known,
-// and those that have expired of servers that are not: that may be why.
-// whole: the caller is confined to no directory. Others are told of no gateway.
+// CertificatesNow lists the known certificates of servers that are up, and the expired ones of
+// servers that are not, since that may be the cause. whole says that the caller is not confined to
+// a directory; only such callers see gateways.
 func (f *Fleet) CertificatesNow(v *View, whole bool) (out []*wire.ServerCertificate) {
 	now := f.Clock.Now()
 	add := func(role transport.Role, node string, expires time.Time) {

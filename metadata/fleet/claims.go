@@ -8,15 +8,14 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// claims are the chunkservers that say that they have heard of an incarnation that
-// outlives this server's. One alone is refused; where most of those that the state
-// knows say so this server is the one that is wrong.
+// claims are the chunkservers that report a newer incarnation than this server's. The leader
+// refuses a single one. If most of the registered ones report it, this server itself is outdated.
 type claims struct {
 	mu    sync.Mutex
 	hosts map[string]bool
 }
 
-// note takes in what a host says, and returns how many claim a newer one.
+// note records a host's report and returns how many hosts report a newer incarnation.
 func (c *claims) note(host string, newer bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,8 +30,8 @@ func (c *claims) note(host string, newer bool) int {
 	return len(c.hosts)
 }
 
-// checkReportedIncarnation fails where a chunkserver has heard of an incarnation that is not this
-// leader's and not before it.
+// checkReportedIncarnation fails if a chunkserver has received an incarnation that is neither this
+// leader's nor an earlier one.
 func (f *Fleet) checkReportedIncarnation(host string, heard moraine.MarkedIncarnation) error {
 	own := f.leader.Incarnation()
 	if own.Number == 0 || !heard.Differs(own) || own.Outlives(heard) {

@@ -14,45 +14,45 @@ import (
 )
 
 const (
-	// A device whose puts, or whose reads of one length, take Config.SlowTimes as long as
-	// those of its peers, and at least slowMicros, for slowFor, is drained, where there are
-	// slowPeers to hold it against. Another one is not judged before slowRest has passed: what makes
-	// several devices slow at once is not the devices.
+	// The leader drains a device if its writes, or its reads of one length, take Config.SlowTimes
+	// as long as its peers', and at least slowMicros, for slowFor. It needs slowPeers to compare
+	// with. It drains no further device before slowRest has passed, because a cause that slows
+	// several devices at once is not in the devices.
 	slowMicros = 20_000
 	slowPeers  = 4
 	slowFor    = 30 * time.Second
 	slowRest   = 10 * time.Minute
-	// slowTrust is for how long one is not judged that a person has set in.
+	// slowTrust is how long a device that an administrator has set in is not judged.
 	slowTrust = 24 * time.Hour
-	// slowPart is which part of all devices may have been let go for it at a time: 1 of so
-	// many, and one in any case. Of a cluster with disks of two kinds the slower kind
-	// would all go otherwise, one after the other.
+	// slowPart bounds the devices drained for slowness at a time: 1 in so many, and at least one.
+	// In a cluster with disks of two kinds, all disks of the slower kind would otherwise be drained
+	// one after the other.
 	slowPart = 20
 
 	reasonSlow = "it is much slower than its peers"
-	// reasonSlowBefore is what earlier builds said.
+	// reasonSlowBefore is the reason that earlier builds recorded.
 	reasonSlowBefore = "it is ten times slower than its peers"
 )
 
-// slowKind is one of the figures of a device: 0 of its puts, above it of its reads.
+// slowKind is a kind of measured operation: 0 is writes, higher numbers are read classes.
 type slowKind struct {
 	device uint32
 	kind   int
 }
 
-// slowness is since when devices have been slow.
+// slowness records since when devices have been slow.
 type slowness struct {
 	since    map[slowKind]time.Time
-	byHand   map[uint32]time.Time // since when devices were seen to be in by a person's word
-	last     time.Time            // that one was let go
-	warnedAt time.Time            // that a host was found slow as a whole
+	byHand   map[uint32]time.Time // since when an administrator's request has had devices in
+	last     time.Time            // when the last device was drained
+	warnedAt time.Time            // when a host was last found slow as a whole
 }
 
-// judge returns the device that is to be let go for being slow, 0 for none, and a host all
-// of whose devices are slow alike, "" for none: that is the host, and no disk of it. A device
-// is judged by figures that were slow all the while, of peers that were there all the while.
+// judge returns the device to drain for slowness, 0 for none, and a host whose devices are all
+// equally slow, "" for none: then the host is the cause and no disk. A device is drained only if it
+// was slow during the whole time, compared with peers that were present during the whole time.
 func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64) (worst uint32, alike string) {
-	var times [1 + wire.ReadClasses][]timed // of puts, and of reads
+	var times [1 + wire.ReadClasses][]timed // of writes, and of reads
 	gone, disks := 0, 0
 	byHand := make(map[uint32]time.Time)
 	for _, h := range hosts {
@@ -110,21 +110,21 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 	return worst, alike
 }
 
-// setInByHand reports whether a device is in by a person's word: what else takes one in
-// says so.
+// setInByHand reports whether an administrator set the device in. Any other cause of that state
+// records a reason.
 func setInByHand(d *wire.Device) bool {
 	return d.State == DeviceIn && d.Reason != "" && d.Reason != reasonBack
 }
 
-// timed is how long the operations of one kind take on a device.
+// timed is the duration of operations of one kind on a device.
 type timed struct {
 	device uint32
 	host   string
 	micros uint64
 }
 
-// apart returns those of the slow devices that have others beside them on their host which
-// are not, or are alone there, and a host of which all are slow.
+// apart returns the slow devices that are alone on their host or have others there that are not
+// slow, and a host whose devices are all slow.
 func apart(all, slow []timed) (out []timed, alike string) {
 	count := func(of []timed, host string) (n int) {
 		for _, d := range of {
@@ -144,7 +144,7 @@ func apart(all, slow []timed) (out []timed, alike string) {
 	return out, alike
 }
 
-// slowOf returns the devices that are much slower than the median of the others. It sorts.
+// slowOf returns the devices that are much slower than the median of the others. It sorts all.
 func slowOf(all []timed, slowTimes uint64) (slow []timed) {
 	if len(all)-1 < slowPeers {
 		return nil
@@ -162,9 +162,9 @@ func slowOf(all []timed, slowTimes uint64) (slow []timed) {
 	return slow
 }
 
-// slowest returns what slowness.judge does, where the fleet is settled: nothing waits for
-// repair, and every host is there. Where it is not, what is measured is also what repairs
-// ask of the devices, and none is to be let go; it is judged from the start afterwards.
+// slowest returns the result of slowness.judge if the fleet is settled: nothing waits for repair,
+// and every host is up. Otherwise the durations include the load of repairs, and the leader drains
+// none. Judging then starts again.
 func (t *topology) slowest(now time.Time, settled bool, slowTimes uint64) (device uint32, alike string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,15 +175,15 @@ func (t *topology) slowest(now time.Time, settled bool, slowTimes uint64) (devic
 	return t.slow.judge(now, t.hosts, slowTimes)
 }
 
-// letGo notes that a device was let go for being slow.
+// letGo records that a device was drained for slowness.
 func (t *topology) letGo(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slow.last = now
 }
 
-// JudgeSlow drains a device that is much slower than its peers. It is not declared out: its
-// chunks are as good as any, and are what others are made from.
+// JudgeSlow drains a device that is much slower than its peers. It does not take the device out,
+// because its chunks are good and are the source of the copies.
 func (f *Fleet) JudgeSlow(ctx context.Context, now time.Time) error {
 	if f.cfg.SlowTimes < 0 {
 		return nil
@@ -211,7 +211,7 @@ func (f *Fleet) JudgeSlow(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// usageOf is what a heartbeat says of a device.
+// usageOf returns a heartbeat's report on a device.
 func usageOf(d *wire.Device) usage {
 	u := usage{capacity: d.Capacity, used: d.Used, chunks: d.Chunks, failed: d.State == DeviceOut, distrusted: d.Distrusted,
 		putMicros: d.PutMicros, corrupt: d.CorruptChunks}
@@ -232,7 +232,7 @@ func usageOf(d *wire.Device) usage {
 	return u
 }
 
-// describe fills in what the last heartbeat said.
+// describe fills in the last heartbeat's report.
 func (u *usage) describe(d *wire.Device) {
 	d.Capacity, d.Used, d.Chunks = u.capacity, u.used, u.chunks
 	d.PutMicros, d.CorruptChunks, d.Distrusted = u.putMicros, u.corrupt, u.distrusted

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// slowFleet has hosts of two devices each, 1 and 2, 3 and 4, ...; all take 3 ms for a put
-// but those that are slow.
+// slowFleet has hosts of two devices each: 1 and 2, 3 and 4, ... All take 3 ms for a write except
+// the slow ones.
 func slowFleet(n int, slow ...uint32) map[string]*host {
 	hosts := make(map[string]*host)
 	for i := range n {
@@ -28,7 +28,7 @@ func slowFleet(n int, slow ...uint32) map[string]*host {
 	return hosts
 }
 
-// judged is what is let go when it is looked each second for so long.
+// judged returns the devices drained when the leader judges each second for that long.
 func judged(s *slowness, from time.Time, length time.Duration, hosts map[string]*host) (worst uint32, alike []string) {
 	for at := time.Duration(0); at <= length && worst == 0; at += time.Second {
 		var host string
@@ -39,8 +39,8 @@ func judged(s *slowness, from time.Time, length time.Duration, hosts map[string]
 	return worst, alike
 }
 
-// Where all devices of a host are slow it is the host, which is told of once; where one of
-// them is not it is the other.
+// If all devices of a host are slow, the host is reported once. If one of them is not slow, the
+// other one is drained.
 func TestSlowHostIsNotItsDevices(t *testing.T) {
 	now := time.Unix(1000, 0)
 	worst, alike := judged(&slowness{}, now, 2*slowFor, slowFleet(6, 3, 4))
@@ -51,7 +51,7 @@ func TestSlowHostIsNotItsDevices(t *testing.T) {
 	require.Empty(t, alike)
 }
 
-// What a person has set in is not judged for a day, and then again.
+// A device that an administrator has set in is not judged for a day, and then again.
 func TestPersonsWordOnASlowDevice(t *testing.T) {
 	s, now := &slowness{}, time.Unix(1000, 0)
 	hosts := slowFleet(6, 3)
@@ -66,7 +66,7 @@ func TestPersonsWordOnASlowDevice(t *testing.T) {
 	require.EqualValues(t, 3, worst, "its return is no person's word")
 }
 
-// Nothing is let go while a host is away or something waits for repair, nor by what was
+// The leader drains nothing while a host is away or something waits for repair, and ignores what it
 // measured meanwhile.
 func TestSlowDeviceStaysWhileTheFleetIsNotCalm(t *testing.T) {
 	tp, now := NewTopology(1, time.Second), time.Unix(1000, 0)

@@ -13,52 +13,51 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Whether servers can be called. A heartbeat shows that a host can call, not that it can be
-// called: its certificate may be one that nobody takes, or its address one that nobody
-// reaches. So chunkservers try each other, and the metadata servers (chunkserver/probe.go),
-// and say what came of it with their heartbeats.
+// Endpoint health: whether servers can be connected to. A heartbeat shows that a host can connect
+// to the leader, but not that others can connect to it. Peers may refuse its certificate, or its
+// address may be unreachable. Chunkservers therefore probe each other and the metadata servers
+// (chunkserver/probe.go) and report the results with their heartbeats.
 //
-// Who tries whom: hosts stand on a ring, in the order of a hash of their names, and each is
-// tried by the probersEach that follow it. So each host tries as many others, however many
-// there are, and the loss of one changes little. One bad prober condemns nobody: a server is
-// called unreachable where two probers say so, or the only one, and what a prober says counts
-// for nothing where it reached no server at all.
+// Hosts form a ring, ordered by a hash of their names, and the probersEach hosts after each one
+// probe it. Each host thus probes equally many others, however many there are, and the loss of one
+// changes little. A single bad prober decides nothing: a server counts as unreachable if two
+// probers report so, or its only one. The leader ignores a prober that reached no server at all.
 
 const (
-	// probersEach is how many hosts try one server.
+	// probersEach is the number of hosts that probe one server.
 	probersEach = 3
-	// probeStale is when the word of a prober is forgotten that says nothing any more.
+	// probeStale is when a prober's last report is forgotten if no new one arrives.
 	probeStale = 30 * time.Second
-	// MaxProbeError bounds the text of an error that is kept.
+	// MaxProbeError bounds the stored text of an error, in bytes.
 	MaxProbeError = 400
 )
 
-// server names one that is tried.
+// server names a server that is probed.
 type server struct {
 	role transport.Role
 	node string
 }
 
-// endpoints is what the leader knows of whether servers can be called.
+// endpoints is the leader's knowledge of endpoint health.
 type endpoints struct {
-	base uint64 // of all marks: the term in the upper half
+	base uint64 // of all marks: the term is in the upper half
 
-	mu      sync.Mutex // guards what follows
-	version uint64     // of the topology that the ring is of
-	members string     // and the metadata servers
+	mu      sync.Mutex // guards the following fields
+	version uint64     // topology version of the ring
+	members string     // metadata servers of the ring
 	targets map[server]*endpoint
-	aims    map[string][]*wire.ProbeTarget // by prober
+	aims    map[string][]*wire.ProbeTarget // targets by prober
 }
 
-// endpoint is one server.
+// endpoint is one probed server.
 type endpoint struct {
 	addresses []string
-	boots     uint64          // registrations of the host that this leader has seen
-	probers   []string        // that are to try it
-	reports   map[string]word // by prober, of those alone
+	boots     uint64          // registrations of the host since this leader began
+	probers   []string        // hosts that probe it
+	reports   map[string]word // by prober, only those in probers
 }
 
-// word is what a prober said of a server last.
+// word is a prober's latest report on a server.
 type word struct {
 	err string
 	at  time.Time
@@ -68,7 +67,7 @@ func newEndpoints(term uint64) *endpoints {
 	return &endpoints{base: term << 32, targets: make(map[server]*endpoint), aims: make(map[string][]*wire.ProbeTarget)}
 }
 
-// arrange takes over which servers there are. It is cheap where nothing has changed.
+// arrange updates the set of servers. It is cheap if nothing has changed.
 func (e *endpoints) arrange(v *View, members []*wire.MemberAddress) {
 	key := ""
 	for _, m := range members {
@@ -108,7 +107,7 @@ func (e *endpoints) arrange(v *View, members []*wire.MemberAddress) {
 	e.aim()
 }
 
-// keep makes a server a target, with what is known of it. The caller holds mu.
+// keep makes a server a target and preserves its reports. The caller holds mu.
 func (e *endpoints) keep(old map[server]*endpoint, name server, addresses []string) {
 	t := old[name]
 	if t == nil {
@@ -122,7 +121,7 @@ func (e *endpoints) keep(old map[server]*endpoint, name server, addresses []stri
 	e.targets[name] = t
 }
 
-// aim tells each prober whom to try. The caller holds mu.
+// aim computes each prober's targets. The caller holds mu.
 func (e *endpoints) aim() {
 	e.aims = make(map[string][]*wire.ProbeTarget)
 	for name, t := range e.targets {
@@ -132,13 +131,13 @@ func (e *endpoints) aim() {
 	}
 }
 
-// byHash orders names so that neighbours have nothing to do with each other.
+// byHash orders names so that neighbors are unrelated.
 func byHash(a, b string) int {
 	return cmp.Or(cmp.Compare(crc32.ChecksumIEEE([]byte(a)), crc32.ChecksumIEEE([]byte(b))), cmp.Compare(a, b))
 }
 
-// probersOf are the hosts that try a server: those that follow it on the ring; the only host
-// tries itself.
+// probersOf returns the hosts that probe a server: those after it on the ring. An only host probes
+// itself.
 func probersOf(ring []string, name server) []string {
 	at, found := slices.BinarySearchFunc(ring, name.node, byHash)
 	var out []string
@@ -155,7 +154,7 @@ func probersOf(ring []string, name server) []string {
 	return out
 }
 
-// booted forgets what was said of a host before it started.
+// booted forgets reports about a host from before its start.
 func (e *endpoints) booted(host string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,8 +165,8 @@ func (e *endpoints) booted(host string) {
 	}
 }
 
-// noteProbes takes in what a host found, and returns whom it is to try. What it says of others than
-// those that it was told to try, or of a time before they started, is passed over.
+// noteProbes records a host's reports and returns its targets. It ignores reports about other
+// servers than its targets, or from before they started.
 func (e *endpoints) noteProbes(prober string, said []*wire.Probe, now time.Time) []*wire.ProbeTarget {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -182,7 +181,7 @@ func (e *endpoints) noteProbes(prober string, said []*wire.Probe, now time.Time)
 	return aims
 }
 
-// reachesNone reports whether a prober has tried two servers at least, and reached none. The caller
+// reachesNone reports whether a prober has probed at least two servers and reached none. The caller
 // holds mu.
 func (e *endpoints) reachesNone(prober string, now time.Time) bool {
 	tried := 0
@@ -199,7 +198,7 @@ func (e *endpoints) reachesNone(prober string, now time.Time) bool {
 	return tried >= 2
 }
 
-// health is what is known of a server.
+// health returns the endpoint health of a server.
 func (e *endpoints) health(name server, now time.Time) *wire.EndpointHealth {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,9 +230,8 @@ func (e *endpoints) healthLocked(name server, now time.Time) *wire.EndpointHealt
 	return h
 }
 
-// unreachable are the hosts that nothing new is to be placed on, as their peers get no
-// connection to them. Where that is so of more than half of the hosts, the fault is more
-// likely that of who says so, and it is of none.
+// unreachable returns the hosts to which peers cannot connect; placement avoids them. If more than
+// half of the hosts appear unreachable, the probers are more likely at fault, and it returns none.
 func (e *endpoints) unreachable(v *View, now time.Time) map[string]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -253,7 +251,7 @@ func (e *endpoints) unreachable(v *View, now time.Time) map[string]bool {
 	return out
 }
 
-// MarkEndpoints returns the topology with what peers found of each host that is up.
+// MarkEndpoints returns the topology with the endpoint health of each host that is up.
 func (f *Fleet) MarkEndpoints(t *wire.Topology) *wire.Topology {
 	out, now := proto.CloneOf(t), f.Clock.Now()
 	for _, h := range out.Hosts {

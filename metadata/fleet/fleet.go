@@ -1,16 +1,16 @@
-// Package fleet is what the leader knows of hosts and their devices, and of the buckets that
-// hosts serve: which are registered, which answer, how full and how fast they are, and who
-// can be called.
+// Package fleet is the leader's knowledge of hosts and their devices, and of the buckets that hosts
+// serve. It knows which are registered, which are up, how full and how fast they are, and which can
+// be connected to.
 //
-// The path of a heartbeat: Fleet.Heartbeat waits for a ReadBarrier, which proves that this
-// server leads -> Topology.NoteHeartbeat takes in what the host says of its devices (topology.go)
-// -> the answer carries what the host is to delete (heartbeat.go, horizon.go), which servers it
-// is to call and report on (endpoints.go), and which objects it is to compare (objectcheck.go).
-// Once a second JudgeHosts finds the hosts that fell silent or came back, publishes a new View,
-// and proposes the changes of their devices' states. All others read the present View.
+// The path of a heartbeat: Fleet.Heartbeat waits for a ReadBarrier, which proves that this server
+// leads. Topology.NoteHeartbeat records what the host reports about its devices (topology.go). The
+// answer says what the host must delete (heartbeat.go, horizon.go), which servers it must probe
+// (endpoints.go), and which objects it must compare (objectcheck.go). Once a second JudgeHosts
+// finds the hosts that became silent or returned, publishes a new View, and proposes state changes
+// of their devices. All other parts read the present View.
 //
-// The registered hosts and the states of devices are in the replicated state; what is only here
-// is lost with the leadership, and heard again within a heartbeat interval.
+// The replicated state has the registered hosts and the states of devices. Everything else is lost
+// with the leadership and is reported again within a heartbeat interval.
 package fleet
 
 import (
@@ -25,37 +25,37 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Config is what an operator may set of it; metadata.Config says what each is.
+// Config has the settings of the fleet; metadata.Config describes each.
 type Config struct {
 	Suspect, Grace, RepairGrace time.Duration
 	SlowTimes                   int
 	BackupHorizon               time.Duration
 	SharesDisk                  bool
-	// Expires is when the certificate of this server expires; nil: the servers have none.
+	// Expires returns when this server's certificate expires; nil if the servers have none.
 	Expires func() time.Time
 }
 
-// Leader is what the fleet asks of the server that leads.
+// Leader is what the fleet needs from the leading server.
 type Leader interface {
-	// Incarnation is what this server's directory is of, as far as is known, and
-	// OutlivedBy ends this server where another one outlives that.
+	// Incarnation is the incarnation of this server's directory, as far as known. OutlivedBy stops
+	// this server if a newer incarnation exists.
 	Incarnation() moraine.MarkedIncarnation
 	OutlivedBy(reported moraine.MarkedIncarnation, who string)
-	// Reachable says where all metadata servers are.
+	// Reachable returns the addresses of all metadata servers.
 	Reachable() []*wire.MemberAddress
 	// Keys are the public keys that check session tokens.
 	Keys() []*wire.SigningKey
-	// Revoked are the certificates that are not taken any more.
+	// Revoked returns the revoked certificates.
 	Revoked() *transport.Revocations
 	// OutOfSpace reports whether nothing may grow.
 	OutOfSpace() bool
-	// Gateways are the certificates of gateways that have sessions: when each expires.
+	// Gateways returns the expiry times of the certificates of gateways with sessions.
 	Gateways() map[string]time.Time
-	// RepairsChanged says that what can be repaired may have changed.
+	// RepairsChanged notifies the leader that other stripes may be repairable now.
 	RepairsChanged()
 }
 
-// Fleet is what one leadership knows of the hosts, their devices and their buckets.
+// Fleet is one leadership's knowledge of the hosts, their devices and their buckets.
 type Fleet struct {
 	*lead.Term
 	cfg    Config
@@ -64,7 +64,7 @@ type Fleet struct {
 	Topology      *topology
 	endpoints     *endpoints
 	bucketHealths *bucketHealths
-	Traits        bucketTraits // of buckets that movers have probed
+	Traits        bucketTraits // of buckets probed by movers
 	Certificates  *certificates
 	Objects       *ObjectChecks
 	absences      *absences
@@ -72,13 +72,13 @@ type Fleet struct {
 	scrubs        scrubs
 	claims        claims
 
-	HostsRead lead.Poke  // Hosts or devices in the state changed
-	hostsLoad sync.Mutex // a read of the hosts and its takeover are one step
+	HostsRead lead.Poke  // hosts or devices in the state changed
+	hostsLoad sync.Mutex // makes reading the hosts and loading them one step
 	// allReported: every device has reported since the metadata was restored.
 	allReported atomic.Bool
 }
 
-// New makes the memory of a leadership that has not heard of any host yet.
+// New makes the fleet of a leadership that has received nothing from any host yet.
 func New(t *lead.Term, cfg Config, leader Leader) *Fleet {
 	topology := NewTopology(t.Store.Term(), cfg.Suspect)
 	return &Fleet{
@@ -88,10 +88,10 @@ func New(t *lead.Term, cfg Config, leader Leader) *Fleet {
 	}
 }
 
-// mark is that of the incarnation, as messages have it.
+// mark returns the mark of the incarnation in wire form.
 func (f *Fleet) mark() []byte { return transport.MarkBytes(f.leader.Incarnation()) }
 
-// GetTopology answers with the topology of now.
+// GetTopology answers with the present topology.
 func (f *Fleet) GetTopology(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
 	if err := f.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (f *Fleet) GetTopology(ctx context.Context, _ *lead.Call) (*wire.MetaRespon
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Topology{Topology: f.Topology.View().Wire}}, nil
 }
 
-// MemberEndpoint is what hosts found when they called a metadata server.
+// MemberEndpoint returns what hosts found when they probed a metadata server.
 func (f *Fleet) MemberEndpoint(id string) *wire.EndpointHealth {
 	return f.endpoints.health(server{transport.RoleMetadata, id}, f.Clock.Now())
 }

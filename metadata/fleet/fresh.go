@@ -10,24 +10,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A fresh status goes by what hosts and metadata servers said after it was asked for: one
-// that died a moment before is not taken for alive, and one that was restarted is not taken
-// for what it was before.
+// A fresh status uses only what hosts and metadata servers reported after the request. A server
+// that just died then does not appear up, and a restarted one does not appear in its former state.
 
-// Asked is when a status was asked for.
+// Asked is the time of a status request.
 type Asked struct {
 	fresh bool
-	mark  uint64 // Hosts that were heard at a later mark have answered since
+	mark  uint64 // hosts last seen with a greater mark have reported since
 	at    time.Time
 }
 
+// Ask records a status request; without fresh any report counts.
 func (f *Fleet) Ask(fresh bool) Asked {
 	return Asked{fresh: fresh, mark: f.Topology.Mark(), at: f.Clock.Now()}
 }
 
-// AwaitReports waits, where a fresh status was asked for, until each host and metadata server
-// that is taken for alive was heard since, or counts as down: no longer than a host may be
-// silent, or the request may take.
+// AwaitReports waits, for a fresh status, until each host and metadata server that counts as up has
+// reported since the request, or counts as down. It waits at most as long as a host may be silent,
+// or the request allows.
 func (f *Fleet) AwaitReports(ctx context.Context, asked Asked) error {
 	if !asked.fresh {
 		return nil
@@ -48,8 +48,8 @@ func (f *Fleet) AwaitReports(ctx context.Context, asked Asked) error {
 	return nil
 }
 
-// allReported reports whether each host with devices in use that is taken for alive was heard
-// after a mark.
+// allReported reports whether each host with devices in use that counts as up was last seen after a
+// mark.
 func (t *topology) allReported(mark uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,8 +61,8 @@ func (t *topology) allReported(mark uint64) bool {
 	return true
 }
 
-// unreported counts the devices in use of which a whole report of their chunks is still to
-// come: what is missing on them is not known.
+// unreported counts the devices in use without a full report of their chunks. Their missing chunks
+// are not known yet.
 func (v *View) unreported() (n int) {
 	for _, d := range v.Devices {
 		if holds(d) && !d.Reported {
@@ -72,15 +72,15 @@ func (v *View) unreported() (n int) {
 	return n
 }
 
-// refreshAll publishes all that hosts have said.
+// refreshAll publishes everything that hosts have reported.
 func (t *topology) refreshAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.publish()
 }
 
-// ReportedSince is a topology in which only those hosts are said to be heard that were after
-// the status was asked for.
+// ReportedSince returns a topology in which only hosts that reported after the status request count
+// as seen.
 func (t *topology) ReportedSince(asked Asked, w *wire.Topology) *wire.Topology {
 	if !asked.fresh {
 		return w
@@ -96,13 +96,13 @@ func (t *topology) ReportedSince(asked Asked, w *wire.Topology) *wire.Topology {
 	return out
 }
 
-// MemberKnown reports whether it is known that a metadata server is alive, or that it is not.
+// MemberKnown reports whether it is known that a metadata server is up, or that it is not.
 func (f *Fleet) MemberKnown(m *lead.Member, asked Asked) bool {
 	now := f.Clock.Now()
 	switch {
 	case m.ID == f.Node:
 		return true
-	case !m.Alive: // for a moment after an election that is said of all
+	case !m.Alive: // for a moment after an election all members appear so
 		return now.Sub(f.Began) >= lead.MemberSilent
 	}
 	return !asked.fresh || m.Contact <= now.Sub(asked.at)

@@ -9,9 +9,9 @@ import (
 	"github.com/morainefs/moraine/metadata/fleet"
 )
 
-// TestFreedBytesAreNotMoved: what was deleted on a device is not taken for something that
-// can be moved away, also where a heartbeat was described before the deletion and comes
-// after its acknowledgement; and the device gives meanwhile.
+// TestFreedBytesAreNotMoved: deleted bytes of a device do not count as movable, also if a heartbeat
+// measured before the deletion arrives after its acknowledgement. The device still gives chunks
+// meanwhile.
 func TestFreedBytesAreNotMoved(t *testing.T) {
 	const suspect = 3 * time.Second
 	now := time.Now()
@@ -27,13 +27,13 @@ func TestFreedBytesAreNotMoved(t *testing.T) {
 	holds(800)
 	f.Deleted(100, at(time.Second))
 	holds(700)
-	f.Heard(800, at(2*time.Second)) // from before
+	f.Heard(800, at(2*time.Second)) // measured before
 	holds(700)
 	f.Deleted(50, at(2*time.Second))
 	holds(650)
 	f.Heard(650, at(5*time.Second))
 	holds(650)
-	for i := range 100 { // however many
+	for i := range 100 { // any number of deletions
 		f.Deleted(1, at(5*time.Second+time.Duration(i)))
 	}
 	holds(550)

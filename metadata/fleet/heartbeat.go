@@ -20,7 +20,7 @@ import (
 // maxDeviceChanges bounds the devices whose state one tick changes.
 const maxDeviceChanges = 64
 
-// RegisterHost records a host and its devices, and gives each its boot epoch.
+// RegisterHost records a host and its devices, and gives each device its boot epoch.
 func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	}
 	req := proto.CloneOf(c.Req)
 	req.GetRegisterHost().Host.Id = host
-	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // nothing that the log needs
+	req.GetRegisterHost().HeardIncarnation, req.GetRegisterHost().HeardMark = 0, nil // the log does not need these
 	f.Topology.boots(host, asked.GetHost().GetDevices())
 	f.endpoints.booted(host)
 	resp, err := f.Propose(ctx, c.Caller, req)
@@ -56,9 +56,8 @@ func (f *Fleet) RegisterHost(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return resp, nil
 }
 
-// Heartbeat notes that a host is alive and tells it what to delete: what has
-// been dead for longer than the grace, in a state that this server has just
-// proved to be current.
+// Heartbeat records that a host is up, and answers what it must delete: chunks dead for longer than
+// the grace, in a state that this server has just proved to be current.
 func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
@@ -86,7 +85,7 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 		reply.Revoked = revoked.List()
 	}
 	var devices, working []uint32
-	var own []*wire.Device // what the host says of others' devices counts for nothing
+	var own []*wire.Device // ignore what the host reports about other hosts' devices
 	for _, d := range asked.Devices {
 		have := v.Devices[d.Id]
 		if have != nil && have.Host == host {
@@ -100,7 +99,7 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 			if holds(have) && !have.Reported {
 				reply.Report = append(reply.Report, d.Id)
 			}
-			if d.State != wire.DeviceState_DEVICE_STATE_OUT { // else it can delete nothing
+			if d.State != wire.DeviceState_DEVICE_STATE_OUT { // if it is out it cannot delete anything
 				working = append(working, d.Id)
 			}
 		}
@@ -133,11 +132,10 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Heartbeat{Heartbeat: reply}}, nil
 }
 
-// deletions returns at most limit deletions for devices, of what has been dead
-// for longer than the grace, or the backup horizon; none before every device has reported since the metadata was
-// restored. Each device has an equal part of them, and what one
-// needs no part of the others have: no device, and none that is slow, keeps the
-// others from theirs.
+// deletions returns at most limit deletions for devices, of chunks dead for longer than the grace,
+// or the backup horizon. It returns none until every device has reported since the metadata was
+// restored. The devices share the limit equally, and the unused part of one goes to the others. No
+// device, also no slow one, therefore delays the others' deletions.
 func (f *Fleet) deletions(r kvtx.Reader, devices []uint32, limit int) ([]*wire.Deletion, error) {
 	now, err := kvtx.ClusterTime(f.Machine.View(r))
 	grace := uint64(f.cfg.Grace.Milliseconds())
@@ -148,7 +146,7 @@ func (f *Fleet) deletions(r kvtx.Reader, devices []uint32, limit int) ([]*wire.D
 		return nil, err
 	}
 	left, lists := limit, make([][]*wire.Deletion, len(devices))
-	more := make([]int, len(devices)) // those that may have more than they got
+	more := make([]int, len(devices)) // devices that may have more deletions than their share
 	for i := range devices {
 		more[i] = i
 	}
@@ -177,8 +175,7 @@ func (f *Fleet) deletions(r kvtx.Reader, devices []uint32, limit int) ([]*wire.D
 	return slices.Concat(lists...), nil
 }
 
-// DeletedChunks forgets the tombstones of deletions that a host carried out on
-// its own devices.
+// DeletedChunks removes the tombstones of deletions that a host carried out on its own devices.
 func (f *Fleet) DeletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	v := f.Topology.View()
 	deleted := c.Req.GetDeletedChunks().GetDeleted()
@@ -187,8 +184,8 @@ func (f *Fleet) DeletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 			return nil, err
 		}
 	}
-	// Before the tombstones go, for a plan between the two would take what is on the
-	// devices for alive.
+	// Record this before the tombstones go, otherwise a plan made in between would count the bytes
+	// as live.
 	var bytes map[uint32]uint64
 	err := f.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
 		bytes, err = fleet.FreedBytes(f.Machine.View(r), deleted)
@@ -201,7 +198,7 @@ func (f *Fleet) DeletedChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	return f.Mutate(ctx, c)
 }
 
-// MayReport is whether the caller may speak of what is on device.
+// MayReport fails unless the caller may report on device.
 func (v *View) MayReport(c *lead.Call, device uint32) error {
 	if c.Caller.Role != string(transport.RoleAdmin) && !v.onHost(device, c.Caller.Node) {
 		return lead.Denied("device %d is not one of node %q", device, c.Caller.Node)
@@ -209,10 +206,9 @@ func (v *View) MayReport(c *lead.Call, device uint32) error {
 	return nil
 }
 
-// mayRegister is whether a chunkserver may register the devices that it names. A device that
-// is in service on another host is that host's as long as the host is up: a disk is carried
-// once it is out, or its host is down. Who registers a device that it takes to be broken does
-// not claim it.
+// mayRegister fails unless a chunkserver may register the devices that it names. A device in
+// service on another host belongs to that host while the host is up. A disk may be carried once it
+// is out or its host is down. Reporting a device as broken does not claim it.
 func (v *View) mayRegister(c *lead.Call, host string) error {
 	if c.Caller.Role == string(transport.RoleAdmin) {
 		return nil
@@ -236,9 +232,9 @@ func (v *View) mayRegister(c *lead.Call, host string) error {
 	return nil
 }
 
-// LoadHosts takes over the hosts and devices of the state. One read and its takeover are
-// one step: without hostsLoad an older read, taken over late, would replace a newer one, and
-// a host registered meanwhile would be missing until the next change of any host.
+// LoadHosts loads the hosts and devices from the state. hostsLoad makes the read and the load one
+// step. Otherwise an older read, loaded late, could replace a newer one, and a new host would be
+// missing until the next change of any host.
 func (f *Fleet) LoadHosts() error {
 	f.hostsLoad.Lock()
 	defer f.hostsLoad.Unlock()
@@ -254,8 +250,7 @@ func (f *Fleet) LoadHosts() error {
 	return err
 }
 
-// FollowDevices brings the topology up to date whenever hosts or devices change
-// in the state, until ctx ends.
+// FollowDevices updates the topology whenever hosts or devices change in the state, until ctx ends.
 func (f *Fleet) FollowDevices(ctx context.Context) {
 	for {
 		select {
@@ -269,8 +264,8 @@ func (f *Fleet) FollowDevices(ctx context.Context) {
 	}
 }
 
-// JudgeHosts finds out which hosts fell silent and which came back, and
-// declares devices out of service and in again.
+// JudgeHosts finds the hosts that became silent or returned, and takes devices out or brings them
+// in.
 func (f *Fleet) JudgeHosts(ctx context.Context, now time.Time) error {
 	before := f.Topology.View()
 	f.avoidUnreachable(before, now)
@@ -303,14 +298,13 @@ func (f *Fleet) CountHosts(v *View) {
 	m.SilentHosts.Set(float64(len(v.Wire.Hosts) - v.Live))
 }
 
-// endsDrain reports whether a change takes a device out that is drained, for the silence of
-// its host.
+// endsDrain reports whether a change takes out a draining device because its host is silent.
 func (v *View) endsDrain(set *wire.SetDeviceState) bool {
 	d := v.Devices[set.Device]
 	return d != nil && d.State == deviceDraining && set.Reason == reasonSilent
 }
 
-// setDevice changes the state of a device on the leader's own word.
+// setDevice changes the state of a device by the leader's own decision.
 func (f *Fleet) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
 	_, err := f.Command(ctx, &statepb.Command{Op: &statepb.Command_Request{Request: &wire.MetaRequest{
 		Op: &wire.MetaRequest_SetDeviceState{SetDeviceState: set}}}})
@@ -324,7 +318,7 @@ func (f *Fleet) setDevice(ctx context.Context, set *wire.SetDeviceState) error {
 	return nil
 }
 
-// SettleChunks takes over where the chunks of a device are that were in memory.
+// SettleChunks records where a device's chunks are that were in memory.
 func (f *Fleet) SettleChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := f.Topology.View().MayReport(c, c.Req.GetSettleChunks().GetDevice()); err != nil {
 		return nil, err
@@ -332,8 +326,7 @@ func (f *Fleet) SettleChunks(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return f.Mutate(ctx, c)
 }
 
-// inMemory returns those of some devices that have chunks which are recorded as in
-// memory alone.
+// inMemory returns those of the devices that have chunks recorded as only in memory.
 func (f *Fleet) inMemory(r kvtx.Reader, devices []uint32) (out []uint32, err error) {
 	for _, d := range devices {
 		some, err := fleet.InMemory(f.Machine.View(r), moraine.DeviceID(d))

@@ -10,24 +10,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The backup horizon: chunks of a stripe that no file names any more are kept for it, since a
-// backup from before names them. They are the first to go where a device becomes full: the
-// horizon is shorter then, and `cluster status` says how long it is.
+// The backup horizon: devices keep chunks of a stripe without files for it, because an earlier
+// backup refers to the stripe. If a device is getting full, these chunks are deleted first. The
+// horizon is then shorter, and `cluster status` shows its length.
 
 const (
-	// keptShare is the part of a device, 1 of so many, that what is kept for backups leaves
-	// free; on a small device it is keptLeast, or a quarter of it where that is less.
+	// keptShare is the part of a device, 1 in so many, that chunks kept for backups must leave
+	// free. On a small device it is keptLeast, or a quarter of the device if that is less.
 	keptShare = 10
 	keptLeast = 1 << 30
 )
 
-// keptReserve is how much of a device is free before anything is kept for backups on it.
+// keptReserve returns the bytes that chunks kept for backups must leave free on a device.
 func keptReserve(capacity uint64) uint64 {
 	return max(capacity/keptShare, min(capacity/4, keptLeast))
 }
 
-// overfull is by how many bytes a device is too full to keep anything for backups, as its
-// host said last, without what was deleted since.
+// overfull returns by how many bytes a device is too full to keep chunks for backups, by its host's
+// last report and without what was deleted since.
 func (t *topology) overfull(device uint32) uint64 {
 	d := t.View().Devices[device]
 	if d == nil {
@@ -51,11 +51,11 @@ func (t *topology) overfull(device uint32) uint64 {
 	return used - min(used, most)
 }
 
-// sharedDiskStep is how many bytes a device gives back with a heartbeat while the disk that
+// sharedDiskStep is the number of bytes that a device frees with one heartbeat while the disk that
 // it shares with the metadata is nearly full.
 const sharedDiskStep = 64 << 20
 
-// Horizon is what one leadership knows of the backup horizon.
+// Horizon is one leadership's knowledge of the backup horizon.
 type Horizon struct {
 	*lead.Term
 	cfg      Config
@@ -63,9 +63,9 @@ type Horizon struct {
 	leader   Leader
 }
 
-// keptDeletions returns at most limit deletions for a device, of what was kept for backups:
-// what has been dead for the horizon, and, where the device, or the metadata's disk that it lies on, becomes
-// full, as much as it needs of what has been dead for the grace, oldest first.
+// keptDeletions returns at most limit deletions of chunks kept for backups on a device: those dead
+// for the horizon. If the device, or the metadata's disk on which it lies, is getting full, it adds
+// the oldest chunks dead for the grace until there is room.
 func (k *Horizon) keptDeletions(r kvtx.Reader, device uint32, now uint64, limit int) ([]*wire.Deletion, error) {
 	grace := uint64(k.cfg.Grace.Milliseconds())
 	horizon := max(grace, uint64(k.cfg.BackupHorizon.Milliseconds()))
@@ -79,11 +79,11 @@ func (k *Horizon) keptDeletions(r kvtx.Reader, device uint32, now uint64, limit 
 	return fleet.KeptTombstones(k.Machine.View(r), moraine.DeviceID(device), now-min(now, horizon), atMost, needed, limit)
 }
 
-// CountKept says what is kept for backups, and for how long all of it is.
+// CountKept adds to a reply how much is kept for backups, and since when all of it is.
 func (k *Horizon) CountKept(r kvtx.Reader, n kvtx.Counters, reply *wire.ClusterReply) error {
 	reply.PendingBytes = n.PendingBytes
 	if k.cfg.BackupHorizon <= 0 {
-		return nil // what is dead waits for the grace alone
+		return nil // dead chunks wait only for the grace
 	}
 	reply.KeptBytes, reply.PendingBytes = n.KeptBytes, n.PendingBytes-n.KeptBytes
 	horizon, err := k.horizonNow(r, n.ClusterTime)
@@ -91,8 +91,8 @@ func (k *Horizon) CountKept(r kvtx.Reader, n kvtx.Counters, reply *wire.ClusterR
 	return err
 }
 
-// horizonNow is the backup horizon, in milliseconds, or less where a device gave back what
-// died since.
+// horizonNow returns the backup horizon in milliseconds. It is shorter if a device freed chunks
+// that died later.
 func (k *Horizon) horizonNow(r kvtx.Reader, now uint64) (uint64, error) {
 	horizon := uint64(max(k.cfg.BackupHorizon, 0).Milliseconds())
 	for device := range k.topology.View().Devices {
@@ -107,7 +107,7 @@ func (k *Horizon) horizonNow(r kvtx.Reader, now uint64) (uint64, error) {
 	return horizon, nil
 }
 
-// MeasureKept keeps the gauges of what is kept for backups.
+// MeasureKept updates the gauges of chunks kept for backups.
 func (k *Horizon) MeasureKept() error {
 	reply := &wire.ClusterReply{}
 	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {

@@ -12,10 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// SetMaintenance announces that a host will be away, unless a stripe would be left
-// without a chunk to spare meanwhile: hosts that are silent, and those that are away
-// already, count as missing too. The entry names the hosts that were away when this
-// was judged, so that of two announcements at once one is judged anew.
+// SetMaintenance announces a host's absence, unless a stripe would have no chunk to spare
+// meanwhile. Silent hosts, and those away already, count as missing too. The entry names the hosts
+// that were away at the judgement, so that of two simultaneous announcements one is judged again.
 func (f *Fleet) SetMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetSetMaintenance()
 	if asked.Millis == 0 {
@@ -39,13 +38,12 @@ func (f *Fleet) SetMaintenance(ctx context.Context, c *lead.Call) (*wire.MetaRes
 	return f.Propose(ctx, c.Caller, req)
 }
 
-// maxClaimed bounds the chunks that are counted on a device that is drained.
+// maxClaimed bounds the chunks counted on a draining device.
 const maxClaimed = 4096
 
-// CountDraining returns a topology in which each device that is being drained, or is
-// out, says how many chunks stripes still have on it. Which are is the state's to say:
-// what a leader keeps of it comes a moment later, and an empty answer would be
-// believed.
+// CountDraining returns a topology in which each device that is draining or out has the number of
+// its chunks that stripes still name. It reads the list of such devices from the state: the
+// leader's copy is slightly older, and an administrator would trust an empty answer.
 func (f *Fleet) CountDraining(r kvtx.Reader, topology *wire.Topology) (*wire.Topology, error) {
 	devices, err := fleet.Devices(f.Machine.View(r))
 	if err != nil {
@@ -77,8 +75,8 @@ func (f *Fleet) CountDraining(r kvtx.Reader, topology *wire.Topology) (*wire.Top
 	return out, nil
 }
 
-// Repairing reports whether stripes are being repaired, or looked for, or moved by
-// jobs of a round before: another leader's.
+// Repairing reports whether stripes are being repaired, searched for, or moved by jobs of an
+// earlier leader's round.
 func (f *Fleet) Repairing(r kvtx.Reader) (bool, error) {
 	running, err := fleet.RepairHopeful(f.Machine.View(r))
 	if err != nil || running > 0 {

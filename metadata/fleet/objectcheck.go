@@ -18,60 +18,63 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The leader has hosts compare the objects of their bucket with their records. Bad ones are
-// compared again every few seconds, so that they are good soon after they are back; all are
-// compared now and then, at a low rate, and at the full rate where an fsck asks for it. What
-// is under way is in this leader's memory: another one begins again.
+// The leader makes hosts compare the objects of their bucket with the records. It rechecks bad ones
+// every few seconds, so that they soon count as good after they are back. It checks all objects
+// from time to time at a low rate, and at the full rate for an fsck. The progress is in this
+// leader's memory; the next leader starts again.
 
 const (
-	// objectCheckEvery is the pause between two checks of all objects, objectCheckAgain after
-	// one that could not compare all, and objectCheckFirst before a leader's first.
+	// objectCheckEvery is the pause between two checks of all objects. objectCheckAgain is the
+	// pause after a check that could not compare all, and objectCheckFirst the one before a
+	// leader's first.
 	objectCheckEvery = 24 * time.Hour
 	objectCheckAgain = time.Hour
 	objectCheckFirst = time.Minute
-	// objectRate is how many objects a second a check by itself compares in one bucket, and
-	// objectFullRate how many one that an fsck waits for.
+	// objectRate is the number of objects per second that a periodic check compares in one bucket,
+	// and objectFullRate that of a check for an fsck.
 	objectRate     = 8
 	objectFullRate = 256
-	// objectsPerHost is how many objects a host has at a time to compare.
+	// objectsPerHost is the number of objects that a host compares at a time.
 	objectsPerHost = 64
-	// objectsAgain is how many bad ones of them are, and objectAgain the pause between two
-	// rounds through those.
+	// objectsAgain is how many of them are bad ones, and objectAgain the pause between two rounds
+	// through those.
 	objectsAgain = 16
 	objectAgain  = 5 * time.Second
-	// objectAnswer is after how long without an answer an object is taken for not compared,
-	// and bucketPatience after how long without a host that could compare its bucket is.
+	// objectAnswer is the time without an answer after which an object counts as not compared.
+	// bucketPatience is the time without a host that could compare a bucket after which the bucket
+	// does.
 	objectAnswer   = 2 * time.Minute
 	bucketPatience = 30 * time.Second
-	// maxObjectsAsked bounds the objects that all hosts have at a time to compare.
+	// maxObjectsAsked bounds the objects that all hosts compare at a time.
 	maxObjectsAsked = 1024
-	// objectLook bounds the records that one heartbeat looks at, and maxBuckets the buckets.
+	// objectLook bounds the records that one heartbeat inspects, and maxBuckets the buckets.
 	objectLook = 1024
 	maxBuckets = 256
 	// maxBadCounted bounds the count of bad objects.
 	maxBadCounted = 10_000
 )
 
-// ObjectChecks is what the leader knows of checks of objects.
+// ObjectChecks is the leader's knowledge of object checks.
 type ObjectChecks struct {
 	*lead.Term
 	topology *topology
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	check   wire.CheckObjectsReply
-	full    bool      // an fsck waits for it
-	ended   time.Time // of the last check
-	settled time.Time // when what is under way was last looked at
+	full    bool      // an fsck waits for the check
+	ended   time.Time // end of the last check
+	settled time.Time // when the running check was last updated
 	buckets map[string]*bucketCheck
 	asked   map[uint64]askedObject // by object
 	again   map[string]*badRound   // by bucket
 }
 
-// bucketCheck is how far a check is in one bucket.
+// bucketCheck is the progress of a check in one bucket.
 type bucketCheck struct {
-	after string // the last key that was given to a host
+	after string // the last key given to a host
 	end   bool
-	// given are the objects since paced, for the rate; moved is when one was given, or answered.
+	// given is the number of objects since paced, for the rate. moved is when one was last given or
+	// answered.
 	given int
 	paced time.Time
 	moved time.Time
@@ -83,24 +86,24 @@ type badRound struct {
 	began time.Time
 }
 
-// askedObject is one that a host is comparing.
+// askedObject is an object that a host is comparing.
 type askedObject struct {
 	host, bucket string
 	at           time.Time
-	counts       bool // it is of the check under way
+	counts       bool // it belongs to the running check
 }
 
 func newObjectChecks(t *lead.Term, topology *topology) *ObjectChecks {
 	return &ObjectChecks{Term: t, topology: topology, check: wire.CheckObjectsReply{Done: true}, buckets: map[string]*bucketCheck{}, asked: map[uint64]askedObject{}, again: map[string]*badRound{}}
 }
 
-// bucketName is the name of a bucket that a host serves as s3://BUCKET/PREFIX.
+// bucketName returns the bucket in a URL s3://BUCKET/PREFIX.
 func bucketName(url string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(url, "s3://"), "/")
 	return name
 }
 
-// begin starts a check of all objects. The mutex is held.
+// begin starts a check of all objects. The caller holds the mutex.
 func (o *ObjectChecks) begin(r kvtx.Reader, m *state.Machine, now time.Time) error {
 	names, err := tier.ObjectBuckets(m.View(r), maxBuckets)
 	if err != nil {
@@ -125,7 +128,7 @@ func (o *ObjectChecks) begin(r kvtx.Reader, m *state.Machine, now time.Time) err
 	return nil
 }
 
-// due reports whether a check is to begin by itself. The mutex is held.
+// due reports whether a periodic check must begin. The caller holds the mutex.
 func (o *ObjectChecks) due(began, now time.Time) bool {
 	switch {
 	case !o.check.Done:
@@ -138,7 +141,7 @@ func (o *ObjectChecks) due(began, now time.Time) bool {
 	return now.Sub(o.ended) >= objectCheckEvery
 }
 
-// give returns the objects that a host is to compare now. answers: its bucket answers it.
+// give returns the objects that a host must compare now. answers says that its bucket answers it.
 func (o *ObjectChecks) give(r kvtx.Reader, m *state.Machine, host, url string, answers bool, began, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	bucket := bucketName(url)
 	if bucket == "" || !answers {
@@ -172,7 +175,7 @@ func (o *ObjectChecks) give(r kvtx.Reader, m *state.Machine, host, url string, a
 	return append(out, more...), err
 }
 
-// giveBad gives bad objects that are to be compared again. The mutex is held.
+// giveBad gives out bad objects to be compared again. The caller holds the mutex.
 func (o *ObjectChecks) giveBad(r kvtx.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	round := o.again[bucket]
 	if round == nil {
@@ -202,7 +205,7 @@ func (o *ObjectChecks) giveBad(r kvtx.Reader, m *state.Machine, host, bucket str
 	return out, nil
 }
 
-// giveNext gives the next objects of the check under way. The mutex is held.
+// giveNext gives out the next objects of the running check. The caller holds the mutex.
 func (o *ObjectChecks) giveNext(r kvtx.Reader, m *state.Machine, host, bucket string, room int, now time.Time) (out []*wire.ObjectToCheck, err error) {
 	b := o.buckets[bucket]
 	if o.check.Done || b == nil || b.end {
@@ -226,7 +229,7 @@ func (o *ObjectChecks) giveNext(r kvtx.Reader, m *state.Machine, host, bucket st
 	b.after, b.end, b.moved = last, !more, now
 	b.given += len(objects)
 	for _, w := range objects {
-		// One that is compared already, as it is bad, counts from now on.
+		// A bad object that a host is comparing already counts in this check from now on.
 		a, asked := o.asked[w.Id]
 		if !asked {
 			a = askedObject{host: host, bucket: bucket, at: now}
@@ -238,8 +241,8 @@ func (o *ObjectChecks) giveNext(r kvtx.Reader, m *state.Machine, host, bucket st
 	return out, nil
 }
 
-// settle gives up what nobody has answered, and ends the check where nothing is left of it.
-// The mutex is held.
+// settle drops unanswered objects, and ends the check if nothing of it is left. The caller holds
+// the mutex.
 func (o *ObjectChecks) settle(r kvtx.Reader, m *state.Machine, now time.Time) error {
 	open := 0
 	o.settled = now
@@ -271,7 +274,7 @@ func (o *ObjectChecks) settle(r kvtx.Reader, m *state.Machine, now time.Time) er
 	return nil
 }
 
-// release takes what is left of a bucket for not compared: no host is there that could.
+// giveUp counts the rest of a bucket as not compared, because no host can compare it.
 func (o *ObjectChecks) giveUp(r kvtx.Reader, m *state.Machine, name string, b *bucketCheck) error {
 	for more := true; more; {
 		objects, last, next, err := tier.ObjectsOf(m.View(r), name, b.after, objectLook, objectLook)
@@ -286,7 +289,7 @@ func (o *ObjectChecks) giveUp(r kvtx.Reader, m *state.Machine, name string, b *b
 	return nil
 }
 
-// count counts an answer. The mutex is held.
+// count counts an answer. The caller holds the mutex.
 func (o *ObjectChecks) count(a askedObject, s wire.ObjectState, text string, now time.Time) {
 	if b := o.buckets[a.bucket]; b != nil {
 		b.moved = now
@@ -306,7 +309,7 @@ func (o *ObjectChecks) count(a askedObject, s wire.ObjectState, text string, now
 	}
 }
 
-// answered takes in what a host found.
+// answered records a host's results.
 func (o *ObjectChecks) answered(host string, checks []*wire.ObjectCheck, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -319,7 +322,7 @@ func (o *ObjectChecks) answered(host string, checks []*wire.ObjectCheck, now tim
 	}
 }
 
-// ReportObjects takes up what hosts found in their bucket. Only what changes a record goes
+// ReportObjects processes what hosts found in their bucket. Only results that change a record go
 // through the log.
 func (o *ObjectChecks) ReportObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	checks := c.Req.GetReportObjects().GetChecks()
@@ -368,7 +371,7 @@ func (o *ObjectChecks) logObjects(host string, changes []*wire.ObjectCheck) {
 	}
 }
 
-// CheckObjects begins a check of all objects, or says how far it is.
+// CheckObjects starts a check of all objects, or answers its progress.
 func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := o.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -378,8 +381,8 @@ func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.Me
 	defer o.mu.Unlock()
 	err := o.Store.View(func(r kvtx.Reader, _ uint64) error {
 		if c.Req.GetCheckObjects().GetStart() {
-			// One that another fsck waits for begins again too: it may have been past an
-			// object before that went.
+			// Restart also a check for another fsck: it may have passed an object before that
+			// object was lost.
 			o.full = true
 			if err := o.begin(r, o.Machine, now); err != nil {
 				return err
@@ -400,7 +403,7 @@ func (o *ObjectChecks) CheckObjects(ctx context.Context, c *lead.Call) (*wire.Me
 
 var errNoAnswer = errors.New("no host has answered")
 
-// CountBad counts the objects that are not in their bucket as they were recorded.
+// CountBad counts the objects that differ from their records.
 func (o *ObjectChecks) CountBad(r kvtx.Reader) (lost, bad uint64, err error) {
 	n, err := kvtx.ReadCounters(o.Machine.View(r))
 	if err != nil || n.BadObjects == 0 {

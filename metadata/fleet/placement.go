@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Request makes a request for placement of what a client asks for: without a
-// scheme, the default one of the registered hosts.
+// Request returns the placement request for a client's request. Without a scheme it uses the
+// default one of the registered hosts.
 func (v *View) Request(scheme *wire.Scheme, chunkLength uint64, avoid []uint32) (place.Request, error) {
 	want := place.Request{Scheme: v.DefaultScheme(), ChunkLength: chunkLength, Avoid: DeviceIDs(avoid)}
 	if scheme != nil {
@@ -24,6 +24,7 @@ func (v *View) Request(scheme *wire.Scheme, chunkLength uint64, avoid []uint32) 
 	return want, nil
 }
 
+// DeviceIDs converts device numbers from the wire.
 func DeviceIDs(ids []uint32) []moraine.DeviceID {
 	if len(ids) == 0 {
 		return nil

@@ -11,15 +11,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What a leader has not heard yet. It knows from the state which hosts and devices there
-// are, and hears within a heartbeat interval which of them are there and how full they are.
+// What a new leader does not know yet. The state says which hosts and devices exist. Within a
+// heartbeat interval the hosts report that they are up, and how full they are.
 
-// holds reports whether a device is one that stripes may have chunks on.
+// holds reports whether stripes may have chunks on the device.
 func holds(d *wire.Device) bool { return d.State == DeviceIn || d.State == deviceDraining }
 
-// working returns the devices that serve, as far as their hosts say, on hosts that are not
-// silent, and the hosts that are taken for alive without having been heard: their devices
-// are not among them.
+// working returns the devices that serve, by their hosts' reports, on hosts that are not silent.
+// unheard are the hosts that count as up without a report; their devices are not included.
 func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,9 +43,9 @@ func (t *topology) working(now time.Time) (devices map[uint32]bool, unheard []st
 	return devices, unheard
 }
 
-// fillKnown counts the devices that serve on hosts which are taken for alive: those whose hosts
-// said how full they are, and those whose hosts have not spoken at all. One that registered
-// a moment ago, and may be new, is neither.
+// fillKnown counts the serving devices on hosts that count as up: those whose hosts reported how
+// full they are, and those whose hosts have not reported at all. A device that registered just now,
+// and may be new, counts as neither.
 func (t *topology) fillKnown() (known, unknown int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,8 +64,8 @@ func (t *topology) fillKnown() (known, unknown int) {
 	return known, unknown
 }
 
-// meanFill is the part that is used of the devices of which that is known, 0 where it is
-// of none. The caller holds mu, or has the topology for itself.
+// meanFill returns the mean fill of the devices with a known one; 0 if there is none. The caller
+// holds mu, or has exclusive use of the topology.
 func (t *topology) meanFill() float64 {
 	var used, capacity float64
 	for _, h := range t.hosts {
@@ -82,19 +81,19 @@ func (t *topology) meanFill() float64 {
 	return used / capacity
 }
 
-// guess has a device that nobody has told of be as full as the others. To take it for
-// empty would show room that is not there, and draw all new chunks to it.
+// guess assumes that a device without a report is as full as the others. Treating it as empty would
+// show room that does not exist and attract all new chunks.
 func (v *View) guess(d *wire.Device) {
 	v.guessed[d.Id] = true
 	d.Used = min(uint64(v.mean*float64(d.Capacity)), d.Capacity)
 }
 
-// guessedRoom is the least part of a device, 1/guessedRoom, that placement takes for free
-// until its host has said how full it is: a write must not fail for a guess, and a device
-// that is full refuses by itself.
+// guessedRoom is the smallest part of a device, 1/guessedRoom, that placement assumes to be free
+// until the host reports. A write must not fail because of a guess, and a full device refuses it
+// anyway.
 const guessedRoom = 16
 
-// free is how many bytes of a device are free, to placement.
+// free returns the free bytes of a device for placement.
 func (v *View) free(d *wire.Device) uint64 {
 	free := d.Capacity - min(d.Used, d.Capacity)
 	if v.guessed[d.Id] {
@@ -103,8 +102,7 @@ func (v *View) free(d *wire.Device) uint64 {
 	return free
 }
 
-// refresh publishes what hosts said for the first time, which otherwise waits for the next
-// tick, as all that they say again does.
+// refresh publishes first reports of hosts at once. Later reports wait for the next tick.
 func (t *topology) refresh() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,15 +112,13 @@ func (t *topology) refresh() {
 }
 
 const (
-	// tellWait is for how long after its election a leader waits for the last hosts to say
-	// how full they are before it tells others. Where it has heard nobody at all it waits
-	// until they count as down.
+	// tellWait is how long after its election a leader waits for the last hosts' reports before it
+	// answers how full the devices are. If no host has reported, it waits until they count as down.
 	tellWait = 2 * time.Second
 	tellPoll = 20 * time.Millisecond
 )
 
-// AwaitFill waits, in the first seconds of a leadership, until it is known how full the
-// devices are.
+// AwaitFill waits, in the first seconds of a leadership, until the fill of the devices is known.
 func (f *Fleet) AwaitFill(ctx context.Context) error {
 	for {
 		known, unknown := f.Topology.fillKnown()
@@ -145,13 +141,13 @@ func (f *Fleet) AwaitFill(ctx context.Context) error {
 }
 
 const (
-	// lateHosts is for how long hosts are waited for that the restored state does not know:
-	// they register with their next heartbeats.
+	// lateHosts is how long the leader waits for hosts that a restored state does not know. They
+	// register with their next heartbeats.
 	lateHosts = 30 * time.Second
 )
 
-// ReportsAwaited reports whether it is not known yet what some device holds, since the
-// metadata was restored: nothing is deleted until it is.
+// ReportsAwaited reports whether the content of some device is unknown since the metadata was
+// restored. Nothing is deleted meanwhile.
 func (f *Fleet) ReportsAwaited(r kvtx.Reader) (bool, error) {
 	if f.Cluster.Incarnation <= 1 || f.allReported.Load() {
 		return false, nil
@@ -161,7 +157,7 @@ func (f *Fleet) ReportsAwaited(r kvtx.Reader) (bool, error) {
 	}
 	n, err := fleet.Unreported(f.Machine.View(r))
 	if err == nil && n == 0 {
-		f.allReported.Store(true) // Devices that register later are not waited for
+		f.allReported.Store(true) // devices that register later are not waited for
 	}
 	return n > 0, err
 }

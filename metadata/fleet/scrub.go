@@ -12,17 +12,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// scrubs are the devices that are to be scrubbed ahead of their schedule, until
-// their server says that it has begun. A leader that is lost takes them with it:
-// whoever asked sees by the status that nothing has begun, and asks again.
+// scrubs are the devices that must be scrubbed ahead of their schedule, until their server reports
+// that the scrub began. A new leader does not know them. The administrator then sees in the status
+// that no scrub began, and requests it again.
 type scrubs struct {
 	mu sync.Mutex
-	// wanted has when the device had last ended a scrub as it was asked for: one
-	// that has ended since, however quickly, was begun.
+	// wanted has, for each device, the end of its last scrub at the request. If a scrub has ended
+	// since, however quickly, the requested one began.
 	wanted map[uint32]int64
 }
 
-// StartScrub notes the devices that are to be scrubbed.
+// StartScrub records the devices that must be scrubbed.
 func (f *Fleet) StartScrub(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := f.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -58,8 +58,7 @@ func (f *Fleet) StartScrub(ctx context.Context, c *lead.Call) (*wire.MetaRespons
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, nil
 }
 
-// tell returns those of a heartbeat's devices that are to begin, and forgets the
-// ones that have.
+// tell returns the heartbeat's devices that must begin a scrub, and forgets those that have begun.
 func (s *scrubs) tell(devices []*wire.Device) (begin []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,69 +17,68 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// topology is the leader's view of hosts and devices: what is registered, which
-// is in the state, and what the heartbeats say, which is only here.
+// topology is the leader's view of hosts and devices: the registrations, which are also in the
+// state, and the heartbeats, which are only here.
 type topology struct {
 	suspect time.Duration
 
 	mu      sync.Mutex
-	version uint64 // the term in the upper half: it rises across leaders
+	version uint64 // the term in the upper half, so that it grows across leaders
 	hosts   map[string]*host
 	stale   bool // usage has changed since the view was made
-	first   bool // some of it is the first that its device's host said
+	first   bool // some of it is the first report of a device's host
 	slow    slowness
-	// clusterTime is that of the last judgement, back that of the first one after a host
-	// came back, or this leader began; came is whether one did since the last.
+	// clusterTime is that of the last judgement. back is that of the first judgement after a host
+	// returned, or this leader began. came says that a host returned since the last judgement.
 	clusterTime, back uint64
 	came              bool
-	requests          atomic.Uint64   // marks given out: see mark
-	avoided           map[string]bool // Hosts that peers cannot reach: nothing new is placed on them
+	requests          atomic.Uint64   // last mark issued: see Mark
+	avoided           map[string]bool // hosts that peers cannot reach: nothing new is placed on them
 
 	current atomic.Pointer[View]
 }
 
-// View is a topology at one moment. It never changes.
+// View is an immutable topology at one moment.
 type View struct {
 	Wire      *wire.Topology
 	Place     *place.Topology
 	Hosts     map[string]*wire.Host
 	Devices   map[uint32]*wire.Device
-	Live      int // Hosts alive, or taken for it
-	reporting int // Hosts alive that this leader has heard of
-	Counted   int // Hosts and devices that count for the default scheme
+	Live      int // hosts up, or assumed to be
+	reporting int // hosts up that have reported to this leader
+	Counted   int // hosts and devices that count for the default scheme
 	disks     int
-	mean      float64         // how full devices are
-	guessed   map[uint32]bool // Devices that are taken to be as full
-	avoided   map[string]bool // as of topology
+	mean      float64         // mean fill of the devices
+	guessed   map[uint32]bool // devices that are assumed to have that fill
+	avoided   map[string]bool // as in topology
 }
 
-// host is what the leader knows of one registered host.
+// host is the leader's knowledge of one registered host.
 type host struct {
-	record   *wire.Host // as registered; never changed in place
-	lastSeen time.Time  // of its last heartbeat, or when this leader began
-	spoke    bool       // Note is of a heartbeat or a registration, not given to it
-	seq      uint64     // of the request that it was last heard by: see topology.mark
-	booted   bool       // its last heartbeat was of the boot that is registered
+	record   *wire.Host // its registration; never changed in place
+	lastSeen time.Time  // time of its last heartbeat, or when this leader began
+	spoke    bool       // lastSeen is from a heartbeat or a registration
+	seq      uint64     // mark of the request in which it was last seen: see topology.Mark
+	booted   bool       // its last heartbeat was from the registered boot
 	alive    bool
 	usage    map[uint32]usage
 	freed    map[uint32][]freed
 }
 
-// freed is what was deleted on a device and may still be counted in what its host said
-// last of how full it is.
+// freed is the size of a deletion on a device that the host's last report may not include yet.
 type freed struct {
-	at    time.Time // of the acknowledgement
+	at    time.Time // time of the acknowledgement
 	bytes uint64
 }
 
-// maxFreed bounds those of a device; more are taken for one, at the time of the last.
+// maxFreed bounds these per device. More are merged into one, at the time of the last.
 const maxFreed = 16
 
-// usage is what a heartbeat says of a device.
+// usage is a heartbeat's report on a device.
 type usage struct {
 	capacity, used, chunks uint64
-	failed                 bool // its server took it out of service itself
-	distrusted             bool // for good
+	failed                 bool // its server took it out of service
+	distrusted             bool // permanently
 	why                    string
 	putMicros, corrupt     uint64
 	readMicros             [wire.ReadClasses]uint64
@@ -87,7 +86,7 @@ type usage struct {
 	health                 string // encoded
 }
 
-// scrubbed is a wire.Scrub that can be compared.
+// scrubbed is a comparable wire.Scrub.
 type scrubbed struct {
 	lastDone, started                  int64
 	lastBytes, lastBad                 uint64
@@ -95,17 +94,18 @@ type scrubbed struct {
 	running                            bool
 }
 
+// NewTopology makes an empty topology for a term.
 func NewTopology(term uint64, suspect time.Duration) *topology {
 	t := &topology{suspect: suspect, version: term << 32, hosts: make(map[string]*host), came: true}
 	t.publish()
 	return t
 }
 
-// View returns the topology of now.
+// View returns the present view.
 func (t *topology) View() *View { return t.current.Load() }
 
-// Load takes over the hosts and devices of the state. A host that is new to
-// this leader is taken for alive for a term.
+// Load loads the hosts and devices of the state. A host that is new to this leader counts as up for
+// a term.
 func (t *topology) Load(records []*wire.Host, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,12 +127,12 @@ func (t *topology) Load(records []*wire.Host, now time.Time) {
 	t.changed()
 }
 
-// Mark orders requests: one that came after another has a greater mark. A request takes
-// its mark when it comes, before it waits for anything.
+// Mark orders requests: a later request has a greater mark. A request takes its mark on arrival,
+// before it waits for anything.
 func (t *topology) Mark() uint64 { return t.requests.Add(1) }
 
-// NoteHeartbeat notes a heartbeat, or a registration, that came at a mark. It returns false for a
-// host that is not registered.
+// NoteHeartbeat records a heartbeat, or a registration, that arrived at a mark. It returns false if
+// the host is not registered.
 func (t *topology) NoteHeartbeat(id string, devices []*wire.Device, mark uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +145,7 @@ func (t *topology) NoteHeartbeat(id string, devices []*wire.Device, mark uint64,
 	for _, d := range devices {
 		i := slices.IndexFunc(h.record.Devices, func(r *wire.Device) bool { return r.Id == d.Id })
 		if i < 0 || h.record.Devices[i].Epoch != d.Epoch {
-			h.booted = false // it is asked to register
+			h.booted = false // the host must register again
 		}
 	}
 	if h.booted != known {
@@ -153,13 +153,13 @@ func (t *topology) NoteHeartbeat(id string, devices []*wire.Device, mark uint64,
 	}
 	for _, d := range devices {
 		if !slices.ContainsFunc(h.record.Devices, func(r *wire.Device) bool { return r.Id == d.Id }) {
-			continue // it is none of this host's
+			continue // it belongs to another host
 		}
 		u := usageOf(d)
 		if _, before := h.usage[d.Id]; !before || h.usage[d.Id] != u {
 			h.usage[d.Id], t.stale, t.first = u, true, t.first || !before
 		}
-		// A heartbeat describes its devices before it is sent, and is on its way for no
+		// A host measures its devices before it sends the heartbeat, and the heartbeat travels no
 		// longer than a host may be silent.
 		h.freed[d.Id] = slices.DeleteFunc(h.freed[d.Id], func(f freed) bool { return now.Sub(f.at) >= t.suspect })
 		if len(h.freed[d.Id]) == 0 {
@@ -173,16 +173,16 @@ func (t *topology) NoteHeartbeat(id string, devices []*wire.Device, mark uint64,
 	return true
 }
 
-// CameBack is when, in cluster time, a host came back last: what was read of its chunks
-// before says nothing.
+// CameBack returns when, in cluster time, a host last returned. Earlier attempts to read its chunks
+// prove nothing.
 func (t *topology) CameBack() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.back
 }
 
-// deleted notes how many bytes of chunks on devices of a host were deleted: what it says of
-// how full they are counts them, and for a while may still do so in what is on its way.
+// deleted records how many bytes of chunks a host deleted on its devices. Its reports on the wire
+// may still count them for a while.
 func (t *topology) deleted(id string, bytes map[uint32]uint64, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,11 +203,10 @@ func (t *topology) deleted(id string, bytes map[uint32]uint64, now time.Time) {
 	}
 }
 
-// Fillings is how full each device is that is in service and answers, as its host said
-// last, without what was deleted since, and which of them may give and take chunks to be
-// filled evenly, the fullest first. What is drained, out, on a silent host or on one that is
-// announced to be away is left alone. unsure is whether there are devices that will be
-// known better soon.
+// Fillings returns how full each device is that is in service and up, by its host's last report and
+// without what was deleted since. It marks the devices that may give or take chunks for balance,
+// fullest first. It omits devices that are draining, out, on a silent host or on one announced to
+// be away. unsure says that better data on some devices will arrive soon.
 func (t *topology) Fillings() (v *View, out []Filling, unsure bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -235,15 +234,14 @@ func (t *topology) Fillings() (v *View, out []Filling, unsure bool) {
 	return t.View(), out, unsure
 }
 
-// Calm reports whether every host with devices that are to be used is alive, and none is
-// announced to be away.
+// Calm reports whether every host with devices in use is up, and none is announced to be away.
 func (t *topology) Calm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.calmLocked()
 }
 
-// calmLocked is calm. The caller holds mu.
+// calmLocked is Calm. The caller holds mu.
 func (t *topology) calmLocked() bool {
 	for _, h := range t.hosts {
 		used := func(d *wire.Device) bool { return d.State != DeviceOut && d.State != DeviceRetired }
@@ -254,8 +252,8 @@ func (t *topology) calmLocked() bool {
 	return true
 }
 
-// Answers reports whether a device works, on a host that this leader has heard of, that is
-// not silent now and is not announced to be away.
+// Answers reports whether a device works. Its host must have reported to this leader, must not be
+// silent, and must not be announced to be away.
 func (t *topology) Answers(device uint32, now time.Time) bool {
 	d := t.View().Devices[device]
 	if d == nil || !d.Alive {
@@ -271,9 +269,9 @@ func (t *topology) Answers(device uint32, now time.Time) bool {
 	return told && !u.failed && h.alive && now.Sub(h.lastSeen) <= t.suspect && h.record.MaintenanceUntil <= t.clusterTime
 }
 
-// boots forgets what an earlier boot of a host said of its devices: that some had failed,
-// which must not take them out again before the first heartbeat of this one, and all of
-// those that it registers without, which must not take these in again.
+// boots forgets reports from an earlier boot of a host. Its failed devices must not go out again
+// before the first heartbeat of this boot, and reports on devices that it registers without must
+// not bring those in again.
 func (t *topology) boots(id string, with []*wire.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -294,11 +292,10 @@ func (t *topology) boots(id string, with []*wire.Device) {
 	}
 }
 
-// Judge finds the hosts that fell silent or came back, brings the view up to
-// date, and returns the devices whose state must change: those of hosts that
-// have been silent for longer than grace, and those that their server took out,
-// go out of service; those that went out for silence alone come back with their
-// host, and those of them that were draining as such.
+// Judge finds the hosts that became silent or returned, updates the view, and returns the devices
+// whose state must change. Devices of hosts silent for longer than grace, and those that their
+// server took out, go out. Devices that went out only for silence return with their host; those
+// that were draining continue to drain.
 func (t *topology) Judge(now time.Time, grace time.Duration, clusterTime uint64) []*wire.SetDeviceState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,8 +329,7 @@ func (t *topology) Judge(now time.Time, grace time.Duration, clusterTime uint64)
 	return sets
 }
 
-// awayEnded reports whether the maintenance of a host ended between the last
-// judgement and now.
+// awayEnded reports whether a host's maintenance ended between the last judgement and now.
 func (t *topology) awayEnded(now uint64) bool {
 	for _, h := range t.hosts {
 		if u := h.record.MaintenanceUntil; t.clusterTime < u && u <= now {
@@ -343,14 +339,14 @@ func (t *topology) awayEnded(now uint64) bool {
 	return false
 }
 
-// The reasons of states that a leader sets, and, of the first, unsets.
+// Reasons for states that a leader sets. It also unsets the first one.
 const (
 	reasonSilent = record.ReasonSilent
 	reasonFailed = "its server took it out of service"
 	reasonBack   = "its host is back"
 )
 
-// judge returns the change of state that a device should have, nil for none.
+// judge returns the state change that a device needs, or nil.
 func (h *host) judge(d *wire.Device, gone bool) *wire.SetDeviceState {
 	u, heard := h.usage[d.Id]
 	switch {
@@ -375,8 +371,7 @@ const (
 	DeviceRetired  = wire.DeviceState_DEVICE_STATE_RETIRED
 )
 
-// RenewAll gives every host a full term anew. Hosts that were known to be
-// silent stay so.
+// RenewAll gives every host a full new term. Hosts known to be silent stay silent.
 func (t *topology) RenewAll(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -398,14 +393,14 @@ func (t *topology) avoid(hosts map[string]bool) {
 	}
 }
 
-// changed publishes a view under a new version. The caller holds mu.
+// changed publishes a view with a new version. The caller holds mu.
 func (t *topology) changed() {
 	t.version++
 	t.publish()
 }
 
-// publish makes a view of the present knowledge. The caller holds mu, or has
-// the topology for itself.
+// publish makes a view of the present knowledge. The caller holds mu, or has exclusive use of the
+// topology.
 func (t *topology) publish() {
 	t.stale, t.first = false, false
 	v := &View{
@@ -422,8 +417,7 @@ func (t *topology) publish() {
 	t.current.Store(v)
 }
 
-// add puts a host into the view, unless nothing of it is left: it is silent, and
-// all its devices are retired.
+// add adds a host to the view, unless it is silent and all its devices are retired.
 func (v *View) add(h *host, clusterTime uint64) {
 	if !h.alive && retired(h.record) {
 		return
@@ -461,8 +455,7 @@ func (v *View) add(h *host, clusterTime uint64) {
 	}
 }
 
-// placeHosts turns hosts into what placement chooses from.
-// A host that is announced to be away takes nothing new.
+// placeHosts converts hosts to placement candidates. A host announced to be away takes nothing new.
 func (v *View) placeHosts(clusterTime uint64) []place.Host {
 	out := make([]place.Host, 0, len(v.Wire.Hosts))
 	for _, h := range v.Wire.Hosts {
@@ -481,12 +474,12 @@ func (v *View) placeHosts(clusterTime uint64) []place.Host {
 	return out
 }
 
-// DefaultScheme is the scheme of new stripes where nothing names one.
+// DefaultScheme returns the scheme of new stripes without a policy.
 func (v *View) DefaultScheme() moraine.Scheme {
 	return moraine.DefaultScheme(v.Counted, v.disks)
 }
 
-// onHost is whether device is one of host's.
+// onHost reports whether device belongs to host.
 func (v *View) onHost(device uint32, host string) bool {
 	d := v.Devices[device]
 	return d != nil && d.Host == host

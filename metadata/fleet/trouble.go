@@ -18,7 +18,7 @@ func (f *Fleet) countTrouble(v *View) {
 	m.UnreachableHosts.Set(float64(len(v.avoided)))
 }
 
-// avoidUnreachable has nothing new placed on hosts that their peers cannot reach.
+// avoidUnreachable makes placement avoid hosts that their peers cannot reach.
 func (f *Fleet) avoidUnreachable(v *View, now time.Time) {
 	hosts := f.endpoints.unreachable(v, now)
 	if maps.Equal(hosts, v.avoided) {
