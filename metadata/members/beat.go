@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// JudgeBeat says whether the server that a beat is of may take part, and records
-// its directory where it is a member whose directory is not known yet.
+// JudgeBeat decides whether the server that sent a beat may take part. It records the server's
+// directory if the server is a member whose directory is not known yet.
 func (g *Group) JudgeBeat(ctx context.Context, beat *wire.MemberBeat, reply *wire.MemberBeatReply) error {
 	if beat.Id == "" || len(beat.DataId) != len(moraine.UUID{}) {
 		return &moraine.Error{Kind: moraine.InvalidArgument, Err: errors.New("a beat needs an id and a data id")}

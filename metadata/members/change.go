@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// maxVoters bounds the servers of a cluster: more make every change slower.
+	// maxVoters bounds the servers of a cluster, because each additional one makes every change
+	// slower.
 	maxVoters = 9
-	// settlePatience bounds how long a removal waits for the others to be heard of: right
-	// after a leader began to lead it has not heard of all of them.
+	// settlePatience bounds how long a removal waits for answers of the other servers. A new leader
+	// has not received one from all of them yet.
 	settlePatience = 2 * time.Second
 	settleStep     = 50 * time.Millisecond
 )
 
-// AddMember makes a server a member without a vote; TendMembers gives it one.
+// AddMember adds a server as a member without a vote. TendMembers gives it a vote later.
 func (g *Group) AddMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	m := g.server.Membership()
 	if m == nil {
@@ -47,8 +48,7 @@ func (g *Group) AddMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 	return g.membersReply()
 }
 
-// mayAdd refuses a server that must not be added; there is whether it is a
-// member already.
+// mayAdd refuses a server that must not be added; there says that it is a member already.
 func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	bad := func(kind moraine.Kind, format string, args ...any) error {
 		return &moraine.Error{Op: "add metadata server", Ref: asked.Id, Kind: kind, Err: fmt.Errorf(format, args...)}
@@ -85,12 +85,12 @@ func (g *Group) mayAdd(asked *wire.AddMember) (there bool, err error) {
 	return false, nil
 }
 
-// isAddress is whether servers could dial it.
+// isAddress reports whether other servers could connect to addr.
 func isAddress(addr string) bool {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		return path != ""
 	}
-	if strings.HasPrefix(addr, "mem:") { // of memnet
+	if strings.HasPrefix(addr, "mem:") { // an address of memnet, for tests
 		return true
 	}
 	host, port, err := net.SplitHostPort(addr)
@@ -98,9 +98,9 @@ func isAddress(addr string) bool {
 	return err == nil && host != "" && bad == nil && n > 0
 }
 
-// RemoveMember takes a server out, unless the others could not go on without it.
-// Where it is this one it hands over the leadership instead, and the caller asks
-// the next leader.
+// RemoveMember removes a server, unless the others could not continue without it. If it is this
+// server, it transfers the leadership instead, and the caller repeats the request at the next
+// leader.
 func (g *Group) RemoveMember(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	m := g.server.Membership()
 	if m == nil {
@@ -119,7 +119,7 @@ func (g *Group) RemoveMember(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 		if err != nil {
 			return nil, err
 		}
-		return g.membersReply() // it was removed, and the answer lost
+		return g.membersReply() // it was removed earlier, and the answer was lost
 	}
 	if member.Voter {
 		if err := g.awaitRest(ctx, id); err != nil {
@@ -139,8 +139,8 @@ func (g *Group) RemoveMember(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return g.membersReply()
 }
 
-// awaitRest fails where the voters but id are no majority that is up. A leader
-// of late gives them a moment to be heard of.
+// awaitRest fails unless the voters other than id form a majority that is up. A new leader waits a
+// moment for their answers.
 func (g *Group) awaitRest(ctx context.Context, id string) error {
 	deadline := g.Clock.Now().Add(settlePatience)
 	for {
@@ -152,7 +152,7 @@ func (g *Group) awaitRest(ctx context.Context, id string) error {
 	}
 }
 
-// restGoesOn fails where the voters but id could not form a majority. self is up.
+// restGoesOn fails if the voters other than id could not form a majority. self counts as up.
 func restGoesOn(members []lead.Member, id, self string) error {
 	rest, up := 0, 0
 	var down []string
@@ -179,7 +179,7 @@ func restGoesOn(members []lead.Member, id, self string) error {
 	return nil
 }
 
-// handTo hands the leadership to the voter that is furthest.
+// handTo transfers the leadership to the voter with the longest log.
 func (g *Group) handTo(ctx context.Context, m lead.Membership) error {
 	best := lead.Member{}
 	for _, o := range g.Store.Members() {

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// FinishUpgrade raises the feature level to the newest that every member speaks.
+// FinishUpgrade raises the feature level to the newest one that every member supports.
 func (g *Group) FinishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := g.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -38,8 +38,8 @@ func (g *Group) FinishUpgrade(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	return g.membersReply()
 }
 
-// commonLevel is the newest level that all members speak, voters or not: what
-// has no vote replays the log too. It fails where one has not said.
+// commonLevel returns the newest level that all members support, with or without a vote, since all
+// of them apply the log. It fails if a member has not reported its level.
 func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 	if _, _, info, err = g.seatOf(g.Node); err != nil {
 		return info, 0, err
@@ -63,7 +63,7 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 	return info, level, err
 }
 
-// levels names the members whose builds do not speak a level.
+// levels names the members whose builds do not support a level.
 func (g *Group) levels(level uint64) string {
 	var out []string
 	if moraine.FeatureLevel < level {

@@ -1,10 +1,10 @@
 // Package members knows the metadata servers of a cluster: which are members of the Raft group,
-// what each reports of itself, and which may be added, given a vote, or removed.
+// what each reports about itself, and which may be added, given a vote, or removed.
 //
-// The path of a new server: it sends a beat each second -> Group.JudgeBeat decides whether it may
-// take part, and notes its report -> an administrator adds it (AddMember): it is a member
-// without a vote -> TendMembers, which is part of each tick, gives it a vote once it has caught
-// up. A Group lives as long as one leadership; the members themselves are in the log.
+// A new server sends a beat each second. Group.JudgeBeat decides whether it may take part, and
+// records its report. An administrator adds it (AddMember) as a member without a vote. TendMembers,
+// a part of each tick, gives it a vote once it has caught up. A Group lives as long as one
+// leadership; the member list itself is in the log.
 package members
 
 import (
@@ -24,46 +24,46 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// caughtUp is how many entries a member may lack and still be given a vote:
-// what comes in within some milliseconds.
+// caughtUp is how many entries a member may lack and still get a vote: the entries of some
+// milliseconds.
 const caughtUp = 256
 
-// errNoMembership is the answer where a store has no Membership.
+// errNoMembership answers if the store has no Membership.
 var errNoMembership = &moraine.Error{Kind: moraine.Unimplemented, Err: errors.New("the members of this cluster cannot change")}
 
-// Server is what the group asks of the server that leads.
+// Server is what the group needs from the leading server.
 type Server interface {
-	// Membership and Seating are nil where the store has none.
+	// Membership and Seating are nil if the store has none.
 	Membership() lead.Membership
 	Seating() lead.Seating
-	// MemberStatus is what this server alone knows of itself, Addresses where clients
-	// reach a metadata server.
+	// MemberStatus is this server's own view of itself. Addresses are where clients connect to a
+	// metadata server.
 	MemberStatus() *wire.MemberStatus
 	Addresses(id string) []string
-	// Incarnation is what this server's directory is of, as far as is known, and
-	// OutlivedBy ends this server where another one outlives that.
+	// Incarnation is the incarnation of this server's directory, as far as known. OutlivedBy stops
+	// this server if a newer incarnation exists.
 	Incarnation() moraine.MarkedIncarnation
 	OutlivedBy(reported moraine.MarkedIncarnation, who string)
-	// NotLeading is the answer of a server that has just given up its leadership.
+	// NotLeading is the answer of a server that has just transferred its leadership.
 	NotLeading() error
-	// SawCertificate notes the certificate of a connection.
+	// SawCertificate records the certificate of a connection.
 	SawCertificate(peer *transport.Peer)
-	// Describe adds how much this leader has to do.
+	// Describe adds this leader's pending work to a reply.
 	Describe(reply *wire.MembersReply)
 }
 
-// Group is what one leadership knows of the metadata servers.
+// Group is one leadership's knowledge of the metadata servers.
 type Group struct {
 	*lead.Term
 	server Server
 	news   *memberNews
-	// fullDisks: those of so many metadata servers are nearly full that the others
-	// are no majority.
+	// fullDisks: the disks of so many metadata servers are nearly full that the others are no
+	// majority.
 	fullDisks atomic.Bool
-	seated    bool // this server's directory is recorded; the tick's alone
+	seated    bool // this server's directory is recorded; only the tick uses it
 }
 
-// New makes the memory of a leadership that has not heard of any server yet.
+// New makes the group of a leadership that has received nothing from any server yet.
 func New(t *lead.Term, server Server) *Group {
 	return &Group{Term: t, server: server, news: newMemberNews()}
 }
@@ -119,7 +119,7 @@ func (g *Group) membersReply() (*wire.MetaResponse, error) {
 			}
 		}
 		if ms := g.server.Membership(); ms != nil && ms.Settled() {
-			// A server that was removed a moment ago does not wait to be added.
+			// A recently removed server is not shown as waiting to be added.
 			reply.Members = slices.DeleteFunc(reply.Members, func(m *wire.Member) bool { return m.Waiting && m.Seated })
 		}
 		return nil
@@ -127,8 +127,8 @@ func (g *Group) membersReply() (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Members{Members: reply}}, err
 }
 
-// TendMembers records this server's own directory, and gives a vote to members
-// that have caught up. It is part of a tick.
+// TendMembers records this server's own directory, and gives a vote to members that have caught up.
+// Each tick calls it.
 func (g *Group) TendMembers(ctx context.Context, now time.Time) error {
 	m := g.server.Membership()
 	if m == nil {
@@ -175,7 +175,7 @@ func (g *Group) seatSelf(ctx context.Context) error {
 	return nil
 }
 
-// whyNoVote says why a member that has no vote is given none now; "" where it is.
+// whyNoVote says why a member without a vote gets none now; "" if it gets one.
 func (g *Group) whyNoVote(m lead.Membership, member lead.Member, now time.Time) string {
 	_, known, info, err := g.seatOf(member.ID)
 	own := m.MemberStatus()

@@ -10,10 +10,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxMembers bounds the servers that the leader remembers of; see note.
+// maxMembers bounds the servers that the leader remembers; see note.
 const maxMembers = 64
 
-// memberNews is what the leader heard from the other metadata servers.
+// memberNews has the latest reports of the other metadata servers.
 type memberNews struct {
 	mu      sync.Mutex
 	reports map[string]memberReport
@@ -27,8 +27,8 @@ type memberReport struct {
 
 func newMemberNews() *memberNews { return &memberNews{reports: make(map[string]memberReport)} }
 
-// note remembers what was heard of a server. Where that would be one too many,
-// the one that is no member and was not heard of for longest is forgotten.
+// note records a report of a server. If there is no room, it forgets the server without membership
+// that reported longest ago.
 func (n *memberNews) note(id string, h memberReport, members func() []lead.Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -38,7 +38,7 @@ func (n *memberNews) note(id string, h memberReport, members func() []lead.Membe
 	n.reports[id] = h
 }
 
-// evict forgets one; nobody where all are members, of which there are few.
+// evict forgets one server, or none if all are members, which are few.
 func (n *memberNews) evict(members []lead.Member) {
 	oldest := ""
 	for id, h := range n.reports {
@@ -50,7 +50,7 @@ func (n *memberNews) evict(members []lead.Member) {
 	delete(n.reports, oldest)
 }
 
-// of returns what was heard of a server lately.
+// of returns a server's report if it is recent.
 func (n *memberNews) of(id string, now time.Time) (memberReport, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -58,7 +58,7 @@ func (n *memberNews) of(id string, now time.Time) (memberReport, bool) {
 	return h, ok && now.Sub(h.at) < 5*lead.BeatEvery
 }
 
-// ids returns all servers that were heard of lately.
+// ids returns all servers with a recent report.
 func (n *memberNews) ids(now time.Time) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,7 +1,7 @@
 package members
 
-// LowSpaceOf reports whether the disk of a metadata server is nearly full: this
-// one's own, or another's that said so lately.
+// LowSpaceOf reports whether the disk of a metadata server is nearly full: this server's own, or
+// that of another one by its recent report.
 func (g *Group) LowSpaceOf(id string) bool {
 	if id == g.Node {
 		return g.Store.LowSpace()
@@ -10,11 +10,11 @@ func (g *Group) LowSpaceOf(id string) bool {
 	return heard && h.status.GetLowSpace()
 }
 
-// OutOfSpace reports whether nothing may grow: the disk of this server is nearly full,
-// or those of so many others that a majority would go with them.
+// OutOfSpace reports whether nothing may grow. That is so if this server's disk is nearly full, or
+// the disks of so many others that a majority would fill up.
 func (g *Group) OutOfSpace() bool { return g.Store.LowSpace() || g.fullDisks.Load() }
 
-// countFullDisks keeps what crowded says of the others.
+// countFullDisks updates fullDisks from the reports of the other servers.
 func (g *Group) countFullDisks() {
 	voters, roomy := 0, 0
 	for _, m := range g.Store.Members() {
