@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxStrays bounds the chunks that the leader remembers until the device of their record
-	// has reported; others wait for the next report of their own device.
+	// maxStrays bounds the chunks that the leader remembers until the device of their record has
+	// reported. Others wait for the next report of their own device.
 	maxStrays = 1 << 18
-	// strayLook is how many of them one look judges, and strayEvery the pause between looks.
+	// strayLook is the number of chunks judged at once, and strayEvery the pause between.
 	strayLook, strayEvery = 4096, time.Second
 )
 
-// strays are chunks that fit a record which names another device, of which it is not known
-// yet whether it has the chunk. Methods may be called concurrently.
+// strays are chunks that fit a record which names another device, while it is unknown whether that
+// device has the chunk. Methods may be called concurrently.
 type strays struct {
 	mu     sync.Mutex
 	chunks map[strayKey]*statepb.AdoptedChunk
@@ -44,7 +44,7 @@ func (k strayKey) compare(o strayKey) int {
 
 func newStrays() *strays { return &strays{chunks: map[strayKey]*statepb.AdoptedChunk{}} }
 
-// add remembers chunks, while there is room.
+// add remembers chunks while there is room.
 func (s *strays) add(chunks []*statepb.AdoptedChunk) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *strays) remove(chunks []*statepb.AdoptedChunk) {
 	}
 }
 
-// all returns what is remembered, in order.
+// all returns the remembered chunks, in order.
 func (s *strays) all() []*statepb.AdoptedChunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *strays) all() []*statepb.AdoptedChunk {
 	return out
 }
 
-// adopt has records name chunks that fit them.
+// adopt makes records name chunks that fit them.
 func (k *Reports) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	adopted := uint64(0)
 	for some := range slices.Chunk(chunks, fleet.MaxAdopted) {
@@ -96,8 +96,7 @@ func (k *Reports) adopt(ctx context.Context, chunks []*statepb.AdoptedChunk) err
 	return nil
 }
 
-// adoptStrays judges the chunks that wait for the report of another device, again and
-// again, until ctx ends.
+// adoptStrays judges the waiting chunks repeatedly, until ctx ends.
 func (k *Reports) adoptStrays(ctx context.Context) {
 	for k.Pause(ctx, nil, strayEvery) {
 		for some := range slices.Chunk(k.strays.all(), strayLook) {
@@ -111,8 +110,8 @@ func (k *Reports) adoptStrays(ctx context.Context) {
 	}
 }
 
-// decideStrays forgets those that nothing is unknown of any more, having adopted what is
-// wanted.
+// decideStrays adopts the chunks that are wanted, and forgets all about which nothing is unknown
+// any more.
 func (k *Reports) decideStrays(ctx context.Context, chunks []*statepb.AdoptedChunk) error {
 	var decided, wanted []*statepb.AdoptedChunk
 	err := k.Store.View(func(r kvtx.Reader, _ uint64) error {

@@ -10,37 +10,35 @@ import (
 )
 
 const (
-	// balanceTargets is how many of the devices that were the emptiest when a plan began
-	// are thought of for each chunk of it.
+	// balanceTargets is the number of the emptiest devices that a plan considers for each chunk.
 	balanceTargets = 1024
-	// balanceReserve is the part of a device, 1 of so many, that moves leave free: the
-	// last 2% are for repair, and as much again for what is being written.
+	// balanceReserve is the part of a device, 1 in so many, that moves leave free: 2% for repair
+	// and as much for writes in progress.
 	balanceReserve = 25
 )
 
-// balancer plans moves of chunks that bring the fill of devices nearer to each other. It
-// is a pure function of what it was made of, step by step: each move is planned on top
-// of those before. A move goes from a device that is fuller than the mean to one that is
-// emptier, one of them further from it than the band, and never so far that the two
-// change places: so the sum of the squares of what devices are off falls with each, and
-// no chunk goes back.
+// balancer plans moves of chunks that bring the fill of devices closer together. It is a pure
+// function of its inputs: each move builds on the earlier ones. A move goes from a device above the
+// mean to one below it. At least one of the two is outside the band, and the move never makes them
+// change places. The sum of squared deviations therefore decreases with each move, and no chunk
+// moves back.
 //
-// Where nothing can be moved so, since each stripe has a chunk on every host that could
-// take one, what is on a host is spread over its devices all the same (within).
+// If no such move is possible, because each stripe has a chunk on every host that could take one,
+// it still balances the devices within each host (within).
 type balancer struct {
 	view   planner
 	disks  map[uint32]*fleet.Filling
-	sorted []*fleet.Filling // by id, so that the plan is the same for the same question
-	low    []*fleet.Filling // those that take chunks and were below the mean, the emptiest first
+	sorted []*fleet.Filling // by ID, so that the same input gives the same plan
+	low    []*fleet.Filling // devices that take chunks and were below the mean, emptiest first
 	mean   float64
 	band   float64
 	within bool
-	// in and out are how many bytes of budget each host may still be given, and give.
+	// in and out are the bytes of budget left to write to and read from each host.
 	budget  int64
 	in, out map[string]int64
 }
 
-// newBalancer begins a plan of moves of budget bytes to, and from, each host.
+// newBalancer starts a plan of moves with budget bytes to, and from, each host.
 func newBalancer(v *fleet.View, disks []fleet.Filling, band float64, budget int64) *balancer {
 	b := &balancer{view: planner{v}, disks: make(map[uint32]*fleet.Filling, len(disks)), band: band, budget: budget, in: make(map[string]int64), out: make(map[string]int64)}
 	var used, capacity float64
@@ -67,11 +65,11 @@ func newBalancer(v *fleet.View, disks []fleet.Filling, band float64, budget int6
 type spread struct {
 	mean, most, least float64
 	fullest, emptiest uint32
-	outside           int    // Devices further from it than the band
-	left              uint64 // bytes that must be moved until none is
+	outside           int    // devices outside the band
+	left              uint64 // bytes to move until no device is outside
 }
 
-// spread judges the devices as they are planned to be.
+// spread measures the devices after the planned moves.
 func (b *balancer) spread() spread {
 	s := spread{mean: b.mean, least: 1}
 	var over, under float64
@@ -96,9 +94,9 @@ func (b *balancer) spread() spread {
 	return s
 }
 
-// sources are the devices that may give, the fullest first.
+// sources are the devices that may give chunks, fullest first.
 func (b *balancer) sources() []*fleet.Filling {
-	low := make(map[string]bool) // hosts with a device that is to be given chunks; "": any has
+	low := make(map[string]bool) // hosts with a device that needs chunks; "" means that some host has one
 	for _, d := range b.low {
 		if d.Fill() < b.mean-b.band {
 			low[""], low[d.Host] = true, true
@@ -115,9 +113,9 @@ func (b *balancer) sources() []*fleet.Filling {
 	return out
 }
 
-// move plans the move of one chunk of a stripe, of the fullest device that one can be
-// moved from, and returns where to; nil where there is nothing to gain by it, or nowhere
-// that is as safe. All chunks of the stripe must be there.
+// move plans the move of one chunk of a stripe, from the fullest device possible, and returns its
+// target. It returns nil if no move helps or no target is as safe. All chunks of the stripe must be
+// present.
 func (b *balancer) move(s *moraine.Stripe) *wire.Intent {
 	if !b.whole(s) {
 		return nil
@@ -139,8 +137,8 @@ func (b *balancer) move(s *moraine.Stripe) *wire.Intent {
 	return nil
 }
 
-// givers returns the chunks of a stripe on devices that may give: those that are fuller
-// than the mean, the fullest first, or, within hosts, all.
+// givers returns the chunks of a stripe on devices that may give: those above the mean, fullest
+// first, or all when balancing within hosts.
 func (b *balancer) givers(s *moraine.Stripe) []int {
 	var out []int
 	for i, c := range s.Chunks {
@@ -154,8 +152,8 @@ func (b *balancer) givers(s *moraine.Stripe) []int {
 	return out
 }
 
-// targets are the devices that a chunk of a size may go to from another, the emptiest
-// first. Those of the same host are always among them: there it is as safe as before.
+// targets are the devices to which a chunk of a size may move, emptiest first. They always include
+// those of the same host, where the chunk is as safe as before.
 func (b *balancer) targets(from *fleet.Filling, size int64) []*fleet.Filling {
 	over := !b.within && from.Fill() > b.mean+b.band
 	var out []*fleet.Filling
@@ -170,9 +168,8 @@ func (b *balancer) targets(from *fleet.Filling, size int64) []*fleet.Filling {
 	return out
 }
 
-// whole reports whether each chunk of a stripe is where it should be, on a device that
-// is in service, on a host that answers and is not announced to be away, and not in
-// memory alone: the move of another one would not be published.
+// whole reports whether each chunk of a stripe is in place and durable, on a device in service
+// whose host is up and not announced to be away. Otherwise CommitRepair would refuse the move.
 func (b *balancer) whole(s *moraine.Stripe) bool {
 	for _, c := range s.Chunks {
 		if b.disks[uint32(c.Device)] == nil || c.Level == moraine.Memory {
@@ -182,8 +179,8 @@ func (b *balancer) whole(s *moraine.Stripe) bool {
 	return true
 }
 
-// asSafe reports whether a stripe survives as much with a chunk on another device: of
-// hosts and devices, and of racks no more of it is in any one.
+// asSafe reports whether a stripe survives as much with a chunk on another device: as many hosts
+// and devices, and no more chunks in any rack.
 func (b *balancer) asSafe(s *moraine.Stripe, index int, to *fleet.Filling) bool {
 	now := s.Layout().Devices
 	moved := slices.Clone(now)

@@ -23,7 +23,7 @@ type yard struct {
 	stripes []*moraine.Stripe
 }
 
-// newYard makes hosts of devices of capacities (in chunks) in racks, and fills those
+// newYard makes hosts with devices of the given capacities (in chunks) in racks, and fills those
 // before added by placement.
 func newYard(t *testing.T, rng *rand.Rand, capacities [][]uint64, racks, added, stripes int, scheme moraine.Scheme) *yard {
 	t.Helper()
@@ -63,7 +63,7 @@ func newYard(t *testing.T, rng *rand.Rand, capacities [][]uint64, racks, added, 
 
 func (y *yard) host(d moraine.DeviceID) string { return y.devices[d].Host }
 
-// spread counts the hosts, and the most chunks in a rack, of a stripe.
+// spread counts a stripe's hosts, and its most chunks in one rack.
 func (y *yard) spread(s *moraine.Stripe) (hosts, inRack int) {
 	seen, racks := map[string]bool{}, map[string]int{}
 	for _, c := range s.Chunks {
@@ -78,7 +78,7 @@ func (y *yard) spread(s *moraine.Stripe) (hosts, inRack int) {
 	return len(seen), inRack
 }
 
-// round plans a round and carries it out, and holds every move against the rules.
+// round plans and applies a round, and checks every move against the rules.
 func (y *yard) round(t *testing.T, band float64, budget int64) repair.Balanced {
 	t.Helper()
 	plan := repair.PlanBalance(y.hosts, y.stripes, band, budget)
@@ -89,7 +89,7 @@ func (y *yard) round(t *testing.T, band float64, budget int64) repair.Balanced {
 	out, into := map[string]int64{}, map[string]int64{}
 	for i, m := range plan.Moves {
 		s := byID[m.Stripe]
-		delete(byID, m.Stripe) // once in a round
+		delete(byID, m.Stripe) // once per round
 		require.NotNil(t, s)
 		hosts, inRack := y.spread(s)
 		from, to := y.devices[s.Chunks[m.Index].Device], y.devices[moraine.DeviceID(m.Device)]
@@ -111,9 +111,8 @@ func (y *yard) round(t *testing.T, band float64, budget int64) repair.Balanced {
 	return plan
 }
 
-// TestBalanceComesToAnEnd: whatever the fleet, moves come to an end, soon; every device
-// that can be is within the band then; and no more chunks were moved than lay too many
-// on full devices and too few on empty ones.
+// TestBalanceComesToAnEnd: for any fleet, moves soon come to an end. Every device that can be is
+// then within the band, and no more chunks were moved than the imbalance required.
 func TestBalanceComesToAnEnd(t *testing.T) {
 	uniform := func(hosts, devices int, capacity uint64) [][]uint64 {
 		out := make([][]uint64, hosts)
@@ -132,8 +131,8 @@ func TestBalanceComesToAnEnd(t *testing.T) {
 		added      int
 		stripes    int
 		scheme     moraine.Scheme
-		stuck      bool // domains do not let every device come into the band
-		spread     bool // all of the first host is on its first device, and is spread over both
+		stuck      bool // failure domains keep some devices outside the band
+		spread     bool // everything on the first host is on its first device, and is spread over both
 	}{
 		{name: "a host is added", capacities: uniform(8, 2, 200), added: 1, stripes: 250, scheme: ec},
 		{name: "three hosts of another size are added", capacities: append(uniform(7, 3, 120), uniform(3, 2, 300)...), added: 3, stripes: 250, scheme: ec},
@@ -194,8 +193,8 @@ func TestBalanceComesToAnEnd(t *testing.T) {
 	}
 }
 
-// TestBalanceLeavesAlone: what is drained, out, full, silent, in maintenance, or has a
-// stripe that is not whole, is not moved to or from.
+// TestBalanceLeavesAlone: a chunk is not moved to or from a device that is draining, out, full,
+// silent or in maintenance, nor if its stripe is not whole.
 func TestBalanceLeavesAlone(t *testing.T) {
 	ec := moraine.Scheme{K: 4, M: 2}
 	for name, change := range map[string]func(y *yard, added *wire.Host){

@@ -10,11 +10,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// CheckChunks judges a slice of what a device holds, for an administrator who looks
-// for what is wrong (`moraine fsck`): by the rules of ReportChunks, in one view, and
-// without changing anything. What it finds may be on its way to be right: the caller
-// asks again after a while, with a new list of the device. While devices have not reported
-// since the metadata was restored nothing is called missing: they may have it.
+// CheckChunks judges a slice of a device's chunks for an administrator who searches for faults
+// (`moraine fsck`). It uses the rules of ReportChunks in one view, without changing anything. A
+// finding may be about to be fixed: the caller repeats the check after a while, with a new list
+// from the device. While devices have not reported since the metadata was restored, it reports
+// nothing as missing, because they may have it.
 func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	slice := c.Req.GetCheckChunks().GetSlice()
 	if err := checkSlice(slice); err != nil {
@@ -48,8 +48,8 @@ func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckChunks{CheckChunks: reply}}, err
 }
 
-// checkMissing finds what is recorded and not in the slice, and cuts the slice where
-// that is too much for one answer.
+// checkMissing finds recorded chunks that are not in the slice, and cuts the slice if they are too
+// many for one answer.
 func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	f := &findings{}
 	if err := k.findMissing(r, slice, f); err != nil {
@@ -60,7 +60,7 @@ func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *w
 	}
 	for _, item := range f.repairs {
 		if reply.To != 0 && item.Stripe >= reply.To {
-			break // they are in order
+			break // the chunks are in order
 		}
 		found := &wire.ChunkFinding{Fault: wire.ChunkFault_CHUNK_FAULT_MISSING, Stripe: item.Stripe, Index: item.Index}
 		if err := k.describeFinding(r, found); err != nil {
@@ -71,7 +71,7 @@ func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *w
 	return nil
 }
 
-// checkHeld judges what is in the slice.
+// checkHeld judges the chunks in the slice.
 func (k *Reports) checkHeld(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	for _, chunk := range slice.Chunks {
 		if reply.To != 0 && chunk.Stripe >= reply.To {
@@ -105,8 +105,7 @@ func (k *Reports) checkHeld(r kvtx.Reader, slice *wire.ReportChunks, reply *wire
 	return nil
 }
 
-// fits is the fate of a chunk that a record claims by its checksum: it must be as long as
-// the record says, too.
+// fits returns the fate of a chunk whose checksum matches a record; its length must match too.
 func (k *Reports) fits(r kvtx.Reader, chunk *wire.ChunkReport) (fleet.Fate, error) {
 	s, _, err := fleet.StripeOnRecord(k.Machine.View(r), moraine.StripeID(chunk.Stripe))
 	if err == nil && s != nil && s.Scheme.ChunkLen(s.Length) != int64(chunk.Length) {
@@ -115,7 +114,7 @@ func (k *Reports) fits(r kvtx.Reader, chunk *wire.ChunkReport) (fleet.Fate, erro
 	return fleet.Live, err
 }
 
-// describeFinding adds what the record of the stripe says.
+// describeFinding adds the data of the stripe's record.
 func (k *Reports) describeFinding(r kvtx.Reader, found *wire.ChunkFinding) error {
 	s, queued, err := fleet.StripeOnRecord(k.Machine.View(r), moraine.StripeID(found.Stripe))
 	if err != nil || s == nil {

@@ -22,17 +22,17 @@ func PlanRepair(hosts []*wire.Host, s *moraine.Stripe, bad uint32) []*wire.Inten
 	return planRepair(t.View(), s, bad)
 }
 
-// Balanced is a plan of moves between devices, and how far they are from the mean.
+// Balanced is a plan of moves between devices, and their distance from the mean.
 type Balanced struct {
 	Moves              []*wire.Intent
 	Outside            int
 	LeftBytes          uint64
 	Mean, Most, Least  float64
-	FromAfter, ToAfter []float64 // how full the two devices of each move are planned to be
+	FromAfter, ToAfter []float64 // planned fill of the two devices of each move
 }
 
-// PlanBalance is balancer over hosts and stripes, for tests: budget bytes to and from
-// each host.
+// PlanBalance runs a balancer over hosts and stripes, for tests, with budget bytes to and from each
+// host.
 func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, budget int64) Balanced {
 	t := fleet.NewTopology(1, time.Second)
 	now := time.Now()
@@ -63,5 +63,5 @@ func PlanBalance(hosts []*wire.Host, stripes []*moraine.Stripe, band float64, bu
 	return out
 }
 
-// Sampled reports whether a stripe is of the sample of a scrub's slice.
+// Sampled reports whether a stripe is in the sample of a scrub's slice.
 func Sampled(stripe uint64, slice *wire.ReportChunks) bool { return sampled(stripe, slice) }

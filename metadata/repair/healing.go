@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// healWindow is over how long the rate of repair is taken, and healSample how
-	// far two samples of it are apart.
+	// healWindow is the period over which the repair rate is measured, and healSample the distance
+	// between two samples.
 	healWindow, healSample = time.Minute, time.Second
-	// maxScans bounds how many devices that are being looked through are counted.
+	// maxScans bounds how many running device scans are counted.
 	maxScans = 1024
 )
 
-// healing is the leader's memory of how repair goes, from the moment that the
-// queue was last empty. A new leader begins anew.
+// healing is the leader's memory of repair progress since the queue was last empty. A new leader
+// starts again.
 type healing struct {
 	mu    sync.Mutex
 	began time.Time // zero: the queue is empty
 	progress
 }
 
-// progress counts what is done, and says how fast it went of late.
+// progress counts completed work and measures its recent rate.
 type progress struct {
 	done    uint64 // stripes committed
 	bytes   uint64
@@ -44,7 +44,7 @@ type healPoint struct {
 	done, bytes uint64
 }
 
-// sample notes how far it is now.
+// sample records the present progress.
 func (p *progress) sample(now time.Time) {
 	if n := len(p.samples); n > 0 && now.Sub(p.samples[n-1].at) < healSample {
 		return
@@ -55,7 +55,7 @@ func (p *progress) sample(now time.Time) {
 	p.samples = append(p.samples, healPoint{now, p.done, p.bytes})
 }
 
-// rates are stripes and bytes a second; 0 where they are not known.
+// rates returns stripes and bytes per second; 0 if unknown.
 func (p *progress) rates(now time.Time) (stripes, bytes float64) {
 	if len(p.samples) == 0 {
 		return 0, 0
@@ -68,7 +68,7 @@ func (p *progress) rates(now time.Time) (stripes, bytes float64) {
 	return float64(p.done-first.done) / over.Seconds(), float64(p.bytes-first.bytes) / over.Seconds()
 }
 
-// note takes in how long the queue is.
+// note records the length of the queue.
 func (h *healing) note(now time.Time, queued uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +89,7 @@ func (h *healing) repaired(stripes, bytes uint64) {
 	h.done, h.bytes = h.done+stripes, h.bytes+bytes
 }
 
-// report says how far it is, of a queue of that length.
+// report describes the progress, for a queue of that length.
 func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.Healing {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +111,8 @@ func (h *healing) report(now time.Time, queued uint64, scanning uint32) *wire.He
 	return out
 }
 
-// CommitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that are
-// better left as they are now go into the answer as stale: see unsafeMoves.
+// CommitRepair publishes what a mover rebuilt or moved, and counts it. Stripes that should stay as
+// they are now are answered as stale: see unsafeMoves.
 func (q *Queue) CommitRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := q.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -145,11 +145,11 @@ func (q *Queue) CommitRepair(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return resp, nil
 }
 
-// unsafeMoves returns the stripes of intents that a mover has filled which must stay as
-// they are: a chunk that can be read must not die for one on a host that fell silent, or
-// was announced to be away, since the intent was made. Whether hosts are alive is not in
-// the state, which would take them until the repair grace is over. A stripe that is moved
-// only for evenness stays too while another of its chunks cannot be read.
+// unsafeMoves returns the filled intents' stripes that must stay as they are. A readable chunk must
+// not die for one on a host that became silent, or was announced to be away, since the intent was
+// made. The state does not know which hosts are up, and would accept such a move until the repair
+// grace is over. A stripe that is only rebalanced also stays while another of its chunks cannot be
+// read.
 func (q *Queue) unsafeMoves(r kvtx.Reader, kind wire.JobKind, intents []*wire.Intent) (map[uint64]bool, error) {
 	now := q.Clock.Now()
 	kept := make(map[uint64]bool)
@@ -159,11 +159,11 @@ func (q *Queue) unsafeMoves(r kvtx.Reader, kind wire.JobKind, intents []*wire.In
 			return nil, err
 		}
 		if s == nil || in.Index >= uint32(len(s.Chunks)) {
-			continue // the state knows what to answer
+			continue // the state answers this
 		}
 		from := uint32(s.Chunks[in.Index].Device)
 		if from == in.Device {
-			continue // published before, or put over one that was bad
+			continue // published before, or written over a bad chunk
 		}
 		v := q.fleet.Topology.View()
 		if d := v.Devices[from]; d != nil && (d.Alive || planner{v}.perhaps(s.Chunks[in.Index])) && !q.fleet.Topology.Answers(in.Device, now) {
@@ -214,7 +214,7 @@ func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTake
 	q.healing.repaired(uint64(len(seen)), bytes)
 }
 
-// healingNow describes the repair for people; nil where there is none.
+// healingNow describes the repair progress; nil if there is none.
 func (q *Queue) healingNow(r kvtx.Reader, queued uint64) (*wire.Healing, error) {
 	scans, err := fleet.PendingJobs(q.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
 	if err != nil {

@@ -12,27 +12,28 @@ import (
 )
 
 const (
-	// raisePoll is how often the leader looks for files that a row says are below
-	// level nvme, if no device has told of its chunks.
+	// raisePoll is how often the leader inspects files below level nvme if no device has reported
+	// chunks.
 	raisePoll = 5 * time.Second
-	// raisePause is between two looks, so that what many devices tell of is one.
+	// raisePause is the pause between two inspections, so that one covers the reports of many
+	// devices.
 	raisePause = 100 * time.Millisecond
-	// raiseRows is how many rows are looked at at once.
+	// raiseRows is the number of rows inspected at once.
 	raiseRows = 512
-	// lostExtents is how many extents are looked at at once for what is lost behind the
-	// first ones of a file: a file of 1 TiB is gone through in a minute or two.
+	// lostExtents is the number of extents inspected at once for losses behind the first extents of
+	// a file. A file of 1 TiB takes a minute or two.
 	lostExtents = 4096
 )
 
-// Levels gives files the level that their chunks have reached.
+// Levels raises files to the level that their chunks have reached.
 type Levels struct {
 	*lead.Term
-	settled lead.Poke // chunks that were in memory alone are on their devices, or gone
+	settled lead.Poke // chunks that were only in memory are on their devices, or gone
 }
 
-// raiseLevels gives files the level that their chunks have reached, or lost, until
-// ctx ends. A row of the state says of each file below nvme how far it is known to be
-// there, so that the next leader goes on where this one left it.
+// raiseLevels sets files to the level that their chunks have reached, or records them as lost,
+// until ctx ends. The row of each file below nvme has its progress, so that the next leader
+// continues where this one stopped.
 func (lv *Levels) raiseLevels(ctx context.Context) {
 	var looked content.FilePlace
 	var last time.Time
@@ -51,7 +52,7 @@ func (lv *Levels) raiseLevels(ctx context.Context) {
 	}
 }
 
-// raiseOnce looks at every row once.
+// raiseOnce inspects every row once.
 func (lv *Levels) raiseOnce(ctx context.Context) error {
 	for after := moraine.InodeID(0); ; {
 		var ids []moraine.InodeID
@@ -71,7 +72,7 @@ func (lv *Levels) raiseOnce(ctx context.Context) error {
 			if _, err := lv.Command(ctx, &statepb.Command{Op: &statepb.Command_RaiseLevels{RaiseLevels: op}}); err != nil {
 				return err
 			}
-			lv.settled.Set() // there may be more to do for them
+			lv.settled.Set() // these files may need more
 		}
 		if last == 0 {
 			return nil
@@ -80,8 +81,8 @@ func (lv *Levels) raiseOnce(ctx context.Context) error {
 	}
 }
 
-// findLost goes on from a place to look for what is lost of files in memory, and returns
-// where to go on. Only what it finds is proposed: a file may be in memory for long.
+// findLost continues the search for lost bytes of files in memory, and returns where to continue.
+// It proposes only what it finds, because a file may stay in memory for long.
 func (lv *Levels) findLost(ctx context.Context, from content.FilePlace) (next content.FilePlace, err error) {
 	var lost []content.FilePlace
 	err = lv.Store.View(func(r kvtx.Reader, _ uint64) (err error) {

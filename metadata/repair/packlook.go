@@ -13,46 +13,44 @@ import (
 )
 
 const (
-	// packGroups bounds the groups that files are gathered in at once, which differ by tenant,
-	// scheme and domain.
+	// packGroups bounds the groups of files collected at once, by tenant, scheme and domain.
 	packGroups = 1024
-	// packPolicies bounds the directories whose policy and domain are remembered in a look.
+	// packPolicies bounds the directories whose policy and domain one pass remembers.
 	packPolicies = 1024
 )
 
-// packGroup says which files may lie in one stripe: those of a tenant, below one directory,
-// that are to have one scheme.
+// packGroup identifies files that may share a stripe: of one tenant, below one directory, with one
+// scheme.
 type packGroup struct {
 	tenant moraine.Tenant
 	packPlace
 }
 
-// packPlace is what holds for all files of a directory.
+// packPlace has the properties of all files of a directory.
 type packPlace struct {
-	scheme moraine.Scheme  // zero: they are not packed now
-	domain moraine.InodeID // see state.PackDomain
+	scheme moraine.Scheme  // zero: its files are not packed now
+	domain moraine.InodeID // see content.PackDomain
 }
 
-// packing is files of a group that are to be packed with each other.
+// packing is a group's files that will be packed together.
 type packing struct {
 	files []moraine.InodeID
 	bytes int64
-	// due is what of them is in stripes that are mostly dead: it is rewritten where it is not
-	// packed.
+	// due is the part of them in sparse stripes: it is rewritten if it is not packed.
 	due []found
 }
 
-// packer gathers small files in a look.
+// packer collects small files during a pass.
 type packer struct {
 	groups map[packGroup]*packing
-	order  []packGroup // as they began
+	order  []packGroup // in the order in which they began
 	places map[moraine.InodeID]packPlace
-	scopes map[moraine.InodeID]bool // directories that sessions are confined to
+	scopes map[moraine.InodeID]bool // directories to which sessions are confined
 }
 
-// offer gathers a file of which so many bytes are in small stripes of copies, or in one that
-// is mostly dead, which may lose as many chunks as was given. It reports whether it did: that
-// is all of the file, it is cold, and what it is to have is no copies and protects it as well.
+// offer adds a file with so many bytes in small copied stripes, or in a sparse one, that may lose
+// that many chunks. It returns true if the file qualifies: that is its whole content, it is cold,
+// and its new scheme has no copies and protects it as well.
 func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uint8, due []found) (bool, error) {
 	if s.rw.cfg.PackAfter < 0 {
 		return false, nil
@@ -82,8 +80,8 @@ func (s *sweep) offer(r kvtx.Reader, file moraine.InodeID, bytes int64, lose uin
 	return true, nil
 }
 
-// placeOf is what files of a directory are to have, and with which others. There is no scheme
-// where there is no room now for one that survives the loss of as many hosts as of chunks.
+// placeOf returns the scheme and domain for files of a directory. The scheme is zero if there is no
+// room now for one that survives the loss of as many hosts as of chunks.
 func (s *sweep) placeOf(r kvtx.Reader, dir moraine.InodeID) (packPlace, error) {
 	known, ok := s.packs.places[dir]
 	if ok {
@@ -112,9 +110,9 @@ func (s *sweep) placeOf(r kvtx.Reader, dir moraine.InodeID) (packPlace, error) {
 	return s.packs.places[dir], nil
 }
 
-// endGroup makes a task of the files of a group, where it is worth it: what is larger than a
-// small stripe comes to lie in one that is coded, and many come to be one. What is too little
-// is left, but for what has to leave its stripe.
+// endGroup makes a task of a group's files if packing helps: the result is coded because it is
+// larger than a small stripe, and many stripes become one. Too few bytes are left alone, except
+// those that must leave their stripe.
 func (s *sweep) endGroup(g packGroup) {
 	in := s.packs.groups[g]
 	delete(s.packs.groups, g)
@@ -138,8 +136,8 @@ func (s *sweep) packRest() {
 	}
 }
 
-// leaveShared takes each part of a stripe that is mostly dead out of it: files of which it is
-// all are packed with others, of the others it is rewritten.
+// leaveShared moves all parts out of a sparse stripe. Files that have nothing else are packed with
+// others; the parts of other files are rewritten.
 func (s *sweep) leaveShared(r kvtx.Reader, record *moraine.Stripe, parts []found) error {
 	slices.SortFunc(parts, func(a, b found) int { return cmp.Compare(a.file, b.file) })
 	for len(parts) > 0 {
@@ -161,8 +159,8 @@ func (s *sweep) leaveShared(r kvtx.Reader, record *moraine.Stripe, parts []found
 	return nil
 }
 
-// later has parts of stripes rewritten, when there are many or at the end of the look: those
-// of one file together.
+// later queues parts of stripes for rewriting, when there are many or at the end of the pass,
+// grouped by file.
 func (s *sweep) later(parts []found) {
 	if s.together = append(s.together, parts...); len(s.together) >= rewriteShared {
 		s.order(s.together, 0)

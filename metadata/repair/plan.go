@@ -9,14 +9,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// planner judges and plans where the chunks of stripes are, by what is known of the devices.
+// planner judges and plans the places of chunks by what is known of the devices.
 type planner struct{ *fleet.View }
 
-// safety is how well a stripe's chunks are spread, best first: what it survives
-// for certain, then what it survives with luck.
+// safety is how well a stripe's chunks are spread, best first: what it certainly survives, then
+// what it survives with luck.
 type safety struct {
-	hosts, devices           int // that may be lost, whichever they are
-	luckyHosts, luckyDevices int // that may be lost if they are the right ones
+	hosts, devices           int // any of these may be lost
+	luckyHosts, luckyDevices int // these may be lost if they are the right ones
 }
 
 func (s safety) better(than safety) bool {
@@ -25,21 +25,19 @@ func (s safety) better(than safety) bool {
 	return slices.Compare(a[:], b[:]) > 0
 }
 
-// planRepair returns what should be done for a stripe now: the chunks to be put
-// and where, by index; none where nothing would be better than it is, or where
-// too few chunks can be read to rebuild from. bad has a bit for each chunk that
-// is said not to be good where it is; nothing is put on devices to avoid.
+// planRepair returns the chunks of a stripe to write now and their targets, by index. It returns
+// none if nothing would improve the stripe, or if too few chunks can be read to rebuild from. bad
+// is the bit mask of chunks reported as bad; the plan uses no device in avoid.
 //
-// Of a stripe with too few chunks left those count too that perhaps can be read: see
-// perhaps. To try them costs little, and each is held against the stripe record.
+// For a stripe with too few chunks left it also counts chunks that may be readable: see perhaps.
+// Trying them is cheap, and the mover verifies each against the stripe record.
 //
-// A chunk on a device that is out, retired, unknown or draining is to be
-// replaced. One on a host that is merely silent is waited for: it is neither
-// replaced nor moved. Chunks that share a host are spread as soon as there are
-// hosts for them.
+// A chunk on a device that is out, retired, unknown or draining is replaced. One on a host that is
+// merely silent is waited for: it is neither replaced nor moved. Chunks that share a host are
+// spread as soon as there are hosts for them.
 func planRepair(view *fleet.View, s *moraine.Stripe, bad uint32, avoid ...moraine.DeviceID) []*wire.Intent {
 	v := planner{view}
-	now := make([]moraine.DeviceID, len(s.Chunks)) // where chunks are; 0 where one is gone
+	now := make([]moraine.DeviceID, len(s.Chunks)) // present places of the chunks; 0 if a chunk is gone
 	keep := make([]moraine.DeviceID, len(s.Chunks))
 	left, readable, maybe := 0, 0, 0
 	for i, c := range s.Chunks {
@@ -62,7 +60,7 @@ func planRepair(view *fleet.View, s *moraine.Stripe, bad uint32, avoid ...morain
 	k := int(s.Scheme.K)
 	lost := left < k
 	if readable < k && (!lost || readable+maybe < k) {
-		return nil // those on hosts that are silent are waited for
+		return nil // wait for chunks on silent hosts
 	}
 	before := v.safety(s.Scheme, now)
 	draining := !slices.Equal(now, keep)
@@ -80,16 +78,16 @@ func planRepair(view *fleet.View, s *moraine.Stripe, bad uint32, avoid ...morain
 		return intents(s, now, best)
 	}
 	v.leaveOut(s, best)
-	// Until they are committed, chunks that are put in their place cannot be read: never so
-	// many that too few of the others are there.
+	// Chunks written in place of others cannot be read until the commit, so never write so many
+	// that too few others are left.
 	in := intents(s, now, best)
 	return in[:min(len(in), max(int(s.Scheme.M), 1))]
 }
 
-// perhaps reports whether a chunk may be readable that does not count: the host of its
-// device is alive, and has not started since the chunk was in its memory alone. A device
-// goes out for what it did to others, or by a person's word, and serves what it has; and
-// what is said of a chunk that is bad may be wrong, or have been so for a moment.
+// perhaps reports whether a chunk that does not count may be readable: the host of its device is
+// up, and has not restarted since the chunk was only in its memory. A device may be out because it
+// disturbed others, or by an administrator's request, and still serves its chunks. A report of a
+// bad chunk may be wrong, or may have been right only for a moment.
 func (v planner) perhaps(c moraine.ChunkState) bool {
 	d := v.Devices[uint32(c.Device)]
 	if d == nil || d.State == fleet.DeviceRetired || (c.Level == moraine.Memory && uint64(c.Epoch) != d.Epoch) {
@@ -110,9 +108,8 @@ func (v planner) tooFew(s *moraine.Stripe, bad uint32) bool {
 	return left < int(s.Scheme.K)
 }
 
-// leaveOut takes those chunks out of a plan that are on devices that are out, where the
-// stripe is no safer with them: what is there dies with the move, and may be the only copy
-// on a disk of its own.
+// leaveOut removes chunks on out devices from a plan if moving them makes the stripe no safer.
+// Their old copies die with the move, and may be the only copy on a separate disk.
 func (v planner) leaveOut(s *moraine.Stripe, plan []moraine.DeviceID) {
 	for i := range plan {
 		d := v.Devices[uint32(s.Chunks[i].Device)]
@@ -127,14 +124,13 @@ func (v planner) leaveOut(s *moraine.Stripe, plan []moraine.DeviceID) {
 	}
 }
 
-// worse is whether s is no reason to move: it is less safe than before, or just
-// as safe and no device is being drained.
+// worse reports whether s is no reason to move: it is less safe than before, or as safe and no
+// device is draining.
 func (s safety) worse(before safety, draining bool) bool {
 	return before.better(s) || (!draining && !s.better(before))
 }
 
-// replace chooses devices for the chunks that keep leaves open; nil where there
-// are none to choose from.
+// replace chooses devices for the chunks that keep leaves open; nil if there are no candidates.
 func (v planner) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID) []moraine.DeviceID {
 	p, err := place.Place(v.Place, place.Request{
 		Stripe: s.ID, Scheme: s.Scheme, ChunkLength: uint64(s.Scheme.ChunkLen(s.Length)), Keep: keep, Avoid: avoid, Repair: true,
@@ -145,7 +141,7 @@ func (v planner) replace(s *moraine.Stripe, keep, avoid []moraine.DeviceID) []mo
 	return p.Devices
 }
 
-// unshare returns keep with one chunk left on each host that is alive.
+// unshare returns keep with one chunk left on each host that is up.
 func (v planner) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
 	out := slices.Clone(keep)
 	seen := make(map[string]bool, len(keep))
@@ -162,7 +158,7 @@ func (v planner) unshare(keep []moraine.DeviceID) []moraine.DeviceID {
 	return out
 }
 
-// safety judges chunks on devices, 0 where a chunk is gone.
+// safety judges a set of places; 0 means that a chunk is gone.
 func (v planner) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safety {
 	hosts := make([]string, 0, len(devices))
 	there := make([]moraine.DeviceID, 0, len(devices))
@@ -179,13 +175,13 @@ func (v planner) safety(scheme moraine.Scheme, devices []moraine.DeviceID) safet
 		hosts: place.Protects(spare, hosts), devices: place.Protects(spare, there),
 		luckyHosts: lucky(spare, hosts), luckyDevices: lucky(spare, there),
 	}
-	if v.Counted < 2 { // on a single host, the host is no domain
+	if v.Counted < 2 { // with a single host, the host is no failure domain
 		s.hosts, s.luckyHosts = 0, 0
 	}
 	return s
 }
 
-// lucky is place.Protects if the domains with the fewest chunks are lost first.
+// lucky is place.Protects if the domains with the fewest chunks fail first.
 func lucky[D comparable](spare int, domains []D) int {
 	counts := make(map[D]int, len(domains))
 	for _, d := range domains {
@@ -204,8 +200,8 @@ func lucky[D comparable](spare int, domains []D) int {
 	return len(sizes)
 }
 
-// intents are the chunks of s that are to be put to have it on devices, where
-// they are not now. A chunk that is gone may be put where it was.
+// intents returns the chunks of s to write so that its chunks are on devices. A missing chunk may
+// be written to its old place.
 func intents(s *moraine.Stripe, now, devices []moraine.DeviceID) []*wire.Intent {
 	var out []*wire.Intent
 	for i, d := range devices {

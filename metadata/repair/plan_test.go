@@ -58,8 +58,8 @@ func TestPlanRepair(t *testing.T) {
 		scheme  moraine.Scheme
 		devices []moraine.DeviceID
 		bad     uint32
-		memory  map[int]moraine.Epoch // chunks in memory alone, and of which boot; hosts are at the first
-		// want are the chunks moved, and where to: 0 is anywhere else.
+		memory  map[int]moraine.Epoch // chunks only in memory, and their boot; hosts are at the first boot
+		// want are the moved chunks and their targets; 0 means any other place.
 		want map[uint32]uint32
 	}{
 		{name: "sound", hosts: fleet(7), scheme: ec, devices: []moraine.DeviceID{1, 2, 3, 4, 5, 6}},

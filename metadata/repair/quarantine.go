@@ -12,15 +12,13 @@ import (
 )
 
 const (
-	// maxListed bounds the quarantined chunks that a leader remembers by name; more
-	// are counted.
+	// maxListed bounds the quarantined chunks that a leader lists; more are only counted.
 	maxListed = 65536
 	// quarantinePage bounds those in one answer.
 	quarantinePage = 4096
 )
 
-// list takes over what a whole pass over a device has found that nothing explains.
-// mu is held.
+// list records the unexplained chunks that a full pass over a device found. The caller holds mu.
 func (r *passes) list(device uint32, p *pass) {
 	r.listed -= len(r.quarantined[device])
 	delete(r.quarantined, device)
@@ -34,8 +32,8 @@ func (r *passes) list(device uint32, p *pass) {
 	r.listed += len(r.quarantined[device])
 }
 
-// page returns quarantined chunks in order behind one, whether there are more, and
-// the bytes of all that are listed.
+// page returns quarantined chunks in order after one, whether there are more, and the bytes of all
+// listed ones.
 func (r *passes) page(after *wire.ListQuarantine, limit int) (out []*wire.QuarantinedChunk, more bool, bytes uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,8 +53,8 @@ func (r *passes) page(after *wire.ListQuarantine, limit int) (out []*wire.Quaran
 	return out, more, bytes
 }
 
-// ListQuarantine lists the chunks that nothing explains and nobody deletes without a
-// person's word. They are known from the devices' reports since this server leads.
+// ListQuarantine lists the unexplained chunks, which only an administrator may delete. The leader
+// knows them from device reports since its leadership began.
 func (k *Reports) ListQuarantine(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := k.Store.ReadBarrier(ctx); err != nil {
 		return nil, err

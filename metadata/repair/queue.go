@@ -17,35 +17,32 @@ import (
 )
 
 const (
-	// repairLook is how many stripes of the queue one look goes over.
+	// repairLook is the number of queued stripes that one pass inspects.
 	repairLook = 256
-	// repairIdle is how many times as long as a look in vain the scheduler
-	// rests after it: a long queue of stripes that nothing can be done for must
-	// not keep the leader busy. maxRepairRest bounds that.
+	// repairIdle is how many times as long as a fruitless pass the scheduler rests after it, so
+	// that a long queue of unrepairable stripes does not keep the leader busy. maxRepairRest bounds
+	// the rest.
 	repairIdle, maxRepairRest = 20, 2 * time.Second
-	// lostShare is of how large a part of what jobs may have at a time stripes may be that
-	// have too few chunks left, and only where no others need the room: they fail mostly, and
-	// late where hosts hang.
+	// lostShare limits lost stripes to 1 in so many of the stripes that jobs may have at a time,
+	// and only if no others need the room. Their repair mostly fails, and slowly if hosts hang.
 	lostShare = 4
 )
 
-// Queue gives the stripes that wait for repair to jobs, and publishes what movers have
-// rebuilt.
+// Queue assigns stripes that wait for repair to jobs, and publishes what movers have rebuilt.
 type Queue struct {
 	*lead.Term
 	cfg        Config
 	fleet      *fleet.Fleet
 	leader     Leader
 	rebalancer *Rebalancer
-	changed    lead.Poke // the queue, or what can be done about it, changed
+	changed    lead.Poke // the queue, or the possible repairs, changed
 	healing    healing
 	waits      repairWaits
 }
 
-// scheduleRepairs gives queued stripes to repair jobs, those with the least
-// redundancy first, until ctx ends. Only what can be made better now becomes a
-// job; the rest stays queued, and is looked at again each second, and when a
-// host comes or goes.
+// scheduleRepairs assigns queued stripes to repair jobs, least redundancy first, until ctx ends.
+// Only stripes that can be improved now become jobs. The rest stays queued, and is inspected again
+// each second and when a host comes or goes.
 func (q *Queue) scheduleRepairs(ctx context.Context) {
 	var at statefleet.RepairCursor
 	for {
@@ -69,16 +66,16 @@ func (q *Queue) scheduleRepairs(ctx context.Context) {
 	}
 }
 
-// look is what one look at the repair queue came to.
+// look is the result of one pass over part of the repair queue.
 type look struct {
-	given int // stripes given to jobs
-	// next is where to go on; more is whether this pass has not reached the end.
+	given int // stripes assigned to jobs
+	// next is where to continue; more says that the end was not reached.
 	next statefleet.RepairCursor
 	more bool
 }
 
-// giveRepairs looks at part of the queue, from a place on, and makes jobs of
-// what can be repaired now.
+// giveRepairs inspects part of the queue from a place on, and creates jobs for what can be repaired
+// now.
 func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (look, error) {
 	var waiting []*wire.RepairTask
 	var queued, running uint64
@@ -112,7 +109,7 @@ func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (lo
 	if len(tasks)+len(last) == 0 {
 		return out, nil
 	}
-	// The queue has changed: the next look is from the front.
+	// The queue has changed: the next pass starts at the front.
 	out = look{given: len(tasks) + len(last)}
 	if err := q.createRepairs(ctx, tasks, v.Live); err != nil {
 		return out, err
@@ -120,10 +117,9 @@ func (q *Queue) giveRepairs(ctx context.Context, at statefleet.RepairCursor) (lo
 	return out, q.createRepairs(ctx, last, 1)
 }
 
-// chooseRepairs plans as many of the stripes that wait as jobs have room for. Those that
-// have too few chunks left, and are only tried, are apart: they have jobs of their own, so
-// that no other stripe waits because one of them failed. Without try there are none of them:
-// movers of earlier builds do not try.
+// chooseRepairs plans as many of the waiting stripes as jobs have room for. Lost stripes are only
+// tried, and get jobs of their own, so that no other stripe waits because one of them failed.
+// Without try it omits them, because movers of earlier builds do not try.
 func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running int, try bool) (tasks, last []*wire.RepairTask) {
 	most := q.cfg.MaxRepairs * statefleet.MaxRepairStripes
 	room := min(most-running, q.cfg.RepairsPerSecond)
@@ -155,8 +151,7 @@ func (q *Queue) chooseRepairs(v *fleet.View, waiting []*wire.RepairTask, running
 	return tasks, last
 }
 
-// repairCounts returns how many stripes are on the queue, and how many of those
-// jobs work on.
+// repairCounts returns the number of stripes on the queue, and of those with a job.
 func (q *Queue) repairCounts(r kvtx.Reader) (queued, running uint64, err error) {
 	n, err := kvtx.ReadCounters(q.Machine.View(r))
 	if err != nil {
@@ -166,8 +161,7 @@ func (q *Queue) repairCounts(r kvtx.Reader) (queued, running uint64, err error) 
 	return n.RepairQueued, running, err
 }
 
-// createRepairs makes repair jobs of tasks, small enough for every host to get
-// one.
+// createRepairs creates repair jobs for tasks, small enough that every host gets one.
 func (q *Queue) createRepairs(ctx context.Context, tasks []*wire.RepairTask, hosts int) error {
 	hosts = max(hosts, 1)
 	size := min((len(tasks)+hosts-1)/hosts, statefleet.MaxRepairStripes)
@@ -184,8 +178,7 @@ func (q *Queue) createRepairs(ctx context.Context, tasks []*wire.RepairTask, hos
 	return nil
 }
 
-// BeginRepair records the intents of a job's holder, and chooses the devices
-// that it leaves open.
+// BeginRepair records the intents of a job's holder, and chooses devices for those without one.
 func (q *Queue) BeginRepair(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetBeginRepair()
 	open := false
@@ -210,7 +203,7 @@ func (q *Queue) BeginRepair(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	return q.recordIntents(ctx, c, req)
 }
 
-// recordIntents proposes intents, and permits their holder to fill them.
+// recordIntents proposes intents, and permits the holder to fill them.
 func (q *Queue) recordIntents(ctx context.Context, c *lead.Call, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	resp, err := q.Propose(ctx, c.Caller, req)
 	if reply := resp.GetBeginRepair(); err == nil && reply != nil {
@@ -219,8 +212,8 @@ func (q *Queue) recordIntents(ctx context.Context, c *lead.Call, req *wire.MetaR
 	return resp, err
 }
 
-// chooseTarget fills in the device of an intent. A device that the holder had
-// before and could not fill is not chosen again.
+// chooseTarget chooses the device of an intent. It does not choose one that the holder had before
+// and could not fill.
 func (q *Queue) chooseTarget(in *wire.Intent) error {
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(in.Stripe), Index: uint8(in.Index)}
 	var s *moraine.Stripe
@@ -251,8 +244,8 @@ func (q *Queue) chooseTarget(in *wire.Intent) error {
 	return &moraine.Error{Ref: chunk.String(), Kind: moraine.Unavailable, Err: fmt.Errorf("there is no better place for the chunk now")}
 }
 
-// repairsWait reports whether repairs wait for reports: most of what a restored state
-// misses is on other devices. They wait for as long as a silent host is waited for, at most.
+// repairsWait reports whether repairs wait for device reports, because most chunks that a restored
+// state misses are on other devices. They wait at most as long as for a silent host.
 func (q *Queue) repairsWait(r kvtx.Reader) (bool, error) {
 	if q.Clock.Since(q.Began) > q.cfg.RepairGrace {
 		return false, nil

@@ -17,28 +17,27 @@ import (
 )
 
 const (
-	// A round plans what may be moved in balanceRound. The next one is planned when its
-	// jobs have ended, so that what it did is counted.
+	// A round plans moves that take about balanceRound. The next round is planned after its jobs
+	// have ended, so that their effect is counted.
 	balanceRound = 10 * time.Second
 	// balanceStuck is how long the leader rests when it found nothing to move.
 	balanceStuck = 30 * time.Second
-	// balancePage is how many chunks of a device are looked at in a turn, and
-	// balanceLooks how many in a round.
+	// balancePage is the number of a device's chunks inspected per turn, and balanceLooks that per
+	// round.
 	balancePage, balanceLooks = 16, 1 << 14
-	// balanceDead bounds the dead chunks that are counted in a round.
+	// balanceDead bounds the dead chunks counted per round.
 	balanceDead = 1 << 18
-	// balanceJob is how many stripes one job moves: few, so that many movers share a
-	// round, and each is done soon.
+	// balanceJob is the number of stripes that one job moves. It is small, so that many movers
+	// share a round and each finishes soon.
 	balanceJob = 8
 )
 
-// Rebalancer is the leader's memory of how the moves of chunks go that fill devices
-// evenly. A new leader begins anew.
+// Rebalancer is the leader's memory of the moves that balance devices. A new leader starts again.
 type Rebalancer struct {
 	*lead.Term
 	cfg     Config
 	fleet   *fleet.Fleet
-	steered lead.Poke // an administrator changed how devices are to be filled
+	steered lead.Poke // an administrator changed the settings
 
 	mu       sync.Mutex
 	state    wire.RebalanceState
@@ -46,15 +45,15 @@ type Rebalancer struct {
 	spread   spread
 	began    time.Time // zero: every device is within the band
 	progress progress
-	// from is where to go on looking at each device's chunks; the loop's alone.
+	// from is where to continue among each device's chunks; only the loop uses it.
 	from map[uint32]moraine.StripeID
 }
 
-// rebalance moves chunks from the fullest devices to the emptiest until ctx ends, a
-// round at a time. Repairs go first: no round begins while one is under way.
+// rebalance moves chunks from the fullest devices to the emptiest, in rounds, until ctx ends.
+// Repairs have priority: no round begins while one is running.
 func (rb *Rebalancer) rebalance(ctx context.Context) {
-	// Before each host that is alive has told how full it is, nothing can be judged; and
-	// what the leader before had moved must be seen.
+	// Wait until each host that is up has reported how full it is, with the previous leader's moves
+	// included.
 	rest := rb.cfg.Suspect + time.Second
 	for rb.Pause(ctx, rb.steered, rest) {
 		var err error
@@ -65,12 +64,11 @@ func (rb *Rebalancer) rebalance(ctx context.Context) {
 	}
 }
 
-// balanceRound plans one round, if there is anything to do, and returns how long to rest
-// after it.
+// balanceRound plans one round, if there is anything to do, and returns how long to rest after it.
 func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err error) {
 	began := rb.Clock.Now()
 	if began.Sub(rb.Began) < rb.cfg.Suspect {
-		return rb.cfg.Suspect, nil // an operator's word came before hosts were heard
+		return rb.cfg.Suspect, nil // an administrator's request arrived before the hosts' reports
 	}
 	p, err := rb.planBalance()
 	if err != nil {
@@ -82,7 +80,7 @@ func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err
 		if p.state == wire.RebalanceState_REBALANCE_STATE_STUCK {
 			return balanceStuck, nil
 		}
-		return balanceRound, nil // to judge may mean to count what is dead, which is not for nothing
+		return balanceRound, nil // judging may require counting dead chunks, which is expensive
 	}
 	if err := rb.createMoves(ctx, p.tasks); err != nil {
 		return 0, err
@@ -97,26 +95,26 @@ func (rb *Rebalancer) balanceRound(ctx context.Context) (rest time.Duration, err
 			return err
 		})
 		if err != nil || running == 0 {
-			// Each host that is alive is heard of once more before the next plan.
+			// Each host that is up reports once more before the next plan.
 			took := rb.Clock.Since(began)
 			return max(rb.cfg.Suspect, p.takes-took), err
 		}
 	}
 }
 
-// balancePlan is what a round comes to.
+// balancePlan is the plan of a round.
 type balancePlan struct {
 	state    wire.RebalanceState
 	settings record.RebalanceSettings
 	spread   spread
 	tasks    []*wire.RepairTask
-	// unsure: not every chunk that might be moved was looked at.
+	// unsure: some chunks that might be moved were not inspected.
 	unsure bool
-	// takes is how long the moves take at the rate that is allowed.
+	// takes is how long the moves take at the permitted rate.
 	takes time.Duration
 }
 
-// planBalance judges how evenly devices are filled, and chooses what to move.
+// planBalance measures how evenly devices are filled, and chooses moves.
 func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 	v, disks, unsure := rb.fleet.Topology.Fillings()
 	err = rb.Store.View(func(r kvtx.Reader, _ uint64) error {
@@ -143,7 +141,7 @@ func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 		if p.state != wire.RebalanceState_REBALANCE_STATE_UNSPECIFIED {
 			return nil
 		}
-		// Only now, for it is not for nothing.
+		// Do this last, because it is expensive.
 		if err := rb.countDead(r, disks); err != nil {
 			return err
 		}
@@ -158,9 +156,9 @@ func (rb *Rebalancer) planBalance() (p balancePlan, err error) {
 	return p, err
 }
 
-// countDead takes what is dead off what is on each device: it is deleted after the
-// grace, and would be moved twice. A device with more of it than can be counted gives
-// nothing; the fullest, which come first, are counted before others.
+// countDead subtracts dead chunks from each device's fill: they will be deleted after the grace and
+// must not be moved. A device with more than can be counted gives nothing. The fullest devices are
+// counted first.
 func (rb *Rebalancer) countDead(r kvtx.Reader, disks []fleet.Filling) error {
 	left := balanceDead
 	for i := range disks {
@@ -175,8 +173,7 @@ func (rb *Rebalancer) countDead(r kvtx.Reader, disks []fleet.Filling) error {
 	return nil
 }
 
-// chooseMoves chooses what to move, and, where nothing can be moved between hosts, what
-// within them.
+// chooseMoves chooses moves between hosts, or, if none is possible, within hosts.
 func (rb *Rebalancer) chooseMoves(r kvtx.Reader, b *balancer, p *balancePlan) error {
 	if err := rb.lookThrough(r, b, p); err != nil {
 		return err
@@ -199,13 +196,13 @@ func (rb *Rebalancer) chooseMoves(r kvtx.Reader, b *balancer, p *balancePlan) er
 	return nil
 }
 
-// lookThrough goes over chunks of the fullest devices, some of each in turn, so that
-// many devices give.
+// lookThrough inspects chunks of the fullest devices, some of each in turn, so that many devices
+// give.
 func (rb *Rebalancer) lookThrough(r kvtx.Reader, b *balancer, p *balancePlan) error {
 	most := rb.cfg.RepairsPerSecond * int(balanceRound/time.Second)
 	looks, taken := 0, make(map[moraine.StripeID]bool)
 	sources := b.sources()
-	for _, from := range sources { // one that is gone on with is not looked at from the start
+	for _, from := range sources { // a device already in progress is not started again
 		p.unsure = p.unsure || rb.from[from.Id] != 0
 	}
 	for len(sources) > 0 && looks < balanceLooks && len(p.tasks) < most {
@@ -225,8 +222,8 @@ func (rb *Rebalancer) lookThrough(r kvtx.Reader, b *balancer, p *balancePlan) er
 	return nil
 }
 
-// choosePage looks at one page of a device's chunks; end is whether all of them were
-// looked at in this round.
+// choosePage inspects one page of a device's chunks; end says that all of them were inspected in
+// this round.
 func (rb *Rebalancer) choosePage(r kvtx.Reader, b *balancer, p *balancePlan, from *fleet.Filling, taken map[moraine.StripeID]bool) (n int, end bool, err error) {
 	at := rb.from
 	page, err := statefleet.ExpectedChunks(rb.Machine.View(r), moraine.DeviceID(from.Id), at[from.Id], 0, balancePage)
@@ -257,12 +254,12 @@ func (rb *Rebalancer) choosePage(r kvtx.Reader, b *balancer, p *balancePlan, fro
 		}
 	}
 	if len(page) < balancePage {
-		at[from.Id], end = 0, true // the next round begins with the first
+		at[from.Id], end = 0, true // the next round starts with the first
 	}
 	return n, end, nil
 }
 
-// createMoves makes jobs of the moves of a round.
+// createMoves creates jobs for the moves of a round.
 func (rb *Rebalancer) createMoves(ctx context.Context, tasks []*wire.RepairTask) error {
 	for len(tasks) > 0 {
 		n := min(balanceJob, len(tasks))
@@ -276,7 +273,7 @@ func (rb *Rebalancer) createMoves(ctx context.Context, tasks []*wire.RepairTask)
 	return nil
 }
 
-// SetRebalance changes the settings, and has them taken up at once.
+// SetRebalance changes the settings, which apply at once.
 func (rb *Rebalancer) SetRebalance(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	resp, err := rb.Mutate(ctx, c)
 	if err == nil && resp.GetError() == nil {
@@ -285,7 +282,7 @@ func (rb *Rebalancer) SetRebalance(ctx context.Context, c *lead.Call) (*wire.Met
 	return resp, err
 }
 
-// note takes over what a round came to.
+// note records the result of a round.
 func (b *Rebalancer) note(now time.Time, p balancePlan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,7 +306,7 @@ func (b *Rebalancer) moved(now time.Time, chunks, bytes uint64) {
 	b.progress.sample(now)
 }
 
-// report says how it goes; nil where nothing was judged yet.
+// report describes the progress; nil if nothing was measured yet.
 func (b *Rebalancer) report(now time.Time) *wire.Rebalance {
 	b.mu.Lock()
 	defer b.mu.Unlock()

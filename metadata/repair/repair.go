@@ -1,17 +1,17 @@
-// Package repair keeps stripes whole, spread and dense. It finds what is missing or in a poor
-// place, and queues jobs; movers carry these out.
+// Package repair keeps stripes whole, spread and dense. It finds chunks that are missing or badly
+// placed, and queues jobs that movers carry out.
 //
-// The path of a lost chunk: a device reports what it holds (Reports.ReportChunks, report.go), and
-// a chunk that the state expects there is not among it -> the stripe is queued for repair ->
-// Queue looks through what is queued, plans where each chunk goes (plan.go), and makes jobs ->
-// a mover leases a job, records where it puts chunks (Queue.BeginRepair), and rebuilds them ->
-// Queue.CommitRepair publishes them, unless a host has fallen silent meanwhile (healing.go).
+// The path of a lost chunk: a device reports its chunks (Reports.ReportChunks, report.go), and an
+// expected one is not among them. The state queues the stripe for repair. Queue inspects the queue,
+// plans where each chunk goes (plan.go), and creates jobs. A mover leases a job, records where it
+// writes chunks (Queue.BeginRepair), and rebuilds them. Queue.CommitRepair publishes them, unless a
+// host became silent meanwhile (healing.go).
 //
-// Beside that: Rebalancer moves chunks from the fullest devices to the emptiest (rebalance.go,
-// balance.go); Rewriter looks for stripes that are mostly dead and for small files to pack
-// (rewrite.go, rewritelook.go, packlook.go); Levels raises the level of files whose chunks have
-// left memory; steploss.go looks for checkpoints that have lost bytes. Each begins again with
-// each leadership, from the state.
+// In addition, Rebalancer moves chunks from the fullest devices to the emptiest (rebalance.go,
+// balance.go). Rewriter searches for sparse stripes and for small files to pack (rewrite.go,
+// rewritelook.go, packlook.go). Levels raises the level of files whose chunks are durable.
+// steploss.go searches for checkpoints with lost bytes. Each starts again with each leadership,
+// from the state.
 package repair
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Config is what an operator may set of it; metadata.Config says what each is.
+// Config has the settings of repair; metadata.Config describes each.
 type Config struct {
 	Suspect, Grace, RepairGrace  time.Duration
 	MaxRepairs, RepairsPerSecond int
@@ -33,22 +33,22 @@ type Config struct {
 	RewriteLive                  int
 	RewriteEvery, PackAfter      time.Duration
 	RewriteBytesPerSecond        int64
-	// MaxMissing is how many missing chunks one slice of a report queues: a slice with more
-	// is cut there, and the device reports from there on.
+	// MaxMissing is the number of missing chunks that one slice of a report queues. A slice with
+	// more is cut there, and the device reports from there on.
 	MaxMissing uint64
 }
 
-// Leader is what repair asks of the leader.
+// Leader is what repair needs from the leading server.
 type Leader interface {
 	// PermitRepairs signs the capability to repair the chunks of intents.
 	PermitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, error)
-	// PermitStripes gives each stripe of a list the capability to read it.
+	// PermitStripes adds to each stripe of a list the capability to read it.
 	PermitStripes(c *lead.Call, stripes []*wire.Stripe) error
-	// Scopes are the directories that live sessions are confined to.
+	// Scopes are the directories to which live sessions are confined.
 	Scopes() map[moraine.InodeID]bool
 }
 
-// Repair is what one leadership does to keep stripes whole, spread and dense.
+// Repair is one leadership's work to keep stripes whole, spread and dense.
 type Repair struct {
 	Queue      *Queue
 	Rebalancer *Rebalancer
@@ -58,8 +58,8 @@ type Repair struct {
 	losses     *lossWatch
 }
 
-// New makes the memory of a leadership that has not looked at anything yet. changed is set
-// when the repair queue, or what can be done about it, has changed.
+// New makes the memory of a leadership that has inspected nothing yet. changed is set when the
+// repair queue, or the possible repairs, changed.
 func New(t *lead.Term, cfg Config, f *fleet.Fleet, leader Leader, changed lead.Poke) *Repair {
 	rb := &Rebalancer{Term: t, cfg: cfg, fleet: f, steered: lead.NewPoke(), from: map[uint32]moraine.StripeID{}}
 	return &Repair{
@@ -72,13 +72,13 @@ func New(t *lead.Term, cfg Config, f *fleet.Fleet, leader Leader, changed lead.P
 	}
 }
 
-// Works are the loops that run as long as the leadership does.
+// Works returns the loops that run during the leadership.
 func (p *Repair) Works() []func(context.Context) {
 	return []func(context.Context){p.Queue.scheduleRepairs, p.Rebalancer.rebalance, p.Levels.raiseLevels, p.losses.judgeSteps,
 		p.Rewriter.rewriteStripes, p.Reports.adoptStrays}
 }
 
-// Observe wakes what the events of an applied command concern.
+// Observe wakes the loops that the events of an applied command concern.
 func (p *Repair) Observe(ev *kvtx.Events) {
 	if ev.RepairsQueued {
 		p.Queue.changed.Set()
@@ -88,8 +88,8 @@ func (p *Repair) Observe(ev *kvtx.Events) {
 	}
 }
 
-// Describe says for people how repair, rebalancing and rewriting go. queued is how many stripes
-// wait for repair.
+// Describe adds the progress of repair, rebalancing and rewriting to a reply. queued is the number
+// of stripes that wait for repair.
 func (p *Repair) Describe(r kvtx.Reader, queued uint64, reply *wire.ClusterReply) (err error) {
 	now := p.Queue.Clock.Now()
 	reply.Rebalance, reply.Rewriting = p.Rebalancer.report(now), p.Rewriter.now(now)

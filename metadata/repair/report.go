@@ -20,15 +20,15 @@ import (
 const (
 	// maxReport bounds the chunks in one slice of a report.
 	maxReport = 16384
-	// expectPage is how many expected chunks are read at once, and maxMissing
-	// how many missing ones one slice queues: a slice with more is cut there, and the
-	// device reports from there on.
+	// expectPage is the number of expected chunks read at once, and maxMissing the number of
+	// missing ones that one slice queues. A slice with more is cut there, and the device reports
+	// from there on.
 	expectPage = 4096
 	// queueItems bounds the chunks in one command that queues repairs.
 	queueItems = 128
 )
 
-// Reports judges what devices say that they hold.
+// Reports judges the devices' reports of their chunks.
 type Reports struct {
 	*lead.Term
 	cfg    Config
@@ -38,27 +38,26 @@ type Reports struct {
 	strays *strays
 }
 
-// passes is the leader's memory of the passes that devices make over all their
-// chunks. A pass that this leader did not see from its start is judged, but not
-// counted as complete.
+// passes is the leader's memory of the devices' passes over all their chunks. If this leader did
+// not see the start of a pass, it judges the pass but does not count it as complete.
 type passes struct {
 	mu       sync.Mutex
 	byDevice map[uint32]*pass
-	// quarantined are the chunks of each device that its last whole pass named and
-	// nothing explains, in order; listed is how many they are.
+	// quarantined are the unexplained chunks of each device in its last full pass, in order; listed
+	// is their number.
 	quarantined map[uint32][]*wire.QuarantinedChunk
 	listed      int
 }
 
-// pass is what was found so far in a device's pass.
+// pass is what a device's pass has found so far.
 type pass struct {
-	started                     uint64 // log index that it began after
-	from, next                  uint64 // stripes that the last slice began with, and that the next must begin with
-	asked                       uint64 // where the last slice said that it ended; next may be before that
+	started                     uint64 // log index after which it began
+	from, next                  uint64 // first stripe of the last slice, and of the next one
+	asked                       uint64 // reported end of the last slice; next may be before it
 	unknownBytes, unknownChunks uint64
-	fitting                     uint64 // that fit a record, and are not adopted
-	ended                       bool   // its last slice has come
-	unsettled                   uint64 // least index of what explains a chunk that is still there; 0: none
+	fitting                     uint64 // chunks that fit a record and are not adopted
+	ended                       bool   // its last slice has arrived
+	unsettled                   uint64 // smallest log index of an explanation of a chunk that still exists; 0: none
 	quarantined                 []*wire.QuarantinedChunk
 }
 
@@ -66,9 +65,9 @@ func newPasses() *passes {
 	return &passes{byDevice: make(map[uint32]*pass), quarantined: make(map[uint32][]*wire.QuarantinedChunk)}
 }
 
-// add takes a judged slice into its pass. It returns the pass where the slice
-// was its last one. A slice that comes again, since the reply to it was lost, is
-// not counted again; the last slice, which ends the pass, is kept until the next one begins.
+// add adds a judged slice to its pass. It returns the pass if the slice was its last one. A slice
+// that is sent again after a lost reply does not count twice. The last slice, which ends the pass,
+// is kept until the next pass begins.
 func (r *passes) add(slice *wire.ReportChunks, f *findings) *pass {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,14 +75,14 @@ func (r *passes) add(slice *wire.ReportChunks, f *findings) *pass {
 	if p != nil && p.started == slice.PassStarted && p.from == slice.From && p.asked == slice.To {
 		p.next = f.to(slice)
 		p.settle(f)
-		return p.whole() // to be recorded again: that may be what failed
+		return p.whole() // record it again: that may be the step that failed
 	}
 	if slice.From == 0 {
 		p = &pass{started: slice.PassStarted}
 		r.byDevice[slice.Device] = p
 	}
 	if p == nil || p.ended || p.started != slice.PassStarted || p.next != slice.From {
-		delete(r.byDevice, slice.Device) // not the slice that follows: the pass has a gap
+		delete(r.byDevice, slice.Device) // this is not the next slice: the pass has a gap
 		return nil
 	}
 	p.unknownBytes, p.unknownChunks = p.unknownBytes+f.unknownBytes, p.unknownChunks+f.unknown
@@ -98,14 +97,14 @@ func (r *passes) add(slice *wire.ReportChunks, f *findings) *pass {
 	return p.whole()
 }
 
-// settle notes what a slice has left unsettled.
+// settle records the unsettled chunks of a slice.
 func (p *pass) settle(f *findings) {
 	if f.unsettled != 0 && (p.unsettled == 0 || f.unsettled < p.unsettled) {
 		p.unsettled = f.unsettled
 	}
 }
 
-// whole returns a copy of a pass that has ended, nil for any other.
+// whole returns a copy of a pass that has ended; nil otherwise.
 func (p *pass) whole() *pass {
 	if !p.ended {
 		return nil
@@ -122,16 +121,16 @@ type findings struct {
 	missing               uint64
 	damaged               uint64
 	unsettled             uint64
-	quarantined           []*wire.QuarantinedChunk // what is unknown
-	adopt                 []*statepb.AdoptedChunk  // what fits a record that has no such chunk, or a later version of one that it has
-	undecided             []*statepb.AdoptedChunk  // what fits a record whose own device has not reported
-	parity                []*wire.Stripe           // to be checked
-	// cut is the stripe from which on nothing was judged, as too much is missing below it;
-	// 0: all was.
+	quarantined           []*wire.QuarantinedChunk // unknown chunks
+	adopt                 []*statepb.AdoptedChunk  // chunks that fit a record without such a chunk, or are later versions
+	undecided             []*statepb.AdoptedChunk  // chunks that fit a record whose own device has not reported
+	parity                []*wire.Stripe           // stripes whose parity is to be checked
+	// cut is the stripe from which on nothing was judged because too much is missing before it; 0:
+	// all was judged.
 	cut uint64
 }
 
-// to is the stripe that the slice was judged up to; 0: to the end.
+// to returns the stripe up to which the slice was judged; 0: to the end.
 func (f *findings) to(slice *wire.ReportChunks) uint64 {
 	if f.cut != 0 {
 		return f.cut
@@ -139,9 +138,9 @@ func (f *findings) to(slice *wire.ReportChunks) uint64 {
 	return slice.To
 }
 
-// ReportChunks judges a slice of what a device holds: what is dead is to be
-// deleted, what is recorded and not there, or damaged, is queued for repair,
-// and what nothing explains is counted and left alone.
+// ReportChunks judges a slice of a device's chunks. The device must delete dead ones. Recorded
+// chunks that are missing or damaged are queued for repair. Unexplained ones are counted and left
+// alone.
 func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	slice := c.Req.GetReportChunks()
 	if err := k.fleet.Topology.View().MayReport(c, slice.Device); err != nil {
@@ -199,8 +198,8 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 // maxParity bounds the stripes of one slice whose parity is checked.
 const maxParity = 256
 
-// sampled reports whether a stripe is of the sample of a scrub's slice. Another pass takes
-// others.
+// sampled reports whether a stripe is in the sample of a scrub's slice. Other passes sample other
+// stripes.
 func sampled(stripe uint64, slice *wire.ReportChunks) bool {
 	if !slice.GetScrub() || slice.GetParitySample() == 0 {
 		return false
@@ -210,7 +209,7 @@ func sampled(stripe uint64, slice *wire.ReportChunks) bool {
 	return xxhash.Sum64(binary.LittleEndian.AppendUint64(b, slice.GetPassStarted()))%parts < uint64(slice.GetParitySample())
 }
 
-// sampleParity has the parity of a stripe checked by whoever holds its first parity chunk.
+// sampleParity queues a check of a stripe's parity if the device has its first parity chunk.
 func (k *Reports) sampleParity(r kvtx.Reader, chunk *wire.ChunkReport, f *findings) error {
 	w, err := statefleet.WireStripe(k.Machine.View(r), moraine.StripeID(chunk.Stripe))
 	if err != nil || w == nil {
@@ -222,7 +221,7 @@ func (k *Reports) sampleParity(r kvtx.Reader, chunk *wire.ChunkReport, f *findin
 	return nil
 }
 
-// checkSlice refuses a slice that makes no sense.
+// checkSlice refuses an invalid slice.
 func checkSlice(slice *wire.ReportChunks) error {
 	if len(slice.GetChunks()) > maxReport {
 		return &moraine.Error{Kind: moraine.TooLarge, Err: fmt.Errorf("%d chunks in one slice; at most %d", len(slice.Chunks), maxReport)}
@@ -233,7 +232,7 @@ func checkSlice(slice *wire.ReportChunks) error {
 	return nil
 }
 
-// behind fails where a state is older than the one that a report was made under.
+// behind fails if the state is older than the one under which the report was made.
 func behind(slice *wire.ReportChunks, applied uint64) error {
 	if applied >= slice.PassStarted {
 		return nil
@@ -241,7 +240,7 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
 }
 
-// judgeReported judges the chunks that a device says it holds.
+// judgeReported judges the reported chunks.
 func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
 	now, err := kvtx.ClusterTime(k.Machine.View(r))
 	if err != nil {
@@ -252,7 +251,7 @@ func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *find
 	if err != nil {
 		return err
 	}
-	keep := waits || now < grace // nothing can have been dead for long enough
+	keep := waits || now < grace // nothing can have been dead long enough
 	dead := now - min(grace, now)
 	for _, chunk := range slice.Chunks {
 		if f.cut != 0 && chunk.Stripe >= f.cut {
@@ -290,8 +289,8 @@ func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *find
 	return nil
 }
 
-// findMissing finds the chunks that came to the device before its pass began
-// and are not in the slice.
+// findMissing finds the chunks that came to the device before its pass began and are not in the
+// slice.
 func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
 	held := make(map[moraine.ChunkID]struct{}, len(slice.Chunks))
 	for _, c := range slice.Chunks {
@@ -307,7 +306,7 @@ func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findin
 			if _, ok := held[e.Chunk]; ok || e.Since > slice.PassStarted {
 				continue
 			}
-			held[e.Chunk] = struct{}{} // pages may overlap by a stripe
+			held[e.Chunk] = struct{}{} // pages may share a stripe
 			f.missing++
 			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: uint64(e.Chunk.Stripe), Index: uint32(e.Chunk.Index), Device: slice.Device, Reason: "missing"})
 		}
@@ -319,8 +318,7 @@ func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findin
 	return nil
 }
 
-// cutAtLast leaves the last stripe of which a chunk is missing, and what comes after it, to
-// the next slice.
+// cutAtLast leaves the last stripe with a missing chunk, and all after it, to the next slice.
 func (f *findings) cutAtLast() {
 	f.cut = f.repairs[len(f.repairs)-1].Stripe
 	for len(f.repairs) > 0 && f.repairs[len(f.repairs)-1].Stripe == f.cut {
@@ -340,9 +338,8 @@ func (k *Reports) queueRepairs(ctx context.Context, items []*statepb.RepairItem)
 	return nil
 }
 
-// completeReport records that a pass over a device has ended: what ended before
-// it began explains nothing on that device any more, except chunks that it met
-// and that are still there.
+// completeReport records that a pass over a device has ended. What ended before the pass began
+// explains nothing on that device any more, except chunks that the pass found and that still exist.
 func (k *Reports) completeReport(ctx context.Context, device uint32, p *pass) error {
 	started := p.started
 	if p.unsettled != 0 && started >= p.unsettled {

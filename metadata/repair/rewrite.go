@@ -18,46 +18,45 @@ import (
 )
 
 const (
-	// The leader looks at rewriteLooks records of the state at once, rewritePause apart, so
-	// that a look through a large namespace is never one long read, and leaves the
-	// processor to others most of the time.
+	// The leader inspects rewriteLooks records of the state at once, with rewritePause between. A
+	// pass through a large namespace is therefore never one long read, and leaves the processor to
+	// others most of the time.
 	rewriteLooks = 2048
 	rewritePause = 100 * time.Millisecond
-	// rewriteInodes is how many inodes are looked at for files in a turn.
+	// rewriteInodes is the number of inodes inspected for files per turn.
 	rewriteInodes = 512
-	// rewriteWindow bounds the stripes of one file whose references are counted together:
-	// those of a larger file are counted window by window.
+	// rewriteWindow bounds the stripes of one file whose references are counted together. A larger
+	// file is counted window by window.
 	rewriteWindow = 1 << 13
-	// rewriteShared bounds the stripes that several files name, or several windows, which
-	// are kept until all that names them was seen; rewriteParts the files, or windows, of each,
-	// and rewriteSharedParts those of all.
+	// rewriteShared bounds the stripes in several files or windows that are kept until all
+	// references were seen. rewriteParts bounds the files or windows of each, and
+	// rewriteSharedParts those of all.
 	rewriteShared, rewriteParts, rewriteSharedParts = 1 << 14, 2 * content.MaxPackFiles, 1 << 18
-	// rewriteLeast is the least that must be dead in a stripe: less is not worth a commit.
+	// rewriteLeast is the smallest number of dead bytes in a stripe that is worth a commit.
 	rewriteLeast = 64 << 10
-	// rewriteSmall is up to where copies are small: they take twice the room of what is
-	// coded, and a record each. What a file has of them is put together where that makes
-	// rewriteFewer times fewer of them, by commits of rewriteRuns extents; how much fits
-	// into a stripe the mover knows, and goes on where they become half as many times
-	// fewer. So it comes to an end.
+	// rewriteSmall is the size up to which copied stripes count as small: they take twice the room
+	// of coded ones, and a record each. A file's small stripes are merged if that leaves
+	// rewriteFewer times fewer, by commits of rewriteRuns extents. The mover knows how much fits
+	// into a stripe, and merges if they become at least half that factor fewer. The process
+	// therefore ends.
 	rewriteSmall = 512 << 10
 	rewriteFewer = 8
 	rewriteRuns  = 128
-	// rewriteJobBytes bounds what one job moves, together with state.MaxRewriteStripes.
+	// rewriteJobBytes bounds the bytes that one job moves, together with content.MaxRewriteStripes.
 	rewriteJobBytes = 64 << 20
-	// rewriteJobs is how many jobs there are at most, of the whole cluster, waiting for a
-	// mover or leased; rewritePoll how often the leader looks whether there may be another,
-	// and rewriteStripes how many stripes a second they are given, however small: each takes
-	// records, a tombstone for each of its chunks, and reads from several hosts.
+	// rewriteJobs is the largest number of jobs in the whole cluster, waiting or leased.
+	// rewritePoll is how often the leader checks for room for another. rewriteStripes is the number
+	// of stripes per second given to jobs, however small. Each stripe takes records, a tombstone
+	// for each of its chunks, and reads from several hosts.
 	rewriteJobs    = 2
 	rewritePoll    = time.Second
 	rewriteStripes = 64
-	// rewriteAgain is how long a look rests after an error before it goes on, or less where
-	// looks are made more often.
+	// rewriteAgain is how long a pass rests after an error before it continues, or less if passes
+	// are more frequent.
 	rewriteAgain = time.Minute
 )
 
-// Rewriter is the leader's memory of the looks for stripes that are mostly dead. A new
-// leader begins anew.
+// Rewriter is the leader's memory of the passes for sparse stripes. A new leader starts again.
 type Rewriter struct {
 	*lead.Term
 	cfg    Config
@@ -66,10 +65,10 @@ type Rewriter struct {
 
 	mu     sync.Mutex
 	report *wire.Rewriting
-	at     time.Time // when the look began or, between two, ended
+	at     time.Time // when the pass began or, between two, ended
 }
 
-// now says how it goes; nil where no look has begun yet.
+// now describes the progress; nil if no pass has begun yet.
 func (r *Rewriter) now(at time.Time) *wire.Rewriting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +86,7 @@ func (r *Rewriter) begin(now time.Time) {
 	r.report, r.at = &wire.Rewriting{Looking: true, Rounds: r.report.GetRounds()}, now
 }
 
-// rest notes that the look stands still, after an error.
+// rest records that the pass is paused after an error.
 func (r *Rewriter) rest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,14 +95,14 @@ func (r *Rewriter) rest() {
 	}
 }
 
-// resume notes that it goes on.
+// resume records that it continues.
 func (r *Rewriter) resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Looking = true
 }
 
-// end returns how much is dead in stripes that are in use.
+// end returns the number of dead bytes in stripes in use.
 func (r *Rewriter) end(now time.Time) (dead uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,10 +110,9 @@ func (r *Rewriter) end(now time.Time) (dead uint64) {
 	return r.report.DeadBytes
 }
 
-// rewriteStripes looks through the files, once in RewriteEvery, for stripes of which they
-// name little, and has movers rewrite them, until ctx ends. A stripe is looked at when it
-// is older than the look before, so that what is being written, or about to be written
-// over, is left alone.
+// rewriteStripes searches all files, once per RewriteEvery, for sparse stripes and creates jobs
+// that rewrite them, until ctx ends. It considers a stripe only if it is older than the previous
+// pass, so that data being written, or about to be overwritten, is left alone.
 func (rw *Rewriter) rewriteStripes(ctx context.Context) {
 	if rw.cfg.RewriteLive < 0 {
 		return
@@ -140,9 +138,8 @@ func (rw *Rewriter) lastStripe() (id moraine.StripeID, err error) {
 	return id, err
 }
 
-// rewriteRound looks through all files once. After an error it goes on from where it was, so
-// that looks come to the end of large namespaces, with the file after the one that it failed
-// at.
+// rewriteRound inspects all files once. After an error it continues with the file after the one
+// that failed, so that passes reach the end of large namespaces.
 func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) error {
 	if rw.Speaks(ctx, kvtx.LevelRewrite) != nil {
 		return nil // not before the upgrade is finished
@@ -167,8 +164,8 @@ func (rw *Rewriter) rewriteRound(ctx context.Context, settled moraine.StripeID) 
 	return nil
 }
 
-// rewriteTurn looks at some more records, and makes jobs of what they name. Tasks that could
-// not be made jobs of are left to the next look.
+// rewriteTurn inspects some more records and creates jobs for what they need. Tasks without a job
+// are left to the next pass.
 func (rw *Rewriter) rewriteTurn(ctx context.Context, s *sweep) error {
 	if err := rw.Store.View(func(r kvtx.Reader, _ uint64) error { return s.look(r) }); err != nil {
 		return err
@@ -183,14 +180,14 @@ func (rw *Rewriter) rewriteTurn(ctx context.Context, s *sweep) error {
 	return nil
 }
 
-// rewriteTask is one job to be made.
+// rewriteTask is one job to create.
 type rewriteTask struct {
-	inode moraine.InodeID // 0: of the files that the task names
+	inode moraine.InodeID // 0: the files that the task names
 	task  *wire.RewriteTask
-	bytes int64 // named
+	bytes int64 // live bytes
 }
 
-// count adds a stripe of which all that names it was seen.
+// count adds a stripe of which all references were seen.
 func (r *Rewriter) count(record *moraine.Stripe, named content.Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,14 +196,14 @@ func (r *Rewriter) count(record *moraine.Stripe, named content.Named) {
 	r.report.DeadBytes += uint64(max(record.Length-named.Bytes, 0))
 }
 
-// leave notes how many stripes were not judged.
+// leave records the number of stripes that were not judged.
 func (r *Rewriter) leave(untold uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.SharedStripes = untold
 }
 
-// choose counts a job that was made.
+// choose counts a job that was created.
 func (r *Rewriter) choose(t rewriteTask) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,9 +212,9 @@ func (r *Rewriter) choose(t rewriteTask) {
 	r.report.ChosenBytes += uint64(t.bytes)
 }
 
-// createRewrite makes one job as soon as there are few others, nothing is being repaired and
-// every host is there, and then rests for as long as its bytes and its stripes take at the
-// rates that are allowed.
+// createRewrite creates one job as soon as there are few others, nothing is being repaired and
+// every host is up. It then rests for as long as the job's bytes and stripes take at the permitted
+// rates.
 func (rw *Rewriter) createRewrite(ctx context.Context, t rewriteTask) error {
 	for {
 		busy, err := rw.rewriteBusy()
@@ -248,8 +245,8 @@ func (rw *Rewriter) createRewrite(ctx context.Context, t rewriteTask) error {
 	return ctx.Err()
 }
 
-// rewriteBusy reports whether another job would be too many now. While a host is away what
-// is put has less room to be spread, and what is read may have nothing to spare.
+// rewriteBusy reports whether another job would be too many now. While a host is away, new stripes
+// have fewer hosts to spread over, and the stripes to read may have nothing to spare.
 func (rw *Rewriter) rewriteBusy() (busy bool, err error) {
 	if !rw.fleet.Topology.Calm() {
 		return true, nil

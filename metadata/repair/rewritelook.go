@@ -11,20 +11,20 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// sweep is a look through all files, under way. It goes on from where it was: what changes
-// meanwhile is seen, or will be the next time.
+// sweep is a pass through all files in progress. Changes meanwhile are seen in this pass or the
+// next one.
 type sweep struct {
 	rw      *Rewriter
 	settled moraine.StripeID
-	after   moraine.InodeID   // inodes up to it are in files, or done
-	files   []moraine.InodeID // the first one is under way
-	last    bool              // there are no files but these
-	from    int64             // offset in the file under way
-	parted  bool              // which was judged in part
+	after   moraine.InodeID   // inodes up to this one are in files, or done
+	files   []moraine.InodeID // files left; the first is in progress
+	last    bool              // there are no files after these
+	from    int64             // offset in the file in progress
+	parted  bool              // part of that file was judged
 	named   map[moraine.StripeID]content.Named
-	// shared is what each of several files names of a stripe of which more is to be seen, and
-	// sharedParts how many there are; together is what is to be rewritten of those of which
-	// all was.
+	// shared has what each of several files refers to in a stripe with further references, and
+	// sharedParts their number. together is what must be rewritten of stripes with all references
+	// seen.
 	shared      map[moraine.StripeID][]found
 	sharedParts int
 	together    []found
@@ -39,17 +39,17 @@ func newSweep(rw *Rewriter, settled moraine.StripeID) *sweep {
 		packs: packer{groups: make(map[packGroup]*packing), places: make(map[moraine.InodeID]packPlace), scopes: rw.leader.Scopes()}}
 }
 
-// found is what a file names of a stripe.
+// found is what a file refers to in a stripe.
 type found struct {
 	file  moraine.InodeID
 	id    moraine.StripeID
 	named content.Named
-	whole bool  // it is all that the file has
-	lose  uint8 // of the stripe's chunks that it may lose
+	whole bool  // it is the file's whole content
+	lose  uint8 // chunks that the stripe may lose
 }
 
-// skip leaves the file under way: what was counted of it is half. What another file names of
-// the same stripes is then not all, so that those are left.
+// skip abandons the file in progress because its count is incomplete. The counts of its stripes in
+// other files are then incomplete too, so that these stripes are not rewritten.
 func (s *sweep) skip() {
 	clear(s.named)
 	s.tasks = nil
@@ -58,7 +58,7 @@ func (s *sweep) skip() {
 	}
 }
 
-// look looks at some more records.
+// look inspects some more records.
 func (s *sweep) look(r kvtx.Reader) error {
 	m := s.rw.Machine
 	for left := rewriteLooks; left > 0; {
@@ -96,9 +96,8 @@ func (s *sweep) look(r kvtx.Reader) error {
 	return nil
 }
 
-// judge chooses those of the stripes that a file names which are to be rewritten; whole is
-// where they are all that it names. What other files name too is judged when all of it was
-// seen.
+// judge chooses the stripes of a file that must be rewritten; whole says that they are its whole
+// content. A stripe with references from other files is judged when all were seen.
 func (s *sweep) judge(r kvtx.Reader, file moraine.InodeID, whole bool) error {
 	var chosen, small []found
 	for id, named := range s.named {
@@ -132,7 +131,7 @@ func (s *sweep) judge(r kvtx.Reader, file moraine.InodeID, whole bool) error {
 	return s.pack(r, small)
 }
 
-// offerSmall has a file packed with others, all of whose content is in a few small stripes.
+// offerSmall offers a file for packing whose whole content is in a few small stripes.
 func (s *sweep) offerSmall(r kvtx.Reader, file moraine.InodeID, small []found) error {
 	if len(small) == 0 {
 		return nil
@@ -150,7 +149,7 @@ func (s *sweep) offerSmall(r kvtx.Reader, file moraine.InodeID, small []found) e
 	return err
 }
 
-// unqueued are those of small stripes that do not wait for repair.
+// unqueued returns the small stripes that do not wait for repair.
 func (s *sweep) unqueued(r kvtx.Reader, small []found) (whole []found, err error) {
 	for _, f := range small {
 		queued, err := fleet.Queued(s.rw.Machine.View(r), f.id)
@@ -164,7 +163,7 @@ func (s *sweep) unqueued(r kvtx.Reader, small []found) (whole []found, err error
 	return whole, nil
 }
 
-// pack has small stripes of a file put together, where that makes them few.
+// pack queues small stripes of a file to be merged, if few result.
 func (s *sweep) pack(r kvtx.Reader, small []found) error {
 	if len(small) < rewriteFewer {
 		return nil
@@ -188,14 +187,13 @@ func (s *sweep) pack(r kvtx.Reader, small []found) error {
 	return nil
 }
 
-// inOrder sorts by files, and within each in the order of the file.
+// inOrder sorts by file, and within a file by offset.
 func inOrder(a, b found) int {
 	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.named.From, b.named.From), cmp.Compare(a.id, b.id))
 }
 
-// share keeps what a file, or a part of one, names of a stripe that has other references,
-// until all of them were seen: files that were packed together are near each other, as their
-// numbers are, so that few are kept at a time.
+// share keeps what a file, or a part of one, refers to in a stripe with other references, until all
+// were seen. Packed files have inode numbers close together, so that few are kept at a time.
 func (s *sweep) share(r kvtx.Reader, record *moraine.Stripe, f found) error {
 	parts, known := s.shared[record.ID]
 	if !known && len(s.shared) == rewriteShared || record.RefCount > rewriteParts || len(parts) == rewriteParts || s.sharedParts == rewriteSharedParts {
@@ -213,7 +211,7 @@ func (s *sweep) share(r kvtx.Reader, record *moraine.Stripe, f found) error {
 	}
 	delete(s.shared, record.ID)
 	s.sharedParts -= len(parts) - 1
-	if all.Tables > record.RefCount { // one has gone since
+	if all.Tables > record.RefCount { // one reference has gone since
 		s.unjudged++
 		return nil
 	}
@@ -224,7 +222,7 @@ func (s *sweep) share(r kvtx.Reader, record *moraine.Stripe, f found) error {
 	return s.leaveShared(r, record, parts)
 }
 
-// end makes tasks of what was gathered, once all files were seen.
+// end creates the remaining tasks after all files were seen.
 func (s *sweep) end() {
 	s.packRest()
 	s.order(s.together, 0)
@@ -233,19 +231,19 @@ func (s *sweep) end() {
 	s.ended = true
 }
 
-// choose reports whether a stripe of which all that is named was seen is to be rewritten.
+// choose reports whether a stripe with all references seen must be rewritten.
 func (s *sweep) choose(r kvtx.Reader, record *moraine.Stripe, named content.Named) (bool, error) {
 	s.rw.count(record, named)
 	if !settled(record, s.settled) || !mostlyDead(record, named, s.rw.cfg.RewriteLive) {
 		return false, nil
 	}
-	// What waits for repair may be lost for all that is known: that goes first.
+	// A stripe that waits for repair may be lost: repair goes first.
 	queued, err := fleet.Queued(s.rw.Machine.View(r), record.ID)
 	return !queued, err
 }
 
-// order makes tasks of what was chosen, file by file and each in the order of the file, so
-// that what comes to lie in one stripe is near each other. fewer is that of the tasks.
+// order makes tasks of the chosen parts, file by file and in file order, so that adjacent data
+// shares a stripe. The tasks get fewer.
 func (s *sweep) order(chosen []found, fewer uint32) {
 	slices.SortFunc(chosen, inOrder)
 	for len(chosen) > 0 {
@@ -261,14 +259,13 @@ func (s *sweep) order(chosen []found, fewer uint32) {
 	}
 }
 
-// mostlyDead reports whether a stripe is worth to be rewritten: at most so many hundredths
-// of it are named.
+// mostlyDead reports whether a stripe is worth rewriting: at most live percent of it is in use.
 func mostlyDead(s *moraine.Stripe, named content.Named, live int) bool {
 	return s.Length-named.Bytes >= rewriteLeast && named.Bytes*100 <= s.Length*int64(live)
 }
 
-// settled reports whether a stripe is as old as was given, and on its devices. The level of
-// what is in memory alone is being settled: that is left alone.
+// settled reports whether a stripe is as old as last and durable on its devices. Stripes that are
+// only in memory are left alone, because their level is about to change.
 func settled(s *moraine.Stripe, last moraine.StripeID) bool {
 	return s.ID <= last && !slices.ContainsFunc(s.Chunks, func(c moraine.ChunkState) bool { return c.Level != moraine.NVMe })
 }

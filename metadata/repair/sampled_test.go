@@ -11,15 +11,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestSampledStripes: of 100,000 stripes a scrub's sample of 1% has about 1,000, the same
-// ones whenever a slice of the pass is asked about again, and another pass has others. Who
-// asks for all gets all, and who asks for none, or makes no scrub, none.
+// TestSampledStripes: of 100,000 stripes a scrub's sample of 1% has about 1,000. They are the same
+// when a slice of the pass is reported again, and another pass samples others. A share of all
+// samples all; a share of none, or no scrub, samples none.
 func TestSampledStripes(t *testing.T) {
 	const stripes = 100_000
 	sample := func(slice *wire.ReportChunks) map[uint64]bool {
 		out := map[uint64]bool{}
 		for n := range uint64(stripes) {
-			if stripe := 1<<40 + n; repair.Sampled(stripe, slice) { // numbers in a row, as grants give them
+			if stripe := 1<<40 + n; repair.Sampled(stripe, slice) { // consecutive numbers, as in grants
 				out[stripe] = true
 			}
 		}
@@ -29,7 +29,7 @@ func TestSampledStripes(t *testing.T) {
 		return sample(&wire.ReportChunks{Scrub: true, ParitySample: share, PassStarted: pass})
 	}
 	for _, tt := range []struct {
-		share uint32 // of 10,000
+		share uint32 // in units of 1/10,000
 		want  int
 	}{{1, 10}, {50, 500}, {100, 1000}, {5000, 50_000}, {9900, 99_000}} {
 		seen := map[uint64]bool{}
@@ -43,7 +43,7 @@ func TestSampledStripes(t *testing.T) {
 				seen[stripe] = true
 			}
 		}
-		// Independent samples: what no pass has is a part of (1-share)^passes.
+		// Samples are independent: the part that no pass has is (1-share)^passes.
 		left := 1.0
 		for range passes {
 			left *= 1 - float64(tt.share)/10_000

@@ -12,22 +12,21 @@ import (
 )
 
 const (
-	// stepLossPoll is how often the leader asks whether stripes were lost or found, and so
-	// looks for checkpoints that have lost bytes, or have them again: at those that it suspects
-	// at once, and at all.
+	// stepLossPoll is how often the leader checks whether stripes were lost or found. If so it
+	// inspects the suspected checkpoints at once, and then all, for lost bytes.
 	stepLossPoll = time.Second
-	// stepLossAgain is after how long it looks again all the same, while anything is lost:
-	// an object may have taken the place of stripes, or be gone.
+	// stepLossAgain is how often it inspects all while anything is lost, because an object may have
+	// replaced stripes, or be gone.
 	stepLossAgain = 10 * time.Minute
-	// stepLossExtents is how many extents it looks at before it lets others read, and
-	// stepLossPause how long it rests then: a look at all checkpoints is less than a tenth of
-	// what a core does.
+	// stepLossExtents is the number of extents that it inspects before it lets others read, and
+	// stepLossPause the rest that follows. Inspecting all checkpoints takes less than a tenth of a
+	// core.
 	stepLossExtents = 128
 	stepLossPause   = 100 * time.Millisecond
 )
 
-// judgeSteps keeps what the state calls lost checkpoints what they are, until ctx ends. A
-// new leader begins with a look, where there ever was a loss.
+// judgeSteps keeps the state's list of lost checkpoints correct, until ctx ends. A new leader
+// starts with an inspection if there ever was a loss.
 func (w *lossWatch) judgeSteps(ctx context.Context) {
 	w.last = w.Clock.Now()
 	for {
@@ -44,18 +43,18 @@ func (w *lossWatch) judgeSteps(ctx context.Context) {
 	}
 }
 
-// lossWatch is the leader's memory of what it has looked at.
+// lossWatch is the leader's memory of its inspections.
 type lossWatch struct {
 	*lead.Term
-	quick uint64                    // how often stripes had been lost or found at the last look at suspects
-	lost  map[moraine.StripeID]bool // that were lost then
-	seen  uint64                    // the same of the last look at all
+	quick uint64                    // count of losses and recoveries at the last inspection of suspects
+	lost  map[moraine.StripeID]bool // stripes lost then
+	seen  uint64                    // the same count at the last inspection of all
 	last  time.Time                 // when that began
-	full  *ckpt.StepLook            // a look at all that is under way
+	full  *ckpt.StepLook            // an inspection of all in progress
 }
 
-// step looks at once at the checkpoints that most likely lost or found something, and goes on
-// with the look at all of them.
+// step inspects the checkpoints that most likely lost or regained bytes at once, and continues the
+// inspection of all.
 func (w *lossWatch) step(ctx context.Context) error {
 	changes, stripes, steps, err := w.stepLosses()
 	if err != nil {
@@ -74,7 +73,7 @@ func (w *lossWatch) step(ctx context.Context) error {
 		w.last, w.full = now, &ckpt.StepLook{}
 	}
 	if err := w.look(ctx, w.full); err != nil {
-		w.full = nil // all again
+		w.full = nil // inspect all again
 		return err
 	}
 	if w.full.Done {
@@ -83,7 +82,7 @@ func (w *lossWatch) step(ctx context.Context) error {
 	return nil
 }
 
-// suspects looks at the checkpoints of stripes that are lost, and at those that are called lost.
+// suspects inspects the checkpoints of lost stripes and those recorded as lost.
 func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
 	var look *ckpt.StepLook
 	lost := w.lost
@@ -100,7 +99,7 @@ func (w *lossWatch) suspects(ctx context.Context, changes uint64) error {
 	return err
 }
 
-// look goes on with a look, by one part, and records what it found.
+// look continues an inspection by one part and records its findings.
 func (w *lossWatch) look(ctx context.Context, look *ckpt.StepLook) error {
 	err := w.Store.View(func(r kvtx.Reader, _ uint64) error {
 		return ckpt.FindStepLoss(w.Machine.View(r), look, stepLossExtents)

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// maxWaits bounds the stripes of the repair queue that are counted by what they wait
-	// for, maxPlans those of them for which it is found out why nothing moves.
+	// maxWaits bounds the queued stripes that are counted by what they wait for. maxPlans bounds
+	// those of them for which the leader finds out why they cannot move.
 	maxWaits, maxPlans = 4096, 512
-	// waitsAge is how old such a count may be that is told again, waitsRetry after how long
-	// one that failed is tried again, which is logged.
+	// waitsAge is how long a count is reused. waitsRetry is the pause after a failed count, which
+	// is logged.
 	waitsAge, waitsRetry = time.Second, time.Minute
 )
 
-// repairWaits is the last count of what the repair queue is of.
+// repairWaits is the last count of the repair queue by cause.
 type repairWaits struct {
 	mu    sync.Mutex
-	until time.Time         // it is told again
-	count *wire.RepairWaits // nil where it failed
+	until time.Time         // it is reused until then
+	count *wire.RepairWaits // nil if it failed
 }
 
-// waitsNow says of what the repair queue is, and why what does not move waits; nil where
-// the queue is empty, or cannot be looked through: that is logged, for how full the cluster
-// is, which is asked for at the same time, must be told all the same.
+// waitsNow counts the repair queue by cause and says why stripes wait. It returns nil if the queue
+// is empty, or if the count failed. The failure is only logged, because the rest of the status,
+// such as how full the cluster is, must still be answered.
 func (q *Queue) waitsNow(r kvtx.Reader, queued uint64) *wire.RepairWaits {
 	if queued == 0 {
 		return nil
@@ -85,8 +85,8 @@ func countWaits(view *fleet.View, items []statefleet.QueuedStripe) *wire.RepairW
 	return w
 }
 
-// readable reports whether so many chunks of a stripe are on devices that answer that the
-// others can be rebuilt; missing has a bit for each that is not there.
+// readable reports whether enough chunks of a stripe are on devices that are up to rebuild the
+// others; missing is the bit mask of absent ones.
 func (v planner) readable(s *moraine.Stripe, missing uint32) bool {
 	n := 0
 	for i, c := range s.Chunks {
@@ -97,8 +97,8 @@ func (v planner) readable(s *moraine.Stripe, missing uint32) bool {
 	return n >= int(s.Scheme.K)
 }
 
-// outside reports whether a host takes chunks that has none of the stripe's, but for those
-// that are missing: where nothing is put there it has no room.
+// outside reports whether a host without chunks of the stripe, other than missing ones, has a
+// device in service. If nothing is placed there, it has no room.
 func (v planner) outside(s *moraine.Stripe, missing uint32) bool {
 	has := make(map[string]bool, len(s.Chunks))
 	for i, c := range s.Chunks {
