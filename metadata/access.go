@@ -13,8 +13,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// admit holds a request against its caller's certificate. peer is nil in a call
-// that came over no connection, which may do everything.
+// admit checks a request against its caller's certificate. peer is nil if the call came over no
+// connection; such a call may do everything.
 func admit(peer *transport.Peer, op *op, req *wire.MetaRequest) (*lead.Call, error) {
 	caller, role := identify(peer)
 	if op.may&role == 0 {
@@ -30,7 +30,7 @@ func admit(peer *transport.Peer, op *op, req *wire.MetaRequest) (*lead.Call, err
 	return c, nil
 }
 
-// readOnly is whether a request may be made under a read-only certificate.
+// readOnly reports whether a read-only certificate permits the request.
 func (o *op) readOnly(req *wire.MetaRequest) bool {
 	switch r := req.Op.(type) {
 	case *wire.MetaRequest_OpenRun:
@@ -42,8 +42,8 @@ func (o *op) readOnly(req *wire.MetaRequest) bool {
 	}
 }
 
-// identify returns the caller that a certificate stands for. Servers and
-// administrators are confined to no directory.
+// identify returns the caller that a certificate identifies. Servers and administrators are not
+// confined to a directory.
 func identify(peer *transport.Peer) (*statepb.Caller, who) {
 	if peer == nil {
 		return &statepb.Caller{Role: string(transport.RoleAdmin), Scope: "/"}, admins
@@ -56,20 +56,19 @@ func identify(peer *transport.Peer) (*statepb.Caller, who) {
 	return c, role
 }
 
-// cleanScope returns a scope as an absolute path without a slash at the end,
-// "/" for the root.
+// cleanScope returns a scope as an absolute path without a trailing slash; "/" for the root.
 func cleanScope(scope string) string {
 	parts := strings.FieldsFunc(scope, func(r rune) bool { return r == '/' })
 	return "/" + strings.Join(parts, "/")
 }
 
-// within is whether the directory scope lies in outer, both clean.
+// within reports whether the directory scope lies in outer, both clean.
 func within(scope, outer string) bool {
 	return outer == "/" || scope == outer || strings.HasPrefix(scope, outer+"/")
 }
 
-// openSessionRequest returns the request with what the certificate says filled
-// in: a session may be narrower than its certificate, and never wider.
+// openSessionRequest returns the request with the certificate's limits filled in: a session may be
+// narrower than its certificate, never wider.
 func openSessionRequest(c *lead.Call) (*wire.MetaRequest, error) {
 	asked := c.Req.GetOpenSession()
 	scope := c.Caller.Scope

@@ -11,9 +11,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// applyTimes measures how long commands take to apply: nothing else is applied
-// meanwhile, so that the longest is what all others may have to wait for. Used
-// by the one goroutine that applies entries.
+// applyTimes measures how long commands take to apply. Nothing else is applied meanwhile, so the
+// longest time is what other commands may have to wait. Only the goroutine that applies entries
+// uses it.
 type applyTimes struct {
 	metrics *lead.Metrics
 	by      map[protoreflect.FieldDescriptor]*applyTime
@@ -48,8 +48,7 @@ func (a *applyTimes) note(cmd *statepb.Command, took time.Duration) {
 	}
 }
 
-// operation is what a command does: the request that it carries, or what the
-// leader decided.
+// operation returns the field of a command: of the request in it, or of the leader's own command.
 func operation(cmd *statepb.Command) protoreflect.FieldDescriptor {
 	if req := cmd.GetRequest(); req != nil {
 		return wire.Op(req)

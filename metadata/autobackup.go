@@ -9,27 +9,27 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// overdueAfter is how long a new leader has for its first backup.
+// overdueAfter is the time within which a new leader must make its first backup.
 const overdueAfter = 2 * time.Minute
 
-// backupDesk takes backups as long as this server leads, and hands them out.
+// backupDesk makes backups and serves them while this server leads.
 type backupDesk struct {
 	*lead.Term
 	cfg     *Config
-	kept    *autobackup.Backups // that are taken by themselves
-	backups *backups            // that are read now
-	// leads reports whether this leadership goes on.
+	kept    *autobackup.Backups // backups that the leader makes automatically
+	backups *backups            // backups being read
+	// leads reports whether this leadership is still in force.
 	leads func() bool
 }
 
-// keepBackups takes backups by itself while this server leads, until ctx ends.
+// keepBackups makes automatic backups while this server leads, until ctx ends.
 func (d *backupDesk) keepBackups(ctx context.Context) {
 	if src, ok := d.Store.(snapshotter); ok {
 		d.kept.Run(ctx, src, d.Cluster.Incarnation)
 	}
 }
 
-// keptBackups says how that goes; nil where none are taken.
+// keptBackups describes them; nil if none are made.
 func (d *backupDesk) keptBackups() *wire.KeptBackups {
 	now := d.Clock.Now()
 	st, on := d.kept.Status()
@@ -43,12 +43,12 @@ func (d *backupDesk) keptBackups() *wire.KeptBackups {
 	if st.Err != nil {
 		w.Error = wire.Text(st.Err.Error(), wire.MaxText)
 	}
-	// A leader that has just begun takes one at once where none is fresh.
+	// A new leader makes one at once if there is no recent one.
 	w.Overdue = st.Overdue(now) && now.Sub(d.Began) > overdueAfter
 	return w
 }
 
-// measureBackups keeps the gauges of backups.
+// measureBackups updates the gauges of backups.
 func (d *backupDesk) measureBackups() {
 	w := d.keptBackups()
 	if w == nil {

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// backupPiece is how much of a backup one request reads.
+	// backupPiece is the number of bytes of a backup that one request reads.
 	backupPiece = 1 << 20
-	// maxBackups bounds the backups that are read at once: each holds a snapshot.
+	// maxBackups bounds the backups that are read at once, because each keeps a snapshot.
 	maxBackups = 2
-	// backupIdle is after how long a backup that nobody reads is given up.
+	// backupIdle is the time after which a backup that nobody reads is closed.
 	backupIdle = time.Minute
 )
 
-// snapshotter is a Store of which backups are taken.
+// snapshotter is a Store that can be backed up.
 type snapshotter interface {
 	Snapshot(ctx context.Context) (raftstore.BackupInfo, io.ReadCloser, error)
 }
@@ -32,23 +32,22 @@ type snapshotter interface {
 type backups struct {
 	mu        sync.Mutex
 	last      uint64
-	beginning int // that have a place, and no snapshot yet
+	beginning int // backups with a reserved place and no snapshot yet
 	open      map[uint64]*backup
 }
 
-// backup is one that is being read, front to back. The piece read last is kept,
-// for a caller that did not get it.
+// backup is one that is being read, front to back. It keeps the last piece for a caller that did
+// not receive it.
 type backup struct {
 	mu     sync.Mutex
 	info   raftstore.BackupInfo
-	stream io.ReadCloser // nil once it was read to its end, or given up
-	offset uint64        // of piece
+	stream io.ReadCloser // nil after its end was read, or it was closed
+	offset uint64        // offset of piece
 	piece  []byte
 	used   time.Time
 }
 
-// readBackup answers with the next piece of a backup, the first of a new one
-// where none is named.
+// readBackup answers with the next piece of a backup; without a number it starts a new one.
 func (d *backupDesk) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetReadBackup()
 	if asked.End {
@@ -62,10 +61,10 @@ func (d *backupDesk) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaRe
 	defer b.mu.Unlock()
 	b.used = d.Clock.Now()
 	switch next := b.offset + uint64(len(b.piece)); asked.Offset {
-	case b.offset: // again, or the first
+	case b.offset: // a retry, or the first piece
 	case next:
 		if err := b.read(next); err != nil {
-			// The stream is past next now: what would be read there is not what is there.
+			// The stream has advanced past next, so the bytes at next cannot be read any more.
 			return nil, errors.Join(err, d.backups.end(id, b))
 		}
 	default:
@@ -76,7 +75,7 @@ func (d *backupDesk) readBackup(ctx context.Context, c *lead.Call) (*wire.MetaRe
 		Cluster: d.Cluster.UUID[:], HorizonMillis: uint64(d.cfg.BackupHorizon.Milliseconds()), Size: uint64(b.info.Bytes), Data: b.piece}}}, nil
 }
 
-// endBackup gives up a backup that its reader wants no more of; one that is gone has ended.
+// endBackup closes a backup at its reader's request. It succeeds if the backup is gone.
 func (d *backupDesk) endBackup(id uint64) (*wire.MetaResponse, error) {
 	set := d.backups
 	set.mu.Lock()
@@ -92,7 +91,7 @@ func (d *backupDesk) endBackup(id uint64) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReadBackup{ReadBackup: &wire.ReadBackupReply{Backup: id}}}, nil
 }
 
-// read makes the piece at next the present one. The mutex is held.
+// read reads the piece at next. The caller holds the mutex.
 func (b *backup) read(next uint64) error {
 	left := uint64(b.info.Bytes) - next
 	if b.stream == nil {
@@ -110,7 +109,7 @@ func (b *backup) read(next uint64) error {
 	return nil
 }
 
-// close lets the snapshot go. The mutex is held.
+// close releases the snapshot. The caller holds the mutex.
 func (b *backup) close() error {
 	if b.stream == nil {
 		return nil
@@ -122,7 +121,7 @@ func (b *backup) close() error {
 
 var errBackupEnded = &moraine.Error{Kind: moraine.Stale, Err: errors.New("the backup was given up, or another server leads now: begin it anew")}
 
-// backup finds a backup, or begins one.
+// backup finds a backup, or starts one.
 func (d *backupDesk) backup(ctx context.Context, id uint64) (uint64, *backup, error) {
 	set := d.backups
 	set.mu.Lock()
@@ -151,14 +150,14 @@ func (d *backupDesk) backup(ctx context.Context, id uint64) (uint64, *backup, er
 	if err != nil {
 		return 0, nil, err
 	}
-	if !d.leads() { // nobody sweeps it any more
+	if !d.leads() { // no sweep would close it
 		return 0, nil, errors.Join(lead.ErrStopped, b.stream.Close())
 	}
 	if set.open == nil {
 		set.open = make(map[uint64]*backup)
 	}
 	set.last++
-	id = d.Store.Term()<<20 | set.last&(1<<20-1) // so that no other leader gives it
+	id = d.Store.Term()<<20 | set.last&(1<<20-1) // unique across leaders
 	set.open[id] = b
 	return id, b, nil
 }
@@ -176,7 +175,7 @@ func (d *backupDesk) beginBackup(ctx context.Context, store snapshotter) (*backu
 	return &backup{info: info, stream: stream, piece: p, used: d.Clock.Now()}, nil
 }
 
-// makeRoom takes a place for one that begins.
+// makeRoom reserves a place for a new backup.
 func (s *backups) makeRoom(now time.Time) error {
 	held, err := s.sweep(now)
 	if err != nil {
@@ -191,15 +190,15 @@ func (s *backups) makeRoom(now time.Time) error {
 	return nil
 }
 
-// sweep gives up backups that nobody has asked for for a while, and returns how many hold
-// a snapshot: the log is kept from that on.
+// sweep closes backups that nobody has read for a while. It returns how many have a snapshot, from
+// which on the log must be kept.
 func (s *backups) sweep(now time.Time) (held int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, b := range s.open {
 		if !b.mu.TryLock() {
 			held++
-			continue // it is being read
+			continue // a request is reading it
 		}
 		if now.Sub(b.used) > backupIdle {
 			delete(s.open, id)
@@ -213,7 +212,7 @@ func (s *backups) sweep(now time.Time) (held int, err error) {
 	return held, err
 }
 
-// end gives up a backup whose mutex is held.
+// end closes a backup. The caller holds its mutex.
 func (s *backups) end(id uint64, b *backup) error {
 	err := b.close()
 	s.mu.Lock()
@@ -222,7 +221,7 @@ func (s *backups) end(id uint64, b *backup) error {
 	return err
 }
 
-// closeAll gives up all backups.
+// closeAll closes all backups.
 func (s *backups) closeAll() (err error) {
 	s.mu.Lock()
 	all := s.open

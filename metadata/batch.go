@@ -14,17 +14,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxBatch bounds the requests of one Batch.
+// maxBatch bounds the requests in one Batch.
 const maxBatch = 64
 
-// batch makes several requests of a session in order, in one entry of the log.
+// batch proposes several requests of a session, in order, in one log entry.
 func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	requests := c.Req.GetBatch().GetRequests()
 	if len(requests) == 0 || len(requests) > maxBatch {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("%d requests; 1 to %d make a batch", len(requests), maxBatch)}
 	}
 	reply := &wire.BatchReply{Responses: make([]*wire.MetaResponse, len(requests))}
-	left := make([]int, 0, len(requests)) // those to be proposed
+	left := make([]int, 0, len(requests)) // requests to propose
 	full := l.members.OutOfSpace()
 	for i, req := range requests {
 		if err := l.mayBatch(c, req); err != nil {
@@ -57,7 +57,7 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 				continue
 			}
 			if moraine.Kind(res.Response.GetError().GetKind()) == moraine.Misrouted {
-				// The routing changed on the way: who asks learns it, and asks again.
+				// The routing changed meanwhile: the client gets the error, and retries.
 				return nil, transport.ErrorFromWire(res.Response.Error)
 			}
 			if err := l.leases.ResolveResult(ctx, res); err != nil {
@@ -78,8 +78,8 @@ func (l *leader) batch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Batch{Batch: reply}}, nil
 }
 
-// mayBatch holds a request of a batch against what one may have: its own routing
-// and session, which are those of the batch, were held against the leader's.
+// mayBatch checks whether a request may be in a batch. Routing and session are those of the batch,
+// which the leader has already checked.
 func (l *leader) mayBatch(c *lead.Call, req *wire.MetaRequest) error {
 	switch req.GetOp().(type) {
 	case *wire.MetaRequest_Create, *wire.MetaRequest_Commit, *wire.MetaRequest_EndHold:

@@ -18,9 +18,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// permit signs a capability for the caller's session and node. It is good for as
-// long as a session token is, so that the same keys outlive it; expires is when it
-// ends, wall clock, seconds.
+// permit signs a capability for the caller's session and node. It is valid as long as a session
+// token, so that the same keys outlive both. expires is its end in wall clock seconds.
 func (s *signer) permit(c *lead.Call, now time.Time, claims *wire.CapabilityClaims) (b []byte, expires int64, err error) {
 	key := s.current()
 	if key == nil {
@@ -36,15 +35,14 @@ func (s *signer) permit(c *lead.Call, now time.Time, claims *wire.CapabilityClai
 	return b, claims.Expires, err
 }
 
-// permits signs the capabilities of callers.
+// permits signs the callers' capabilities.
 type permits struct {
 	*lead.Term
 	tokens *signer
 }
 
-// permitWrites signs the capability of the session's live grant that covers a stripe: to
-// write the stripes of the grant, with as many chunks, and as long ones, as the record of
-// the grant says.
+// permitWrites signs the capability of the session's live grant that covers a stripe. It permits
+// writing the grant's stripes, with the number and length of chunks in the grant's record.
 func (p *permits) permitWrites(c *lead.Call, stripe uint64) ([]byte, int64, error) {
 	var g fleet.GrantInfo
 	var live bool
@@ -75,7 +73,7 @@ func (p *permits) permitRepairs(c *lead.Call, intents []*wire.Intent) ([]byte, e
 	return b, err
 }
 
-// permitJobs adds what their holder needs to repair the stripes of leased jobs.
+// permitJobs adds to leased jobs the capabilities that their holder needs to repair the stripes.
 func (p *permits) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
 	for _, j := range jobs.GetJobs() {
 		for _, task := range j.GetRepairs() {
@@ -87,7 +85,7 @@ func (p *permits) permitJobs(c *lead.Call, jobs *wire.JobsReply) (err error) {
 	return nil
 }
 
-// permitStripes gives each stripe of a list the capability to read it.
+// permitStripes adds to each stripe of a list the capability to read it.
 func (p *permits) permitStripes(c *lead.Call, stripes []*wire.Stripe) error {
 	ids := make([]uint64, len(stripes))
 	for n, s := range stripes {
@@ -109,8 +107,8 @@ func (p *permits) permitStripes(c *lead.Call, stripes []*wire.Stripe) error {
 	return nil
 }
 
-// getExtents reads a page of extents, and adds what a caller that is confined to
-// a directory, or to the jobs that it holds, needs to read the bytes.
+// getExtents answers a page of extents. For a caller confined to a directory, or to its jobs, it
+// adds capabilities to read the bytes.
 func (l *leader) getExtents(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := l.mayReadForJob(ctx, c); err != nil {
 		return nil, err
@@ -122,14 +120,13 @@ func (l *leader) getExtents(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	return resp, l.permits.permitReads(c, resp.GetExtents())
 }
 
-// needsCapabilities reports whether a caller reads with what does not admit to every
-// stripe: it is a server, or its session token is of a directory.
+// needsCapabilities reports whether a caller's credentials do not admit it to every stripe: it is a
+// server, or its session token is limited to a directory.
 func (l *leader) needsCapabilities(c *lead.Call) bool {
 	return l.confined(c) && (c.IsChunkserver() || c.Req.Session != 0)
 }
 
-// confined reports whether a caller is confined to a directory, or, as a chunkserver is, to
-// its jobs.
+// confined reports whether a caller is confined to a directory or, like a chunkserver, to its jobs.
 func (l *leader) confined(c *lead.Call) bool {
 	if c.IsChunkserver() {
 		return true
@@ -141,23 +138,23 @@ func (l *leader) confined(c *lead.Call) bool {
 	return err != nil || !ses.all
 }
 
-// reportBadChunks takes up what readers met. One that is confined must show that it may
-// read the chunks: of others it says nothing that counts. Of its own devices a chunkserver says
-// what it likes.
+// reportBadChunks queues bad chunks that readers found. A confined caller must prove that it may
+// read the chunks; the leader ignores its other reports. A chunkserver may report anything about
+// its own devices.
 func (l *leader) reportBadChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	confined, now, v := l.confined(c), l.Clock.Now().Unix(), l.fleet.Topology.View()
 	req := proto.CloneOf(c.Req)
 	op := req.GetReportBadChunks()
 	op.Chunks = slices.DeleteFunc(op.Chunks, func(b *wire.BadChunk) bool {
 		shown := b.Capability
-		b.Capability = nil // the log has no use for it
+		b.Capability = nil // the log does not need it
 		itself := c.IsChunkserver() && v.MayReport(c, b.Device) == nil
 		return confined && !itself && !l.tokens.permits(shown, c.Req.Session, b, now)
 	})
 	return l.Propose(ctx, c.Caller, req)
 }
 
-// permits reports whether a capability of a session covers some of a chunk, now.
+// permits reports whether a capability of a session is valid now and covers part of a chunk.
 func (s *signer) permits(b []byte, session uint64, chunk *wire.BadChunk, now int64) bool {
 	claims, err := capability.Verify(b, func(id uint64) ed25519.PublicKey {
 		for _, k := range *s.keys.Load() {
@@ -171,8 +168,8 @@ func (s *signer) permits(b []byte, session uint64, chunk *wire.BadChunk, now int
 		claims.Incarnation == uint64(s.cluster.Incarnation) && capability.CoversSome(claims, chunk.Stripe, chunk.Index)
 }
 
-// permitReads signs capabilities for all that a page of extents names: for whole stripes,
-// and for what the extents name of objects and of limited stripes.
+// permitReads signs capabilities for everything in a page of extents: for whole stripes, and for
+// the ranges used of objects and of limited stripes.
 func (p *permits) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 	var stripes []uint64
 	var limited [][]*wire.ChunkPart
@@ -202,11 +199,11 @@ func (p *permits) permitReads(c *lead.Call, page *wire.ExtentsReply) error {
 	return nil
 }
 
-// goodParts is how many parts of chunks make a capability that is small enough to be
-// remembered by chunkservers: only one stripe of more has a larger one.
+// goodParts is the number of chunk parts up to which a capability is small enough for chunkservers
+// to cache. Only a single stripe with more parts has a larger one.
 const goodParts = 64
 
-// partsOf is what the extents of a page name of a stripe.
+// partsOf returns the chunk parts of a stripe that the extents of a page use.
 func partsOf(page *wire.ExtentsReply, s *wire.Stripe) []*wire.ChunkPart {
 	var named []*wire.Extent
 	for _, e := range page.Extents {

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// maxTick is the most that cluster time advances in one tick.
+	// maxTick bounds how far one tick advances cluster time.
 	maxTick = time.Second
-	// clockGap is the time between two ticks past which this server may have
-	// been stopped, or cut off, so that silence of others proves nothing.
+	// clockGap is the time between two ticks above which this server may have been stopped or cut
+	// off. The silence of other servers then proves nothing.
 	clockGap = 2 * lead.TickEvery
 )
 
-// keepTime advances cluster time and does what depends on the passing of time,
-// until ctx ends.
+// keepTime advances cluster time, and does the work that depends on time, until ctx ends.
 func (l *leader) keepTime(ctx context.Context) {
 	ticker := l.Clock.NewTicker(lead.TickEvery)
 	defer ticker.Stop()
@@ -45,7 +44,7 @@ func (l *leader) keepTime(ctx context.Context) {
 	}
 }
 
-// tick is one step of cluster time.
+// tick advances cluster time by one step.
 func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration) error {
 	tick := &statepb.Tick{Millis: uint64(elapsed.Milliseconds()), Mark: true}
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
@@ -55,7 +54,7 @@ func (l *leader) tick(ctx context.Context, now time.Time, elapsed time.Duration)
 	if err != nil {
 		return err
 	}
-	doubt := l.proposer.doubt.Swap(false) // a tick that fails raises it again
+	doubt := l.proposer.doubt.Swap(false) // a failed tick sets it again
 	if _, err := l.Command(ctx, &statepb.Command{Op: &statepb.Command_Tick{Tick: tick}}); err != nil {
 		if doubt {
 			l.proposer.doubt.Store(true)

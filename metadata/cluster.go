@@ -11,12 +11,12 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// getCluster answers how the cluster is: what the state counts, and what only
-// this leader knows.
+// getCluster answers the status of the cluster: the state's counts, and what only this leader
+// knows.
 func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := l.fleet.Ask(c.Req.GetGetCluster().GetFresh())
-	// A server without other voters that waits for its disk answers without a barrier, which
-	// would wait too: no other server can lead, so that its state is the newest there is.
+	// A server that is the only voter and waits for its disk answers without a barrier, which would
+	// wait too. No other server can lead, so that its state is the newest one.
 	if l.server.store.Healthy() == nil {
 		if err := l.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
@@ -44,13 +44,13 @@ func (l *leader) getCluster(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	whole := c.Caller.Scope == "/"
 	reply.Certificates = l.fleet.CertificatesNow(v, whole)
 	if !whole {
-		reply.Check.Found = nil // it may tell of what is not the caller's
+		reply.Check.Found = nil // it may reveal what the caller may not see
 	}
 	reply.Topology, reply.DefaultScheme = l.fleet.Topology.ReportedSince(asked, l.fleet.MarkEndpoints(l.markRevoked(topology))), wire.SchemeToWire(v.DefaultScheme())
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Cluster{Cluster: reply}}, nil
 }
 
-// count fills in what the state knows.
+// count adds the state's counts.
 func (l *leader) count(r kvtx.Reader, reply *wire.ClusterReply) error {
 	info, err := kvtx.Cluster(l.Machine.View(r))
 	if err != nil {
@@ -98,7 +98,7 @@ func (l *leader) count(r kvtx.Reader, reply *wire.ClusterReply) error {
 	return l.repair.Describe(r, reply.RepairQueued, reply)
 }
 
-// nodes describes the metadata servers, as this one sees them.
+// nodes describes the metadata servers from this server's view.
 func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 	s := l.server
 	members := s.store.Members()
@@ -121,18 +121,18 @@ func (l *leader) nodes(asked fleet.Asked, applied uint64) []*wire.MetadataNode {
 	return out
 }
 
-// Status is what a server says of itself for people and probes.
+// Status is a server's description of itself, for administrators and health checks.
 type Status struct {
 	Node    string
-	Leader  string // id of the node that leads; "" if unknown
+	Leader  string // ID of the leading node; "" if unknown
 	Leading bool
 	Term    uint64
 	Applied uint64
-	// What follows is known only where this server leads.
+	// The following fields are known only if this server leads.
 	Sessions, Hosts, LiveHosts int
 }
 
-// Status describes the server; it may be called whenever Run is running.
+// Status describes the server. It may be called while Run is running.
 func (s *Server) Status() Status {
 	st := Status{Node: s.cfg.Node, Term: s.store.Term()}
 	st.Leader, _ = s.store.Leader()
@@ -144,8 +144,8 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// Healthy returns why this server cannot do its part, or nil: its store works,
-// and it leads or knows who does.
+// Healthy returns why this server cannot work, or nil. It can if its store works and it leads or
+// knows the leader.
 func (s *Server) Healthy() error {
 	if err := s.store.Healthy(); err != nil {
 		return err

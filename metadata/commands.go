@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commandLog proposes commands, and has those repeated that meet an exclusive lease. It
-// implements Commands.
+// commandLog proposes commands, and repeats those that an exclusive lease refused. It implements
+// Commands.
 type commandLog struct {
 	node     string
 	proposer *proposer
@@ -19,8 +19,8 @@ type commandLog struct {
 	done     <-chan struct{} // closed when the leadership ends
 }
 
-// Command proposes what the leader itself decides; a failure that the state
-// machine answers is an error.
+// Command proposes a command of the leader itself. It returns a failure from the state machine as
+// an error.
 func (d *commandLog) Command(ctx context.Context, cmd *statepb.Command) (*wire.MetaResponse, error) {
 	res, err := d.applied(ctx, nil, d.own(cmd))
 	if err != nil {
@@ -32,7 +32,7 @@ func (d *commandLog) Command(ctx context.Context, cmd *statepb.Command) (*wire.M
 	return res.Response, nil
 }
 
-// own makes a command that nobody asked for the leader's.
+// own marks a command without a caller as the leader's own.
 func (d *commandLog) own(cmd *statepb.Command) *statepb.Command {
 	if cmd.Caller == nil {
 		cmd.Caller = &statepb.Caller{Node: d.node, Role: "metadata", Scope: "/"}
@@ -40,8 +40,8 @@ func (d *commandLog) own(cmd *statepb.Command) *statepb.Command {
 	return cmd
 }
 
-// Propose proposes a caller's request, and returns what the state machine
-// answered: its failures are in the response.
+// Propose proposes a caller's request and returns the state machine's answer, with failures in the
+// response.
 func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	cmd := &statepb.Command{Caller: caller, Op: &statepb.Command_Request{Request: req}}
 	res, err := d.applied(ctx, d.done, cmd)
@@ -54,7 +54,7 @@ func (d *commandLog) Propose(ctx context.Context, caller *statepb.Caller, req *w
 	return res.Response, err
 }
 
-// applied proposes a command until no exclusive lease is in its way.
+// applied proposes a command repeatedly until no exclusive lease refuses it.
 func (d *commandLog) applied(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command) (state.Result, error) {
 	for {
 		res, err := d.proposer.propose(ctx, stopped, cmd, nil)

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// commit proposes a commit. One of chunks in memory needs a state that knows which
-// these are, and raises them.
+// commit proposes a commit. A commit with chunks in memory needs a state at LevelMemory, which
+// tracks such chunks and raises their files.
 func (l *leader) commit(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if err := l.ownFile(c); err != nil {
 		return nil, err

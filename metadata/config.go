@@ -15,125 +15,123 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// DefaultRepairGrace is Config.RepairGrace where it is not set.
+// DefaultRepairGrace is the default of Config.RepairGrace.
 const DefaultRepairGrace = 10 * time.Minute
 
-// maxHorizon is the longest Config.BackupHorizon.
+// maxHorizon is the largest Config.BackupHorizon.
 const maxHorizon = 366 * 24 * time.Hour
 
-// Config is what an operator may set. Zero values are replaced by the defaults
-// that are named beside them.
+// Config has the operator's settings. Zero values are replaced by the defaults in parentheses.
 type Config struct {
-	// Node is this server's id, as in its certificate.
+	// Node is this server's ID, as in its certificate.
 	Node string
-	// Peers are all metadata servers of the cluster, this one too.
+	// Peers are all metadata servers of the cluster, including this one.
 	Peers []Peer
-	// Join: where this server's directory is new, the server waits to be added to
-	// a cluster that exists, rather than to begin one with Peers.
+	// Join: a server with a new directory waits to be added to an existing cluster instead of
+	// starting one with Peers.
 	Join bool
-	// Release names the build, for people.
+	// Release names the build in texts.
 	Release string
-	// Cluster is the identity of the cluster: the first leader writes it, and
-	// every later one refuses a state of another. Required.
+	// Cluster is the cluster's identity. The first leader writes it, and every later one refuses a
+	// state with another. Required.
 	Cluster moraine.UUID
 
 	// SessionTimeout is how long a session lives after its last renewal (60 s).
 	SessionTimeout time.Duration
 	// MaxSessions bounds the live sessions of one certificate (65,536).
 	MaxSessions int
-	// Grace is for how long, in cluster time, what is dead is kept before its
-	// deletion is sent to the devices that hold it (60 s). It must be longer
-	// than any reader goes on with extents that it fetched.
+	// Grace is how long dead chunks are kept, in cluster time, before the leader sends their
+	// deletion to the devices (60 s). It must be longer than any reader uses extents that it
+	// fetched.
 	Grace time.Duration
-	// Suspect is how long a host may be silent before nothing new is placed on
-	// it (3 s).
+	// Suspect is how long a host may be silent before placement avoids it (3 s).
 	Suspect time.Duration
-	// SettleTime is how long after the end of a mover's lease a change of the
-	// bucket whose reply nobody saw may still arrive: the age up to which the
-	// store takes a signature (15 min). Every server of a cluster has the same.
+	// SettleTime is how long after the end of a mover's lease a bucket change without a seen reply
+	// may still arrive: the age up to which the store accepts a signature (15 min). All servers of
+	// a cluster must have the same value.
 	SettleTime time.Duration
-	// RepairGrace is how long a host may be silent before its devices are
-	// declared out and what they hold is rebuilt elsewhere (10 min).
+	// RepairGrace is how long a host may be silent before its devices go out and their chunks are
+	// rebuilt elsewhere (10 min).
 	RepairGrace time.Duration
-	// TokenLife is how long a session token is good for (10 min); a token is
-	// issued anew at each renewal that asks for one.
+	// TokenLife is how long a session token is valid (10 min). The leader issues a new one at each
+	// renewal that requests one.
 	TokenLife time.Duration
-	// KeyLife is the age at which the key that signs tokens is replaced (24 h).
+	// KeyLife is the age at which the signing key of tokens is replaced (24 h).
 	KeyLife time.Duration
-	// MinProtection is how many hosts every new stripe must be able to lose while
-	// too few are alive for its scheme (1); a write that cannot have that waits.
+	// MinProtection is the number of hosts whose loss every new stripe must survive while too few
+	// are up for its scheme (1). A write that cannot get this waits.
 	MinProtection int
-	// MaxRepairs bounds the repair jobs that exist at once (16).
+	// MaxRepairs bounds the repair jobs at a time (16).
 	MaxRepairs int
-	// RepairsPerSecond bounds the stripes that are given to repair jobs (256).
+	// RepairsPerSecond bounds the stripes given to repair jobs per second (256).
 	RepairsPerSecond int
-	// SlowTimes is how many times as long as on its peers puts or reads take on a device that
-	// is drained for it (10; negative: none is).
+	// SlowTimes is the factor by which writes or reads on a device may exceed its peers' before the
+	// leader drains it (10; negative: never).
 	SlowTimes int
-	// RewriteLive is of how many hundredths of a stripe files may name at most for it to be
-	// rewritten (25; negative: none is). To free a byte of such a stripe takes a third of
-	// one that is read and written again; at half a stripe it takes a whole one.
+	// RewriteLive is the percentage of a stripe in use up to which it is rewritten (25; negative:
+	// never). At 25 percent, freeing one byte costs reading and writing a third of a byte; at 50
+	// percent it costs a whole one.
 	RewriteLive int
-	// RewriteEvery is how often all files are looked through for such stripes (1 h), and
-	// how old they must be: what is younger may be about to be written over.
+	// RewriteEvery is how often all files are searched for such stripes (1 h), and how old the
+	// stripes must be: newer ones may be about to be overwritten.
 	RewriteEvery time.Duration
-	// RewriteBytesPerSecond bounds what is read and written again of them, by all movers
-	// together (32 MiB).
+	// RewriteBytesPerSecond bounds the bytes per second that all movers together read and write for
+	// rewrites (32 MiB).
 	RewriteBytesPerSecond int64
-	// PackAfter is for how long nobody must have changed a small file for it to be packed with
-	// others (24 h; negative: none is, and none where RewriteLive is negative).
+	// PackAfter is how long nobody must have changed a small file before it is packed with others
+	// (24 h; negative: never, as with a negative RewriteLive).
 	PackAfter time.Duration
-	// BackupDir is where the leader keeps backups of the metadata that it takes by itself;
-	// empty: it takes none. BackupEvery is how often (6 h), BackupKeep how many it keeps (4).
+	// BackupDir is where the leader keeps its automatic backups of the metadata; empty: it makes
+	// none. BackupEvery is the interval (6 h), BackupKeep the number kept (4).
 	BackupDir   string
 	BackupEvery time.Duration
-	// CheckEvery is how often the leader checks its whole state (24 h); negative: never.
+	// CheckEvery is how often the leader checks its whole state (24 h; negative: never).
 	CheckEvery time.Duration
 	BackupKeep int
-	// BackupHorizon is for how long, in cluster time, the chunks of stripes are kept that no
-	// file names any more, since a backup of the metadata may: a backup that is no older
-	// restores whole. Devices that become full give them back earlier. (BackupEvery times
-	// BackupKeep where the leader takes backups, else none; negative: none.)
+	// BackupHorizon is how long, in cluster time, chunks of stripes without files are kept because
+	// a backup of the metadata may name them. A backup within the horizon restores completely.
+	// Devices that become full delete such chunks earlier. (Default: BackupEvery times BackupKeep
+	// if the leader makes backups, else none; negative: none.)
 	BackupHorizon time.Duration
-	// SharesDisk says that the devices lie on the disk of the metadata, as on one machine.
-	// While that disk is nearly full, devices give back what they keep for the horizon.
+	// SharesDisk says that the devices and the metadata share a disk, as on a single machine. While
+	// that disk is nearly full, devices delete chunks kept for the horizon.
 	SharesDisk bool
-	// RunnerKeys is how many keys one piece of a job that the leader runs may
-	// touch (512), and RunnerPieces how many pieces are run a second (200).
+	// RunnerKeys is the number of keys that one piece of a leader's job may touch (512), and
+	// RunnerPieces the number of pieces per second (200).
 	RunnerKeys, RunnerPieces int
 
-	// EntryCommands and EntryBytes bound the commands in one Raft entry (256,
-	// 1 MiB). EntriesInFlight bounds the entries that are proposed at once (8),
-	// QueuedCommands the commands that wait for a place in one (8,192): past that
-	// callers wait at the door until their deadline.
+	// EntryCommands and EntryBytes bound the commands in one Raft entry (256, 1 MiB).
+	// EntriesInFlight bounds the entries proposed at once (8). QueuedCommands bounds the commands
+	// that wait for an entry (8,192). When the queue is full, callers wait at the door until their
+	// deadline.
 	EntryCommands, EntryBytes       int
 	EntriesInFlight, QueuedCommands int
 }
 
-// Peer is one metadata server, as clients reach it.
+// Peer is one metadata server with the addresses for clients.
 type Peer struct {
 	ID           string
 	Addresses    []string // host:port or unix:PATH
-	AdminAddress string   // of metrics and health, for people
+	AdminAddress string   // address of metrics and health checks
 }
 
-// Deps is what a test replaces.
+// Deps are the dependencies that tests replace.
 type Deps struct {
-	// NewStore makes the replicated store that applies its entries to fsm; it
-	// must start nothing. Required.
+	// NewStore makes the replicated store that applies its entries to fsm. It must not start
+	// anything. Required.
 	NewStore func(fsm FSM) (Store, error)
-	// Dial returns another metadata server; nil where there is none to reach: then
-	// a server enters unasked, and tells nobody of itself.
+	// Dial returns another metadata server. It is nil if there is none to reach: the server then
+	// enters without asking, and reports itself to nobody.
 	Dial func(addrs []string) transport.Metadata
-	// HeedRevoked, if not nil, gets the list of revoked certificates whenever it changes.
+	// HeedRevoked, if not nil, receives the list of revoked certificates whenever it changes.
 	HeedRevoked func(*transport.Revocations)
-	FS          vfs.FS      // of backups; default: the machine's
+	FS          vfs.FS      // file system of backups; default: the machine's
 	Clock       clock.Clock // default: the machine's
-	Rand        io.Reader   // of keys; default: the machine's
-	Secrets     Secrets     // default: in memory, as long as the server
+	Rand        io.Reader   // source of keys; default: the machine's
+	Secrets     Secrets     // default: in memory, lost with the server
 	Log         *slog.Logger
 	Metrics     *lead.Metrics // default: not registered anywhere
-	// Expires is when the certificate of this server expires; nil: the servers have none.
+	// Expires returns when this server's certificate expires; nil if the servers have none.
 	Expires func() time.Time
 }
 

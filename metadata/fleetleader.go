@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// fleetLeader is the leader, as the fleet knows it. It implements fleet.Leader.
+// fleetLeader is the part of the leader that the fleet uses. It implements fleet.Leader.
 type fleetLeader struct {
 	server   *Server
 	sessions *sessions

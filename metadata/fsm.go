@@ -13,42 +13,38 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// FSM applies entries of the replicated log; the server gives one to its store.
+// FSM applies entries of the replicated log. The server passes one to its store.
 type FSM interface {
-	// ApplyEntry applies one committed log entry to kv. The result is handed to
-	// whoever proposed the entry here. An error stops the node: its state is
-	// then as if the entry had not been applied.
+	// ApplyEntry applies one committed log entry to kv. The store returns the result to the local
+	// proposer of the entry. An error stops the node; its state is then as if the entry had not
+	// been applied.
 	ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error)
 }
 
-// Store is the replicated log and the state that it made. metadata/raftstore is
-// the real one. All methods but Run may be called concurrently, once Run has
-// been called.
+// Store is the replicated log and the state that it produces. metadata/raftstore is the production
+// implementation. After Run has been called, all other methods may be called concurrently.
 type Store interface {
-	// Run opens the store, takes part in the cluster, and returns after ctx
-	// ended and all that it began has ended.
+	// Run opens the store and takes part in the cluster. It returns after ctx has ended and
+	// everything that it started has ended.
 	Run(ctx context.Context) error
-	// Propose replicates an entry and returns what the FSM answered. On error
-	// whether it took effect is unknown, but for NotLeader before it was sent;
-	// it may take effect later, but not after an entry that this leader proposes
-	// from then on.
+	// Propose replicates an entry and returns the FSM's result. After an error the effect is
+	// unknown, except for NotLeader before the entry was sent. The entry may take effect later, but
+	// not after an entry that this leader proposes from then on.
 	Propose(ctx context.Context, entry []byte) (any, error)
-	// ReadBarrier returns once View shows every entry that was committed when
-	// it was called. It fails where this node does not lead.
+	// ReadBarrier returns once View shows every entry that was committed when it was called. It
+	// fails if this node does not lead.
 	ReadBarrier(ctx context.Context) error
-	// View calls fn with a consistent state, as of the entry applied.
+	// View calls fn with a consistent state after the entry applied.
 	View(fn func(r kvtx.Reader, applied uint64) error) error
-	// Leader returns the id of the node that leads, "" if none is known, and
-	// whether it is this one.
+	// Leader returns the ID of the leading node, "" if unknown, and whether it is this one.
 	Leader() (id string, here bool)
-	// LeadershipChanges gets true when this node begins to lead, and false when
-	// it has stopped.
+	// LeadershipChanges sends true when this node begins to lead, and false when it has stopped.
 	LeadershipChanges() <-chan bool
-	// Term is the present term of the log: it rises with every leader.
+	// Term is the present Raft term. It grows with every leader.
 	Term() uint64
-	// Members returns the servers that replicate the log.
+	// Members returns the servers of the replicated log.
 	Members() []lead.Member
-	// LowSpace is whether the disk is so full that nothing may grow.
+	// LowSpace reports whether the disk is so full that nothing may grow.
 	LowSpace() bool
 	// Healthy returns why the store cannot do its work, or nil.
 	Healthy() error
@@ -57,18 +53,18 @@ type Store interface {
 // machineFSM applies entries with the state machine.
 type machineFSM struct {
 	machine *state.Machine
-	// diverged gets a value when this replica was found to differ.
+	// diverged receives a value when this replica was found to differ.
 	diverged chan<- struct{}
 	lease    *leases.Table
-	// spoken is set once the state was found to be of a level that this build speaks.
+	// spoken is set once the state's level is known to be one that this build supports.
 	spoken *atomic.Bool
 	clock  clock.Clock
 	took   *applyTimes
 }
 
-// checkLevel refuses a state past the level that this build speaks: a later
-// build has brought it there, and what its commands mean now is not known here.
-// Once is enough: a rise is a command, and refused as one.
+// checkLevel refuses a state above the level that this build supports. A later build raised it, and
+// this build does not know what its commands mean. One check is enough: raising the level is a
+// command, which is also refused.
 func (f machineFSM) checkLevel(kv kvtx.KV) error {
 	if f.spoken.Load() {
 		return nil
@@ -85,8 +81,8 @@ func (f machineFSM) checkLevel(kv kvtx.KV) error {
 	return nil
 }
 
-// ApplyEntry implements FSM; the result is a []state.Result, one for each
-// command of the entry, in order.
+// ApplyEntry implements FSM. The result is a []state.Result, one per command of the entry, in
+// order.
 func (f machineFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	if err := f.checkLevel(kv); err != nil {
 		return nil, err
@@ -111,7 +107,7 @@ func (f machineFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, err
 		if results[i].Events.Diverged {
 			select {
 			case f.diverged <- struct{}{}:
-			default: // it is known
+			default: // it is already reported
 			}
 		}
 	}

@@ -19,9 +19,8 @@ import (
 // maxPlace bounds the stripes that one request places.
 const maxPlace = 1024
 
-// grant reserves stripe numbers in the state and says where each is to go. The
-// reservation is the only entry: a repeated request finds the same numbers, and
-// gets placements as of now.
+// grant reserves stripe numbers in the state and chooses where each stripe goes. The reservation is
+// the only entry: a retried request finds the same numbers, and gets placements as of now.
 func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetGrant()
 	if asked.Count == 0 || asked.Count > maxPlace {
@@ -41,11 +40,11 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		return nil, err
 	}
 	want.MinProtection = l.cfg.MinProtection
-	// What cannot be placed is not worth an entry.
+	// Do not spend an entry on a stripe that cannot be placed.
 	if _, err := place.Place(v.Place, want); err != nil {
 		return nil, err
 	}
-	// The record of the grant bounds what its capability allows.
+	// The grant's record limits what its capability permits.
 	req := proto.CloneOf(c.Req)
 	req.GetGrant().Scheme = wire.SchemeToWire(want.Scheme)
 	req.GetGrant().ChunkLength = cmp.Or(asked.ChunkLength, moraine.MaxChunkSize)
@@ -69,9 +68,9 @@ func (l *leader) grant(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	return resp, err
 }
 
-// policyScheme is what the policy of a place says of new stripes there; nil
-// where it says nothing, or the caller may not name the place. some is whether any directory has
-// a policy. It is advice, as placements are: the state of a moment ago does.
+// policyScheme returns the scheme that a directory's policy sets for new stripes; nil if it sets
+// none, or if the caller may not name the directory. some reports whether any directory has a
+// policy. Like a placement this is advice, so a slightly old state is good enough.
 func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Scheme, some bool, err error) {
 	err = l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		n, err := kvtx.ReadCounters(l.Machine.View(r))
@@ -87,8 +86,8 @@ func (l *leader) policyScheme(c *lead.Call, at moraine.InodeID) (scheme *wire.Sc
 	return scheme, some, err
 }
 
-// place says again where granted stripes are to go. Nothing is recorded: the
-// devices of a stripe are what its commit says.
+// place chooses again where granted stripes go. It records nothing: the commit determines a
+// stripe's devices.
 func (l *leader) place(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	asked := c.Req.GetPlace()
 	switch {

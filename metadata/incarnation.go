@@ -19,8 +19,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// NextIncarnation returns what begins the incarnation after `after`, which must not
-// be below any that the cluster ever had; its mark is read from random.
+// NextIncarnation returns the beginning of the incarnation after `after`, which must not be below
+// any that the cluster ever had. It reads the mark from random.
 func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beginning, error) {
 	if after >= fleet.MaxIncarnation {
 		return raftstore.Beginning{}, &moraine.Error{Op: "metadata.NextIncarnation", Kind: moraine.TooLarge, Err: fmt.Errorf("after %d there is none", after)}
@@ -33,17 +33,15 @@ func NextIncarnation(after moraine.Incarnation, random io.Reader) (raftstore.Beg
 	return raftstore.Beginning{Incarnation: next, Entry: state.EncodeEntry([][]byte{cmd})}, err
 }
 
-// Known is what the directory of a metadata server on which none runs knows of
-// the cluster.
+// Known is what the directory of a stopped metadata server knows of the cluster.
 type Known struct {
-	// Incarnation is the highest number that it has, or has heard of.
+	// Incarnation is the highest number that it had or received.
 	Incarnation moraine.Incarnation
-	// Hosts are the chunkservers in its state and in its log, which may have heard of
-	// more.
+	// Hosts are the chunkservers in its state and log, which may have received a higher one.
 	Hosts []*wire.Host
 }
 
-// KnownIn reads what dir knows; it changes nothing.
+// KnownIn reads the directory dir without changing it.
 func KnownIn(fsys vfs.FS, dir string) (Known, error) {
 	id, err := raftstore.ReadIdentity(fsys, dir)
 	if err != nil {
@@ -64,8 +62,8 @@ func KnownIn(fsys vfs.FS, dir string) (Known, error) {
 	if err != nil && moraine.KindOf(err) != moraine.NotFound {
 		return k, err
 	}
-	// What was restored or forced, and never started, is in the log alone; and so is all
-	// that a server applied since it last wrote its state out, if it was killed.
+	// A restored or forced directory that never started has this only in its log. So does a killed
+	// server that applied entries since it last wrote its state.
 	return k, raftstore.InspectLog(fsys, dir, func(e raftstore.EntryInfo) error {
 		if e.Index > reached && e.Damage == nil && e.Kind == "command" {
 			k.Incarnation = raisedBy(e.Data, k.Incarnation)
@@ -75,11 +73,11 @@ func KnownIn(fsys vfs.FS, dir string) (Known, error) {
 	})
 }
 
-// raisedBy is what an entry makes of an incarnation.
+// raisedBy returns the incarnation after an entry.
 func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
 	cmds, err := state.DecodeEntry(data)
 	if err != nil {
-		return now // the start of the server says so
+		return now // the start of the server reports it
 	}
 	for _, cmd := range cmds {
 		switch op := cmd.Op.(type) {
@@ -92,9 +90,9 @@ func raisedBy(data []byte, now moraine.Incarnation) moraine.Incarnation {
 	return now
 }
 
-// registeredBy is hosts with those that an entry makes known, at their addresses of
-// then, and with the devices that it names. What is known of a device stays, and so
-// does a host that was removed later: then its silence has to be answered for.
+// registeredBy returns hosts with those that an entry registers, with the addresses and devices
+// that it names. Known devices stay, and so does a host that is removed later: its silence must
+// then be explained.
 func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 	cmds, err := state.DecodeEntry(data)
 	if err != nil {
@@ -121,9 +119,9 @@ func registeredBy(data []byte, hosts []*wire.Host) []*wire.Host {
 	return hosts
 }
 
-// seeIncarnation tells the store of the number that the state has.
+// seeIncarnation passes the number in the state to the store.
 func (s *Server) seeIncarnation(m lead.Seating) {
-	_ = s.store.View(func(r kvtx.Reader, _ uint64) error { // not open yet, or ended: there is a next time
+	_ = s.store.View(func(r kvtx.Reader, _ uint64) error { // not open yet, or closed: a later call succeeds
 		number, err := numberOf(r)
 		if err == nil {
 			m.SawIncarnation(number)
@@ -132,8 +130,7 @@ func (s *Server) seeIncarnation(m lead.Seating) {
 	})
 }
 
-// outlivedBy ends this server where it is told of an incarnation that outlives its
-// own.
+// outlivedBy stops this server if it receives a newer incarnation than its own.
 func (s *Server) outlivedBy(said moraine.MarkedIncarnation, who string) {
 	own := s.ownIncarnation()
 	if m := s.seating(); m != nil && own.Number != 0 && said.Outlives(own) {

@@ -1,8 +1,8 @@
 package metadata
 
-// InUse returns, by name, how much of its tables, queues and bounded resources this server
-// uses now. Where no request is under way, nothing waits in a queue; the tables have what
-// sessions were given. It may be called concurrently, with what it returns.
+// InUse returns the present sizes of this server's tables, queues and bounded resources, by name.
+// When no request is in progress, the queues are empty; the tables have what sessions own. It may
+// be called concurrently.
 func (s *Server) InUse() map[string]int64 {
 	use := map[string]int64{}
 	s.lease.InUse(use)

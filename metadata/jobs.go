@@ -26,23 +26,21 @@ const (
 	maxLease = 16
 )
 
-// moverJobs are the kinds that workers lease, leaderJobs those that the leader
-// runs itself.
+// moverJobs are the kinds that movers lease, leaderJobs those that the leader runs.
 var (
 	moverJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REPAIR, wire.JobKind_JOB_KIND_COMMIT_STEP, wire.JobKind_JOB_KIND_REBALANCE,
 		wire.JobKind_JOB_KIND_REWRITE}
-	// tierJobs are leased by movers that serve a bucket.
+	// tierJobs are leased only by movers that serve a bucket.
 	tierJobs = []wire.JobKind{wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT,
 		wire.JobKind_JOB_KIND_DELETE_OBJECT}
 	leaderJobs = []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES,
 		wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_RECOUNT, wire.JobKind_JOB_KIND_CLONE_TREE, wire.JobKind_JOB_KIND_CONCAT}
 )
 
-// lostJobPause is how long a mover that came too late for a job is kept from
-// asking again.
+// lostJobPause is how long the leader delays the answer to a mover that came too late for a job.
 const lostJobPause = 50 * time.Millisecond
 
-// jobDesk leases jobs to movers as long as this server leads.
+// jobDesk leases jobs to movers while this server leads.
 type jobDesk struct {
 	*lead.Term
 	fleet   *fleet.Fleet
@@ -50,7 +48,7 @@ type jobDesk struct {
 	ready   lead.Signal // jobs may be leased
 }
 
-// leaseJobs leases jobs to the caller's node, waiting for one if there is none.
+// leaseJobs leases jobs to the caller's node, and waits for one if there is none.
 func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	host, err := c.Host()
 	if err != nil {
@@ -70,7 +68,7 @@ func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 		asked.Kinds = slices.DeleteFunc(asked.Kinds, ofLevel4)
 	}
 	d.fleet.Traits.Note(d.fleet.Topology.View(), host, asked.Traits)
-	asked.Traits = nil // it is no matter of the state
+	asked.Traits = nil // the state does not use it
 	until := d.WaitUntil(ctx, asked.WaitMillis)
 	all := asked.Kinds
 	for {
@@ -88,9 +86,9 @@ func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 			n := len(resp.GetJobs().GetJobs())
 			d.Metrics.JobsLeased.Add(float64(n))
 			if err == nil && resp.GetError() == nil && n == 0 {
-				// Somebody else was first. That answer stays the one to this
-				// request's number, so that the caller must ask anew; it is not
-				// sent at once, for the caller does so at once.
+				// Another mover was first. This answer stays the one for the request's number, so
+				// the mover must send a new request. Delay the answer, because the mover sends the
+				// next one at once.
 				err = d.Await(ctx, fired, min(max(0, until.Sub(d.Clock.Now())), lostJobPause))
 			}
 			return resp, err
@@ -105,8 +103,8 @@ func (d *jobDesk) leaseJobs(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	}
 }
 
-// startable returns those of the kinds of which a job may begin now: no rewriting of stripes
-// does while a host is away.
+// startable returns the kinds of which a job may begin now. While a host is away, no rewrite
+// begins.
 func (d *jobDesk) startable(kinds []wire.JobKind) []wire.JobKind {
 	if !slices.Contains(kinds, wire.JobKind_JOB_KIND_REWRITE) || d.fleet.Topology.Calm() {
 		return kinds
@@ -114,8 +112,8 @@ func (d *jobDesk) startable(kinds []wire.JobKind) []wire.JobKind {
 	return slices.DeleteFunc(slices.Clone(kinds), func(k wire.JobKind) bool { return k == wire.JobKind_JOB_KIND_REWRITE })
 }
 
-// moverKinds returns the kinds of jobs that a mover asks for, without those that
-// take a bucket where it serves none.
+// moverKinds returns the kinds that a mover requests, without those that need a bucket if it serves
+// none.
 func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 	if len(kinds) == 0 {
 		kinds = slices.Concat(moverJobs, tierJobs)
@@ -132,9 +130,9 @@ func moverKinds(kinds []wire.JobKind, bucket string) ([]wire.JobKind, error) {
 	return out, nil
 }
 
-// jobsReady reports whether there is an answer to req: jobs of the kinds, or the
-// answer that its number got before. The jobs of a lost answer are leased, and
-// the mover that does not hear of them would leave them until the leases end.
+// jobsReady reports whether req can be answered: there are jobs of the kinds, or its number has a
+// kept answer. The jobs of a lost answer are already leased; without a retry they would wait until
+// their leases end.
 func (d *jobDesk) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready bool, err error) {
 	if len(kinds) == 0 {
 		return false, nil
@@ -155,8 +153,7 @@ func (d *jobDesk) noJobs() *wire.MetaResponse {
 		LeaseMillis: record.JobLeaseMillis}}}
 }
 
-// listJobs answers from the state. A client that is confined to a directory
-// sees only a job whose number it knows.
+// listJobs answers from the state. A confined client sees only a job whose number it knows.
 func (l *leader) listJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if c.Caller.Scope != "/" && c.Req.GetListJobs().GetId() == 0 {
 		return nil, lead.Denied("a client confined to %s may ask only for a job by its number", c.Caller.Scope)
@@ -164,8 +161,8 @@ func (l *leader) listJobs(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 	return l.read(ctx, c)
 }
 
-// getStep answers what a checkpoint is, waiting, if asked to, until it is
-// committed or has failed.
+// getStep answers a checkpoint's state. If requested it waits until the checkpoint is committed or
+// has failed.
 func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	until := l.WaitUntil(ctx, c.Req.GetGetStep().GetWaitMillis())
 	for {
@@ -184,7 +181,7 @@ func (l *leader) getStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse,
 	}
 }
 
-// ended is whether nothing more will happen to a checkpoint by itself.
+// ended reports whether a checkpoint reached a final state.
 func ended(s *wire.Step) bool {
 	switch s.GetState() {
 	case wire.StepState_STEP_STATE_OPEN, wire.StepState_STEP_STATE_SEALED:
@@ -194,8 +191,7 @@ func ended(s *wire.Step) bool {
 	}
 }
 
-// resolveStep is a question, or, where the answer is to be fixed for an
-// attempt, a command.
+// resolveStep answers a read or, if the request fixes the parent of an attempt, proposes a command.
 func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if state.IsRead(c.Req) {
 		return l.read(ctx, c)
@@ -203,8 +199,7 @@ func (l *leader) resolveStep(ctx context.Context, c *lead.Call) (*wire.MetaRespo
 	return l.Mutate(ctx, c)
 }
 
-// abortSilentSteps aborts the checkpoints whose ranks fell silent, naming those
-// that are missing.
+// abortSilentSteps aborts the checkpoints whose ranks are silent, and names the missing ranks.
 func (d *jobDesk) abortSilentSteps(ctx context.Context, _ time.Time) error {
 	var silent []*wire.AbortStep
 	err := d.Store.View(func(r kvtx.Reader, _ uint64) (err error) {

@@ -20,8 +20,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
-// leader is one leadership of this server: everything that only a leader
-// knows. It is made when the server begins to lead and dropped when it stops.
+// leader is one leadership of this server, with everything that only a leader knows. It is made
+// when the server begins to lead and dropped when it stops.
 type leader struct {
 	*lead.Term
 	cfg    *Config
@@ -30,7 +30,7 @@ type leader struct {
 
 	log      *commandLog
 	proposer *proposer
-	sessions *sessions // those that are alive
+	sessions *sessions // live sessions
 	desk     *sessionDesk
 	jobs     *jobDesk
 	runner   *runner
@@ -47,13 +47,13 @@ type leader struct {
 	leases   *leases.Keeper
 
 	steps   lead.Signal // a checkpoint changed
-	repairs lead.Poke   // the repair queue, or what can be done about it, changed
+	repairs lead.Poke   // the repair queue, or the possible repairs, changed
 
-	// endedCounted is when the ended grants were counted last; the tick's alone.
+	// endedCounted is when ended grants were last counted; only the tick uses it.
 	endedCounted time.Time
 }
 
-// newLeader makes the parts of a leadership. done is closed when it ends.
+// newLeader makes the parts of a leadership. done is closed when the leadership ends.
 func newLeader(s *Server, done <-chan struct{}) *leader {
 	term := &lead.Term{Node: s.cfg.Node, Store: s.store, Machine: s.machine, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: s.deps.Metrics,
 		Began: s.deps.Clock.Now(), Done: done, NotLeader: s.notLeader}
@@ -87,8 +87,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 	return l
 }
 
-// lead leads until ctx ends. It returns early, with an error, where it could
-// not begin to.
+// lead leads until ctx ends. It returns an error early if it could not begin to lead.
 func (s *Server) lead(ctx context.Context) error {
 	done := make(chan struct{})
 	l := newLeader(s, done)
@@ -125,7 +124,7 @@ func (s *Server) lead(ctx context.Context) error {
 	return g.Wait()
 }
 
-// run does the leader's own work until ctx ends.
+// run runs the leader's loops until ctx ends.
 func (l *leader) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	works := []func(context.Context){l.keepTime, l.fleet.FollowDevices, l.runner.runJobs, l.backups.keepBackups, l.checks.checkStates}
@@ -135,8 +134,7 @@ func (l *leader) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// prepare builds the leader's memory from a state that holds every entry of the
-// leaders before.
+// prepare builds the leader's memory from a state with every entry of earlier leaders.
 func (l *leader) prepare(ctx context.Context) error {
 	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return err
@@ -158,14 +156,15 @@ func (l *leader) prepare(ctx context.Context) error {
 	if err := l.desk.loadSessions(); err != nil {
 		return err
 	}
-	// Before anybody asks: a leader that had not looked yet would answer that none is revoked.
+	// Load this before any request: otherwise the leader would treat every certificate as not
+	// revoked.
 	if err := l.server.loadRevoked(); err != nil {
 		return err
 	}
 	return l.fleet.LoadHosts()
 }
 
-// identify reads the cluster's identity, and writes it where it is new.
+// identify reads the cluster's identity, or writes it in a new cluster.
 func (l *leader) identify(ctx context.Context) error {
 	err := l.readCluster()
 	if errors.Is(err, moraine.Unavailable) {
@@ -181,9 +180,8 @@ func (l *leader) identify(ctx context.Context) error {
 	return l.beginLevel(ctx)
 }
 
-// beginLevel gives a cluster that has served nobody yet the feature level of the
-// build that begins it. One that has keeps its own, for a server of an earlier
-// build may be among its voters.
+// beginLevel gives a cluster that has no sessions and devices yet the feature level of this build.
+// Any other cluster keeps its level, because one of its voters may be a server of an earlier build.
 func (l *leader) beginLevel(ctx context.Context) error {
 	fresh := false
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) error {
@@ -202,8 +200,7 @@ func (l *leader) beginLevel(ctx context.Context) error {
 	return err
 }
 
-// readCluster takes over the cluster's identity; Unavailable where the state
-// has none yet.
+// readCluster loads the cluster's identity; Unavailable if the state has none yet.
 func (l *leader) readCluster() error {
 	return l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		info, err := kvtx.Cluster(l.Machine.View(r))
@@ -223,8 +220,8 @@ func (l *leader) readCluster() error {
 	})
 }
 
-// observe wakes what a result of this leader's entries concerns. It runs on the
-// proposer's workers, after the entry can be seen, and must not wait.
+// observe wakes the loops that a result of this leader's entries concerns. It runs on the
+// proposer's workers, after readers can see the entry, and must not block.
 func (l *leader) observe(r *state.Result) {
 	ev := &r.Events
 	if ev.JobsReady {
@@ -253,12 +250,11 @@ func (l *leader) observe(r *state.Result) {
 	}
 }
 
-// catchUp does for entries whose answers were lost what observe and the callers
-// of propose do with an answer: the sessions and hosts that they made are taken
-// over from the state, and everything that may wait for them is woken. It is
-// called after an entry that was proposed later has been applied, so that each
-// of them either is in the state or never will be. Without it a session whose
-// client died before it heard of it would be in no memory, and never expire.
+// catchUp processes entries whose answers were lost, in place of observe and the callers of
+// propose. It loads the sessions and hosts that they made from the state, and wakes everything that
+// may wait for them. It runs after a later entry has been applied, so that each of these entries is
+// in the state or never will be. Without it, a session whose client died before it received the
+// answer would not be in memory and would never expire.
 func (l *leader) catchUp() error {
 	l.Metrics.CatchUps.Inc()
 	if err := l.routing.loadRouting(); err != nil {
@@ -267,7 +263,7 @@ func (l *leader) catchUp() error {
 	if err := l.desk.loadSessions(); err != nil {
 		return err
 	}
-	if err := l.fleet.LoadHosts(); err != nil { // wakes the repairs, too
+	if err := l.fleet.LoadHosts(); err != nil { // this also wakes the repairs
 		return err
 	}
 	l.desk.strayed.Store(true)

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// maxEndedCounted bounds the count of ended grants, and endedEvery is how often the metric
-	// is brought up to date.
+	// maxEndedCounted bounds the count of ended grants, and endedEvery is how often the metric is
+	// updated.
 	maxEndedCounted = 100_000
 	endedEvery      = 10 * time.Second
 )
 
-// measure sets the metrics of the state that change by the passing of time. It is part of a
-// tick.
+// measure sets the metrics of the state that change with time. Each tick calls it.
 func (l *leader) measure(context.Context, time.Time) error {
 	l.checks.measureCheck()
 	if l.endedCounted.IsZero() || l.Clock.Now().Sub(l.endedCounted) >= endedEvery {

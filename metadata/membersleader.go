@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// membersServer is the server that leads, as the group of members knows it. It implements
+// membersServer is the part of the leading server that the group of members uses. It implements
 // members.Server.
 type membersServer struct {
 	*Server

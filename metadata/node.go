@@ -11,13 +11,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A storage host may be stolen, and its certificate with it. A chunkserver therefore sends only
-// the requests that its own work needs (people in the op table leaves the others out), and
-// those that any client sends too only for that work: it reads the files of jobs that it
-// holds, makes files without a name, and has evicted files staged.
+// A thief may have a storage host with its certificate. A chunkserver may therefore send only the
+// requests that its work needs; those marked `people` in the op table exclude it. Requests that
+// clients send too are limited to that work. A chunkserver reads the files of jobs that it leased,
+// creates files without a name, and has evicted files staged.
 
-// mayReadForJob fails where a chunkserver asks for the extents of a file that is not of the
-// job that it names, or where that job is not its own now.
+// mayReadForJob fails if a chunkserver requests extents of a file that does not belong to the job
+// that it names, or if it does not have the job now.
 func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 	if !c.IsChunkserver() {
 		return nil
@@ -37,8 +37,7 @@ func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 	return err
 }
 
-// ownFile fails where a chunkserver commits to another file than one without a name that its
-// session made.
+// ownFile fails if a chunkserver commits to any file other than an unnamed one of its session.
 func (l *leader) ownFile(c *lead.Call) error {
 	if !c.IsChunkserver() {
 		return nil
@@ -54,7 +53,7 @@ func (l *leader) ownFile(c *lead.Call) error {
 	return err
 }
 
-// create makes what has a name, or a file that has none yet.
+// create creates a named inode, or a file without a name.
 func (l *leader) create(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if c.IsChunkserver() && !c.Req.GetCreate().GetUnlinked() {
 		return nil, lead.Denied("a chunkserver makes only files without a name")

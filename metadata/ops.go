@@ -24,11 +24,11 @@ type who uint8
 
 const (
 	clients      who = 1 << iota // clients and gateways
-	chunkservers                 // and the movers that run in them
+	chunkservers                 // and their movers
 	admins
-	metadatas // the servers of this service, of themselves
+	metadatas // metadata servers, about themselves
 	anyone    = clients | chunkservers | admins
-	people    = clients | admins // All but servers: see node.go
+	people    = clients | admins // all except servers: see node.go
 )
 
 func roleOf(r transport.Role) who {
@@ -46,30 +46,29 @@ func roleOf(r transport.Role) who {
 	}
 }
 
-// op says what one kind of request is and who may make it.
+// op describes one kind of request and who may send it.
 type op struct {
 	name string
 	may  who
-	// reads: it changes nothing of the namespace or of content, so that a
-	// read-only certificate may make it.
+	// reads: the request changes neither the namespace nor content, so a read-only certificate
+	// permits it.
 	reads bool
-	// session: it needs a live session.
+	// session: the request needs a live session.
 	session bool
-	// grows: it is refused while the metadata disk is nearly full.
+	// grows: the request is refused while the metadata disk is nearly full.
 	grows bool
-	// unrouted: it is answered whatever routing its caller knows.
+	// unrouted: the request is answered whatever routing epoch its caller knows.
 	unrouted bool
-	// since is the feature level that the request is of, 0 for the first: below it
-	// nothing is proposed, for a server of an earlier build would stop.
+	// since is the feature level of the request; 0 is the first. Below it the leader proposes
+	// nothing, because a server of an earlier build would stop.
 	since uint64
-	// snapshot: the state machine answers it, and checks its session there.
+	// snapshot: the state machine answers the request, and checks its session there.
 	snapshot bool
-	// serve answers it.
+	// serve answers the request.
 	serve serveFunc
-	// local answers it in place of serve, on a server that does not lead too.
+	// local answers the request instead of serve, also on a server that does not lead.
 	local func(*Server, context.Context, *lead.Call) (*wire.MetaResponse, error)
-	// ok counts those that were answered without an error, counts those and the
-	// others, for people.
+	// ok counts requests answered without an error; counts has all, by outcome.
 	ok     prometheus.Counter
 	counts *opCounts
 }
@@ -78,7 +77,7 @@ type opCounts struct{ answered, failed atomic.Uint64 }
 
 type serveFunc func(*leader, context.Context, *lead.Call) (*wire.MetaResponse, error)
 
-// inLeases, and those below, have a part of the leader serve a request.
+// inLeases, and the functions below, let a part of the leader serve a request.
 func inLeases(serve func(*leases.Keeper, context.Context, *lead.Call) (*wire.MetaResponse, error)) serveFunc {
 	return func(l *leader, ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 		return serve(l.leases, ctx, c)
@@ -143,12 +142,12 @@ func reading(name string) op {
 	return op{name: name, may: people, reads: true, snapshot: true, serve: (*leader).read}
 }
 
-// asking is a question that is answered from the leader's memory.
+// asking is a question answered from the leader's memory.
 func asking(name string, serve serveFunc) op {
 	return op{name: name, may: anyone, reads: true, serve: serve}
 }
 
-// growing is a mutation that may take space, freeing one that takes none.
+// growing is a mutation that may use more space; freeing is one that does not.
 func growing(name string, serve serveFunc) op {
 	return op{name: name, may: people, session: true, grows: true, serve: serve}
 }
@@ -157,19 +156,19 @@ func freeing(name string) op {
 	return op{name: name, may: people, session: true, serve: (*leader).Mutate}
 }
 
-// serving is what a chunkserver, or the mover in it, says of itself.
+// serving is a report of a chunkserver, or its mover, about itself.
 func serving(name string, serve serveFunc) op {
 	return op{name: name, may: chunkservers | admins, serve: serve}
 }
 
-// byMovers is an op that the mover in a chunkserver needs too.
+// byMovers is an op that a chunkserver's mover needs too.
 func byMovers(o op) op {
 	o.may |= chunkservers
 	return o
 }
 
-// opTable has the op of each request that this build knows, by the number of
-// its field in wire.MetaRequest.
+// opTable has the op of each request that this build knows, by its field number in
+// wire.MetaRequest.
 type opTable [1024]op
 
 func newOpTable(m *lead.Metrics) *opTable {
@@ -291,8 +290,7 @@ func newOpTable(m *lead.Metrics) *opTable {
 	return t
 }
 
-// mix says how often each request was answered since the process started, the
-// most frequent first.
+// mix returns how often each request was answered since the process started, most frequent first.
 func (t *opTable) mix() []*wire.CommandCount {
 	var out []*wire.CommandCount
 	for i := range t {
@@ -308,7 +306,7 @@ func (t *opTable) mix() []*wire.CommandCount {
 	return out
 }
 
-// of finds the op of a request; nil where this build does not know it.
+// of finds the op of a request; nil if this build does not know it.
 func (t *opTable) of(req *wire.MetaRequest) *op {
 	n := number(req)
 	if int(n) >= len(t) || t[n].name == "" {
@@ -317,7 +315,7 @@ func (t *opTable) of(req *wire.MetaRequest) *op {
 	return &t[n]
 }
 
-// number returns the field number of a request's op, 0 where it has none.
+// number returns the field number of a request's op; 0 if it has none.
 func number(req *wire.MetaRequest) protoreflect.FieldNumber {
 	if f := wire.Op(req); f != nil {
 		return f.Number()

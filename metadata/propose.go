@@ -18,51 +18,50 @@ import (
 	"github.com/morainefs/moraine/metadata/state/statepb"
 )
 
-// commandVersion is the version of commands that this build proposes.
+// commandVersion is the version of the commands that this build proposes.
 const commandVersion = 1
 
-// maxCommand bounds one encoded command, in bytes. The requests that come near
-// it (a commit of a thousand stripes) are well below.
+// maxCommand bounds one encoded command, in bytes. The largest requests, such as a commit of a
+// thousand stripes, are well below.
 const maxCommand = 4 << 20
 
-// groupSize is how many commands are worth an entry beside one in flight.
+// groupSize is the number of waiting commands that justifies another entry while one is in flight.
 const groupSize = 64
 
-// proposer packs waiting commands into entries of the replicated log. It adds
-// no delay: a command that finds no entry in flight leaves at once, alone. Those
-// that come while one is under way share the next, which leaves when that one
-// has ended, or when they are a crowd: most of what an entry costs (messages,
-// syncs, switches between processes) is the same for one command and for many.
+// proposer packs waiting commands into entries of the replicated log without adding delay. A
+// command that finds no entry in flight leaves alone, at once. Commands that arrive while an entry
+// is in flight share the next one. It leaves when the former has ended, or when groupSize commands
+// wait. Most of an entry's cost (messages, syncs, context switches) is the same for one command and
+// for many.
 type proposer struct {
 	store   Store
 	clock   clock.Clock
 	metrics *lead.Metrics
-	// observe sees every result, in the order of its entry, before its
-	// proposer does.
+	// observe receives every result in entry order, before its proposer does.
 	observe func(*state.Result)
 
 	maxCommands, maxBytes int
 	maxInFlight           int
-	settleMillis          uint64 // of each command; 0 is the default
+	settleMillis          uint64 // for each command; 0 is the default
 	queue                 chan *proposal
-	commands              limit.Resource // what fills queue
-	groupReady            lead.Poke      // a crowd waits in the queue
-	// doubt is whether an entry may have taken effect, or may yet, whose results
-	// observe did not see.
+	commands              limit.Resource // resource that the queue fills
+	groupReady            lead.Poke      // groupSize commands wait in the queue
+	// doubt says that an entry may have taken effect, or still may, while observe did not receive
+	// its results.
 	doubt   atomic.Bool
 	buffers sync.Pool // of *[]byte
-	// underWay is how many entries are with the store.
+	// underWay is the number of entries that the store is processing.
 	underWay atomic.Int64
 }
 
-// proposal is one command on its way.
+// proposal is one command on its way to the log.
 type proposal struct {
 	buf   *[]byte
 	after func(*state.Result)
-	// rest are to be applied right after it, in the same entry.
+	// rest are applied right after it, in the same entry.
 	rest []*proposal
 	done chan outcome // has room for one
-	// entered is whether it has left the queue, for an entry of the log.
+	// entered says that it has left the queue for a log entry.
 	entered atomic.Bool
 }
 
@@ -88,10 +87,9 @@ func newProposer(cfg *Config, deps *Deps, store Store, observe func(*state.Resul
 	}
 }
 
-// propose returns what the state machine answered to cmd, whose version and
-// wall time it sets. stopped ends when this server stops leading. after, if not
-// nil, is called with the result even where the caller has gone. An error means
-// that the outcome is unknown, but for InvalidArgument and TooLarge.
+// propose returns the state machine's answer to cmd, and sets its version and wall time. stopped is
+// closed when this server stops leading. after, if not nil, is called with the result even if the
+// caller has gone. An error means that the outcome is unknown, except InvalidArgument and TooLarge.
 func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *statepb.Command, after func(*state.Result)) (state.Result, error) {
 	began := p.clock.Now()
 	prop, err := p.encode(cmd)
@@ -107,8 +105,7 @@ func (p *proposer) propose(ctx context.Context, stopped <-chan struct{}, cmd *st
 	return res, err
 }
 
-// proposeAll is propose of several commands, which are applied in order, one right
-// after the other.
+// proposeAll is propose for several commands, which are applied directly after each other.
 func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds []*statepb.Command) ([]state.Result, error) {
 	props := make([]*proposal, len(cmds))
 	for i, cmd := range cmds {
@@ -134,7 +131,7 @@ func (p *proposer) proposeAll(ctx context.Context, stopped <-chan struct{}, cmds
 	return results, nil
 }
 
-// encode makes a command one to be proposed now.
+// encode encodes a command with the present time.
 func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	cmd.Version, cmd.WallNanos, cmd.SettleMillis = commandVersion, p.clock.Now().UnixNano(), p.settleMillis
 	buf := p.buffers.Get().(*[]byte)
@@ -150,8 +147,8 @@ func (p *proposer) encode(cmd *statepb.Command) (*proposal, error) {
 	return &proposal{buf: buf, done: make(chan outcome, 1)}, nil
 }
 
-// wait returns what became of a proposal that was queued at began, or with what is before
-// it. If ctx ends while it is still in the queue, the log says so.
+// wait returns the result of a proposal queued at began. If ctx ends while it is still in the
+// queue, the log says so.
 func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *proposal, began time.Time) (state.Result, error) {
 	select {
 	case o := <-prop.done:
@@ -163,7 +160,7 @@ func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *prop
 		return state.Result{}, lead.ContextError("metadata.propose", ctx)
 	case <-stopped:
 	}
-	select { // the last answers before the stop are answers
+	select { // results before the stop are valid
 	case o := <-prop.done:
 		return o.result, o.err
 	default:
@@ -174,7 +171,7 @@ func (p *proposer) wait(ctx context.Context, stopped <-chan struct{}, prop *prop
 func (p *proposer) enqueue(ctx context.Context, stopped <-chan struct{}, prop *proposal) error {
 	select {
 	case p.queue <- prop:
-		if len(p.queue) >= groupSize-1 { // work holds one more
+		if len(p.queue) >= groupSize-1 { // the worker holds one more
 			p.groupReady.Set()
 		}
 		return nil
@@ -198,7 +195,7 @@ func (p *proposer) work(ctx context.Context) {
 	defer sends.Wait()
 	ended := make(chan struct{}, p.maxInFlight)
 	inFlight := 0
-	var taken *proposal // from the queue, and not yet in an entry
+	var taken *proposal // taken from the queue, not yet in an entry
 	for {
 		if taken == nil {
 			select {
@@ -232,8 +229,8 @@ func (p *proposer) work(ctx context.Context) {
 	}
 }
 
-// fill takes first, and what waits, for one entry; rest is taken from the queue
-// and too large for it.
+// fill packs first, and waiting proposals, into one entry. rest was taken from the queue and does
+// not fit.
 func (p *proposer) fill(first *proposal) (batch []*proposal, rest *proposal) {
 	size := 0
 	for rest = first; rest != nil && len(batch) < p.maxCommands && (size == 0 || size+rest.size() <= p.maxBytes); {
@@ -244,7 +241,7 @@ func (p *proposer) fill(first *proposal) (batch []*proposal, rest *proposal) {
 	return batch, rest
 }
 
-// size is that of the commands of a proposal and the rest of it.
+// size returns the encoded size of a proposal with its rest, in bytes.
 func (prop *proposal) size() int {
 	n := len(*prop.buf)
 	for _, r := range prop.rest {
@@ -253,7 +250,7 @@ func (prop *proposal) size() int {
 	return n
 }
 
-// next takes a waiting proposal, nil if there is none.
+// next takes a waiting proposal; nil if there is none.
 func (p *proposer) next() *proposal {
 	select {
 	case prop := <-p.queue:
@@ -263,7 +260,7 @@ func (p *proposer) next() *proposal {
 	}
 }
 
-// send proposes one entry and hands out the results.
+// send proposes one entry and distributes the results.
 func (p *proposer) send(ctx context.Context, batch []*proposal) {
 	commands := make([][]byte, len(batch))
 	for i, prop := range batch {
@@ -280,7 +277,7 @@ func (p *proposer) send(ctx context.Context, batch []*proposal) {
 	answer, err := p.store.Propose(ctx, entry)
 	if err != nil {
 		p.doubt.Store(true)
-		if ctx.Err() != nil { // it was this server that gave up, not the callers
+		if ctx.Err() != nil { // this server abandoned the entry, not the callers
 			err = lead.ErrStopped
 		}
 		for _, prop := range batch {

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// OverRaft returns what Deps.NewStore must be for a server that keeps its state
-// with raftstore. deps.FSM is filled in.
+// OverRaft returns the Deps.NewStore of a server that keeps its state with raftstore. It fills in
+// deps.FSM.
 func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error) {
 	return func(fsm FSM) (Store, error) {
 		deps.FSM, deps.Incarnation, deps.IncarnationAfter, deps.CheckEntry = fsm, numberOf, raisedBy, state.CheckEntry
@@ -24,8 +24,7 @@ func OverRaft(cfg raftstore.Config, deps raftstore.Deps) func(FSM) (Store, error
 	}
 }
 
-// numberOf reads the number of the incarnation that a state is of, 0 from one of
-// which no cluster was made yet.
+// numberOf reads the incarnation of a state; 0 if no cluster was made in it yet.
 func numberOf(r kvtx.Reader) (moraine.Incarnation, error) {
 	info, err := kvtx.Cluster(state.New(partition).View(r))
 	if moraine.KindOf(err) == moraine.Unavailable {
@@ -34,7 +33,7 @@ func numberOf(r kvtx.Reader) (moraine.Incarnation, error) {
 	return info.Incarnation, err
 }
 
-// raftNode is a raftstore.Store as a Store.
+// raftNode adapts a raftstore.Store to Store.
 type raftNode struct{ *raftstore.Store }
 
 var (
@@ -84,7 +83,7 @@ func latenciesToWire(l raftstore.Latencies) *wire.Latencies {
 		MaxMicros: uint64(l.Max.Microseconds())}
 }
 
-// Healthy implements Store. A node whose disk failed ends its Run instead.
+// Healthy implements Store. If its disk fails, a node ends its Run instead.
 func (n raftNode) Healthy() error {
 	select {
 	case <-n.Ready():

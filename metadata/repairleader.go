@@ -6,10 +6,10 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxMissing is repair.Config.MaxMissing, a variable for tests alone.
+// maxMissing is repair.Config.MaxMissing. It is a variable only for tests.
 var maxMissing uint64 = 4096
 
-// repairLeader is the leader, as repair knows it. It implements repair.Leader.
+// repairLeader is the part of the leader that repair uses. It implements repair.Leader.
 type repairLeader struct {
 	permits  *permits
 	sessions *sessions

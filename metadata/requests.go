@@ -9,7 +9,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// read serves a request from a state that is current.
+// read serves a request from a current state.
 func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := l.unconfined(c)
 	var resp *wire.MetaResponse
@@ -19,7 +19,7 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 		if err := l.Store.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
-		// One that begins after this has not begun yet for who reads now.
+		// A lease that begins later does not concern this read.
 		mind := l.lease.Exclusives() > 0
 		var met record.Hold
 		err := l.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
@@ -57,10 +57,10 @@ func (l *leader) read(ctx context.Context, c *lead.Call) (*wire.MetaResponse, er
 	return resp, err
 }
 
-// unconfined spares a read the look-up of its session's record where this
-// leader knows the session to be alive, the caller's own, and confined to no
-// directory, as the caller's certificate is: such a read is the same without a
-// session. Any other keeps its session, which the state machine judges.
+// unconfined returns the request without its session if the answer is the same: this leader knows
+// the session to be live and the caller's own, and neither the session nor the certificate is
+// confined to a directory. The read then needs no lookup of the session's record. Any other request
+// keeps its session, which the state machine checks.
 func (l *leader) unconfined(c *lead.Call) *wire.MetaRequest {
 	if c.Req.Session == 0 || c.Caller.Scope != "/" {
 		return c.Req

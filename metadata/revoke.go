@@ -16,16 +16,15 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// revokedEvery is how often a server looks into its state for certificates that were
-// revoked, or are not any more.
+// revokedEvery is how often a server checks its state for changes of the revocation list.
 const revokedEvery = time.Second
 
-// Revoked reports whether a peer's certificate was revoked, as far as this server's
-// state says. It is given to the transport's server.
+// Revoked reports whether a peer's certificate is revoked in this server's state. The transport's
+// server calls it.
 func (s *Server) Revoked(p *transport.Peer) bool { return s.revoked.Load().Has(p) }
 
-// followRevoked keeps the list of revoked certificates as the state has it, on leaders
-// and followers, until ctx ends.
+// followRevoked copies the revocation list from the state, on leaders and followers, until ctx
+// ends.
 func (s *Server) followRevoked(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.loadRevoked(); err != nil && moraine.KindOf(err) != moraine.Unavailable {
@@ -57,8 +56,8 @@ func (s *Server) loadRevoked() error {
 	return nil
 }
 
-// revokeCert puts certificates on the list, or takes them off it. One that would shut
-// out its caller is refused.
+// revokeCert adds certificates to the list or removes them. It refuses a change that would lock out
+// its caller.
 func (l *leader) revokeCert(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := proto.CloneOf(c.Req)
 	op := req.GetRevokeCert()
@@ -80,7 +79,7 @@ func (l *leader) revokeCert(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	return resp, err
 }
 
-// listRevoked lists what is revoked.
+// listRevoked lists the revoked certificates.
 func (l *leader) listRevoked(ctx context.Context, _ *lead.Call) (*wire.MetaResponse, error) {
 	if err := l.Store.ReadBarrier(ctx); err != nil {
 		return nil, err
@@ -91,8 +90,8 @@ func (l *leader) listRevoked(ctx context.Context, _ *lead.Call) (*wire.MetaRespo
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Revoked{Revoked: &wire.RevokedReply{Revocations: l.server.revoked.Load().List()}}}, nil
 }
 
-// sendRevocations gives a session's client the servers that it must not speak with, where it
-// has another list than the present one.
+// sendRevocations adds the revoked servers to a reply if the session's client has another version
+// of the list.
 func (s *Server) sendRevocations(reply *wire.SessionReply, has uint64) {
 	revoked := s.revokedServers.Load()
 	if reply.RevokedVersion = revoked.Version(); reply.RevokedVersion != has {
@@ -100,8 +99,7 @@ func (s *Server) sendRevocations(reply *wire.SessionReply, has uint64) {
 	}
 }
 
-// endRevoked has the sessions of revoked certificates end with the next look at those
-// that are overdue.
+// endRevoked makes the sessions of revoked certificates end with the next expiry.
 func (l *leader) endRevoked(context.Context, time.Time) error {
 	if revoked := l.server.revoked.Load(); revoked.Version() != 0 {
 		l.sessions.endOf(revoked)
@@ -109,9 +107,9 @@ func (l *leader) endRevoked(context.Context, time.Time) error {
 	return nil
 }
 
-// endOf decides the end of the sessions whose certificate is revoked. Of one that has
-// not asked this leader for anything the certificate is not known: its holder is refused,
-// and it ends with its term.
+// endOf marks the sessions with a revoked certificate for expiry. If a session has not sent this
+// leader a request, its certificate is unknown: the leader refuses its requests, and it ends with
+// its term.
 func (s *sessions) endOf(revoked *transport.Revocations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +120,7 @@ func (s *sessions) endOf(revoked *transport.Revocations) {
 	}
 }
 
-// refuseRevoked refuses a request under a revoked certificate.
+// refuseRevoked refuses a request with a revoked certificate.
 func (s *Server) refuseRevoked(p *transport.Peer) error {
 	if p == nil || !s.Revoked(p) {
 		return nil
@@ -130,7 +128,7 @@ func (s *Server) refuseRevoked(p *transport.Peer) error {
 	return &moraine.Error{Ref: p.Node, Kind: moraine.Unauthenticated, Err: fmt.Errorf("the certificate of %s %s was revoked", p.Role, p.Node)}
 }
 
-// markRevoked says of hosts that are silent whether a certificate of theirs was revoked.
+// markRevoked marks silent hosts with a revoked certificate.
 func (l *leader) markRevoked(t *wire.Topology) *wire.Topology {
 	revoked := l.server.revoked.Load()
 	if revoked.Version() == 0 {

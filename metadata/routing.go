@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// loadRouting takes the routing epoch over from the state.
+// loadRouting loads the routing epoch from the state.
 func (g *routing) loadRouting() error {
 	return g.Store.View(func(r kvtx.Reader, _ uint64) error {
 		epoch, err := statesession.RoutingEpoch(g.Machine.View(r))
@@ -22,7 +22,7 @@ func (g *routing) loadRouting() error {
 	})
 }
 
-// sawRouting notes an epoch that is in the state: it only rises.
+// sawRouting records an epoch of the state; it only grows.
 func (g *routing) sawRouting(epoch uint64) {
 	for {
 		have := g.epoch.Load()
@@ -32,12 +32,11 @@ func (g *routing) sawRouting(epoch uint64) {
 	}
 }
 
-// routed fails with Misrouted where a request was routed by another epoch than the
-// present one. Reads are held against it here, so that after a rise is answered
-// none by the old one is; a mutation is held against it once more when it is
-// applied. Who has a session learns the epoch with it. A request without one is
-// what a server or an administrator asks of whoever leads, and needs no routing;
-// neither do clients of earlier builds, until the epoch rises for the first time.
+// routed fails with Misrouted if a request has another routing epoch than the present one. Reads
+// are checked here, so that no read with the old epoch is answered after a rise. A mutation is
+// checked again when it is applied. A client learns the epoch with its session. Requests of servers
+// and administrators without a session go to whichever server leads, and need no routing. Neither
+// do clients of earlier builds until the epoch rises for the first time.
 func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	present := g.epoch.Load()
 	known := req.RoutingEpoch
@@ -47,15 +46,14 @@ func (g *routing) routed(o *op, req *wire.MetaRequest) error {
 	return &moraine.Error{Kind: moraine.Misrouted, Err: fmt.Errorf("the routing epoch is %d, not %d: renew the session to learn it", present, known)}
 }
 
-// unrouted marks an op that tells its caller the routing, or is about the session
-// alone.
+// unrouted marks an op that answers the routing itself, or that concerns only the session.
 func unrouted(o op) op {
 	o.unrouted = true
 	return o
 }
 
-// routing is what a leadership knows of the routing of requests.
+// routing is a leadership's knowledge of the routing.
 type routing struct {
 	*lead.Term
-	epoch atomic.Uint64 // the present one
+	epoch atomic.Uint64 // the present epoch
 }

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// runnerJobs is how many of the leader's own jobs of each kind advance in turn.
+	// runnerJobs is the number of the leader's jobs of each kind that advance in turn.
 	runnerJobs = 4
-	// maxWaitingJobs bounds the jobs that wait for an exclusive lease to end, or for another
-	// try. A piece of any other is run in vain, again and again, until there is room.
+	// maxWaitingJobs bounds the jobs that wait for an exclusive lease, or for another try. Until
+	// there is room, pieces of further jobs are retried in vain.
 	maxWaitingJobs = 64
 	// maxPutOff is the longest pause of a job whose pieces are refused.
 	maxPutOff = time.Minute
 )
 
-// runner runs the jobs that only change metadata, piece by piece. Each piece is one
-// command, so that a job goes on under the next leader where this one left it.
+// runner runs the jobs that only change metadata, piece by piece. Each piece is one command, so
+// that the next leader continues a job where this one stopped.
 type runner struct {
 	*lead.Term
 	cfg      *Config
 	log      *commandLog
-	runnable lead.Poke // a job may be there
-	// waits are those for exclusive leases that are in a job's way: it is passed over
-	// meanwhile, and all others go on.
+	runnable lead.Poke // there may be a job to run
+	// waits are goroutines that wait for an exclusive lease that blocks a job. The runner skips
+	// that job meanwhile and runs the others.
 	waits   sync.WaitGroup
 	mu      sync.Mutex
 	waiting map[uint64]struct{} // jobs
-	// refused is how often in a row a piece of a job was.
+	// refused counts how often in a row the pieces of a job were refused.
 	refused map[uint64]int
 }
 
@@ -66,8 +66,8 @@ func (r *runner) runJobs(ctx context.Context) {
 	}
 }
 
-// runPieces runs one piece of each of a few jobs and returns how many it ran. One
-// that fails does not keep the others.
+// runPieces runs one piece of each of a few jobs and returns the number. A failing job does not
+// stop the others.
 func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 	jobs, err := r.ready()
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 	return ran, errors.Join(failed...)
 }
 
-// ready returns the jobs whose turn it is, a few of each kind.
+// ready returns the next jobs to run, a few of each kind.
 func (r *runner) ready() (jobs []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,8 +119,8 @@ func (r *runner) ready() (jobs []uint64, err error) {
 	return jobs, err
 }
 
-// piece runs one piece of a job. met is the exclusive lease that was in its way, refused
-// what the state has against it.
+// piece runs one piece of a job. met is the exclusive lease that blocked it; refused is the state's
+// reason for refusing it.
 func (r *runner) piece(ctx context.Context, job uint64) (met record.Hold, refused, err error) {
 	cmd := r.log.own(&statepb.Command{Op: &statepb.Command_RunJob{
 		RunJob: &statepb.RunJob{Id: job, Limit: uint32(r.cfg.RunnerKeys)}}})
@@ -134,7 +134,7 @@ func (r *runner) piece(ctx context.Context, job uint64) (met record.Hold, refuse
 	return met, nil, nil
 }
 
-// wait passes a job over until an exclusive lease has ended.
+// wait skips a job until an exclusive lease has ended.
 func (r *runner) wait(ctx context.Context, job uint64, met record.Hold) {
 	r.passOver(job, func() {
 		if err := r.log.leases.WantBack(ctx, met); err != nil && ctx.Err() == nil {
@@ -143,8 +143,8 @@ func (r *runner) wait(ctx context.Context, job uint64, met record.Hold) {
 	})
 }
 
-// putOff passes a job over for a while whose piece was refused, the longer the more often in
-// a row: the next piece may be as well, and the others of its kind are to have their turn.
+// putOff skips a refused job for a time that grows with each refusal in a row. The next piece may
+// be refused too, and the other jobs of its kind must get their turn.
 func (r *runner) putOff(ctx context.Context, job uint64, why error) {
 	times := r.refused[job]
 	if len(r.refused) < maxWaitingJobs || times > 0 {
@@ -155,7 +155,7 @@ func (r *runner) putOff(ctx context.Context, job uint64, why error) {
 	r.passOver(job, func() { lead.Sleep(ctx, r.Clock, d) })
 }
 
-// passOver passes a job over until wait returns.
+// passOver skips a job until wait returns.
 func (r *runner) passOver(job uint64, wait func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

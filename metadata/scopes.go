@@ -10,12 +10,12 @@ import (
 	"github.com/morainefs/moraine/metadata/state/names"
 )
 
-// A session has a directory as its root, which the scope of its certificate named when it was
-// opened. When that directory, or one above it, is renamed, the scope names another one or
-// none: the session ends, for its root is somewhere that the certificate does not reach.
+// A session's root is the directory that its certificate's scope named when the session was opened.
+// If that directory, or one above it, is renamed, the scope names another directory or none. The
+// session then ends, because its root is outside its certificate's scope.
 
-// met notes the connection by which a session was met, and has its root looked at where a
-// directory confines its certificate.
+// met records the connection of a session's request. If the certificate is confined to a directory,
+// the next tick checks the session's root.
 func (d *sessionDesk) met(ses *session, c *lead.Call) {
 	ses.peer.Store(c.Peer)
 	if c.Caller.Scope != "/" {
@@ -23,9 +23,9 @@ func (d *sessionDesk) met(ses *session, c *lead.Call) {
 	}
 }
 
-// endStrayed decides the end of the sessions whose root is outside the scope of their
-// certificate. It looks only after a directory lost a name, or a session was met by another
-// connection. Of a session that this leader has not met the scope is not known.
+// endStrayed marks sessions whose root is outside their certificate's scope for expiry. It checks
+// only after a directory lost a name, or a session used another connection. The scope of a session
+// without a request to this leader is unknown.
 func (d *sessionDesk) endStrayed(context.Context, time.Time) error {
 	if !d.strayed.Swap(false) {
 		return nil
@@ -45,8 +45,8 @@ func (d *sessionDesk) endStrayed(context.Context, time.Time) error {
 	return err
 }
 
-// endOutside decides the end of the sessions for which inside, which is asked once for each
-// scope and root, says no.
+// endOutside marks the sessions for expiry for which inside returns false. It calls inside once per
+// scope and root.
 func (s *sessions) endOutside(inside func(scope string, root uint64) (bool, error)) (ended int, err error) {
 	type place struct {
 		scope string
@@ -76,7 +76,7 @@ func (s *sessions) endOutside(inside func(scope string, root uint64) (bool, erro
 	return ended, nil
 }
 
-// all returns the sessions of now.
+// all returns the present sessions.
 func (s *sessions) all() []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *sessions) all() []*session {
 	return all
 }
 
-// end decides the end of a session; false where that was decided before.
+// end marks a session for expiry; false if it was already marked.
 func (s *sessions) end(ses *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

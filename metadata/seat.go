@@ -13,38 +13,35 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A server's seat is its id together with the --data that it keeps, which has a
-// random name, its data id. Raft
-// counts on what a member acknowledged, and on whom it voted for, so that one
-// which lost its disk must not take part under the id that it had: with one that
-// lags behind it could make a majority that lacks what was acknowledged. So the
-// state records which --data each id has (state.SetMember), for ever, and a
-// --data that is new asks before it takes part for the first time (enter).
-// Later the server says each second who it is (beat), and what its build speaks.
+// A server's seat is its ID together with its --data directory, which has a random name, its data
+// ID. Raft relies on what a member acknowledged and how it voted. A server that lost its disk must
+// therefore not take part under its former ID: together with a lagging server it could form a
+// majority that lacks acknowledged entries. The state records for ever which directory each ID has
+// (SetMember), and a new directory needs permission before it takes part for the first time
+// (enter). Later the server reports each second who it is (beat), and what its build supports.
 
 const (
 	// beatTimeout bounds one such request.
 	beatTimeout = 2 * time.Second
 	// enterRetry is the pause before a server that may not enter yet asks again.
 	enterRetry = 200 * time.Millisecond
-	// enterPatience is after how long a server that waits says so.
+	// enterPatience is the time after which a waiting server logs that it waits.
 	enterPatience = 5 * time.Second
 )
 
-// membership returns what the store can besides; nil where its members cannot
-// change.
+// membership returns the store's Membership; nil if its members cannot change.
 func (s *Server) membership() lead.Membership {
 	m, _ := s.store.(lead.Membership)
 	return m
 }
 
-// seating is as membership.
+// seating returns the store's Seating, or nil.
 func (s *Server) seating() lead.Seating {
 	m, _ := s.store.(lead.Seating)
 	return m
 }
 
-// incarnation is what this server's directory is of, as far as is known.
+// ownIncarnation returns the incarnation of this server's directory, as far as known.
 func (s *Server) ownIncarnation() moraine.MarkedIncarnation {
 	if m := s.seating(); m != nil {
 		return m.Incarnation()
@@ -52,13 +49,12 @@ func (s *Server) ownIncarnation() moraine.MarkedIncarnation {
 	return moraine.MarkedIncarnation{Number: s.Incarnation()}
 }
 
-// enter waits until this server may take part: at once where it has before;
-// else when the leader accepts its directory, or, at the first start of a new
-// cluster, in two steps. First every other server says that it has entered nothing
-// either: this one is admitted. Then every other server is admitted too, or one has
-// entered, which it has not before all were admitted: this one enters. So when the
-// first two lead, the third may enter without them. An error means that this server
-// must not take part.
+// enter waits until this server may take part. It returns at once if the server took part before.
+// Otherwise the leader must accept its directory or, at the first start of a new cluster, entry
+// takes two steps. First, every other server reports that it has not entered either: this server is
+// then admitted. Second, every other server is admitted too, or one has entered, which requires
+// that all were admitted: this server then enters. The third server may therefore enter without the
+// first two when these lead. An error means that this server must not take part.
 func (s *Server) enter(ctx context.Context) error {
 	m := s.seating()
 	if m == nil || s.deps.Dial == nil {
@@ -103,10 +99,10 @@ func (s *Server) enter(ctx context.Context) error {
 	return nil
 }
 
-// entry is what a server that is to enter may do.
+// entry is what a server that wants to enter may do.
 type entry struct {
 	admit, enter bool
-	incarnation  moraine.MarkedIncarnation // that it is admitted to
+	incarnation  moraine.MarkedIncarnation // the incarnation that admits it
 	waitsFor     []string
 }
 
@@ -140,8 +136,7 @@ func (s *Server) askToEnter(ctx context.Context, seat lead.Seat) (e entry, err e
 	return e, nil
 }
 
-// tell sends a beat to the server at addrs, and, where another one leads that it
-// knows of, to that.
+// tell sends a beat to the server at addrs and, if that server names another leader, to the leader.
 func (s *Server) tell(ctx context.Context, addrs []string, dir moraine.UUID) (*wire.MemberBeatReply, error) {
 	reply, err := s.sendBeat(ctx, addrs, dir)
 	if err != nil || reply.Accepted || reply.Refused != "" || len(reply.LeaderAddresses) == 0 ||
@@ -160,7 +155,7 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	own := s.ownIncarnation()
 	beat := &wire.MemberBeat{Id: s.cfg.Node, DataId: dir[:], Status: s.memberStatus(),
 		Incarnation: uint64(own.Number), Mark: transport.MarkBytes(own)}
-	if s.stage.Load() == int32(wire.MemberStage_MEMBER_STAGE_ENTERED) { // before, there is no state to look at
+	if s.stage.Load() == int32(wire.MemberStage_MEMBER_STAGE_ENTERED) { // before it has entered, there is no state to read
 		beat.WantSecret = s.wantedSecret()
 	}
 	resp, err := s.deps.Dial(addrs).Do(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_MemberBeat{MemberBeat: beat}})
@@ -173,14 +168,14 @@ func (s *Server) sendBeat(ctx context.Context, addrs []string, dir moraine.UUID)
 	}
 	said := transport.MarkedIncarnation(reply.Incarnation, reply.Mark)
 	s.outlivedBy(said, "the metadata server "+reply.Id)
-	if said.Number != 0 && own.Outlives(said) { // it was given up: what it says, and refuses, is nothing to us
+	if said.Number != 0 && own.Outlives(said) { // that server is outlived: ignore its answer and its refusal
 		return nil, &moraine.Error{Op: "member beat", Ref: reply.Id, Kind: moraine.Fenced, Err: fmt.Errorf("it is of incarnation %v, this server of %v", said, own)}
 	}
 	s.takeSecret(beat.WantSecret, reply)
 	return reply, nil
 }
 
-// memberStatus is what this server alone knows of itself.
+// memberStatus is this server's own view of itself.
 func (s *Server) memberStatus() *wire.MemberStatus {
 	st := &wire.MemberStatus{}
 	if m := s.membership(); m != nil {
@@ -195,8 +190,8 @@ func (s *Server) refused(reply *wire.MemberBeatReply) error {
 		Err: fmt.Errorf("the leader %s refuses this server: %s", reply.Id, reply.Refused)}
 }
 
-// beat tells the leader each second of this server, until ctx ends or the leader
-// says that the server must not take part any more.
+// beat reports this server to the leader each second, until ctx ends or the leader answers that the
+// server must no longer take part.
 func (s *Server) beat(ctx context.Context) error {
 	m := s.seating()
 	if m == nil || s.deps.Dial == nil {
@@ -220,9 +215,8 @@ func (s *Server) beat(ctx context.Context) error {
 	return nil
 }
 
-// beatTo returns where to send a beat: to the leader, or, where none is known (a
-// server that waits to be added knows none), to the others in turn. Nobody where
-// this server leads.
+// beatTo returns the addresses for a beat: the leader's or, if none is known, the others' in turn.
+// A server that waits to be added knows no leader. It returns nothing if this server leads.
 func (s *Server) beatTo(turn int) []string {
 	id, here := s.store.Leader()
 	switch {
@@ -232,7 +226,7 @@ func (s *Server) beatTo(turn int) []string {
 		return s.addresses(id)
 	}
 	others := slices.Clone(s.cfg.Peers)
-	for _, m := range s.reachable() { // which may be others than those of its start
+	for _, m := range s.reachable() { // they may differ from those at its start
 		others = append(others, Peer{ID: m.Id, Addresses: m.Addresses})
 	}
 	others = slices.DeleteFunc(others, func(p Peer) bool { return p.ID == s.cfg.Node })
@@ -242,8 +236,8 @@ func (s *Server) beatTo(turn int) []string {
 	return others[turn%len(others)].Addresses
 }
 
-// addresses returns where clients reach a metadata server: where the settings
-// say, or else the log.
+// addresses returns where clients connect to a metadata server: from the settings, otherwise from
+// the log.
 func (s *Server) addresses(id string) []string {
 	if p, ok := s.peers[id]; ok {
 		return p.Addresses
@@ -256,8 +250,8 @@ func (s *Server) addresses(id string) []string {
 	return nil
 }
 
-// memberBeat answers a beat: the leader judges it, any other server says how far
-// its group has come, and who leads.
+// memberBeat answers a beat. The leader decides on it; any other server answers its group's
+// progress and the leader.
 func (s *Server) memberBeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	stage := wire.MemberStage(s.stage.Load())
 	if stage == wire.MemberStage_MEMBER_STAGE_UNKNOWN {
@@ -277,16 +271,15 @@ func (s *Server) memberBeat(ctx context.Context, c *lead.Call) (*wire.MetaRespon
 	return &wire.MetaResponse{Result: &wire.MetaResponse_MemberBeat{MemberBeat: reply}}, nil
 }
 
-// getLeader says whom this server follows, from its memory: it asks nobody, and who
-// has no answer from a leader learns here whether another one leads.
+// getLeader answers from memory which server this one follows. A client without an answer from a
+// leader learns here whether another one leads.
 func (s *Server) getLeader(context.Context, *lead.Call) (*wire.MetaResponse, error) {
 	id, here := s.store.Leader()
 	reply := &wire.LeaderReply{Id: id, Addresses: s.addresses(id), Term: s.store.Term(), Serving: here && s.leader.Load() != nil}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Leader{Leader: reply}}, nil
 }
 
-// getMember says what this server knows by itself: where nobody leads, it is all that
-// can be known.
+// getMember answers this server's own knowledge. If no server leads, nothing else can be known.
 func (s *Server) getMember(context.Context, *lead.Call) (*wire.MetaResponse, error) {
 	id, here := s.store.Leader()
 	reply := &wire.MemberReply{Id: s.cfg.Node, Stage: wire.MemberStage(s.stage.Load()), Leader: id, Serving: here && s.leader.Load() != nil,
@@ -297,7 +290,7 @@ func (s *Server) getMember(context.Context, *lead.Call) (*wire.MetaResponse, err
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Member{Member: reply}}, nil
 }
 
-// notLeading is the answer of a server that has just given up its leadership.
+// notLeading is the answer of a server that has just transferred its leadership.
 func (s *Server) notLeading() error {
 	id, here := s.store.Leader()
 	if id == "" || here || id == s.cfg.Node {
@@ -306,8 +299,8 @@ func (s *Server) notLeading() error {
 	return &moraine.Error{Kind: moraine.NotLeader, Err: &transport.LeaderHint{ID: id, Addresses: s.addresses(id)}}
 }
 
-// reachable says where all metadata servers are: so that a client that knows one
-// of them comes to know the others.
+// reachable returns the addresses of all metadata servers, so that a client that knows one learns
+// the others.
 func (s *Server) reachable() []*wire.MemberAddress {
 	var out []*wire.MemberAddress
 	for _, m := range s.store.Members() {

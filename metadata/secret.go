@@ -23,25 +23,24 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The private keys that the metadata service signs with are in the state sealed, so
-// that neither the log nor a snapshot nor a backup holds one: AES-256-GCM under the
-// secret of the cluster, 32 random bytes that each metadata server keeps in a file.
-// The leader that needs it first draws it. The others get it with the answers to
-// their beats, which is a control connection: encrypted in the modes secure and crc.
-// Where every copy is lost the leader draws another one, and new keys.
+// The private signing keys of the metadata service are encrypted in the state, so that neither the
+// log nor a snapshot nor a backup has one in clear. The cipher is AES-256-GCM with the cluster's
+// secret, 32 random bytes that each metadata server keeps in a file. The leader that needs the
+// secret first generates it. The others receive it with the answers to their beats, over a control
+// connection that is encrypted in the modes secure and crc. If every copy is lost, the leader
+// generates another secret and new keys.
 
 const (
 	secretLen   = 32
 	secretIDLen = 16
-	// askSecretFor is how long a server that begins to lead without the secret asks the
-	// others for it.
+	// askSecretFor is how long a new leader without the secret asks the others for it.
 	askSecretFor = time.Second
 )
 
-// secret is the secret of a cluster. It never changes; another one has another id.
+// secret is a cluster's secret. It never changes; another secret has another ID.
 type secret [secretLen]byte
 
-// id names the secret and tells nothing of it.
+// id identifies the secret without revealing it.
 func (s *secret) id() []byte {
 	sum := sha256.Sum256(append([]byte("moraine secret\x00"), s[:]...))
 	return sum[:secretIDLen]
@@ -55,13 +54,13 @@ func (s *secret) cipher() (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// sealedFor is what a sealed key is bound to.
+// sealedFor is the additional data to which an encrypted key is bound.
 func sealedFor(cluster moraine.UUID, key *wire.SigningKey) []byte {
 	b := append([]byte("moraine signing key\x00"), cluster[:]...)
 	return append(binary.BigEndian.AppendUint64(b, key.Id), key.PublicKey...)
 }
 
-// seal returns {id of the secret, nonce, sealed seed}.
+// seal returns {id of the secret, nonce, encrypted seed}.
 func (s *secret) seal(random io.Reader, cluster moraine.UUID, key *wire.SigningKey, seed []byte) ([]byte, error) {
 	aead, err := s.cipher()
 	if err != nil {
@@ -74,7 +73,7 @@ func (s *secret) seal(random io.Reader, cluster moraine.UUID, key *wire.SigningK
 	return aead.Seal(append(s.id(), nonce...), nonce, seed, sealedFor(cluster, key)), nil
 }
 
-// open returns the private half of a key that this secret sealed.
+// open decrypts the private half of a key that this secret encrypted.
 func (s *secret) open(cluster moraine.UUID, key *wire.SigningKey) (ed25519.PrivateKey, error) {
 	aead, err := s.cipher()
 	if err != nil {
@@ -98,19 +97,19 @@ func (s *secret) open(cluster moraine.UUID, key *wire.SigningKey) (ed25519.Priva
 	return private, nil
 }
 
-// secretOf returns the id of the secret that a key is sealed under.
+// secretOf returns the ID of the secret that encrypted a key.
 func secretOf(key *wire.SigningKey) []byte { return key.Sealed[:min(len(key.Sealed), secretIDLen)] }
 
 // Secrets keeps the cluster's secret for one metadata server. It need not be safe
 // for concurrent use.
 type Secrets interface {
-	// Load returns what Store was given last; nil where nothing was.
+	// Load returns what Store last stored; nil if nothing was.
 	Load() ([]byte, error)
 	// Store replaces the secret. When it returns nil the secret is durable.
 	Store(secret []byte) error
 }
 
-// memorySecrets keeps the secret as long as its process.
+// memorySecrets keeps the secret in memory, as long as its process.
 type memorySecrets struct{ secret []byte }
 
 func (m *memorySecrets) Load() ([]byte, error) { return m.secret, nil }
@@ -121,10 +120,10 @@ func (m *memorySecrets) Store(b []byte) error { m.secret = bytes.Clone(b); retur
 type secretKeeper struct {
 	mu    sync.Mutex // guards store
 	store Secrets
-	held  atomic.Pointer[secret] // nil where there is none
+	held  atomic.Pointer[secret] // nil if there is none
 }
 
-// load reads the secret that was kept.
+// load reads the stored secret.
 func (k *secretKeeper) load() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,7 +139,7 @@ func (k *secretKeeper) load() error {
 	return nil
 }
 
-// keep makes s this server's secret.
+// keep stores s as this server's secret.
 func (k *secretKeeper) keep(s secret) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,14 +150,14 @@ func (k *secretKeeper) keep(s secret) error {
 	return nil
 }
 
-// has reports whether the secret named id is held.
+// has reports whether the server has the secret with that ID.
 func (k *secretKeeper) has(id []byte) bool {
 	s := k.held.Load()
 	return s != nil && bytes.Equal(s.id(), id)
 }
 
-// wantedSecret returns the id of the secret that the newest key of this server's
-// state is sealed under, where the server does not have it.
+// wantedSecret returns the ID of the secret that encrypted the newest key in this server's state,
+// if the server does not have that secret.
 func (s *Server) wantedSecret() []byte {
 	var want []byte
 	err := s.store.View(func(r kvtx.Reader, _ uint64) error {
@@ -174,8 +173,8 @@ func (s *Server) wantedSecret() []byte {
 	return want
 }
 
-// giveSecret puts the secret into the answer to a beat of a server that asks for it.
-// Only a metadata server gets it, and none that the leader refuses.
+// giveSecret adds the secret to the answer to a beat that requests it. Only metadata servers get
+// it, and only if the leader accepts them.
 func (s *Server) giveSecret(c *lead.Call, reply *wire.MemberBeatReply) {
 	want := c.Req.GetMemberBeat().GetWantSecret()
 	if len(want) == 0 || reply.Refused != "" || c.Caller.Role != string(transport.RoleMetadata) || !s.secrets.has(want) {
@@ -185,8 +184,7 @@ func (s *Server) giveSecret(c *lead.Call, reply *wire.MemberBeatReply) {
 	reply.Secret = held[:]
 }
 
-// takeSecret keeps the secret that another server gave, where it is the one that was
-// asked for.
+// takeSecret stores a secret from another server if it is the requested one.
 func (s *Server) takeSecret(want []byte, reply *wire.MemberBeatReply) {
 	if len(want) == 0 || len(reply.Secret) != secretLen {
 		return
@@ -202,8 +200,8 @@ func (s *Server) takeSecret(want []byte, reply *wire.MemberBeatReply) {
 	s.deps.Log.Info("got the cluster secret", "from", reply.Id)
 }
 
-// askSecret asks all other servers for the secret that this one lacks, and returns
-// when one gave it or each has answered.
+// askSecret asks all other servers for the missing secret, and returns when one sent it or all have
+// answered.
 func (s *Server) askSecret(ctx context.Context) {
 	m := s.seating()
 	if m == nil || s.deps.Dial == nil || s.wantedSecret() == nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// SecretFile is the name of the file that holds the cluster's secret, in the
-// directory of each metadata server.
+// SecretFile is the name of the file with the cluster's secret, in each metadata server's
+// directory.
 const SecretFile = "SECRET"
 
-// secretMagic begins the file; the id and the secret in hexadecimal follow.
+// secretMagic starts the file; the ID and the secret in hexadecimal follow.
 const secretMagic = "moraine-secret-1"
 
-// DirSecrets keeps the cluster's secret in a file of dir that only its owner may read.
+// DirSecrets keeps the cluster's secret in a file in Dir that only its owner may read.
 type DirSecrets struct{ Dir string }
 
 func (d DirSecrets) path() string { return filepath.Join(d.Dir, SecretFile) }
@@ -28,8 +28,8 @@ func (d DirSecrets) fail(kind moraine.Kind, err error) error {
 	return &moraine.Error{Op: "metadata.secret", Ref: d.path(), Kind: kind, Err: err}
 }
 
-// Load implements Secrets. A file that others may read, or that is damaged, is an
-// error that says what to do.
+// Load implements Secrets. If others may read the file, or it is damaged, the error says what to
+// do.
 func (d DirSecrets) Load() ([]byte, error) {
 	st, err := os.Lstat(d.path())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,8 +77,8 @@ func (d DirSecrets) Store(raw []byte) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		// COMMIT POINT: the rename, once the directory is synced. Before it the old file is
-		// untouched.
+		// COMMIT POINT: the rename, once the directory is synced. Until then the old file is
+		// unchanged.
 		err = os.Rename(next, d.path())
 	}
 	if err == nil {

@@ -1,28 +1,26 @@
-// Package metadata is the metadata service of a cluster. It answers the
-// requests of clients and chunkservers over a replicated log (a Store), and
-// does what a leader must do by itself: it advances cluster time, ends sessions
-// that are not renewed, places stripes, and runs the jobs that only change metadata.
+// Package metadata is the metadata service of a cluster. It answers the requests of clients and
+// chunkservers over a replicated log (a Store), and does the leader's own work. It advances cluster
+// time, expires sessions that are not renewed, places stripes, and runs the jobs that only change
+// metadata.
 //
-// The parts of a leadership are packages of their own: leases (what sessions
-// may answer from their caches), fleet (hosts and devices), repair, and
-// members (of the Raft group). Package lead has what they share. Package state
-// decides what a command means, package place where chunks go, and package raftstore
-// replicates the log. The leader never dials out: a chunkserver learns what
-// it is to do in the reply to its heartbeat, or by leasing a job.
+// The parts of a leadership are separate packages: leases (what sessions may answer from their
+// caches), fleet (hosts and devices), repair, and members (of the Raft group). Package lead has
+// what they share. Package state defines what a command does, package place chooses where chunks
+// go, and package raftstore replicates the log. The leader never connects to other servers: a
+// chunkserver gets its work in the reply to its heartbeat, or by leasing a job.
 //
-// The path of a mutation: Do finds what the request is and whether its caller
-// may make it (ops.go, access.go) -> the leader's memory knows its session to
-// be alive (sessiondesk.go) -> a part of the leader serves it, and proposes a command
-// (commands.go) -> the command is marshalled once and waits for a place in an
-// entry (propose.go) -> the store replicates the entry, and every replica applies
-// it (fsm.go) -> the caller gets its own result, and what the result wakes (jobs,
-// repairs, waiters for a checkpoint) is woken. A read waits for a round of the
-// store that proves that this server still leads, shared with all reads of the
-// moment, and is answered from a snapshot (requests.go).
+// The path of a mutation: Do finds the kind of request and checks that its caller may send it
+// (ops.go, access.go). The leader's memory must have its session as live (sessiondesk.go). A part
+// of the leader serves the request and proposes a command (commands.go). The command is encoded
+// once and waits for a place in an entry (propose.go). The store replicates the entry, and every
+// replica applies it (fsm.go). The caller gets its own result, and the result wakes what waits for
+// it: jobs, repairs, waiters for a checkpoint. A read waits for a round of the store that proves
+// that this server still leads, shared with all concurrent reads. It is then answered from a
+// snapshot (requests.go).
 //
-// What only the leader knows (leader.go) is dropped when it stops leading. It
-// is made again, with a full term for everything, when the server begins to lead. Locks
-// are leaves: no method that holds one calls into another part.
+// What only the leader knows (leader.go) is dropped when it stops leading, and rebuilt, with a full
+// term for everything, when the server begins to lead. Locks are leaves: no method calls another
+// part while it holds one.
 package metadata
 
 import (
@@ -42,7 +40,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// partition is the one that this service serves.
+// partition is the partition that this service serves.
 const partition = moraine.Partition(0)
 
 // Server is one metadata server. It implements transport.Metadata.
@@ -53,28 +51,26 @@ type Server struct {
 	machine *state.Machine
 	store   Store
 	peers   map[string]Peer
-	// leader is this server's leadership, nil while it does not lead.
+	// leader is this server's leadership; nil while it does not lead.
 	leader atomic.Pointer[leader]
-	// incarnation is the number of the metadata's incarnation as this server last
-	// led it, 0 before.
+	// incarnation is the metadata's incarnation when this server last led; 0 before.
 	incarnation atomic.Uint32
 	stage       atomic.Int32 // a wire.MemberStage; unknown before Run
 	backups     backups
-	kept        *autobackup.Backups // that are taken by themselves
-	// diverged gets a value when the state was found to differ from that of
-	// the server that leads.
+	kept        *autobackup.Backups // backups that the leader makes automatically
+	// diverged receives a value when the state was found to differ from the leader's.
 	diverged chan struct{}
 	lease    *leases.Table
 	secrets  secretKeeper
 	checks   stateChecks
-	// revoked are the certificates that are not taken any more; revokedServers are those
-	// of them that a server may have, which every client gets.
+	// revoked are the revoked certificates. revokedServers are those of them that a server may
+	// have, which every client gets.
 	revoked, revokedServers atomic.Pointer[transport.Revocations]
 }
 
 var _ transport.Metadata = (*Server)(nil)
 
-// New checks cfg and makes a server; it opens nothing and starts nothing.
+// New checks cfg and makes a server. It opens and starts nothing.
 func New(cfg Config, deps Deps) (*Server, error) {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -100,14 +96,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Incarnation is the number of the metadata's incarnation, 0 until this server
-// has led. It is given to the transport's server: a follower's callers are told
-// where to go, and nothing of any incarnation.
+// Incarnation returns the metadata's incarnation; 0 until this server has led. The transport's
+// server uses it: a follower redirects its callers and reports no incarnation.
 func (s *Server) Incarnation() moraine.Incarnation { return moraine.Incarnation(s.incarnation.Load()) }
 
-// Run serves until ctx ends, the store fails, or the state is found to differ
-// from that of the leader (Corrupt), and returns after all that it began has
-// ended.
+// Run serves until ctx ends, the store fails, or the state is found to differ from the leader's
+// (Corrupt). It returns after everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.enter(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -129,8 +123,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// watchDivergence ends this server when its state is not that of the leader:
-// what it would answer, once it leads, could be wrong.
+// watchDivergence stops this server when its state differs from the leader's, because its answers
+// could be wrong once it leads.
 func (s *Server) watchDivergence(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -144,7 +138,7 @@ func (s *Server) watchDivergence(ctx context.Context) error {
 	}
 }
 
-// followLeadership leads whenever the store says that this node does.
+// followLeadership leads whenever the store reports that this node leads.
 func (s *Server) followLeadership(ctx context.Context) {
 	changes := s.store.LeadershipChanges()
 	stop := func() {}
@@ -163,8 +157,7 @@ func (s *Server) followLeadership(ctx context.Context) {
 	}
 }
 
-// startLeading leads in a goroutine of its own; the function that it returns
-// ends that and waits for it.
+// startLeading leads in its own goroutine. The function that it returns ends that and waits for it.
 func (s *Server) startLeading(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -180,11 +173,11 @@ func (s *Server) startLeading(ctx context.Context) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// leadRetry is the pause before another try to begin to lead.
+// leadRetry is the pause before the next attempt to begin to lead.
 const leadRetry = 200 * time.Millisecond
 
-// Do implements transport.Metadata. Errors are *moraine.Error, and one of kind
-// NotLeader wraps a *transport.LeaderHint where the leader is known.
+// Do implements transport.Metadata. Errors are *moraine.Error. A NotLeader error wraps a
+// *transport.LeaderHint if the leader is known.
 func (s *Server) Do(ctx context.Context, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	op := s.ops.of(req)
 	if op == nil {
@@ -253,9 +246,8 @@ func outOfSpaceError() error {
 		Err: fmt.Errorf("the disk of the metadata server, or those of most of them, are nearly full: only what frees space is taken (`moraine cluster status` says which)")}
 }
 
-// checkIncarnation refuses a session that is not of this leader's incarnation. Of
-// a newer one it can only be where this server was given up: the caller is to find
-// another one.
+// checkIncarnation refuses a session of another incarnation than this leader's. A session of a
+// newer one means that this server is outlived, and the client must find another server.
 func (l *leader) checkIncarnation(session moraine.ID) error {
 	own := l.Cluster.Incarnation
 	switch of := session.Incarnation(); {
@@ -270,7 +262,7 @@ func (l *leader) checkIncarnation(session moraine.ID) error {
 	}
 }
 
-// notLeader says who leads, as far as this node knows.
+// notLeader returns the error that names the leader, as far as this node knows.
 func (s *Server) notLeader() error {
 	id, here := s.store.Leader()
 	e := &moraine.Error{Kind: moraine.NotLeader}

@@ -24,11 +24,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// sessionDesk opens, renews and ends sessions as long as this server leads.
+// sessionDesk opens, renews and ends sessions while this server leads.
 type sessionDesk struct {
 	*lead.Term
 	cfg      *Config
-	rand     io.Reader // of the numbers of sessions
+	rand     io.Reader // source of session numbers
 	server   *Server
 	sessions *sessions
 	proposer *proposer
@@ -36,13 +36,12 @@ type sessionDesk struct {
 	routing  *routing
 	fleet    *fleet.Fleet
 	lease    *leases.Table
-	// strayed: a session may have a root outside the scope of its certificate.
+	// strayed: a session may have a root outside its certificate's scope.
 	strayed atomic.Bool
 }
 
-// admitSession holds a call that names a session against the leader's memory:
-// the session must be alive and the caller's own. What the session allows is
-// the state machine's to judge.
+// admitSession checks a call's session against the leader's memory: the session must be live and
+// the caller's own. The state machine decides what the session permits.
 func (d *sessionDesk) admitSession(o *op, c *lead.Call) error {
 	id := c.Req.Session
 	if id == 0 {
@@ -69,7 +68,7 @@ func (s *session) of(c *statepb.Caller) bool {
 	return s.node == c.Node && s.principal == record.PrincipalOf(c)
 }
 
-// openSession makes a session. A repeated request finds the session it made.
+// openSession opens a session. A retried request finds the session that it opened.
 func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req, err := openSessionRequest(c)
 	if err != nil {
@@ -109,12 +108,12 @@ func (d *sessionDesk) openSession(ctx context.Context, c *lead.Call) (*wire.Meta
 	return nil, &moraine.Error{Kind: moraine.Busy, Err: fmt.Errorf("%d random session numbers in a row were in use; ask again", maxDraws)}
 }
 
-// maxDraws bounds how many numbers one OpenSession draws: one of a million
-// sessions meets another with a chance of 1 to a million.
+// maxDraws bounds the numbers that one OpenSession draws. With a million sessions, one draw meets
+// an existing number with probability one in a million.
 const maxDraws = 4
 
-// drawNumber returns the random part of a session's number, which is not 0. It
-// goes into the command, so that every replica opens the same session.
+// drawNumber returns the random part of a session's number, which is not 0. The command carries it,
+// so that every replica opens the same session.
 func (d *sessionDesk) drawNumber() (uint64, error) {
 	var b [8]byte
 	for {
@@ -127,8 +126,8 @@ func (d *sessionDesk) drawNumber() (uint64, error) {
 	}
 }
 
-// opened takes a session that an entry opened into memory, whether or not its
-// client is still there: only what is in memory expires.
+// opened loads a session that an entry opened into memory, even if its client is gone: only
+// sessions in memory expire.
 func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 	reply := r.Response.GetSession()
 	if r.Response.GetError() != nil || reply == nil {
@@ -144,7 +143,7 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 			return err
 		}
 		d.sessions.add(reply.Session, ses)
-		_, err = d.sessions.renew(reply.Session, began) // a repeated OpenSession is a renewal, too
+		_, err = d.sessions.renew(reply.Session, began) // a retried OpenSession also renews
 		return err
 	})
 	if err != nil && !errors.Is(err, moraine.SessionExpired) {
@@ -152,17 +151,16 @@ func (d *sessionDesk) opened(r *state.Result, began time.Time) {
 	}
 }
 
-// session is a live session as this leader keeps it in memory.
+// session builds a live session for this leader's memory.
 func (d *sessionDesk) session(r kvtx.Reader, info record.SessionInfo, renewed time.Time) (*session, error) {
 	tenants, all, err := tree.Tenants(d.Machine.View(r), info.Root)
-	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: then it has no tenant
+	if err != nil && !errors.Is(err, moraine.NotFound) { // its directory may be gone: it then has no tenant
 		return nil, err
 	}
 	return &session{principal: info.Principal, node: info.Node, root: uint64(info.Root), readOnly: info.ReadOnly, tenants: tenants, all: all, renewed: renewed, leases: info.Leases}, nil
 }
 
-// renewSession grants another term, after a round that proves that this server
-// still leads.
+// renewSession renews a session for a term, after a round that proves that this server still leads.
 func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	if c.Req.Session == 0 {
 		return nil, &moraine.Error{Kind: moraine.InvalidArgument, Err: fmt.Errorf("no session is named")}
@@ -178,8 +176,8 @@ func (d *sessionDesk) renewSession(ctx context.Context, c *lead.Call) (*wire.Met
 	return d.sessionReply(c.Req.Session, op.GetWantToken(), op.GetRevokedVersion())
 }
 
-// sessionReply says what a session's client must know, with a token if asked, and the
-// revoked servers where the client has another version of that list.
+// sessionReply returns what a session's client must know, with a token if requested, and the
+// revoked servers if the client has another version of that list.
 func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire.MetaResponse, error) {
 	ses, err := d.sessions.live(id)
 	if err != nil {
@@ -207,14 +205,14 @@ func (d *sessionDesk) sessionReply(id uint64, token bool, revoked uint64) (*wire
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Session{Session: reply}}, nil
 }
 
-// closeSession ends a session at its client's wish; one that has ended already
-// is closed.
+// closeSession ends a session at its client's request. It succeeds if the session has already
+// ended.
 func (d *sessionDesk) closeSession(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	return d.Propose(ctx, c.Caller, c.Req)
 }
 
-// endOverdue expires the sessions that were not renewed in time: of very many (a whole job
-// was killed) as many as there is time for before the next tick.
+// endOverdue expires the sessions that were not renewed in time. If there are very many, because a
+// whole job was killed, it expires as many as it can before the next tick.
 func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
 	overdue := d.sessions.overdue(now)
 	for range maxExpireCommands {
@@ -242,14 +240,14 @@ func (d *sessionDesk) endOverdue(ctx context.Context, now time.Time) error {
 }
 
 const (
-	// maxExpire bounds the sessions that one command ends, and maxExpireCommands the
-	// commands of one tick.
+	// maxExpire bounds the sessions that one command ends, and maxExpireCommands the commands of
+	// one tick.
 	maxExpire         = 64
 	maxExpireCommands = 64
 )
 
-// gateways are the certificates of gateways that have sessions, each once, the one that
-// expires first.
+// gateways returns when the certificates of gateways with sessions expire, each once, with the
+// earliest time.
 func (s *sessions) gateways() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,8 +264,8 @@ func (s *sessions) gateways() map[string]time.Time {
 	return out
 }
 
-// loadSessions takes over the sessions of the state that are not known yet, and
-// gives each a full term. Those known that ended meanwhile expire as any other.
+// loadSessions loads sessions of the state that are not in memory, and gives each a full term.
+// Sessions in memory that have ended in the state expire like any other.
 func (d *sessionDesk) loadSessions() error {
 	now := d.Clock.Now()
 	return d.Store.View(func(r kvtx.Reader, _ uint64) error {

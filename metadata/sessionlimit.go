@@ -12,23 +12,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A session costs the leader memory until it ends, a term after its last renewal. So the live
-// sessions of one certificate are bounded: a client that opens sessions in a loop meets the
-// bound, and neither the memory of the leader nor the work of ending them grows beyond it.
+// A session costs the leader memory until it ends, a term after its last renewal. The live sessions
+// of one certificate are therefore bounded. A client that opens sessions in a loop reaches the
+// bound, and neither the leader's memory nor the work of ending sessions grows beyond it.
 //
-// No session is ended early to make room. A client that stalls for less than a term is
-// promised its session, and nothing tells such a client from one that died. The bound is
-// far above what a host needs instead: see DefaultMaxSessions.
+// No session ends early to make room. A client that stalls for less than a term is promised its
+// session, and the leader cannot distinguish it from a dead one. Instead the bound is far above a
+// host's needs: see DefaultMaxSessions.
 
-// DefaultMaxSessions is Config.MaxSessions where it is not set. A host with one certificate
-// runs tens of processes. If its 256 ranks are killed and start again each second, they have
-// 15,360 sessions after a term of 60 s, when the first ones expire. One certificate on all of
-// 2,000 hosts with 8 ranks each allows three restarts of the whole job in a term.
+// DefaultMaxSessions is the default of Config.MaxSessions. A host with one certificate runs tens of
+// processes. If its 256 ranks are killed and restarted each second, they have 15,360 sessions after
+// a term of 60 s, when the first ones expire. One certificate on all of 2,000 hosts with 8 ranks
+// each allows three restarts of the whole job in a term.
 const DefaultMaxSessions = 65_536
 
-// reserve counts a session that is about to be opened for a certificate, and reports whether
-// it is within the bound. If it is, release must be called once the session was added, or was
-// not opened.
+// reserve counts a session that will be opened for a certificate, and reports whether it is within
+// the bound. If so, the caller must call release once the session was added or not opened.
 func (s *sessions) reserve(p record.Principal) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,9 +38,8 @@ func (s *sessions) reserve(p record.Principal) (ok bool) {
 	return true
 }
 
-// release ends what reserve began. The session may still be opened later, if its caller gave
-// up: then it counts from that moment, so that the bound is passed by the commands in the
-// queue at most.
+// release ends a reservation. If the caller has gone, the session may still be opened later and
+// counts from then on. The bound may thus be exceeded by at most the commands in the queue.
 func (s *sessions) release(p record.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,8 +53,8 @@ func less(counts map[record.Principal]int, p record.Principal) {
 	}
 }
 
-// admitOpening reserves a session for the caller's certificate. The repeat of an
-// OpenSession whose session is live opens none, and is admitted beyond the bound too.
+// admitOpening reserves a session for the caller's certificate. A retried OpenSession whose session
+// is live opens none, and is admitted beyond the bound too.
 func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release func(), err error) {
 	p := record.PrincipalOf(c.Caller)
 	if d.sessions.reserve(p) {
@@ -80,7 +78,7 @@ func (d *sessionDesk) admitOpening(c *lead.Call, op *wire.OpenSession) (release 
 			c.Caller.Node, d.cfg.MaxSessions, d.cfg.SessionTimeout)}
 }
 
-// reportRefusal reports whether a refusal is to be logged now: one a minute is.
+// reportRefusal reports whether to log a refusal now; one per minute is logged.
 func (s *sessions) reportRefusal(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

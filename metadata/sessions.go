@@ -12,33 +12,32 @@ import (
 	"github.com/morainefs/moraine/transport"
 )
 
-// sessions is the leader's memory of which sessions are alive. What a session
-// owns is in the state; when it was last renewed is only here.
+// sessions is the leader's memory of the live sessions. The state has a session's belongings; only
+// this memory knows when it was last renewed.
 type sessions struct {
 	timeout time.Duration
-	most    int // live sessions of one certificate
+	most    int // largest number of live sessions of one certificate
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following fields
 	byID map[uint64]*session
-	// of and opening count the sessions of each certificate: in byID, and being opened.
+	// of and opening count each certificate's sessions: in byID, and being opened.
 	of, opening map[record.Principal]int
 	refused     time.Time // when a refused session was last logged
 }
 
-// session is one live session. Its identity never changes.
+// session is one live session. Its identity fields never change.
 type session struct {
-	// peer is the connection that last asked for something under the session; nil
-	// where none has asked this leader.
+	// peer is the connection of the session's last request; nil if it has not sent this leader one.
 	peer      atomic.Pointer[transport.Peer]
-	principal record.Principal // of the certificate that opened it
+	principal record.Principal // identifies the certificate that opened it
 	node      string
-	root      uint64 // inode that its paths start at
+	root      uint64 // inode where its paths start
 	readOnly  bool
 	all       bool // its scope is the root
 	tenants   []moraine.Tenant
 	renewed   time.Time
-	leases    bool // it may hold leases
-	ending    bool // its end is decided: it cannot be renewed any more
+	leases    bool // it may have cache leases
+	ending    bool // it is marked for expiry and can no longer be renewed
 }
 
 func newSessions(timeout time.Duration, most int) *sessions {
@@ -72,7 +71,7 @@ func (s *sessions) count() int {
 	return len(s.byID)
 }
 
-// scopes returns the directories that live sessions are confined to.
+// scopes returns the directories to which live sessions are confined.
 func (s *sessions) scopes() map[moraine.InodeID]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *sessions) scopes() map[moraine.InodeID]bool {
 	return roots
 }
 
-// holding returns those that may hold leases.
+// holding returns the sessions that may have cache leases.
 func (s *sessions) holding() []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +108,8 @@ func (s *sessions) live(id uint64) (*session, error) {
 	return ses, nil
 }
 
-// renew gives a session a full term from now on. Only a leader that has just
-// proved that it leads may call it.
+// renew renews a session for a full term from now. Only a leader that has just proved that it leads
+// may call it.
 func (s *sessions) renew(id uint64, now time.Time) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +141,7 @@ func (s *sessions) RenewLeases(id uint64, now time.Time) (confined, may bool, er
 	return !ses.all, ses.leases, nil
 }
 
-// renewAll gives every session a full term anew.
+// renewAll gives every session a full new term.
 func (s *sessions) renewAll(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +150,8 @@ func (s *sessions) renewAll(now time.Time) {
 	}
 }
 
-// overdue returns the sessions whose term has ended, and decides their end: from then on
-// nothing renews them.
+// overdue returns the sessions whose term has ended and marks them: nothing renews them from then
+// on.
 func (s *sessions) overdue(now time.Time) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +166,8 @@ func (s *sessions) overdue(now time.Time) []uint64 {
 	return ids
 }
 
-// sessionExpired is the error for a session that is not alive, and for another caller's:
-// nobody learns which sessions there are.
+// sessionExpired is the error for a session that is not live, and for another caller's session, so
+// that nobody learns which sessions exist.
 func sessionExpired(id uint64) error {
 	return &moraine.Error{Ref: moraine.SessionID(id).String(), Kind: moraine.SessionExpired,
 		Err: fmt.Errorf("the session has ended, or another certificate opened it: open a new one")}

@@ -15,37 +15,37 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The scrub of the metadata: the leader reads all of its state now and then, and holds the
-// records against each other, the running sum of all pairs among them. The sum that servers
-// compare with each other follows what is written; what a bad core or bad memory changed
-// without a write only a pass over everything finds. It reads one consistent state, beside
-// all that goes on, for a share of one processor.
+// The scrub of the metadata: from time to time the leader reads its whole state and verifies the
+// records against each other, and the running sum against all pairs. The sum that servers compare
+// follows writes. A change without a write, by a bad core or bad memory, is found only by a pass
+// over everything. The pass reads one consistent state beside all other work, and uses a part of
+// one processor.
 
 const (
-	// checkShare is the part of the time that a check works; the rest it sleeps.
+	// checkShare is the part of the time that a check works; it sleeps the rest.
 	checkShare = 0.25
-	// checkPairs is after how many pairs it looks at the time.
+	// checkPairs is the number of pairs between two looks at the clock.
 	checkPairs = 256
-	// checkRetry is the pause after a check that could not be made.
+	// checkRetry is the pause after a check that failed.
 	checkRetry = time.Minute
-	// checkRecords bounds the inodes and stripes of a state whose records are held against
-	// each other in memory, some 400 bytes each. Of a larger one the running sum is checked,
-	// and `moraine fsck --metadata` does the rest elsewhere.
+	// checkRecords bounds the inodes and stripes of a state whose records are verified in memory,
+	// some 400 bytes each. For a larger state only the running sum is checked; `moraine fsck
+	// --metadata` can do the rest elsewhere.
 	checkRecords = 1 << 20
-	// checkFound is how many problems are told.
+	// checkFound is the largest number of problems reported.
 	checkFound = 5
 )
 
-// stateChecks is what the checks of this server found. It outlives a leadership.
+// stateChecks has the results of this server's checks. It outlives a leadership.
 type stateChecks struct {
-	mu       sync.Mutex // guards what follows
-	ended    time.Time  // of the last that was made; zero: none
+	mu       sync.Mutex // guards the following fields
+	ended    time.Time  // end of the last check; zero: none
 	took     time.Duration
 	problems []string
-	err      error // why a later one could not be made
+	err      error // why a later one failed
 }
 
-// checkStates makes a check at once, and then every CheckEvery, until ctx ends.
+// checkStates checks at once, and then every CheckEvery, until ctx ends.
 func (k *stateChecker) checkStates(ctx context.Context) {
 	for k.cfg.CheckEvery > 0 && ctx.Err() == nil {
 		wait := k.cfg.CheckEvery
@@ -63,7 +63,7 @@ func (k *stateChecker) checkStates(ctx context.Context) {
 	}
 }
 
-// checkOnce makes one check, and reports whether it came to its end.
+// checkOnce makes one check, and reports whether it finished.
 func (k *stateChecker) checkOnce(ctx context.Context) bool {
 	began := k.Clock.Now()
 	var problems []string
@@ -96,7 +96,7 @@ func (k *stateChecker) checkOnce(ctx context.Context) bool {
 	return err == nil
 }
 
-// stateCheck says how the checks go.
+// stateCheck describes the checks.
 func (k *stateChecker) stateCheck() *wire.StateCheck {
 	w := &wire.StateCheck{Enabled: k.cfg.CheckEvery > 0}
 	c := k.checks
@@ -127,16 +127,16 @@ func (k *stateChecker) measureCheck() {
 	k.Metrics.CheckAge.Set(float64(w.AgeMillis) / 1000)
 }
 
-// pacedReader is a Reader that takes a share of the time, and fails when ctx has ended.
+// pacedReader is a Reader that uses a part of the time, and fails when ctx has ended.
 type pacedReader struct {
 	kvtx.Reader
 	ctx   context.Context
 	clock clock.Clock
-	began time.Time // of the work since the last pause
+	began time.Time // start of the work since the last pause
 	pairs int
 }
 
-// Get implements state.Reader.
+// Get implements kvtx.Reader.
 func (p *pacedReader) Get(key []byte) ([]byte, bool, error) {
 	if err := p.pace(); err != nil {
 		return nil, false, err
@@ -144,7 +144,7 @@ func (p *pacedReader) Get(key []byte) ([]byte, bool, error) {
 	return p.Reader.Get(key)
 }
 
-// Scan implements state.Reader.
+// Scan implements kvtx.Reader.
 func (p *pacedReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	var bad error
 	err := p.Reader.Scan(lo, hi, func(key, value []byte) bool {
@@ -173,7 +173,7 @@ func (p *pacedReader) pace() error {
 	return nil
 }
 
-// stateChecker checks the whole state now and then as long as this server leads.
+// stateChecker checks the whole state periodically while this server leads.
 type stateChecker struct {
 	*lead.Term
 	cfg    *Config

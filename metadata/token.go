@@ -19,26 +19,26 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// keySpread is how long a new signing key is known to chunkservers, in cluster
-// time, before a token is signed with it: each learns of it with a heartbeat.
+// keySpread is how long chunkservers know a new signing key, in cluster time, before it signs a
+// token. Each receives it with a heartbeat.
 const keySpread = 10 * time.Second
 
-// signer issues session tokens. The id of a key is the cluster time, in
-// milliseconds, at which it was made, so that its age survives a failover.
+// signer issues session tokens. The ID of a key is its creation in cluster time, in milliseconds,
+// so that its age survives a failover.
 type signer struct {
 	cluster lead.ClusterID
 	life    time.Duration
-	keys    atomic.Pointer[[]signingKey] // by id
+	keys    atomic.Pointer[[]signingKey] // by ID
 	time    func() uint64                // cluster time, milliseconds
 }
 
-// signingKey is a key of the state. private is nil where this server cannot open it.
+// signingKey is a key of the state. private is nil if this server cannot decrypt it.
 type signingKey struct {
 	*wire.SigningKey
 	private ed25519.PrivateKey
 }
 
-// sign returns an encoded SessionToken and when it ends.
+// sign returns an encoded SessionToken and its end.
 func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, error) {
 	key := s.current()
 	if key == nil {
@@ -61,8 +61,8 @@ func (s *signer) sign(id uint64, ses *session, now time.Time) ([]byte, int64, er
 	return token, expires, err
 }
 
-// current is the newest key that every chunkserver has had time to learn of, or
-// the oldest where none is that old; of those that can be opened. Nil: there is none.
+// current returns, of the keys that can be decrypted, the newest one that every chunkserver has had
+// time to receive, otherwise the oldest; nil if there is none.
 func (s *signer) current() *signingKey {
 	keys := *s.keys.Load()
 	now := s.time()
@@ -79,21 +79,21 @@ func (s *signer) current() *signingKey {
 	return oldest
 }
 
-// public returns the halves of the keys that a token may still be signed with.
+// public returns the public halves of the keys whose tokens may still be valid.
 func (s *signer) public() []*wire.SigningKey {
 	keys := *s.keys.Load()
 	now := s.time()
 	out := make([]*wire.SigningKey, 0, 2)
 	for i, k := range keys {
 		if i+1 < len(keys) && keys[i+1].Id+uint64((keySpread+2*s.life).Milliseconds()) < now {
-			continue // its last token has ended long ago
+			continue // its last token ended long ago
 		}
 		out = append(out, &wire.SigningKey{Id: k.Id, PublicKey: k.PublicKey})
 	}
 	return out
 }
 
-// newest returns the newest key, and false where there is none.
+// newest returns the newest key; false if there is none.
 func (s *signer) newest() (signingKey, bool) {
 	keys := *s.keys.Load()
 	if len(keys) == 0 {
@@ -102,8 +102,8 @@ func (s *signer) newest() (signingKey, bool) {
 	return keys[len(keys)-1], true
 }
 
-// rotateKey adds a signing key where there is none, where the newest one is older
-// than its life, or where this server cannot open it.
+// rotateKey adds a signing key if there is none, if the newest is older than its life, or if this
+// server cannot decrypt it.
 func (g *keyring) rotateKey(ctx context.Context) error {
 	now := g.ClusterTime()
 	newest, ok := g.tokens.newest()
@@ -130,8 +130,8 @@ func (g *keyring) rotateKey(ctx context.Context) error {
 	return g.loadKeys()
 }
 
-// secret returns the cluster's secret, and draws it where this server has none. lost:
-// the newest key is sealed under one that this server does not have.
+// secret returns the cluster's secret, and generates it if this server has none. lost says that
+// this server does not have the secret that encrypted the newest key.
 func (g *keyring) secret(lost bool) (*secret, error) {
 	keeper := g.secrets
 	if lost {
@@ -153,7 +153,7 @@ func (g *keyring) secret(lost bool) (*secret, error) {
 	return &drawn, nil
 }
 
-// loadKeys reads the signing keys of the state and opens those that it can.
+// loadKeys reads the signing keys of the state and decrypts those that it can.
 func (g *keyring) loadKeys() error {
 	return g.Store.View(func(r kvtx.Reader, _ uint64) error {
 		all, err := fleet.SigningKeys(g.Machine.View(r))
@@ -178,10 +178,10 @@ func (g *keyring) loadKeys() error {
 	})
 }
 
-// keyring keeps the keys that tokens and capabilities are signed with.
+// keyring manages the keys that sign tokens and capabilities.
 type keyring struct {
 	*lead.Term
-	life    time.Duration // the age at which a key is replaced
+	life    time.Duration // age at which a key is replaced
 	rand    io.Reader
 	secrets *secretKeeper
 	tokens  *signer

@@ -19,14 +19,13 @@ import (
 )
 
 const (
-	// maxWatchWait bounds how long a watch is held that has nothing to tell.
+	// maxWatchWait bounds how long a watch without changes waits.
 	maxWatchWait = 30 * time.Second
 )
 
-// watch tells what changed below a directory since an entry of the log, and waits
-// for a change as long as was asked. It keeps nothing of a watch: the changes that
-// every server remembers are all there is, so that another leader goes on where
-// this one stopped.
+// watch answers what changed below a directory since a log entry, and waits for a change as long as
+// requested. It keeps no state per watch: every server remembers the recent changes, so that
+// another leader can continue it.
 func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	req := c.Req.GetWatch()
 	if err := l.mayWatch(ctx, c); err != nil {
@@ -35,7 +34,7 @@ func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	over := l.Clock.After(min(time.Duration(req.WaitMillis)*time.Millisecond, maxWatchWait))
 	reply := &wire.WatchReply{Next: req.After, Incarnation: uint64(l.Cluster.Incarnation)}
 	if req.Incarnation != reply.Incarnation {
-		reply.Next = 0 // an entry of an incarnation that is lost: it says nothing about this one
+		reply.Next = 0 // an entry of a lost incarnation says nothing about this one
 	}
 	for {
 		found, next, covered, more := l.lease.ChangedSince(reply.Next)
@@ -51,7 +50,7 @@ func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 		if len(events) > 0 {
 			break
 		}
-		if more == nil { // there was more to look at than was looked at
+		if more == nil { // some changes were not inspected
 			continue
 		}
 		select {
@@ -68,7 +67,7 @@ func (l *leader) watch(ctx context.Context, c *lead.Call) (*wire.MetaResponse, e
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Watch{Watch: reply}}, nil
 }
 
-// mayWatch fails unless the caller sees the directory.
+// mayWatch fails unless the caller can see the directory.
 func (l *leader) mayWatch(ctx context.Context, c *lead.Call) error {
 	req := &wire.MetaRequest{Session: c.Req.Session, Partition: c.Req.Partition,
 		Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: c.Req.GetWatch().Directory, Limit: 1}}}
@@ -79,8 +78,8 @@ func (l *leader) mayWatch(ctx context.Context, c *lead.Call) error {
 	return err
 }
 
-// events makes of changes what happened below top, once nobody holds a lease by
-// which he could still see it otherwise.
+// events converts changes to events below top, once no session has a lease by which it could still
+// see the former state.
 func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases.Change) ([]*wire.WatchEvent, error) {
 	var seen kvtx.Seen
 	for i := range found {
@@ -111,24 +110,23 @@ func (l *leader) events(ctx context.Context, top moraine.InodeID, found []leases
 	return events, err
 }
 
-// watcher makes events of changes. Paths are those of the state that it reads.
+// watcher converts changes to events. Paths are those of the state that it reads.
 type watcher struct {
 	machine *state.Machine
 	r       kvtx.Reader
 	top     moraine.InodeID
-	below   map[moraine.InodeID]placed // directories that were met
+	below   map[moraine.InodeID]placed // directories already located
 	events  []*wire.WatchEvent
 }
 
-// placed is where an inode is, below the top.
+// placed is an inode's place below the top.
 type placed struct {
 	path string
 	ok   bool
 }
 
-// entry takes the changes of one entry of the log. A name that an inode loses and
-// another that it gets are a rename. Attributes that changed with a name are not
-// told again.
+// entry converts the changes of one log entry. A lost name and a new name of one inode are a
+// rename. Attributes that change together with a name get no event of their own.
 func (w *watcher) entry(changes []leases.Change) error {
 	moved := make(map[moraine.InodeID]*wire.WatchEvent, len(changes)) // by inode: its last removal
 	told := make(map[moraine.InodeID]bool, len(changes))
@@ -180,8 +178,8 @@ func (w *watcher) entry(changes []leases.Change) error {
 	return nil
 }
 
-// arrived takes the events below a directory back that came from elsewhere: what happened
-// there before was not below the top, and its names may not have been the watcher's to see.
+// arrived removes the events below a directory that came from elsewhere. They happened while it was
+// not below the top, and the watcher may not be allowed to see the names.
 func (w *watcher) arrived(e *wire.WatchEvent) error {
 	typ, err := names.TypeOf(w.machine.View(w.r), moraine.InodeID(e.Inode))
 	if err != nil || typ != wire.FileType_FILE_TYPE_DIRECTORY {
@@ -206,7 +204,7 @@ func (w *watcher) arrived(e *wire.WatchEvent) error {
 	return nil
 }
 
-// types says of each event what it is of, but of removals: that may be gone.
+// types adds the type of inode to each event, except removals, whose inode may be gone.
 func (w *watcher) types() (err error) {
 	for _, e := range w.events {
 		if e.Kind == wire.WatchKind_WATCH_REMOVED {
@@ -219,7 +217,7 @@ func (w *watcher) types() (err error) {
 	return nil
 }
 
-// place finds an inode below the top.
+// place locates an inode below the top.
 func (w *watcher) place(id moraine.InodeID) (placed, error) {
 	if p, ok := w.below[id]; ok {
 		return p, nil
