@@ -15,8 +15,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// The small files of a node (identity, log metadata, CURRENT, snapshot
-// metadata) share one envelope:
+// The small files of a node (identity, log metadata, CURRENT, snapshot metadata) share one
+// envelope:
 //
 //	magic    8 bytes
 //	version  uint16   of the body's format
@@ -25,7 +25,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	body
 //	crc      uint32   CRC32C of everything before it
 //
-// Integers are little-endian. They are replaced whole, never written in place.
+// Integers are little-endian. These files are always replaced whole, never written in place.
 const (
 	envelopeHeader = 16
 	envelopeMax    = 16 << 20
@@ -42,8 +42,8 @@ func seal(magic string, version uint16, body []byte) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// unseal checks the envelope and returns the body, a slice of p, and its
-// version. A version above newest is NewerFormat, anything amiss is Corrupt.
+// unseal checks the envelope and returns the body, a slice of p, and its version. A version above
+// newest is NewerFormat; any other fault is Corrupt.
 func unseal(magic string, newest uint16, p []byte) (body []byte, version uint16, err error) {
 	if len(p) < envelopeHeader+4 || string(p[:8]) != magic {
 		return nil, 0, corruptf("no %s header", magic)
@@ -71,22 +71,22 @@ func corruptf(format string, args ...any) error {
 	return &moraine.Error{Op: "raftstore", Kind: moraine.Corrupt, Err: fmt.Errorf(format, args...)}
 }
 
-// replaceFile makes content the durable content of dir/name. When it fails, or
-// the power does, the old content or the new is there, never a mixture.
+// replaceFile makes content the durable content of dir/name. After a failure or a power cut the
+// file has either the old content or the new, never a mixture.
 func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	next := filepath.Join(dir, name+".new")
 	if err := writeSynced(fsys, next, content); err != nil {
 		return err
 	}
-	// COMMIT POINT: the rename, once the directory is synced. Before it the old
-	// file is untouched; a name.new that is left over is overwritten next time.
+	// COMMIT POINT: the rename, once the directory is synced. Until then the old file is unchanged;
+	// the next call overwrites a leftover name.new.
 	if err := fsys.Rename(next, filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	return fsys.SyncDir(dir)
 }
 
-// writeSynced writes a file anew and makes its bytes durable, not its name.
+// writeSynced writes a new file and makes its bytes durable, but not its name.
 func writeSynced(fsys vfs.FS, name string, content []byte) (err error) {
 	f, err := fsys.Open(name, vfs.Create|vfs.Truncate)
 	if err != nil {
@@ -99,8 +99,7 @@ func writeSynced(fsys vfs.FS, name string, content []byte) (err error) {
 	return f.Sync()
 }
 
-// readFile returns the content of a small file, or an error that is
-// fs.ErrNotExist.
+// readFile returns the content of a small file; fs.ErrNotExist if it does not exist.
 func readFile(fsys vfs.FS, name string) ([]byte, error) {
 	f, err := fsys.Open(name, vfs.Read)
 	if err != nil {
@@ -122,7 +121,7 @@ func readFile(fsys vfs.FS, name string) ([]byte, error) {
 	return p, nil
 }
 
-// exists reports whether name is there.
+// exists reports whether name exists.
 func exists(fsys vfs.FS, name string) (bool, error) {
 	_, err := fsys.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +130,7 @@ func exists(fsys vfs.FS, name string) (bool, error) {
 	return err == nil, err
 }
 
-// reader decodes the body of an envelope; the first fault sticks.
+// reader decodes the body of an envelope. It keeps the first fault.
 type reader struct {
 	p   []byte
 	bad bool
@@ -168,10 +167,10 @@ func (r *reader) u64() uint64 {
 	return 0
 }
 
-// bytes reads a length (uint32) and as many bytes.
+// bytes reads a length (uint32) and that many bytes.
 func (r *reader) bytes() []byte { return r.take(int(r.u32())) }
 
-// done reports whether everything was read, and nothing was missing.
+// done reports whether everything was read and nothing was missing.
 func (r *reader) done() bool { return !r.bad && len(r.p) == 0 }
 
 func appendBytes(out, p []byte) []byte {

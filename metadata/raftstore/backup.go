@@ -15,8 +15,8 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A backup is a file with a snapshot of the state, and what is needed to begin a
-// group with it: docs/formats/snapshot.md describes it.
+// A backup is a file with a snapshot of the state and everything needed to start a group with it.
+// docs/formats/snapshot.md describes it.
 const (
 	backupMagic   = "MRNBKUP1"
 	backupVersion = 1
@@ -26,22 +26,21 @@ const (
 	backupTrailer = 8 + 4
 )
 
-// BackupInfo says what a backup is of.
+// BackupInfo describes a backup.
 type BackupInfo struct {
 	Cluster     moraine.UUID
 	Incarnation uint64 // of the metadata
-	// Applied is the index of the last entry in it, at least, Term one that is not
-	// below that entry's.
+	// Applied is at least the index of the last entry in it. Term is not below that entry's term.
 	Applied, Term uint64
 	Taken         time.Time
-	// Horizon is for how long the cluster kept what died for backups; 0: not at all.
+	// Horizon is how long the cluster kept dead chunks for backups; 0: not at all.
 	Horizon time.Duration
 	// Bytes is the length of the stream.
 	Bytes int64
 }
 
-// Snapshot takes a snapshot of the state as it is now and opens its stream,
-// which the caller closes. It fails where the node does not run.
+// Snapshot takes a snapshot of the present state and opens its stream, which the caller must close.
+// It fails if the node does not run.
 func (s *Store) Snapshot(ctx context.Context) (BackupInfo, io.ReadCloser, error) {
 	const op = "raftstore.Snapshot"
 	r := s.started.Load()
@@ -78,8 +77,8 @@ func (i BackupInfo) encode() []byte {
 	return seal(backupMagic, backupVersion, body)
 }
 
-// BackupWriter writes a backup file: the header, then what Write is given, which
-// must be info.Bytes of a stream, then, with Close, the end.
+// BackupWriter writes a backup file: the header, then the info.Bytes of stream passed to Write,
+// then, in Close, the end.
 type BackupWriter struct {
 	w    io.Writer
 	sum  hash.Hash32
@@ -107,7 +106,7 @@ func (b *BackupWriter) Write(p []byte) (int, error) {
 	return len(p), b.write(p)
 }
 
-// Close writes the end; it closes nothing else.
+// Close writes the end. It does not close the underlying writer.
 func (b *BackupWriter) Close() error {
 	if b.left != 0 {
 		return corruptf("the snapshot ended %d bytes early", b.left)
@@ -119,8 +118,8 @@ func (b *BackupWriter) Close() error {
 	return err
 }
 
-// ReadBackup reads a backup's header and checks all of its size bytes: Corrupt
-// where one is missing or wrong.
+// ReadBackup reads a backup's header and checks all of its size bytes. A missing or wrong byte is
+// Corrupt.
 func ReadBackup(r io.ReaderAt, size int64) (BackupInfo, error) {
 	info, err := backupInfo(r, size)
 	if err != nil {

@@ -15,122 +15,111 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// Config is what an operator may set. The zero value of a field means its
-// default; Dir, Cluster, Node and Peers must be given.
+// Config has the operator's settings. A zero field means its default. Dir, Cluster, Node and Peers
+// are required.
 type Config struct {
-	// Dir is the node's directory. One process at a time.
+	// Dir is the node's directory. One process at a time may use it.
 	Dir string
-	// Cluster is the identity that Dir must carry.
+	// Cluster is the cluster identity that Dir must have.
 	Cluster moraine.UUID
 	// Node is this node's ID: one of Peers.
 	Node string
-	// Peers are the voters that the group is formed of, this node among them.
-	// After Bootstrap the voters are what the log says; Peers still gives their
-	// addresses, so that a node may move.
+	// Peers are the voters that form the group, including this node. After Bootstrap the log
+	// determines the voters; Peers still gives their addresses, so that a node may move.
 	Peers []Peer
 
-	// HeartbeatTimeout is how long a follower waits for the leader before it
-	// campaigns (drawn from [T, 1.5T), see election.go), ElectionTimeout how long a
-	// campaign lasts (from [T, 2T)), LeaderLease after how long without a majority a
-	// leader steps down, a little less than HeartbeatTimeout at most. Default
-	// 500 ms each, 50 ms where this node is the only peer. A voter refuses its vote
-	// while it still believes in a leader, so after the death of a leader both
-	// others must have waited; docs/BENCHMARKS.md has what that takes, and
-	// docs/rfcs/0014-leader-silence.md why the default holds on a busy machine.
+	// HeartbeatTimeout is how long a follower waits for the leader before it campaigns (drawn from
+	// [T, 1.5T), see election.go). ElectionTimeout is how long a campaign lasts (from [T, 2T)).
+	// LeaderLease is the time without a majority after which a leader steps down; it is slightly
+	// below HeartbeatTimeout at most. The default is 500 ms each, and 50 ms if this node is the
+	// only peer. A voter refuses its vote while it still believes in a leader, so after a leader's
+	// death both others must have waited. docs/BENCHMARKS.md has the measured times, and
+	// docs/rfcs/0014-leader-silence.md explains why the default is sufficient on a busy machine.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
-	// CommitTimeout is how soon an idle group tells followers what is committed.
-	// Default 50 ms.
+	// CommitTimeout is how soon an idle group sends followers the commit index. Default 50 ms.
 	CommitTimeout time.Duration
 	// RPCTimeout bounds one exchange between nodes. Default 5 s.
 	RPCTimeout time.Duration
 
-	// MaxAppendEntries bounds the entries of one message between nodes and of
-	// one batch applied. Default 128: an entry holds up to hundreds of commands,
-	// so that more would make messages of many MiB, and gain nothing.
+	// MaxAppendEntries bounds the entries in one message between nodes and in one applied batch.
+	// Default 128: an entry has up to hundreds of commands, so that more would make messages of
+	// many MiB without benefit.
 	MaxAppendEntries int
-	// MaxInFlight bounds the proposals that wait for their commit; more wait for
-	// their turn. Default 256.
+	// MaxInFlight bounds the proposals that wait for their commit; more wait for a place. Default
+	// 256.
 	MaxInFlight int
 
-	// SnapshotInterval is how often a snapshot is considered (drawn from
-	// [T, 2T)), SnapshotEntries how many entries must have come since the last.
-	// Defaults 60 s, 8,192. A snapshot is a flush and some hard links.
+	// SnapshotInterval is how often a snapshot is considered (drawn from [T, 2T)). SnapshotEntries
+	// is how many entries must have been added since the last. Defaults 60 s, 8,192. A snapshot is
+	// a flush and some hard links.
 	SnapshotInterval time.Duration
 	SnapshotEntries  uint64
-	// Log entries that a snapshot covers are kept until they are older than
-	// LogRetention (default 10 min) or the log is larger than LogRetentionBytes
-	// (default 4 GiB), so that a node back from a reboot needs no snapshot; and from a
-	// snapshot on that is being sent, until LogRetention after that has ended.
+	// Log entries covered by a snapshot are kept until they are older than LogRetention (default 10
+	// min) or the log is larger than LogRetentionBytes (default 4 GiB), so that a rebooted node
+	// needs no snapshot. While a snapshot is being sent, the log is kept from it on, until
+	// LogRetention after the end.
 	LogRetention      time.Duration
 	LogRetentionBytes int64
 	// SegmentBytes is the size of one log file. Default 64 MiB.
 	SegmentBytes int
-	// LogStall is how long one append may take before the node gives up its
-	// place: a leader whose disk hangs cannot step down. One without other voters waits.
-	// Default 2 s.
+	// LogStall is how long one append may take before the node stops, because a leader whose disk
+	// hangs cannot step down. A node without other voters waits instead. Default 2 s.
 	LogStall time.Duration
 
-	// CacheBytes bounds the cache of state blocks, default 256 MiB;
-	// MemTableBytes one table in memory, default 32 MiB; RecordCacheBytes about
-	// what is kept of records in use, default a quarter of CacheBytes.
+	// CacheBytes bounds the cache of state blocks, default 256 MiB. MemTableBytes bounds one table
+	// in memory, default 32 MiB. RecordCacheBytes approximately bounds the cached records in use,
+	// default a quarter of CacheBytes.
 	CacheBytes, MemTableBytes, RecordCacheBytes int64
 
-	// MinFree is the part of the disk below which LowSpace reports true. Default
-	// 0.05.
+	// MinFree is the free part of the disk below which LowSpace reports true. Default 0.05.
 	MinFree float64
-	// BallastBytes is the size of a file that is given up when the disk is
-	// almost full, so that what frees space can still be written. Default twice
-	// SegmentBytes, as each log file is made whole; negative for none.
+	// BallastBytes is the size of a file that is deleted when the disk is almost full, so that
+	// requests that free space can still be written. Default twice SegmentBytes, since each log
+	// file is preallocated; negative: none.
 	BallastBytes int64
 }
 
 // Peer is one voter.
 type Peer struct {
 	ID string
-	// Address is where the other nodes reach it, as Stream.Dial takes it.
+	// Address is where other nodes connect to it, in the form of Stream.Dial.
 	Address string
-	// Client are the addresses that clients reach it by; NotLeader errors carry
-	// the leader's.
+	// Client are its addresses for clients; NotLeader errors have the leader's.
 	Client []string
 }
 
-// Stream carries the bytes between the nodes: connections that are
-// authenticated where the cluster asks for it. Close unblocks Accept. A connection
-// may be Ungreeted.
+// Stream carries the bytes between the nodes, over connections that are authenticated if the
+// cluster requires it. Close unblocks Accept. A connection may be Ungreeted.
 type Stream interface {
 	net.Listener
 	Dial(address string, timeout time.Duration) (net.Conn, error)
 }
 
-// FSM is the state machine that the log drives.
+// FSM is the state machine to which the log is applied.
 type FSM interface {
-	// ApplyEntry applies one committed entry. What it writes to kv becomes
-	// durable and visible together with the fact that index was applied, once.
-	// It is called by one goroutine, in the order of the log, and must not
-	// retain kv, entry or what it read. result goes to the proposer. An error
-	// means that this node cannot go on: it stops, and nothing of the entry is
-	// kept.
+	// ApplyEntry applies one committed entry. Its writes to kv become durable and visible together
+	// with the record that index was applied, exactly once. One goroutine calls it in log order. It
+	// must not retain kv, entry or what it read. The proposer gets result. An error means that this
+	// node cannot continue: it stops and discards the entry's writes.
 	ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (result any, err error)
 }
 
-// Deps is what a test replaces. Stream and FSM must be given.
+// Deps are the dependencies that tests replace. Stream and FSM are required.
 type Deps struct {
 	FS      vfs.FS      // default vfs.OS{}
 	Clock   clock.Clock // default clock.System{}
-	Rand    io.Reader   // of directory names; default: the machine's
+	Rand    io.Reader   // source of directory names; default: the machine's
 	Log     *slog.Logger
 	Metrics *Metrics // default: unregistered
 	Stream  Stream
 	FSM     FSM
-	// CheckEntry returns an error (Corrupt) for an entry whose bytes are not those that
-	// were proposed. Each entry that is read from the log is given to it. Nil: nothing
-	// is found before the FSM finds it.
+	// CheckEntry returns an error (Corrupt) if an entry's bytes differ from the proposed ones. It
+	// is called for each entry read from the log. If it is nil, only the FSM can find damage.
 	CheckEntry func(entry []byte) error
-	// Incarnation reads the number of the incarnation that a state is of, 0 where it
-	// says none. Nil: no state says any.
+	// Incarnation reads a state's incarnation; 0 if it has none. If it is nil, no state has one.
 	Incarnation func(r kvtx.Reader) (moraine.Incarnation, error)
-	// IncarnationAfter is the number that an entry leaves, applied to a state of
-	// number before. Nil: no entry changes it.
+	// IncarnationAfter returns the incarnation after an entry, applied to a state of incarnation
+	// before. If it is nil, no entry changes it.
 	IncarnationAfter func(entry []byte, before moraine.Incarnation) moraine.Incarnation
 }
 

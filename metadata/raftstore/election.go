@@ -9,46 +9,44 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A follower of raft v1.8.0 looks at its leader when a timer fires that it draws
-// from [T, 2T), T being Config.HeartbeatTimeout, and that no message of the leader
-// sets back: it sees the death between T and 3T after it. And it refuses its vote
-// for as long as it has not seen it, so that in a group of three both that are left
-// must have, while the one with the longer log may be waiting for its next try.
+// A follower of raft v1.8.0 checks its leader when a timer fires that it draws from [T, 2T), with T
+// = Config.HeartbeatTimeout. Messages of the leader do not reset that timer, so the follower
+// detects a death between T and 3T after it. It refuses its vote until then. In a group of three
+// both survivors must have detected the death, while the one with the longer log may already wait
+// for its next attempt.
 //
-// So the silence is watched here (silence). A follower campaigns when it has lasted
-// for T and up to half of it more, drawn anew each time; look makes raft do so. And
-// a voter that has heard nothing for three quarters of T no longer lets its leader
-// stand in the way of a candidate (voting). What follows is raft's own election:
-// pre-vote, terms, and the log that must be as long as the voter's. A node that lost
-// its network still disturbs nobody, since a voter that hears its leader refuses.
+// This file therefore measures the silence itself (silence). A follower campaigns after a silence
+// of T plus up to half of it, drawn for each silence; look makes raft do so. A voter that received
+// nothing for three quarters of T no longer refuses a candidate because of its leader (voting). The
+// rest is raft's own election: pre-vote, terms, and a log at least as long as the voter's. A node
+// that lost its network still disturbs nobody, because a voter with a live leader refuses it.
 //
-// The silence is counted in ticks that this process saw pass. One that was given
-// no processor for a while has not listened, and does not hold it against its
-// leader: that is what makes needless elections on a busy machine.
+// The silence is counted in ticks that this process actually saw. A process without a processor for
+// a while was not listening, and does not count that time against its leader. This avoids needless
+// elections on a busy machine.
 
 const (
-	// silenceTicks is how many looks at the leader there are per
-	// Config.HeartbeatTimeout.
+	// silenceTicks is the number of checks of the leader per Config.HeartbeatTimeout.
 	silenceTicks = 16
-	// lookMargin is by how much the timeout is lowered, and raised again, to make
-	// raft look: it does so whenever the timeout is lowered.
+	// lookMargin is by how much the timeout is lowered and raised again to make raft check its
+	// leader, which raft does whenever the timeout is lowered.
 	lookMargin = time.Millisecond
 )
 
-// silence is for how long a follower has heard nothing.
+// silence measures how long a follower has received nothing from its leader.
 type silence struct {
 	timeout  time.Duration
-	contact  time.Time     // of the last message
-	heard    time.Duration // of silence since, as far as this process ran
+	contact  time.Time     // time of the last message
+	heard    time.Duration // silence since then, as far as this process ran
 	patience time.Duration
 }
 
-// tick takes another look, elapsed after the one before; contact is when the
-// leader's last message came. It reports whether the leader is to be given up.
+// tick makes one check, elapsed after the previous one. contact is when the leader's last message
+// arrived. It reports whether to campaign.
 func (s *silence) tick(contact time.Time, elapsed time.Duration) bool {
 	if contact != s.contact || s.patience == 0 {
 		s.contact, s.heard = contact, 0
-		// Drawn anew for each silence, so that followers seldom campaign at once.
+		// Drawn for each silence, so that followers seldom campaign simultaneously.
 		s.patience = s.timeout + rand.N(s.timeout/2)
 		return false
 	}
@@ -60,13 +58,13 @@ func (s *silence) tick(contact time.Time, elapsed time.Duration) bool {
 	return true
 }
 
-// watchLeader has this node campaign when its leader has been silent for
-// Config.HeartbeatTimeout, and up to half of it more, until ctx ends.
+// watchLeader makes this node campaign when its leader has been silent for Config.HeartbeatTimeout
+// plus up to half of it, until ctx ends.
 func (s *Store) watchLeader(ctx context.Context) {
 	quiet := silence{timeout: s.cfg.HeartbeatTimeout}
 	every := max(s.cfg.HeartbeatTimeout/silenceTicks, time.Millisecond)
 	select {
-	case <-s.deps.Clock.After(rand.N(every)): // nodes that began at once do not look at once
+	case <-s.deps.Clock.After(rand.N(every)): // nodes that started simultaneously check at different times
 	case <-ctx.Done():
 		return
 	}
@@ -83,7 +81,7 @@ func (s *Store) watchLeader(ctx context.Context) {
 		elapsed := now.Sub(last)
 		last = now
 		if _, leader := s.raft.LeaderWithID(); leader == "" || s.raft.State() != raft.Follower {
-			quiet.patience = 0 // raft's own timers rule where no leader is known
+			quiet.patience = 0 // without a known leader raft's own timers apply
 			s.silent.Store(false)
 			continue
 		}
@@ -95,9 +93,9 @@ func (s *Store) watchLeader(ctx context.Context) {
 	}
 }
 
-// look has raft, a follower, look now whether its leader has been silent for
-// Config.HeartbeatTimeout. When raft takes the news the timeout is back at what it
-// was: the silence has lasted for longer in any case.
+// look makes raft, in a follower, check now whether its leader has been silent for
+// Config.HeartbeatTimeout. By the time raft does so the timeout has its old value again; the
+// silence has lasted longer in any case.
 func (s *Store) look() {
 	s.deps.Metrics.LeaderSilent.Inc()
 	rc := s.raft.ReloadableConfig()
@@ -109,8 +107,8 @@ func (s *Store) look() {
 	}
 }
 
-// voting is the messages from other nodes as raft gets them: while this node's
-// leader is silent, with what makes raft consider a candidate in spite of it.
+// voting passes messages from other nodes to raft. While this node's leader is silent, it changes
+// vote requests so that raft considers the candidate.
 type voting struct {
 	out    chan raft.RPC
 	silent *atomic.Bool
@@ -118,7 +116,7 @@ type voting struct {
 	closed chan struct{}
 }
 
-// forward passes the messages on, until the transport is closed.
+// forward passes messages on until the transport is closed.
 func (v *voting) forward(in <-chan raft.RPC) {
 	for {
 		var rpc raft.RPC
@@ -138,10 +136,9 @@ func (v *voting) forward(in <-chan raft.RPC) {
 	}
 }
 
-// consider returns the request as raft does not refuse it for the leader that it
-// knows: a pre-vote only where it comes from that leader itself, by whose address
-// raft goes there and nowhere else; a vote where a leader that hands over asked for
-// it.
+// consider changes a request so that raft does not refuse it because of the leader that it knows. A
+// pre-vote appears to come from that leader, whose address is all that raft checks there. A vote
+// appears to follow a leadership transfer.
 func (v *voting) consider(command any) any {
 	switch req := command.(type) {
 	case *raft.RequestPreVoteRequest:

@@ -7,55 +7,51 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// ends knows where tables end. Much of what the state machine asks for is not
-// there, because it is about to be appended: the answer to a session's next
-// request, the next name of a directory that is filled in order. To find nothing
-// in pebble costs more than to find something, a tenth of a create on each
-// replica; a key past its table's end needs no search. Nor does one that a filter
-// of the table's keys does not have, which is made where names come in any order,
-// as those of renames do: there the search was a sixth of all that a replica did.
+// ends knows where tables end. Many keys that the state machine reads do not exist because they are
+// about to be appended: the answer to a session's next request, or the next name of a directory
+// that is filled in order. Finding nothing in pebble costs more than finding something, a tenth of
+// a create on each replica. A key past its table's end needs no search. Neither does a key that is
+// not in a filter of its table. Such a filter is made if names come in random order, as those of
+// renames do; there the searches took a sixth of a replica's work.
 //
-// A table is what shares the first tablePrefix bytes of its keys: for the state
-// machine's, the entries of one directory, the answers of one session. That is
-// a guess about what is worth a note, and nothing depends on it. An end that is
-// too high is as good as true: it only costs a search. The ends of whole tables are
-// kept beside them: most of those hold keys that begin with a number which only
-// rises, so that a new inode, and what belongs to a new file, lies past them.
+// A table here is the set of keys with the same first tablePrefix bytes: the entries of one
+// directory, or the answers of one session. This is a guess about what is worth remembering, and
+// correctness does not depend on it. An end that is too high only costs a search. The ends of whole
+// tables are kept as well: most of these have keys that begin with an increasing number, so that a
+// new inode and its records lie past them.
 //
 // It belongs to one database and to the goroutine that applies.
 type ends struct {
-	// Two halves, as records has them: when recent is full old is forgotten.
+	// Two halves, as in records: when recent is full, old is dropped.
 	recent, old map[string]*tableEnd
-	// filters is what the filters of recent take, in bytes.
+	// filters is the size of recent's filters in bytes.
 	filters int
-	// whole has the ends of tables as a whole. They are few, and have no filters.
+	// whole has the ends of whole tables. They are few and have no filters.
 	whole map[[wholePrefix]byte]*tableEnd
 }
 
 const (
-	// tablePrefix is the partition, the number of the table, and an id.
+	// tablePrefix is the length of the partition, the table byte and an ID.
 	tablePrefix = wholePrefix + 8
-	// wholePrefix is the partition and the number of the table.
+	// wholePrefix is the length of the partition and the table byte.
 	wholePrefix = 2 + 1
-	// endMisses is how many searches in vain show that a table's end is worth
-	// finding.
+	// endMisses is the number of failed searches after which the end of a table is looked up.
 	endMisses = 4
-	// filterMisses is how many show that a filter is: as many as it takes to read
-	// some hundred keys.
+	// filterMisses is the number after which a filter is made: their cost equals reading some
+	// hundred keys.
 	filterMisses = 32
-	// maxFiltered bounds the keys of a table that are read for a filter.
+	// maxFiltered bounds the keys of a table that are read to make a filter.
 	maxFiltered = 16 << 10
-	// maxEnds bounds the tables in half of ends, maxFilters the bytes of their
-	// filters.
+	// maxEnds bounds the tables in one half, maxFilters the bytes of their filters.
 	maxEnds    = 16 << 10
 	maxFilters = 8 << 20
 )
 
 type tableEnd struct {
 	misses int
-	// last is no less than any key of the table; nil where it is not known.
+	// last is not below any key of the table; nil if unknown.
 	last []byte
-	// filter has every key of the table; nil where there is none.
+	// filter has every key of the table; nil if there is none.
 	filter *filter
 }
 
@@ -63,7 +59,7 @@ func newEnds() *ends {
 	return &ends{recent: map[string]*tableEnd{}, whole: map[[wholePrefix]byte]*tableEnd{}}
 }
 
-// wholeOf returns what is known of the whole table of key, nil for nothing.
+// wholeOf returns the entry for the whole table of key; nil if there is none.
 func (e *ends) wholeOf(key []byte) *tableEnd {
 	if len(key) <= wholePrefix {
 		return nil
@@ -71,7 +67,7 @@ func (e *ends) wholeOf(key []byte) *tableEnd {
 	return e.whole[[wholePrefix]byte(key)]
 }
 
-// of returns what is known of the table of key, nil for nothing.
+// of returns the entry for the table of key; nil if there is none.
 func (e *ends) of(key []byte) *tableEnd {
 	if len(key) <= tablePrefix {
 		return nil
@@ -94,7 +90,7 @@ func (e *ends) put(prefix []byte, t *tableEnd) {
 	e.filters += t.filter.size()
 }
 
-// absent reports that key is known not to be there.
+// absent reports that key is known not to exist.
 func (e *ends) absent(key []byte) bool {
 	if t := e.wholeOf(key); t.isPast(key) {
 		return true
@@ -108,14 +104,14 @@ func (t *tableEnd) isPast(key []byte) bool {
 	return t != nil && t.last != nil && bytes.Compare(key, t.last) > 0
 }
 
-// wrote notes that the table has key.
+// wrote records that the table has key.
 func (t *tableEnd) wrote(key []byte) {
 	if t.isPast(key) {
 		t.last = append(t.last[:0], key...)
 	}
 }
 
-// wrote notes that key is there.
+// wrote records that key exists.
 func (e *ends) wrote(key []byte) {
 	e.wholeOf(key).wrote(key)
 	t := e.of(key)
@@ -125,12 +121,12 @@ func (e *ends) wrote(key []byte) {
 	}
 	if t.filter.add(key); t.filter.room == 0 {
 		e.filters -= t.filter.size()
-		t.filter, t.misses = nil, endMisses // the next misses make one of the right size
+		t.filter, t.misses = nil, endMisses // the next misses make a filter of the right size
 	}
 }
 
-// missed notes that key was searched for in vain. After some such searches it
-// finds the end of its table, and after some more makes a filter of it.
+// missed records a failed search for key. After several such searches it looks up the end of the
+// table, and after more it makes a filter.
 func (k *applyKV) missed(key []byte) error {
 	if err := k.missedIn(key); err != nil || len(key) <= tablePrefix {
 		return err
@@ -151,7 +147,7 @@ func (k *applyKV) missed(key []byte) error {
 	return err
 }
 
-// missedIn notes a search in vain for the whole table of key.
+// missedIn records a failed search for the whole table of key.
 func (k *applyKV) missedIn(key []byte) (err error) {
 	if len(key) <= wholePrefix {
 		return nil
@@ -167,8 +163,7 @@ func (k *applyKV) missedIn(key []byte) (err error) {
 	return err
 }
 
-// filterOf returns a filter of all keys that begin with prefix, nil where they are
-// too many.
+// filterOf returns a filter of all keys that begin with prefix; nil if they are too many.
 func (k *applyKV) filterOf(prefix []byte) (*filter, error) {
 	var keys [][]byte
 	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
@@ -191,8 +186,7 @@ func (k *applyKV) filterOf(prefix []byte) (*filter, error) {
 	return f, nil
 }
 
-// lastOf returns the last key that begins with prefix, prefix itself where there
-// is none.
+// lastOf returns the last key that begins with prefix; prefix itself if there is none.
 func (k *applyKV) lastOf(prefix []byte) ([]byte, error) {
 	last := bytes.Clone(prefix)
 	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
@@ -210,8 +204,7 @@ func (k *applyKV) lastOf(prefix []byte) ([]byte, error) {
 	return last, it.Close()
 }
 
-// prefixEnd returns the first key past all that begin with prefix, nil if there
-// is none.
+// prefixEnd returns the first key after all keys that begin with prefix; nil if there is none.
 func prefixEnd(prefix []byte) []byte {
 	end := bytes.Clone(prefix)
 	for i := len(end) - 1; i >= 0; i-- {

@@ -6,21 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// fatal is the error that ends a node, the first one.
+// fatal keeps the first error that ends a node.
 type fatal struct {
 	once  sync.Once
 	cause error
 	ended chan struct{} // closed once cause is set
-	// broken: pebble stopped half-way through something, perhaps holding locks,
-	// and must not be called again.
+	// broken: pebble stopped midway, perhaps holding locks, and must not be called again.
 	broken atomic.Bool
-	stuck  chan struct{} // closed once a goroutine stays in pebble for good
+	stuck  chan struct{} // closed once a goroutine stays in pebble permanently
 	stay   sync.Once
 }
 
 func newFatal() *fatal { return &fatal{ended: make(chan struct{}), stuck: make(chan struct{})} }
 
-// set ends the node; it returns at once.
+// set ends the node and returns at once.
 func (f *fatal) set(err error) {
 	f.once.Do(func() {
 		f.cause = err
@@ -28,16 +27,15 @@ func (f *fatal) set(err error) {
 	})
 }
 
-// die ends the node and the calling goroutine, which must be one of raft's or
-// pebble's: neither can go on after the error, and neither library lets its
-// caller return one.
+// die ends the node and the calling goroutine, which must be raft's or pebble's. Neither library
+// can continue after the error, and neither lets its caller return one.
 func (f *fatal) die(err error) {
 	f.set(err)
 	runtime.Goexit()
 }
 
-// dieHere ends the node and keeps the calling goroutine, one of those that are in
-// pebble, where it is for good: for those who wait for it, a disk that hangs.
+// dieHere ends the node and blocks the calling goroutine, which is in pebble, permanently. To the
+// goroutines that wait for it, this is like a disk that hangs.
 func (f *fatal) dieHere(err error) {
 	f.broken.Store(true)
 	f.set(err)
@@ -45,7 +43,7 @@ func (f *fatal) dieHere(err error) {
 	select {}
 }
 
-// err returns the error, nil while there is none.
+// err returns the error; nil if there is none.
 func (f *fatal) err() error {
 	select {
 	case <-f.ended:

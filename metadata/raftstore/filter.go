@@ -5,31 +5,31 @@ import (
 	"math/bits"
 )
 
-// filter is a Bloom filter of the keys of one table: what it does not have is not
-// there. Keys that were deleted stay in it.
+// filter is a Bloom filter of the keys of one table: a key that is not in the filter does not
+// exist. Deleted keys stay in it.
 type filter struct {
 	seed maphash.Seed
 	bits []uint64
-	// room is how many more keys it takes before it says yes too often.
+	// room is how many more keys fit before false positives become too frequent.
 	room int
 }
 
 const (
-	// filterBits is how many bits there are for each key, filterProbes how many of
-	// them a key sets: together about 1 in 100 keys that are not there are searched for.
+	// filterBits is the number of bits per key, filterProbes how many of them a key sets. Together
+	// about 1 in 100 absent keys is searched for.
 	filterBits, filterProbes = 10, 4
-	// leastFilter is how many keys the smallest filter has room for.
+	// leastFilter is the capacity of the smallest filter, in keys.
 	leastFilter = 256
 )
 
-// newFilter returns a filter for as many keys again as there are.
+// newFilter returns a filter with room for twice keys.
 func newFilter(keys int) *filter {
 	room := max(2*keys, leastFilter)
 	words := 1 << bits.Len(uint(room*filterBits/64))
 	return &filter{seed: maphash.MakeSeed(), bits: make([]uint64, words), room: room}
 }
 
-// probe calls fn with the places of a key until it returns false.
+// probe calls fn with the bit positions of a key until fn returns false.
 func (f *filter) probe(key []byte, fn func(word int, bit uint64) bool) {
 	h := maphash.Bytes(f.seed, key)
 	step := h>>32 | 1
@@ -59,7 +59,7 @@ func (f *filter) has(key []byte) bool {
 	return there
 }
 
-// size is what it takes, in bytes.
+// size returns its memory in bytes.
 func (f *filter) size() int {
 	if f == nil {
 		return 0

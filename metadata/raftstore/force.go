@@ -15,42 +15,41 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// Survey is what a node's directory holds, as it lies there.
+// Survey describes the contents of a node's directory.
 type Survey struct {
 	Identity
-	// Members are those of the newest configuration, Voters how many of them vote.
+	// Members are the members in the newest configuration, Voters the number with a vote.
 	Members []string
 	Voters  int
-	// LastIndex is of the newest entry in the log, a snapshot or the state, LastTerm of
-	// the newest in the first two, Appended when its leader appended it (zero where
-	// the log does not tell).
+	// LastIndex is the newest index in the log, a snapshot or the state. LastTerm is the newest
+	// term in the first two. Appended is when the leader appended that entry; zero if the log does
+	// not say.
 	LastIndex, LastTerm uint64
 	Appended            time.Time
-	// Snapshot is the last entry in the newest snapshot; 0 where there is none.
+	// Snapshot is the last index in the newest snapshot; 0 if there is none.
 	Snapshot uint64
-	// logLast is where the log ends, 0 where what it has counts no more: a snapshot
-	// was received in its place.
+	// logLast is the last index of the log; 0 if the log no longer counts because a received
+	// snapshot replaced it.
 	logLast uint64
 	stale   bool
 }
 
-// Beginning is what another incarnation of the metadata begins with: its name, and
-// the log entry that tells the state of it.
+// Beginning is the start of a new incarnation of the metadata: its identity, and the log entry that
+// records it in the state.
 type Beginning struct {
 	Incarnation moraine.MarkedIncarnation
 	Entry       []byte
 }
 
-// SurveyNode says what the node of cfg.Dir, which must not run, holds. It changes
-// nothing.
+// SurveyNode describes the node of cfg.Dir, which must not run. It changes nothing.
 func SurveyNode(cfg Config, deps Deps) (Survey, error) {
 	return offline("raftstore.SurveyNode", cfg, deps, survey)
 }
 
-// ForceAlone makes the node of cfg.Dir, which must not run, a group of its own:
-// it appends a configuration of this node alone to the log, and begin's entry, and
-// gives the directory begin's incarnation. What the node has counts from then on,
-// committed or not; what others had is given up. Repeated, it appends again.
+// ForceAlone makes the node of cfg.Dir, which must not run, a group of its own. It appends a
+// configuration with only this node, and begin's entry, to the log, and gives the directory begin's
+// incarnation. The node's entries then count, committed or not; entries only on other nodes are
+// lost. Each repetition appends again.
 func ForceAlone(cfg Config, deps Deps, begin Beginning) (Survey, error) {
 	return offline("raftstore.ForceAlone", cfg, deps, func(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
 		sv, err := survey(cfg, deps, log)
@@ -61,7 +60,7 @@ func ForceAlone(cfg Config, deps Deps, begin Beginning) (Survey, error) {
 	})
 }
 
-// offline has work done on the log of a directory on which no node runs.
+// offline runs work on the log of a directory whose node does not run.
 func offline(op string, cfg Config, deps Deps, work func(*Config, *Deps, *raftLog) (Survey, error)) (sv Survey, err error) {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -91,23 +90,22 @@ func offline(op string, cfg Config, deps Deps, work func(*Config, *Deps, *raftLo
 	return sv, err
 }
 
-// forceAlone writes the log first: cut short before IDENTITY, the node is one of
-// the incarnation that its state comes to, without a mark, and the command is
-// given again.
+// forceAlone writes the log first. If it stops before it writes IDENTITY, the node belongs to the
+// incarnation of its state, without a mark, and the command can be repeated.
 func forceAlone(cfg *Config, deps *Deps, log *raftLog, sv *Survey, begin Beginning) error {
 	term, err := log.GetUint64([]byte("CurrentTerm"))
 	if err != nil {
 		return err
 	}
-	if sv.stale { // as the start of the node would do: it would take what follows with it
+	if sv.stale { // as the node's start would do; done later, it would also remove what follows
 		if err := log.reset(); err != nil {
 			return err
 		}
 	}
 	now := deps.Clock.Now()
 	var entries []*raft.Log
-	// The state may be ahead of what the log and the snapshot say: one that was
-	// received may be. Entries that it seems to have would be passed over.
+	// The state may be ahead of the log and the snapshot, for example after a received snapshot.
+	// Entries that the state seems to have would be skipped.
 	for i := max(sv.logLast, sv.Snapshot) + 1; i <= sv.LastIndex; i++ {
 		entries = append(entries, &raft.Log{Index: i, Type: raft.LogNoop, AppendedAt: now})
 	}
@@ -126,7 +124,7 @@ func forceAlone(cfg *Config, deps *Deps, log *raftLog, sv *Survey, begin Beginni
 	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
 }
 
-// survey reads what a log, and the snapshots and the state beside it, hold.
+// survey reads the contents of a log, and of the snapshots and the state next to it.
 func survey(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
 	var sv Survey
 	snapshots, err := openSnapshots(cfg, deps, nil)
@@ -167,7 +165,7 @@ func survey(cfg *Config, deps *Deps, log *raftLog) (Survey, error) {
 	return sv, nil
 }
 
-// readLog goes through the entries of a log that counts.
+// readLog reads the entries of a log that counts.
 func (sv *Survey) readLog(log *raftLog, conf *raft.Configuration) error {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -193,8 +191,7 @@ func (sv *Survey) readLog(log *raftLog, conf *raft.Configuration) error {
 	return nil
 }
 
-// stateReach returns the index of the last entry in the state of a directory, 0
-// where there is none yet.
+// stateReach returns the last index in the state of a directory; 0 if there is no state yet.
 func stateReach(fsys vfs.FS, dir string) (index uint64, err error) {
 	err = InspectState(fsys, dir, func(_ kvtx.Reader, applied uint64) error {
 		index = applied

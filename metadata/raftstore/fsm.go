@@ -9,14 +9,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// machine drives the FSM from raft's log: it is raft's view of the state. All
-// methods but wait and index are called by raft's one goroutine for the state.
+// machine applies raft's log to the FSM: it is raft's view of the state. Raft's single goroutine
+// for the state calls all methods except wait and index.
 type machine struct {
 	store *Store
 	fsm   FSM
 	// last is the index that the state has reached.
 	last *watermark
-	took latencies // of ApplyBatch
+	took latencies // durations of ApplyBatch
 }
 
 var _ raft.BatchingFSM = (*machine)(nil)
@@ -24,9 +24,8 @@ var _ raft.BatchingFSM = (*machine)(nil)
 // Apply implements raft.FSM.
 func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch implements raft.BatchingFSM: one commit for all entries, together
-// with the index of the last. Entries at or below the applied index, which a
-// restart brings again, are passed over.
+// ApplyBatch implements raft.BatchingFSM: it makes one commit for all entries together with the
+// last index. It skips entries at or below the applied index, which a restart delivers again.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	s := m.store
 	start := s.deps.Clock.Now()
@@ -37,7 +36,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		return results
 	}
 	if s.fatal.err() != nil {
-		return results // nothing more is applied; Propose does not use them
+		return results // nothing more is applied, and Propose does not use these results
 	}
 	kv := s.state.newApplyKV()
 	applied := 0
@@ -68,10 +67,10 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return results
 }
 
-// Snapshot implements raft.FSM. What was applied goes to the database, and nothing is
-// captured here: Persist takes the state as it then is, which holds every entry up to the
-// index that raft has in mind and perhaps later ones, and says how far it goes. Whoever
-// restores it passes over the later entries when the log brings them.
+// Snapshot implements raft.FSM. It writes what was applied to the database and captures nothing.
+// Persist takes the state as it then is, which has every entry up to raft's index and perhaps later
+// ones, and records its index. After a restore the node skips later entries that the log delivers
+// again.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	s := m.store
 	if err := s.fatal.err(); err != nil {
@@ -98,9 +97,9 @@ func (p statePicture) Persist(sink raft.SnapshotSink) error {
 // Release implements raft.FSMSnapshot.
 func (statePicture) Release() {}
 
-// Restore implements raft.FSM: the state becomes that of the snapshot that source
-// reads. It is not read: its files are linked. On error the state is what it was,
-// or the node ends.
+// Restore implements raft.FSM: it replaces the state by that of the snapshot behind source. It does
+// not read source but links the snapshot's files. After an error either the state is unchanged or
+// the node ends.
 func (m *machine) Restore(source io.ReadCloser) error {
 	defer source.Close()
 	from := source
@@ -114,17 +113,17 @@ func (m *machine) Restore(source io.ReadCloser) error {
 	return m.store.restore(own.snap)
 }
 
-// watermark is a number that rises, and can be waited for.
+// watermark is a number that grows, with waiters for a value.
 type watermark struct {
 	now atomic.Uint64
 	mu  sync.Mutex
-	// risen is closed when now rises; nil while nobody waits.
+	// risen is closed when now grows; nil while nobody waits.
 	risen chan struct{}
 }
 
 func (w *watermark) value() uint64 { return w.now.Load() }
 
-// raise sets the number to v, if that is higher.
+// raise sets the number to v if that is higher.
 func (w *watermark) raise(v uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,8 +137,8 @@ func (w *watermark) raise(v uint64) {
 	}
 }
 
-// reached returns a channel that is closed once the number may have reached v
-// (look again then), or nil if it has.
+// reached returns a channel that is closed once the number may have reached v (check again then);
+// nil if it has.
 func (w *watermark) reached(v uint64) <-chan struct{} {
 	if w.now.Load() >= v {
 		return nil

@@ -12,21 +12,21 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Both ends of a connection between nodes begin with a greeting: who they are and
-// of which incarnation of the metadata. Nodes of two incarnations part at once. The
-// greeting is an envelope as of small files, magic MRNGREET; the one who dialed
-// greets first. docs/formats/frame.md describes it.
+// Both ends of a connection between nodes start with a greeting: their identity and their
+// incarnation of the metadata. Nodes of different incarnations disconnect at once. The greeting is
+// an envelope like those of small files, with magic MRNGREET. The dialing node greets first.
+// docs/formats/frame.md describes it.
 const (
 	greetMagic   = "MRNGREET"
 	greetVersion = 1
-	// maxGreeting bounds the body.
+	// maxGreeting bounds the body, in bytes.
 	maxGreeting = 1 << 10
-	// sayAgain is how long a node does not say again that it refused the same one.
+	// sayAgain is how long a node does not log another refusal of the same node.
 	sayAgain = 30 * time.Second
 )
 
-// Ungreeted is a connection of a Stream whose other end is of an earlier release
-// and says nothing of its incarnation.
+// Ungreeted is a connection of a Stream to a node of an earlier release, which does not send its
+// incarnation.
 type Ungreeted interface{ Ungreeted() bool }
 
 type greeting struct {
@@ -77,14 +77,14 @@ func readGreeting(r io.Reader) (greeting, error) {
 	return decodeGreeting(p)
 }
 
-// greeter greets on the connections of a node.
+// greeter exchanges greetings on a node's connections.
 type greeter struct {
 	self    func() greeting
-	judge   func(greeting) error // nil where the node may be talked with
+	judge   func(greeting) error // returns nil if the node may communicate with the other one
 	timeout time.Duration
 }
 
-// dialed greets on a connection that this node opened.
+// dialed exchanges greetings on a connection that this node opened.
 func (g *greeter) dialed(conn net.Conn) error {
 	if u, ok := conn.(Ungreeted); ok && u.Ungreeted() {
 		return nil
@@ -92,14 +92,14 @@ func (g *greeter) dialed(conn net.Conn) error {
 	return g.exchange(conn, func() error { _, err := conn.Write(g.self().encode()); return err }, nil)
 }
 
-// accepted greets on a connection that another node opened. The answer goes out
-// before the judgement: the other end is to know, too.
+// accepted exchanges greetings on a connection that another node opened. It answers before it
+// judges, so that the other end learns this node's incarnation too.
 func (g *greeter) accepted(conn net.Conn) error {
 	return g.exchange(conn, nil, func() error { _, err := conn.Write(g.self().encode()); return err })
 }
 
 func (g *greeter) exchange(conn net.Conn, before, after func() error) error {
-	// The deadline is the network's, as raft's own are, not that of a clock of tests.
+	// Use real time for the deadline, as raft does, not a test's clock.
 	if err := conn.SetDeadline(time.Now().Add(g.timeout)); err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (g *greeter) exchange(conn net.Conn, before, after func() error) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// greetedConn is an accepted connection that greets before the first byte is
-// read: whoever accepts does not wait for it.
+// greetedConn is an accepted connection that exchanges greetings at its first read, so that Accept
+// does not wait for it.
 type greetedConn struct {
 	net.Conn
 	greet func() error
@@ -151,8 +151,8 @@ func (s *Store) greeter() *greeter {
 	}}
 }
 
-// judge decides whether this node may talk with another one. It ends this node
-// where the other one is of an incarnation that outlives its own.
+// judge decides whether this node may communicate with another one. It ends this node if the other
+// one has a newer incarnation that outlives it.
 func (s *Store) judge(other greeting) error {
 	own := s.Incarnation()
 	bad := func(kind moraine.Kind, format string, args ...any) error {
@@ -180,7 +180,7 @@ func (s *Store) judge(other greeting) error {
 	return bad(moraine.Fenced, "it is of incarnation %v and this server of %v: one number was given out twice. End the servers of the one that is not wanted, for good", other.incarnation, own)
 }
 
-// newlyRefused is whether the refusal of a node was not said lately.
+// newlyRefused reports whether no refusal of that node was logged recently.
 func (s *Store) newlyRefused(other greeting) bool {
 	s.refusals.Lock()
 	defer s.refusals.Unlock()

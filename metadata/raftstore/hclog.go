@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// hcLog makes raft and raft-wal write to a slog.Logger. raft's warnings about
-// its ordinary life (elections, lost contact) stay warnings, its errors become
-// warnings too: what ends a node is logged by the owner of Run.
+// hcLog makes raft and raft-wal log to a slog.Logger. Raft's warnings about normal events
+// (elections, lost contact) stay warnings. Its errors become warnings too, because the caller of
+// Run logs what ends a node.
 type hcLog struct {
 	log  *slog.Logger
 	name string

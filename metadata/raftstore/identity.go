@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// What is in a node's directory. docs/formats/metastore.md describes it.
+// Contents of a node's directory. docs/formats/metastore.md describes it.
 const (
 	identityFile = "IDENTITY"
 	lockFile     = "LOCK"
@@ -30,23 +30,23 @@ const (
 	maxNodeName     = 255
 )
 
-// identity says whose a directory is.
+// identity says which cluster and node a directory belongs to.
 type identity struct {
 	cluster moraine.UUID
 	node    string
-	// formed is false from the first write of the file until the node has a log:
-	// what a Bootstrap or Join that was cut short leaves.
+	// formed is false from the first write of the file until the node has a log, so that an
+	// interrupted Bootstrap or Join is recognized.
 	formed bool
-	// dataID is a random name of this directory, by which the group knows a
-	// node that lost its disk from the one that it was; zero in one of format 1.
+	// dataID is a random name of this directory. By it the group distinguishes a node that lost its
+	// disk from the former one. It is zero in a directory of format 1.
 	dataID moraine.UUID
-	// admitted: the node may take part in its group. A new directory may not
-	// before the group knows it. entered: it does, and may have said something to
-	// others; at a first start those that are admitted wait for each other.
+	// admitted: the node may take part in its group. A new directory may not until the group knows
+	// it. entered: it takes part, and may have sent messages to others. At the first start,
+	// admitted nodes wait for each other.
 	admitted, entered bool
-	// incarnation is what a restore or a forced quorum began; of number 0 where the
-	// state alone tells. outlivedBy is the number of an incarnation without this
-	// directory, once the node has heard of one.
+	// incarnation is the one that a restore or a forced quorum began; its number is 0 if only the
+	// state has it. outlivedBy is the number of an incarnation without this directory, once the
+	// node has received one.
 	incarnation moraine.MarkedIncarnation
 	outlivedBy  moraine.Incarnation
 }
@@ -59,7 +59,7 @@ func (id identity) encode() []byte {
 	body = append(body, id.dataID[:]...)
 	body = append(body, flag(id.admitted))
 	if id.entered == id.admitted && id.incarnation.Number == 0 && id.outlivedBy == 0 {
-		return seal(identityMagic, 2, body) // which an earlier release reads
+		return seal(identityMagic, 2, body) // an earlier release can read it
 	}
 	body = append(body, flag(id.entered), byte(id.incarnation.Number))
 	body = append(body, id.incarnation.Mark[:]...)
@@ -84,7 +84,7 @@ func decodeIdentity(p []byte) (identity, error) {
 	copy(id.cluster[:], r.take(len(id.cluster)))
 	id.formed = r.flag()
 	id.node = string(r.take(int(r.u16())))
-	id.admitted = id.formed // before format 2 there was no other
+	id.admitted = id.formed // before format 2 there was no other state
 	if version >= 2 {
 		copy(id.dataID[:], r.take(len(id.dataID)))
 		id.admitted = r.flag()
@@ -109,7 +109,7 @@ func (r *reader) byte() byte {
 	return 0
 }
 
-// flag reads a byte that is 0 or 1.
+// flag reads a byte that must be 0 or 1.
 func (r *reader) flag() bool {
 	p := r.take(1)
 	if p == nil {
@@ -119,7 +119,7 @@ func (r *reader) flag() bool {
 	return p[0] == 1
 }
 
-// readIdentity returns the identity of dir, or fs.ErrNotExist.
+// readIdentity returns the identity of dir; fs.ErrNotExist if it has none.
 func readIdentity(fsys vfs.FS, dir string) (identity, error) {
 	p, err := readFile(fsys, filepath.Join(dir, identityFile))
 	if err != nil {
@@ -128,7 +128,7 @@ func readIdentity(fsys vfs.FS, dir string) (identity, error) {
 	return decodeIdentity(p)
 }
 
-// checkIdentity holds dir's identity against cfg.
+// checkIdentity compares dir's identity with cfg.
 func checkIdentity(id identity, cfg *Config) error {
 	fail := func(kind moraine.Kind, err error) error {
 		return &moraine.Error{Op: "raftstore.Open", Ref: cfg.Dir, Kind: kind, Err: err}
@@ -142,13 +142,11 @@ func checkIdentity(id identity, cfg *Config) error {
 	return nil
 }
 
-// Bootstrap forms a new group: it gives cfg.Dir its identity and writes the
-// group's first configuration, cfg.Peers, to its log. Each node of the group
-// is bootstrapped with the same Peers, in any order. A directory that is
-// bootstrapped already, for this cluster and node, is left as it is; one of
-// another is refused with WrongCluster, and one that holds anything else with
-// NotEmpty, both untouched. Cut short at any point, it may be run
-// again. deps.FSM and deps.Stream are not used.
+// Bootstrap forms a new group. It writes cfg.Dir's identity and the group's first configuration,
+// cfg.Peers, to its log. Each node of the group is bootstrapped with the same Peers, in any order.
+// A directory already bootstrapped for this cluster and node stays unchanged. A directory of
+// another one fails with WrongCluster, and one with any other content with NotEmpty; both stay
+// unchanged. An interrupted Bootstrap may be repeated. It does not use deps.FSM and deps.Stream.
 func Bootstrap(cfg Config, deps Deps) error {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -161,10 +159,9 @@ func Bootstrap(cfg Config, deps Deps) error {
 	return nil
 }
 
-// Join makes a node that is to be added to a group which exists: it gives
-// cfg.Dir its identity and an empty log, which the group's leader fills once the
-// node was added. cfg.Peers are some of the group, and this node. Otherwise it is
-// as Bootstrap.
+// Join prepares a node for an existing group. It writes cfg.Dir's identity and an empty log, which
+// the group's leader fills once the node was added. cfg.Peers are some nodes of the group, and this
+// one. Otherwise it is like Bootstrap.
 func Join(cfg Config, deps Deps) error {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -177,8 +174,7 @@ func Join(cfg Config, deps Deps) error {
 	return nil
 }
 
-// Formed reports whether dir holds a node that has joined its group: a directory
-// that Bootstrap has finished with. Errors are *moraine.Error.
+// Formed reports whether Bootstrap or Join has completed in dir. Errors are *moraine.Error.
 func Formed(fsys vfs.FS, dir string) (bool, error) {
 	id, err := readIdentity(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,9 +186,8 @@ func Formed(fsys vfs.FS, dir string) (bool, error) {
 	return id.formed, nil
 }
 
-// form makes cfg.Dir the directory of a node, which fill gives what it begins
-// with; nil for nothing. as says whether it needs to ask before it takes part, and of
-// which incarnation it is.
+// form makes cfg.Dir the directory of a node. fill writes its initial content; nil for none. as
+// says whether the node must ask before it takes part, and its incarnation.
 func form(cfg *Config, deps *Deps, as identity, fill func(cfg *Config, deps *Deps) error) (err error) {
 	fsys := deps.FS
 	if err := refuseForeign(fsys, cfg.Dir); err != nil {
@@ -230,8 +225,8 @@ func form(cfg *Config, deps *Deps, as identity, fill func(cfg *Config, deps *Dep
 	if err := fsys.SyncDir(filepath.Dir(cfg.Dir)); err != nil {
 		return err
 	}
-	// From here to the second write of the identity nothing of value is in the
-	// directory: no entry was ever acknowledged from it.
+	// Until the second write of the identity nothing valuable is in the directory: the node has
+	// never acknowledged an entry.
 	for _, sub := range []string{logDir, stateDir, snapshotDir} {
 		if err := fsys.RemoveAll(filepath.Join(cfg.Dir, sub)); err != nil {
 			return err
@@ -249,12 +244,11 @@ func form(cfg *Config, deps *Deps, as identity, fill func(cfg *Config, deps *Dep
 		}
 	}
 	id.formed, id.admitted, id.entered, id.incarnation = true, as.admitted, as.entered, as.incarnation
-	// COMMIT POINT of the node: before it Run refuses the directory and Bootstrap
-	// starts over.
+	// COMMIT POINT of the node: until it, Run refuses the directory and Bootstrap starts again.
 	return replaceFile(fsys, cfg.Dir, identityFile, id.encode())
 }
 
-// lockError says what a lock that is held elsewhere means.
+// lockError explains a lock that another process has.
 func lockError(dir string, err error) error {
 	if errors.Is(err, vfs.ErrLocked) {
 		return &moraine.Error{Op: "raftstore.lock", Ref: dir, Kind: moraine.Busy, Err: vfs.ErrLocked}
@@ -262,15 +256,15 @@ func lockError(dir string, err error) error {
 	return err
 }
 
-// refuseForeign fails where dir holds what no node's directory does: it was
-// given by mistake, or belongs to somebody else.
+// refuseForeign fails if dir has files that no node's directory has: it was named by mistake, or
+// belongs to something else.
 func refuseForeign(fsys vfs.FS, dir string) error {
 	names, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if slices.Contains(names, identityFile) {
-		return nil // it says itself whose it is
+		return nil // the identity in it says whose it is
 	}
 	for _, name := range names {
 		switch name {
@@ -283,8 +277,8 @@ func refuseForeign(fsys vfs.FS, dir string) error {
 	return err
 }
 
-// refuseOrphans fails if dir holds a node's data but no identity: somebody has
-// deleted it, and forming a group over the data would lose it.
+// refuseOrphans fails if dir has a node's data but no identity. Somebody deleted the identity, and
+// forming a group over the data would destroy it.
 func refuseOrphans(fsys vfs.FS, dir string) error {
 	for _, sub := range []string{logDir, stateDir, snapshotDir} {
 		there, err := exists(fsys, filepath.Join(dir, sub))
@@ -313,7 +307,7 @@ func writeFirstEntry(cfg *Config, deps *Deps) (err error) {
 	return raft.BootstrapCluster(raftConfig(cfg, deps), log, log, raft.NewDiscardSnapshotStore(), nil, conf)
 }
 
-// wrap makes err a *moraine.Error, keeping the kind it has.
+// wrap makes err a *moraine.Error and keeps its kind.
 func wrap(op, ref string, err error) error {
 	if err == nil {
 		return nil

@@ -8,29 +8,28 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A directory is of one incarnation of the metadata for good: it gets into
-// another one only by a restore or a forced quorum, which are done to it while no
-// node runs. Nodes of two incarnations exchange no message (see greeting.go): their
-// logs may have different entries of one index and term. Which incarnation a
-// directory is of is in its IDENTITY where a restore or a forced quorum began it, and
-// else in its state alone, so that an earlier release reads it as it always did. The
-// state that lies on the disk of a node that was killed may be far behind its log, or
-// be none at all: then the log tells. A node has to know before its first message.
+// A directory belongs to one incarnation of the metadata permanently. Only a restore or a forced
+// quorum, while no node runs, changes it. Nodes of different incarnations exchange no messages (see
+// greeting.go), because their logs may have different entries with the same index and term. The
+// IDENTITY of a directory has the incarnation if a restore or a forced quorum began it. Otherwise
+// only the state has it, so that earlier releases can still read the directory. On the disk of a
+// killed node the state may be far behind its log, or missing; then the log has it. A node must
+// know its incarnation before its first message.
 
-// Incarnation returns what this node's directory is of, as far as is known; it may
-// be called before Run. The number is 0 for a node that has nothing yet.
+// Incarnation returns the incarnation of this node's directory, as far as known; it may be called
+// before Run. The number is 0 for a node without a state.
 func (s *Store) Incarnation() moraine.MarkedIncarnation {
 	if i := s.incarnation.Load(); i != nil {
 		return *i
 	}
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if err != nil {
-		return moraine.MarkedIncarnation{} // Run says why
+		return moraine.MarkedIncarnation{} // Run returns the reason
 	}
 	return id.incarnation
 }
 
-// SawIncarnation takes over the number that the state has, where IDENTITY has none.
+// SawIncarnation records the incarnation of the state if IDENTITY has none.
 func (s *Store) SawIncarnation(number moraine.Incarnation) {
 	if now := s.Incarnation(); number > now.Number {
 		s.incarnation.Store(&moraine.MarkedIncarnation{Number: number})
@@ -57,17 +56,17 @@ func (s *Store) learnIncarnation(id identity) error {
 	if err != nil {
 		return err
 	}
-	if number > known.Number { // not what IDENTITY marks
+	if number > known.Number { // not the one that IDENTITY marks
 		known = moraine.MarkedIncarnation{Number: number}
 	}
 	s.incarnation.Store(&known)
 	return nil
 }
 
-// incarnationOfLog returns the number that the entries of the log after reached make of
-// the one before. Whether they are committed does not matter: who holds an entry of
-// an incarnation is of it, and whoever outlives that one tells him. So it is for a
-// forced quorum that was cut short before IDENTITY.
+// incarnationOfLog returns the incarnation after the log's entries after reached, starting from
+// number. It does not matter whether they are committed: a node with an entry of an incarnation
+// belongs to it, and nodes of a newer one will report that. This also covers a forced quorum that
+// stopped before it wrote IDENTITY.
 func (s *Store) incarnationOfLog(reached uint64, number moraine.Incarnation) (moraine.Incarnation, error) {
 	first, err := s.log.FirstIndex()
 	if err != nil {
@@ -93,9 +92,9 @@ func (s *Store) incarnationOfLog(reached uint64, number moraine.Incarnation) (mo
 	return number, nil
 }
 
-// GiveUp ends a node that heard of an incarnation that outlives its own, and sees
-// to it that it does not come back: its directory is refused from then on. who is
-// who told of it. The error, which Run returns too, says what to do.
+// GiveUp ends a node that received a newer incarnation which outlives its own, and marks its
+// directory so that it is refused from then on. who reported the incarnation. The error, which Run
+// returns too, says what to do.
 func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
 	s.givingUp.Lock()
 	defer s.givingUp.Unlock()
@@ -104,7 +103,7 @@ func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
 		id.outlivedBy = newer.Number
 		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
 	}
-	if err != nil { // it will hear of it again
+	if err != nil { // it will be reported again
 		s.deps.Log.Error("could not note that this directory was given up", "err", err)
 	}
 	gone := outlived(s.cfg.Node, s.Incarnation().Number, newer.Number, who)
@@ -112,7 +111,7 @@ func (s *Store) GiveUp(newer moraine.MarkedIncarnation, who string) error {
 	return gone
 }
 
-// outlived says what to do with a directory that was given up.
+// outlived says what to do with an outlived directory.
 func outlived(node string, own, newer moraine.Incarnation, who string) error {
 	return &moraine.Error{Op: "raftstore", Ref: node, Kind: moraine.Fenced, Err: fmt.Errorf(
 		"%s says that the metadata is at incarnation %d, and this --data is of %d: `moraine metadata force-quorum` or `restore` began %[2]d without it. "+

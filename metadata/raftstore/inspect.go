@@ -30,16 +30,16 @@ type EntryInfo struct {
 	// Kind is command, configuration, noop or barrier.
 	Kind     string
 	Appended time.Time
-	Data     []byte   // of a command
-	Members  []string // of a configuration; those without a vote in brackets
-	// Damage is why the entry is not to be trusted; Index is its place then.
+	Data     []byte   // for a command
+	Members  []string // for a configuration; members without a vote are in brackets
+	// Damage is why the entry cannot be trusted; Index is then its place.
 	Damage error
 }
 
-// InspectLog calls fn with each entry of the log in the node directory dir, in
-// order, and changes nothing; the node should not run. What is damaged is told
-// with its place, and the next is gone on with where it can be found: an append
-// whose checksum is wrong is damaged as a whole. An error of fn ends it.
+// InspectLog calls fn with each entry of the log in the node directory dir, in order, without
+// changing anything. The node should not run. Damaged parts are reported with their place, and
+// inspection continues at the next readable part; an append with a wrong checksum is damaged as a
+// whole. An error of fn ends the inspection.
 func InspectLog(fsys vfs.FS, dir string, fn func(EntryInfo) error) error {
 	dir = filepath.Join(dir, logDir)
 	names, err := fsys.List(dir)
@@ -66,7 +66,7 @@ func InspectLog(fsys vfs.FS, dir string, fn func(EntryInfo) error) error {
 	return nil
 }
 
-// readSegment reads a segment whole: it has at most a GiB, 64 MiB by default.
+// readSegment reads a whole segment: at most one GiB, 64 MiB by default.
 func readSegment(fsys vfs.FS, name string) (p []byte, err error) {
 	f, err := fsys.Open(name, vfs.Read)
 	if err != nil {
@@ -84,7 +84,7 @@ func readSegment(fsys vfs.FS, name string) (p []byte, err error) {
 	return p, nil
 }
 
-// inspectSegment goes through the frames of a segment, as scanSegment does.
+// inspectSegment reads the frames of a segment, as scanSegment does.
 func inspectSegment(name string, base uint64, p []byte, fn func(EntryInfo) error) error {
 	var pending []EntryInfo
 	index, from := base, int64(0)
@@ -162,7 +162,7 @@ func decodeEntryInfo(name string, index uint64, body []byte, length int64) Entry
 }
 
 func membersOf(p []byte) (out []string) {
-	defer func() { // raft panics at bytes that are no configuration
+	defer func() { // raft panics on bytes that are no configuration
 		if recover() != nil {
 			out = []string{"(damaged)"}
 		}
@@ -182,19 +182,19 @@ func memberNames(c raft.Configuration) []string {
 	return out
 }
 
-// SnapshotInfo is a snapshot as it lies on disk.
+// SnapshotInfo describes a snapshot on disk.
 type SnapshotInfo struct {
 	Name        string
 	Index, Term uint64
-	Applied     uint64 // what its state has reached at least
-	Bytes       int64  // of its stream
-	Received    bool   // from another node; else taken here
+	Applied     uint64 // smallest possible index of its state
+	Bytes       int64  // length of its stream
+	Received    bool   // from another node; otherwise taken here
 	Members     []string
 	Damage      error
 }
 
-// InspectSnapshots calls fn with each snapshot in the node directory dir, and
-// reads it to its end; it changes nothing.
+// InspectSnapshots calls fn with each snapshot in the node directory dir, and reads it completely.
+// It changes nothing.
 func InspectSnapshots(fsys vfs.FS, dir string, fn func(SnapshotInfo) error) error {
 	s := &snapshotStore{fs: fsys, dir: filepath.Join(dir, snapshotDir), metrics: NewMetrics(nil)}
 	id, err := ReadIdentity(fsys, dir)
@@ -236,19 +236,19 @@ func (s *snapshotStore) verify(snap *snapshot) error {
 	if err := errors.Join(err, source.Close()); err != nil || snap.form == snapStream {
 		return err
 	}
-	// The stream of a checkpoint is made while it is read, and its checksums with it:
-	// those that came with the bytes are in the tables' blocks.
+	// The stream of a checkpoint, with its checksums, is made while it is read. The original
+	// checksums are in the tables' blocks.
 	return readThrough(s.fs, filepath.Join(s.dir, snap.meta.ID, snapCheckpoint))
 }
 
 // readThrough reads every block of the database in dir.
 func readThrough(fsys vfs.FS, dir string) (err error) {
 	defer func() {
-		if what := recover(); what != nil { // how quietLog ends what pebble can't go on with
+		if what := recover(); what != nil { // quietLog panics if pebble cannot continue
 			err = corruptf("snapshot: %v", what)
 		}
 	}()
-	// The lock is a file, which the snapshot must not come to have.
+	// The lock is a file, which must not be added to the snapshot.
 	db, err := pebble.Open(dir, &pebble.Options{FS: unlocked{pebblevfs.New(fsys)}, ReadOnly: true, Logger: quietLog{}})
 	if err != nil {
 		return err
@@ -257,9 +257,9 @@ func readThrough(fsys vfs.FS, dir string) (err error) {
 	return scan(db, nil, nil, func(_, _ []byte) bool { return true })
 }
 
-// InspectState calls fn with the state in the node directory dir, opened for
-// reading alone; the node must not run (Busy). NotFound: no node has run there yet. It is as of the last flush, or what the
-// state's own log still has: entries after applied are in the node's log.
+// InspectState calls fn with the state in the node directory dir, opened read-only. The node must
+// not run (Busy). NotFound: no node has run there yet. The state is that of the last flush, or of
+// what its own log still has; entries after applied are in the node's log.
 func InspectState(fsys vfs.FS, dir string, fn func(r kvtx.Reader, applied uint64) error) (err error) {
 	p, err := readFile(fsys, filepath.Join(dir, stateDir, currentFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -275,7 +275,7 @@ func InspectState(fsys vfs.FS, dir string, fn func(r kvtx.Reader, applied uint64
 	}
 	s := &stateDB{fs: fsys, dir: filepath.Join(dir, stateDir)}
 	db, err := openReadOnly(fsys, s.path(number))
-	if errors.Is(err, vfs.ErrLocked) || errors.Is(err, syscall.EAGAIN) { // the second where pebble's own lock says it
+	if errors.Is(err, vfs.ErrLocked) || errors.Is(err, syscall.EAGAIN) { // the second is the error of pebble's own lock
 		return lockError(dir, vfs.ErrLocked)
 	}
 	if err != nil {
@@ -291,18 +291,18 @@ func InspectState(fsys vfs.FS, dir string, fn func(r kvtx.Reader, applied uint64
 	return fn(snapReader{snap}, index)
 }
 
-// openReadOnly opens the database in dir, to read it alone.
+// openReadOnly opens the database in dir read-only.
 func openReadOnly(fsys vfs.FS, dir string) (*pebble.DB, error) {
 	return pebble.Open(dir, &pebble.Options{FS: pebblevfs.New(fsys), ReadOnly: true, Logger: quietLog{}})
 }
 
-// unlocked is a file system whose locks are none: for what nobody writes.
+// unlocked is a file system without locks, for files that nobody writes.
 type unlocked struct{ pebblefs.FS }
 
 // Lock implements pebblefs.FS.
 func (unlocked) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
-// quietLog drops what pebble says.
+// quietLog discards pebble's log.
 type quietLog struct{}
 
 func (quietLog) Infof(string, ...any)         {}

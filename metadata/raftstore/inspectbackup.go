@@ -8,9 +8,9 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// InspectBackup lays the state of a backup of size bytes out in dir, which must be
-// empty or not there, and calls fn with it and the index of its last entry. dir is the
-// caller's to remove. Corrupt: the backup is damaged.
+// InspectBackup extracts the state of a backup of size bytes into dir, which must be empty or
+// missing. It calls fn with the state and the index of its last entry. The caller must remove dir.
+// A damaged backup is Corrupt.
 func InspectBackup(fsys vfs.FS, dir string, backup io.ReaderAt, size int64, fn func(r kvtx.Reader, applied uint64) error) (err error) {
 	const op = "raftstore.InspectBackup"
 	info, err := ReadBackup(backup, size)

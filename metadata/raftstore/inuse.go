@@ -1,7 +1,7 @@
 package raftstore
 
-// InUse returns, by name, how much of its bounded resources the store uses now: nothing
-// where no entry is proposed and no read waits for a round. It may be called concurrently.
+// InUse returns the present use of the store's bounded resources, by name: zero if no entry is
+// proposed and no read waits for a round. It may be called concurrently.
 func (s *Store) InUse() map[string]int64 {
 	use := map[string]int64{"entries in flight": int64(len(s.inFlight)), "reads that wait for a round": 0}
 	s.reads.mu.Lock()

@@ -11,17 +11,16 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// reserved is the first key that is not the state machine's: what lies from
-// there on is this package's own. State keys begin with a partition number, so
-// that partition 65535 does not exist.
+// reserved is the first key that belongs to this package and not to the state machine. State keys
+// begin with a partition number, so that partition 65535 does not exist.
 var reserved = []byte{0xff, 0xff}
 
-// pebbleReader is what a DB, a snapshot and an indexed batch have in common.
+// pebbleReader is the common part of a DB, a snapshot and an indexed batch.
 type pebbleReader interface {
 	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
 }
 
-// scan implements state.Reader.Scan over r.
+// scan implements kvtx.Reader.Scan over r.
 func scan(r pebbleReader, lo, hi []byte, fn func(key, value []byte) bool) (err error) {
 	if hi == nil || bytes.Compare(hi, reserved) > 0 {
 		hi = reserved
@@ -47,8 +46,8 @@ func scan(r pebbleReader, lo, hi []byte, fn func(key, value []byte) bool) (err e
 	return it.Error()
 }
 
-// scanOver is scan with what lies above r: keys are those of lo <= key < hi that look may
-// know of, in any order.
+// scanOver is scan with the layers above r: keys are those of lo <= key < hi that look may have, in
+// any order.
 func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string) (cell, bool), fn func(key, value []byte) bool) error {
 	if len(keys) == 0 {
 		return scan(r, lo, hi, fn)
@@ -57,14 +56,14 @@ func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string
 	keys = slices.Compact(keys)
 	var buf []byte
 	var damage error
-	// tell tells fn of a pair of look's, and reports whether the scan goes on.
+	// tell calls fn with a pair from look, and reports whether to continue.
 	tell := func(key []byte, c cell) bool {
 		if damage = c.check(key); damage != nil {
 			return false
 		}
 		return !c.there || fn(key, c.value)
 	}
-	// show tells fn of the first key, and reports whether the scan goes on.
+	// show calls fn with the first key, and reports whether to continue.
 	show := func() bool {
 		c, ok := look(keys[0])
 		buf = append(buf[:0], keys[0]...)
@@ -99,7 +98,7 @@ func scanOver(r pebbleReader, lo, hi []byte, keys []string, look func(key string
 	return err
 }
 
-// bounds returns lo and hi as layers take them.
+// bounds converts lo and hi for layers.
 func bounds(lo, hi []byte) (string, string) {
 	if hi == nil {
 		return string(lo), string(reserved)
@@ -107,26 +106,26 @@ func bounds(lo, hi []byte) (string, string) {
 	return string(lo), string(hi)
 }
 
-// applyKV is the state while one batch of entries is applied: the database
-// below, then what was committed and is not in it yet, then what the batch wrote. Point
-// reads are answered from maps of the last two, then from the records, then from what is
-// known not to be there, then from the database, which is what costs.
+// applyKV is the state while one batch of entries is applied. It has three levels: the database,
+// then commits that are not in it yet, then the batch's own writes. Point reads look first in maps
+// of the last two. They look next in the records, then in what is known not to exist, and last in
+// the database, which is expensive.
 type applyKV struct {
 	db      *pebble.DB
 	layers  *layers
 	records *records
 	ends    *ends
-	at      uint64 // last entry that was committed
+	at      uint64 // last committed entry
 	writes  map[string]cell
-	order   []string // keys of writes, in order; nil where one was written since
+	order   []string // keys of writes, in order; nil after a new key was written
 }
 
-// cell is what a commit wrote to a key.
+// cell is a commit's write to a key.
 type cell struct {
 	value []byte
-	sum   uint32 // of key and value, where there is one
-	there bool   // false where it deleted it
-	fresh bool   // the database has no such key: its deletion need not be written
+	sum   uint32 // checksum of key and value, if it has a value
+	there bool   // false if the key was deleted
+	fresh bool   // the database does not have the key, so its deletion need not be written
 }
 
 // check compares the value with its checksum.
@@ -140,11 +139,11 @@ func (c cell) check(key []byte) error {
 var _ kvtx.KV = (*applyKV)(nil)
 var _ kvtx.Inserter = (*applyKV)(nil)
 
-// newApplyKV begins a batch on the state as it is; nobody else may be writing. The batch
-// before it has ended, committed or not.
+// newApplyKV starts a batch on the present state. Nobody else may be writing, and the previous
+// batch must have ended, committed or not.
 func (s *stateDB) newApplyKV() *applyKV {
 	if len(s.writes) > maxLayerKeys {
-		s.writes = nil // to empty a large map takes as long as to fill it
+		s.writes = nil // clearing a large map takes as long as filling it
 	}
 	if s.writes == nil {
 		s.writes = map[string]cell{}
@@ -153,7 +152,7 @@ func (s *stateDB) newApplyKV() *applyKV {
 	return &applyKV{db: s.db, layers: s.layers, records: s.records, ends: s.ends, at: s.reached, writes: s.writes}
 }
 
-// Get implements state.Reader. The slice is never changed.
+// Get implements kvtx.Reader. Nobody changes the slice.
 func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	if c, ok := k.look(string(key)); ok {
 		return c.value, c.there, c.check(key)
@@ -175,7 +174,7 @@ func (k *applyKV) Get(key []byte) ([]byte, bool, error) {
 	return value, true, nil
 }
 
-// look returns what is above the database for key, false for nothing.
+// look returns the value above the database for key; false if there is none.
 func (k *applyKV) look(key string) (cell, bool) {
 	if c, ok := k.writes[key]; ok {
 		return c, true
@@ -183,12 +182,12 @@ func (k *applyKV) look(key string) (cell, bool) {
 	return k.layers.top(key)
 }
 
-// Scan implements state.Reader.
+// Scan implements kvtx.Reader.
 func (k *applyKV) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	return scanOver(k.db, lo, hi, k.above(bounds(lo, hi)), k.look, fn)
 }
 
-// above returns the keys of lo <= key < hi that the database may have otherwise, or not.
+// above returns the keys of lo <= key < hi that may differ from the database.
 func (k *applyKV) above(lo, hi string) []string {
 	if k.order == nil && len(k.writes) > 0 {
 		k.order = make([]string, 0, len(k.writes))
@@ -200,15 +199,15 @@ func (k *applyKV) above(lo, hi string) []string {
 	return k.layers.allKeysIn(slices.Clone(within(k.order, lo, hi)), lo, hi)
 }
 
-// Set implements state.KV.
+// Set implements kvtx.KV.
 func (k *applyKV) Set(key, value []byte) error { return k.write(key, cell{value: value, there: true}) }
 
-// Insert implements state.Inserter.
+// Insert implements kvtx.Inserter.
 func (k *applyKV) Insert(key, value []byte) error {
 	return k.write(key, cell{value: value, there: true, fresh: true})
 }
 
-// Delete implements state.KV.
+// Delete implements kvtx.KV.
 func (k *applyKV) Delete(key []byte) error { return k.write(key, cell{}) }
 
 func (k *applyKV) write(key []byte, c cell) error {
@@ -221,7 +220,7 @@ func (k *applyKV) write(key []byte, c cell) error {
 	}
 	before, ok := k.writes[string(key)]
 	if ok {
-		c.fresh = before.fresh // what the database has is as it was
+		c.fresh = before.fresh // the database's value has not changed
 	} else {
 		k.order = nil
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// latencies counts durations in buckets, four to each power of two of
-// microseconds, so that a quantile can be told without keeping them: it is at
-// most a quarter too high. It may be used concurrently; the zero is ready.
+// latencies counts durations in buckets, four to each power of two of microseconds, so that
+// quantiles need no list of durations. A quantile is at most a quarter too high. It may be used
+// concurrently; the zero value is ready.
 type latencies struct {
 	buckets [latencyBuckets]atomic.Uint64
 }
@@ -36,8 +36,8 @@ func latencyBound(bucket int) uint64 {
 	return (4 + uint64(bucket&3) + 1) << (power - 2)
 }
 
-// Latencies are quantiles of all durations since the node was made, as upper
-// bounds of the buckets that they fall into.
+// Latencies are quantiles of all durations since the node was made, as upper bounds of their
+// buckets.
 type Latencies struct {
 	Count         uint64
 	P50, P99, Max time.Duration

@@ -8,40 +8,38 @@ import (
 	"sync"
 )
 
-// layers is what the last commits wrote and the database does not have yet. To
-// find the place of a key in the database's table in memory is most of what writing
-// it costs, and the same keys are written by commit after commit: sessions, counters,
-// the directories in which files are made. So commits are gathered here, and written
-// to the database in one batch, each key once and in order; see stateDB.spill. Nothing is
-// less durable for it: what a crash takes from here the log brings again, as it does with
-// what the database had not flushed.
+// layers has the writes of the last commits that are not in the database yet. Most of the cost of a
+// write is finding the key's place in the database's table in memory. The same keys are written by
+// commit after commit: sessions, counters, directories in which files are created. Commits are
+// therefore collected here and written to the database in one batch, each key once and in order;
+// see stateDB.spill. This does not reduce durability: after a crash the log delivers these commits
+// again, like everything that the database had not flushed.
 //
-// One goroutine adds commits, and reads without a lock; any others read through at,
-// each with the state as of the entry that it saw.
+// One goroutine adds commits and reads without a lock. All others read through at, each with the
+// state after the entry that it saw.
 type layers struct {
-	mu      sync.RWMutex // held to add, and to read by all others than who adds
+	mu      sync.RWMutex // locked to add, and by readers other than the adding goroutine
 	newest  map[string]*version
 	commits []*layer
-	bytes   int // of keys and values
+	bytes   int // bytes of keys and values
 }
 
 const (
-	// maxLayers, maxLayerKeys and maxLayerBytes bound what is gathered: more of it
-	// makes a commit that has to write it out longer, and what a stop takes longer to
-	// bring again.
+	// maxLayers, maxLayerKeys and maxLayerBytes bound what is collected. More would lengthen a
+	// commit that must write it out, and the replay after a stop.
 	maxLayers     = 16
 	maxLayerKeys  = 8192
 	maxLayerBytes = 4 << 20
 )
 
-// version is what a commit wrote to a key. It is never changed.
+// version is a commit's write to a key. It never changes.
 type version struct {
 	cell
-	index  uint64   // of the commit's last entry
-	before *version // what an earlier commit wrote, of those that are gathered
+	index  uint64   // index of the commit's last entry
+	before *version // the write of an earlier collected commit
 }
 
-// layer is the keys of one commit.
+// layer has the keys of one commit.
 type layer struct {
 	index  uint64
 	keys   []string
@@ -50,7 +48,7 @@ type layer struct {
 
 func newLayers() *layers { return &layers{newest: map[string]*version{}} }
 
-// add takes in what the commit of entry index wrote.
+// add adds the writes of the commit of entry index.
 func (l *layers) add(writes map[string]cell, index uint64) {
 	next := &layer{index: index, keys: make([]string, 0, len(writes))}
 	versions := make([]version, len(writes))
@@ -69,13 +67,12 @@ func (l *layers) add(writes map[string]cell, index uint64) {
 	l.commits = append(l.commits, next)
 }
 
-// full reports that it is time to write out what was gathered.
+// full reports that it is time to write out the collected commits.
 func (l *layers) full() bool {
 	return len(l.commits) >= maxLayers || len(l.newest) >= maxLayerKeys || l.bytes >= maxLayerBytes
 }
 
-// top returns what the last commit that wrote key made of it; false where none did. It is
-// for the goroutine that adds.
+// top returns the last write to key; false if there is none. Only the adding goroutine may call it.
 func (l *layers) top(key string) (cell, bool) {
 	if v := l.newest[key]; v != nil {
 		return v.cell, true
@@ -83,7 +80,7 @@ func (l *layers) top(key string) (cell, bool) {
 	return cell{}, false
 }
 
-// at is top as of entry index, for everybody.
+// at is top as of entry index, for all goroutines.
 func (l *layers) at(key string, index uint64) (cell, bool) {
 	l.mu.RLock()
 	v := l.newest[key]
@@ -97,8 +94,8 @@ func (l *layers) at(key string, index uint64) (cell, bool) {
 	return v.cell, true
 }
 
-// keysIn appends to keys those that commits up to entry index wrote, of lo <= key < hi;
-// hi "" is the end. Some may come more than once, and in no order.
+// keysIn appends to keys the keys of lo <= key < hi written by commits up to entry index; hi "" is
+// the end. Keys may repeat and are unordered.
 func (l *layers) keysIn(keys []string, lo, hi string, index uint64) []string {
 	l.mu.RLock()
 	commits := l.commits
@@ -113,13 +110,12 @@ func (l *layers) keysIn(keys []string, lo, hi string, index uint64) []string {
 	return keys
 }
 
-// allKeysIn is keysIn of every commit.
+// allKeysIn is keysIn for every commit.
 func (l *layers) allKeysIn(keys []string, lo, hi string) []string {
 	return l.keysIn(keys, lo, hi, math.MaxUint64)
 }
 
-// within returns those of keys, which are in order, from lo on and before hi; "" is the
-// end.
+// within returns the sorted keys from lo up to hi; "" is the end.
 func within(keys []string, lo, hi string) []string {
 	from := sort.SearchStrings(keys, lo)
 	to := len(keys)
@@ -129,13 +125,13 @@ func within(keys []string, lo, hi string) []string {
 	return keys[from:to]
 }
 
-// pair is what is to be written to the database.
+// pair is a pair to write to the database.
 type pair struct {
 	key string
 	cell
 }
 
-// pairs returns what was gathered, in order of the keys.
+// pairs returns everything collected, in key order.
 func (l *layers) pairs() []pair {
 	all := make([]pair, 0, len(l.newest))
 	for key, v := range l.newest {

@@ -8,9 +8,9 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// leadership is one term in which this node leads and serves. It exists from
-// the end of the term's barrier, when the state holds everything that earlier
-// leaders acknowledged, until raft says that it is over.
+// leadership is one term in which this node leads and serves. It begins when the term's barrier is
+// passed and the state has everything that earlier leaders acknowledged. It ends when raft reports
+// that it is over.
 type leadership struct {
 	term uint64
 	// alone: at the term's start this node was the only voter.
@@ -18,11 +18,11 @@ type leadership struct {
 	lost  chan struct{}
 }
 
-// NotLeader says who leads. It is the Err of a *moraine.Error of that kind.
+// NotLeader names the leader. It is the Err of a *moraine.Error of that kind.
 type NotLeader struct {
-	// Leader is the ID of the node that leads, "" where this node does not know.
+	// Leader is the ID of the leading node; "" if this node does not know it.
 	Leader string
-	// Addresses are where clients reach it.
+	// Addresses are its addresses for clients.
 	Addresses []string
 }
 
@@ -33,9 +33,8 @@ func (e *NotLeader) Error() string {
 	return "node " + e.Leader + " leads"
 }
 
-// notLeader returns the error for a caller that should go elsewhere. Where this
-// node leads but has not passed its barrier the error names nobody: the caller
-// comes back.
+// notLeader returns the error that redirects a caller. If this node leads but has not passed its
+// barrier, the error names nobody, so that the caller retries.
 func (s *Store) notLeader(op string) error {
 	id, _ := s.Leader()
 	hint := &NotLeader{}
@@ -47,9 +46,8 @@ func (s *Store) notLeader(op string) error {
 	return &moraine.Error{Op: op, Ref: s.cfg.Node, Kind: moraine.NotLeader, Err: hint}
 }
 
-// Leader returns the ID of the leader as far as this node knows, "" if it knows
-// none, and whether it is this node and serves. Only ReadBarrier can tell
-// whether it still is.
+// Leader returns the ID of the leader as far as this node knows, "" if unknown, and whether it is
+// this node and serves. Only ReadBarrier shows whether it still leads.
 func (s *Store) Leader() (id string, isLeader bool) {
 	select {
 	case <-s.ready:
@@ -60,21 +58,20 @@ func (s *Store) Leader() (id string, isLeader bool) {
 	return string(leader), s.lead.Load() != nil
 }
 
-// leaderAddress is that of the leader as far as this node knows.
+// leaderAddress returns the leader's address as far as this node knows.
 func (s *Store) leaderAddress() raft.ServerAddress {
 	address, _ := s.raft.LeaderWithID()
 	return address
 }
 
-// LeadershipChanges returns the channel, always the same one, that gets true
-// when this node begins to serve as leader, its state complete, and false when
-// it has stopped. They alternate, beginning with true. A slow receiver misses
-// whole terms, but never the false between two of them.
+// LeadershipChanges returns a channel, always the same, that sends true when this node begins to
+// serve as leader, with a complete state, and false when it has stopped. The values alternate,
+// beginning with true. A slow receiver misses whole terms, but never the false between two of them.
 func (s *Store) LeadershipChanges() <-chan bool { return s.changes }
 
 // barrier is the outcome of a term's barrier.
 type barrier struct {
-	number int // of the leadership it was for
+	number int // number of its leadership
 	lead   *leadership
 	index  uint64
 	err    error
@@ -99,7 +96,7 @@ func (s *Store) watchLeadership(ctx context.Context) {
 			go s.runBarrier(ctx, number, done)
 		case b := <-done:
 			if b.number != number || b.err != nil {
-				continue // over already, or never served: false is on its way
+				continue // over already, or never served: false follows
 			}
 			s.machine.last.raise(b.index)
 			s.lead.Store(b.lead)
@@ -115,12 +112,11 @@ func (s *Store) watchLeadership(ctx context.Context) {
 	}
 }
 
-// runBarrier waits until the state holds all entries of earlier terms. Those
-// that raft does not hand to the state (its own no-op and barrier entries) lie
-// below the barrier's index: from there on the state's index and the commit
-// index speak of the same entries.
+// runBarrier waits until the state has all entries of earlier terms. Entries that raft does not
+// pass to the state (its own no-op and barrier entries) are below the barrier's index. From there
+// on the state's index and the commit index count the same entries.
 //
-// It takes a place among the proposals in flight, which Run waits for.
+// It takes a place among the proposals in flight, for which Run waits.
 func (s *Store) runBarrier(ctx context.Context, number int, done chan<- barrier) {
 	select {
 	case s.inFlight <- struct{}{}:
@@ -141,7 +137,7 @@ func (s *Store) runBarrier(ctx context.Context, number int, done chan<- barrier)
 	}
 }
 
-// endLead ends the leadership, if there is one.
+// endLead ends the leadership, if any.
 func (s *Store) endLead() {
 	if lead := s.lead.Swap(nil); lead != nil {
 		close(lead.lost)
@@ -150,10 +146,10 @@ func (s *Store) endLead() {
 	}
 }
 
-// announcements are the changes that the receiver has not taken. It sees an
-// alternation: a term that began and ended unseen is left out.
+// announcements are the changes that the receiver has not taken. It receives alternating values: a
+// term that began and ended unseen is omitted.
 type announcements struct {
-	last  bool // what the receiver took last
+	last  bool // the last value taken by the receiver
 	queue []bool
 }
 
@@ -165,13 +161,13 @@ func (a *announcements) add(leads bool) {
 	switch {
 	case leads == end:
 	case !leads && len(a.queue) > 0:
-		a.queue = a.queue[:len(a.queue)-1] // the true that nobody saw
+		a.queue = a.queue[:len(a.queue)-1] // drop the true that nobody received
 	default:
 		a.queue = append(a.queue, leads)
 	}
 }
 
-// next returns what to send, and on which channel: nil if there is nothing.
+// next returns what to send, and the channel for it; nil if there is nothing.
 func (a *announcements) next(ch chan<- bool) (chan<- bool, bool) {
 	if len(a.queue) == 0 {
 		return nil, false

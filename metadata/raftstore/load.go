@@ -17,28 +17,27 @@ import (
 )
 
 const (
-	// loadTerm is the term of the last entry of a state that was loaded.
+	// loadTerm is the term of the last entry of a loaded state.
 	loadTerm = 1
-	// loadMemTable is the size of a table in memory during a load: larger ones make
-	// fewer, and what is appended to the state's tables in turn overlaps less.
+	// loadMemTable is the size of a table in memory during a load. Larger tables mean fewer of them
+	// and less overlap when data is appended to the state's tables in turn.
 	loadMemTable = 128 << 20
-	// loadCache is what a load caches beyond cfg.CacheBytes, which tables in memory
-	// would take all of.
+	// loadCache is the additional cache of a load beyond cfg.CacheBytes, which the tables in memory
+	// would use up.
 	loadCache = 1 << 30
-	// loadRecords is the cache of records: one that fits the processor's caches.
+	// loadRecords is the size of the record cache, chosen to fit the processor's caches.
 	loadRecords = 4 << 20
-	// settlePoll is how often a load looks whether compactions have ended.
+	// settlePoll is how often a load checks whether compactions have ended.
 	settlePoll = 100 * time.Millisecond
 )
 
-// Loader makes the state of a node that is being formed.
+// Loader makes the state of a new node.
 type Loader struct {
 	state *stateDB
 	index uint64
 }
 
-// Apply has fn write what one entry of the log would, as its FSM does; an error
-// of fn ends the load.
+// Apply lets fn write what the FSM would write for one log entry. An error of fn ends the load.
 func (l *Loader) Apply(fn func(kv kvtx.KV, index uint64) error) error {
 	kv := l.state.newApplyKV()
 	err := fn(kv, l.index+1)
@@ -49,13 +48,11 @@ func (l *Loader) Apply(fn func(kv kvtx.KV, index uint64) error) error {
 	return err
 }
 
-// Load forms cfg.Dir, which must be empty or missing, as a node of the group of
-// cfg.Peers, as Bootstrap does, with a state that fill makes: what fill applies
-// are the first entries of the log, which no log was written for. It is for
-// states of a size that no log would bring in time. Nothing is durable before
-// Load has returned; cut short, it may be run again, after an error by another
-// process. The other nodes of the group
-// are made of this one by Seed, and by nothing else.
+// Load forms cfg.Dir, which must be empty or missing, as a node of the group of cfg.Peers, like
+// Bootstrap, with a state that fill makes. What fill applies stands for the first log entries, for
+// which no log is written. It is for states so large that applying a log would take too long.
+// Nothing is durable before Load returns. An interrupted Load may be repeated; after an error only
+// by another process. The other nodes of the group must be made from this one by Seed.
 func Load(cfg Config, deps Deps, fill func(*Loader) error) error {
 	const op = "raftstore.Load"
 	cfg.setDefaults()
@@ -66,8 +63,8 @@ func Load(cfg Config, deps Deps, fill func(*Loader) error) error {
 	if err := refuseFormed(&cfg, &deps); err != nil {
 		return wrap(op, cfg.Dir, err)
 	}
-	// pebble ends the goroutine in which it cannot go on, which may be one of its own:
-	// who waits for that one then remains.
+	// pebble ends the goroutine in which it cannot continue, which may be its own. Goroutines that
+	// wait for it then remain.
 	broken := newFatal()
 	ended := make(chan error, 1)
 	go func() {
@@ -85,7 +82,7 @@ func Load(cfg Config, deps Deps, fill func(*Loader) error) error {
 	return wrap(op, cfg.Dir, broken.err())
 }
 
-// refuseFormed fails where cfg.Dir is a node's already.
+// refuseFormed fails if cfg.Dir already belongs to a node.
 func refuseFormed(cfg *Config, deps *Deps) error {
 	id, err := readIdentity(deps.FS, cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,14 +95,13 @@ func refuseFormed(cfg *Config, deps *Deps) error {
 }
 
 func load(cfg *Config, deps *Deps, broken *fatal, fill func(*Loader) error) error {
-	// The tables in memory count as parts of the cache. What a load asks for is what it
-	// has just made, so that few records do.
+	// The tables in memory count as part of the cache. A load reads what it has just written, so
+	// that a few records are enough.
 	cfg.CacheBytes += loadCache
 	cfg.RecordCacheBytes = loadRecords
 	st := newState(cfg, deps, broken)
 	st.tune = func(o *pebble.Options) {
-		// A load that is cut short is begun anew: the log of what is not flushed yet
-		// would serve nobody.
+		// An interrupted load starts again, so that a log of unflushed data would be useless.
 		o.DisableWAL = true
 		o.MemTableSize = loadMemTable
 		o.L0StopWritesThreshold = 64
@@ -132,8 +128,8 @@ func load(cfg *Config, deps *Deps, broken *fatal, fill func(*Loader) error) erro
 	return errors.Join(err, st.close())
 }
 
-// settle makes the state durable and waits until no compaction is due: the state
-// of a node that has run for long has none.
+// settle makes the state durable and waits until no compaction is due, as in the state of a node
+// that has run for long.
 func (s *stateDB) settle(deps *Deps) error {
 	if err := s.spill(); err != nil {
 		return err
@@ -152,7 +148,7 @@ func (s *stateDB) settle(deps *Deps) error {
 	return nil
 }
 
-// takeFirst takes the snapshot that stands for the log of a loaded state.
+// takeFirst takes the snapshot that replaces the log of a loaded state.
 func takeFirst(cfg *Config, deps *Deps, st *stateDB, index uint64) error {
 	snapshots, err := openSnapshots(cfg, deps, st)
 	if err != nil {
@@ -171,7 +167,7 @@ func takeFirst(cfg *Config, deps *Deps, st *stateDB, index uint64) error {
 	return beginTerm(cfg, deps, loadTerm)
 }
 
-// beginTerm makes a log that is empty, of a node that has come to a term.
+// beginTerm makes an empty log for a node that has reached a term.
 func beginTerm(cfg *Config, deps *Deps, term uint64) error {
 	log, err := openLog(cfg, deps, nil)
 	if err != nil {
@@ -180,7 +176,7 @@ func beginTerm(cfg *Config, deps *Deps, term uint64) error {
 	return errors.Join(log.SetUint64([]byte("CurrentTerm"), term), log.Close())
 }
 
-// voters is the configuration in which all peers vote.
+// voters returns the configuration in which all peers vote.
 func (c *Config) voters() raft.Configuration {
 	var conf raft.Configuration
 	for _, p := range c.Peers {
@@ -189,11 +185,11 @@ func (c *Config) voters() raft.Configuration {
 	return conf
 }
 
-// Seed forms cfg.Dir, which must be empty or missing, as a node of the group of
-// cfg.Peers with the state of the node in from, which Load has made and which was
-// never run: its files are hard links, so that it takes no time and no space. All
-// nodes of a group are seeded from the same one, each with the same Peers; the one
-// in from stays as it is. Cut short, it may be run again.
+// Seed forms cfg.Dir, which must be empty or missing, as a node of the group of cfg.Peers with the
+// state of the node in from. Load must have made that node, and it must never have run. The files
+// are hard links, so that Seed takes no time or space. All nodes of a group are seeded from the
+// same one with the same Peers; the one in from does not change. An interrupted Seed may be
+// repeated.
 func Seed(cfg Config, deps Deps, from string) error {
 	const op = "raftstore.Seed"
 	cfg.setDefaults()
@@ -227,8 +223,8 @@ func seed(cfg *Config, deps *Deps, from string) error {
 	return form(cfg, deps, identity{admitted: true, entered: true}, func(cfg *Config, deps *Deps) error { return plant(cfg, deps, snap, files) })
 }
 
-// plant links a loaded state into a new node, as its state and as the snapshot
-// that its log begins after.
+// plant links a loaded state into a new node, as its state and as the snapshot after which its log
+// begins.
 func plant(cfg *Config, deps *Deps, snap *snapshot, files string) error {
 	st := newState(cfg, deps, newFatal())
 	if err := linkCheckpoint(deps.FS, files, st.path(1)); err != nil {
@@ -259,10 +255,9 @@ func plant(cfg *Config, deps *Deps, snap *snapshot, files string) error {
 	return beginTerm(cfg, deps, snap.meta.Term)
 }
 
-// linkCheckpoint makes the directory to with the files of a checkpoint. Tables
-// are never changed and are linked; the others, which pebble may append to, are
-// copied: a manifest comes to 128 MiB, pebble's own log to what was applied while the
-// state was flushed.
+// linkCheckpoint makes the directory to with the files of a checkpoint. Tables never change and are
+// linked. Other files, to which pebble may append, are copied: a manifest has up to 128 MiB, and
+// pebble's own log what was applied during the flush.
 func linkCheckpoint(fsys vfs.FS, from, to string) error {
 	files, err := checkpointFiles(fsys, from)
 	if err != nil {
@@ -285,8 +280,8 @@ func linkCheckpoint(fsys vfs.FS, from, to string) error {
 	return fsys.SyncDir(to)
 }
 
-// copySynced copies the first size bytes of a file, and makes them durable, not their
-// name. What it finds under that name it writes over.
+// copySynced copies the first size bytes of a file and makes them durable, but not their name. It
+// overwrites an existing file.
 func copySynced(fsys vfs.FS, from, to string, size int64) (err error) {
 	source, err := fsys.Open(from, vfs.Read)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// raftLog is the log and raft's stable store: raft-wal on the file-system seam,
-// with a watch on how long an append takes, with the retention rules, and with
-// the rule that the first failed write ends the node.
+// raftLog is the log and raft's stable store: raft-wal on the file-system seam. It adds a watch on
+// the duration of appends, the retention rules, and the rule that the first failed write ends the
+// node.
 type raftLog struct {
 	*wal.WAL
 	fs      vfs.FS
@@ -27,29 +27,29 @@ type raftLog struct {
 
 	retention      time.Duration
 	retentionBytes int64
-	took           latencies // of StoreLogs
+	took           latencies // durations of StoreLogs
 
 	// checkEntry is Deps.CheckEntry.
 	checkEntry func(entry []byte) error
-	// fail ends the node; it does not return. nil outside of Run.
+	// fail ends the node; it does not return. It is nil outside of Run.
 	fail func(error)
-	// opened is the origin of since: when the write in progress began, in
-	// nanoseconds; 0: none is.
+	// opened is the origin of since. since is when the write in progress began, in nanoseconds; 0
+	// if there is none.
 	opened time.Time
 	since  atomic.Int64
 
-	// low reports whether the disk is nearly full: what a snapshot covers then goes
-	// at once. nil outside of Run.
+	// low reports whether the disk is nearly full. Entries covered by a snapshot are then deleted
+	// at once. It is nil outside of Run.
 	low func() bool
-	// heldFrom returns the first entry that is kept whatever its age, 0 for none; nil
-	// outside of Run.
+	// heldFrom returns the first entry that is kept whatever its age; 0 for none. It is nil outside
+	// of Run.
 	heldFrom func() uint64
-	// newest returns the newest snapshot's index and term; nil outside of Run.
+	// newest returns the newest snapshot's index and term. It is nil outside of Run.
 	newest func() (index, term uint64)
 	// segmentFailed is walFS.failed.
 	segmentFailed *atomic.Pointer[error]
-	// ghosts is the index up to which raft believes that there are entries; see
-	// GetLog. 0: it knows the log.
+	// ghosts is the index up to which raft believes that entries exist; see GetLog. 0: raft's view
+	// is right.
 	ghosts atomic.Uint64
 }
 
@@ -59,7 +59,7 @@ var (
 	_ raft.MonotonicLogStore = (*raftLog)(nil)
 )
 
-// openLog opens, and if need be repairs, the log of cfg.Dir.
+// openLog opens the log of cfg.Dir and repairs it if necessary.
 func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 	dir := filepath.Join(cfg.Dir, logDir)
 	meta := newMetaStore(deps.FS, dir)
@@ -86,9 +86,8 @@ func openLog(cfg *Config, deps *Deps, fail func(error)) (*raftLog, error) {
 	}, nil
 }
 
-// guard runs a write. A failed one leaves unknown bytes behind, and raft would
-// go on as a follower and append again: the node ends instead, and finds out on
-// its next start what the disk holds.
+// guard runs a write. A failed write leaves unknown bytes, and raft would continue as a follower
+// and append again. The node therefore ends, and finds out at its next start what the disk has.
 func (l *raftLog) guard(what string, write func() error) error {
 	l.since.Store(int64(l.clock.Since(l.opened)) + 1)
 	err := write()
@@ -102,7 +101,7 @@ func (l *raftLog) guard(what string, write func() error) error {
 	return err
 }
 
-// stalled returns for how long the write in progress has been going on.
+// stalled returns how long the write in progress has lasted.
 func (l *raftLog) stalled() time.Duration {
 	since := l.since.Load()
 	if since == 0 {
@@ -138,10 +137,10 @@ func (l *raftLog) SetUint64(key []byte, value uint64) error {
 	return l.guard("store "+string(key), func() error { return l.WAL.SetUint64(key, value) })
 }
 
-// DeleteRange implements raft.LogStore. raft asks for a prefix to go once a
-// snapshot covers it; how much of that goes is decided here, since raft only
-// counts entries; on a disk that is nearly full all of it. A suffix (a conflict) or the whole log (a snapshot was
-// installed) goes at once.
+// DeleteRange implements raft.LogStore. Raft requests the deletion of a prefix once a snapshot
+// covers it. This method decides how much of it goes, because raft only counts entries; on a nearly
+// full disk all of it goes. A suffix (a conflict) or the whole log (an installed snapshot) goes at
+// once.
 func (l *raftLog) DeleteRange(lo, hi uint64) error {
 	first, err := l.FirstIndex()
 	if err != nil {
@@ -152,7 +151,7 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 		return err
 	}
 	if last == 0 {
-		return nil // raft takes back ghosts
+		return nil // raft removes ghosts
 	}
 	if lo <= first && hi >= last {
 		if err := l.makeGhosts(last); err != nil {
@@ -167,13 +166,12 @@ func (l *raftLog) DeleteRange(lo, hi uint64) error {
 	return l.guard("truncate the log", func() error { return l.WAL.DeleteRange(lo, hi) })
 }
 
-// makeGhosts is called before all entries go for a snapshot that was installed.
+// makeGhosts is called before all entries are deleted for an installed snapshot.
 //
-// raft v1.8.0 then still believes that its log ends where it ended. If that is
-// not before the snapshot's end (they were a deposed leader's, and nobody's) it
-// finds nothing where the leader's next message begins and refuses it, the
-// leader sends the snapshot again, at once, and so on for ever. So it gets to
-// read what makes it go on: see GetLog.
+// Raft v1.8.0 then still believes that its log ends where it ended. If that is not before the
+// snapshot's end (the entries were a deposed leader's and never committed), raft finds nothing
+// where the leader's next message begins and refuses it. The leader at once sends the snapshot
+// again, and so on for ever. GetLog therefore returns entries with which raft continues.
 func (l *raftLog) makeGhosts(last uint64) error {
 	if l.newest == nil {
 		return nil

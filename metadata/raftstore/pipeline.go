@@ -15,12 +15,11 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	return newPipeline(inner), nil
 }
 
-// pipeline is raft's, with a way out of a deadlock of raft v1.8.0: after an
-// answer that is a failure raft stops taking answers, its sender may at that
-// moment be waiting for room in the pipeline, which only a taken answer makes,
-// and nothing else wakes it: the follower gets no entry until the leadership
-// changes. Here the first failure closes the pipeline, which ends that wait;
-// raft then goes on without it and opens a new one.
+// pipeline is raft's pipeline with a fix for a deadlock of raft v1.8.0. After a failed answer raft
+// stops taking answers. Its sender may then be waiting for room in the pipeline, which only a taken
+// answer makes, and nothing else wakes it. The follower then gets no entries until the leadership
+// changes. Here the first failure closes the pipeline, which ends that wait. Raft then continues
+// without it and opens a new one.
 type pipeline struct {
 	raft.AppendPipeline
 	answers chan raft.AppendFuture
@@ -43,7 +42,7 @@ func (p *pipeline) Close() error {
 	return p.AppendPipeline.Close()
 }
 
-// forward passes the answers on, until the pipeline is closed.
+// forward passes the answers on until the pipeline is closed.
 func (p *pipeline) forward() {
 	inner := p.AppendPipeline.Consumer()
 	for {

@@ -7,13 +7,13 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// probeStalls is how many times as long as an append the probe may take: a disk that
-// has just been mounted may have much to do.
+// probeStalls is how many times as long as an append the probe may take, because a disk that was
+// just mounted may have much to do.
 const probeStalls = 10
 
-// probeDisk writes and syncs a small file. A node whose disk hung must not come back
-// as a leader: it does not start raft before that is done. One that hangs for good
-// cannot be called back; it ends with the process.
+// probeDisk writes and syncs a small file before raft starts, so that a node whose disk hung does
+// not come back as a leader. A write that hangs for good cannot be canceled; it ends with the
+// process.
 func (s *Store) probeDisk() error {
 	done := make(chan error, 1)
 	go func() { done <- writeSynced(s.deps.FS, filepath.Join(s.cfg.Dir, probeFile), []byte(s.cfg.Node)) }()

@@ -10,18 +10,16 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// maxEntry bounds one entry: a segment of the log holds it, and so does one
-// message.
+// maxEntry bounds one entry, in bytes: it must fit into a segment of the log and into one message.
 const maxEntry = 16 << 20
 
-// Propose appends entry to the log and returns what the FSM returned for it on
-// this node, once a majority has it on disk and it was applied here. Many
-// proposals may be in flight; they are applied in the order in which raft took
-// them, which for concurrent calls is any. entry must not be changed afterwards.
+// Propose appends entry to the log and returns the FSM's result on this node, once a majority has
+// the entry on disk and it was applied here. Many proposals may be in flight. They are applied in
+// the order in which raft took them, which is arbitrary for concurrent calls. entry must not be
+// changed afterwards.
 //
-// NotLeader: it was not appended here. Unavailable, Timeout and Canceled: it is
-// unknown whether it will be applied, or was; the caller asks again with a
-// request that is safe to repeat.
+// NotLeader: the entry was not appended here. Unavailable, Timeout and Canceled: it is unknown
+// whether it was or will be applied; the caller retries with a request that is safe to repeat.
 func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 	const op = "raftstore.Propose"
 	if len(entry) == 0 || len(entry) > maxEntry {
@@ -34,8 +32,8 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 		return nil, err
 	}
 	start := s.deps.Clock.Now()
-	// raft's future cannot be waited for together with anything else. It always
-	// ends: with the entry's commit, the end of this leadership, or raft's.
+	// raft's future cannot be waited for together with another event. It always ends: with the
+	// entry's commit, the end of this leadership, or raft's end.
 	type outcome struct {
 		result any
 		err    error
@@ -64,8 +62,8 @@ func (s *Store) Propose(ctx context.Context, entry []byte) (any, error) {
 	}
 }
 
-// entryPatience is after how long a wait for a place in flight is reported. It goes on:
-// the callers, who have a patience of their own, do not wait here.
+// entryPatience is the time after which a wait for a place in flight is logged. The wait continues;
+// callers have their own deadlines elsewhere.
 const entryPatience = 10 * time.Second
 
 // enter takes a place among the proposals in flight.

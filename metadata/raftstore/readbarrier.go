@@ -12,33 +12,28 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// A read is linearizable if the state that it reads holds every write that was
-// acknowledged before the read arrived. Only the leader can tell, and only
-// while it leads; it may have been deposed without knowing. So a round of
-// confirmation runs:
+// A read is linearizable if its state has every write that was acknowledged before the read
+// arrived. Only the leader knows this, and only while it leads; it may have been deposed without
+// knowing. So it runs a round of confirmation:
 //
-//  1. The round closes to newcomers and draws a tick. It notes the commit
-//     index, which covers every write acknowledged by this leader, and, since
-//     its barrier, by those before it.
-//  2. As many peers as make a majority are sent an empty AppendEntries of this
-//     term, those first that answered last; the others only if the round takes
-//     long: their answers would decide nothing, and cost both ends the same.
-//  3. The round is good when a majority of voters, this node among them, has
-//     acknowledged a message of this term sent at the tick or later, and this
-//     node is still in that term. A leader of a later term needs the vote of one
-//     of them; whoever voted before it acknowledged would not have acknowledged.
-//     So no later leader existed when the tick was drawn, which was after each
-//     read of the round arrived.
-//  4. Each read waits until the state has reached the noted index.
+// 1. The round closes to new reads and draws a tick. It records the commit index, which covers
+// every write acknowledged by this leader and, since its barrier, by earlier ones. 2. It sends an
+// empty AppendEntries of this term to enough peers for a majority, first to those that answered
+// last. It sends to the others only if the round takes long: their answers decide nothing and cost
+// both ends the same. 3. The round succeeds when a majority of voters, including this node, has
+// acknowledged a message of this term sent at the tick or later, and this node is still in that
+// term. A leader of a later term needs the vote of one of them, and a voter that voted before would
+// not have acknowledged. So no later leader existed when the tick was drawn, which was after each
+// read of the round arrived. 4. Each read waits until the state has reached the recorded index.
 //
-// A read that arrives during a round waits for the next. Acknowledgements of
-// earlier messages do not count, however late they come: raft's own
-// VerifyLeader counts them, and would let a deposed leader serve.
+// A read that arrives during a round waits for the next one. Acknowledgements of earlier messages
+// do not count, however late they arrive. Raft's own VerifyLeader counts them, and would let a
+// deposed leader serve.
 //
-// The messages are sent from here, past raft's main loop, which may be waiting
-// for the disk; those that raft sends on its own account count too.
+// This file sends the messages itself, past raft's main loop, which may be waiting for the disk.
+// Messages that raft sends on its own also count.
 
-// readRound is one round, and the reads that share it.
+// readRound is one round and the reads that share it.
 type readRound struct {
 	done  chan struct{}
 	reads int
@@ -46,16 +41,16 @@ type readRound struct {
 	err   error  // valid after done
 }
 
-// reads gathers the reads of the next round.
+// readQueue collects the reads of the next round.
 type readQueue struct {
 	mu   sync.Mutex
-	next *readRound    // nil: nobody waits
+	next *readRound    // nil: no read waits
 	wake chan struct{} // has room for one
 }
 
 func newReadQueue() *readQueue { return &readQueue{wake: make(chan struct{}, 1)} }
 
-// join enters the round that has not begun.
+// join enters the round that has not begun yet.
 func (q *readQueue) join() *readRound {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,7 +65,7 @@ func (q *readQueue) join() *readRound {
 	return q.next
 }
 
-// take closes the next round to newcomers and returns it, nil if nobody waits.
+// take closes the next round to new reads and returns it; nil if no read waits.
 func (q *readQueue) take() *readRound {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -79,10 +74,10 @@ func (q *readQueue) take() *readRound {
 	return round
 }
 
-// ReadBarrier returns nil once a View that begins afterwards holds every entry
-// whose Propose had returned before ReadBarrier was called, on whatever node.
-// On a node that does not lead, or has lost a majority, it fails with NotLeader
-// or with ctx. It may be called concurrently; concurrent calls share rounds.
+// ReadBarrier returns nil once every View that begins afterwards has every entry whose Propose had
+// returned before ReadBarrier was called, on any node. If the node does not lead, or has lost its
+// majority, it fails with NotLeader or with ctx. It may be called concurrently; concurrent calls
+// share rounds.
 func (s *Store) ReadBarrier(ctx context.Context) error {
 	start := s.deps.Clock.Now()
 	lead := s.lead.Load()
@@ -112,7 +107,7 @@ func (s *Store) ReadBarrier(ctx context.Context) error {
 // confirm returns an index that covers every write acknowledged before the call.
 func (s *Store) confirm(ctx context.Context, lead *leadership) (uint64, error) {
 	if lead.alone && len(s.voters()) == 1 {
-		// Nobody else can have been elected.
+		// Without other voters no other node can have been elected.
 		index := s.raft.CommitIndex()
 		if !s.leads(lead) {
 			return 0, s.notLeader("raftstore.ReadBarrier")
@@ -130,7 +125,7 @@ func (s *Store) confirm(ctx context.Context, lead *leadership) (uint64, error) {
 	}
 }
 
-// runReads runs the rounds, one after the other, until ctx ends.
+// runReads runs rounds, one after the other, until ctx ends.
 func (s *Store) runReads(ctx context.Context) {
 	senders := newSenders(s)
 	defer senders.wait()
@@ -146,7 +141,7 @@ func (s *Store) runReads(ctx context.Context) {
 			}
 			return
 		}
-		runtime.Gosched() // reads that are about to join do so now, and wait for no other round
+		runtime.Gosched() // let reads that are about to join do so now instead of waiting for another round
 		if round := s.reads.take(); round != nil {
 			s.deps.Metrics.ReadRounds.Inc()
 			s.deps.Metrics.ReadsShared.Observe(float64(round.reads))
@@ -189,7 +184,7 @@ func (s *Store) runRound(ctx context.Context, senders *senders) (uint64, error) 
 	return index, nil
 }
 
-// leads reports whether this node is, now, the leader of lead's term.
+// leads reports whether this node leads now, in lead's term.
 func (s *Store) leads(lead *leadership) bool {
 	return s.raft.State() == raft.Leader && s.raft.CurrentTerm() == lead.term
 }
@@ -206,11 +201,11 @@ func (s *Store) voters() []raft.ServerID {
 	return out
 }
 
-// senders are the goroutines that send the messages of the rounds, one a peer,
-// so that a peer that does not answer holds up nobody. They end with the leadership.
+// senders are the goroutines that send a round's messages, one per peer, so that a peer without an
+// answer delays no other. They end with the leadership.
 type senders struct {
 	store *Store
-	lead  *leadership // that peers are of
+	lead  *leadership // the leadership of peers
 	peers map[raft.ServerID]chan roundMessage
 	wg    sync.WaitGroup
 }
@@ -224,8 +219,8 @@ func newSenders(s *Store) *senders {
 	return &senders{store: s, peers: map[raft.ServerID]chan roundMessage{}}
 }
 
-// send asks each peer's sender to send for the round. One that is still busy
-// with an earlier round takes the newest when it is free.
+// send asks each peer's sender to send for the round. A sender that is busy with an earlier round
+// takes the newest when it is free.
 func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.ServerID, tick uint64) {
 	if p.lead != lead {
 		p.lead = lead
@@ -239,7 +234,7 @@ func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.Serve
 			p.wg.Go(func() { p.run(ctx, id, lead, ch) })
 		}
 		select {
-		case <-ch: // an older round that nobody has begun to send for
+		case <-ch: // an older round that was not started
 		default:
 		}
 		ch <- roundMessage{lead: lead, tick: tick}
@@ -248,8 +243,7 @@ func (p *senders) send(ctx context.Context, lead *leadership, peers []raft.Serve
 
 func (p *senders) wait() { p.wg.Wait() }
 
-// resend is how long a sender waits after a failure; raft's own heartbeats come
-// in between.
+// resend is how long a sender waits after a failure; raft's own heartbeats are sent in between.
 const resend = 20 * time.Millisecond
 
 func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, ch <-chan roundMessage) {
@@ -272,7 +266,7 @@ func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, c
 			req := raft.AppendEntriesRequest{RPCHeader: header, Term: m.lead.term, Leader: header.Addr}
 			err := t.AppendEntries(id, p.store.address(id), &req, &raft.AppendEntriesResponse{})
 			if err == nil {
-				break // acknowledged, or of a later term: raft's heartbeat will learn of that
+				break // acknowledged, or of a later term, which raft's heartbeat will find out
 			}
 			select {
 			case <-p.store.deps.Clock.After(resend):
@@ -282,13 +276,13 @@ func (p *senders) run(ctx context.Context, id raft.ServerID, lead *leadership, c
 	}
 }
 
-// address returns where id is; the transport asks the address book first.
+// address returns the address of id; the transport asks the address book first.
 func (s *Store) address(id raft.ServerID) raft.ServerAddress {
 	p, _ := s.member(string(id))
 	return raft.ServerAddress(p.Address)
 }
 
-// contextError turns the end of ctx into an error of the right kind.
+// contextError converts the end of ctx to an error of the right kind.
 func contextError(op string, ctx context.Context) error {
 	kind := moraine.Timeout
 	if errors.Is(ctx.Err(), context.Canceled) {

@@ -2,17 +2,17 @@ package raftstore
 
 import "io"
 
-// A reception lays out a checkpoint while its stream arrives. What is received
-// takes its own size of disk, once.
+// reception extracts a checkpoint while its stream arrives. A received checkpoint takes its own
+// size of disk once.
 type reception struct {
 	w     *io.PipeWriter
 	ended chan struct{} // closed when applied and err are known
-	// applied is the index that the state in it has reached at least.
+	// applied is the smallest possible index of its state.
 	applied uint64
 	err     error
 }
 
-// receive begins the checkpoint dir. end or cancel must be called.
+// receive starts the checkpoint dir. The caller must call end or cancel.
 func (s *snapshotStore) receive(dir string) *reception {
 	r, w := io.Pipe()
 	c := &reception{w: w, ended: make(chan struct{})}
@@ -29,18 +29,18 @@ func (s *snapshotStore) receive(dir string) *reception {
 	return c
 }
 
-// Write takes in the next bytes of the stream.
+// Write adds the next bytes of the stream.
 func (c *reception) Write(p []byte) (int, error) { return c.w.Write(p) }
 
-// end waits until all that was written lies in the checkpoint, whole and durable
-// there: an error says that it does not.
+// end waits until everything written is complete and durable in the checkpoint; otherwise it
+// returns an error.
 func (c *reception) end() (applied uint64, err error) {
 	c.w.Close()
 	<-c.ended
 	return c.applied, c.err
 }
 
-// cancel gives the checkpoint up, and waits until nobody writes to it.
+// cancel abandons the checkpoint and waits until nobody writes to it.
 func (c *reception) cancel() {
 	c.w.CloseWithError(io.ErrUnexpectedEOF)
 	<-c.ended

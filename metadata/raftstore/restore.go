@@ -12,11 +12,10 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Restore forms cfg.Dir, which must be empty or missing, as a group of one, this
-// node, with the state of a backup, as the incarnation begin, whose entry is the first
-// of its log after that. The backup is checked before anything is written. Cut short, it may be
-// run again. What it returns has the exact index of the last entry in the state.
-// deps.FSM and deps.Stream are not used.
+// Restore forms cfg.Dir, which must be empty or missing, as a group of only this node, with the
+// state of a backup and the incarnation begin, whose entry is the first in its log. It checks the
+// backup before it writes anything. An interrupted Restore may be repeated. The result has the
+// exact index of the last entry in the state. It does not use deps.FSM and deps.Stream.
 func Restore(cfg Config, deps Deps, backup io.ReaderAt, size int64, begin Beginning) (BackupInfo, error) {
 	const op = "raftstore.Restore"
 	cfg.setDefaults()
@@ -51,16 +50,15 @@ func (c *Config) alone() raft.Configuration {
 	return raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(c.Node), Address: raft.ServerAddress(self.Address)}}}
 }
 
-// fillFrom writes the snapshot and the log of a restored node. It sets
-// info.Applied to what the state has reached.
+// fillFrom writes the snapshot and the log of a restored node. It sets info.Applied to the index of
+// the state.
 func fillFrom(cfg *Config, deps *Deps, info *BackupInfo, backup io.ReaderAt, first []byte) error {
 	store, err := openSnapshots(cfg, deps, nil)
 	if err != nil {
 		return err
 	}
-	// The state may hold more entries than the backup says: its taker went on
-	// meanwhile. The log must begin after the last of them, or what it brings
-	// would be passed over.
+	// The state may have more entries than the backup says, because its source continued meanwhile.
+	// The log must begin after the last of them, otherwise its entries would be skipped.
 	reached, err := streamReach(cfg, deps, backupStream(backup, *info))
 	if err != nil {
 		return err
@@ -85,10 +83,10 @@ func fillFrom(cfg *Config, deps *Deps, info *BackupInfo, backup io.ReaderAt, fir
 	return errors.Join(err, log.Close())
 }
 
-// storeInNextTerm appends entries under the term after term: in term itself
-// servers that were given up may have other entries of the same indexes. The
-// node's own term comes first: no log may hold an entry of a term that the node
-// could campaign in. A vote of a term before counts in no later one.
+// storeInNextTerm appends entries under the term after term, because abandoned servers may have
+// other entries with these indexes in term itself. It sets the node's own term first: no log may
+// have an entry of a term in which the node could campaign. A vote of an earlier term does not
+// count in a later one.
 func storeInNextTerm(log *raftLog, term uint64, entries []*raft.Log) error {
 	for _, e := range entries {
 		e.Term = term + 1
@@ -99,9 +97,8 @@ func storeInNextTerm(log *raftLog, term uint64, entries []*raft.Log) error {
 	return log.StoreLogs(entries)
 }
 
-// streamReach returns the index of the last entry in the state of a stream. It
-// lays the state out where the first database of the node will be, and removes
-// it again: cfg.Dir must have no state yet.
+// streamReach returns the index of the last entry in the state of a stream. It extracts the state
+// to the place of the node's first database and removes it again; cfg.Dir must have no state yet.
 func streamReach(cfg *Config, deps *Deps, stream io.Reader) (index uint64, err error) {
 	r, err := newStreamReader(stream, cfg.Cluster)
 	if err != nil {

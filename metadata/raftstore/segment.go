@@ -17,9 +17,9 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// The layout of a raft-wal segment, as far as recovery needs it: a header of 32
-// bytes, then frames {type, 3 zero bytes, length or CRC}, padded to 8 bytes. A
-// commit frame ends each append; its CRC covers the bytes since the last one.
+// The layout of a raft-wal segment, as far as recovery needs it: a header of 32 bytes, then frames
+// {type, 3 zero bytes, length or CRC}, padded to 8 bytes. A commit frame ends each append; its CRC
+// covers the bytes since the previous one.
 const (
 	segmentHeader = 32
 	frameHeader   = 8
@@ -28,20 +28,20 @@ const (
 	frameCommit   = 3
 )
 
-// segmentEnd is what scanSegment found out.
+// segmentEnd is the result of scanSegment.
 type segmentEnd struct {
-	end     int64  // the byte after the last whole append
+	end     int64  // the byte after the last complete append
 	entries uint64 // entries up to there
-	index   int64  // where the index of a sealed segment begins, 0: not sealed
+	index   int64  // where the index of a sealed segment begins; 0: not sealed
 }
 
-// scanSegment finds the end of the last append that is whole. What follows was
-// never acknowledged. An append that is damaged while a later one is whole is
-// not a torn write but Corrupt: entries that were acknowledged are gone.
+// scanSegment finds the end of the last complete append. What follows was never acknowledged. A
+// damaged append before a complete one is not a torn write but Corrupt: acknowledged entries are
+// lost.
 func scanSegment(p []byte) (segmentEnd, error) {
 	var good, cur segmentEnd
 	cur.end = segmentHeader
-	from := int64(0) // where the CRC of the next commit frame begins
+	from := int64(0) // where the range of the next commit frame's CRC begins
 	torn := false
 	for {
 		at := cur.end
@@ -74,17 +74,15 @@ func scanSegment(p []byte) (segmentEnd, error) {
 	}
 }
 
-// recoverLog readies the log for raft-wal after any kind of stop. It does what
-// raft-wal v0.4.1 leaves undone:
+// recoverLog prepares the log for raft-wal after any kind of stop. It does what raft-wal v0.4.1
+// does not do:
 //
-//   - The tail is read to its last whole append and all that follows is zeroed.
-//     raft-wal only moves its write position back; bytes of a torn append that
-//     stay behind could, after a second power cut, be taken for frames.
-//   - The tail is synced: entries that a killed process had written but not
-//     synced are read back, and count as kept from then on.
-//   - A segment that was sealed without the metadata saying so is entered as
-//     sealed, with a new tail behind it. raft-wal opens it as the tail and then
-//     refuses every append.
+//   - It reads the tail to its last complete append and zeroes all that follows. raft-wal only
+//     moves its write position back. After a second power cut, remaining bytes of a torn append
+//     could be taken for frames. - It syncs the tail: entries that a killed process had written but
+//     not synced are read back, and count as stored from then on. - It marks a segment as sealed in
+//     the metadata if it was sealed without that, and adds a new tail. Otherwise raft-wal would
+//     open it as the tail and then refuse every append.
 func recoverLog(fsys vfs.FS, dir string, meta *metaStore, now time.Time) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
@@ -96,7 +94,7 @@ func recoverLog(fsys vfs.FS, dir string, meta *metaStore, now time.Time) error {
 	}
 	end, err := repairTail(fsys, dir, *tail)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // entered in the metadata, not yet made: raft-wal makes it
+		return nil // in the metadata but not made yet: raft-wal makes it
 	}
 	if err != nil || end.index == 0 {
 		return err
@@ -112,7 +110,7 @@ func recoverLog(fsys vfs.FS, dir string, meta *metaStore, now time.Time) error {
 	return meta.CommitState(state)
 }
 
-// repairTail cuts the tail after its last whole append.
+// repairTail cuts the tail after its last complete append.
 func repairTail(fsys vfs.FS, dir string, tail types.SegmentInfo) (end segmentEnd, err error) {
 	f, err := fsys.Open(filepath.Join(dir, segment.FileName(tail)), vfs.Write)
 	if err != nil {
@@ -139,8 +137,8 @@ func repairTail(fsys vfs.FS, dir string, tail types.SegmentInfo) (end segmentEnd
 			return end, err
 		}
 	}
-	// Its name is kept: metaStore.open has synced the directory since the process
-	// that made it ended.
+	// Its name is durable: metaStore.open has synced the directory since the process that made it
+	// ended.
 	return end, f.Sync()
 }
 
@@ -153,11 +151,11 @@ func allZero(p []byte) bool {
 	return true
 }
 
-// walFS is the file system as raft-wal sees it.
+// walFS is the file system that raft-wal uses.
 type walFS struct {
 	fs vfs.FS
-	// failed is why a segment could not be made. raft-wal makes the next one beside
-	// its work, and only says of the append after it that the one before is sealed.
+	// failed is why a segment could not be made. raft-wal makes the next one in the background, and
+	// at the following append only reports that the previous one is sealed.
 	failed *atomic.Pointer[error]
 }
 
@@ -185,8 +183,8 @@ func (w walFS) create(dir, name string, size uint64) (*walFile, error) {
 	return &walFile{File: f, fs: w.fs, dir: dir, fresh: true}, nil
 }
 
-// Delete does not sync the directory: the metadata no longer lists the file,
-// and raft-wal removes what is not listed when it opens.
+// Delete does not sync the directory. The metadata no longer lists the file, and raft-wal removes
+// unlisted files when it opens.
 func (w walFS) Delete(dir, name string) error {
 	if err := w.fs.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -206,8 +204,8 @@ func (w walFS) OpenWriter(dir, name string) (types.WritableFile, error) {
 	return &walFile{File: f, fs: w.fs, dir: dir}, nil
 }
 
-// walFile keeps a new file's name with its first synced bytes. raft-wal syncs
-// from one goroutine.
+// walFile makes a new file's name durable with its first synced bytes. raft-wal syncs from one
+// goroutine.
 type walFile struct {
 	vfs.File
 	fs    vfs.FS

@@ -30,9 +30,9 @@ const (
 	snapTmpPrefix   = "tmp-"
 )
 
-// snapshotStore keeps the newest snapshot of the state, as a pebble checkpoint:
-// of one that was taken here hard links into the state, of one that another node
-// sent the files that came. It is turned into a stream when a follower needs it.
+// snapshotStore keeps the newest snapshot of the state as a pebble checkpoint. A snapshot taken
+// here is hard links into the state; one from another node is the received files. It is turned into
+// a stream when a follower needs it.
 //
 // It implements raft.SnapshotStore. All methods may be called concurrently.
 type snapshotStore struct {
@@ -43,38 +43,37 @@ type snapshotStore struct {
 	clock   clock.Clock
 	metrics *Metrics
 
-	// hold is how long the log is kept from a snapshot on that was read, after the end
-	// of that; see heldFrom.
+	// hold is how long the log is kept from a snapshot on after that snapshot was read; see
+	// heldFrom.
 	hold time.Duration
 
 	mu    sync.Mutex
 	snaps []*snapshot // newest first
 	next  uint64      // number of the next snapshot made here
-	// held are the snapshots that are read, zero, and that were, until when their hold
-	// lasts.
+	// held has the end of the hold for each snapshot that was read; zero while it is being read.
 	held map[*snapshot]time.Time
 }
 
 var _ raft.SnapshotStore = (*snapshotStore)(nil)
 
-// snapForm says where a snapshot comes from, and in what form it lies on disk.
+// snapForm says where a snapshot comes from, and its form on disk.
 type snapForm uint16
 
 const (
-	snapTaken    snapForm = 1 // here
-	snapStream   snapForm = 2 // received, and kept as a stream: what servers once did
-	snapReceived snapForm = 3 // from META version 2 on
+	snapTaken    snapForm = 1 // taken here
+	snapStream   snapForm = 2 // received and kept as a stream, as earlier servers did
+	snapReceived snapForm = 3 // received; from META version 2 on
 )
 
-// snapshot is one that is complete.
+// snapshot is a complete snapshot.
 type snapshot struct {
 	meta    raft.SnapshotMeta
 	number  uint64 // order in which they were made here
-	applied uint64 // what its state has reached at least
+	applied uint64 // smallest possible index of its state
 	form    snapForm
-	made    time.Time // zero where an earlier process made it
+	made    time.Time // zero if an earlier process made it
 	readers int
-	retired bool // removed when the last reader closes
+	retired bool // removed when its last reader closes
 }
 
 func openSnapshots(cfg *Config, deps *Deps, state *stateDB) (*snapshotStore, error) {
@@ -86,7 +85,7 @@ func openSnapshots(cfg *Config, deps *Deps, state *stateDB) (*snapshotStore, err
 	if err != nil {
 		return nil, err
 	}
-	if err := s.fs.SyncDir(s.dir); err != nil { // a rename of a killed process
+	if err := s.fs.SyncDir(s.dir); err != nil { // a rename by a killed process
 		return nil, err
 	}
 	for _, name := range names {
@@ -145,7 +144,7 @@ func (s *snapshot) encode() []byte {
 		body = appendBytes(body, []byte(srv.ID))
 		body = appendBytes(body, []byte(srv.Address))
 	}
-	version := uint16(1) // which servers before snapReceived can read
+	version := uint16(1) // readable by servers before snapReceived
 	if s.form == snapReceived {
 		version = 2
 	}
@@ -176,7 +175,7 @@ func decodeSnapMeta(p []byte) (*snapshot, error) {
 	return s, nil
 }
 
-// newest returns the newest snapshot, nil if there is none.
+// newest returns the newest snapshot; nil if there is none.
 func (s *snapshotStore) newest() *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +185,7 @@ func (s *snapshotStore) newest() *snapshot {
 	return s.snaps[0]
 }
 
-// newestEnd returns the index and the term at which the newest snapshot ends, 0
-// and 0 if there is none.
+// newestEnd returns the last index and term of the newest snapshot; 0 and 0 if there is none.
 func (s *snapshotStore) newestEnd() (index, term uint64) {
 	if snap := s.newest(); snap != nil {
 		return snap.meta.Index, snap.meta.Term
@@ -195,12 +193,11 @@ func (s *snapshotStore) newestEnd() (index, term uint64) {
 	return 0, 0
 }
 
-// heldFrom returns the index of the first entry that the log must keep for those that
-// are sent a snapshot, 0 where nobody is. A follower goes on from the snapshot's last
-// entry, when all of it has come and was restored. A state of many gigabytes may take
-// longer for that than the log is kept otherwise: the follower would need another
-// snapshot, and so on for ever. When the snapshot was read to its end the follower has
-// the retention's time anew.
+// heldFrom returns the first entry that the log must keep for followers that receive a snapshot; 0
+// if there are none. A follower continues after the snapshot's last entry once it has received and
+// restored all of it. For a state of many gigabytes that may take longer than the log is kept
+// otherwise. The follower would then need another snapshot, and so on for ever. When the snapshot
+// was read to its end, the follower has the retention time again.
 func (s *snapshotStore) heldFrom() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +226,7 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) {
 	return out, nil
 }
 
-// Open implements raft.SnapshotStore. The snapshot stays until the reader is
-// closed.
+// Open implements raft.SnapshotStore. The snapshot is kept until the reader is closed.
 func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,14 +267,14 @@ func (s *snapshotStore) source(snap *snapshot) (io.ReadCloser, error) {
 	if n := streamSize(files); n != snap.meta.Size {
 		return nil, corruptf("snapshot %s: a stream of %d bytes, expected %d", snap.meta.ID, n, snap.meta.Size)
 	}
-	// The writer ends with the reader: its next write fails once that is closed.
+	// The writer ends with the reader: its next write fails once the reader is closed.
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(writeStream(w, s.fs, dir, s.cluster, snap.applied, files)) }()
 	return r, nil
 }
 
-// layOut makes the directory to, durably but for its name, with the files of a
-// snapshot.
+// layOut makes the directory to with the files of a snapshot. All is durable except the directory's
+// name.
 func (s *snapshotStore) layOut(snap *snapshot, to string) error {
 	if snap.form != snapStream {
 		return linkCheckpoint(s.fs, filepath.Join(s.dir, snap.meta.ID, snapCheckpoint), to)
@@ -316,8 +312,8 @@ func (r *snapshotReader) Close() error {
 	return err
 }
 
-// remove deletes the files of a snapshot. It takes the name away first, durably:
-// a power cut between the removals must not leave half of a snapshot.
+// remove deletes the files of a snapshot. It first removes the name durably, so that a power cut
+// cannot leave half a snapshot.
 func (s *snapshotStore) remove(snap *snapshot) error {
 	tmp := filepath.Join(s.dir, fmt.Sprintf("%s%020d", snapTmpPrefix, snap.number))
 	if err := s.fs.Rename(filepath.Join(s.dir, snap.meta.ID), tmp); err != nil {
@@ -329,8 +325,7 @@ func (s *snapshotStore) remove(snap *snapshot) error {
 	return s.fs.RemoveAll(tmp)
 }
 
-// retire removes all snapshots but the newest. mu is held, or nobody else is
-// there yet.
+// retire removes all snapshots except the newest. The caller holds mu, or has exclusive use.
 func (s *snapshotStore) retire() error {
 	var err error
 	for _, old := range s.snaps[min(1, len(s.snaps)):] {

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// checkpointSink makes one snapshot: from the state here (capture), or from a
-// stream (Write).
+// checkpointSink makes one snapshot: from the local state (capture) or from a stream (Write).
 type checkpointSink struct {
 	store    *snapshotStore
 	tmp      string
@@ -25,9 +24,8 @@ var _ raft.SnapshotSink = (*checkpointSink)(nil)
 // ID implements raft.SnapshotSink.
 func (c *checkpointSink) ID() string { return c.snap.meta.ID }
 
-// capture takes a checkpoint of the state. It flushes first: raft truncates the
-// log up to the snapshot's index, so that the state itself must by then be
-// durable without it.
+// capture takes a checkpoint of the state. It flushes first, because raft then truncates the log up
+// to the snapshot's index, and the state must be durable without it.
 func (c *checkpointSink) capture() error {
 	st := c.store.state
 	st.mu.RLock()
@@ -35,8 +33,8 @@ func (c *checkpointSink) capture() error {
 	if st.db == nil {
 		return errClosed
 	}
-	// The state may move on while the checkpoint is taken; this far it has come
-	// at least, and what is said of a snapshot is at least.
+	// The state may advance while the checkpoint is taken. It has reached at least this index, and
+	// a snapshot's index is a minimum.
 	index, err := applied(st.db)
 	if err != nil {
 		return err
@@ -81,8 +79,8 @@ func (c *checkpointSink) Cancel() error {
 	return c.store.fs.RemoveAll(c.tmp)
 }
 
-// Close implements raft.SnapshotSink: the snapshot becomes the newest, durably,
-// or there is none.
+// Close implements raft.SnapshotSink: either the snapshot becomes the newest, durably, or there is
+// none.
 func (c *checkpointSink) Close() error {
 	if c.ended {
 		return nil

@@ -17,14 +17,14 @@ import (
 
 const (
 	spaceInterval = 5 * time.Second
-	stallChecks   = 8 // looks at the append in progress per Config.LogStall
+	stallChecks   = 8 // checks of the append in progress per Config.LogStall
 )
 
-// LowSpace reports whether the node's disk is nearly full: the service then
-// refuses what makes the state grow, and accepts what frees space.
+// LowSpace reports whether the node's disk is nearly full. The service then refuses requests that
+// make the state grow, and accepts those that free space.
 func (s *Store) LowSpace() bool { return s.lowSpace.Load() }
 
-// watchDisk looks after an append that hangs, and the free space.
+// watchDisk checks for an append that hangs, and for free space.
 func (s *Store) watchDisk(ctx context.Context) {
 	stall := s.deps.Clock.NewTicker(max(s.cfg.LogStall/stallChecks, time.Millisecond))
 	defer stall.Stop()
@@ -44,11 +44,11 @@ func (s *Store) watchDisk(ctx context.Context) {
 	}
 }
 
-// stallAgain is how often a node that waits for its disk says so.
+// stallAgain is how often a node that waits for its disk logs it.
 const stallAgain = 10 * time.Second
 
-// judgeStall ends the node when an append hangs and another one can take its place: it
-// returns false. One without other voters has nobody to leave it to, and waits.
+// judgeStall ends the node, and returns false, if an append hangs and another node can take its
+// place. A node without other voters waits.
 func (s *Store) judgeStall() bool {
 	took := s.log.stalled()
 	hangs := took > s.cfg.LogStall
@@ -88,13 +88,12 @@ func (s *Store) Stalled() error {
 	return &moraine.Error{Op: "raftstore.Store", Ref: s.cfg.Dir, Kind: moraine.Unavailable, Err: fmt.Errorf("%w: nothing can be written until it answers", errStalled)}
 }
 
-// keepSmall takes a snapshot now and then while the disk is nearly full, until ctx
-// ends: the log before it goes, and with the snapshot before it what it alone holds
-// of the state.
+// keepSmall takes snapshots while the disk is nearly full, until ctx ends. This frees the log
+// before each, and with the previous snapshot the parts of the state that only it has.
 func (s *Store) keepSmall(ctx context.Context) {
 	ticker := s.deps.Clock.NewTicker(spaceInterval)
 	defer ticker.Stop()
-	var covered uint64 // applied at the last one
+	var covered uint64 // applied at the last snapshot
 	for {
 		select {
 		case <-ticker.C:
@@ -105,7 +104,7 @@ func (s *Store) keepSmall(ctx context.Context) {
 		if !s.LowSpace() || covered > 0 && applied < covered+s.lowSpaceEntries() {
 			continue
 		}
-		// One that fails for want of space is tried again; raft ends it when it ends.
+		// If it fails for lack of space it is retried; raft's end ends it.
 		if err := s.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 			s.deps.Log.Warn("a snapshot, to make room, was not taken", "err", err)
 			continue
@@ -114,12 +113,11 @@ func (s *Store) keepSmall(ctx context.Context) {
 	}
 }
 
-// lowSpaceEntries is after how many entries another snapshot is taken while the
-// disk is nearly full.
+// lowSpaceEntries is the number of entries between snapshots while the disk is nearly full.
 func (s *Store) lowSpaceEntries() uint64 { return max(1, s.cfg.SnapshotEntries/8) }
 
-// checkSpace sets LowSpace, and gives up or restores the ballast. It leaves low
-// space a fifth above where it entered it, so as not to flap.
+// checkSpace sets LowSpace, and deletes or restores the ballast. Low space ends only a fifth above
+// where it began, to avoid flapping.
 func (s *Store) checkSpace() {
 	usage, err := s.deps.FS.Usage(s.cfg.Dir)
 	if err != nil || usage.Total == 0 {
@@ -130,11 +128,11 @@ func (s *Store) checkSpace() {
 	if s.lowSpace.Load() {
 		limit *= 1.2
 	}
-	// What was given up is not free: it is to come back.
+	// The space of deleted ballast does not count as free, because the ballast must be restored.
 	free := float64(usage.Free) - float64(s.missingBallast())
 	low := free < limit*float64(usage.Total)
-	// Before it is told that room is scarce: the snapshot that keepSmall then takes
-	// needs what the ballast gives back.
+	// Do this before low space is reported: the snapshot that keepSmall then takes needs the
+	// ballast's space.
 	if err := s.keepBallast(usage, low); err != nil {
 		s.deps.Log.Warn("ballast", "err", err)
 	}
@@ -148,7 +146,7 @@ func (s *Store) checkSpace() {
 	}
 }
 
-// missingBallast returns how many bytes of the ballast are not there.
+// missingBallast returns the missing bytes of the ballast.
 func (s *Store) missingBallast() int64 {
 	info, err := s.deps.FS.Stat(filepath.Join(s.cfg.Dir, ballastFile))
 	if err == nil && info.Size == s.cfg.BallastBytes {
@@ -157,8 +155,8 @@ func (s *Store) missingBallast() int64 {
 	return max(0, s.cfg.BallastBytes)
 }
 
-// keepBallast makes the ballast file while there is room, and gives it up when
-// less is free than it would take.
+// keepBallast makes the ballast file if there is room, and deletes it when less is free than its
+// size.
 func (s *Store) keepBallast(usage vfs.Usage, low bool) error {
 	size := s.cfg.BallastBytes
 	name := filepath.Join(s.cfg.Dir, ballastFile)

@@ -26,44 +26,43 @@ const (
 	dbPrefix       = "db-"
 )
 
-// appliedKey holds {version 1, applied index (uint64, little-endian)}. It is
-// written in the batch of the entries that it counts.
+// appliedKey has {version 1, applied index (uint64, little-endian)}. It is written in the same
+// batch as the entries that it counts.
 var appliedKey = []byte{0xff, 0xff, 'a'}
 
 // stateDB is the state: a pebble database in the directory that CURRENT names.
 //
-// What is committed is gathered in layers above the database first, and spilled
-// into it now and then. Reads go through views of both, which are shared by all reads
-// between two commits, so that a read costs no snapshot of its own. Lock order: mu, then
-// viewMu.
+// Commits are collected in layers above the database and spilled into it from time to time. Reads
+// use views of both, which all reads between two commits share, so that a read needs no snapshot of
+// its own. Lock order: mu, then viewMu.
 type stateDB struct {
 	fs    vfs.FS
-	dir   string // holds CURRENT and the databases
+	dir   string // has CURRENT and the databases
 	cfg   *Config
 	log   *slog.Logger
 	fatal *fatal
 	cache *pebble.Cache
-	tune  func(*pebble.Options) // nil, but for a load
+	tune  func(*pebble.Options) // nil except for a load
 
-	// mu is held for reading while db is used, for writing to exchange it.
+	// mu is held for reading while db is used, and for writing to exchange it.
 	mu      sync.RWMutex
 	db      *pebble.DB
 	wal     *stateLog       // of db
 	records *records        // of db
-	ends    *ends           // of db; the apply loop's
-	writes  map[string]cell // memory for the next batch's; the apply loop's
+	ends    *ends           // of db; used by the apply loop
+	writes  map[string]cell // memory for the next batch; used by the apply loop
 	number  uint64          // db is in dir/db-<number>
 
-	// viewMu is held to change the following, and by readers to read it. The apply
-	// loop, which alone changes layers and reached, reads them without it.
+	// viewMu is held to change the following fields, and by readers to read them. The apply loop,
+	// which alone changes layers and reached, reads them without it.
 	viewMu  sync.Mutex
 	layers  *layers     // above db
-	reached uint64      // index of the last entry that was committed
-	view    *sharedView // nil after each commit, until somebody reads
+	reached uint64      // index of the last committed entry
+	view    *sharedView // nil after each commit, until a read
 }
 
-// openState opens the current database, making the first one if there is none.
-// Leftovers of restores that were cut short are removed.
+// openState opens the current database, or makes the first one. It removes leftovers of interrupted
+// restores.
 func openState(cfg *Config, deps *Deps, fatal *fatal) (*stateDB, error) {
 	s := newState(cfg, deps, fatal)
 	if err := s.open(); err != nil {
@@ -85,8 +84,8 @@ func (s *stateDB) open() error {
 	p, err := readFile(s.fs, filepath.Join(s.dir, currentFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// CURRENT is durable before the first entry is applied: what may be in a
-		// first database without it is the remains of a cut-short start.
+		// CURRENT is durable before the first entry is applied, so that a first database without it
+		// is the leftover of an interrupted start.
 		s.number = 1
 		if err := s.fs.RemoveAll(s.path(s.number)); err != nil {
 			return err
@@ -155,11 +154,11 @@ func (s *stateDB) removeOthers() error {
 	return nil
 }
 
-// use opens, or makes, database number, and makes it the one that is used.
+// use opens, or makes, the database with a number and makes it the one in use.
 //
-// The first thing that pebble.Open does is to sync s.dir: after it the database
-// keeps its name, and a CURRENT that a killed process has renamed, and not
-// synced, stays. So no other database may be removed before.
+// pebble.Open first syncs s.dir. After that the database's name is durable, and so is a CURRENT
+// that a killed process renamed and did not sync. Other databases must therefore not be removed
+// earlier.
 func (s *stateDB) use(number uint64) error {
 	wal := &stateLog{fatal: s.fatal}
 	db, err := pebble.Open(s.path(number), s.options(wal))
@@ -190,7 +189,7 @@ func (s *stateDB) options(wal *stateLog) *pebble.Options {
 			WALCreated: wal.created,
 		},
 	}
-	// pebble asks no filter of the last level, which holds nine tenths of the keys.
+	// pebble uses no filter in the last level, which has nine tenths of the keys
 	for i := range len(opts.Levels) - 1 {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
@@ -200,7 +199,7 @@ func (s *stateDB) options(wal *stateLog) *pebble.Options {
 	return opts
 }
 
-// applied returns the index of the last entry in r, 0 if there is none.
+// applied returns the index of the last entry in r; 0 if there is none.
 func applied(r pebble.Reader) (uint64, error) {
 	value, _, ok, err := readValue(r, appliedKey)
 	if err != nil || !ok {
@@ -216,14 +215,14 @@ func encodeApplied(index uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{1}, index)
 }
 
-// setApplied adds to batch the index of the last entry that it has.
+// setApplied adds the index of the last entry to batch.
 func setApplied(batch *pebble.Batch, index uint64) error {
 	value := encodeApplied(index)
 	return batch.Set(appliedKey, sealValue(nil, value, valueSum(appliedKey, value)), nil)
 }
 
-// commit makes kv's writes visible as the state after entry index. They become
-// durable with a flush after they were spilled; until then the log has them.
+// commit makes kv's writes visible as the state after entry index. They become durable with a flush
+// after they were spilled; until then the log has them.
 func (s *stateDB) commit(kv *applyKV, index uint64) error {
 	s.layers.add(kv.writes, index)
 	if err := s.renew(func() { s.reached = index }); err != nil {
@@ -235,8 +234,8 @@ func (s *stateDB) commit(kv *applyKV, index uint64) error {
 	return nil
 }
 
-// spill writes to the database what was committed since the last time, in one batch
-// with the index of the last entry. It is for the goroutine that applies.
+// spill writes the commits since the last spill to the database, in one batch with the index of the
+// last entry. Only the goroutine that applies may call it.
 func (s *stateDB) spill() error {
 	if len(s.layers.commits) == 0 {
 		return nil
@@ -254,9 +253,9 @@ func (s *stateDB) spill() error {
 	return s.renew(func() { s.layers = newLayers() })
 }
 
-// batchOf returns a batch of pairs, and of the index of the last entry. Each value is compared
-// with its checksum once more: one that flipped in memory ends the node before it gets to disk,
-// and the log brings it again.
+// batchOf returns a batch of pairs with the index of the last entry. It compares each value with
+// its checksum again: a bit that flipped in memory ends the node before it reaches the disk, and
+// the log delivers the value again.
 func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	batch := s.db.NewBatch()
 	var buf, stored []byte
@@ -281,8 +280,8 @@ func (s *stateDB) batchOf(pairs []pair) (*pebble.Batch, error) {
 	return batch, nil
 }
 
-// commitBatch commits a batch. pebble panics with the error where its log cannot be
-// written, and cannot be used after that.
+// commitBatch commits a batch. If pebble cannot write its log it panics with the error, and cannot
+// be used afterwards.
 func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
 	defer func() {
 		what := recover()
@@ -299,13 +298,13 @@ func (s *stateDB) commitBatch(batch *pebble.Batch) (err error) {
 	return batch.Commit(pebble.NoSync)
 }
 
-// exchange makes database number, whole and synced with its name, the current
-// one, and removes the one before. It waits for reads to end.
+// exchange makes the database with a number, which is complete and durable with its name, the
+// current one, and removes the previous one. It waits for reads to end.
 func (s *stateDB) exchange(number uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// COMMIT POINT of a restore. Before it a restart finds the old state, and
-	// restores again from the snapshot; after it the new.
+	// COMMIT POINT of a restore. Before it a restart finds the old state and restores again from
+	// the snapshot; after it, the new one.
 	if err := replaceFile(s.fs, s.dir, currentFile, encodeCurrent(number)); err != nil {
 		return err
 	}
@@ -318,20 +317,20 @@ func (s *stateDB) exchange(number uint64) error {
 	return s.removeOthers()
 }
 
-// closeDB closes the database; mu is held for writing.
+// closeDB closes the database. The caller holds mu for writing.
 func (s *stateDB) closeDB() error {
 	if s.db == nil {
 		return nil
 	}
 	db := s.db
 	s.db = nil
-	s.wal.used.Store(false) // to close a log that has failed is an error like others here
+	s.wal.used.Store(false) // here an error of closing a failed log is an ordinary error
 	return errors.Join(s.renew(func() {}), db.Close())
 }
 
-// close closes the state; nothing is applied any more. What was gathered is written
-// out, so that whoever opens the state of a node that has stopped sees all that it
-// applied; where that fails, or the node cannot go on, the log has it.
+// close closes the state; nothing is applied afterwards. It writes out what was collected, so that
+// a reader of a stopped node's state sees everything applied. If that fails, or the node cannot
+// continue, the log has it.
 func (s *stateDB) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,14 +346,14 @@ func (s *stateDB) close() error {
 	return err
 }
 
-// pebbleLog makes pebble write to a slog.Logger. What pebble calls fatal (a
-// failed write of its log or manifest) ends the node.
+// pebbleLog makes pebble log to a slog.Logger. What pebble calls fatal (a failed write of its log
+// or manifest) ends the node.
 type pebbleLog struct {
 	log   *slog.Logger
 	fatal *fatal
 }
 
-// Infof drops what pebble says of its ordinary work.
+// Infof discards pebble's messages about ordinary work.
 func (l pebbleLog) Infof(string, ...any) {}
 
 func (l pebbleLog) Errorf(format string, args ...any) {

@@ -6,52 +6,50 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Status describes a node, for operators. Its parts are read one after the
-// other and need not fit together.
+// Status describes a node for operators. Its parts are read one after the other and need not be
+// consistent.
 type Status struct {
 	Node   string
-	Leader string // "" where none is known
+	Leader string // "" if unknown
 	Leads  bool   // this node leads and serves
 	Term   uint64
-	// LeaderContact is how long ago a leader was heard of; 0 on one, and negative
-	// where none has been.
+	// LeaderContact is the time since the last message of a leader; 0 on the leader, negative if
+	// there was none.
 	LeaderContact time.Duration
-	// Applied is the index that the state has reached, Commit the index up to
-	// which entries are known to be on a majority.
+	// Applied is the index that the state has reached. Commit is the index up to which entries are
+	// known to be on a majority.
 	Applied, Commit uint64
-	// FirstIndex and LastIndex are the ends of the log; both 0 where it is empty.
+	// FirstIndex and LastIndex are the ends of the log; both 0 if it is empty.
 	FirstIndex, LastIndex uint64
 	LogBytes              int64
-	// Snapshot is the index of the newest snapshot, 0 if there is none;
-	// SnapshotBytes its size, and SnapshotAge how old it is, negative where this
-	// process did not make it and the log does not tell.
+	// Snapshot is the index of the newest snapshot, 0 if there is none, and SnapshotBytes its size.
+	// SnapshotAge is its age, negative if this process did not make it and the log does not say.
 	Snapshot      uint64
 	SnapshotBytes int64
 	SnapshotAge   time.Duration
-	// Apply is of a batch of entries, Append of a durable append to the log.
+	// Apply has the durations of applied batches, Append those of durable appends to the log.
 	Apply, Append Latencies
-	// AppendWaits is for how long the write to the log that is under way has been.
+	// AppendWaits is how long the log write in progress has lasted.
 	AppendWaits time.Duration
 	LowSpace    bool
-	// Peers are the members, Settled whether it is known that a majority agreed
-	// to them.
+	// Peers are the members. Settled says whether a majority is known to have agreed to them.
 	Peers   []PeerStatus
 	Settled bool
 }
 
-// PeerStatus describes a member, this node too.
+// PeerStatus describes a member, possibly this node.
 type PeerStatus struct {
 	ID      string
 	Address string
 	Client  []string
 	Voter   bool
-	// LastIndex is the end of its log and Contact how long ago it answered, as
-	// this node has heard as leader; 0 and negative where it has not.
+	// LastIndex is the end of its log, and Contact the time since its last answer, both as seen by
+	// this node as leader; 0 and negative if unknown.
 	LastIndex uint64
 	Contact   time.Duration
 }
 
-// Status returns the node's status. Before Run is ready it holds names only.
+// Status returns the node's status. Before Run is ready it has only names.
 func (s *Store) Status() Status {
 	st := Status{Node: s.cfg.Node, LowSpace: s.LowSpace(), LeaderContact: -1}
 	select {
@@ -65,7 +63,7 @@ func (s *Store) Status() Status {
 	st.AppendWaits = s.log.stalled()
 	st.Applied = s.machine.last.value()
 	st.Commit = s.raft.CommitIndex()
-	st.FirstIndex, _ = s.log.FirstIndex() // fails only once the node has stopped
+	st.FirstIndex, _ = s.log.FirstIndex() // fails only after the node has stopped
 	st.LastIndex = s.raft.LastIndex()
 	st.LogBytes, _ = s.log.sizeBytes()
 	if snap := s.snapshots.newest(); snap != nil {
@@ -88,8 +86,8 @@ func (s *Store) leaderContact() time.Duration {
 	return max(s.deps.Clock.Since(at), 0)
 }
 
-// Peers returns the members and whether they are settled, as in Status, for
-// little. Before Run is ready there are none.
+// Peers returns the members and whether they are settled, as in Status, at low cost. Before Run is
+// ready there are none.
 func (s *Store) Peers() (peers []PeerStatus, settled bool) {
 	servers, settled := s.configuration()
 	if len(servers) == 0 {
@@ -102,7 +100,7 @@ func (s *Store) Peers() (peers []PeerStatus, settled bool) {
 	return peers, settled
 }
 
-// Term returns the present term, 0 before Run is ready.
+// Term returns the present term; 0 before Run is ready.
 func (s *Store) Term() uint64 {
 	if r := s.started.Load(); r != nil {
 		return r.CurrentTerm()
@@ -110,8 +108,8 @@ func (s *Store) Term() uint64 {
 	return 0
 }
 
-// snapshotAge is how long ago the last entry of a snapshot was appended, or else
-// the snapshot made.
+// snapshotAge returns the time since a snapshot's last entry was appended, otherwise since the
+// snapshot was made.
 func (s *Store) snapshotAge(snap *snapshot) time.Duration {
 	made := snap.made
 	var entry raft.Log

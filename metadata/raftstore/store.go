@@ -1,32 +1,28 @@
-// Package raftstore keeps the metadata of a cluster on several nodes: a log
-// that hashicorp/raft replicates, written by raft-wal, and the state that the
-// log makes, in a pebble database. It knows nothing of what the entries mean:
-// an FSM applies them.
+// Package raftstore keeps the metadata of a cluster on several nodes: a log that hashicorp/raft
+// replicates and raft-wal writes, and the state that the log produces, in a pebble database. It
+// does not know what the entries mean: an FSM applies them.
 //
-// It does not group commands into entries, does not retry, and forwards
-// nothing: a node that does not lead says who does.
+// It does not group commands into entries, does not retry, and does not forward: a node that does
+// not lead names the leader.
 //
-// The path of a proposal: Propose hands the entry to raft, which appends it to
-// the log here (log.go) and on the other nodes; once a majority has it synced,
-// raft passes it, with others, to machine.ApplyBatch (fsm.go), which lets the
-// FSM write into one pebble batch, adds the index of the last entry, commits
-// the batch without a sync, and returns the FSM's result to the proposer. The
-// log is what makes it durable: after a crash the entries that pebble lost are
-// applied again, those that it has are passed over. From time to time raft asks
-// for a snapshot (snapshot.go): the state is flushed and linked into a
-// directory, and the log before it may go.
+// The path of a proposal: Propose passes the entry to raft, which appends it to the log here
+// (log.go) and on the other nodes. Once a majority has synced it, raft passes it, with others, to
+// machine.ApplyBatch (fsm.go). That lets the FSM write into one batch, adds the index of the last
+// entry, commits the batch without a sync, and returns the FSM's result to the proposer. The log
+// makes it durable: after a crash the node applies entries again that pebble lost, and skips those
+// that it has. From time to time raft requests a snapshot (snapshot.go): the state is flushed and
+// linked into a directory, and the log before it may be deleted.
 //
-// The path of a read: ReadBarrier (readbarrier.go) confirms with a majority
-// that this node still leads, and waits until the state has reached what was
-// committed; View then reads a consistent snapshot.
+// The path of a read: ReadBarrier (readbarrier.go) confirms with a majority that this node still
+// leads, and waits until the state has reached the commit index. View then reads a consistent
+// snapshot.
 //
-// What a node keeps on disk is described in docs/formats/metastore.md and
-// docs/formats/snapshot.md. All of it goes through vfs.FS.
+// docs/formats/metastore.md and docs/formats/snapshot.md describe a node's files. All file access
+// goes through vfs.FS.
 //
-// A node does not survive errors of its disk: a write to the log or the state
-// that fails, and an append that takes longer than Config.LogStall where there are
-// other voters, end Run with an error, and the process is to end with it. A node
-// without other voters waits for such an append, and says so.
+// A node does not survive errors of its disk. A failed write to the log or the state ends Run with
+// an error. So does an append that takes longer than Config.LogStall, if there are other voters.
+// The process must then end. A node without other voters waits for such an append, and logs it.
 package raftstore
 
 import (
@@ -46,8 +42,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// Store is one node. Its methods may be called concurrently; before Run is
-// ready they fail with Unavailable, or as on a node that does not lead.
+// Store is one node. Its methods may be called concurrently. Before Run is ready they fail with
+// Unavailable, or as on a node that does not lead.
 type Store struct {
 	cfg  Config
 	deps Deps
@@ -58,7 +54,7 @@ type Store struct {
 	notify   chan bool // from raft
 	changes  chan bool
 	inFlight chan struct{}
-	entries  limit.Resource // what fills inFlight
+	entries  limit.Resource // resource that inFlight uses
 
 	log       *raftLog
 	state     *stateDB
@@ -66,27 +62,26 @@ type Store struct {
 	transport *transport
 	machine   *machine
 	raft      *raft.Raft
-	started   atomic.Pointer[raft.Raft] // raft, for those who may be early
+	started   atomic.Pointer[raft.Raft] // raft, for callers that may be early
 	reads     *readQueue
 	lead      atomic.Pointer[leadership]
 	lowSpace  atomic.Bool
 	stalled   atomic.Bool   // an append hangs, and the node waits for it
-	stallSaid time.Duration // how long it had when that was said last; watchDisk's alone
-	silent    atomic.Bool   // this node, a follower, has not heard of its leader for long
+	stallSaid time.Duration // how long it had lasted when last logged; used by watchDisk
+	silent    atomic.Bool   // this node, a follower, has long received nothing from its leader
 
 	incarnation atomic.Pointer[moraine.MarkedIncarnation] // nil before Run has opened the directory
-	// hadEntries: the log held entries when the node started.
+	// hadEntries: the log had entries when the node started.
 	hadEntries bool
-	givingUp   sync.Mutex // over a change of IDENTITY
-	refusals   sync.Mutex // guards what follows
+	givingUp   sync.Mutex // held during a change of IDENTITY
+	refusals   sync.Mutex // guards the following fields
 	refused    map[greeting]time.Time
 }
 
-// errClosed says that the state is not open.
+// errClosed is the error for a state that is not open.
 var errClosed = &moraine.Error{Op: "raftstore", Kind: moraine.Unavailable, Err: errors.New("the node is stopping")}
 
-// New checks cfg and deps and fills in their defaults. It opens nothing and
-// starts nothing.
+// New checks cfg and deps and fills in defaults. It opens and starts nothing.
 func New(cfg Config, deps Deps) (*Store, error) {
 	cfg.setDefaults()
 	deps.setDefaults()
@@ -114,24 +109,22 @@ func New(cfg Config, deps Deps) (*Store, error) {
 // Ready returns a channel that is closed when the node takes part in its group.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
 
-// Run opens the node's directory, which Bootstrap made, and takes part in the
-// group until ctx ends; a leader then hands over first. It returns nil after
-// ctx ended and every goroutine with it. It returns an error where the
-// directory cannot be used (WrongCluster, NewerFormat, Corrupt, NotFound), and
-// when the node cannot go on; goroutines that wait for a hung disk may then
-// remain, and the process should end. Run is called once; Deps.Stream is
-// closed when it returns.
+// Run opens the node's directory, which Bootstrap made, and takes part in the group until ctx ends;
+// a leader first transfers its leadership. It returns nil after ctx and every goroutine have ended.
+// It returns an error if the directory cannot be used (WrongCluster, NewerFormat, Corrupt,
+// NotFound), or if the node cannot continue. Goroutines that wait for a hung disk may then remain,
+// and the process should end. Run is called once. It closes Deps.Stream.
 func (s *Store) Run(ctx context.Context) error {
 	err := s.run(ctx)
 	if err == nil {
 		return nil
 	}
-	s.fatal.set(err) // whoever waits for this node learns of it
+	s.fatal.set(err) // tell those that wait for this node
 	return wrap("raftstore.Run", s.cfg.Dir, err)
 }
 
 func (s *Store) run(ctx context.Context) (err error) {
-	defer s.deps.Stream.Close() // raft has closed it, where it was started
+	defer s.deps.Stream.Close() // raft has closed it if raft was started
 	lock, err := s.deps.FS.Lock(filepath.Join(s.cfg.Dir, lockFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &moraine.Error{Op: "raftstore.Open", Ref: s.cfg.Dir, Kind: moraine.NotFound,
@@ -161,11 +154,11 @@ func (s *Store) run(ctx context.Context) (err error) {
 	return s.shutdown(cancel, &wg)
 }
 
-// start opens everything, or ends with the error that ended the node meanwhile:
-// one that pebble finds in the background while it opens never returns, as what
-// waits there for the goroutine that fatal.die ended waits for ever; and die
-// ends the goroutine that opens itself where the log fails. So that is one of its
-// own, and may remain as shutdown says. On error everything is closed that can be.
+// start opens everything, or returns the error that ended the node meanwhile. If pebble finds an
+// error in the background while it opens, it never returns, because it waits for the goroutine that
+// fatal.die ended. If the log fails, die ends the goroutine that opens. Opening therefore has a
+// goroutine of its own, which may remain as shutdown says. After an error everything that can be
+// closed is closed.
 func (s *Store) start() error {
 	opened := make(chan error, 1)
 	go func() { opened <- s.open() }()
@@ -185,7 +178,7 @@ func (s *Store) start() error {
 	return errors.Join(err, s.close())
 }
 
-// open opens everything and starts raft. On error close undoes it.
+// open opens everything and starts raft. After an error close undoes it.
 func (s *Store) open() error {
 	if err := nameDirectory(&s.cfg, &s.deps); err != nil {
 		return err
@@ -204,7 +197,7 @@ func (s *Store) open() error {
 	if id.outlivedBy > id.incarnation.Number {
 		return outlived(s.cfg.Node, id.incarnation.Number, id.outlivedBy, "what it noted before it ended")
 	}
-	s.checkSpace() // first: on a full disk the ballast is what lets the rest be written
+	s.checkSpace() // do this first: on a full disk the ballast lets the rest be written
 	if err := s.probeDisk(); err != nil {
 		return fmt.Errorf("probe the disk: %w", err)
 	}
@@ -244,12 +237,12 @@ func raftConfig(cfg *Config, deps *Deps) *raft.Config {
 	rc.LocalID = raft.ServerID(cfg.Node)
 	rc.HeartbeatTimeout = cfg.HeartbeatTimeout
 	rc.ElectionTimeout = cfg.ElectionTimeout
-	// raft wants it within the least timeout that it is given, which is watchLeader's.
+	// raft requires it to be below the lowest timeout that it gets, which is watchLeader's
 	rc.LeaderLeaseTimeout = min(cfg.LeaderLease, cfg.HeartbeatTimeout-lookMargin)
 	rc.CommitTimeout = cfg.CommitTimeout
 	rc.MaxAppendEntries = cfg.MaxAppendEntries
-	// Not BatchApplyCh: what waits in its buffer when raft ends is never answered.
-	// Without it raft groups what waits to be sent, which is the same.
+	// Not BatchApplyCh: entries in its buffer are never answered when raft ends. Without it raft
+	// groups the entries that wait to be sent, with the same effect.
 	rc.BatchApplyCh = false
 	rc.SnapshotInterval = cfg.SnapshotInterval
 	rc.SnapshotThreshold = cfg.SnapshotEntries
@@ -261,8 +254,8 @@ func raftConfig(cfg *Config, deps *Deps) *raft.Config {
 	return rc
 }
 
-// handOver lets another node lead before this one goes, so that clients wait
-// for a message and not for an election.
+// handOver transfers the leadership before this node stops, so that clients wait for a message and
+// not for an election.
 func (s *Store) handOver() {
 	if s.raft.State() != raft.Leader || len(s.voters()) < 2 {
 		return
@@ -272,9 +265,9 @@ func (s *Store) handOver() {
 	}
 }
 
-// drain waits for the proposals in flight: raft forgets those that it has
-// passed to the state when it is shut down. They end with their commit, or with
-// the leadership, which without a majority lasts as long as its lease.
+// drain waits for the proposals in flight, because a raft that is shut down drops those that it has
+// passed to the state. They end with their commit, or with the leadership, which without a majority
+// lasts as long as its lease.
 func (s *Store) drain() {
 	patience := s.deps.Clock.After(2*s.cfg.LeaderLease + time.Second)
 	for range cap(s.inFlight) {
@@ -288,13 +281,13 @@ func (s *Store) drain() {
 	}
 }
 
-// shutdownGrace is how long a node that cannot go on waits for its goroutines.
+// shutdownGrace is how long a node that cannot continue waits for its goroutines.
 const shutdownGrace = 500 * time.Millisecond
 
 // shutdown ends raft, then the goroutines that serve it, then closes the files.
 func (s *Store) shutdown(cancel context.CancelFunc, wg *sync.WaitGroup) error {
 	down := s.raft.Shutdown()
-	s.transport.Close() // messages under way end now, not at their timeout
+	s.transport.Close() // end messages in progress now, not at their timeout
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -308,7 +301,7 @@ func (s *Store) shutdown(cancel context.CancelFunc, wg *sync.WaitGroup) error {
 		select {
 		case <-ended:
 		case <-s.deps.Clock.After(shutdownGrace):
-			return s.fatal.err() // one is in the kernel: nothing can be closed
+			return s.fatal.err() // a goroutine is in the kernel: nothing can be closed
 		}
 	}
 	if s.fatal.broken.Load() {
@@ -339,8 +332,8 @@ func (s *Store) close() error {
 	return err
 }
 
-// reconcile brings log, state and snapshots together after a stop at any point
-// of a restore, and refuses a directory from which something is missing.
+// reconcile makes log, state and snapshots consistent after a stop at any point of a restore. It
+// refuses a directory with missing parts.
 func (s *Store) reconcile() error {
 	index, err := applied(s.state.db)
 	if err != nil {
@@ -348,8 +341,8 @@ func (s *Store) reconcile() error {
 	}
 	snap := s.snapshots.newest()
 	if snap != nil && index < snap.applied {
-		// A snapshot was received, and the stop came before the state was its own;
-		// or the state was lost. raft will begin after the snapshot.
+		// The node stopped after it received a snapshot and before the state was replaced, or the
+		// state was lost. Raft will begin after the snapshot.
 		if err := s.restore(snap); err != nil {
 			return fmt.Errorf("restore the state from snapshot %d: %w", snap.meta.Index, err)
 		}
@@ -359,8 +352,8 @@ func (s *Store) reconcile() error {
 	return s.reconcileLog(snap, index)
 }
 
-// reconcileLog drops a log that the newest snapshot has replaced: after a
-// received one raft deletes the log, and a stop may come before.
+// reconcileLog drops a log that the newest snapshot has replaced. Raft deletes the log after it
+// received a snapshot, and the node may stop before.
 func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	first, err := s.log.FirstIndex()
 	if err != nil {
@@ -381,8 +374,8 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	if snap != nil {
 		covered = snap.meta.Index
 	}
-	// A snapshot that was received may hold more than it says: its taker's state
-	// moved on meanwhile. The log that raft dropped for it is not missing.
+	// A received snapshot may have more entries than it says, because its source continued
+	// meanwhile. The log that raft dropped for it is not missing.
 	received := snap != nil && snap.form != snapTaken
 	if first > covered+1 || (last == 0 && covered < applied && !received) {
 		return corruptf("the log begins at %d, the newest snapshot ends at %d, the state at %d: entries are missing",
@@ -391,8 +384,8 @@ func (s *Store) reconcileLog(snap *snapshot, applied uint64) error {
 	return nil
 }
 
-// restore makes the state that of a snapshot: it writes a new database beside the
-// current one and exchanges them. Nobody removes the snapshot meanwhile.
+// restore replaces the state by a snapshot's: it writes a new database next to the current one and
+// exchanges them. The snapshot must not be removed meanwhile.
 func (s *Store) restore(snap *snapshot) error {
 	start := s.deps.Clock.Now()
 	number := s.state.number + 1
@@ -403,8 +396,8 @@ func (s *Store) restore(snap *snapshot) error {
 	if err := s.snapshots.layOut(snap, dir); err != nil {
 		return errors.Join(err, s.deps.FS.RemoveAll(dir))
 	}
-	// dir may be the name of a restore that was cut short, whose remains were
-	// removed, and not synced: CURRENT must not come to name those after a cut.
+	// dir may be the name of an interrupted restore whose files were removed without a sync. After
+	// a power cut CURRENT must not name those.
 	if err := s.deps.FS.SyncDir(filepath.Dir(dir)); err != nil {
 		return err
 	}
@@ -426,14 +419,13 @@ func (s *Store) restore(snap *snapshot) error {
 	return nil
 }
 
-// View calls fn with a consistent state, and the index of the last entry that
-// it holds. What was applied before the call is in it; so a read that must be
-// linearizable calls ReadBarrier first. r and what it returns must not be used
-// after fn. An error of fn is returned as it is. A View delays nothing but the
-// installation of a snapshot from another node.
+// View calls fn with a consistent state, and the index of its last entry. The state has everything
+// that was applied before the call, so that a linearizable read must call ReadBarrier first. r and
+// its results must not be used after fn. View returns an error of fn unchanged. A View delays only
+// the installation of a snapshot from another node.
 func (s *Store) View(fn func(r kvtx.Reader, applied uint64) error) error {
 	select {
-	case <-s.fatal.ended: // what closes the state may stay, with its lock: see fatal.dieHere
+	case <-s.fatal.ended: // the goroutine that closes the state may stay with its lock: see fatal.dieHere
 		return s.stopped("raftstore.View")
 	default:
 	}
@@ -445,7 +437,7 @@ func (s *Store) View(fn func(r kvtx.Reader, applied uint64) error) error {
 	return s.state.read(func(r viewReader, applied uint64) error { return fn(r, applied) })
 }
 
-// stopped is the error for calls to a node that is not, or no longer, running.
+// stopped is the error for calls to a node that does not run.
 func (s *Store) stopped(op string) error {
 	err := s.fatal.err()
 	if err == nil {

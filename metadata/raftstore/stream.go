@@ -14,7 +14,8 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// A snapshot travels as a stream of the files of a pebble checkpoint. docs/formats/snapshot.md describes it.
+// A snapshot is sent as a stream of the files of a pebble checkpoint. docs/formats/snapshot.md
+// describes it.
 const (
 	streamMagic   = "MRNSNAP1"
 	streamVersion = 1
@@ -28,7 +29,7 @@ const (
 // streamInfo is the header of a stream.
 type streamInfo struct {
 	cluster moraine.UUID
-	applied uint64 // index that the state has reached
+	applied uint64 // index of the state
 	files   uint32
 }
 
@@ -135,14 +136,14 @@ func writeStreamFile(w io.Writer, fsys vfs.FS, name string, size int64, buf []by
 	return nil
 }
 
-// streamReader decodes a stream. Every byte it hands out was checked.
+// streamReader decodes a stream. It checks every byte before it returns it.
 type streamReader struct {
 	r    *bufio.Reader
 	info streamInfo
 }
 
-// newStreamReader reads the header. Wrong bytes are Corrupt, a newer format
-// NewerFormat, a stream of another cluster WrongCluster.
+// newStreamReader reads the header. Wrong bytes are Corrupt, a newer format is NewerFormat, a
+// stream of another cluster is WrongCluster.
 func newStreamReader(r io.Reader, cluster moraine.UUID) (*streamReader, error) {
 	s := &streamReader{r: bufio.NewReaderSize(r, 256<<10)}
 	p, err := s.checked(streamHeader)
@@ -242,7 +243,7 @@ func (s *streamReader) file() (checkpointFile, error) {
 	return f, nil
 }
 
-// frame reads one frame of a file of which rest bytes are missing.
+// frame reads one frame of a file with rest bytes missing.
 func (s *streamReader) frame(buf []byte, rest int64) ([]byte, error) {
 	var head [8]byte
 	if _, err := io.ReadFull(s.r, head[:]); err != nil {
@@ -276,9 +277,9 @@ func (s *streamReader) end(total int64) error {
 	return nil
 }
 
-// extract writes the files of a stream into dir, which must not exist, and
-// makes them durable there (not dir's own name). What lies there then was read
-// back: a bit that turned on its way to the disk is Corrupt.
+// extract writes the files of a stream into dir, which must not exist, and makes them durable there
+// (except dir's own name). It then reads them back: a bit that flipped on the way to the disk is
+// Corrupt.
 func (s *streamReader) extract(fsys vfs.FS, dir string) (err error) {
 	if err := fsys.MkdirAll(dir); err != nil {
 		return err

@@ -12,9 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is raft's own transport over Deps.Stream, which also notes what the
-// read barrier needs: which voter acknowledged, in which term, a message sent
-// at or after which tick.
+// transport is raft's own transport over Deps.Stream. It also records what the read barrier needs:
+// which voter acknowledged a message, its term, and the tick at or after which it was sent.
 type transport struct {
 	*raft.NetworkTransport
 	local raft.ServerAddress
@@ -30,9 +29,9 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-// newTransport begins to accept. book says where the members are. silent and leader
-// are of this node, a follower: whether it has not heard of its leader for long, and
-// whom it follows ("" for nobody).
+// newTransport starts to accept connections. book has the members' addresses. silent and leader
+// concern this node as a follower: whether it has long received nothing from its leader, and the
+// leader that it follows ("" for none).
 func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool,
 	leader func() raft.ServerAddress, greet *greeter) *transport {
 	self, _ := cfg.peer(cfg.Node)
@@ -57,12 +56,12 @@ func newTransport(cfg *Config, deps *Deps, book addressBook, silent *atomic.Bool
 // Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.votes.out }
 
-// LocalAddr implements raft.Transport. It is the address that the peers use,
-// not the one that the listener is bound to: nodes compare it.
+// LocalAddr implements raft.Transport. It is the address that peers use, not the listener's,
+// because nodes compare it.
 func (t *transport) LocalAddr() raft.ServerAddress { return t.local }
 
-// AppendEntries implements raft.Transport, for heartbeats and single messages;
-// pipelined ones are not counted, and need not be.
+// AppendEntries implements raft.Transport, for heartbeats and single messages. Pipelined messages
+// need not be recorded.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	tick := t.acks.now()
@@ -73,8 +72,7 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	return nil
 }
 
-// Close implements raft.WithClose. Every connection ends, those that others
-// opened to this node too.
+// Close implements raft.WithClose. It closes every connection, also those that other nodes opened.
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.votes.closed) })
 	err := t.NetworkTransport.Close()
@@ -89,8 +87,8 @@ type addressBook func(id raft.ServerID) (raft.ServerAddress, error)
 // ServerAddr implements raft.ServerAddressProvider.
 func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) { return b(id) }
 
-// connTable is a raft.StreamLayer that knows its connections: raft leaves the
-// accepted ones open when it ends, and a goroutine reading from each.
+// connTable is a raft.StreamLayer that tracks its connections. When raft ends it leaves accepted
+// connections open, with a goroutine reading from each.
 type connTable struct {
 	Stream
 	greet  *greeter
@@ -147,7 +145,7 @@ func (c *connTable) closeAll() {
 	clear(c.open)
 	c.mu.Unlock()
 	for _, conn := range conns {
-		conn.Close() // the peer sees the end either way
+		conn.Close() // the peer sees the end in any case
 	}
 }
 
@@ -163,17 +161,16 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// ackTable remembers, for each peer, the newest message that it acknowledged.
-// Order is by a counter of ticks, not by a clock: a message carries the tick
-// read before it was sent, so that its tick is at least t only if it was sent
-// after t was drawn.
+// ackTable remembers, for each peer, the newest message that it acknowledged. The order is by a
+// tick counter, not by a clock. A message carries the tick read before it was sent, so that its
+// tick is at least t only if it was sent after t was drawn.
 type ackTable struct {
 	clock func() time.Time
 	ticks atomic.Uint64
 
 	mu    sync.Mutex
 	peers map[raft.ServerID]ack
-	// changed has room for one; it gets one after each change.
+	// changed has room for one value, and gets one after each change.
 	changed chan struct{}
 }
 
@@ -195,8 +192,8 @@ func (a *ackTable) now() uint64 { return a.ticks.Load() }
 // draw returns a tick that only messages sent from now on can carry.
 func (a *ackTable) draw() uint64 { return a.ticks.Add(1) }
 
-// note records the answer to a message of term sent at tick. An answer of a
-// later term is no acknowledgement.
+// note records the answer to a message of term sent at tick. An answer of a later term is no
+// acknowledgement.
 func (a *ackTable) note(id raft.ServerID, term, tick uint64, resp *raft.AppendEntriesResponse) {
 	if resp.Term > term {
 		return
@@ -218,7 +215,7 @@ func (a *ackTable) note(id raft.ServerID, term, tick uint64, resp *raft.AppendEn
 	}
 }
 
-// confirmed reports whether id acknowledged, in term, a message of tick or later.
+// confirmed reports whether id acknowledged, in term, a message sent at tick or later.
 func (a *ackTable) confirmed(id raft.ServerID, term, tick uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -237,8 +234,7 @@ func (a *ackTable) quorum(voters []raft.ServerID, self raft.ServerID, term, tick
 	return count > len(voters)/2 && slices.Contains(voters, self)
 }
 
-// newestFirst returns the voters but self, those first whose last
-// acknowledgement is of the newest message.
+// newestFirst returns the voters except self, those that acknowledged the newest message first.
 func (a *ackTable) newestFirst(voters []raft.ServerID, self raft.ServerID) []raft.ServerID {
 	peers := slices.DeleteFunc(slices.Clone(voters), func(id raft.ServerID) bool { return id == self })
 	a.mu.Lock()

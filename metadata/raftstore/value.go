@@ -11,25 +11,25 @@ import (
 	"github.com/morainefs/moraine/internal/crc"
 )
 
-// Every value of the state has a checksum of its own: CRC32C of its key and its bytes. It is
-// computed when the state machine writes the value, kept beside it wherever it stands (the
-// layers, the records, pebble, whose values end in it), and compared at each read. Pebble
-// compares the checksum of a block when it reads the block from disk, and never again while
-// the block is in its cache; its table in memory has none at all. Without this a bit that
-// flips there changes a size, an extent or the CRC of a chunk, and is served.
+// Every value of the state has its own checksum: CRC32C of its key and its bytes. It is computed
+// when the state machine writes the value, kept with it everywhere (in the layers, the records, and
+// pebble, whose values end in it), and compared at each read. Pebble compares the checksum of a
+// block only when it reads the block from disk, not while the block is in its cache; its table in
+// memory has no checksum. Without ours, a bit that flips there would change a size, an extent or
+// the CRC of a chunk, and would be served.
 
-// sumBytes is how many bytes a value has more in pebble: its checksum, little-endian.
+// sumBytes is the additional length of a value in pebble: its checksum, little-endian.
 const sumBytes = 4
 
 func valueSum(key, value []byte) uint32 { return crc.Update(crc.Sum(key), value) }
 
-// sealValue appends to dst what pebble is given for a value.
+// sealValue appends to dst the bytes that pebble stores for a value.
 func sealValue(dst, value []byte, sum uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, value...), sum)
 }
 
-// openValue returns the value in what pebble has for key, and its checksum, which it compares.
-// The value is a part of stored.
+// openValue returns the value in pebble's bytes for key, and its checksum after comparing it. The
+// value is a part of stored.
 func openValue(key, stored []byte) (value []byte, sum uint32, err error) {
 	n := len(stored) - sumBytes
 	if n < 0 {
@@ -51,8 +51,8 @@ func damagedValue(key []byte, format string, args ...any) error {
 	return corruptf("value of key %x in the state of this server, in memory or on disk: %s", key, fmt.Sprintf(format, args...))
 }
 
-// readValue returns a copy of the value that r has for key, and its checksum, which it
-// compares; false where there is none.
+// readValue returns a copy of r's value for key, and its checksum after comparing it; false if
+// there is none.
 func readValue(r pebble.Reader, key []byte) (value []byte, sum uint32, ok bool, err error) {
 	stored, closer, err := r.Get(key)
 	if err == pebble.ErrNotFound {

@@ -15,27 +15,27 @@ type snapReader struct{ snap *pebble.Snapshot }
 
 var _ kvtx.Reader = snapReader{}
 
-// Get implements state.Reader. The slice stays as it is.
+// Get implements kvtx.Reader. The slice does not change.
 func (s snapReader) Get(key []byte) ([]byte, bool, error) {
 	value, _, ok, err := readValue(s.snap, key)
 	return value, ok, err
 }
 
-// Scan implements state.Reader.
+// Scan implements kvtx.Reader.
 func (s snapReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	return scan(s.snap, lo, hi, fn)
 }
 
-// sharedView is the state as of an entry, which reads share: a snapshot of the
-// database, and the layers above it.
+// sharedView is the state after an entry, which reads share: a snapshot of the database, and the
+// layers above it.
 type sharedView struct {
 	snap    *pebble.Snapshot
 	layers  *layers
 	applied uint64
-	refs    int // reads, and one while it is the current one
+	refs    int // reads, plus one while it is the current view
 }
 
-// viewReader reads a view, through the records.
+// viewReader reads a view through the records.
 type viewReader struct {
 	*sharedView
 	records *records
@@ -44,7 +44,7 @@ type viewReader struct {
 
 var _ kvtx.Reader = viewReader{}
 
-// Get implements state.Reader.
+// Get implements kvtx.Reader.
 func (v viewReader) Get(key []byte) ([]byte, bool, error) {
 	value, ok, err := v.get(key)
 	return value, ok, v.endAt(err)
@@ -64,8 +64,8 @@ func (v viewReader) get(key []byte) ([]byte, bool, error) {
 	return value, ok, err
 }
 
-// endAt ends the node where err says that a value is damaged: what else its memory has wrong
-// nobody knows, and the other servers have the value. The caller's request is for them.
+// endAt ends the node if err says that a value is damaged. Nobody knows what else is wrong in its
+// memory, and the other servers have the value. The caller's request is for them.
 func (v viewReader) endAt(err error) error {
 	if moraine.KindOf(err) != moraine.Corrupt || err == nil {
 		return err
@@ -76,14 +76,14 @@ func (v viewReader) endAt(err error) error {
 
 func (v viewReader) look(key string) (cell, bool) { return v.layers.at(key, v.applied) }
 
-// Scan implements state.Reader.
+// Scan implements kvtx.Reader.
 func (v viewReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error {
 	from, to := bounds(lo, hi)
 	return v.endAt(scanOver(v.snap, lo, hi, v.layers.keysIn(nil, from, to, v.applied), v.look, fn))
 }
 
-// read calls fn with a consistent state that holds at least every commit that
-// returned before the call.
+// read calls fn with a consistent state that has at least every commit that returned before the
+// call.
 func (s *stateDB) read(fn func(r viewReader, applied uint64) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -111,7 +111,7 @@ func (s *stateDB) releaseView(v *sharedView) error {
 	return v.unref()
 }
 
-// renew has change alter what the next view is of, and makes the next read take it.
+// renew lets change alter the basis of the next view, and makes the next read create that view.
 func (s *stateDB) renew(change func()) error {
 	s.viewMu.Lock()
 	defer s.viewMu.Unlock()
