@@ -6,16 +6,16 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Trying hosts at random finds one in a few steps while most are eligible;
-// with few hosts, or after as many misses, all are looked at.
+// Trying hosts at random finds one in a few steps while most are eligible. With few hosts, or after
+// as many misses, all hosts are inspected.
 const (
 	maxTries   = 24
 	scanHosts  = 32
 	goldenStep = 0x9e3779b97f4a7c15
 )
 
-// cost orders candidates: the host with the fewest chunks of this stripe first,
-// then one whose rack has room, then one with a device that has none of it.
+// cost orders candidates: first the host with the fewest chunks of this stripe, then one whose rack
+// has room, then one with a device without a chunk of it.
 type cost struct {
 	onHost   int
 	rackFull bool
@@ -32,7 +32,7 @@ func (c cost) less(o cost) bool {
 	return c.onDevice < o.onDevice
 }
 
-// next chooses a device for one more chunk, and returns false if none may take it.
+// next chooses a device for one more chunk; false if no device may take it.
 func (s *search) next() (moraine.DeviceID, bool) {
 	if len(s.t.hosts) > scanHosts {
 		for range maxTries {
@@ -49,7 +49,7 @@ func (s *search) next() (moraine.DeviceID, bool) {
 	return s.device(h, c.onDevice), true
 }
 
-// cost judges a host; false means that none of its devices may take a chunk.
+// cost returns a host's cost; false if none of its devices may take a chunk.
 func (s *search) cost(h int) (cost, bool) {
 	host := &s.t.hosts[h]
 	onHost := s.onHost(h)
@@ -70,7 +70,7 @@ func (s *search) cost(h int) (cost, bool) {
 	return cost{onHost: onHost, rackFull: s.onRack(host.rack) >= s.rackCap, onDevice: best}, ok
 }
 
-// scan looks at every host and chooses, by weight, one of those that cost least.
+// scan inspects every host and chooses, by weight, one with the lowest cost.
 func (s *search) scan() (int, cost, bool) {
 	var best cost
 	var equal []int
@@ -100,8 +100,8 @@ func (s *search) scan() (int, cost, bool) {
 	panic("place: weights do not add up")
 }
 
-// device chooses, by weight, one of the devices of host h that may take a
-// chunk and have used chunks of this stripe.
+// device chooses, by weight, one of the devices of host h that may take a chunk and have used
+// chunks of this stripe.
 func (s *search) device(h, used int) moraine.DeviceID {
 	devices := s.t.hosts[h].devices
 	fits := func(d *Device) bool { return s.room(d) && s.onDevice(d.ID) == used }
@@ -125,7 +125,7 @@ func (s *search) device(h, used int) moraine.DeviceID {
 	panic("place: weights do not add up")
 }
 
-// randomHost returns a host, each as often as it weighs.
+// randomHost returns a host with a probability proportional to its weight.
 func (s *search) randomHost() int {
 	at := s.below(s.t.total())
 	lo, hi := 0, len(s.t.sums)-1

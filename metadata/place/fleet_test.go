@@ -13,15 +13,15 @@ import (
 	"github.com/morainefs/moraine/metadata/place"
 )
 
-// fleetSim is a cluster of the size that we are made for, in numbers only: what
-// is on each device, and which hosts share stripes with the one that is lost.
+// fleetSim simulates a cluster of the target size, in numbers only: what is on each device, and
+// which hosts share stripes with the lost one.
 type fleetSim struct {
 	hosts, devices int
 	chunk          uint64   // bytes
 	capacity       []uint64 // in chunks, by device
 	used           []atomic.Int64
 	lost           int
-	partners       []atomic.Bool // hosts that hold chunks of stripes of the lost one
+	partners       []atomic.Bool // hosts with chunks of stripes of the lost one
 }
 
 func newFleetSim(hosts, devices int) *fleetSim {
@@ -36,7 +36,7 @@ func newFleetSim(hosts, devices int) *fleetSim {
 	return s
 }
 
-// topology is what heartbeats tell of the devices now.
+// topology is what the heartbeats report about the devices now.
 func (s *fleetSim) topology() *place.Topology {
 	hosts := make([]place.Host, s.hosts)
 	for h := range hosts {
@@ -51,7 +51,7 @@ func (s *fleetSim) topology() *place.Topology {
 	return place.NewTopology(hosts)
 }
 
-// put places n stripes from number first on by what t knows.
+// put places n stripes from number first on, using t.
 func (s *fleetSim) put(t *place.Topology, first, n int) error {
 	for i := range n {
 		p, err := place.Place(t, place.Request{Stripe: moraine.StripeID(1<<40 + first + i),
@@ -76,12 +76,11 @@ func (s *fleetSim) put(t *place.Topology, first, n int) error {
 	return nil
 }
 
-// TestThreeThousandHosts fills 3,000 hosts of 12 devices, in racks of 40 and of two
-// sizes, to nine tenths, with what heartbeats know refreshed as often as a second
-// of full load would. The worst device must be within 10% of the mean, and a lost
-// host must be rebuilt from more than 95% of the others. The devices have room for
-// hundreds of chunks where real ones have room for a million: the spread by chance
-// shrinks with the root of that, so that real ones are closer to the mean by far.
+// TestThreeThousandHosts fills 3,000 hosts of 12 devices, in racks of 40 and of two sizes, to nine
+// tenths. The topology is refreshed as often as a second of full load would. The worst device must
+// be within 10% of the mean, and a lost host must be rebuilt from more than 95% of the others.
+// These devices have room for hundreds of chunks, real ones for a million. The random spread
+// shrinks with the square root of that, so that real devices are much closer to the mean.
 func TestThreeThousandHosts(t *testing.T) {
 	const hosts, devices, workers, rounds = simulatedHosts, 12, 2, 40
 	s := newFleetSim(hosts, devices)

@@ -1,14 +1,12 @@
-// Package place chooses the devices of stripes. It is a pure function of
-// (topology, request): no clock, no I/O, no randomness but what the stripe's
-// number gives. It records nothing, and does not judge whether a choice still
-// holds when it is used: the state machine does, at commit.
+// Package place chooses the devices of stripes. It is a pure function of (topology, request): no
+// clock, no I/O, and no randomness except from the stripe's number. It records nothing, and does
+// not check whether a choice is still valid when it is used: the state machine does that at commit.
 //
-// A path through it: the metadata leader makes a Topology of the hosts and
-// devices that it knows (NewTopology), a client asks for stripes, Place spreads
-// each stripe's chunks over hosts and racks, weighed by free space and
-// scattered by the stripe's number, so that a lost host is rebuilt from, and
-// onto, all the others. Where too few domains are alive chunks share them, as
-// evenly as can be, down to the least protection that may be promised.
+// The metadata leader makes a Topology of the hosts and devices that it knows (NewTopology). When a
+// client requests stripes, Place spreads each stripe's chunks over hosts and racks, weighted by
+// free space and scattered by the stripe's number. A lost host is therefore rebuilt from, and onto,
+// all the others. If too few domains are up, chunks share them as evenly as possible, down to the
+// least protection allowed.
 package place
 
 import (
@@ -18,51 +16,48 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// reserveDivisor sets the part of a device, 1/reserveDivisor of its capacity,
-// that only repair may fill.
+// reserveDivisor sets the part of a device, 1/reserveDivisor of its capacity, that only repair may
+// fill.
 const reserveDivisor = 50
 
-// Request asks for the devices of one stripe.
+// Request is a request for the devices of one stripe.
 type Request struct {
 	Stripe moraine.StripeID
 	Scheme moraine.Scheme
-	// ChunkLength is how many bytes each device must have free.
+	// ChunkLength is the free space, in bytes, that each device must have.
 	ChunkLength uint64
 	// Avoid lists devices that must not be chosen.
 	Avoid []moraine.DeviceID
-	// Keep, if not nil, has one element for each chunk of the scheme: the device
-	// that keeps its chunk, or 0 for one to be chosen.
+	// Keep, if not nil, has one element for each chunk of the scheme: the device that keeps its
+	// chunk, or 0 for one to choose.
 	Keep []moraine.DeviceID
-	// MinProtection is how many hosts (devices, where one host only is
-	// registered) a stripe with redundancy must be able to lose, as far as its
-	// scheme can give that at all; 0 is 1.
+	// MinProtection is the number of hosts (devices, if one host is registered) that a stripe with
+	// redundancy must survive losing, as far as its scheme can provide; 0 means 1.
 	MinProtection int
-	// Repair takes the best there is, however little it protects, and may fill
-	// the reserve of a device.
+	// Repair accepts the best possible choice, however little it protects, and may fill a device's
+	// reserve.
 	Repair bool
 }
 
-// Placement is an answer.
+// Placement is the answer to a Request.
 type Placement struct {
-	// Scheme is the request's, or copies where that one cannot protect enough now.
+	// Scheme is the request's, or copies if that one cannot protect enough now.
 	Scheme moraine.Scheme
 	// Devices has one element for each chunk of Scheme.
 	Devices []moraine.DeviceID
-	// Protects is how many hosts may be lost (devices, where one host only is
-	// registered) with every byte still there.
+	// Protects is the number of hosts (devices, if one host is registered) that may be lost without
+	// losing a byte.
 	Protects int
-	// Degraded is whether that is less than the request's scheme promises.
+	// Degraded says that Protects is less than the request's scheme promises.
 	Degraded bool
 }
 
-// Place chooses devices for one stripe. The same topology and request give the
-// same answer. A stripe must survive the loss of any MinProtection hosts where
-// two or more are registered, and of as many devices of a single host that has
-// several; where the scheme cannot give this now, one copy more than that is
-// answered instead (not with Keep or Repair), so x2 where it is 1, and where that
-// cannot either, Unavailable. A scheme without
-// redundancy asks for no protection. NoSpace means that devices take chunks but
-// none has room.
+// Place chooses devices for one stripe. The same topology and request give the same answer. If two
+// or more hosts are registered, a stripe must survive the loss of any MinProtection hosts; with a
+// single host of several devices, of as many devices. If the scheme cannot provide this now, Place
+// answers MinProtection + 1 copies instead (not with Keep or Repair), for example x2. If that is
+// impossible too it fails with Unavailable. A scheme without redundancy needs no protection.
+// NoSpace means that devices accept chunks but none has room.
 func Place(t *Topology, req Request) (Placement, error) {
 	if err := check(req); err != nil {
 		return Placement{}, err
@@ -100,7 +95,7 @@ func invalid(req Request, format string, args ...any) error {
 	return &moraine.Error{Op: "place", Ref: req.Stripe.String(), Kind: moraine.InvalidArgument, Err: fmt.Errorf(format, args...)}
 }
 
-// required is how many domains a stripe must be able to lose.
+// required returns how many domains a stripe must be able to lose.
 func (t *Topology) required(req Request) int {
 	if req.Repair || req.Scheme.M == 0 || t.registeredDevices < 2 {
 		return 0
@@ -108,8 +103,8 @@ func (t *Topology) required(req Request) int {
 	return min(max(req.MinProtection, 1), int(req.Scheme.M))
 }
 
-// tooFew says why a stripe cannot be protected enough. It is for want of space
-// where enough hosts or devices take chunks and too few of them have room.
+// tooFew says why a stripe cannot be protected enough. The reason is space if enough hosts or
+// devices accept chunks and too few of them have room.
 func (t *Topology) tooFew(req Request) error {
 	hosts, devices, taking := t.withRoom(req)
 	need := t.required(req)
@@ -138,8 +133,8 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// withRoom counts the hosts and devices that may take a chunk of the request,
-// and the devices that take chunks at all.
+// withRoom counts the hosts and devices that may take a chunk of the request, and the devices that
+// accept chunks at all.
 func (t *Topology) withRoom(req Request) (hosts, devices, taking int) {
 	s := newSearch(t, req)
 	for i := range t.hosts {
@@ -157,7 +152,7 @@ func (t *Topology) withRoom(req Request) (hosts, devices, taking int) {
 	return hosts, devices, taking
 }
 
-// place chooses without regard to the least protection.
+// place chooses without checking the least protection.
 func place(t *Topology, req Request) (Placement, error) {
 	s := newSearch(t, req)
 	devices := make([]moraine.DeviceID, req.Scheme.Chunks())
@@ -199,9 +194,8 @@ func (t *Topology) noDevice(req Request) error {
 		Err: fmt.Errorf("no device, beside those to avoid, has room for %d bytes: remove data, or add devices", req.ChunkLength)}
 }
 
-// protects counts domains by host, or by device on a single host. More chunks
-// than spare ones are always there, so that the answer is at most m. A chunk on
-// a device that is not registered protects nothing: it counts as lost.
+// protects counts domains by host, or by device on a single host. More chunks than spare always
+// exist, so that the answer is at most m. A chunk on an unregistered device counts as lost.
 func (t *Topology) protects(spare int, devices []moraine.DeviceID) int {
 	domains := make([]string, 0, len(devices))
 	for _, d := range devices {
@@ -228,12 +222,12 @@ type search struct {
 	random  uint64 // state of the generator
 	rackCap int    // chunks that one rack may take
 
-	// taken is where the stripe's chunks are so far: a handful, which is looked
-	// through more quickly than maps are made.
+	// taken has the places of the stripe's chunks so far. They are so few that scanning them is
+	// faster than making maps.
 	taken []taken
 }
 
-// taken is the place of one chunk; host and rack are -1 where none is known.
+// taken is the place of one chunk; host and rack are -1 if unknown.
 type taken struct {
 	device     moraine.DeviceID
 	host, rack int
@@ -255,8 +249,8 @@ func (s *search) occupy(device moraine.DeviceID) {
 	s.taken = append(s.taken, at)
 }
 
-// onHost returns how many chunks of the stripe are on host h, onRack on a rack,
-// and onDevice on a device.
+// onHost returns the number of the stripe's chunks on host h, onRack on a rack, and onDevice on a
+// device.
 func (s *search) onHost(h int) (n int) {
 	for i := range s.taken {
 		if s.taken[i].host == h {
@@ -284,9 +278,9 @@ func (s *search) onDevice(device moraine.DeviceID) (n int) {
 	return n
 }
 
-// rackCap returns how many chunks of a stripe one rack may take. Racks are
-// spread over only where a stripe can survive the loss of one; then a rack
-// takes its share by weight, and never more than the stripe can lose.
+// rackCap returns how many chunks of a stripe one rack may take. Racks matter only if a stripe can
+// survive the loss of one. A rack then takes its share by weight, and never more than the stripe
+// can lose.
 func (t *Topology) rackCap(scheme moraine.Scheme) int {
 	n, m := scheme.Chunks(), int(scheme.M)
 	if t.racks < 2 || m == 0 {
@@ -314,7 +308,7 @@ func (t *Topology) rackCap(scheme moraine.Scheme) int {
 	return min(max(share, least), m)
 }
 
-// room is whether device may take a chunk of the request.
+// room reports whether device may take a chunk of the request.
 func (s *search) room(d *Device) bool {
 	need := s.req.ChunkLength
 	if !s.req.Repair {

@@ -114,7 +114,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	require.ErrorIs(t, err, moraine.NoSpace)
 
 	for i := range full[:5] {
-		full[i].Devices[0].Free = 1 * gib // under the reserve of 2 GiB
+		full[i].Devices[0].Free = 1 * gib // less than the reserve of 2 GiB
 	}
 	full[5].Devices[0].Free = 3 * gib
 	_, err = place.Place(place.NewTopology(full), req)
@@ -184,7 +184,7 @@ func TestChunkOnUnknownDeviceProtectsNothing(t *testing.T) {
 }
 
 func TestRacks(t *testing.T) {
-	// Three racks of four hosts: 4+2 puts two chunks in each, and survives a rack.
+	// Three racks of four hosts: 4+2 places two chunks in each, and survives the loss of a rack.
 	hosts := cluster(12, 1)
 	for i := range hosts {
 		hosts[i].Rack = fmt.Sprintf("r%d", i/4)
@@ -203,8 +203,8 @@ func TestRacks(t *testing.T) {
 }
 
 func TestSmallRackIsNotOverloaded(t *testing.T) {
-	// With two racks, 4+2 cannot survive the loss of one: a rack of one host
-	// must not get a chunk of every stripe for nothing.
+	// With two racks, 4+2 cannot survive the loss of one. A rack of one host must then not get a
+	// chunk of every stripe.
 	hosts := cluster(21, 1)
 	for i := range hosts {
 		hosts[i].Rack = "big"
@@ -236,8 +236,8 @@ func TestSameRequestSameAnswer(t *testing.T) {
 	}
 }
 
-// TestDistribution simulates a few hundred hosts: every host gets its share by
-// free space, and the partners of one host are all the others.
+// TestDistribution simulates a few hundred hosts: every host gets its share by free space, and each
+// host shares stripes with all the others.
 func TestDistribution(t *testing.T) {
 	const hosts, devices, stripes = 300, 2, 60000
 	all := cluster(hosts, devices)
@@ -280,8 +280,8 @@ func TestDistribution(t *testing.T) {
 	require.Greater(t, len(partners), hosts*9/10, "a lost host is rebuilt from nearly all the others")
 }
 
-// TestProtectsIsTrue holds the answer against its meaning: losing any
-// Protects hosts leaves at least k chunks, and losing some one more does not.
+// TestProtectsIsTrue checks the answer by its definition: losing any Protects hosts leaves at least
+// k chunks, and losing some one more does not.
 func TestProtectsIsTrue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		hosts := cluster(rapid.IntRange(1, 9).Draw(rt, "hosts"), rapid.IntRange(1, 3).Draw(rt, "devices"))

@@ -2,6 +2,5 @@
 
 package place_test
 
-// simulatedHosts is fewer with the race detector, which makes placing thirty times
-// as slow.
+// simulatedHosts is lower with the race detector, which makes placement thirty times as slow.
 const simulatedHosts = 300

@@ -7,13 +7,12 @@ import (
 	"github.com/morainefs/moraine"
 )
 
-// Device is one place for chunks. A device that is retired is not listed.
+// Device is a target for chunks. Retired devices are not listed.
 type Device struct {
 	ID moraine.DeviceID
 	// Capacity and Free are in bytes.
 	Capacity, Free uint64
-	// Takes is whether the device takes new chunks: it is in service, not
-	// declared out and not being drained.
+	// Takes reports whether the device takes new chunks: it is neither out nor draining.
 	Takes bool
 }
 
@@ -22,25 +21,24 @@ type Host struct {
 	ID string
 	// Rack is the failure domain above hosts; hosts with an empty rack share one.
 	Rack string
-	// Alive is whether the host's heartbeats arrive.
+	// Alive reports whether the host's heartbeats arrive.
 	Alive   bool
 	Devices []Device
 }
 
-// Topology is what placement chooses from. It never changes once made, and may
-// be used by any number of goroutines.
+// Topology is the input of placement. It never changes, and any number of goroutines may use it.
 type Topology struct {
 	hosts []host   // those that may take chunks, by ID
 	sums  []uint64 // sums[i] is the weight of hosts[:i+1]
 	at    map[moraine.DeviceID]location
 	racks int // number of rack indexes in use
-	// rackHosts has the hosts that may take chunks by rack, heaviestRack the
-	// weight of the rack that has most.
+	// rackHosts has the number of hosts that may take chunks by rack, heaviestRack the weight of
+	// the heaviest rack.
 	rackHosts    []int
 	heaviestRack uint64
 
 	registeredHosts, registeredDevices int
-	// refusing are the hosts that answer and have no device that takes chunks.
+	// refusing is the number of hosts that are up and have no device that takes chunks.
 	refusing int
 }
 
@@ -50,15 +48,14 @@ type host struct {
 	devices []Device // those that take chunks, by ID
 }
 
-// location says where a device is; host is -1 where its host takes nothing.
+// location is a device's place; host is -1 if its host takes nothing.
 type location struct {
 	host, rack int
 	name       string
 }
 
-// NewTopology prepares hosts for placement. The order of hosts and of their
-// devices does not matter. A host without devices counts for nothing. It takes
-// ownership of hosts.
+// NewTopology prepares hosts for placement. The order of hosts and devices does not matter. A host
+// without devices is ignored. It takes ownership of hosts.
 func NewTopology(hosts []Host) *Topology {
 	slices.SortFunc(hosts, func(a, b Host) int { return cmp.Compare(a.ID, b.ID) })
 	t := &Topology{at: make(map[moraine.DeviceID]location)}
@@ -112,12 +109,12 @@ func (t *Topology) add(h *Host, rack int) {
 	}
 }
 
-// weightUnit is the grain of weights in bytes; it keeps the sum of an exabyte
-// of devices far from overflowing.
+// weightUnit is the unit of weights in bytes. It keeps the sum of an exabyte of devices far from
+// overflow.
 const weightUnit = 1 << 20
 
-// weight of a device grows with its free space; a full one still weighs
-// something, so that sums rise strictly and repair can reach it.
+// weight grows with a device's free space. A full device still has a weight, so that sums strictly
+// increase and repair can use it.
 func weight(d Device) uint64 { return d.Free/weightUnit + 1 }
 
 func (t *Topology) total() uint64 {
@@ -127,23 +124,21 @@ func (t *Topology) total() uint64 {
 	return t.sums[len(t.sums)-1]
 }
 
-// Hosts returns how many hosts are registered, and how many of them may take
-// chunks now.
+// Hosts returns the number of registered hosts, and of those that may take chunks now.
 func (t *Topology) Hosts() (registered, taking int) { return t.registeredHosts, len(t.hosts) }
 
-// Devices returns how many devices are registered.
+// Devices returns the number of registered devices.
 func (t *Topology) Devices() int { return t.registeredDevices }
 
-// HostOf returns the host that device is on, and false if it is not registered.
+// HostOf returns the host of a device; false if it is not registered.
 func (t *Topology) HostOf(device moraine.DeviceID) (string, bool) {
 	l, ok := t.at[device]
 	return l.name, ok
 }
 
-// Protects returns how many failure domains may be lost, whichever they are,
-// with at most spare of the chunks in them. domains names the domain of each
-// chunk; where there are no more chunks than spare it returns their number of
-// domains.
+// Protects returns how many failure domains, whichever they are, may be lost with at most spare of
+// the chunks in them. domains names the domain of each chunk. If there are no more chunks than
+// spare it returns the number of domains.
 func Protects[D comparable](spare int, domains []D) int {
 	counts := make(map[D]int, len(domains))
 	for _, d := range domains {
