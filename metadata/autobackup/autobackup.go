@@ -1,10 +1,10 @@
-// Package autobackup takes backups of the metadata by itself, where a metadata server leads:
-// one at each interval, and one at once where none is fresh. It keeps the newest few in a
-// directory and removes older ones, but only after a new one is whole, synced, and under its
-// name. A backup that fails leaves those before it.
+// Package autobackup makes automatic backups of the metadata while a metadata server leads: one per
+// interval, and one at once if there is no recent one. It keeps the newest few in a directory. It
+// removes older ones only after a new one is complete, synced, and has its name. A failed backup
+// leaves the earlier ones.
 //
-// One path through it: New(cfg, deps) -> Run(ctx, source) while the server leads ->
-// Status says when the last one was taken, and why the next one was not.
+// New(cfg, deps) makes the Backups; Run(ctx, source) makes backups while the server leads; Status
+// says when the last one was made, and why the next one failed.
 package autobackup
 
 import (
@@ -26,67 +26,69 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// Config says where backups go, and how many.
+// Config says where backups go and how many are kept.
 type Config struct {
-	// Dir is made where it is missing; empty: none are taken.
+	// Dir is created if missing; empty: no backups are made.
 	Dir string
-	// Every is the age of the newest backup at which another is taken, at least a second.
+	// Every is the age of the newest backup at which another is made, at least one second.
 	Every time.Duration
-	// Keep is how many are kept, at least 1.
+	// Keep is the number of backups kept, at least 1.
 	Keep int
-	// Horizon is the backup horizon, which backups carry.
+	// Horizon is the backup horizon, recorded in each backup.
 	Horizon time.Duration
-	// Cluster is the cluster's identity, which is in the names: clusters may share Dir.
+	// Cluster is the cluster's identity. It is in the file names, so that clusters may share Dir.
 	Cluster moraine.UUID
-	// Node is the server's id, which is in the name of what it is writing: servers may share Dir.
+	// Node is the server's ID. It is in the name of an unfinished backup, so that servers may share
+	// Dir.
 	Node string
 }
 
-// Deps are what a test replaces. All are needed.
+// Deps are the dependencies that tests replace. All are required.
 type Deps struct {
 	FS    vfs.FS
 	Clock clock.Clock
 	Log   *slog.Logger
 }
 
-// Source is what backups are taken of. The caller closes the stream.
+// Source provides the snapshots for backups. The caller closes the stream.
 type Source interface {
 	Snapshot(ctx context.Context) (raftstore.BackupInfo, io.ReadCloser, error)
 }
 
-// Status is how backups go, as the server in question knows.
+// Status describes the backups as this server knows them.
 type Status struct {
 	Dir   string
 	Every time.Duration
-	// Taken is when the newest backup in Dir was taken, to the second; zero: there is none.
+	// Taken is when the newest backup in Dir was made, to the second; zero if there is none.
 	Taken time.Time
 	Bytes int64 // its size
 	Kept  int   // backups in Dir
-	// Err is why the last one failed; nil since one has succeeded.
+	// Err is why the last backup failed; nil after a success.
 	Err error
 }
 
-// Overdue reports whether no backup was taken for two intervals and a minute, or the last
-// one bears a time that is yet to come, so that its age says nothing.
+// Overdue reports whether no backup was made for two intervals and a minute, or the newest one has
+// a time in the future, so that its age is unknown.
 func (s *Status) Overdue(now time.Time) bool {
 	age := now.Sub(s.Taken)
 	return s.Every > 0 && (s.Taken.IsZero() || age > 2*s.Every+time.Minute || age < -time.Minute)
 }
 
 const (
-	// retryAfter is the pause after a failure, or an interval where that is shorter.
+	// retryAfter is the pause after a failure; a shorter interval takes its place.
 	retryAfter = 5 * time.Minute
-	// spareShare is of the file system that must be left free: the state may be on it too.
+	// spareShare is the part of the file system that must stay free, since the state may be on it
+	// too.
 	spareShare = 10
-	// abandonedAfter is how old the unfinished backup of another server is when it is removed:
-	// until then it may be under way.
+	// abandonedAfter is the age at which another server's unfinished backup is removed; until then
+	// it may be in progress.
 	abandonedAfter = 24 * time.Hour
 	suffix         = ".backup"
 	partSuffix     = ".part"
 	nameTime       = "20060102T150405Z"
 )
 
-// Backups are those of one server. Methods may be called concurrently; Run, by one
+// Backups makes one server's backups. Methods may be called concurrently, but Run only by one
 // goroutine at a time.
 type Backups struct {
 	cfg  Config
@@ -96,19 +98,19 @@ type Backups struct {
 	status Status
 }
 
-// New makes Backups; it touches no file.
+// New makes Backups. It touches no file.
 func New(cfg Config, deps Deps) *Backups {
 	return &Backups{cfg: cfg, deps: deps, status: Status{Dir: cfg.Dir, Every: cfg.Every}}
 }
 
-// Status returns how it goes; false where no backups are taken.
+// Status returns the status; false if no backups are made.
 func (b *Backups) Status() (Status, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.status, b.cfg.Dir != ""
 }
 
-// Run takes backups of a source, each of an incarnation, until ctx ends.
+// Run makes backups of a source of the given incarnation, until ctx ends.
 func (b *Backups) Run(ctx context.Context, src Source, incarnation moraine.Incarnation) {
 	if b.cfg.Dir == "" {
 		return
@@ -125,7 +127,7 @@ func (b *Backups) Run(ctx context.Context, src Source, incarnation moraine.Incar
 	}
 }
 
-// once takes a backup if one is due, and returns how long to wait.
+// once makes a backup if one is due, and returns how long to wait.
 func (b *Backups) once(ctx context.Context, src Source, incarnation moraine.Incarnation) (time.Duration, error) {
 	all, err := b.list()
 	if err == nil {
@@ -153,14 +155,14 @@ type backup struct {
 
 func (b *Backups) prefix() string { return fmt.Sprintf("metadata-%x-", b.cfg.Cluster[:4]) }
 
-// partName is what a backup is called while it is written. No two servers write one file: the
-// one that is done first would give its name to what the other has half written.
+// partName is the file name of an unfinished backup. Two servers never write the same file:
+// otherwise the first to finish would rename what the other has half written.
 func (b *Backups) partName(taken time.Time) string {
 	return b.prefix() + taken.UTC().Format(nameTime) + "." + b.cfg.Node + partSuffix
 }
 
-// abandoned reports whether a file, named without the prefix, is what a backup that was cut
-// short has left: one of this server's, which takes one at a time, or an old one of another's.
+// abandoned reports whether a file, named without the prefix, is the leftover of an interrupted
+// backup: one of this server, which makes one at a time, or an old one of another server.
 func (b *Backups) abandoned(rest string, now time.Time) bool {
 	rest, isPart := strings.CutSuffix(rest, partSuffix)
 	stamp, node, named := strings.Cut(rest, ".")
@@ -168,8 +170,8 @@ func (b *Backups) abandoned(rest string, now time.Time) bool {
 	return isPart && named && err == nil && (node == b.cfg.Node || now.Sub(taken) > abandonedAfter)
 }
 
-// list returns the backups of the cluster, oldest first (before them those of a time to come),
-// and removes what earlier ones that were cut short have left.
+// list returns the cluster's backups, oldest first, preceded by those with a time in the future. It
+// removes leftovers of interrupted backups.
 func (b *Backups) list() ([]backup, error) {
 	if err := b.deps.FS.MkdirAll(b.cfg.Dir); err != nil {
 		return nil, err
@@ -204,8 +206,8 @@ func (b *Backups) list() ([]backup, error) {
 		}
 		out = append(out, backup{name, taken, info.Size})
 	}
-	// A clock was ahead where one is of a time to come: it is older than it says, and any that
-	// is taken from now on replaces it.
+	// If a backup has a time in the future, a clock was ahead. The backup is older than it says,
+	// and any newer one replaces it.
 	now := b.deps.Clock.Now()
 	slices.SortFunc(out, func(x, y backup) int {
 		if ahead := yetToCome(x.taken, now); ahead != yetToCome(y.taken, now) {
@@ -216,10 +218,10 @@ func (b *Backups) list() ([]backup, error) {
 	return out, nil
 }
 
-// yetToCome reports whether a backup bears a time that no clock near ours can have had.
+// yetToCome reports whether a backup's time is too far in the future for any clock close to ours.
 func yetToCome(taken, now time.Time) bool { return taken.Sub(now) >= time.Minute }
 
-// age is that of the newest backup; false where there is none, or it is of a time to come.
+// age returns the age of the newest backup; false if there is none, or it has a time in the future.
 func (b *Backups) age(all []backup) (time.Duration, bool) {
 	if len(all) == 0 {
 		return 0, false
@@ -228,7 +230,7 @@ func (b *Backups) age(all []backup) (time.Duration, bool) {
 	return now.Sub(newest), !yetToCome(newest, now)
 }
 
-// take writes one backup: under its name it is whole and synced, or not there.
+// take writes one backup. A backup with its final name is complete and synced.
 func (b *Backups) take(ctx context.Context, src Source, incarnation moraine.Incarnation) (err error) {
 	info, stream, err := src.Snapshot(ctx)
 	if err != nil {
@@ -259,7 +261,7 @@ func (b *Backups) take(ctx context.Context, src Source, incarnation moraine.Inca
 	return b.deps.FS.SyncDir(b.cfg.Dir)
 }
 
-// hasRoom fails where a backup of so many bytes would leave too little of the file system.
+// hasRoom fails if a backup of that many bytes would leave too little free space.
 func (b *Backups) hasRoom(bytes int64) error {
 	u, err := b.deps.FS.Usage(b.cfg.Dir)
 	if err != nil || u.Total == 0 {
@@ -310,7 +312,7 @@ func (b *Backups) prune() error {
 	return b.deps.FS.SyncDir(b.cfg.Dir)
 }
 
-// note takes over what is in the directory.
+// note records the contents of the directory.
 func (b *Backups) note(all []backup) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -327,7 +329,7 @@ func (b *Backups) fail(err error) {
 	b.status.Err = err
 }
 
-// appender writes a file from its beginning on.
+// appender writes a file from its beginning.
 type appender struct {
 	f  vfs.File
 	at int64

@@ -24,11 +24,11 @@ import (
 
 const shared = "/backups"
 
-// source gives one snapshot, of which the second half comes when it is let go.
+// source provides one snapshot whose second half is delayed until the test permits it.
 type source struct {
 	info   raftstore.BackupInfo
 	stream []byte
-	half   chan struct{} // closed when the first half was read
+	half   chan struct{} // closed after the first half was read
 	once   sync.Once
 	goOn   chan struct{}
 }
@@ -62,8 +62,8 @@ func server(t *testing.T, fsys vfs.FS, node string, src *source) *autobackup.Bac
 	return b
 }
 
-// wholeBackups returns the backups in the directory, each of which must be whole, and how
-// many other files there are.
+// wholeBackups returns the backups in the directory, each of which must be complete, and the other
+// files.
 func wholeBackups(t *testing.T, fsys vfs.FS) (whole, others []string) {
 	t.Helper()
 	names, err := fsys.List(shared)
@@ -85,8 +85,8 @@ func wholeBackups(t *testing.T, fsys vfs.FS) (whole, others []string) {
 	return whole, others
 }
 
-// TestTwoServersShareADirectory has two servers that both believe to lead take a backup into
-// one directory in the same second: each is whole under its name, and neither fails.
+// TestTwoServersShareADirectory: two servers that both believe they lead make a backup in one
+// directory in the same second. Each backup is complete under its name, and neither fails.
 func TestTwoServersShareADirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fsys := vfs.NewMem(1)
@@ -115,8 +115,8 @@ func TestTwoServersShareADirectory(t *testing.T) {
 	})
 }
 
-// TestWhatWasCutShortIsRemoved: a server removes what it has left half written itself at once,
-// and what another server has a day later: until then that may be under way.
+// TestWhatWasCutShortIsRemoved: a server removes its own unfinished backup at once, and another
+// server's after a day, because until then that may be in progress.
 func TestWhatWasCutShortIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fsys := vfs.NewMem(1)
