@@ -167,7 +167,7 @@ func MayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	return nil
 }
 
-// MayCopy fails where an object may not be copied to a key.
+// MayCopy fails if an object may not be copied to a key.
 func MayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 	const op = "begin object"
 	o, err := layout.Object(&t.View, in.Object)
@@ -199,7 +199,7 @@ func MayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 	return nil
 }
 
-// MayDelete fails where an object may not be deleted.
+// MayDelete fails if an object may not be deleted.
 func MayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
 	o, err := layout.Object(&t.View, in.Object)
@@ -219,7 +219,7 @@ func MayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	return layout.Settled(w, op, j.Id, t.ClusterTime())
 }
 
-// Claim records an intent and makes its keys the job's.
+// Claim records an intent and gives its keys to the job.
 func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
 	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
 		id, err := t.NextID(record.CObject)
@@ -244,7 +244,7 @@ func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
 	return nil
 }
 
-// Unclaim takes an intent away. Where until is not 0 its keys are unsettled up
+// Unclaim removes an intent. If until is not 0, its keys are unsettled up
 // to then.
 func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
 	for _, p := range in.Places() {
