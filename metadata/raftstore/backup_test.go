@@ -16,7 +16,7 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// begin is what an incarnation begins with whose first entry is this.
+// begin is the beginning of an incarnation with this first entry.
 func begin(entry string) raftstore.Beginning {
 	return raftstore.Beginning{Incarnation: moraine.MarkedIncarnation{Number: 2, Mark: moraine.UUID{2}}, Entry: []byte(entry)}
 }
@@ -37,8 +37,8 @@ func backupOf(t *testing.T, n *node) []byte {
 	return out.Bytes()
 }
 
-// A backup that lacks a byte, or has a wrong one, is refused, and nothing is
-// written of it; a whole one is restored, also after any step of a restore failed.
+// A backup with a missing or wrong byte is refused, and nothing of it is written. A complete one is
+// restored, also after any step of a restore failed.
 func TestRestoreFaults(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -94,9 +94,9 @@ func TestRestoreFaults(t *testing.T) {
 	require.Equal(t, "entry", one.nodes["m9"].get("first"), "the first entry of the new incarnation")
 }
 
-// Entries that are applied while a backup is taken may be in its state, those that were
-// written out by then. The new incarnation begins after the last of them: its first entry is applied, and so is
-// each one after it.
+// Entries applied while a backup is taken may be in its state if they were written out by then. The
+// new incarnation begins after the last of them: its first entry is applied, and so is each later
+// one.
 func TestRestoreOfBackupUnderLoad(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	const meanwhile = 100 // more than are gathered before they are written out
@@ -133,8 +133,8 @@ func TestRestoreOfBackupUnderLoad(t *testing.T) {
 	require.EqualValues(t, later+2, one.propose("add n"))
 }
 
-// What a restored node, and one that was forced, adds to its log lies in a term
-// of which no server of before has entries.
+// A restored or forced node adds entries to its log in a term of which no earlier server has
+// entries.
 func TestAnotherIncarnationBeginsInATermOfItsOwn(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -181,8 +181,8 @@ func TestAnotherIncarnationBeginsInATermOfItsOwn(t *testing.T) {
 	require.EqualValues(t, 2, one.propose("add n"))
 }
 
-// The last server of three goes on alone with what it has, and says how far that
-// is; without the word of a person nothing changes.
+// The last server of three continues alone with its entries, and reports how far they go. Without
+// an administrator's command nothing changes.
 func TestForceAlone(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -205,7 +205,7 @@ func TestForceAlone(t *testing.T) {
 	require.Equal(t, sv.LastIndex, survey().LastIndex, "a look changes nothing")
 	require.WithinDuration(t, time.Now(), sv.Appended, time.Minute)
 	g.start(left)
-	time.Sleep(time.Second) // for what must not come about: on a busy machine it shows less, and fails no sooner
+	time.Sleep(time.Second) // waits for something that must not happen: on a busy machine the test shows less, and fails no sooner
 	_, leads := g.nodes[left].store.Leader()
 	require.False(t, leads, "one of three does not decide")
 	_, err := raftstore.ForceAlone(cfg, raftstore.Deps{FS: g.fs[left]}, begin("set incarnation 2"))
@@ -218,7 +218,7 @@ func TestForceAlone(t *testing.T) {
 	_, err = raftstore.ForceAlone(other, raftstore.Deps{FS: g.fs[left]}, begin("set incarnation 2"))
 	require.ErrorIs(t, err, moraine.InvalidArgument)
 
-	// Any step of it may fail; it is given again.
+	// Any step may fail; the command is repeated.
 	for n, failed := 0, true; failed; n += 7 {
 		seen := 0
 		failed = false
@@ -260,7 +260,7 @@ func sampleBackup(t testing.TB) []byte {
 	return out.Bytes()
 }
 
-// Whatever bytes are given for a backup are refused, or hold what they say.
+// Any bytes given as a backup are refused, or contain what they say.
 func FuzzBackup(f *testing.F) {
 	whole := sampleBackup(f)
 	for _, n := range []int{len(whole), len(whole) - 1, 40, 0} {

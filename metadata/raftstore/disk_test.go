@@ -18,9 +18,9 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// badDisk makes a node's disk go wrong, at every write and sync of its log.
+// badDisk makes a node's disk fail at every write and sync of its log.
 type badDisk struct {
-	how     atomic.Pointer[error] // nil: it is well
+	how     atomic.Pointer[error] // nil: it works
 	hangs   atomic.Bool
 	release chan struct{} // at the end of the test
 }
@@ -38,10 +38,9 @@ func (d *badDisk) rule(op vfs.Op) error {
 	return nil
 }
 
-// TestBadDiskOfALeader has the disk of a leader hang, fail, or be full: it ends
-// within the time that it is given, another leads, and nothing is lost. It does not
-// come back while its disk is as it is, and so does not stand for election; when it
-// is well it takes part again.
+// TestBadDiskOfALeader lets a leader's disk hang, fail, or be full. The leader ends in time,
+// another one leads, and nothing is lost. It does not come back, or stand for election, until its
+// disk works; then it takes part again.
 func TestBadDiskOfALeader(t *testing.T) {
 	for name, bad := range map[string]error{"hangs": nil, "EIO": syscall.EIO, "ENOSPC": syscall.ENOSPC} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +81,7 @@ func TestBadDiskOfALeader(t *testing.T) {
 			}
 			delete(g.nodes, victim.name)
 			disk.how.Store(nil)
-			// What hangs is never given back: the process would have ended with it.
+			// A hanging call never returns: the process would have ended with it.
 			g.fs[victim.name] = mems[victim.name].Clone()
 			g.start(victim.name)
 			g.propose("set c 1")
@@ -94,10 +93,9 @@ func TestBadDiskOfALeader(t *testing.T) {
 	}
 }
 
-// TestAllDisksFull lets the disks of all nodes fill until every node has ended.
-// Started again they give up their ballast, agree on a leader and take what frees
-// space, for long: the log goes with each snapshot, however young. With room on
-// the disks they are as before.
+// TestAllDisksFull lets the disks of all nodes fill until every node has ended. Restarted, they
+// delete their ballast, elect a leader and accept requests that free space, for long: the log is
+// deleted with each snapshot, however young. With room on the disks they work as before.
 func TestAllDisksFull(t *testing.T) {
 	const ballast = 1 << 20
 	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
@@ -187,8 +185,8 @@ func TestAllDisksFull(t *testing.T) {
 	}
 }
 
-// TestNearlyFullDiskIsKeptSmall holds a node against its own rule: while its disk
-// is nearly full it takes snapshots without being told.
+// TestNearlyFullDiskIsKeptSmall checks a node's rule: while its disk is nearly full it takes
+// snapshots by itself.
 func TestNearlyFullDiskIsKeptSmall(t *testing.T) {
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.MinFree = 0.5 })
 	mem := g.fs["m1"].(*vfs.Mem)
@@ -205,11 +203,10 @@ func TestNearlyFullDiskIsKeptSmall(t *testing.T) {
 	eventually(t, "a snapshot", func() bool { return n.store.Status().Snapshot > 0 })
 }
 
-// TestStateLogThatFails has the disk be full, or fail, when pebble begins a new log of
-// its own, or ends the one before: for a snapshot, in a clean stop after much was
-// gathered, and while entries come. pebble panics on that with a lock that it has given
-// back already; the node ends with the disk's error all the same, and has everything
-// when its disk is well.
+// TestStateLogThatFails makes the disk full, or fail, when pebble starts a new log of its own or
+// ends the previous one: for a snapshot, in a clean stop after much was collected, and while
+// entries arrive. pebble then panics with a lock that it has already released. The node still ends
+// with the disk's error, and has everything when its disk works.
 func TestStateLogThatFails(t *testing.T) {
 	for name, end := range map[string]func(n *node) error{
 		"snapshot": func(n *node) error {

@@ -11,12 +11,11 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// TestNextLeaderSoon takes leaders off the network, one after the other, under a
-// clock on which nothing else takes time. Three times of four another one leads within what
-// the follower that waits longest waits: one and a half heartbeat timeouts, and three
-// looks at most (the one that first sees the silence, the one that sees its end, and
-// one for what comes after). Raft's own timers take two timeouts and more. That both
-// followers campaign at once, and take another round, is rare, whatever is drawn.
+// TestNextLeaderSoon takes leaders off the network, one after the other, under a clock on which
+// nothing else takes time. Three times of four another one leads within the longest wait of a
+// follower: one and a half heartbeat timeouts, and at most three checks (the one that first sees
+// the silence, the one that sees its end, and one for the rest). Raft's own timers take two
+// timeouts and more. Both followers seldom campaign simultaneously and need another round.
 func TestNextLeaderSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 500 * time.Millisecond
@@ -44,8 +43,8 @@ func TestNextLeaderSoon(t *testing.T) {
 	})
 }
 
-// TestNoElectionInPeace lets a minute and more pass, a follower off the network for some
-// of them: nobody else is elected, then or when it is back.
+// TestNoElectionInPeace lets more than a minute pass, with a follower off the network for a part of
+// it. No other node is elected, then or when it is back.
 func TestNoElectionInPeace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) { cfg.HeartbeatTimeout = 500 * time.Millisecond })
@@ -67,8 +66,8 @@ func TestNoElectionInPeace(t *testing.T) {
 	})
 }
 
-// TestSilenceIsWhatWasListenedTo counts only the time that this process ran: one
-// that got no processor for long does not give its leader up for it.
+// TestSilenceIsWhatWasListenedTo: only the time that this process ran counts. A follower without a
+// processor for long does not campaign for that.
 func TestSilenceIsWhatWasListenedTo(t *testing.T) {
 	const timeout, tick = 480 * time.Millisecond, 30 * time.Millisecond
 	contact := time.Now()

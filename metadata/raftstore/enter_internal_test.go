@@ -16,8 +16,8 @@ import (
 	"github.com/morainefs/moraine/internal/limit"
 )
 
-// A proposal without a deadline that gets no place in flight is reported again and again,
-// and goes on when one comes free.
+// A proposal without a deadline that gets no place in flight is logged repeatedly, and continues
+// when a place is free.
 func TestAProposalWithoutAPlaceIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// SilenceTicks is how many looks a follower takes per heartbeat timeout.
+// SilenceTicks is the number of checks per heartbeat timeout.
 const SilenceTicks = silenceTicks
 
 // TransferTo makes node the leader.
@@ -24,8 +24,7 @@ func (s *Store) TransferTo(node string) error {
 	return s.raft.LeadershipTransferToServer(raft.ServerID(node), raft.ServerAddress(p.Address)).Error()
 }
 
-// CountEveryAck is the mutant of the read rule: any acknowledgement that was
-// ever heard in this term confirms.
+// CountEveryAck is the mutant of the read rule: any acknowledgement received in this term confirms.
 func (s *Store) CountEveryAck() {
 	a := s.transport.acks
 	a.mu.Lock()
@@ -105,8 +104,8 @@ func EncodeReceivedSnap(meta raft.SnapshotMeta, applied uint64) []byte {
 	return (&snapshot{meta: meta, applied: applied, form: snapReceived}).encode()
 }
 
-// KeepAsStream has the newest snapshot of the node directory dir lie as servers
-// once kept what they received.
+// KeepAsStream converts the newest snapshot of the node directory dir to the form in which servers
+// once kept received snapshots.
 func KeepAsStream(fsys vfs.FS, dir string, cluster moraine.UUID) error {
 	store, err := openSnapshots(&Config{Dir: dir, Cluster: cluster}, &Deps{FS: fsys, Metrics: NewMetrics(nil)}, nil)
 	if err != nil {
@@ -190,10 +189,9 @@ func (s *silence) Tick(contact time.Time, elapsed time.Duration) bool {
 	return s.tick(contact, elapsed)
 }
 
-// InstallFrom forms a directory as it is after a snapshot, the state of a backup,
-// was received that says it ends at index; its members are those of cfg. last is
-// where a log of before ends, entry by entry of term, that the stop came too early to
-// delete; 0: there is none.
+// InstallFrom forms a directory as it is after a received snapshot, the state of a backup, that
+// says it ends at index; its members are those of cfg. last is the end of a former log, with
+// entries of term, which the node stopped too early to delete; 0: there is none.
 func InstallFrom(cfg Config, deps Deps, backup io.ReaderAt, size int64, index, last, term uint64) error {
 	cfg.setDefaults()
 	deps.setDefaults()

@@ -45,7 +45,7 @@ func entries(t testing.TB, fs vfs.FS) map[[2]uint64]string {
 	return out
 }
 
-// ends waits for a node to end by itself, and returns why.
+// ends waits for a node to end, and returns the error.
 func (g *group) ends(name string) error {
 	g.t.Helper()
 	select {
@@ -76,13 +76,12 @@ func (g *group) lacks(name string) bool {
 	return false
 }
 
-// Two of three servers were given up, and had gone further than the third knew: their
-// logs have other entries of the same indexes and terms as what was forced on it. When
-// they run again nothing of them gets into it, nor of it into them: they end, say
-// what to do, and do not come back.
+// Two of three servers are outlived, and had advanced further than the third knew: their logs have
+// other entries with the indexes and terms of what was forced on it. When they run again, no entry
+// passes between them and it. They end, say what to do, and do not come back.
 func TestServersThatWereGivenUpEnd(t *testing.T) {
 	t.Run("stopped in order", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).stopAll, "1") })
-	// They never wrote their state out: the log alone tells what they are of.
+	// They never wrote out their state: only the log has their incarnation.
 	t.Run("killed", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).cutPower, "") })
 }
 
@@ -114,7 +113,7 @@ func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) 
 	for _, name := range g.names {
 		require.Equal(t, says, inState(t, g.fs[name], "incarnation"))
 	}
-	// The entry that is forced gets the index and the term of one of theirs.
+	// The forced entry gets the index and the term of one of theirs.
 	theirs := entries(t, g.fs["m2"])
 	sv, err := raftstore.SurveyNode(g.config("m1"), raftstore.Deps{FS: g.fs["m1"]})
 	require.NoError(t, err)
@@ -148,7 +147,7 @@ func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) 
 	require.Equal(t, "2", g.nodes["m1"].get("incarnation"))
 	require.Empty(t, g.nodes["m1"].get("old"))
 	require.NoError(t, g.halt("m1"))
-	// Not even where there is nobody to tell it again.
+	// Not even if no node can report it again.
 	g.start("m2")
 	require.ErrorIs(t, g.ends("m2"), moraine.Fenced)
 	after := entries(t, g.fs["m2"])
@@ -157,8 +156,8 @@ func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) 
 	}
 }
 
-// A forced quorum is cut short after its entries and before IDENTITY, and the server is
-// started all the same: those that were given up do not get into it.
+// A forced quorum stops after its entries and before IDENTITY, and the server is started
+// nevertheless: the outlived servers cannot pass entries to it.
 func TestAForcedQuorumThatWasCutShortKeepsApart(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -197,8 +196,8 @@ func inState(t *testing.T, fs vfs.FS, key string) (value string) {
 	return value
 }
 
-// Two servers that were given up were killed before their cluster was made: nothing
-// that they hold tells of an incarnation. What they agree on gets to nobody either.
+// Two outlived servers were killed before their cluster was made: nothing in their directories has
+// an incarnation. Their entries still reach nobody.
 func TestServersOfAClusterThatWasNeverMadeKeepToThemselves(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -219,8 +218,7 @@ func TestServersOfAClusterThatWasNeverMadeKeepToThemselves(t *testing.T) {
 	}
 }
 
-// What was begun twice under one number keeps apart, and neither of the two ends
-// the other.
+// Two incarnations begun under the same number stay separate, and neither ends the other.
 func TestTheSameNumberTwiceKeepsApart(t *testing.T) {
 	g := newGroup(t, 2, nil)
 	g.bootstrap()
@@ -236,7 +234,7 @@ func TestTheSameNumberTwiceKeepsApart(t *testing.T) {
 	g.startAll()
 	for _, name := range g.names {
 		require.EqualValues(t, 2, g.proposeAmong([]string{name}, "add n"))
-		// As a leader does that still has the other one among its members: it is refused.
+		// Like a leader that still has the other one as a member: it is refused.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_ = g.nodes[name].store.AddMember(ctx, g.names[1-slices.Index(g.names, name)], g.names[1-slices.Index(g.names, name)], false)
 		cancel()
@@ -247,9 +245,8 @@ func TestTheSameNumberTwiceKeepsApart(t *testing.T) {
 	}
 }
 
-// What is forced on a node that has just received a snapshot counts: also where its
-// state is ahead of what the snapshot says, and where the log of before still lies
-// there.
+// Entries forced on a node that has just received a snapshot count, also if its state is ahead of
+// the snapshot's index, and if the former log still exists.
 func TestForceAloneAfterASnapshotWasReceived(t *testing.T) {
 	one := newGroup(t, 1, nil)
 	one.bootstrap()
@@ -313,7 +310,7 @@ func TestGreetingGolden(t *testing.T) {
 	}
 }
 
-// Whatever a stranger sends in place of a greeting is refused.
+// Any bytes sent instead of a greeting are refused.
 func FuzzGreeting(f *testing.F) {
 	f.Add(raftstore.Greeting(cluster, "m1", moraine.MarkedIncarnation{Number: 3}))
 	f.Fuzz(func(t *testing.T, p []byte) {

@@ -12,17 +12,16 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// What is searched for in vain again and again is told by a filter of its table.
-// Whatever names come and go in the table, in the batch that looks or before it,
-// and however often the filter is made anew, what is there is found.
+// After repeated failed searches a filter answers for a table. Whatever names are added and
+// removed, in the same batch or before, and however often the filter is made again, existing keys
+// are found.
 func TestWhatIsThereIsFoundBehindAFilter(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	comeAndGo(t, random, func() string { return fmt.Sprintf("keytable-%02d/%04d", random.IntN(2), random.IntN(1500)) })
 }
 
-// Numbers that rise, as those of inodes, lie past the end of their table, and are
-// spared the search. Some are passed over and come later, some end and come again,
-// and what is there is found.
+// Increasing numbers, as those of inodes, lie past the end of their table and need no search. Some
+// are skipped and come later, some are removed and come again, and existing ones are found.
 func TestWhatIsThereIsFoundBeforeAnEnd(t *testing.T) {
 	random := rand.New(rand.NewPCG(8, 8))
 	top := 0

@@ -46,8 +46,8 @@ func flip(t *testing.T, fsys vfs.FS, dir, suffix string, at int64) bool {
 	return false
 }
 
-// TestFlippedBitOfTheState turns one bit of a value on disk that nothing reads when
-// the node starts: it is not served, and the node ends with the first read of it.
+// TestFlippedBitOfTheState flips a bit of a value on disk that nothing reads at the node's start.
+// It is not served, and the node ends with the first read of it.
 func TestFlippedBitOfTheState(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()

@@ -28,8 +28,8 @@ import (
 
 var cluster = moraine.UUID{1, 2, 3}
 
-// kvFSM is a small state machine: "set k v" stores, "add k" counts up a number
-// and returns it, "fail" fails as an unknown command does.
+// kvFSM is a small state machine: "set k v" stores, "add k" increments a number and returns it,
+// "fail" fails like an unknown command.
 type kvFSM struct{}
 
 func (kvFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
@@ -76,7 +76,7 @@ type network struct {
 	listeners map[string]*listener
 	links     map[*link]bool
 	held      map[[2]string]bool // direction whose bytes do not arrive
-	cut       map[[2]string]bool // pair that cannot talk at all
+	cut       map[[2]string]bool // pairs of nodes without any connection
 }
 
 func newNetwork() *network {
@@ -86,7 +86,7 @@ func newNetwork() *network {
 	}
 }
 
-// hold stops the bytes from one node to another, or lets them go on.
+// hold stops or resumes the bytes from one node to another.
 func (n *network) hold(from, to string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +98,7 @@ func (n *network) hold(from, to string, on bool) {
 	}
 }
 
-// isolate cuts node off from all others, or joins it again.
+// isolate disconnects node from all others, or reconnects it.
 func (n *network) isolate(node string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -412,7 +412,7 @@ func (g *group) stopAll() {
 	}
 }
 
-// cutPower ends the nodes that run, and leaves of their disks what was synced.
+// cutPower ends the running nodes, and keeps only the synced content of their disks.
 func (g *group) cutPower() {
 	for i, name := range g.names {
 		if g.nodes[name] == nil {
@@ -449,7 +449,7 @@ func ctxFor(d time.Duration) context.Context {
 	return ctx
 }
 
-// propose has entry applied, wherever the leader is.
+// propose has an entry applied, whichever node leads.
 func (g *group) propose(entry string) any {
 	g.t.Helper()
 	return g.proposeAmong(nil, entry)

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// What a node has on disk is shown without a change; a flipped bit is found, with
-// its entry, and what comes after it is shown.
+// Inspection shows a node's files without changing them. It finds a flipped bit with its entry, and
+// shows what follows.
 func TestInspect(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()
@@ -69,7 +69,7 @@ func TestInspect(t *testing.T) {
 	require.NoError(t, raftstore.InspectSnapshots(fsys, "/node", func(raftstore.SnapshotInfo) error { return nil }))
 }
 
-// A look at the state of a directory that no server ran in yet says so.
+// Inspecting the state of a directory in which no server ran yet reports that.
 func TestInspectStateOfADirectoryNeverStarted(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()

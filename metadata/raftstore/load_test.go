@@ -50,8 +50,8 @@ func (g *group) baseConfig() raftstore.Config {
 	return cfg
 }
 
-// requireLoaded checks the group of a loaded state, of which `add n` came so many
-// times since, this one too; more often where the answer to one was lost.
+// requireLoaded checks the group of a loaded state with `add n` applied since times, including this
+// one; or more often if the answer to one was lost.
 func (g *group) requireLoaded(since uint64) {
 	g.t.Helper()
 	require.GreaterOrEqual(g.t, g.propose("add n"), loadedKeys+since, "numbers go on where the load ended")
@@ -65,9 +65,8 @@ func (g *group) requireLoaded(since uint64) {
 	}
 }
 
-// Three nodes that are seeded with a loaded state are a group that goes on from
-// there, after a restart too; the loaded one stays as it was, so that another group
-// begins with the same.
+// Three nodes seeded from a loaded state form a group that continues from there, also after a
+// restart. The loaded node does not change, so that another group can start from it.
 func TestSeedAGroupWithALoadedState(t *testing.T) {
 	disk := vfs.NewMem(7)
 	for round := range 2 {
@@ -108,8 +107,8 @@ func TestSeededGroupFillsANewMember(t *testing.T) {
 	g.requireLoaded(2)
 }
 
-// A load and a seed that are cut short at any step, and lose what is not durable, may
-// be run again and make the same; once they have returned, all of it is durable.
+// A load and a seed that stop at any step, and lose what is not durable, may be repeated with the
+// same result. Once they have returned, everything is durable.
 func TestLoadAndSeedCutShort(t *testing.T) {
 	for _, what := range []string{"load", "seed"} {
 		for n, whole := 0, false; !whole; n += 1 + n/5 {
@@ -152,7 +151,7 @@ func TestLoadAndSeedCutShort(t *testing.T) {
 	}
 }
 
-// Only a state as it was loaded is seeded from, and of the same cluster.
+// Only an unchanged loaded state of the same cluster can be seeded from.
 func TestSeedRefuses(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	g.bootstrap()
@@ -169,8 +168,8 @@ func TestSeedRefuses(t *testing.T) {
 	require.ErrorIs(t, raftstore.Seed(cfg, g.deps("m1"), "/base"), moraine.WrongCluster)
 }
 
-// A checkpoint is laid out with all its bytes, however large what is not a table has
-// become, and durably: pebble begins a manifest anew at 128 MiB only.
+// A checkpoint is extracted with all its bytes, durably, however large its files other than tables
+// are: pebble starts a new manifest only at 128 MiB.
 func TestCheckpointWithALargeManifestIsLaidOut(t *testing.T) {
 	disk := vfs.NewMem(5)
 	require.NoError(t, disk.MkdirAll("/from"))

@@ -14,25 +14,24 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// Identity says whose a directory is.
+// Identity says to which cluster and node a directory belongs.
 type Identity struct {
 	Cluster moraine.UUID
 	Node    string
-	// DataID is the random name that the directory got when it was formed. A
-	// node whose disk was lost comes back under another one.
+	// DataID is the random name that the directory got when it was formed. A node that lost its
+	// disk returns with another one.
 	DataID moraine.UUID
-	// Admitted is whether the node may take part in its group: see Store.Admit;
-	// Entered whether it does: see Store.Enter.
+	// Admitted says that the node may take part in its group: see Store.Admit. Entered says that it
+	// does: see Store.Enter.
 	Admitted, Entered bool
-	// Incarnation is what a restore or a forced quorum began; of number 0 where the
-	// state alone tells. OutlivedBy is the number of one that was begun without this
-	// directory, as the node heard; 0: it heard of none.
+	// Incarnation is the one that a restore or a forced quorum began; its number is 0 if only the
+	// state has it. OutlivedBy is the number of one that began without this directory, as reported
+	// to the node; 0: none was reported.
 	Incarnation moraine.MarkedIncarnation
 	OutlivedBy  moraine.Incarnation
 }
 
-// ReadIdentity returns the identity of dir; NotFound where dir holds no node
-// that was formed.
+// ReadIdentity returns the identity of dir; NotFound if no node was formed in dir.
 func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	id, err := readIdentity(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && !id.formed) {
@@ -70,16 +69,15 @@ func nameDirectory(cfg *Config, deps *Deps) error {
 	return replaceFile(deps.FS, cfg.Dir, identityFile, id.encode())
 }
 
-// Admit notes, durably, that the group, which is of this incarnation, knows this node's
-// directory, so that it may take part. Whoever runs a Store that is not admitted calls it once that is
-// so, before Run: a node that has lost its disk has forgotten what it
-// acknowledged and whom it voted for, and must not take part as the one that it
-// was. The Store itself does not ask.
+// Admit records durably that the group, of this incarnation, knows this node's directory, so that
+// the node may take part. The caller of a Store that is not admitted calls it once that is so,
+// before Run. A node that lost its disk has forgotten what it acknowledged and how it voted, and
+// must not take part as its former self. The Store itself does not ask the group.
 func (s *Store) Admit(to moraine.MarkedIncarnation) error {
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if err == nil && !id.admitted {
 		id.admitted = true
-		if !to.Mark.IsZero() { // which no state tells
+		if !to.Mark.IsZero() { // which no state has
 			id.incarnation = to
 		}
 		err = replaceFile(s.deps.FS, s.cfg.Dir, identityFile, id.encode())
@@ -87,7 +85,7 @@ func (s *Store) Admit(to moraine.MarkedIncarnation) error {
 	return wrap("raftstore.Admit", s.cfg.Dir, err)
 }
 
-// Enter notes, durably, that a node that was admitted takes part from now on.
+// Enter records durably that an admitted node takes part from now on.
 func (s *Store) Enter() error {
 	id, err := readIdentity(s.deps.FS, s.cfg.Dir)
 	if err == nil && !id.entered {
@@ -97,10 +95,9 @@ func (s *Store) Enter() error {
 	return wrap("raftstore.Enter", s.cfg.Dir, err)
 }
 
-// Begun reports whether this node's group may have come further than its first
-// configuration, as far as this node knows. Until Run has opened the log of a node
-// that has entered it is true: what lies there is not known yet. One that has not
-// has never taken part, and has nothing.
+// Begun reports whether this node's group may have advanced past its first configuration, as far as
+// this node knows. For a node that has entered it is true until Run has opened the log, because the
+// content is not known yet. A node that has not entered has never taken part, and has nothing.
 func (s *Store) Begun() bool {
 	if r := s.started.Load(); r != nil {
 		return r.LastIndex() > 1
@@ -109,14 +106,13 @@ func (s *Store) Begun() bool {
 	return err != nil || id.entered
 }
 
-// memberTimeout bounds how long a change of the configuration waits to be
-// taken; its commit takes what it takes.
+// memberTimeout bounds how long a change of the configuration waits for acceptance; its commit has
+// no bound.
 const memberTimeout = 5 * time.Second
 
-// AddMember makes id, at address, a member that has no vote yet; with voter, or
-// called again with it, one that has. One that is a voter stays one. The
-// change is committed when it returns nil. NotLeader: nothing was done; other
-// errors: unknown, and it may be repeated.
+// AddMember adds id, at address, as a member without a vote; with voter, or called again with it,
+// as a voter. A voter stays one. The change is committed when it returns nil. NotLeader means that
+// nothing changed; after other errors the result is unknown, and the call may be repeated.
 func (s *Store) AddMember(ctx context.Context, id, address string, voter bool) error {
 	return s.reconfigure(ctx, "raftstore.AddMember", func() raft.Future {
 		if voter {
@@ -126,22 +122,22 @@ func (s *Store) AddMember(ctx context.Context, id, address string, voter bool) e
 	})
 }
 
-// RemoveMember takes id out of the group, as AddMember adds. What it means for
-// the majority is the caller's care. One that is not there is removed.
+// RemoveMember removes id from the group, with the errors of AddMember. The caller must consider
+// the majority. It succeeds if id is no member.
 func (s *Store) RemoveMember(ctx context.Context, id string) error {
 	return s.reconfigure(ctx, "raftstore.RemoveMember", func() raft.Future {
 		return s.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
 	})
 }
 
-// Transfer hands the leadership over to the voter id.
+// Transfer transfers the leadership to the voter id.
 func (s *Store) Transfer(ctx context.Context, id string) error {
 	return s.reconfigure(ctx, "raftstore.Transfer", func() raft.Future {
 		return s.raft.LeadershipTransferToServer(raft.ServerID(id), s.address(raft.ServerID(id)))
 	})
 }
 
-// reconfigure waits for what begin starts, as Propose waits for a proposal.
+// reconfigure waits for the future of begin, as Propose waits for a proposal.
 func (s *Store) reconfigure(ctx context.Context, op string, begin func() raft.Future) error {
 	if s.lead.Load() == nil {
 		return s.notLeader(op)
@@ -158,8 +154,8 @@ func (s *Store) reconfigure(ctx context.Context, op string, begin func() raft.Fu
 	}
 }
 
-// configuration returns the latest configuration and whether it is known to be
-// committed; nil before raft was started.
+// configuration returns the latest configuration and whether it is known to be committed; nil
+// before raft was started.
 func (s *Store) configuration() (servers []raft.Server, committed bool) {
 	r := s.started.Load()
 	if r == nil {
@@ -172,8 +168,7 @@ func (s *Store) configuration() (servers []raft.Server, committed bool) {
 	return f.Configuration().Servers, f.Index() <= r.CommitIndex()
 }
 
-// member finds where a node of the group is: where Config says, else where the
-// log does.
+// member returns the addresses of a node of the group: from Config, otherwise from the log.
 func (s *Store) member(id string) (Peer, bool) {
 	if p, ok := s.cfg.peer(id); ok {
 		return p, true
@@ -187,8 +182,7 @@ func (s *Store) member(id string) (Peer, bool) {
 	return Peer{}, false
 }
 
-// serverAddr finds members where Config says they are now, whatever address the
-// log has for them.
+// serverAddr returns members' addresses from Config, whatever the log has.
 func (s *Store) serverAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if p, ok := s.member(string(id)); ok {
 		return raft.ServerAddress(p.Address), nil

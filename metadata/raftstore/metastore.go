@@ -23,18 +23,17 @@ const (
 	walSuffix   = ".wal"
 )
 
-// metaStore keeps what the log must remember beside its entries: the list of
-// segment files, and raft's own few values (term, vote). It is one small file
-// that is replaced whole on each change, which happens a few times per
-// election and once per segment.
+// metaStore has what the log must remember besides its entries: the list of segment files, and
+// raft's own few values (term, vote). It is one small file that is replaced whole on each change, a
+// few times per election and once per segment.
 //
-// It implements types.MetaStore. All methods may be called concurrently. After
-// a failed write every later write fails too: what the disk holds is unknown.
+// It implements types.MetaStore. All methods may be called concurrently. After a failed write every
+// later write fails too, because the content of the disk is unknown.
 type metaStore struct {
 	fs  vfs.FS
 	dir string
 
-	mu     sync.Mutex // held across writes: they must not overtake each other
+	mu     sync.Mutex // held during writes, which must not overtake each other
 	state  types.PersistentState
 	values map[string][]byte
 	failed error
@@ -46,8 +45,8 @@ func newMetaStore(fsys vfs.FS, dir string) *metaStore {
 	return &metaStore{fs: fsys, dir: dir, values: map[string][]byte{}}
 }
 
-// open reads the file. A missing one is an empty store, unless there are
-// segments: the log would take them for leftovers and delete them.
+// open reads the file. A missing file is an empty store, unless there are segments: the log would
+// treat them as leftovers and delete them.
 func (m *metaStore) open() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,8 +61,8 @@ func (m *metaStore) open() error {
 	if err != nil {
 		return err
 	}
-	// What was read may be the work of a process that ended between the rename
-	// and the sync of the directory: make sure that it stays.
+	// The file may be from a process that ended between the rename and the sync of the directory:
+	// make it durable.
 	return m.fs.SyncDir(m.dir)
 }
 

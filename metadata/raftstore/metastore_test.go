@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// golden holds got against a file of testdata.
+// golden compares got with a file of testdata.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -86,9 +86,8 @@ func FuzzMeta(f *testing.F) {
 	})
 }
 
-// TestMetaFaults: whichever step of a change fails, or succeeds and its reply
-// is lost, a restart finds the old values or the new, and the store that failed
-// takes no further change.
+// TestMetaFaults: if any step of a change fails, or succeeds and its reply is lost, a restart finds
+// the old values or the new, and the failed store accepts no further change.
 func TestMetaFaults(t *testing.T) {
 	broken := errors.New("broken")
 	for _, after := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 
 // Metrics are the collectors of one Store.
 type Metrics struct {
-	WaitsExceeded   *prometheus.CounterVec // proposals given up since too many were in flight, by resource
+	WaitsExceeded   *prometheus.CounterVec // proposals refused because too many were in flight, by resource
 	Leader          prometheus.Gauge       // 1 while this node leads and serves
 	LeaderChanges   prometheus.Counter     // times that this node began to lead
 	LeaderSilent    prometheus.Counter     // times that the leader was silent for too long

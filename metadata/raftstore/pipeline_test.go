@@ -43,8 +43,8 @@ func (a answer) Start() time.Time                      { return time.Time{} }
 func (a answer) Request() *raft.AppendEntriesRequest   { return &raft.AppendEntriesRequest{} }
 func (a answer) Response() *raft.AppendEntriesResponse { return &a.resp }
 
-// TestPipelineEndsWithItsFirstFailure: a sender that waits for room is not left
-// waiting when raft has stopped taking answers.
+// TestPipelineEndsWithItsFirstFailure: a sender that waits for room is released when raft has
+// stopped taking answers.
 func TestPipelineEndsWithItsFirstFailure(t *testing.T) {
 	for name, failure := range map[string]answer{
 		"rejected": {},

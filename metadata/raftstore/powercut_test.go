@@ -28,8 +28,8 @@ func (f padFSM) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) 
 	return f.kvFSM.ApplyEntry(kv, index, []byte(command))
 }
 
-// history is a group of nodes through several lives, each of which ends with
-// the power of all, or with a kill -9, at an operation that the seed chooses.
+// history is a group of nodes through several lives. Each life ends with a power cut of all, or
+// with a kill -9, at an operation that the seed chooses.
 type history struct {
 	size int
 	seed uint64
@@ -48,9 +48,9 @@ type history struct {
 	disks map[string]*disk // of this life
 }
 
-// kills and restores are the histories that a seed chooses between: those where
-// a process that kill -9 ended leaves unsynced work to the next, and those where
-// every second life restores the state from a snapshot.
+// kills and restores say which kind of history the seed chooses: those in which a killed process
+// leaves unsynced work to the next, and those in which every second life restores the state from a
+// snapshot.
 func (h *history) kills() bool    { return h.seed/2%2 == 1 }
 func (h *history) restores() bool { return h.seed/4%2 == 1 }
 
@@ -58,15 +58,14 @@ func (h *history) restores() bool { return h.seed/4%2 == 1 }
 // left, and works a little.
 const lives = 5
 
-// run returns the first promise that was broken. Errors of proposals are part of
-// life; a node that does not start again is not.
+// run returns the first broken promise. Failed proposals are normal; a node that does not start
+// again is not.
 func (h *history) run(t *testing.T) error {
 	return inBubble(t, fmt.Sprintf("among %d nodes, seed %d", h.size, h.seed), h.live)
 }
 
-// inBubble runs a history in a bubble. A node that pebble broke leaves
-// goroutines, over which synctest panics at the end of the bubble: what was
-// broken is said before.
+// inBubble runs a history in a bubble. A node that pebble broke leaves goroutines, for which
+// synctest panics at the end of the bubble, so the broken promise is reported before.
 func inBubble(t *testing.T, what string, live func(t *testing.T) error) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		if err = live(t); err != nil {
@@ -107,8 +106,8 @@ func (h *history) live(t *testing.T) error {
 	return nil
 }
 
-// end cuts all disks and stops all nodes. A node that ended by itself has broken
-// a promise, unless one was before: err.
+// end cuts all disks and stops all nodes. A node that ended by itself has broken a promise, unless
+// err shows an earlier one.
 func (h *history) end(err error) error {
 	for _, name := range h.g.names {
 		h.mems[name] = h.disk(name).cut()
@@ -197,9 +196,8 @@ func (h *history) start(name string) error {
 	return nil
 }
 
-// oneLife starts the group, checks what the last life left, and works until a
-// disk is cut or the work is done. One node of three may come late, to find the
-// log gone that it needs: it gets a snapshot.
+// oneLife starts the group, checks what the last life left, and works until a disk is cut or the
+// work is done. One node of three may start late and need a snapshot because the log was truncated.
 func (h *history) oneLife(life int) error {
 	g, late := h.g, ""
 	if h.size > 1 && h.rng.IntN(3) > 0 {
@@ -304,8 +302,8 @@ func (h *history) waitFor(name string, leader *node) error {
 	})
 }
 
-// wait returns nil when cond holds or the life is to end, and an error when a
-// node ends. Nodes that are to come back do while it waits.
+// wait returns nil when cond holds or the life is about to end, and an error when a node ends.
+// Nodes that must come back do so while it waits.
 func (h *history) wait(otherwise string, cond func() bool) error {
 	for range 600_000 {
 		if err := h.revive(); err != nil || h.anyCut() || cond() {
@@ -326,9 +324,8 @@ func (h *history) wait(otherwise string, cond func() bool) error {
 	return errors.New(otherwise)
 }
 
-// TestPowerCuts runs histories whose cuts follow each sync in turn. What it
-// cannot do is show that it would notice: TestEverySyncMatters does, with the
-// same histories.
+// TestPowerCuts runs histories whose cuts follow each sync in turn. TestEverySyncMatters shows,
+// with the same histories, that it would notice a missing sync.
 func TestPowerCuts(t *testing.T) {
 	var met siteCounts
 	t.Run("histories", func(t *testing.T) {
@@ -348,9 +345,8 @@ func TestPowerCuts(t *testing.T) {
 	require.Empty(t, met.unlisted(), "syncs that no test holds: list them")
 }
 
-// TestLogKeepsWhatItReadAfterAKill: what a log reads when it opens, after a
-// kill -9 at any operation of its last life, is there after a power cut too,
-// though nothing was written since.
+// TestLogKeepsWhatItReadAfterAKill: what a log reads when it opens, after a kill -9 at any
+// operation of its last life, still exists after a power cut, although nothing was written since.
 func TestLogKeepsWhatItReadAfterAKill(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 30, 1000) {
 		require.NoError(t, logAfterKill(seed, "", nil), "seed %d", seed)
@@ -412,8 +408,8 @@ func logAfterKill(seed uint64, lie string, sites *siteCounts) error {
 	return err
 }
 
-// TestSnapshotReadAfterAKillStays: the newest snapshot that a node finds, after a
-// kill -9 while it received some, is there after a power cut too.
+// TestSnapshotReadAfterAKillStays: the newest snapshot that a node finds, after a kill -9 while it
+// received some, still exists after a power cut.
 func TestSnapshotReadAfterAKillStays(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 20, 500) {
 		require.NoError(t, snapshotsAfterKill(seed, ""), "seed %d", seed)

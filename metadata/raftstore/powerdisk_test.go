@@ -113,9 +113,8 @@ func soonAfter(rng *rand.Rand, follow string) cutPlan {
 	return p
 }
 
-// killBefore draws a plan to kill the process right before a sync of the same
-// file as follow, by whomever: what it would have kept is still there for the
-// next process, and kept by nothing.
+// killBefore draws a plan to kill the process right before a sync of the same file as follow, by
+// any caller. The unsynced bytes still exist for the next process, but are not durable.
 func killBefore(rng *rand.Rand, follow string) cutPlan {
 	file, _, _ := strings.Cut(follow, " by ")
 	var same []string
@@ -142,10 +141,9 @@ func (p *cutPlan) from(first string) {
 	}
 }
 
-// planCut draws a plan for one life. Most cuts of a random instant would fall
-// into the long stretches between two moments that matter, so most plans follow
-// a sync. They are drawn alike whether or not a sync is left out. In a history
-// of kills, every second life leaves something for the next to keep.
+// planCut draws a plan for one life. Most cuts at a random instant would fall between two relevant
+// moments, so most plans follow a sync. The drawing does not depend on whether a sync is left out.
+// In a history of kills, every second life leaves something for the next to make durable.
 func planCut(rng *rand.Rand, follow string, life int, kills bool) cutPlan {
 	switch n := rng.IntN(8); {
 	case n == 0:
@@ -166,8 +164,8 @@ func planCut(rng *rand.Rand, follow string, life int, kills bool) cutPlan {
 	return p
 }
 
-// disk is the disk of one node in one life: its power goes as planned, or at the
-// end, and it may lie about syncs.
+// disk is the disk of one node in one life. Its power is cut as planned or at the end, and it may
+// lie about syncs.
 type disk struct {
 	mem    *vfs.Mem
 	rng    *rand.Rand // of what a cut leaves
@@ -266,8 +264,8 @@ func (d *disk) isCut() bool {
 	return d.after != nil
 }
 
-// loseState takes a node's state away if it has a snapshot: then that, and the
-// log after it, must hold everything.
+// loseState deletes a node's state if it has a snapshot: the snapshot, and the log after it, must
+// then have everything.
 func loseState(mem *vfs.Mem) error {
 	names, err := mem.List("/node/snapshots")
 	if err != nil || !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "snap-") }) {
@@ -283,7 +281,7 @@ func loseState(mem *vfs.Mem) error {
 	return mem.SyncDir(path.Dir(dir))
 }
 
-// ledger is what proposers were told.
+// ledger records what proposers were answered.
 type ledger struct {
 	mu    sync.Mutex
 	acked map[string]uint64 // counter -> highest value acknowledged
@@ -309,7 +307,7 @@ func (l *ledger) ack(key string, n uint64) {
 	l.acked[key] = max(l.acked[key], n)
 }
 
-// freeze notes what must survive: what was acknowledged before the first cut.
+// freeze records what must survive: everything acknowledged before the first cut.
 func (l *ledger) freeze() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,8 +317,8 @@ func (l *ledger) freeze() {
 	}
 }
 
-// check holds a state against the ledger, and the ledger then goes on from it.
-// Nobody proposes meanwhile; a cut may come while it reads.
+// check compares a state with the ledger, which then continues from it. Nobody proposes meanwhile;
+// a cut may happen while it reads.
 func (l *ledger) check(r kvtx.Reader) error {
 	l.mu.Lock()
 	l.frozen = false

@@ -40,8 +40,8 @@ func newRelived(t *testing.T, rng *rand.Rand, lie string) *relived {
 	return r
 }
 
-// life starts the node on mem, has it work when it leads, and cuts it as planned,
-// or then. more is how often else a cut is drawn.
+// life starts the node on mem, lets it work when it leads, and cuts it as planned, or then. more is
+// how many additional results of the cut are drawn.
 func (r *relived) life(mem *vfs.Mem, plan cutPlan, more int, work func(*node)) {
 	if r.err != nil {
 		return
@@ -101,10 +101,10 @@ func (r *relived) withSnapshot() {
 	}
 }
 
-// idle is the life of a node of which nothing is wanted but that it starts.
+// idle is the life of a node that only has to start.
 func idle(*node) {}
 
-// check demands what was acknowledged of disks that the last cut might have left.
+// check requires the acknowledged keys on disks that the last cut might have left.
 func (r *relived) check(mems []*vfs.Mem) {
 	for _, mem := range mems {
 		r.life(mem, cutPlan{}, 0, func(n *node) {
@@ -118,9 +118,9 @@ func (r *relived) check(mems []*vfs.Mem) {
 	}
 }
 
-// TestRestoreOverTheRemainsOfAnother: a power cut leaves the database of a
-// restore that did not commit; the next start makes one of the same name, and is
-// cut where it commits. CURRENT must not come to name what is left of the first.
+// TestRestoreOverTheRemainsOfAnother: a power cut leaves the database of a restore that did not
+// commit. The next start makes one with the same name and is cut where it commits. CURRENT must not
+// name the leftovers of the first.
 func TestRestoreOverTheRemainsOfAnother(t *testing.T) {
 	for seed := range uint64(4) {
 		require.NoError(t, overTheRemains(t, seed, ""))

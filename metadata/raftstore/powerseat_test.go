@@ -38,8 +38,8 @@ func offlineNeedNot(change, site string) string {
 	return ""
 }
 
-// TestPowerCutsAfterOfflineChanges cuts the power right after a change of a directory
-// was answered: it is there. Each of its syncs is needed for that.
+// TestPowerCutsAfterOfflineChanges cuts the power right after a change of a directory was answered:
+// the change persists. Each of its syncs is necessary.
 func TestPowerCutsAfterOfflineChanges(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()

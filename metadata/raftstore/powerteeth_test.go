@@ -16,9 +16,9 @@ import (
 	"github.com/morainefs/moraine/internal/testseed"
 )
 
-// syncs are all syncs of a node, by site: "" where power cuts must show that
-// they are left out, else why they need not. A sync that is not listed fails
-// TestPowerCuts, one that is listed and not made fails TestEverySyncMatters.
+// syncs are all syncs of a node, by site: "" if power cuts must show that it is missing, otherwise
+// why they need not. An unlisted sync fails TestPowerCuts; one listed and not made fails
+// TestEverySyncMatters.
 var syncs = map[string]string{
 	"sync /node/IDENTITY.new by form":                                                    "",
 	"sync /node/PROBE by Store.probeDisk":                                                "nothing reads it: the sync is there to take its time before raft may start",
@@ -96,8 +96,8 @@ func followed(seed uint64) string {
 
 const lieVariable = "RAFTSTORE_LIE"
 
-// TestEverySyncMatters leaves out one sync at a time and demands that the power
-// cuts then break a promise.
+// TestEverySyncMatters leaves out one sync at a time and requires that the power cuts then break a
+// promise.
 func TestEverySyncMatters(t *testing.T) {
 	if lie := os.Getenv(lieVariable); lie != "" {
 		bite(t, lie)

@@ -25,8 +25,8 @@ type recordHistory []map[string]string
 
 const recordKeys = 64
 
-// recordKey is a key of the state at about entry i: one of those that come again
-// and again, or one of a table among those that have come up so far.
+// recordKey is a key of the state at about entry i: a frequently used one, or one of a table among
+// those used so far.
 func recordKey(i uint64, random *rand.Rand) string {
 	n := random.IntN(recordKeys)
 	if n%2 == 0 {
@@ -35,7 +35,7 @@ func recordKey(i uint64, random *rand.Rand) string {
 	return fmt.Sprintf("keytable-%02d/%d", random.Uint64N(1+i/16), n)
 }
 
-// check reads some keys and holds them against the state after entry index.
+// check reads some keys and compares them with the state after entry index.
 func (h recordHistory) check(r kvtx.Reader, index uint64, random *rand.Rand) error {
 	for range 8 {
 		key := recordKey(index, random)
@@ -50,7 +50,7 @@ func (h recordHistory) check(r kvtx.Reader, index uint64, random *rand.Rand) err
 	return nil
 }
 
-// checkScan holds all keys against the state after entry index.
+// checkScan compares all keys with the state after entry index.
 func (h recordHistory) checkScan(r kvtx.Reader, index uint64) error {
 	got := map[string]string{}
 	err := r.Scan([]byte("key"), []byte("kez"), func(key, value []byte) bool {
@@ -106,8 +106,8 @@ func (h recordHistory) next(kv kvtx.KV, i uint64, random *rand.Rand) error {
 	return h.check(kv, i, random)
 }
 
-// A view shows each key as the entries up to the view's own left it, whatever is
-// read and written meanwhile, and however little is kept; so does a batch.
+// A view shows each key as of the view's entry, whatever is read and written meanwhile and however
+// small the cache is; so does a batch.
 func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 	for _, bytes := range []int64{1, 64 << 10, 64 << 20} {
 		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestRecordsAgreeWithTheStateOfTheView(t *testing.T) {
 	}
 }
 
-// A state that is closed is on the disk whole, with the index of its last entry. What
-// a power cut leaves is the state after an earlier entry, and says which.
+// The state of a closed store is completely on disk, with the index of its last entry. After a
+// power cut the disk has the state after an earlier entry, with its index.
 func TestWhatIsGatheredComesToTheDisk(t *testing.T) {
 	for _, seed := range testseed.Seeds(t, 16, 256) {
 		random := rand.New(rand.NewPCG(3, seed))
@@ -175,7 +175,7 @@ func TestWhatIsGatheredComesToTheDisk(t *testing.T) {
 	}
 }
 
-// The end of a table that a batch finds holds what the batch itself has written.
+// The end of a table that a batch finds includes the batch's own writes.
 func TestEndOfATableThatIsBeingWritten(t *testing.T) {
 	s, err := raftstore.OpenStateForTest(vfs.NewMem(1), 1)
 	require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestEndOfATableThatIsBeingWritten(t *testing.T) {
 	}))
 }
 
-// A state whose disk fails while it is closed says so, and the stop goes on.
+// A state whose disk fails while it is closed reports that, and the stop continues.
 func TestAStateIsClosedOnADiskThatFails(t *testing.T) {
 	var failing atomic.Bool
 	disk := vfs.NewFault(vfs.NewMem(1), func(op vfs.Op) error {

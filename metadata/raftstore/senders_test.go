@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/internal/leakcheck"
 )
 
-// The goroutines that confirm reads end with the leadership: after changes of leader there
-// are those of the one leader, one for each other server, and no more.
+// The goroutines that confirm reads end with the leadership. After changes of leader only the
+// present leader has them, one for each other server.
 func TestWhatConfirmsReadsEndsWithTheLeadership(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()

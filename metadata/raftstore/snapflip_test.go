@@ -13,8 +13,7 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// flippingDisk turns a bit of the first snapshot that is received on it, on its way
-// to the medium.
+// flippingDisk flips a bit of the first snapshot received on it, on its way to the medium.
 type flippingDisk struct {
 	vfs.FS
 	flipped atomic.Bool
@@ -41,9 +40,8 @@ func (f *flippingFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// TestFlippedBitOfAReceivedSnapshot turns one bit of a snapshot that a follower is
-// sent: it is refused, and never the follower's state. The follower is sent another,
-// and goes on with that.
+// TestFlippedBitOfAReceivedSnapshot flips one bit of a snapshot sent to a follower. The follower
+// refuses it and never uses it as its state. It receives another, and continues with that.
 func TestFlippedBitOfAReceivedSnapshot(t *testing.T) {
 	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
 		cfg.LogRetention = time.Nanosecond

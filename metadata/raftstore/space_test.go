@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// A node that starts on a disk without one free block gives up its ballast first:
-// the write that probes the disk needs a place already.
+// A node that starts on a disk without a free block deletes its ballast first, because the write
+// that probes the disk needs space.
 func TestTheBallastIsGivenUpBeforeTheProbe(t *testing.T) {
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.BallastBytes = 1 << 20 })
 	mem := g.fs["m1"].(*vfs.Mem)

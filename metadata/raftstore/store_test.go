@@ -88,7 +88,7 @@ func TestThreeNodes(t *testing.T) {
 		require.GreaterOrEqual(t, p.Contact, time.Duration(0), p.ID)
 	}
 
-	// The leader goes; the others go on, and it catches up from the log.
+	// The leader stops; the others continue, and it catches up from the log.
 	require.NoError(t, g.halt(first.name))
 	for i := range 20 {
 		g.propose(fmt.Sprintf("set late%d x%d", i, i))
@@ -99,7 +99,7 @@ func TestThreeNodes(t *testing.T) {
 	g.stopAll()
 }
 
-// TestHandOver: a leader that is told to stop lets another lead first.
+// TestHandOver: a leader that is told to stop first transfers its leadership.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // in a bubble: the time is that of the nodes alone
 		g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
@@ -146,8 +146,8 @@ func TestFailoverKeepsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// TestDeposedLeaderServesNoStaleRead is the rule of read rounds: only an
-// acknowledgement of a message sent after the read arrived counts.
+// TestDeposedLeaderServesNoStaleRead tests the rule of read rounds: only an acknowledgement of a
+// message sent after the read arrived counts.
 func TestDeposedLeaderServesNoStaleRead(t *testing.T) {
 	for _, mutant := range []bool{false, true} {
 		t.Run(fmt.Sprint("mutant=", mutant), func(t *testing.T) {
@@ -223,10 +223,9 @@ func TestReadsShareRounds(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSnapshotForALogThatGoesFurther: a deposed leader has entries that nobody
-// else has, more than the others wrote since, and the others' logs no longer
-// reach back to where they part. It is sent a snapshot of an earlier entry than
-// its last, and must follow from there.
+// TestSnapshotForALogThatGoesFurther: a deposed leader has uncommitted entries, more than the
+// others wrote since, and the others' logs no longer reach back to the point where they differ. It
+// receives a snapshot of an earlier entry than its last, and must follow from there.
 func TestSnapshotForALogThatGoesFurther(t *testing.T) {
 	g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {
 		cfg.LogRetention = time.Nanosecond
@@ -351,8 +350,8 @@ func TestSnapshotsAndRetention(t *testing.T) {
 	require.Equal(t, first, n.store.Status().FirstIndex, "young entries stay")
 }
 
-// What came after a snapshot that is being sent stays in the log, however young the
-// newest one is, until it has been sent and the retention's time has passed.
+// Entries after a snapshot that is being sent stay in the log, however young the newest snapshot
+// is, until it was sent and the retention time has passed.
 func TestLogIsKeptForASnapshotThatIsSent(t *testing.T) {
 	const retention = 300 * time.Millisecond
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogRetention = retention })
@@ -440,8 +439,8 @@ func TestDirectories(t *testing.T) {
 	require.ErrorIs(t, run(cfg), moraine.Corrupt, "segments without their list are not deleted")
 }
 
-// A node without other voters does not end when its disk hangs: nobody could take its
-// place. It says so, and goes on. (With other voters it ends: TestBadDiskOfALeader.)
+// A node without other voters does not end when its disk hangs, because no other could replace it.
+// It reports that and continues. (With other voters it ends: TestBadDiskOfALeader.)
 func TestALoneVoterWaitsForItsDisk(t *testing.T) {
 	disk := &badDisk{release: make(chan struct{})}
 	g := newGroup(t, 1, func(_ string, cfg *raftstore.Config) { cfg.LogStall = 50 * time.Millisecond })
@@ -525,9 +524,9 @@ func TestProposalsAreBoundedAndCancelled(t *testing.T) {
 	require.ErrorIs(t, err, moraine.TooLarge)
 }
 
-// TestStartEndsWhateverFails: whichever write of the state's manifest fails while
-// a node starts, which pebble cannot live with, Run ends with an error or the node
-// serves, and the next process finds everything.
+// TestStartEndsWhateverFails: if any write of the state's manifest fails while a node starts, which
+// pebble cannot survive, Run ends with an error or the node serves, and the next process finds
+// everything.
 func TestStartEndsWhateverFails(t *testing.T) {
 	g := newGroup(t, 1, nil)
 	mem := g.fs["m1"].(*vfs.Mem)
@@ -570,8 +569,8 @@ func TestStartEndsWhateverFails(t *testing.T) {
 
 func writes(k vfs.OpKind) bool { return k == vfs.OpWrite || k == vfs.OpSync }
 
-// A round asks first whom it needs, and the others when those do not answer:
-// whichever node falls silent, reads go on.
+// A round first asks the nodes that it needs, and then the others if those do not answer: reads
+// continue whichever node is silent.
 func TestReadsGoOnWhileANodeIsSilent(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -593,8 +592,8 @@ func TestReadsGoOnWhileANodeIsSilent(t *testing.T) {
 	}
 }
 
-// Whether a node may take part, and whether it has, is known before it runs, and of
-// which incarnation its directory is.
+// Whether a node may take part, whether it has, and its directory's incarnation are known before it
+// runs.
 func TestASeatIsKnownBeforeTheNodeRuns(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()

@@ -123,8 +123,7 @@ func TestSmallFilesGolden(t *testing.T) {
 	}
 }
 
-// What a server of before has received, and kept as the stream that came, becomes
-// its state.
+// A snapshot that an earlier server received and kept as a stream becomes its state.
 func TestStreamOfBeforeIsRestored(t *testing.T) {
 	one := newGroup(t, 1, nil)
 	one.bootstrap()

@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// flipState is a state of some pairs, each of which is right when it is read, or an error.
+// flipState is a state of some pairs; a read of each returns the right value or an error.
 type flipState struct {
 	t     *testing.T
 	db    *raftstore.StateForTest
@@ -68,9 +68,9 @@ func (f *flipState) check(r kvtx.Reader, scan bool) error {
 	})
 }
 
-// TestAValueThatChangesInMemoryIsNotServed flips a bit of a value of the state in each place
-// where one stands in the memory of a metadata server. A read that meets it is for another
-// server, and this one ends; an entry that meets it is not applied; nothing of it gets to disk.
+// TestAValueThatChangesInMemoryIsNotServed flips a bit of a value in each place in a metadata
+// server's memory that has one. A read that finds it is left to another server, and this one ends.
+// An entry that finds it is not applied. Nothing of it reaches the disk.
 func TestAValueThatChangesInMemoryIsNotServed(t *testing.T) {
 	rounds := 8
 	if os.Getenv("MORAINE_TEST_LONG") != "" {
@@ -115,8 +115,8 @@ func TestAValueThatChangesInMemoryIsNotServed(t *testing.T) {
 	}
 }
 
-// TestAValueThatChangesInMemoryIsNotWrittenToDisk: one that flips after its commit and before
-// it gets to the database ends the node; the log has it.
+// TestAValueThatChangesInMemoryIsNotWrittenToDisk: a value that flips after its commit and before
+// it reaches the database ends the node; the log has it.
 func TestAValueThatChangesInMemoryIsNotWrittenToDisk(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 5))
 	f := newFlipState(t, rng)
@@ -141,7 +141,7 @@ func BenchmarkGetOfARecord(b *testing.B) {
 	}))
 }
 
-// BenchmarkValueSum is what the checksum of a value adds to a read.
+// BenchmarkValueSum measures what the checksum of a value adds to a read.
 func BenchmarkValueSum(b *testing.B) {
 	key, value := []byte("\x00\x00\x10inodenum"), make([]byte, 90)
 	for b.Loop() {
