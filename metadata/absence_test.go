@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// writeMany makes files of n stripes in all in the root, and returns the stripes.
+// writeMany makes files with n stripes in all in the root, and returns the stripes.
 func (k *client) writeMany(n int) (out []*wire.Stripe) {
 	k.c.t.Helper()
 	var left []*wire.Placement
@@ -47,8 +47,8 @@ func (k *client) writeMany(n int) (out []*wire.Stripe) {
 	return out
 }
 
-// awayIn is away in an attempt that ends when so many records of stripes were read, not
-// before if that is 0; it returns how many were.
+// awayIn is away in one attempt that ends after reads stripe records were read, or not early if
+// reads is 0. It returns how many were read.
 func (c *cluster) awayIn(seen *seenReads, host string, reads int) (int, error) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,8 +70,8 @@ func announce(host string) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{Host: host, Millis: 60_000}}}
 }
 
-// The stripes of a large host are judged over several attempts of one announcement, each of
-// which goes on where the one before ended, at one look-up for each stripe.
+// The leader judges the stripes of a large host over several attempts of one announcement. Each
+// attempt continues where the previous one ended, with one lookup per stripe.
 func TestMaintenanceOfALargeHost(t *testing.T) {
 	const many, attempt = 20_000, 6_000
 	bubbleSeen(t, func(c *cluster, seen *seenReads) {
@@ -88,7 +88,7 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 			}
 			require.ErrorIs(t, err, moraine.Canceled)
 			require.Less(t, attempts, 10, "it does not come to its end")
-			// Where an attempt's time is over it says how far it is.
+			// An attempt that runs out of time reports its progress.
 			soon, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			_, err = c.leader().Do(transport.WithPeer(soon, peer(transport.RoleAdmin, "ops")), announce("n1"))
 			cancel()
@@ -101,7 +101,7 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 		require.Less(t, total, many+many/20)
 		require.NoError(t, c.away("n1", 0, false))
 
-		// What changes meanwhile counts: a chunk behind where it was is found to be bad.
+		// Changes meanwhile count: a chunk before the judgement's position becomes bad.
 		broken := func() error {
 			_, err := c.awayIn(seen, "n1", attempt)
 			return err
@@ -119,8 +119,8 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("1 stripe would be left without redundancy (of %d that it has chunks of), as chunks of 1 stripe are lost or corrupt", many))
 		require.Less(t, n, many-attempt+many/20)
 
-		// So does a change of hosts or devices, and a host that falls silent: it begins anew,
-		// and ends when enough is found.
+		// So does a change of hosts or devices, and a host that becomes silent: the judgement
+		// restarts, and ends when it has found enough.
 		require.ErrorIs(t, broken(), moraine.Canceled)
 		nodes[1].again()
 		c.pass(2*time.Second, nodes...)
@@ -132,7 +132,7 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 		err = c.away("n1", time.Minute, false)
 		require.ErrorContains(t, err, "at least 1024 stripes would be left without redundancy (of the first 1024 that it has chunks of), as n3 is down")
 
-		// Nobody came back for a while: it begins anew.
+		// No request continued it for a while, so it restarts.
 		c.pass(3*time.Second, nodes...)
 		require.ErrorIs(t, broken(), moraine.Canceled)
 		c.pass(2*time.Minute, nodes...)

@@ -14,13 +14,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestRoles makes one request of each class as each role. What is allowed may
-// still fail, but never with PermissionDenied.
+// TestRoles makes one request of each class as each role. An allowed request may still fail, but
+// never with PermissionDenied.
 func TestRoles(t *testing.T) {
 	requests := []struct {
 		name string
 		req  func() *wire.MetaRequest
-		may  string // roles that may: c client, g gateway, s chunkserver, a admin
+		may  string // roles that may send it: c client, g gateway, s chunkserver, a admin
 	}{
 		{"read", func() *wire.MetaRequest { return lookup("x") }, "cga"},
 		{"topology", func() *wire.MetaRequest {
@@ -95,7 +95,7 @@ func TestRoles(t *testing.T) {
 		}, "sa"},
 		{"report", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{}}}
-		}, "a"}, // device 0 is nobody's
+		}, "a"}, // no host has device 0
 		{"deleted", func() *wire.MetaRequest {
 			return &wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{DeletedChunks: &wire.DeletedChunks{}}}
 		}, "sa"},
@@ -152,7 +152,7 @@ func containsRole(may, letter string) bool {
 	return false
 }
 
-// TestEveryRequestIsServed holds the table of requests against the schema.
+// TestEveryRequestIsServed checks the table of requests against the schema.
 func TestEveryRequestIsServed(t *testing.T) {
 	ops := (&wire.MetaRequest{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
 	for i := range ops.Len() {
@@ -230,12 +230,12 @@ func TestScopeAndReadOnly(t *testing.T) {
 	})
 }
 
-// Who is confined to the tree of a tenant says nothing of the stripes of others.
+// The leader ignores reports of a caller confined to a tenant's tree about other tenants' stripes.
 func TestBadChunksOfOthersArePassedOver(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
 		admin := c.open(peer(transport.RoleAdmin, "a1"))
-		s := admin.write("f", nil) // of the tenant that is nobody's
+		s := admin.write("f", nil) // in the default tenant
 		_, err := admin.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
 			Parent: root, Name: "team", Type: wire.FileType_FILE_TYPE_DIRECTORY, Mode: 0o755, Exclusive: true, Tenant: "team"}}})
 		require.NoError(t, err)

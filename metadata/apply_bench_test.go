@@ -22,10 +22,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// BenchmarkApply has one replica, which is all of its group, apply what 64
-// sessions do, each in a directory of its own, half of them in each entry: what
-// every replica does for each command, without network and without the service.
-// cpu-us/op is the CPU time of the whole process.
+// BenchmarkApply makes a single replica apply the commands of 64 sessions, each in a directory of
+// its own, half of them in each entry. This is every replica's work for each command, without
+// network and service. cpu-us/op is the CPU time of the whole process.
 func BenchmarkApply(b *testing.B) {
 	for _, what := range []string{"create", "rename", "unlink", "commit"} {
 		b.Run(what, func(b *testing.B) { benchApply(b, what) })
@@ -84,21 +83,21 @@ func benchApply(b *testing.B, what string) {
 	b.ReportMetric(float64(processTime(b)-cpu)/1e3/float64(len(measured)), "cpu-us/op")
 }
 
-// threadTime is the CPU time that this thread has used.
+// threadTime returns the CPU time of this thread.
 func threadTime() time.Duration {
 	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // fails only for what it does not know
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // fails only for unknown arguments
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// processTime is the CPU time that the process has used, in nanoseconds.
+// processTime returns the CPU time of the process, in nanoseconds.
 func processTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// applier is a group of one replica, and what its sessions need.
+// applier is a group of one replica with the data of its sessions.
 type applier struct {
 	b        testing.TB
 	machine  *state.Machine
@@ -108,7 +107,7 @@ type applier struct {
 	dirs     []uint64
 	devices  []uint32
 	grants   [applySessions][]uint64 // first stripes of each session's
-	// note, if set, is told how long applying an entry took.
+	// note, if set, receives how long applying an entry took.
 	note func(commands []*statepb.Command, took, cpu time.Duration)
 }
 
@@ -168,7 +167,7 @@ func newApplier(b testing.TB) *applier {
 	return a
 }
 
-// found begins the cluster: devices, sessions, and a directory for each.
+// found creates the cluster: devices, sessions, and a directory for each.
 func (a *applier) found() {
 	a.command(&statepb.Command{Op: &statepb.Command_Init{Init: &statepb.Init{Cluster: clusterUUID[:], Incarnation: 1, Names: true}}})
 	a.command(&statepb.Command{Op: &statepb.Command_SetFeatureLevel{SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
@@ -193,7 +192,7 @@ func (a *applier) of(req *wire.MetaRequest) *statepb.Command {
 	return &statepb.Command{Caller: &statepb.Caller{Node: "c1", Role: "client", Scope: "/"}, Op: &statepb.Command_Request{Request: req}}
 }
 
-// request numbers a request of a session, which waits for each answer.
+// request numbers a session's request. The session waits for each answer.
 func (a *applier) request(session int, req *wire.MetaRequest) *wire.MetaRequest {
 	a.numbers[session]++
 	req.Session, req.Number, req.AckedBelow = a.sessions[session], a.numbers[session], a.numbers[session]
@@ -206,8 +205,7 @@ func (a *applier) mkdir(session int, parent uint64, name string) uint64 {
 	return r.GetEntry().GetAttr().GetInode()
 }
 
-// files makes a file for each session to append to, and has stripes granted for
-// commits of it.
+// files makes a file for each session to append to, and gets grants for commits to it.
 func (a *applier) files(commits int) (inodes []uint64) {
 	for s := range applySessions {
 		r := a.command(a.of(a.request(s, &wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
@@ -222,7 +220,7 @@ func (a *applier) files(commits int) (inodes []uint64) {
 	return inodes
 }
 
-// commit appends a stripe of three copies to a session's file.
+// commit appends an x3 stripe to a session's file.
 func (a *applier) commit(session, n int, inode uint64) *wire.MetaRequest {
 	id := a.grants[session][n/applyGrant] + uint64(n%applyGrant)
 	s := &wire.Stripe{Id: id, Scheme: &wire.Scheme{K: 1, M: 2}, Version: 1, Length: moraine.BlockSize}
@@ -245,7 +243,7 @@ func (a *applier) marshal(cmd *statepb.Command) []byte {
 	return p
 }
 
-// encode makes entries of requests.
+// encode packs requests into entries.
 func (a *applier) encode(reqs []*wire.MetaRequest) (entries [][]byte) {
 	for len(reqs) > 0 {
 		var commands [][]byte

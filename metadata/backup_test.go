@@ -19,14 +19,14 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// backedUp is a store whose snapshots are bytes of the test's.
+// backedUp is a store whose snapshots are bytes from the test.
 type backedUp struct {
 	metadata.Store
 	bytes []byte
 	taken chan struct{} // if not nil, a snapshot waits until it is closed
 
 	mu       sync.Mutex
-	failing  int // reads of all streams that fail, having read some bytes
+	failing  int // reads, of all streams, that fail after some bytes
 	snaps    int
 	open     int
 	mostOpen int
@@ -69,7 +69,7 @@ func (s *brokenStream) Close() error {
 	return nil
 }
 
-// openNow returns how many streams are open.
+// openNow returns the number of open streams.
 func (b *backedUp) openNow() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +97,8 @@ func readBackup(id, offset uint64) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_ReadBackup{ReadBackup: &wire.ReadBackup{Backup: id, Offset: offset}}}
 }
 
-// A read of the snapshot that fails in the middle of a piece ends the backup: the stream
-// has gone on, and a repeated request would get the bytes of another offset.
+// If a read of the snapshot fails in the middle of a piece, the backup ends: the stream has
+// advanced, and a retry would get bytes of another offset.
 func TestABackupWhoseStreamFailedIsNotReadOn(t *testing.T) {
 	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
 		ops := peer(transport.RoleAdmin, "ops")
@@ -122,8 +122,8 @@ func TestABackupWhoseStreamFailedIsNotReadOn(t *testing.T) {
 	})
 }
 
-// Backups that are begun at the same moment are bounded as those that are begun one after
-// the other: each holds a snapshot.
+// The number of backups started simultaneously is bounded like those started one after the other,
+// because each keeps a snapshot.
 func TestBackupsThatBeginAtOnceAreBounded(t *testing.T) {
 	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
 		s := stores["m1"]
@@ -150,8 +150,8 @@ func TestBackupsThatBeginAtOnceAreBounded(t *testing.T) {
 	})
 }
 
-// A backup that nobody reads any more lets its snapshot go: the log is kept from a snapshot
-// that is open on, and would grow until the disk is nearly full.
+// A backup that nobody reads any more releases its snapshot. The log is kept from an open snapshot
+// on, and would otherwise grow until the disk is nearly full.
 func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
 	withBackups(t, 5<<20, func(c *cluster, stores map[string]*backedUp) {
 		s, ops := stores["m1"], peer(transport.RoleAdmin, "ops")
@@ -183,8 +183,8 @@ func TestABackupThatIsLeftHoldsNoSnapshot(t *testing.T) {
 	})
 }
 
-// A backup that was read up to its last byte is not ended by others that begin: its reader
-// asks once more, and learns that this was the end.
+// New backups do not end a backup that was read up to its last byte: its reader sends one more
+// request, and learns that this was the end.
 func TestABackupIsReadToItsEnd(t *testing.T) {
 	withBackups(t, 1000, func(c *cluster, stores map[string]*backedUp) {
 		ops := peer(transport.RoleAdmin, "ops")

@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A batch is made in order and whole, also where it was sent again after the routing
-// had changed: its requests go by the routing of the batch.
+// A batch is applied in order and as a whole, also if it was retried after the routing had changed:
+// its requests use the batch's routing.
 func TestBatch(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		admin, k := c.open(peer(transport.RoleAdmin, "a1")), c.open(peer(transport.RoleClient, "c1"))

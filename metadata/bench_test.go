@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// benchCluster is three servers in one process, with logs on the machine's disk.
+// benchCluster is three servers in one process with logs on the machine's disk.
 func benchCluster(b *testing.B) (*metadata.Server, context.Context) {
 	dir := b.TempDir()
 	c := newRaftClusterOn(b, 3, func(name string) (vfs.FS, string) { return vfs.OS{}, dir + "/" + name })

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestAHostSpeaksOfOneBucket: however many buckets a host says that it has probed, the leader
-// keeps its last word alone, and nothing of a host that is not registered.
+// TestAHostSpeaksOfOneBucket: however many buckets a host reports as probed, the leader keeps only
+// its last report, and none of an unregistered host.
 func TestAHostSpeaksOfOneBucket(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(2)

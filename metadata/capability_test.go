@@ -12,9 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestACapabilityAllowsWhatItsGrantSays: with a grant of few short chunks a client would else
-// put as many, and as long ones, as there can be, since it names another scheme when it
-// renews the capability.
+// TestACapabilityAllowsWhatItsGrantSays: otherwise a client with a grant of few short chunks could
+// write as many and as long ones as possible by naming another scheme when it renews the
+// capability.
 func TestACapabilityAllowsWhatItsGrantSays(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		c.pass(time.Second, c.fleet(3)...)

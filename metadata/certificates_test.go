@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// The leader tells when the certificates expire of itself, of hosts, and of gateways with
-// sessions, as their connections show them; a renewed one is seen with the next heartbeat.
+// The leader knows when its own certificate expires, and those of hosts and of gateways with
+// sessions, from their connections. It sees a renewed one with the next heartbeat.
 func TestCertificatesAreKnown(t *testing.T) {
 	bubbleWith(t, func(_ *metadata.Config, deps *metadata.Deps) {
 		deps.Expires = func() time.Time { return time.Now().Add(90 * 24 * time.Hour) }
@@ -45,7 +45,7 @@ func TestCertificatesAreKnown(t *testing.T) {
 		nodes[0].expires = time.Now().Add(365 * day)
 		c.pass(time.Second, nodes...)
 		require.EqualValues(t, 365, left()["chunkserver n1"])
-		c.pass(5*time.Second, nodes[0], nodes[2]) // n2 is down, and may be for its certificate
+		c.pass(5*time.Second, nodes[0], nodes[2]) // n2 is down, possibly because of its certificate
 		require.Contains(t, left(), "chunkserver n2")
 		_, err = k.do(&wire.MetaRequest{Op: &wire.MetaRequest_CloseSession{CloseSession: &wire.CloseSession{}}})
 		require.NoError(t, err)

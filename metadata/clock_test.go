@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// jumping is a clock that a test moves forward, as the clock of a process that
-// was stopped for a while.
+// jumping is a clock that a test moves forward, like the clock of a process that was stopped for a
+// while.
 type jumping struct {
 	clock.System
 	ahead *atomic.Int64

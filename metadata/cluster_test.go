@@ -18,7 +18,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cluster is some metadata servers over one group, in a synctest bubble.
+// cluster is several metadata servers with one group, in a synctest bubble.
 type cluster struct {
 	t       *testing.T
 	group   *metadatatest.Group
@@ -36,7 +36,7 @@ func bubble(t *testing.T, change func(*metadata.Config), fn func(c *cluster)) {
 	}, fn)
 }
 
-// bubbleWith is bubble that may replace what the servers depend on, too.
+// bubbleWith is bubble with replaceable dependencies of the servers.
 func bubbleWith(t *testing.T, change func(*metadata.Config, *metadata.Deps), fn func(c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func (c *cluster) leader() *metadata.Server {
 	return c.servers[c.group.Leader()]
 }
 
-// do makes a request of the leader as peer.
+// do sends a request to the leader as peer.
 func (c *cluster) do(peer *transport.Peer, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()

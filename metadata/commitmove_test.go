@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// moveOf waits for a job of a kind that moves the chunk of a stripe, and leases it. The
-// nodes are heard of meanwhile.
+// moveOf waits for a job of a kind that moves the stripe's chunk, and leases it. The nodes send
+// heartbeats meanwhile.
 func (c *cluster) moveOf(kind wire.JobKind, by *node, nodes ...*node) (*wire.Job, *wire.Intent) {
 	c.t.Helper()
 	for range 60 {
@@ -31,16 +31,16 @@ func (c *cluster) moveOf(kind wire.JobKind, by *node, nodes ...*node) (*wire.Job
 	return nil, nil
 }
 
-// TestMoveIsNotPublishedToTheDead: between the put of a chunk that is moved and its commit
-// hosts fall silent, or are announced to be away. The copy that can be read must not die
-// for one that cannot; where all is well the move is published.
+// TestMoveIsNotPublishedToTheDead: between the write of a moved chunk and its commit, hosts become
+// silent or are announced to be away. A readable copy must not die for an unreadable one. If all
+// hosts are up, the move is published.
 func TestMoveIsNotPublishedToTheDead(t *testing.T) {
 	const balance, repair = wire.JobKind_JOB_KIND_REBALANCE, wire.JobKind_JOB_KIND_REPAIR
 	for name, tt := range map[string]struct {
 		kind     wire.JobKind
 		dead     string // "target", "other", or neither
 		away     string
-		unheard  bool // by a new leader
+		unheard  bool // commit to a new leader
 		moves    bool
 		otherToo bool
 	}{

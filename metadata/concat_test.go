@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A concatenation goes on under the next leader where the one before left it, and
-// its request, made again under its number through any of them, names the same job.
+// The next leader continues a concatenation where the previous one stopped. A retry of its request
+// under the same number, through any leader, names the same job.
 func TestConcatOutlivesLeaders(t *testing.T) {
 	c := newRaftCluster(t, 3)
 	c.leader()

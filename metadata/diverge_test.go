@@ -25,8 +25,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// otherLeader is an FSM that finds, in every tick, the sum of a leader whose
-// state is another than its own.
+// otherLeader is an FSM that finds, in every tick, the sum of a leader with a different state.
 type otherLeader struct{ metadata.FSM }
 
 func (f otherLeader) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
@@ -48,7 +47,7 @@ func (f otherLeader) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, er
 	return f.FSM.ApplyEntry(kv, index, state.EncodeEntry(raw))
 }
 
-// A server whose state is not that of the leader ends, and says what to do.
+// A server whose state differs from the leader's stops, and says what to do.
 func TestAServerThatDiffersEnds(t *testing.T) {
 	c := &raftCluster{t: t, net: memnet.New(1), names: []string{"m1"}}
 	fs := vfs.NewMem(1)
@@ -69,11 +68,11 @@ func TestAServerThatDiffersEnds(t *testing.T) {
 	require.ErrorContains(t, err, "differs from that of the leader m1")
 }
 
-// bitFlipper is an FSM that flips one bit of a value in its state, once it is armed,
-// as memory that fails does: nothing that it goes through sums it.
+// bitFlipper is an FSM that flips one bit of a value in its state once it is armed, like bad
+// memory: no checksum on the way covers it.
 type bitFlipper struct {
 	metadata.FSM
-	in      []byte // the value has this
+	in      []byte // part of the value
 	armed   *atomic.Bool
 	flipped *atomic.Bool
 }
@@ -81,7 +80,7 @@ type bitFlipper struct {
 func (f bitFlipper) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, error) {
 	if f.armed.Load() && !f.flipped.Load() {
 		var key, value []byte
-		// Among the inodes of partition 0: an answer that a session keeps is in no sum.
+		// Choose among the inodes of partition 0, because kept answers are not in the sum.
 		err := kv.Scan([]byte{0, 0, 0x10}, []byte{0, 0, 0x11}, func(k, v []byte) bool {
 			if i := bytes.Index(v, f.in); i >= 0 {
 				key, value = bytes.Clone(k), bytes.Clone(v)
@@ -102,7 +101,7 @@ func (f bitFlipper) ApplyEntry(kv kvtx.KV, index uint64, entry []byte) (any, err
 	return f.FSM.ApplyEntry(kv, index, entry)
 }
 
-// flippable is three servers, of which one may have a bit of its state changed.
+// flippable is three servers; a test may change one bit in the state of one of them.
 type flippable struct {
 	*raftCluster
 	mem     map[string]vfs.FS
@@ -110,10 +109,10 @@ type flippable struct {
 	flipped atomic.Bool
 	user    *caller
 	leads   string
-	follows string // one of those that do
+	follows string // one of the followers
 }
 
-// flipTarget is what the link "link" leads to, the value in which a bit is changed.
+// flipTarget is the target of the link "link", the value in which a bit is flipped.
 var flipTarget = strings.Repeat("where it was ", 20)
 
 func newFlippable(t *testing.T) *flippable {
@@ -146,14 +145,14 @@ func newFlippable(t *testing.T) *flippable {
 	return c
 }
 
-// flip has a bit changed in the state of a server.
+// flip flips a bit in the state of a server.
 func (c *flippable) flip(name string) {
 	c.t.Helper()
 	c.armed[name].Store(true)
 	require.Eventually(c.t, c.flipped.Load, 30*time.Second, time.Millisecond) // with a tick
 }
 
-// backup reads a backup from the leader, and says which that is.
+// backup reads a backup from the leader and returns the leader's name.
 func (c *flippable) backup() (backup *bytes.Reader, of string) {
 	c.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -162,7 +161,7 @@ func (c *flippable) backup() (backup *bytes.Reader, of string) {
 		if err == nil {
 			return bytes.NewReader(p), of
 		}
-		require.True(c.t, time.Now().Before(deadline), "%v", err) // another leads by now, perhaps
+		require.True(c.t, time.Now().Before(deadline), "%v", err) // possibly another server leads by now
 	}
 }
 
@@ -195,9 +194,9 @@ func (c *flippable) backupFrom(name string) ([]byte, error) {
 	}
 }
 
-// One bit changes in the state of one of three servers, where no checksum of a disk or
-// of an entry sees it. When the value is next written the sums of the servers tell, and
-// that one ends; the others go on.
+// One bit flips in the state of one of three servers, where no checksum of a disk or entry covers
+// it. When the value is next written, the servers' sums differ and that server stops; the others
+// continue.
 func TestABitThatChangesInOneStateEndsItsServer(t *testing.T) {
 	c := newFlippable(t)
 	c.flip(c.follows)
@@ -214,7 +213,7 @@ func TestABitThatChangesInOneStateEndsItsServer(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// problems are what a check of a state finds.
+// problems returns the findings of a check of a state.
 func problems(t *testing.T, inspect func(func(kvtx.Reader, uint64) error) error) (found []string) {
 	t.Helper()
 	require.NoError(t, inspect(func(r kvtx.Reader, _ uint64) (err error) {
@@ -224,9 +223,9 @@ func problems(t *testing.T, inspect func(func(kvtx.Reader, uint64) error) error)
 	return found
 }
 
-// One bit changes in a value that nothing writes again: the sums of the servers, which
-// follow what is written, say nothing of it. A check that reads all that is there finds it:
-// of the leader's in a backup, of another's in its directory, once it is stopped.
+// One bit flips in a value that is never written again. The servers' sums follow writes and do not
+// show it. A check that reads everything finds it: the leader's in a backup, another server's in
+// its directory once it is stopped.
 func TestABitThatChangedIsFoundByACheck(t *testing.T) {
 	for _, victim := range []string{"leader", "follower"} {
 		t.Run(victim, func(t *testing.T) {
@@ -244,7 +243,7 @@ func TestABitThatChangedIsFoundByACheck(t *testing.T) {
 				ill = c.follows
 			}
 			c.flip(ill)
-			for n := range 20 { // what is written meanwhile is compared, and is right
+			for n := range 20 { // values written meanwhile are compared, and are right
 				_, err := c.user.mutate(mkdir(root, fmt.Sprintf("d%d", n)))
 				require.NoError(t, err)
 			}

@@ -15,7 +15,7 @@ import (
 
 func reaches(string) string { return "" }
 
-// probing is a fleet whose hosts try each other, and reach everybody.
+// probing is a fleet whose hosts probe each other and reach everybody.
 func (c *cluster) probing(n int) []*node {
 	c.t.Helper()
 	nodes := c.fleet(n)
@@ -26,7 +26,7 @@ func (c *cluster) probing(n int) []*node {
 	return nodes
 }
 
-// endpoint is what is known of whether a server can be called.
+// endpoint returns the endpoint health of a server.
 func (c *cluster) endpoint(id string) *wire.EndpointHealth {
 	c.t.Helper()
 	reply := c.cluster()
@@ -44,7 +44,7 @@ func (c *cluster) endpoint(id string) *wire.EndpointHealth {
 	return nil
 }
 
-// proberOf are the nodes that try a server.
+// probersOf are the nodes that probe a server.
 func probersOf(nodes []*node, id string) (out []*node) {
 	for _, n := range nodes {
 		if slices.ContainsFunc(n.probes, func(p *wire.ProbeTarget) bool { return p.Node == id }) {
@@ -54,7 +54,7 @@ func probersOf(nodes []*node, id string) (out []*node) {
 	return out
 }
 
-// cannot has a node fail to reach some servers.
+// cannot makes a node fail to reach some servers.
 func (h *node) cannot(ids ...string) {
 	h.finds = func(target string) string {
 		if slices.Contains(ids, target) {
@@ -64,9 +64,8 @@ func (h *node) cannot(ids ...string) {
 	}
 }
 
-// Each server is tried by three hosts, and each host tries few. Until they have said what came
-// of it, whether a server can be called is unknown, also to a new leader, and after a start of
-// the server.
+// Three hosts probe each server, and each host probes few. Until they have reported, the endpoint
+// health is unknown, also to a new leader and after a server's start.
 func TestEndpointsAreUnknownUntilTried(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(8)
@@ -90,7 +89,7 @@ func TestEndpointsAreUnknownUntilTried(t *testing.T) {
 		}
 		require.Equal(t, 33, total)
 
-		nodes[3].again() // it starts
+		nodes[3].again() // the host starts
 		require.False(t, c.endpoint("n4").Known)
 		require.True(t, c.endpoint("n5").Known)
 		c.pass(2*time.Second, nodes...)
@@ -105,16 +104,15 @@ func TestEndpointsAreUnknownUntilTried(t *testing.T) {
 		require.True(t, c.endpoint("n1").Known)
 
 		for _, n := range probersOf(nodes, "n1") {
-			n.finds = nil // it does not say any more
+			n.finds = nil // it no longer reports
 		}
 		c.pass(40*time.Second, nodes...)
 		require.False(t, c.endpoint("n1").Known, "what was said long ago counts no more")
 	})
 }
 
-// A host that two of its peers get no connection to, though it sends heartbeats, is said to be
-// unreachable, and nothing new is placed on it, until it is reached again. One peer condemns
-// nobody.
+// If two peers cannot connect to a host, it is unreachable although it sends heartbeats, and
+// placement avoids it until it is reached again. One peer is not enough.
 func TestAHostThatPeersCannotReachGetsNothingNew(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.probing(6)
@@ -155,8 +153,8 @@ func TestAHostThatPeersCannotReachGetsNothingNew(t *testing.T) {
 	})
 }
 
-// Probers that reach nobody say nothing of others, and are told of themselves; and where most
-// hosts are said to be out of reach, placement does not go by that.
+// The leader ignores probers that reach nobody, and reports them. If most hosts appear unreachable,
+// placement ignores that.
 func TestBadProbersCondemnNobody(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.probing(6)
@@ -171,7 +169,7 @@ func TestBadProbersCondemnNobody(t *testing.T) {
 		require.True(t, c.endpoint("n1").Deaf)
 		require.False(t, c.endpoint("n3").Deaf)
 
-		for _, n := range nodes { // all reach the metadata servers alone
+		for _, n := range nodes { // all reach only the metadata servers
 			n.cannot("n1", "n2", "n3", "n4", "n5", "n6")
 		}
 		c.pass(3*time.Second, nodes...)
@@ -181,8 +179,7 @@ func TestBadProbersCondemnNobody(t *testing.T) {
 	})
 }
 
-// In a cluster of two hosts the word of the only other one counts, and the only host of a
-// cluster tries itself.
+// In a cluster of two hosts the report of the other one is enough, and an only host probes itself.
 func TestProbersOfSmallClusters(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		n1 := c.register("n1", 1)
@@ -208,8 +205,8 @@ func names(targets []*wire.ProbeTarget) (out []string) {
 	return out
 }
 
-// What a host says of servers that it was not told to try, under another mark, or of too many,
-// counts for nothing.
+// The leader ignores a host's reports about servers that it was not told to probe, under another
+// mark, or about too many.
 func TestProbesThatNobodyAskedForAreIgnored(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.probing(12)
@@ -234,8 +231,9 @@ func TestProbesThatNobodyAskedForAreIgnored(t *testing.T) {
 	})
 }
 
-// A bucket that does not answer a host is said with that host's error and since when; until
-// hosts have tried it is unknown. A few hosts are chosen to ask an idle bucket often.
+// A bucket that does not answer a host is reported with that host's error and the start time. Until
+// hosts have checked it, its status is unknown. A few hosts are chosen to check an idle bucket
+// often.
 func TestBucketHealthIsKnown(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		var nodes []*node
@@ -292,7 +290,7 @@ func TestBucketHealthIsKnown(t *testing.T) {
 	})
 }
 
-// What a host says of devices of others, or of none, changes nothing of them, and is not kept.
+// A host's reports about other hosts' devices, or unknown ones, change nothing and are not kept.
 func TestAHeartbeatSpeaksOfItsOwnDevicesAlone(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)

@@ -5,7 +5,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// OpName is what the service calls a request; "" where it does not know it.
+// OpName is the service's name of a request; "" if it does not know the request.
 func OpName(req *wire.MetaRequest) string {
 	if op := newOpTable(lead.NewMetrics(nil)).of(req); op != nil {
 		return op.name
@@ -13,8 +13,8 @@ func OpName(req *wire.MetaRequest) string {
 	return ""
 }
 
-// SetMaxMissing sets how many missing chunks one slice of a report queues, and returns what
-// sets it back.
+// SetMaxMissing sets how many missing chunks one slice of a report queues, and returns a function
+// that restores the former value.
 func SetMaxMissing(n uint64) (restore func()) {
 	was := maxMissing
 	maxMissing = n

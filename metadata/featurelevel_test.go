@@ -16,8 +16,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// lowLevel is the store of a cluster that an earlier build began: its feature level
-// is at most that build's.
+// lowLevel is the store of a cluster created by an earlier build: its feature level is at most that
+// build's.
 type lowLevel struct {
 	metadata.Store
 	level    uint64
@@ -48,10 +48,10 @@ func (s lowLevel) Propose(ctx context.Context, entry []byte) (any, error) {
 	return s.Store.Propose(ctx, state.EncodeEntry(encoded))
 }
 
-// since is the number that the requests of a level begin with.
+// since is the field number at which the requests of a level begin.
 var since = map[uint64]protoreflect.FieldNumber{2: 10, 3: 200, 4: 300}
 
-// atLevel is bubble of a cluster of an earlier level.
+// atLevel is bubble for a cluster of an earlier level.
 func atLevel(t *testing.T, level uint64, fn func(c *cluster, proposed func(protoreflect.FieldNumber) bool)) {
 	t.Helper()
 	s := lowLevel{level: level, mu: &sync.Mutex{}, proposed: map[protoreflect.FieldNumber]bool{}}
@@ -73,9 +73,8 @@ func atLevel(t *testing.T, level uint64, fn func(c *cluster, proposed func(proto
 	})
 }
 
-// TestNothingIsProposedBelowItsLevel makes each request that an earlier build does not
-// know of a cluster that has that build's level: a server of it, which may be a voter,
-// would stop.
+// TestNothingIsProposedBelowItsLevel sends each request unknown to an earlier build to a cluster at
+// that build's level. Proposing it would stop a server of that build, which may be a voter.
 func TestNothingIsProposedBelowItsLevel(t *testing.T) {
 	fields := (*wire.MetaRequest)(nil).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
 	for level := uint64(2); level < moraine.FeatureLevel; level++ { // from the first release on
@@ -100,12 +99,12 @@ func TestNothingIsProposedBelowItsLevel(t *testing.T) {
 	}
 }
 
-// TestARequestBelowItsLevelSaysWhatToDo holds what is said of them.
+// TestARequestBelowItsLevelSaysWhatToDo checks the texts of these errors.
 func TestARequestBelowItsLevelSaysWhatToDo(t *testing.T) {
 	for level, requests := range map[uint64][]*wire.MetaRequest{
 		2: {
 			{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: root, Inodes: 100}}},
-			{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: root}}}, // df asks for it
+			{Op: &wire.MetaRequest_GetUsage{GetUsage: &wire.GetUsage{Inode: root}}}, // df sends it
 			{Op: &wire.MetaRequest_Recount{Recount: &wire.Recount{}}},
 			{Op: &wire.MetaRequest_CloneTree{CloneTree: &wire.CloneTree{Inode: root, Parent: root, Name: "clone"}}},
 		},
@@ -118,7 +117,7 @@ func TestARequestBelowItsLevelSaysWhatToDo(t *testing.T) {
 			{Op: &wire.MetaRequest_SetMaintenance{SetMaintenance: &wire.SetMaintenance{Host: "h", Millis: 1000}}},
 			{Op: &wire.MetaRequest_SetHostState{SetHostState: &wire.SetHostState{Host: "h"}}},
 			{Op: &wire.MetaRequest_SetRebalance{SetRebalance: &wire.SetRebalance{}}},
-			{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}, // fsck asks whether it can be done
+			{Op: &wire.MetaRequest_DropChunks{DropChunks: &wire.DropChunks{}}}, // fsck uses it to find out whether drops are possible
 		},
 	} {
 		atLevel(t, level, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// fresh asks how the cluster is, by what it says from now on, while the nodes beat.
+// fresh requests a fresh cluster status while the nodes send heartbeats.
 func (c *cluster) fresh(nodes ...*node) map[string]*wire.Host {
 	c.t.Helper()
 	answer := make(chan *wire.ClusterReply, 1)
@@ -40,7 +40,7 @@ func (c *cluster) fresh(nodes ...*node) map[string]*wire.Host {
 	return nil
 }
 
-// report reports that a node's first device has nothing.
+// report reports that a node's first device is empty.
 func (h *node) report() {
 	h.c.t.Helper()
 	_, err := h.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: &wire.ReportChunks{
@@ -48,7 +48,7 @@ func (h *node) report() {
 	require.NoError(h.c.t, err)
 }
 
-// A leader does not say of a host that it has not heard that it is up.
+// A leader does not show a host as up before the host's first heartbeat.
 func TestANewLeaderKnowsNoHost(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -62,7 +62,7 @@ func TestANewLeaderKnowsNoHost(t *testing.T) {
 			require.False(t, h.Heard, "nobody has spoken to this leader")
 		}
 		nodes[0].beat()
-		nodes[1].devices[0].Epoch++ // it booted, and has not registered
+		nodes[1].devices[0].Epoch++ // it booted and has not registered
 		nodes[1].beat()
 		c.pass(time.Second)
 		got := map[string]bool{}
@@ -73,8 +73,8 @@ func TestANewLeaderKnowsNoHost(t *testing.T) {
 	})
 }
 
-// A fresh status does not take for up what died before it was asked for, though it was
-// heard a moment ago.
+// A fresh status does not show as up a host that died before the request, even if it was last seen
+// a moment ago.
 func TestAFreshStatusHearsEveryHost(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -82,7 +82,7 @@ func TestAFreshStatusHearsEveryHost(t *testing.T) {
 		for _, n := range nodes {
 			n.beat()
 		}
-		// n3 ends at this moment.
+		// n3 dies now.
 		hosts := c.fresh(nodes[:2]...)
 		require.True(t, hosts["n1"].Heard && hosts["n2"].Heard)
 		require.False(t, hosts["n3"].Alive && hosts["n3"].Heard, "it is down, or not known to be up")
@@ -93,8 +93,8 @@ func TestAFreshStatusHearsEveryHost(t *testing.T) {
 	})
 }
 
-// What is missing on a device is not known before a whole report that began after its
-// boot; the leader asks for it.
+// The missing chunks of a device are unknown until a full report that began after its boot; the
+// leader requests it.
 func TestDevicesAreReportedAfterEachBoot(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		n := c.fleet(1)[0]
@@ -121,8 +121,8 @@ func TestDevicesAreReportedAfterEachBoot(t *testing.T) {
 	})
 }
 
-// More may be missing on a device than one slice of its report queues: the rest is met by
-// the same pass, which is not complete before.
+// More chunks may be missing on a device than one slice of its report queues. The same pass finds
+// the rest, and is not complete before.
 func TestAllThatIsMissingIsMetByOnePass(t *testing.T) {
 	t.Cleanup(metadata.SetMaxMissing(3))
 	bubble(t, nil, func(c *cluster) {
@@ -153,7 +153,7 @@ func TestAllThatIsMissingIsMetByOnePass(t *testing.T) {
 	})
 }
 
-// A device that is out and says nothing has no usage: it is not taken to be as full as the
+// A device that is out and does not report has no usage: it is not assumed to be as full as the
 // others.
 func TestADeviceThatIsOutIsNotTakenForFull(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {

@@ -32,7 +32,7 @@ func TestDeletionsOnlyAfterTheGrace(t *testing.T) {
 			require.Empty(t, deletions(nodes))
 			c.pass(10*time.Second, nodes...)
 		}
-		c.elect("m2") // the grace is cluster time: a new leader does not shorten it
+		c.elect("m2") // the grace is in cluster time: a new leader does not shorten it
 		require.Empty(t, deletions(nodes))
 		c.pass(15*time.Second, nodes...)
 		got := deletions(nodes)
@@ -42,7 +42,7 @@ func TestDeletionsOnlyAfterTheGrace(t *testing.T) {
 			require.Equal(t, s.Chunks[d.Index].Device, d.Device)
 			require.Equal(t, s.Version+1, d.Below)
 		}
-		// Each host says what it deleted, and nobody may say it for another.
+		// Each host acknowledges its own deletions; no host may do it for another.
 		_, err := nodes[0].ask(&wire.MetaRequest{Op: &wire.MetaRequest_DeletedChunks{DeletedChunks: &wire.DeletedChunks{Deleted: got}}})
 		require.ErrorIs(t, err, moraine.PermissionDenied)
 		for i, n := range nodes {
@@ -53,9 +53,9 @@ func TestDeletionsOnlyAfterTheGrace(t *testing.T) {
 	})
 }
 
-// TestDeletionsAreSharedByDevices: of more deletions than one heartbeat takes each device of
-// a host has its part, what one needs not the others have, and one that says that it is out
-// of service none, for it could carry out none.
+// TestDeletionsAreSharedByDevices: if there are more deletions than one heartbeat takes, each
+// device of a host gets its share, and the others get what one does not need. A device reported as
+// out gets none, because it could not carry them out.
 func TestDeletionsAreSharedByDevices(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		n := c.register("n1", 3)
@@ -121,8 +121,8 @@ func TestReports(t *testing.T) {
 			return &wire.ChunkReport{Stripe: stripe, Version: version, Crc: crc, Length: 4096}
 		}
 		started := n.beat().Applied
-		// Of a, b and c: a is sound, b holds other bytes, c is not there. The
-		// fourth number is granted and not committed, a far one never was.
+		// Of a, b and c: a is intact, b has other bytes, c is missing. The fourth number is granted
+		// and not committed; the far one was never granted.
 		granted, far := stripes[2].Id+1, stripes[2].Id+1<<20
 		got := report(started, held(stripes[0].Id, 1, 0), held(stripes[1].Id, 1, 99), held(granted, 1, 5), held(far, 1, 5))
 		require.Equal(t, uint64(1), got.Missing)
@@ -140,7 +140,7 @@ func TestReports(t *testing.T) {
 		}
 		require.Equal(t, map[uint64]bool{stripes[1].Id: true, stripes[2].Id: true}, repaired)
 
-		// What came after the pass began may be missing from it.
+		// A chunk that came after the pass began may be missing from it.
 		before := n.beat().Applied
 		p.Stripe = granted
 		k.commit("d", p)
@@ -161,8 +161,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// A slice of a report that comes again, since the reply to it was lost, neither
-// ends its pass nor counts twice.
+// A slice of a report that is sent again after a lost reply neither ends its pass nor counts twice.
 func TestARepeatedSliceOfAReport(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -201,7 +200,7 @@ func TestARepeatedSliceOfAReport(t *testing.T) {
 		for range 2 {
 			report(started, unknown(3), 0, unknown(3))
 			require.Equal(t, uint64(3*4096), leaked())
-			// What nothing explains is listed, in pages.
+			// Unexplained chunks are listed in pages.
 			all := listed(&wire.ListQuarantine{})
 			require.False(t, all.More)
 			require.Len(t, all.Chunks, 3)
@@ -219,7 +218,7 @@ func TestARepeatedSliceOfAReport(t *testing.T) {
 			require.Len(t, rest.Chunks, 1)
 			require.False(t, rest.More)
 		}
-		// A pass of one slice, twice; and one with a gap, which counts for nothing.
+		// A pass of one slice, twice; and one with a gap, which does not count.
 		started = n.beat().Applied
 		for range 2 {
 			report(started, 0, 0, unknown(1))
@@ -259,9 +258,9 @@ func TestEndedGrantsAreDeletedAfterTheGrace(t *testing.T) {
 	})
 }
 
-// TestKeptBytesGiveWayOnASharedDisk: where the metadata lies on the disk of the devices and
-// finds it nearly full, what is kept for backups is deleted after the grace. Elsewhere a
-// full metadata disk leaves it alone.
+// TestKeptBytesGiveWayOnASharedDisk: if the metadata shares the devices' disk and that disk is
+// nearly full, chunks kept for backups are deleted after the grace. Otherwise a full metadata disk
+// does not affect them.
 func TestKeptBytesGiveWayOnASharedDisk(t *testing.T) {
 	for _, shares := range []bool{false, true} {
 		change := func(cfg *metadata.Config) { cfg.BackupHorizon, cfg.SharesDisk = 24*time.Hour, shares }

@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// spaceOf waits until the leader holds that these servers' disks are nearly full.
+// spaceOf waits until the leader considers these servers' disks nearly full.
 func spaceOf(t *testing.T, k *caller, full ...string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -31,7 +31,7 @@ func spaceOf(t *testing.T, k *caller, full ...string) {
 	}, 30*time.Second, 50*time.Millisecond, "%v", full)
 }
 
-// crampedDisk says, while it is full, that a thousandth of it is free.
+// crampedDisk reports, while it is full, that a thousandth of it is free.
 type crampedDisk struct {
 	vfs.FS
 	full atomic.Bool
@@ -44,9 +44,9 @@ func (d *crampedDisk) Usage(path string) (vfs.Usage, error) {
 	return d.FS.Usage(path)
 }
 
-// A majority of roomy disks decides whether the namespace may grow: one nearly full
-// follower changes nothing, two stop growth though the leader has room, and what
-// frees is taken all the time.
+// The namespace may grow while a majority of disks has room. One nearly full follower changes
+// nothing; two stop growth although the leader has room. Requests that free space are accepted
+// throughout.
 func TestGrowthIsUpToAMajorityOfDisks(t *testing.T) {
 	disks := map[string]*crampedDisk{}
 	for i := range 3 {

@@ -19,11 +19,11 @@ type node struct {
 	c       *cluster
 	id      string
 	devices []*wire.Device
-	failed  bool // it took its devices out itself
+	failed  bool // it took its devices out
 	bucket  string
-	expires time.Time                        // its certificate; zero: it has none
-	probes  []*wire.ProbeTarget              // that it was given last
-	finds   func(target string) (err string) // what it finds where it tries; nil: it tries nobody
+	expires time.Time                        // expiry of its certificate; zero: none
+	probes  []*wire.ProbeTarget              // its latest targets
+	finds   func(target string) (err string) // its probe results; nil: it probes nobody
 	says    func(hb *wire.Heartbeat)         // adds to its heartbeats
 }
 
@@ -40,7 +40,7 @@ func (c *cluster) register(id string, n int) *node {
 	return h
 }
 
-// again registers the host anew, as after a boot.
+// again registers the host again, as after a boot.
 func (h *node) again() {
 	h.c.t.Helper()
 	for _, d := range h.devices {
@@ -93,8 +93,8 @@ func (c *cluster) fleet(n int) []*node {
 	return out
 }
 
-// pass lets time pass, with a heartbeat of each node a second, and returns when
-// what the service does at that moment by itself is done.
+// pass lets time pass, with a heartbeat of each node per second, and returns when the service's own
+// work of that moment is done.
 func (c *cluster) pass(d time.Duration, nodes ...*node) {
 	c.t.Helper()
 	for range int(d / time.Second) {
@@ -189,8 +189,8 @@ func TestTooFewHostsGetNoGrant(t *testing.T) {
 	})
 }
 
-// Where two hosts must always be spared, a cluster with one host down writes three
-// copies in place of a 4+2 that spares one.
+// If two hosts must always be expendable, a cluster with one host down writes three copies instead
+// of a 4+2 that can lose one.
 func TestMinProtection(t *testing.T) {
 	two := func(cfg *metadata.Config) { cfg.MinProtection = 2 }
 	bubble(t, two, func(c *cluster) {
@@ -249,7 +249,7 @@ func TestAnAdministratorsWordStays(t *testing.T) {
 			restart()
 			require.Equal(t, in, c.device(id).State)
 		}
-		// What is out by itself already is out by hand, too.
+		// Devices that are out automatically can also be set out by an administrator.
 		c.pass(40*time.Second, without(nodes, 2)...)
 		require.Equal(t, out, c.device(id).State)
 		set(out)
@@ -269,7 +269,7 @@ func TestSilentHostGoesOutAndComesBack(t *testing.T) {
 		c.pass(10*time.Second, without(nodes, 2)...)
 		require.Equal(t, out, c.device(id).State)
 
-		// A new leader gives it time to be heard, and takes it in again.
+		// A new leader waits for its heartbeat, and brings it in again.
 		c.elect("m2")
 		require.Equal(t, out, c.device(id).State)
 		c.pass(3*time.Second, nodes...)
@@ -277,7 +277,7 @@ func TestSilentHostGoesOutAndComesBack(t *testing.T) {
 	})
 }
 
-// A disk that its host comes back without stays out: what was heard of it before says nothing.
+// A disk that is missing when its host returns stays out: reports from before do not count.
 func TestSilentHostComesBackWithoutADisk(t *testing.T) {
 	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
 		nodes := append(c.fleet(6), c.register("n7", 2))
@@ -328,8 +328,8 @@ func TestServerTakesItsDeviceOut(t *testing.T) {
 	})
 }
 
-// What an earlier boot said of a device does not take it out of service again,
-// where the first heartbeat of the next boot is late.
+// Reports of an earlier boot do not take a device out again if the first heartbeat of the next boot
+// is late.
 func TestFailureEndsWithTheBoot(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -346,7 +346,7 @@ func TestFailureEndsWithTheBoot(t *testing.T) {
 	})
 }
 
-// A device that its server says is broken is not taken in for having registered.
+// A device that its server reports broken is not brought in by registering.
 func TestBrokenDeviceStaysOut(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)

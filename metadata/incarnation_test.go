@@ -20,8 +20,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// force stops all servers and has one of them go on alone; it is started by the
-// caller. It returns the others.
+// force stops all servers and makes one of them continue alone; the caller starts it. It returns
+// the others.
 func (g *growable) force(left string) (others []string) {
 	g.t.Helper()
 	for _, name := range slices.Clone(g.names) {
@@ -42,9 +42,8 @@ func (g *growable) force(left string) (others []string) {
 	return others
 }
 
-// Two servers that were given up run again on their old --data and lead each other
-// for a while; they end when they meet the one that goes on, and clients that had
-// met it do not go back to them.
+// Two outlived servers run again on their old --data and lead each other for a while. They stop
+// when they meet the remaining one, and clients that had met it do not return to them.
 func TestServersOfAnOldIncarnationEnd(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
@@ -74,7 +73,7 @@ func TestServersOfAnOldIncarnationEnd(t *testing.T) {
 	g.user.at = "m1"
 	g.again()
 	g.allThere()
-	// A third one that comes by another door is told, too.
+	// A third one that arrives in another way learns it too.
 	g.join("m4")
 	g.insist(addReq("m4"))
 	g.votersBecome("m1", "m4")
@@ -87,8 +86,8 @@ func TestServersOfAnOldIncarnationEnd(t *testing.T) {
 	g.allThere()
 }
 
-// A metadata server that was begun under too low a number is refused by the
-// chunkservers, and ends when most of them say so; one alone does not end it.
+// Chunkservers refuse a metadata server that was started with too low an incarnation, and it stops
+// when most of them report that. A single one does not stop it.
 func TestChunkserversThatHeardOfMoreEndALeader(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
@@ -127,8 +126,8 @@ func TestChunkserversThatHeardOfMoreEndALeader(t *testing.T) {
 	}
 }
 
-// Two servers of a new cluster lead before the third has entered, and one of them is
-// lost: the third enters, and leads with the other.
+// Two servers of a new cluster lead before the third has entered, and one of them is lost. The
+// third enters and leads with the other.
 func TestTheThirdServerEntersWithoutTheFirst(t *testing.T) {
 	disk := map[string]vfs.FS{}
 	for i, name := range []string{"m1", "m2", "m3"} {
@@ -147,7 +146,7 @@ func TestTheThirdServerEntersWithoutTheFirst(t *testing.T) {
 	}
 	no := errors.New("no")
 	disk["m3"] = vfs.NewFault(plain, func(op vfs.Op) error {
-		// It is admitted, and ends before it has entered, but not before the others have.
+		// It is admitted and stops before it has entered, but after the others have.
 		if fails.Load() && op.Kind == vfs.OpRename && strings.HasSuffix(op.Path, "IDENTITY.new") && admitted() {
 			for !entered("m1") || !entered("m2") {
 				time.Sleep(10 * time.Millisecond)

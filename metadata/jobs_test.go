@@ -21,13 +21,13 @@ func (k *client) write(name string, scheme *wire.Scheme) *wire.Stripe {
 	return k.commit(name, g.Placements[0])
 }
 
-// commit makes a file of one stripe at a placement.
+// commit makes a file of one stripe with a placement.
 func (k *client) commit(name string, p *wire.Placement) *wire.Stripe {
 	k.c.t.Helper()
 	return k.commitAt(name, p, func(*wire.ChunkState) {})
 }
 
-// commitAt is commit with each chunk as change leaves it.
+// commitAt is commit with each chunk changed by change.
 func (k *client) commitAt(name string, p *wire.Placement, change func(*wire.ChunkState)) *wire.Stripe {
 	k.c.t.Helper()
 	resp, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Create{Create: &wire.Create{
@@ -51,7 +51,7 @@ func (k *client) remove(name string) {
 	require.NoError(k.c.t, err)
 }
 
-// stripeOf returns the stripe of a file in the root, as it is.
+// stripeOf returns the present stripe of a file in the root.
 func (k *client) stripeOf(name string) *wire.Stripe {
 	k.c.t.Helper()
 	resp, err := k.ask(lookup(name))
@@ -62,7 +62,7 @@ func (k *client) stripeOf(name string) *wire.Stripe {
 	return resp.GetExtents().Stripes[0]
 }
 
-// lease asks for one repair as the mover of a node.
+// lease requests one repair as the mover of a node.
 func (n *node) lease(wait time.Duration) []*wire.Job {
 	n.c.t.Helper()
 	resp, err := n.c.do(peer(transport.RoleChunkserver, n.id), &wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
@@ -92,7 +92,7 @@ func TestRepairOfABadChunk(t *testing.T) {
 		c.pass(2*time.Second, nodes...)
 		require.Empty(t, nodes[0].lease(0), "nothing is to be repaired")
 
-		// A mover that waits is woken as soon as there is a job.
+		// A waiting mover is woken as soon as there is a job.
 		began := time.Now()
 		var jobs []*wire.Job
 		done := make(chan struct{})
@@ -124,9 +124,9 @@ func TestRepairOfABadChunk(t *testing.T) {
 	})
 }
 
-// Movers that wait are all woken by one job, and all but one come too late. The
-// answer that says so is the only one that their request's number will ever get:
-// it must reach them soon, for them to ask anew, and not when their wait is over.
+// One job wakes all waiting movers, and all but one come too late. That answer is the only one that
+// their request's number will ever get. It must reach them soon, not at the end of their wait, so
+// that they send a new request.
 func TestMoverThatCameTooLateAsksAgain(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)

@@ -18,18 +18,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// largeWork is what the pieces of the leader's jobs took, by kind of job.
+// largeWork has the cost of pieces of the leader's jobs, by kind of job.
 type largeWork struct {
 	*applier
 	kinds map[uint64]string // of jobs
 	took  map[string][]time.Duration
-	cpu   map[string]time.Duration // the most that one took
+	cpu   map[string]time.Duration // the largest cost of one piece
 }
 
-// Work of any size goes in small commands, over the store that servers use: a
-// tree is cloned, counted anew, removed, and thousands of its files become one.
-// What the longest applying of an entry took is logged; in the long form the tree
-// has 200,000 files.
+// Work of any size is done in small commands, over the servers' real store: a tree is cloned,
+// recounted and removed, and thousands of its files are concatenated. The longest application of an
+// entry is logged. In the long form the tree has 200,000 files.
 func TestLargeWorkOnADisk(t *testing.T) {
 	files, parts := testseed.Of(3_000, 200_000), testseed.Of(1_000, wire.MaxConcatRanges)
 	w := &largeWork{applier: newApplier(t), kinds: map[uint64]string{}, took: map[string][]time.Duration{}, cpu: map[string]time.Duration{}}
@@ -58,8 +57,8 @@ func TestLargeWorkOnADisk(t *testing.T) {
 	}))
 }
 
-// tree makes that many files, of one stripe each, in the directories of the
-// sessions, and returns their parent and the files.
+// tree makes that many files, of one stripe each, in the sessions' directories, and returns their
+// parent and the files.
 func (w *largeWork) tree(files int) (parent uint64, inodes []uint64) {
 	each := (files + applySessions - 1) / applySessions
 	for s := range applySessions {
@@ -91,12 +90,12 @@ func (w *largeWork) tree(files int) (parent uint64, inodes []uint64) {
 	return parent, inodes
 }
 
-// ask makes a request of the first session.
+// ask sends a request of the first session.
 func (w *largeWork) ask(req *wire.MetaRequest) *wire.MetaResponse {
 	return w.command(w.of(w.request(0, req)))
 }
 
-// job runs the jobs of a kind to their ends, as a leader does.
+// job runs the jobs of a kind to their end, as a leader does.
 func (w *largeWork) job(what string, _ *wire.MetaResponse, kind wire.JobKind) {
 	for {
 		var jobs []*wire.Job
@@ -114,7 +113,7 @@ func (w *largeWork) job(what string, _ *wire.MetaResponse, kind wire.JobKind) {
 	}
 }
 
-// noted files what an entry took under what it did.
+// noted records an entry's cost by what it did.
 func (w *largeWork) noted(commands []*statepb.Command, took, cpu time.Duration) {
 	what := fmt.Sprintf("%T", commands[0].GetRequest().GetOp())
 	if run := commands[0].GetRunJob(); run != nil {
@@ -135,7 +134,7 @@ func (w *largeWork) report(t *testing.T) {
 	t.Logf("every batch of entries of the run, applied and committed: %d, median %s, p99 %s, longest %s", s.Apply.Count, s.Apply.P50, s.Apply.P99, s.Apply.Max)
 }
 
-// mustIndex is where durations of at least d begin.
+// mustIndex returns the index of the first duration of at least d.
 func mustIndex(sorted []time.Duration, d time.Duration) int {
 	n, _ := slices.BinarySearch(sorted, d)
 	return n

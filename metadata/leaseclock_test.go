@@ -13,9 +13,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestLeasesGoByNoWallClock sets the leader's hands back and forth, and has its
-// machine sleep, while somebody holds a lease: it holds for its term of real time
-// at least, and where the leader's clocks went on for no longer than that.
+// TestLeasesGoByNoWallClock moves the leader's wall clock back and forth and suspends its machine
+// while a session has a lease. The lease lasts at least its term in real time, and not longer if
+// the leader's clocks kept running.
 func TestLeasesGoByNoWallClock(t *testing.T) {
 	const term = 3 * time.Second
 	for _, row := range []struct {
@@ -44,7 +44,7 @@ func TestLeasesGoByNoWallClock(t *testing.T) {
 				requireWaits(t, created, "a change after that")
 				time.Sleep(row.ends - 600*time.Millisecond)
 				requireWaits(t, created, "a change just before the term is over")
-				// Who waits wakes when the term should have ended, and again.
+				// A waiting request wakes when the term should have ended, and again.
 				time.Sleep(200*time.Millisecond + row.ends - term)
 				requireAnswered(t, created, "a change past the term")
 				require.True(t, h.leases(&wire.Leases{Renew: true}).Ended)
@@ -53,8 +53,8 @@ func TestLeasesGoByNoWallClock(t *testing.T) {
 	}
 }
 
-// TestRenewalsGoByNoWallClock has a holder that renews keep its leases, and one
-// that does not lose them, whatever the leader's hands do meanwhile.
+// TestRenewalsGoByNoWallClock: a holder that renews keeps its leases and one that does not loses
+// them, whatever the leader's wall clock shows.
 func TestRenewalsGoByNoWallClock(t *testing.T) {
 	hands := &clocktest.Hands{}
 	bubbleWith(t, func(_ *metadata.Config, deps *metadata.Deps) { deps.Clock = hands }, func(c *cluster) {
@@ -75,10 +75,9 @@ func TestRenewalsGoByNoWallClock(t *testing.T) {
 	})
 }
 
-// TestALeaseOutlivesNoSession holds that whoever may trust a lease has a session
-// that the state knows: a new leader knows by that for whom to wait. It is so with a
-// session timeout below the term of leases, too, and where only the leases are
-// renewed.
+// TestALeaseOutlivesNoSession: every session that may trust a lease is known to the state, so that
+// a new leader knows for whom to wait. This also holds for a session timeout below the lease term,
+// and if only the leases are renewed.
 func TestALeaseOutlivesNoSession(t *testing.T) {
 	short := func(cfg *metadata.Config) { cfg.SessionTimeout = 2 * time.Second }
 	bubble(t, short, func(c *cluster) {
@@ -95,7 +94,7 @@ func TestALeaseOutlivesNoSession(t *testing.T) {
 			term = time.Duration(r.TermMillis) * time.Millisecond
 		}
 		require.LessOrEqual(t, term, 2*time.Second)
-		// It falls silent. The leader dies as soon as the session has ended.
+		// It becomes silent. The leader dies as soon as the session has ended.
 		renewed := time.Now()
 		for live := 2; live == 2; _, live = c.sessionsOf() {
 			time.Sleep(100 * time.Millisecond)

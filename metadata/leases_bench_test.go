@@ -12,10 +12,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// BenchmarkLeases is a thousand sessions that hold a thousand leases each, with
-// their questions for recalls open. An operation is one second of their
-// heartbeats: a renewal of each session's leases. It prints what the leases take
-// of memory, and of CPU (all three servers, of which only the leader has work).
+// BenchmarkLeases runs a thousand sessions with a thousand leases each and open polls for recalls.
+// One operation is one second of heartbeats: a renewal of each session's leases. It prints the
+// memory and the CPU time of the leases (of all three servers, of which only the leader has work).
 func BenchmarkLeases(b *testing.B) {
 	const sessions, leases = 1000, 1000
 	s, ctx := benchCluster(b)
@@ -52,7 +51,7 @@ func BenchmarkLeases(b *testing.B) {
 		return do(&wire.MetaRequest{Session: ids[i], Op: &wire.MetaRequest_Leases{Leases: l}}).GetLeases()
 	}
 	before := heap()
-	// They come back, as after a failover, with what they hold.
+	// They return, as after a failover, with their leases.
 	exact := request(0, &wire.Leases{Begin: true}).Exact
 	each(func(i int) {
 		if i == 0 {

@@ -14,8 +14,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// cacher is a session that holds leases, driven by hand: it carries out a recall
-// when the test says so.
+// cacher is a session with leases, driven by hand: it carries out a recall when the test says so.
 type cacher struct {
 	*client
 	epoch uint64
@@ -34,7 +33,7 @@ func (c *cluster) cacher(node string) *cacher {
 	return k
 }
 
-// leases makes one request about the standing.
+// leases sends one request about the registration.
 func (k *cacher) leases(req *wire.Leases) *wire.LeasesReply {
 	k.c.t.Helper()
 	req.Epoch = k.epoch
@@ -43,7 +42,7 @@ func (k *cacher) leases(req *wire.Leases) *wire.LeasesReply {
 	return resp.GetLeases()
 }
 
-// begin begins the next standing with what was held.
+// begin begins the next registration with the former leases.
 func (k *cacher) begin(exact uint64, held ...uint64) *wire.LeasesReply {
 	k.c.t.Helper()
 	k.epoch++
@@ -53,7 +52,7 @@ func (k *cacher) begin(exact uint64, held ...uint64) *wire.LeasesReply {
 	return r
 }
 
-// walk looks a path up and returns the answer, with the leases granted.
+// walk walks a path and returns the answer with the granted leases.
 func (k *cacher) walk(path string) (*wire.WalkReply, []uint64) {
 	k.c.t.Helper()
 	resp, err := k.ask(&wire.MetaRequest{LeaseEpoch: k.epoch, Op: &wire.MetaRequest_Walk{Walk: &wire.Walk{Path: path, Steps: true}}})
@@ -61,7 +60,7 @@ func (k *cacher) walk(path string) (*wire.WalkReply, []uint64) {
 	return resp.GetWalk(), resp.GetLease().GetLeases()
 }
 
-// recalled returns what the session is told to drop, past ack.
+// recalled returns what the session must drop, after ack.
 func (k *cacher) recalled(ack uint64) []*wire.Recall {
 	k.c.t.Helper()
 	return k.leases(&wire.Leases{Ack: ack}).Recalls
@@ -140,7 +139,7 @@ func TestALeaseIsRecalledBeforeAChangeIsKnown(t *testing.T) {
 		requireWaits(t, listed, "a listing that shows the change")
 		refused := reader.later(create(dir, "f"))
 		requireWaits(t, refused, "a refusal that shows the change")
-		reader.made(create(other, "x")) // concerns nobody
+		reader.made(create(other, "x")) // concerns no session
 		_, err := reader.ask(&wire.MetaRequest{Op: &wire.MetaRequest_Lookup{Lookup: &wire.Lookup{Parent: other, Name: "x"}}})
 		require.NoError(t, err, "what does not show the change does not wait")
 
@@ -188,8 +187,7 @@ func TestAHolderThatIsSilentRunsOut(t *testing.T) {
 	})
 }
 
-// A session that renews and never says that it carried out a recall would keep
-// everybody waiting.
+// A session that renews and never acknowledges a recall would block everybody.
 func TestWhoDoesNotCarryOutRecallsIsNotRenewed(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		writer := c.open(peer(transport.RoleClient, "w"))
@@ -222,8 +220,7 @@ func TestTheSessionThatChangesIsToldInTheAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, resp.GetLease().Told, "what the first attempt changed is not known any more")
 
-		// Under another standing it is a holder like any other: the request may have
-		// been under way since before.
+		// Under another registration it is a holder like any other: the request may be from before.
 		h.begin(0)
 		h.walk("d/g")
 		req = create(dir, "g")
@@ -261,7 +258,7 @@ func TestFilesWithTwoNamesAreLeasedByThemselves(t *testing.T) {
 		h.recalled(recalls[0].Number + 1)
 		requireAnswered(t, changed, "the change")
 
-		// And stays so when it has one name again.
+		// And it keeps that lease when it has one name again.
 		gone := writer.later(&wire.MetaRequest{Op: &wire.MetaRequest_Remove{Remove: &wire.Remove{Parent: b, Name: "g"}}})
 		requireWaits(t, gone, "the loss of a name")
 		h.recalled(100)
@@ -357,7 +354,7 @@ func TestANewLeaderWaitsForThoseWhoMayHoldLeases(t *testing.T) {
 	}
 }
 
-// A session that comes back gets recalled what it missed, and keeps the rest.
+// A session that returns gets recalls of what it missed, and keeps the rest.
 func TestASessionThatComesBackKeepsWhatDidNotChange(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		writer := c.open(peer(transport.RoleClient, "w"))
@@ -366,7 +363,7 @@ func TestASessionThatComesBackKeepsWhatDidNotChange(t *testing.T) {
 		h.walk("a/f")
 		h.walk("b/f")
 		exact := h.leases(&wire.Leases{Renew: true}).Exact
-		time.Sleep(5 * time.Second) // it sleeps past its leases
+		time.Sleep(5 * time.Second) // it is suspended past its leases
 		writer.made(create(a, "f"))
 		r := h.begin(exact, root, a, b)
 		require.Len(t, r.Recalls, 1)
@@ -380,7 +377,7 @@ func TestASessionThatComesBackKeepsWhatDidNotChange(t *testing.T) {
 		h.recalled(2)
 		requireAnswered(t, changed, "the change")
 
-		// The same request again, late, changes nothing; an earlier one is refused.
+		// A late retry of the request changes nothing; an earlier one is refused.
 		again := h.leases(&wire.Leases{Begin: true})
 		require.Len(t, again.Recalls, 0)
 		h.epoch--
@@ -413,7 +410,7 @@ func TestAReturnedLeaseIsNotRecalled(t *testing.T) {
 	})
 }
 
-// A session that does not listen does not fill the leader's memory.
+// A session that does not respond does not fill the leader's memory.
 func TestTooManyRecallsEndTheStanding(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		writer := c.open(peer(transport.RoleClient, "w"))
@@ -434,8 +431,8 @@ func TestTooManyRecallsEndTheStanding(t *testing.T) {
 	})
 }
 
-// What a session that is confined to a directory may see at all changes when a
-// directory moves: it begins anew.
+// When a directory moves, what a confined session may see changes, and the session must begin
+// again.
 func TestAMovedTreeEndsTheStandingOfConfinedSessions(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		writer := c.open(peer(transport.RoleClient, "w"))
@@ -467,7 +464,7 @@ func TestAMovedTreeEndsTheStandingOfConfinedSessions(t *testing.T) {
 	})
 }
 
-// Where many change the same directory its lease is more trouble than use.
+// If many sessions change the same directory, its lease costs more than it saves.
 func TestALeaseThatIsRecalledAllTheTimeIsNotGranted(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		writer := c.open(peer(transport.RoleClient, "w"))

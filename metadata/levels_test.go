@@ -11,9 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestLossFarInAFileIsFound: the first bytes of a file stay in the memory of a host, more of
-// them than the leader looks at in one command. What is lost behind them is named, and by the
-// next leader too.
+// TestLossFarInAFileIsFound: the first bytes of a file, more than one command inspects, stay in a
+// host's memory. A loss behind them is reported, also by the next leader.
 func TestLossFarInAFileIsFound(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)

@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/internal/vfs"
 )
 
-// flipInLog turns a bit of the first place in the log of /node that holds text.
+// flipInLog flips a bit of the first occurrence of text in the log of /node.
 func flipInLog(t *testing.T, fsys vfs.FS, text string) {
 	t.Helper()
 	names, err := fsys.List("/node/log")
@@ -39,7 +39,7 @@ func flipInLog(t *testing.T, fsys vfs.FS, text string) {
 	t.Fatalf("%q is not in the log", text)
 }
 
-// flipCluster is three servers whose disks a test may look at.
+// flipCluster is three servers with disks that a test may inspect.
 func flipCluster(t *testing.T) (*raftCluster, map[string]*vfs.Mem) {
 	disks := map[string]*vfs.Mem{}
 	for i := range 3 {
@@ -49,7 +49,7 @@ func flipCluster(t *testing.T) (*raftCluster, map[string]*vfs.Mem) {
 	return c, disks
 }
 
-// endsOfLog waits until the server name has ended for what its log holds.
+// endsOfLog waits until the server name has stopped because of its log.
 func endsOfLog(t *testing.T, c *raftCluster, name, says string) {
 	t.Helper()
 	select {
@@ -62,8 +62,8 @@ func endsOfLog(t *testing.T, c *raftCluster, name, says string) {
 	c.stop(name)
 }
 
-// A leader that meets a flipped bit in its log, as it reads what it sends to a server
-// that was away, ends; nothing of it is sent. The others go on with every entry.
+// A leader that finds a flipped bit in its log, while it reads entries for a server that was away,
+// stops and sends nothing of it. The others continue with every entry.
 func TestALeaderThatMeetsAFlippedBitOfItsLogEnds(t *testing.T) {
 	c, disks := flipCluster(t)
 	for _, name := range c.names { // they were started without
@@ -103,7 +103,7 @@ func TestALeaderThatMeetsAFlippedBitOfItsLogEnds(t *testing.T) {
 		}
 	}
 
-	// It does not come back with that log either, and the others do not mind.
+	// It does not come back with that log either, which does not affect the others.
 	c.start(leader)
 	endsOfLog(t, c, leader, "log")
 	_, err = k.mutate(mkdir(root, "and again"))

@@ -18,13 +18,13 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// lostEntries are the ways in which an entry and its answer part.
+// lostEntries are the ways in which an entry and its answer can be separated.
 var lostEntries = []struct {
 	name   string
 	faults metadatatest.Faults
-	// elect is who leads afterwards; "" for the same server.
+	// elect is the next leader; "" for the same server.
 	elect string
-	// effect is whether the entry takes effect.
+	// effect says whether the entry takes effect.
 	effect bool
 }{
 	{name: "it fails", faults: metadatatest.Faults{Refuse: 1}},
@@ -34,8 +34,8 @@ var lostEntries = []struct {
 	{name: "it fails, and the leader falls", faults: metadatatest.Faults{Refuse: 1}, elect: "m2"},
 }
 
-// afterLost runs fn once for each way in which an entry may be lost. lose makes
-// the request whose entry it happens to, which must fail.
+// afterLost runs fn for each way in which an entry can be lost. lose sends the request whose entry
+// is lost; the request must fail.
 func afterLost(t *testing.T, fn func(c *cluster, effect bool, lose func(request func() error))) {
 	for _, row := range lostEntries {
 		t.Run(row.name, func(t *testing.T) {
@@ -52,8 +52,7 @@ func afterLost(t *testing.T, fn func(c *cluster, effect bool, lose func(request 
 	}
 }
 
-// sessionsOf is how many sessions there are, in the state and in the leader's
-// memory.
+// sessionsOf returns the number of sessions in the state and in the leader's memory.
 func (c *cluster) sessionsOf() (recorded, live int) {
 	c.group.View(func(r kvtx.Reader) {
 		require.NoError(c.t, session.Sessions(state.New(0).View(r), func(record.SessionInfo) bool { recorded++; return true }))
@@ -61,8 +60,8 @@ func (c *cluster) sessionsOf() (recorded, live int) {
 	return recorded, c.leader().Status().Sessions
 }
 
-// A client that died while it opened a session left one that nobody knows: it
-// must end as any other does.
+// A client that died while it opened a session leaves one that nobody knows. It must expire like
+// any other.
 func TestSessionWhoseOpeningWasLostExpires(t *testing.T) {
 	afterLost(t, func(c *cluster, effect bool, lose func(func() error)) {
 		open := &wire.MetaRequest{Op: &wire.MetaRequest_OpenSession{OpenSession: &wire.OpenSession{Nonce: make([]byte, 16)}}}
@@ -84,7 +83,7 @@ func TestSessionWhoseOpeningWasLostExpires(t *testing.T) {
 	})
 }
 
-// The same client, alive, asks again and works under the session that it made.
+// The same client, alive, retries and works under the session that it opened.
 func TestSessionWhoseOpeningWasLostIsFoundAgain(t *testing.T) {
 	afterLost(t, func(c *cluster, _ bool, lose func(func() error)) {
 		p := peer(transport.RoleClient, "c1")
@@ -101,8 +100,8 @@ func TestSessionWhoseOpeningWasLostIsFoundAgain(t *testing.T) {
 	})
 }
 
-// A mover whose answer was lost asks again under the same number and gets the
-// jobs that are leased to it, while no other job is ready.
+// A mover whose answer was lost retries under the same number and gets the jobs that are leased to
+// it, even if no other job is ready.
 func TestLeaseWhoseAnswerWasLostIsFoundAgain(t *testing.T) {
 	afterLost(t, func(c *cluster, _ bool, lose func(func() error)) {
 		nodes := c.fleet(7)
@@ -123,8 +122,8 @@ func TestLeaseWhoseAnswerWasLostIsFoundAgain(t *testing.T) {
 	})
 }
 
-// A host whose registration was lost is known to the leader at once where it
-// took effect, and otherwise when it registers again.
+// A host whose registration was lost is known to the leader at once if the entry took effect,
+// otherwise when it registers again.
 func TestHostWhoseRegistrationWasLost(t *testing.T) {
 	afterLost(t, func(c *cluster, effect bool, lose func(func() error)) {
 		register := &wire.MetaRequest{Op: &wire.MetaRequest_RegisterHost{RegisterHost: &wire.RegisterHost{Host: &wire.Host{
@@ -147,8 +146,8 @@ func TestHostWhoseRegistrationWasLost(t *testing.T) {
 	})
 }
 
-// Who waits for a checkpoint hears of its end even where the answer to the
-// entry that ended it was lost, and long before its own wait is over.
+// A client that waits for a checkpoint learns of its end long before its wait is over, even if the
+// answer to the final entry was lost.
 func TestWaiterOfAStepWhoseEndWasLost(t *testing.T) {
 	afterLost(t, func(c *cluster, effect bool, lose func(func() error)) {
 		k := c.open(peer(transport.RoleClient, "c1"))
@@ -159,7 +158,7 @@ func TestWaiterOfAStepWhoseEndWasLost(t *testing.T) {
 			for {
 				resp, err := waiter.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetStep{
 					GetStep: &wire.GetStep{Key: key, WaitMillis: 20_000}}})
-				if err == nil { // it asks the next leader where one fell
+				if err == nil { // it asks the next leader after a failover
 					waited <- resp.GetStep().GetStep().GetState()
 					return
 				}

@@ -29,8 +29,8 @@ func (c *cluster) cluster() *wire.ClusterReply {
 	return resp.GetCluster()
 }
 
-// A host that was announced to be away is not given up while it is, takes nothing
-// new, and is given up when it stays away longer.
+// A host announced to be away is not declared dead for that time, and takes nothing new. It is
+// declared dead when it stays away longer.
 func TestMaintenanceKeepsAHost(t *testing.T) {
 	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -45,7 +45,7 @@ func TestMaintenanceKeepsAHost(t *testing.T) {
 			require.NotContains(t, p.Devices, id, "a host that will be away takes nothing new")
 		}
 		c.pass(2*time.Minute, without(nodes, 2)...)
-		c.elect("m2") // it is in the state, not in a leader's memory
+		c.elect("m2") // the announcement is in the state, not only in a leader's memory
 		c.pass(2*time.Minute, without(nodes, 2)...)
 		require.Equal(t, in, c.device(id).State)
 		c.pass(2*time.Minute, without(nodes, 2)...)
@@ -61,8 +61,8 @@ func TestMaintenanceKeepsAHost(t *testing.T) {
 	})
 }
 
-// No announcement is taken that leaves a stripe without a chunk to spare, counting
-// the hosts that are silent and those that are away; nor does a client make one.
+// An announcement is refused if it would leave a stripe without a chunk to spare, counting silent
+// hosts and those that are away. A client cannot make one.
 func TestMaintenanceLeavesRedundancy(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -88,8 +88,8 @@ func TestMaintenanceLeavesRedundancy(t *testing.T) {
 	})
 }
 
-// Chunks that are known to be corrupt, or went with their host's memory, are not there to
-// spare: a host whose absence would leave none but the ones that are needed stays.
+// Chunks known to be corrupt, or lost with their host's memory, cannot be spared: a host whose
+// absence would leave only the needed chunks must stay.
 func TestMaintenanceCountsNoBadChunks(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -123,8 +123,8 @@ func TestMaintenanceCountsNoBadChunks(t *testing.T) {
 	})
 }
 
-// A leader that has just begun does not know who is down. It lets no host go before it has
-// heard of every other one, or its silence has lasted.
+// A new leader does not know which hosts are down. It permits no absence before it has received a
+// heartbeat from every other host, or its silence has lasted.
 func TestMaintenanceWaitsForANewLeader(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -149,7 +149,7 @@ func TestMaintenanceWaitsForANewLeader(t *testing.T) {
 	})
 }
 
-// The progress of a repair is told: how much is done and left, and how long it takes.
+// The status shows the progress of a repair: how much is done and left, and how long it takes.
 func TestHealingIsReported(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -191,8 +191,7 @@ func TestHealingIsReported(t *testing.T) {
 	})
 }
 
-// A host that is drained takes nothing new, and, once it is empty and removed, is
-// not missed.
+// A draining host takes nothing new. Once it is empty and removed, its absence has no effect.
 func TestRemovedHostIsNotMissed(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -214,8 +213,7 @@ func TestRemovedHostIsNotMissed(t *testing.T) {
 	})
 }
 
-// A host that is drained is not empty while one of its devices is out and stripes
-// still have chunks there.
+// A draining host is not empty while one of its devices is out and stripes still have chunks there.
 func TestDevicesThatAreOutCountToADrain(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -243,8 +241,8 @@ func TestDevicesThatAreOutCountToADrain(t *testing.T) {
 	})
 }
 
-// A device that is slow to read only is taken out as well; one that has done nothing, or too
-// little to say, is not, nor one whose reads are longer than those of its peers.
+// The leader also drains a device that is slow only for reads. It drains no idle device, none with
+// too few operations, and none with longer reads than its peers.
 func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -278,8 +276,8 @@ func TestDeviceThatIsSlowToReadIsTakenOut(t *testing.T) {
 	})
 }
 
-// A device that is ten times slower than its peers for half a minute is taken out,
-// for good; one that is slow with all the others is not.
+// The leader permanently drains a device ten times slower than its peers for half a minute, but not
+// one that is as slow as all the others.
 func TestSlowDeviceIsTakenOut(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -326,7 +324,7 @@ func TestSlowDeviceIsTakenOut(t *testing.T) {
 	})
 }
 
-// A scrub of a device that is not there, or of none to be scrubbed, is refused by its name.
+// A scrub of an unknown device, or one that cannot be scrubbed, is refused with the device's name.
 func TestScrubOfNoDeviceIsRefused(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)

@@ -21,8 +21,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// growable is a raftCluster of three servers whose disks may be exchanged, and to
-// which servers may be added.
+// growable is a raftCluster of three servers with exchangeable disks, to which servers may be
+// added.
 type growable struct {
 	*raftCluster
 	disk map[string]vfs.FS
@@ -42,7 +42,7 @@ func newGrowable(t *testing.T) *growable {
 	g.user = g.caller("c1")
 	g.user.open()
 	g.mkdirs(10)
-	g.seated("m1", "m2", "m3") // two of them may lead before the third was let in
+	g.seated("m1", "m2", "m3") // two of them may lead before the third was admitted
 	return g
 }
 
@@ -56,7 +56,7 @@ func (g *growable) mkdirs(n int) {
 	}
 }
 
-// allThere fails unless every directory that was acknowledged is there.
+// allThere fails unless every acknowledged directory exists.
 func (g *growable) allThere() {
 	g.t.Helper()
 	req := &wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_ReadDir{ReadDir: &wire.ReadDir{Inode: root, Limit: 1000}}}
@@ -65,7 +65,7 @@ func (g *growable) allThere() {
 	require.Len(g.t, resp.GetReadDir().Entries, g.made)
 }
 
-// join forms a server that is to be added, and starts it.
+// join forms a server that will be added, and starts it.
 func (g *growable) join(name string) {
 	g.t.Helper()
 	g.disk[name] = vfs.NewMem(99)
@@ -90,7 +90,7 @@ func (g *growable) refused(name string) error {
 	}
 }
 
-// ask makes one attempt of a request, as an administrator, of the server at.
+// ask sends a request once, as an administrator, to the server at.
 func (g *growable) ask(at string, req *wire.MetaRequest) (*wire.MembersReply, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -98,8 +98,7 @@ func (g *growable) ask(at string, req *wire.MetaRequest) (*wire.MembersReply, er
 	return resp.GetMembers(), err
 }
 
-// insist repeats a request until it is answered by whoever leads. Refusals are
-// errors of the test.
+// insist repeats a request until a leader answers it. Refusals fail the test.
 func (g *growable) insist(req *wire.MetaRequest) *wire.MembersReply {
 	g.t.Helper()
 	reply, err := g.answer(req)
@@ -107,7 +106,7 @@ func (g *growable) insist(req *wire.MetaRequest) *wire.MembersReply {
 	return reply
 }
 
-// refusal repeats a request until whoever leads refuses it, and returns why.
+// refusal repeats a request until a leader refuses it, and returns the error.
 func (g *growable) refusal(req *wire.MetaRequest) error {
 	g.t.Helper()
 	_, err := g.answer(req)
@@ -115,8 +114,8 @@ func (g *growable) refusal(req *wire.MetaRequest) error {
 	return err
 }
 
-// remove has a server removed. A leader that has not heard of enough of the others
-// yet, after a change of leader or of a server that was away, refuses until it has.
+// remove removes a server. A leader without answers from enough other servers, after a change of
+// leader or of a server that was away, refuses until it has them.
 func (g *growable) remove(id string) {
 	g.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -129,7 +128,7 @@ func (g *growable) remove(id string) {
 	}
 }
 
-// answer repeats a request until whoever leads answers or refuses it.
+// answer repeats a request until a leader answers or refuses it.
 func (g *growable) answer(req *wire.MetaRequest) (*wire.MembersReply, error) {
 	g.t.Helper()
 	var last error
@@ -182,10 +181,9 @@ func (g *growable) votersBecome(want ...string) {
 	g.t.Fatalf("voters %v, want %v", have, want)
 }
 
-// TestReplaceFaults adds a server and removes another, with something going wrong
-// on the way. The operator repeats what was not answered; in the end the members
-// are as they were asked for, what was acknowledged before, meanwhile and after is
-// there, and the removed server has ended.
+// TestReplaceFaults adds a server and removes another, with a fault in between. The operator
+// repeats unanswered requests. In the end the members are as requested, everything acknowledged
+// before, meanwhile and after exists, and the removed server has stopped.
 func TestReplaceFaults(t *testing.T) {
 	follower := func(g *growable) string {
 		for _, name := range []string{"m1", "m2", "m3"} {
@@ -196,7 +194,7 @@ func TestReplaceFaults(t *testing.T) {
 		return ""
 	}
 	for name, fault := range map[string]struct {
-		leader bool // it is the leader that is removed
+		leader bool // the leader is removed
 		adding func(g *growable)
 		added  func(g *growable)
 		remove func(g *growable, old string)
@@ -213,7 +211,7 @@ func TestReplaceFaults(t *testing.T) {
 			g.start("m4")
 		}},
 		"the leader ends when it removes": {remove: func(g *growable, old string) {
-			lead := g.anotherLeads(old)    // whose end is not the one that is waited for
+			lead := g.anotherLeads(old)    // not waiting for its end
 			go g.ask(lead, removeReq(old)) //nolint:errcheck // it may be answered or not
 			g.restart(lead)
 		}},
@@ -230,7 +228,7 @@ func TestReplaceFaults(t *testing.T) {
 				old = g.leader()
 			}
 			g.mayEnd(old)
-			g.restart(old) // so that its end is ours to see
+			g.restart(old) // so that the test sees its end
 			if fault.leader {
 				g.lead(old)
 			}
@@ -261,8 +259,8 @@ func TestReplaceFaults(t *testing.T) {
 	}
 }
 
-// Servers that are no members and tell of themselves, however many, do not keep
-// the leader from hearing one that is to be added.
+// Reports of servers that are no members, however many, do not keep the leader from receiving one
+// that will be added.
 func TestStrangersDoNotDrownANewMember(t *testing.T) {
 	g := newGrowable(t)
 	for i := range 80 {
@@ -283,20 +281,20 @@ func TestStrangersDoNotDrownANewMember(t *testing.T) {
 	g.allThere()
 }
 
-// restart stops a server and starts it again. What its Run returned meanwhile is
-// not what refused tells of.
+// restart stops a server and starts it again. An error of its Run meanwhile is not the one that
+// refused returns.
 func (g *growable) restart(name string) {
 	g.t.Helper()
 	g.stop(name)
 	select {
 	case <-g.ends[name]:
-	default: // it is none that mayEnd
+	default: // mayEnd was not called for it
 	}
 	g.start(name)
 }
 
-// lead restarts whoever leads until it is the server of that name. Another may
-// lead by the time that lead returns.
+// lead restarts the leader until the named server leads. Another may lead by the time that lead
+// returns.
 func (g *growable) lead(name string) {
 	g.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -309,8 +307,7 @@ func (g *growable) lead(name string) {
 	}
 }
 
-// anotherLeads restarts the server of that name for as long as it leads, and
-// returns who else does.
+// anotherLeads restarts the named server for as long as it leads, and returns the other leader.
 func (g *growable) anotherLeads(name string) string {
 	g.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -323,7 +320,7 @@ func (g *growable) anotherLeads(name string) string {
 	}
 }
 
-// loseOne makes a request of the leader whose answer is lost.
+// loseOne sends a request to the leader and loses the answer.
 func (g *growable) loseOne(req *wire.MetaRequest) {
 	g.t.Helper()
 	set := func(f memnet.Faults) { g.net.SetFaults("ops", "*", f); g.net.SetFaults("*", "ops", f) }
@@ -333,8 +330,8 @@ func (g *growable) loseOne(req *wire.MetaRequest) {
 	require.Error(g.t, err)
 }
 
-// A server that comes back with an empty disk under its old id takes no part:
-// neither where the others lead, nor where one that lags behind needs its vote.
+// A server that returns with an empty disk under its old ID does not take part: neither if the
+// others lead, nor if a lagging one needs its vote.
 func TestAWipedServerIsRefused(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
@@ -362,8 +359,9 @@ func TestAWipedServerIsRefused(t *testing.T) {
 		g.mayEnd(wiped)
 		g.start(behind)
 		g.start(wiped)
-		// These two would be a majority that lacks the last five. The wait is for what
-		// must not come about: on a busy machine it shows less, and fails no sooner.
+		// These two would be a majority without the last five directories. The sleep waits for
+		// something that must not happen: on a busy machine the test shows less, but does not fail
+		// sooner.
 		time.Sleep(1500 * time.Millisecond)
 		require.False(t, g.servers[behind].Status().Leading || g.servers[wiped].Status().Leading, "%s: a majority without what was acknowledged", form.name)
 		g.start(rest)
@@ -394,7 +392,7 @@ func (g *growable) seated(names ...string) {
 	g.t.Fatal("directories are not recorded")
 }
 
-// What would leave no majority is refused, and says why.
+// A removal that would leave no majority is refused with the reason.
 func TestRemoveKeepsAMajority(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
@@ -409,7 +407,7 @@ func TestRemoveKeepsAMajority(t *testing.T) {
 		}
 		return false
 	}, 30*time.Second, 50*time.Millisecond)
-	for _, id := range []string{others[1], lead} { // the two that are left
+	for _, id := range []string{others[1], lead} { // the two that remain
 		err := g.refusal(removeReq(id))
 		require.ErrorIs(t, err, moraine.Conflict, id)
 		require.True(t, strings.Contains(err.Error(), "start "+others[0]), err.Error())
@@ -419,14 +417,13 @@ func TestRemoveKeepsAMajority(t *testing.T) {
 		req := &wire.MetaRequest{Op: &wire.MetaRequest_AddMember{AddMember: &wire.AddMember{Id: "m4", Address: bad}}}
 		require.ErrorIs(t, g.refusal(req), moraine.InvalidArgument)
 	}
-	g.insist(removeReq(others[0])) // the dead one may go
+	g.insist(removeReq(others[0])) // the dead one may be removed
 	g.votersBecome(slices.DeleteFunc([]string{"m1", "m2", "m3"}, func(n string) bool { return n == others[0] })...)
 	g.allThere()
 }
 
-// A backup that is read while the cluster goes on, and whose pieces are lost on
-// the way, begins another incarnation: what was there then is there, sessions of before
-// are refused, and other servers can be added.
+// A backup is read while the cluster continues and pieces are lost on the way. It begins another
+// incarnation: its content exists, sessions of before are refused, and other servers can be added.
 func TestBackupBeginsAnotherIncarnation(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")
@@ -481,8 +478,8 @@ func TestBackupBeginsAnotherIncarnation(t *testing.T) {
 	g.made = at
 	g.again()
 	g.allThere()
-	// What a watch has seen of the incarnation that is lost says nothing about this one,
-	// also once this one has as many entries.
+	// A watch of the lost incarnation says nothing about this one, even once this one has as many
+	// entries.
 	for g.watch(nil).Next <= lost.Next {
 		g.mkdirs(1)
 	}
@@ -500,7 +497,7 @@ func TestBackupBeginsAnotherIncarnation(t *testing.T) {
 	g.allThere()
 }
 
-// watch goes on with a watch of the root after its last answer, nil for none.
+// watch continues a watch of the root after its last answer; nil for none.
 func (g *growable) watch(last *wire.WatchReply) *wire.WatchReply {
 	g.t.Helper()
 	resp, err := g.user.do(&wire.MetaRequest{Session: g.user.session, Op: &wire.MetaRequest_Watch{Watch: &wire.Watch{
@@ -517,7 +514,7 @@ func (g *growable) again() {
 	require.EqualValues(g.t, 2, moraine.ID(g.user.session).Incarnation())
 }
 
-// After two of three are lost the last goes on alone, as another incarnation.
+// After two of three servers are lost, the last continues alone as another incarnation.
 func TestForcedQuorumIsAnotherIncarnation(t *testing.T) {
 	g := newGrowable(t)
 	g.votersBecome("m1", "m2", "m3")

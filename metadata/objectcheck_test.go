@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// evict flushes and evicts a file as the mover of n, whose bucket is b, and returns its object.
+// evict flushes and evicts a file as the mover of n, with the bucket b, and returns its object.
 func (n *node) evict(k *client, name string) *wire.Object {
 	n.c.t.Helper()
 	t := n.c.t
@@ -48,7 +48,7 @@ func (n *node) evict(k *client, name string) *wire.Object {
 	return j.Move.Object
 }
 
-// serves has hosts with a bucket that answers.
+// serves makes hosts with a bucket that answers.
 func (c *cluster) serves(n int) (nodes []*node) {
 	c.t.Helper()
 	for i := range n {
@@ -61,7 +61,8 @@ func (c *cluster) serves(n int) (nodes []*node) {
 	return nodes
 }
 
-// compares has a host compare what each heartbeat gives it, and reports what says of each.
+// compares makes a host compare the objects in each heartbeat's reply, and report the result of
+// says.
 func (n *node) compares(says func(o *wire.ObjectToCheck) wire.ObjectState) (asked int) {
 	n.c.t.Helper()
 	var checks []*wire.ObjectCheck
@@ -82,9 +83,9 @@ func (c *cluster) checkObjects(start bool) *wire.CheckObjectsReply {
 	return resp.GetCheckObjects()
 }
 
-// The leader has hosts compare all objects: when it is asked to, and by itself. What is not as
-// it was recorded is counted and compared again every few seconds; what nobody could compare
-// is unknown. Only a host of the bucket is believed.
+// The leader makes hosts compare all objects, on request and periodically. Objects that differ from
+// their records are counted and rechecked every few seconds; those that nobody could compare are
+// unknown. Only a host of the bucket may report.
 func TestObjectsAreCompared(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		plain := c.fleet(3)
@@ -151,7 +152,7 @@ func TestObjectsAreCompared(t *testing.T) {
 		round(8)
 		require.Zero(t, c.cluster().LostObjects)
 
-		// A new leader compares all by itself, and again a day later.
+		// A new leader compares all without a request, and again a day later.
 		require.GreaterOrEqual(t, round(70), 3)
 		require.True(t, c.checkObjects(false).Done)
 		require.EqualValues(t, 3, c.checkObjects(false).Good)
@@ -171,8 +172,7 @@ func TestObjectsAreCompared(t *testing.T) {
 	})
 }
 
-// A bucket that has objects and that no host which is up serves is in the status, and is not
-// said to be good.
+// The status shows a bucket that has objects and no host that serves it and is up, and not as good.
 func TestABucketWithObjectsThatNoHostServes(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		plain := c.fleet(3)
@@ -195,7 +195,7 @@ func TestABucketWithObjectsThatNoHostServes(t *testing.T) {
 		require.Len(t, resp.GetTier().Health, 1)
 		require.Zero(t, resp.GetTier().Health[0].Hosts)
 
-		// Nor is it while the host is there and serves another bucket.
+		// The same holds while the host is up and serves another bucket.
 		nodes[0].bucket = "s3://other"
 		nodes[0].again()
 		c.pass(2*time.Second, append(plain, nodes...)...)

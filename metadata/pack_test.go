@@ -13,8 +13,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// smalls makes n files of a stripe of copies each, of size bytes, in a directory, by commits of
-// their own.
+// smalls makes n files of one copied stripe of size bytes each in a directory, by separate commits.
 func (w *wearing) smalls(dir uint64, n int, size uint64) (files []uint64) {
 	w.t.Helper()
 	g, err := w.k.grant(uint32(n), &wire.Scheme{K: 1, M: 2})
@@ -37,7 +36,7 @@ func (w *wearing) smalls(dir uint64, n int, size uint64) (files []uint64) {
 	return files
 }
 
-// mkdir makes a directory of the root, with a policy where one is given.
+// mkdir makes a directory in the root, with a policy if scheme is given.
 func (w *wearing) mkdir(name string, scheme *wire.Scheme) uint64 {
 	w.t.Helper()
 	return w.mkdirIn(root, name, scheme)
@@ -65,9 +64,9 @@ func packs(t *testing.T, fn func(w *wearing)) {
 	})
 }
 
-// TestPackJobs: files of many directories below one are put together, 128 of them at most, as
-// long as their policies say the same, and two jobs live at a time. What has another scheme, too few
-// company, or is larger than a small stripe, is in none.
+// TestPackJobs: files of many directories below one are packed together, at most 128, if their
+// policies agree; two jobs live at a time. No job has files with another scheme, with too few
+// companions, or larger than a small stripe.
 func TestPackJobs(t *testing.T) {
 	packs(t, func(w *wearing) {
 		want := map[uint64]string{}
@@ -114,8 +113,8 @@ func TestPackJobs(t *testing.T) {
 	})
 }
 
-// TestPackingKeepsDomainsApart: files of two projects, or of a directory that a session is
-// confined to and of others, are not put together, near as their numbers may be.
+// TestPackingKeepsDomainsApart: files of two projects, or of a confined session's directory and
+// others, are not packed together, however close their numbers are.
 func TestPackingKeepsDomainsApart(t *testing.T) {
 	packs(t, func(w *wearing) {
 		domain := map[uint64]string{}

@@ -11,9 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// TestASessionIsItsCertificates opens a session and shows its number under every
-// certificate that differs in one thing. Each is answered as if the session had
-// ended, and none gets its token.
+// TestASessionIsItsCertificates opens a session and uses its number under every certificate that
+// differs in one field. Each is answered as if the session had ended, and none gets its token.
 func TestASessionIsItsCertificates(t *testing.T) {
 	for _, holder := range []transport.Role{transport.RoleClient, transport.RoleChunkserver, transport.RoleAdmin} {
 		bubble(t, nil, func(c *cluster) {
@@ -37,7 +36,7 @@ func TestASessionIsItsCertificates(t *testing.T) {
 				if bytes.Equal(other.Principal(), k.peer.Principal()) {
 					continue
 				}
-				for _, leader := range []string{"m1", "m2"} { // the second knows of the session from the state alone
+				for _, leader := range []string{"m1", "m2"} { // the second leader knows the session only from the state
 					if c.group.Leader() != leader {
 						c.elect(leader)
 					}
@@ -63,8 +62,7 @@ func TestASessionIsItsCertificates(t *testing.T) {
 	}
 }
 
-// TestSessionNumbersAreRandom: who knows his own session number cannot guess
-// another one.
+// TestSessionNumbersAreRandom: a client that knows its own session number cannot guess another.
 func TestSessionNumbersAreRandom(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		small := 0

@@ -49,9 +49,8 @@ func TestWaitingCommandsShareAnEntry(t *testing.T) {
 	})
 }
 
-// together makes one directory by each of n clients, the first a little before
-// the others, in a store whose entries take a second, and returns how many
-// entries and how much time it took.
+// together lets n clients make one directory each, the first slightly before the others, in a store
+// whose entries take a second. It returns the number of entries and the time.
 func together(t *testing.T, c *cluster, n int) (entries int, took time.Duration) {
 	k := make([]*client, n)
 	for i := range k {
@@ -103,9 +102,8 @@ func TestAnIdleServerAddsNoDelay(t *testing.T) {
 	})
 }
 
-// TestAFullQueueHoldsCallersBack fills the queue behind a store that hangs:
-// callers wait at the door and give up at their deadlines, and when the store
-// goes on what was queued takes effect.
+// TestAFullQueueHoldsCallersBack fills the queue behind a store that hangs: callers wait at the
+// door until their deadlines, and when the store continues, queued commands take effect.
 func TestAFullQueueHoldsCallersBack(t *testing.T) {
 	small := func(cfg *metadata.Config) {
 		cfg.QueuedCommands, cfg.EntriesInFlight, cfg.EntryCommands = 4, 1, 2
@@ -146,7 +144,7 @@ func TestAFullQueueHoldsCallersBack(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, moraine.NotFound)
 			}
-			// The same request again is answered, whether it had taken effect or not.
+			// A retry of the request is answered, whether it had taken effect or not.
 			req := mkdir(root, fmt.Sprint(i))
 			req.Session, req.Number = k[i].session, 1
 			_, err = c.do(k[i].peer, req)
@@ -157,8 +155,8 @@ func TestAFullQueueHoldsCallersBack(t *testing.T) {
 	})
 }
 
-// A command that is still in the queue when its caller's patience ends is reported: the
-// entry in flight is what it waits for. One that is in flight itself waits for its answer.
+// If a command is still in the queue when its caller's deadline ends, the log says so: it waits for
+// the entry in flight. A command in flight itself waits for its answer.
 func TestACommandThatStaysInTheQueueIsReported(t *testing.T) {
 	var log syncedLog
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
@@ -183,7 +181,7 @@ func TestACommandThatStaysInTheQueueIsReported(t *testing.T) {
 	})
 }
 
-// syncedLog is what servers have logged.
+// syncedLog collects the servers' log.
 type syncedLog struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

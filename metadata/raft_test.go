@@ -32,19 +32,18 @@ type raftCluster struct {
 	disks   func(name string) (fs vfs.FS, dir string)
 	servers map[string]*metadata.Server
 	stops   map[string]func()
-	joins   map[string]bool       // servers that are to be added
-	ends    map[string]chan error // servers whose Run may fail: what it returned
-	// wrap is put between the log and the state machine of a server; nil: nothing is.
+	joins   map[string]bool       // servers to be added
+	ends    map[string]chan error // servers whose Run may fail, and its error
+	// wrap adds a layer between a server's log and state machine; nil: none.
 	wrap func(name string, fsm metadata.FSM) metadata.FSM
-	// patience is how long followers wait for their leader; 0: 300 ms, so that
-	// elections are quick.
+	// patience is how long followers wait for their leader; 0: 300 ms, so that elections are fast.
 	patience time.Duration
 	// secrets is where a server keeps the cluster's secret; nil: in its memory.
 	secrets map[string]metadata.Secrets
 }
 
-// steady is a patience that a loaded machine does not exhaust: the first leader leads to
-// the end, as a test may need.
+// steady is a patience that a loaded machine does not exceed: the first leader leads to the end, if
+// a test needs that.
 const steady = 3 * time.Second
 
 type raftStream struct {
@@ -184,8 +183,8 @@ func (c *raftCluster) leader() string {
 	return ""
 }
 
-// caller repeats a request until it is answered, as a client does: it follows
-// hints to the leader, and tries the next server where there is none.
+// caller repeats a request until it is answered, like a client: it follows hints to the leader, and
+// tries the next server if there is none.
 type caller struct {
 	c       *raftCluster
 	dial    transport.Dialer
@@ -268,9 +267,9 @@ func TestSingleNode(t *testing.T) {
 	require.NoError(t, c.servers["m1"].Healthy())
 }
 
-// TestExactlyOnceAcrossFailovers makes directories from several clients while
-// replies are lost and leaders are cut off and stopped: each is made once, and
-// each client gets the answer of that once.
+// TestExactlyOnceAcrossFailovers lets several clients make directories while replies are lost and
+// leaders are cut off and stopped. Each directory is made once, and each client gets the answer of
+// that one time.
 func TestExactlyOnceAcrossFailovers(t *testing.T) {
 	c := newRaftCluster(t, 3)
 	c.leader()

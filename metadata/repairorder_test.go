@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// Of a backlog that is longer than what is handed out at once, the stripes that get worse
-// while they wait come next, before all that were there earlier and have more to spare.
+// In a backlog longer than one assignment, stripes that get worse while they wait come next, before
+// all earlier ones with more to spare.
 func TestLeastRedundantAreRepairedFirst(t *testing.T) {
 	few := func(cfg *metadata.Config) { cfg.MaxRepairs, cfg.RepairsPerSecond = 1, 32 }
 	bubble(t, few, func(c *cluster) {

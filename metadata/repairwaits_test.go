@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// What the repair queue is of is told, and why nothing of it moves.
+// The status shows what the repair queue consists of, and why it does not advance.
 func TestRepairWaitsAreReported(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -37,7 +37,7 @@ func TestRepairWaitsAreReported(t *testing.T) {
 		set("n1", wire.DeviceState_DEVICE_STATE_DRAINING)
 		require.Equal(t, (&wire.RepairWaits{Counted: 3, Drain: 3, NoHost: 3}).String(), waits())
 
-		// A seventh host that is full is one to go to, and has no room.
+		// A seventh, full host is a possible target without room.
 		set("n1", wire.DeviceState_DEVICE_STATE_IN)
 		full := c.register("n7", 1)
 		full.devices[0].Used = full.devices[0].Capacity
@@ -46,7 +46,7 @@ func TestRepairWaitsAreReported(t *testing.T) {
 		set("n1", wire.DeviceState_DEVICE_STATE_DRAINING)
 		require.Equal(t, (&wire.RepairWaits{Counted: 3, Drain: 3, NoRoom: 3}).String(), waits())
 
-		// Nor has one where a bad chunk was, if it is full too.
+		// The same holds for a full host that has a bad chunk.
 		set("n1", wire.DeviceState_DEVICE_STATE_IN)
 		set("n7", wire.DeviceState_DEVICE_STATE_RETIRED)
 		for _, n := range nodes {
@@ -57,7 +57,7 @@ func TestRepairWaitsAreReported(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, (&wire.RepairWaits{Counted: 1, Corrupt: 1, NoRoom: 1}).String(), waits())
 
-		// Where all are drained a write says so.
+		// If all are draining, a write reports it.
 		for _, n := range nodes[:6] {
 			set(n.id, wire.DeviceState_DEVICE_STATE_DRAINING)
 		}
@@ -66,8 +66,8 @@ func TestRepairWaitsAreReported(t *testing.T) {
 	})
 }
 
-// A queue that cannot be looked through, as one of its stripes has no record, takes nothing
-// else down: mounts ask for how full the cluster is by the same request.
+// If the queue cannot be read, because one of its stripes has no record, the rest of the status
+// still works: mounts use the same request to find out how full the cluster is.
 func TestBrokenRepairQueueDoesNotHideTheCluster(t *testing.T) {
 	bubbleSeen(t, func(c *cluster, seen *seenReads) {
 		nodes := c.fleet(6)

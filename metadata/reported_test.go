@@ -11,7 +11,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// used is how full each host's device is, as the cluster is described.
+// used returns how full each host's device is, according to the cluster status.
 func used(c *wire.ClusterReply) map[string]uint64 {
 	out := make(map[string]uint64)
 	for _, h := range c.Topology.Hosts {
@@ -20,14 +20,14 @@ func used(c *wire.ClusterReply) map[string]uint64 {
 	return out
 }
 
-// A leader that was just elected is asked how full the cluster is: it answers when its
-// hosts have told it, and takes one that does not for as full as the others.
+// A newly elected leader is asked how full the cluster is. It answers when its hosts have reported,
+// and assumes that a host without a report is as full as the others.
 func TestHowFullItIsOutlivesTheLeader(t *testing.T) {
 	const full, half = 1 << 40, 1 << 39
 	for _, row := range []struct {
 		name        string
-		used, dead  uint64 // of each host; how many of them do not answer
-		told, guess uint64 // what is answered
+		used, dead  uint64 // of each host; number of hosts that do not answer
+		told, guess uint64 // expected answer
 	}{
 		{name: "full", used: full, told: full},
 		{name: "half full, and a host down", used: half, dead: 1, told: half, guess: half},
@@ -72,8 +72,8 @@ func TestHowFullItIsOutlivesTheLeader(t *testing.T) {
 	}
 }
 
-// Writes go on right after an election, when nobody has said yet how full he is; and a
-// device of which nothing is known does not refuse what it may have room for.
+// Writes continue right after an election, before any host has reported how full it is. A device
+// without a report does not refuse what it may have room for.
 func TestPlacementBeforeHostsAreHeard(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(6)

@@ -19,9 +19,9 @@ func keyed(role transport.Role, node string, key byte) *transport.Peer {
 	return p
 }
 
-// TestRevokedCertificates: the requests of a revoked certificate are refused by every
-// server, its sessions end at once, the next leader holds to it, chunkservers are told, and
-// a host with one is shown so. Others with the same node go on.
+// TestRevokedCertificates: every server refuses a revoked certificate's requests, its sessions end
+// at once, the next leader enforces it, chunkservers receive it, and a host with one is shown so.
+// Other certificates of the same node continue.
 func TestRevokedCertificates(t *testing.T) {
 	for what, w := range map[string]*wire.Revocation{
 		"key":             {Key: append([]byte{1}, make([]byte, 31)...)},
@@ -94,8 +94,8 @@ func TestRevokedCertificates(t *testing.T) {
 	}
 }
 
-// TestARevokedHostIsShown: a chunkserver whose certificate was revoked is silent, and
-// shown so; an administrator cannot shut himself out; and only administrators may.
+// TestARevokedHostIsShown: a chunkserver with a revoked certificate is silent and shown so.
+// Administrators cannot lock themselves out, and only administrators may revoke.
 func TestARevokedHostIsShown(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		c.fleet(3)

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// wearing is a cluster of seven hosts in which files are worn, with the client that does it.
+// wearing is a cluster of seven hosts with sparse files, and the client that makes them.
 type wearing struct {
 	*cluster
 	nodes []*node
@@ -27,7 +27,7 @@ func wear(t *testing.T, fn func(w *wearing)) {
 	})
 }
 
-// worn makes a file of n stripes of 1 MiB each, of each of which live bytes are named.
+// worn makes a file of n stripes of 1 MiB each, with live bytes in use in each.
 func (w *wearing) worn(name string, n int, live uint64, p *wire.Placement) (inode uint64) {
 	w.t.Helper()
 	g, err := w.k.grant(uint32(n), nil)
@@ -53,7 +53,7 @@ func (w *wearing) worn(name string, n int, live uint64, p *wire.Placement) (inod
 	return op.Inode
 }
 
-// leaseRewrites leases what rewritings there are for a node.
+// leaseRewrites leases the available rewrites for a node.
 func (n *node) leaseRewrites() []*wire.Job {
 	n.c.t.Helper()
 	resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
@@ -62,7 +62,7 @@ func (n *node) leaseRewrites() []*wire.Job {
 	return resp.GetJobs().Jobs
 }
 
-// end says that a job was done.
+// end reports a job as done.
 func (n *node) end(j *wire.Job) {
 	n.c.t.Helper()
 	_, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_FinishJob{FinishJob: &wire.FinishJob{Id: j.Id, LeaseEpoch: j.LeaseEpoch}}})
@@ -82,12 +82,12 @@ func (w *wearing) rewrites() (out []*wire.Job) {
 	return out
 }
 
-// settle is until what was written is looked at: a look and the one after it.
+// settle waits until written files are inspected: one pass and the next one.
 func (w *wearing) settle(nodes ...*node) { w.pass(2*rewriteEvery+5*time.Second, nodes...) }
 
-// TestRewriteJobsAreFew: however much there is to be rewritten, two jobs live at a time,
-// waiting or leased, and each that ends makes place for one. A job has 64 stripes at most,
-// and names 64 MiB at most.
+// TestRewriteJobsAreFew: however much must be rewritten, two jobs live at a time, waiting or
+// leased, and each that ends makes room for one. A job has at most 64 stripes with at most 64 MiB
+// in use.
 func TestRewriteJobsAreFew(t *testing.T) {
 	wear(t, func(w *wearing) {
 		w.worn("many", 150, 1000, nil)
@@ -115,12 +115,12 @@ func TestRewriteJobsAreFew(t *testing.T) {
 	})
 }
 
-// TestNoRewritesWhileHostsAreMissing: none is made while a host is silent, or announced to be
-// away, and none that was made before is leased; they are once it is there again, or what it
-// held is elsewhere.
+// TestNoRewritesWhileHostsAreMissing: while a host is silent or announced to be away, no rewrite is
+// created and no earlier one is leased. Both resume when the host is back, or its chunks are
+// elsewhere.
 func TestNoRewritesWhileHostsAreMissing(t *testing.T) {
 	wear(t, func(w *wearing) {
-		p := &wire.Placement{Devices: []uint32{1, 2, 3, 4, 5, 6}} // n7 has nothing
+		p := &wire.Placement{Devices: []uint32{1, 2, 3, 4, 5, 6}} // n7 is empty
 		w.worn("before", 1, 1000, p)
 		w.settle(w.nodes...)
 		require.Len(t, w.rewrites(), 1)
@@ -145,8 +145,8 @@ func TestNoRewritesWhileHostsAreMissing(t *testing.T) {
 	})
 }
 
-// TestRewritesAfterRepairs: none is made while stripes are being repaired, and none of a
-// stripe that waits for it.
+// TestRewritesAfterRepairs: no rewrite is created while stripes are being repaired, and none for a
+// stripe that waits for repair.
 func TestRewritesAfterRepairs(t *testing.T) {
 	wear(t, func(w *wearing) {
 		w.worn("hurt", 1, 1000, &wire.Placement{Devices: []uint32{1, 2, 3, 4, 5, 6}})
@@ -157,7 +157,7 @@ func TestRewritesAfterRepairs(t *testing.T) {
 		require.NotEmpty(t, w.nodes[1].lease(time.Second))
 		w.settle(w.nodes[1:]...)
 		require.Empty(t, w.rewrites(), "a repair is under way")
-		for range 20 { // the mover fails, again and again: what it should repair waits
+		for range 20 { // the mover fails repeatedly: its repair waits
 			w.pass(10*time.Second, w.nodes[1:]...)
 			for _, j := range w.rewrites() {
 				require.NotContains(t, j.Rewrite.Stripes, hurt.Id)

@@ -21,8 +21,8 @@ import (
 type refusing struct {
 	metadata.Store
 	mu   sync.Mutex
-	all  bool           // each job that is run from now on becomes one of them
-	jobs map[uint64]int // how often it has
+	all  bool           // each job run from now on becomes one of them
+	jobs map[uint64]int // number of refusals
 }
 
 func (s *refusing) Propose(ctx context.Context, entry []byte) (any, error) {
@@ -42,8 +42,8 @@ func (s *refusing) Propose(ctx context.Context, entry []byte) (any, error) {
 	return s.Store.Propose(ctx, entry)
 }
 
-// Jobs whose pieces are always refused do not keep others of their kind from their turn, and
-// are not tried again and again at once.
+// Jobs whose pieces are always refused do not keep others of their kind from their turn, and are
+// not retried at once.
 func TestRefusedJobsDoNotStarveOthers(t *testing.T) {
 	stores := map[string]*refusing{}
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {

@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A session ends when its directory is no longer where the scope of its certificate is: it
-// would go on in a directory that the certificate does not name.
+// A session ends when its directory is no longer at its certificate's scope. Otherwise it would
+// continue in a directory that the certificate does not name.
 func TestASessionEndsWithItsPlace(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		admin := c.open(peer(transport.RoleClient, "w"))
@@ -50,7 +50,7 @@ func TestASessionEndsWithItsPlace(t *testing.T) {
 		require.NoError(t, see(narrow), "it is still in the scope of its certificate")
 		require.NoError(t, see(all))
 
-		// A leader that has not met a session looks when it does.
+		// A leader without a request from the session checks at its first one.
 		rename(team, "b", team, "a")
 		inA = confined("c1", "/team/a", "")
 		c.elect("m2")

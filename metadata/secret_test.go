@@ -22,7 +22,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// drawn is a source of randomness that remembers what it gave for keys.
+// drawn is a source of randomness that remembers the bytes given for keys.
 type drawn struct {
 	mu   sync.Mutex
 	keys [][]byte
@@ -38,8 +38,8 @@ func (d *drawn) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestNoPrivateKeyInTheState: the state, and with it the log, the snapshots and the
-// backups, has no key that a leader drew but sealed.
+// TestNoPrivateKeyInTheState: the state, and so the log, snapshots and backups, has every private
+// key only encrypted.
 func TestNoPrivateKeyInTheState(t *testing.T) {
 	var d drawn
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {
@@ -62,7 +62,7 @@ func TestNoPrivateKeyInTheState(t *testing.T) {
 	})
 }
 
-// keysOf returns the ids of the signing keys that chunkservers are given.
+// keysOf returns the IDs of the signing keys that chunkservers receive.
 func (c *raftCluster) keysOf() (ids []uint64) {
 	k := &caller{c: c, dial: c.net.Dialer(transport.Peer{Cluster: clusterUUID, Role: transport.RoleChunkserver, Node: "n1"}), at: c.leader()}
 	resp, err := k.do(&wire.MetaRequest{Op: &wire.MetaRequest_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
@@ -73,10 +73,9 @@ func (c *raftCluster) keysOf() (ids []uint64) {
 	return ids
 }
 
-// TestTheSecretReachesEveryServer: all servers have the secret that the leader drew, in
-// a file for its owner alone, and the next leader signs with the same keys. Where every
-// copy is lost a new key is drawn, and sessions open as before. Nobody but a metadata
-// server is given the secret.
+// TestTheSecretReachesEveryServer: all servers have the leader's secret, in a file for its owner
+// alone, and the next leader signs with the same keys. If every copy is lost, a new key is
+// generated and sessions open as before. Only metadata servers get the secret.
 func TestTheSecretReachesEveryServer(t *testing.T) {
 	disks, dirs := map[string]vfs.FS{}, map[string]string{}
 	for _, name := range []string{"m1", "m2", "m3"} {
@@ -135,8 +134,7 @@ func TestTheSecretReachesEveryServer(t *testing.T) {
 	require.Eventually(t, same, 30*time.Second, 10*time.Millisecond, "every server has the new secret")
 }
 
-// TestSecretFile: a file that others may read, or that is damaged, is refused with what
-// to do about it.
+// TestSecretFile: a file that others may read, or that is damaged, is refused with instructions.
 func TestSecretFile(t *testing.T) {
 	d := metadata.DirSecrets{Dir: t.TempDir()}
 	b, err := d.Load()

@@ -11,10 +11,10 @@ import (
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 )
 
-// seenReads has a test see what the service reads of the state.
+// seenReads lets a test observe the service's reads of the state.
 type seenReads struct {
 	mu sync.Mutex
-	// get is called with the key of each read, and returns whether there is to be nothing.
+	// get is called with the key of each read; true hides the value.
 	get func(key []byte) (hidden bool)
 }
 
@@ -48,7 +48,7 @@ func (r seenReader) Get(key []byte) ([]byte, bool, error) {
 	return r.Reader.Get(key)
 }
 
-// bubbleSeen is bubble of servers whose reads of the state are seen.
+// bubbleSeen is bubble with observed reads of the state.
 func bubbleSeen(t *testing.T, fn func(c *cluster, seen *seenReads)) {
 	t.Helper()
 	seen := &seenReads{}
@@ -61,7 +61,7 @@ func bubbleSeen(t *testing.T, fn func(c *cluster, seen *seenReads)) {
 	}, func(c *cluster) { fn(c, seen) })
 }
 
-// keyReader notes the key that is asked for.
+// keyReader records the requested key.
 type keyReader struct {
 	kvtx.Reader
 	key string

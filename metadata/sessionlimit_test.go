@@ -26,7 +26,7 @@ func (c *cluster) openWith(p *transport.Peer, n int) (*client, error) {
 }
 
 // TestSessionsOfACertificateAreBounded: a client that opens sessions in a loop would fill the
-// memory of the leader, faster than sessions expire.
+// leader's memory faster than sessions expire.
 func TestSessionsOfACertificateAreBounded(t *testing.T) {
 	const most = 20
 	var metrics []*lead.Metrics
@@ -80,8 +80,8 @@ func TestSessionsOfACertificateAreBounded(t *testing.T) {
 	})
 }
 
-// TestRestartsAreNotRefused: the ranks of a host are killed again and again within a term, so
-// that none of their sessions was closed and none has expired.
+// TestRestartsAreNotRefused: the ranks of a host are killed repeatedly within a term, so that none
+// of their sessions was closed or has expired.
 func TestRestartsAreNotRefused(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		const ranks, restarts = 64, 50

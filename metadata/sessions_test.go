@@ -47,7 +47,7 @@ func TestRepeatAfterALostReply(t *testing.T) {
 	})
 }
 
-// The transport tells callers of another history to connect anew.
+// The transport tells callers of another incarnation to connect again.
 func TestALeaderKnowsTheHistoryThatItLeads(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		require.Equal(t, moraine.Incarnation(1), c.servers["m1"].Incarnation())
@@ -170,8 +170,8 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// The processes of a large job die at once. Their sessions end when their term has, whatever
-// number they are: what belongs to them is in the way of the job that takes over.
+// The processes of a large job die at once. Their sessions end with their term, however many they
+// are, because their belongings block the next job.
 func TestManySessionsExpireAtOnce(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		const many = 2000

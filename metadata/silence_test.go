@@ -15,9 +15,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A host that dies while it is drained is given up as any other after the grace, with no
-// host to spare too, and is drained on when it is back. One that was announced to be away
-// is waited for.
+// A host that dies while draining is declared dead like any other after the grace, also with no
+// host to spare, and continues to drain when it returns. One announced to be away is waited for.
 func TestDrainedHostFallsSilent(t *testing.T) {
 	bubble(t, func(cfg *metadata.Config) { cfg.RepairGrace = 30 * time.Second }, func(c *cluster) {
 		nodes := c.fleet(6)
@@ -60,14 +59,14 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 		c.pass(20*time.Second, others...)
 		wants(out, "its host is silent")
 
-		// It is drained no more, and dead still.
+		// It no longer drains, and is still dead.
 		require.NoError(t, set(in))
 		c.pass(3*time.Second, others...)
 		wants(out, "its host is silent")
 		c.pass(3*time.Second, nodes...)
 		wants(in, "its host is back")
 
-		// It is dead already when it is drained.
+		// It is already dead when the drain begins.
 		c.pass(40*time.Second, others...)
 		require.NoError(t, set(draining))
 		wants(out, "its host is silent")
@@ -77,8 +76,7 @@ func TestDrainedHostFallsSilent(t *testing.T) {
 	})
 }
 
-// Before the cluster has level 4 a drained device stays so in silence: it would not come
-// back with its host.
+// Below level 4 a draining device stays so while silent, because it would not return with its host.
 func TestDrainsInSilenceBelowLevel4(t *testing.T) {
 	atLevel(t, kvtx.LevelSilentDrains-1, func(c *cluster, _ func(protoreflect.FieldNumber) bool) {
 		nodes := c.fleet(6)

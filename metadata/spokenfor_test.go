@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// A chunkserver that names a device of another host in its heartbeats neither hears that it is
-// to be scrubbed nor says that its scrub has begun.
+// A chunkserver that names another host's device in its heartbeats neither receives that device's
+// scrub nor can report it as begun.
 func TestHostSaysNothingOfForeignScrubs(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(2)
@@ -30,8 +30,8 @@ func TestHostSaysNothingOfForeignScrubs(t *testing.T) {
 	})
 }
 
-// A chunkserver does not get a device by registering its identity while the host that has it is
-// up and serves by it. Once that host is down, or the device is out, it does: a disk was carried.
+// A chunkserver cannot take a device by registering its UUID while the host that has it is up and
+// serves it. It can once that host is down, or the device is out: a disk was carried.
 func TestDeviceOfALiveHostIsNotTaken(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -57,8 +57,8 @@ func TestDeviceOfALiveHostIsNotTaken(t *testing.T) {
 	})
 }
 
-// A grant for a file outside of the session's directory is answered as one for a file that does
-// not exist, whatever the policy of that place asks for.
+// A grant for a file outside the session's directory is answered like one for a missing file,
+// whatever the policy of that place.
 func TestGrantShowsNoForeignPolicy(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -81,7 +81,7 @@ func TestGrantShowsNoForeignPolicy(t *testing.T) {
 		}
 		require.ErrorIs(t, grant(foreign+1000), moraine.NotFound)
 		require.ErrorIs(t, grant(foreign), moraine.NotFound)
-		c.pass(15*time.Second, nodes[0]) // there is room for stripes without redundancy alone
+		c.pass(15*time.Second, nodes[0]) // there is room only for stripes without redundancy
 		none := grant(foreign + 1000)
 		require.Equal(t, moraine.KindOf(none), moraine.KindOf(grant(foreign)), "of none: %v", none)
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/metadata"
 )
 
-// stalledStore is a store whose node waits for its disk, as long as it is armed: nothing is
-// confirmed, and it says why.
+// stalledStore is a store whose node waits for its disk while it is armed: it confirms nothing, and
+// says why.
 type stalledStore struct {
 	metadata.Store
 	armed *atomic.Bool
@@ -34,8 +34,8 @@ func (s stalledStore) ReadBarrier(ctx context.Context) error {
 	return s.Store.ReadBarrier(ctx)
 }
 
-// A server that waits for its disk, and has nobody to leave its place to, answers what the
-// status asks, and says so.
+// A server that waits for its disk, and that no other can replace, answers status requests and
+// reports the wait.
 func TestAServerThatWaitsForItsDiskSaysSo(t *testing.T) {
 	var armed atomic.Bool
 	bubbleWith(t, func(_ *metadata.Config, deps *metadata.Deps) {

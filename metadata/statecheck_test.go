@@ -15,7 +15,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// rottenStore is a store in which one bit of a value has turned, as long as it is armed.
+// rottenStore is a store in which one bit of a value is flipped while it is armed.
 type rottenStore struct {
 	metadata.Store
 	armed *atomic.Bool
@@ -45,9 +45,9 @@ func (r rottenReader) Scan(lo, hi []byte, fn func(key, value []byte) bool) error
 	})
 }
 
-// The leader checks its state by itself: the result is unknown before the first check, a bit
-// that has turned without a write is found by the next one, and what a leader found it still
-// tells when it leads again.
+// The leader checks its state periodically. The result is unknown before the first check. The next
+// check finds a bit that flipped without a write. The server still reports a finding when it leads
+// again.
 func TestTheLeaderChecksItsState(t *testing.T) {
 	var armed atomic.Bool
 	bubbleWith(t, func(cfg *metadata.Config, deps *metadata.Deps) {

@@ -20,8 +20,7 @@ func setPolicy(dir uint64, p *wire.Policy) *wire.MetaRequest {
 	return &wire.MetaRequest{Op: &wire.MetaRequest_SetPolicy{SetPolicy: &wire.SetPolicy{Inode: dir, Policy: p}}}
 }
 
-// leaseMoves asks for any job as the mover of a node that serves a bucket, or
-// none.
+// leaseMoves requests any job as the mover of a node, with a bucket or none.
 func (n *node) leaseMoves(bucket string, wait time.Duration) []*wire.Job {
 	n.c.t.Helper()
 	resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_LeaseJobs{LeaseJobs: &wire.LeaseJobs{
@@ -30,9 +29,8 @@ func (n *node) leaseMoves(bucket string, wait time.Duration) []*wire.Job {
 	return resp.GetJobs().Jobs
 }
 
-// A mover that waits with a bucket is woken by a move that is queued; one
-// without a bucket gets none. What the holder says counts, and nobody else's
-// word does.
+// A queued move wakes a waiting mover with a bucket; one without a bucket gets none. Only the
+// holder's reports count.
 func TestMoveIsLeasedToAMoverWithABucket(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -79,8 +77,8 @@ func TestMoveIsLeasedToAMoverWithABucket(t *testing.T) {
 	})
 }
 
-// A client moves and governs what is in its scope, and a reader nothing. A
-// chunkserver queues moves without a session.
+// A client may move and set policies in its scope; a read-only one may not. A chunkserver queues
+// moves without a session.
 func TestWhoMayMove(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(3)
@@ -111,7 +109,8 @@ func TestWhoMayMove(t *testing.T) {
 		_, err = r.ask(&wire.MetaRequest{Op: &wire.MetaRequest_GetPolicy{GetPolicy: &wire.GetPolicy{Inode: team}}})
 		require.NoError(t, err)
 
-		// A chunkserver has what is read from the bucket staged. What it flushed it could read.
+		// A chunkserver has files staged that are read from the bucket. It could read what it
+		// flushed.
 		for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_EVICT} {
 			_, err = nodes[0].ask(queueMove(kind, out))
 			require.ErrorIs(t, err, moraine.PermissionDenied)
@@ -121,8 +120,7 @@ func TestWhoMayMove(t *testing.T) {
 	})
 }
 
-// The leader lists what is below a directory, and new stripes are what the
-// policy there says.
+// The leader lists what is below a directory, and new stripes follow the policy there.
 func TestTreeAndSchemeOfADirectory(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)

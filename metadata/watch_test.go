@@ -21,7 +21,7 @@ func (k *client) watch(dir, after uint64, wait time.Duration) *wire.WatchReply {
 	return resp.GetWatch()
 }
 
-// told is what a watch tells, in words.
+// toldBy returns a watch's events as texts.
 func toldBy(r *wire.WatchReply) (out []string) {
 	for _, e := range r.Events {
 		what := map[wire.WatchKind]string{wire.WatchKind_WATCH_CREATED: "created", wire.WatchKind_WATCH_REMOVED: "removed",
@@ -64,7 +64,7 @@ func TestAWatchTellsWhatChangesBelowADirectory(t *testing.T) {
 			toldBy(r), "the change of f's mode is not told: it is not below any more")
 		require.Empty(t, w.watch(dir, r.Next, 0).Events)
 
-		// It waits for a change, and tells it once nobody can see it otherwise.
+		// It waits for a change, and reports it once nobody can see the former state.
 		h := c.cacher("h")
 		h.walk("d/sub/n")
 		var late *wire.WatchReply
@@ -92,7 +92,7 @@ func TestAWatchThatCannotBeCompleteSaysSo(t *testing.T) {
 		dir := w.made(mkdir(root, "d")).Inode
 		at := w.watch(dir, 0, 0).Next
 		w.made(create(dir, "before"))
-		c.elect("m2") // which did not apply what was before
+		c.elect("m2") // which did not apply the earlier entries
 		for i := range 3 {
 			w.made(create(dir, fmt.Sprint(i)))
 		}
@@ -104,8 +104,8 @@ func TestAWatchThatCannotBeCompleteSaysSo(t *testing.T) {
 	})
 }
 
-// A directory that comes from elsewhere brings no events with it: its names were not below
-// the watched directory, and may have been hidden from the watcher.
+// A directory moved from elsewhere brings no events with it: its names were not below the watched
+// directory, and may have been hidden from the watcher.
 func TestAWatchTellsNothingOfBefore(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		w := c.open(peer(transport.RoleClient, "w"))
