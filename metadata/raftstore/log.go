@@ -181,7 +181,7 @@ func (l *raftLog) makeGhosts(last uint64) error {
 	case last > index:
 		l.ghosts.Store(last)
 	case last == index:
-		// raft would compare the term from memory.
+		// raft would use the term from memory.
 		var entry raft.Log
 		if err := l.GetLog(last, &entry); err != nil {
 			return err
@@ -193,10 +193,9 @@ func (l *raftLog) makeGhosts(last uint64) error {
 	return nil
 }
 
-// GetLog implements raft.LogStore. After the log gave way to a snapshot that
-// ends before it, there is the snapshot's last entry, with which the leader's
-// agrees, and after it entries of no term, with which it does not: raft then
-// deletes them and appends the leader's.
+// GetLog implements raft.LogStore. After a snapshot that ends earlier replaced the log, it returns
+// the snapshot's last entry, which matches the leader's, followed by entries of no term, which do
+// not match. Raft then deletes those and appends the leader's.
 func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
 	err := l.WAL.GetLog(index, out)
 	if err == nil {
@@ -218,10 +217,9 @@ func (l *raftLog) GetLog(index uint64, out *raft.Log) error {
 	return nil
 }
 
-// check holds a command that was read against its own checksum, and ends the node
-// where it is damaged: raft-wal checks none. Apply would find it too, but a leader
-// hands what it reads to those who lag behind: they would store it, and end for
-// the damage of another's disk.
+// check verifies a command that was read against its own checksum and ends the node if it is
+// damaged; raft-wal verifies none. Apply would find the damage too, but a leader sends what it
+// reads to followers. They would store it and end because of another node's disk.
 func (l *raftLog) check(entry *raft.Log) error {
 	if l.checkEntry == nil || entry.Type != raft.LogCommand {
 		return nil
@@ -237,9 +235,9 @@ func (l *raftLog) check(entry *raft.Log) error {
 	return err
 }
 
-// endGhosts is called before entries are appended from index on. raft knows the
-// log again after that. A node that was elected with ghosts would leave a gap,
-// and ends; when it starts again it knows its log too.
+// endGhosts is called before entries are appended from index on. Raft's view of the log is right
+// after that. A node that was elected with ghosts would leave a gap, and ends; after a restart its
+// view is right too.
 func (l *raftLog) endGhosts(index uint64) error {
 	if l.ghosts.Load() == 0 {
 		return nil
@@ -251,11 +249,11 @@ func (l *raftLog) endGhosts(index uint64) error {
 	return nil
 }
 
-// errRestart ends a node that finds itself when it starts again.
+// errRestart ends a node that recovers by a restart.
 var errRestart = errors.New("raft does not know that a snapshot has replaced its log; start the node again")
 
-// expired returns the last index of [first, hi] that retention no longer
-// protects, first-1 if there is none.
+// expired returns the last index of [first, hi] that retention no longer protects; first-1 if there
+// is none.
 func (l *raftLog) expired(first, hi, last uint64) (uint64, error) {
 	byAge, err := l.firstYoung(first, hi)
 	if err != nil {
@@ -274,9 +272,9 @@ func (l *raftLog) expired(first, hi, last uint64) (uint64, error) {
 	return end, nil
 }
 
-// firstYoung returns the first index in [first, hi+1] that is younger than the
-// retention. Entries carry the time at which their leader appended them; clocks
-// that differ make it keep more or less, and nothing else.
+// firstYoung returns the first index in [first, hi+1] that is younger than the retention. Entries
+// have the time at which their leader appended them. Clock differences only change how much is
+// kept.
 func (l *raftLog) firstYoung(first, hi uint64) (uint64, error) {
 	now := l.clock.Now()
 	lo, end := first, hi+1
@@ -295,8 +293,8 @@ func (l *raftLog) firstYoung(first, hi uint64) (uint64, error) {
 	return lo, nil
 }
 
-// firstWithin returns the base index of the oldest segment with which the
-// newest segments are still within the size bound. last is where the log ends.
+// firstWithin returns the base index of the oldest segment with which the newest segments are
+// within the size bound. last is the end of the log.
 func (l *raftLog) firstWithin(last uint64) (uint64, error) {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
@@ -338,9 +336,8 @@ func (l *raftLog) sizeBytes() (int64, error) {
 	return total, nil
 }
 
-// replacedBy reports whether a snapshot, which may be nil, has replaced the log: one
-// that was received, where the stop came before raft deleted what it had. What
-// lies in the log then is nobody's.
+// replacedBy reports whether a snapshot, which may be nil, has replaced the log: it was received,
+// and the node stopped before raft deleted the log. The entries in the log then belong to nobody.
 func (l *raftLog) replacedBy(snap *snapshot) (bool, error) {
 	if snap == nil {
 		return false, nil
