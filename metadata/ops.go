@@ -19,7 +19,7 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// who is a set of roles.
+// who is a set of roles of callers.
 type who uint8
 
 const (

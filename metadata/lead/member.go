@@ -32,7 +32,7 @@ type Seating interface {
 	// number in its state.
 	Incarnation() moraine.MarkedIncarnation
 	SawIncarnation(number moraine.Incarnation)
-	// GiveUp stops the store permanently, because who reported an incarnation newer than its own.
+	// GiveUp stops the store permanently, because the server named who reported an incarnation newer than its own.
 	// The error says what an administrator must do.
 	GiveUp(newer moraine.MarkedIncarnation, who string) error
 }

@@ -87,8 +87,8 @@ func EncodeID(cluster moraine.UUID, node string, formed bool) []byte {
 	return identity{cluster: cluster, node: node, formed: formed, dataID: moraine.UUID{7}, admitted: formed, entered: formed}.encode()
 }
 
-// EncodeBegunID encodes the identity of a node that a forced quorum began, and that
-// was given up since.
+// EncodeBegunID encodes the identity of a node that a forced quorum began, and that a newer
+// incarnation has since outlived.
 func EncodeBegunID(cluster moraine.UUID, node string) []byte {
 	return identity{cluster: cluster, node: node, formed: true, dataID: moraine.UUID{7}, admitted: true, entered: true,
 		incarnation: moraine.MarkedIncarnation{Number: 3, Mark: moraine.UUID{5}}, outlivedBy: 4}.encode()

@@ -85,8 +85,8 @@ func TestServersThatWereGivenUpEnd(t *testing.T) {
 	t.Run("killed", func(t *testing.T) { testServersThatWereGivenUpEnd(t, (*group).cutPower, "") })
 }
 
-// testServersThatWereGivenUpEnd ends all servers by end, which leaves a state that says
-// that it is of incarnation `says`.
+// testServersThatWereGivenUpEnd ends all servers by end, which leaves a state of incarnation
+// `says`.
 func testServersThatWereGivenUpEnd(t *testing.T, end func(*group), says string) {
 	g := newGroup(t, 3, nil)
 	g.bootstrap()
@@ -182,7 +182,7 @@ func TestAForcedQuorumThatWasCutShortKeepsApart(t *testing.T) {
 	require.Equal(t, "2", g.nodes["m1"].get("incarnation"))
 }
 
-// inState reads a key of the state that lies on a disk, "" where there is none.
+// inState reads a key of the state on a disk; "" if there is none.
 func inState(t *testing.T, fs vfs.FS, key string) (value string) {
 	t.Helper()
 	err := raftstore.InspectState(fs, "/node", func(r kvtx.Reader, _ uint64) error {

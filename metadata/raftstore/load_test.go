@@ -43,7 +43,7 @@ func fill(l *raftstore.Loader) error {
 	return nil
 }
 
-// baseConfig is of the node that is loaded.
+// baseConfig is the configuration of the loaded node.
 func (g *group) baseConfig() raftstore.Config {
 	cfg := g.config("m1")
 	cfg.Dir, cfg.Node, cfg.Peers = "/base", "base", []raftstore.Peer{{ID: "base", Address: "nowhere"}}

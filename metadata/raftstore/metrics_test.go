@@ -10,8 +10,8 @@ import (
 	"github.com/morainefs/moraine/metadata/raftstore"
 )
 
-// How much of what was applied took longer than 100 ms can be told from the histogram:
-// one of its edges, which rise, is there.
+// The histogram shows how much of what was applied took longer than 100 ms: one of its edges, which
+// increase, is there.
 func TestApplySecondsHasAnEdgeAt100ms(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	raftstore.NewMetrics(reg)

@@ -141,7 +141,7 @@ func (h *history) insert(name string, rng *rand.Rand, p cutPlan) {
 	}
 	d := &disk{mem: h.mems[name], rng: rng, plan: p, lie: h.lie, sites: h.sites}
 	d.before = func() {
-		h.g.net.isolate(name, true) // nobody hears what it does on a disk that is gone
+		h.g.net.isolate(name, true) // no other node receives what it does on a disk that is gone
 		if !p.again {
 			h.book.freeze()
 		}

@@ -99,7 +99,7 @@ func TestThreeNodes(t *testing.T) {
 	g.stopAll()
 }
 
-// TestHandOver: a leader that is told to stop first transfers its leadership.
+// TestHandOver: a leader that must stop first transfers its leadership.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // in a bubble: the time is that of the nodes alone
 		g := newGroup(t, 3, func(_ string, cfg *raftstore.Config) {

@@ -97,7 +97,7 @@ func (s *ckptScript) run(who string, w map[string]string) string {
 	return s.query(c, verb, w)
 }
 
-// request makes the mutation that a line asks for; nil where it asks for none.
+// request makes a line's mutation; nil if the line has none.
 func (s *ckptScript) request(c *client, verb, arg string, w map[string]string) *wire.MetaRequest {
 	rank := uint32(num(w["rank"]))
 	switch verb {

@@ -176,7 +176,7 @@ func (b *bench) ok(resp *wire.MetaResponse) *wire.MetaResponse {
 	return resp
 }
 
-// kind returns the Kind of a failure; ok where it is none.
+// kind returns the Kind of a failure; ok if it is none.
 func kind(resp *wire.MetaResponse) string {
 	if e := resp.GetError(); e != nil {
 		return moraine.Kind(e.Kind).String()

@@ -87,7 +87,7 @@ func (kv *KV) insert(key string) {
 	}
 }
 
-// Delete removes a pair; removing what is not there is fine.
+// Delete removes a pair. Removing an absent one is allowed.
 func (kv *KV) Delete(key []byte) error {
 	kv.Deletes++
 	if _, ok := kv.values[string(key)]; !ok {
@@ -125,7 +125,7 @@ func (kv *KV) Pairs() []Pair {
 	return out
 }
 
-// Diff says in words how two stores differ first; "" where they do not.
+// Diff describes the first difference of two stores; "" if there is none.
 func Diff(a, b *KV) string {
 	pa, pb := a.Pairs(), b.Pairs()
 	for i := 0; i < len(pa) || i < len(pb); i++ {
