@@ -110,8 +110,8 @@ func (s *slowness) judge(now time.Time, hosts map[string]*host, slowTimes uint64
 	return worst, alike
 }
 
-// setInByHand reports whether an administrator set the device in. Any other cause of that state
-// records a reason.
+// setInByHand reports whether an administrator set the device in. The leader records reasonBack, or
+// no reason, when it brings a device in.
 func setInByHand(d *wire.Device) bool {
 	return d.State == DeviceIn && d.Reason != "" && d.Reason != reasonBack
 }

@@ -32,8 +32,8 @@ type Seating interface {
 	// number in its state.
 	Incarnation() moraine.MarkedIncarnation
 	SawIncarnation(number moraine.Incarnation)
-	// GiveUp stops the store permanently, because the server named who reported an incarnation newer than its own.
-	// The error says what an administrator must do.
+	// GiveUp stops the store permanently. The server named who reported an incarnation newer than
+	// the store's own. The error says what an administrator must do.
 	GiveUp(newer moraine.MarkedIncarnation, who string) error
 }
 

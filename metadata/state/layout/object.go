@@ -17,7 +17,7 @@ func PlaceOfKey(rest []byte) (p record.Place) {
 	return p
 }
 
-// Check checks the lengths of a bucket and key.
+// Check fails if the bucket or key of a place is empty, too long, or has a NUL byte.
 func Check(p record.Place, op string) error {
 	switch {
 	case p.Bucket == "" || p.Key == "":

@@ -79,7 +79,7 @@ func DecodeGrant(b []byte) (*Grant, error) {
 	return g, d.End("grant")
 }
 
-// ValidChunks reports whether the numbers are within the limits of a stripe; 0 is valid.
+// ValidChunks reports whether the numbers are positive and within the limits of a stripe.
 func ValidChunks(chunks, length uint32) bool {
 	return chunks > 0 && chunks <= moraine.MaxChunks && length > 0 && length <= moraine.MaxChunkSize
 }

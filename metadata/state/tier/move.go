@@ -249,7 +249,7 @@ func EndMove(t *kvtx.Tx, j *record.Job) error {
 	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT && end == wire.JobState_JOB_STATE_DONE {
 		if o, err := layout.Object(&t.View, moraine.ObjectID(j.Target)); err != nil || o != nil {
 			if err == nil {
-				jobs.RetryJob(t, j) // it was elsewhere for a moment and still must move
+				jobs.RetryJob(t, j) // it had a use for a moment, and must be deleted after all
 			}
 			return err
 		}
