@@ -80,7 +80,7 @@ func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
 }
 
-// CheckHost checks the fields of a registration.
+// CheckHost checks the fields of a registration, and that the caller may register the host.
 func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	w := op.GetHost()
 	bad := func(format string, args ...any) error {

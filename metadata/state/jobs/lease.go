@@ -73,7 +73,7 @@ func LapsedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*r
 // MaxRunningJobs bounds how many leases one search for expired ones inspects.
 const MaxRunningJobs = 1024
 
-// AppendJob appends the job at the end of an index key.
+// AppendJob appends the job that an index key ends with. A missing job is Corrupt.
 func AppendJob(v *kvtx.View, jobs []*record.Job, key []byte) ([]*record.Job, error) {
 	j, err := Job(v, moraine.JobID(record.LastU64(key)))
 	if err != nil {
