@@ -7,7 +7,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
-	"github.com/morainefs/moraine/metadata/state/work"
+	"github.com/morainefs/moraine/metadata/state/movers"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -27,7 +27,7 @@ func (l *leader) mayReadForJob(ctx context.Context, c *lead.Call) error {
 	}
 	asked, may := c.Req.GetGetExtents(), false
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
-		may, err = work.IsOfJob(l.Machine.View(r), c.Caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
+		may, err = movers.IsOfJob(l.Machine.View(r), c.Caller.Node, moraine.JobID(asked.Job), moraine.InodeID(asked.Inode))
 		return err
 	})
 	if err == nil && !may {
@@ -44,7 +44,7 @@ func (l *leader) ownFile(c *lead.Call) error {
 	}
 	op, own := c.Req.GetCommit(), false
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) (err error) {
-		own, err = work.OwnedBy(l.Machine.View(r), moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
+		own, err = movers.OwnedBy(l.Machine.View(r), moraine.SessionID(c.Req.Session), moraine.InodeID(op.Inode))
 		return err
 	})
 	if err == nil && (!own || op.Link != nil || op.Create != nil) {

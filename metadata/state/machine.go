@@ -6,12 +6,12 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/movers"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/usage"
-	"github.com/morainefs/moraine/metadata/state/work"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -25,7 +25,7 @@ type Machine struct{ *kvtx.Space }
 // New returns the machine of partition p.
 func New(p moraine.Partition) *Machine {
 	m := &Machine{kvtx.NewSpace(p)}
-	m.JobEnded = work.ReleaseJob
+	m.JobEnded = movers.ReleaseJob
 	return m
 }
 

@@ -7,12 +7,12 @@ import (
 	"github.com/morainefs/moraine/metadata/state/fleet"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/layout"
+	"github.com/morainefs/moraine/metadata/state/movers"
 	"github.com/morainefs/moraine/metadata/state/names"
 	"github.com/morainefs/moraine/metadata/state/session"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/metadata/state/usage"
-	"github.com/morainefs/moraine/metadata/state/work"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -63,11 +63,11 @@ var operations = [...]operation{
 	60:  {mutate: mutating((*wire.MetaRequest).GetRegisterHost, fleet.RegisterHost)},
 	63:  {mutate: mutating((*wire.MetaRequest).GetDeletedChunks, fleet.DeletedChunks)},
 	64:  {mutate: mutating((*wire.MetaRequest).GetSetDeviceState, fleet.SetDeviceState)},
-	80:  {mutate: mutating((*wire.MetaRequest).GetLeaseJobs, work.LeaseJobs)},
-	81:  {mutate: mutating((*wire.MetaRequest).GetRenewJob, work.RenewJob)},
-	82:  {mutate: mutating((*wire.MetaRequest).GetFinishJob, work.FinishJob)},
-	83:  {read: reading((*wire.MetaRequest).GetListJobs, work.ReadJobs)},
-	84:  {mutate: mutating((*wire.MetaRequest).GetCancelJob, work.CancelJob)},
+	80:  {mutate: mutating((*wire.MetaRequest).GetLeaseJobs, movers.LeaseJobs)},
+	81:  {mutate: mutating((*wire.MetaRequest).GetRenewJob, movers.RenewJob)},
+	82:  {mutate: mutating((*wire.MetaRequest).GetFinishJob, movers.FinishJob)},
+	83:  {read: reading((*wire.MetaRequest).GetListJobs, movers.ReadJobs)},
+	84:  {mutate: mutating((*wire.MetaRequest).GetCancelJob, movers.CancelJob)},
 	85:  {mutate: mutating((*wire.MetaRequest).GetBeginRepair, fleet.BeginRepair)},
 	86:  {mutate: mutating((*wire.MetaRequest).GetCommitRepair, fleet.CommitRepair)},
 	87:  {mutate: mutating((*wire.MetaRequest).GetEndIntents, fleet.EndIntents)},
@@ -127,8 +127,8 @@ var commands = [...]command{
 	21: commanding((*statepb.Command).GetExpireSessions, session.ExpireSessions),
 	22: commanding((*statepb.Command).GetInit, initialize),
 	23: commanding((*statepb.Command).GetAddSigningKey, fleet.AddSigningKey),
-	24: commanding((*statepb.Command).GetCreateJobs, work.CreateJobs),
-	25: commanding((*statepb.Command).GetRunJob, work.RunJob),
+	24: commanding((*statepb.Command).GetCreateJobs, movers.CreateJobs),
+	25: commanding((*statepb.Command).GetRunJob, movers.RunJob),
 	26: commanding((*statepb.Command).GetAbortSteps, ckpt.AbortSteps),
 	27: commanding((*statepb.Command).GetQueueRepairs, fleet.QueueRepairs),
 	28: commanding((*statepb.Command).GetCompleteReport, fleet.CompleteReport),

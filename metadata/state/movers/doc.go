@@ -1,7 +1,7 @@
-// Package work handles the requests of movers, which lease, renew and finish jobs. It knows every
+// Package movers handles the requests of movers, which lease, renew and finish jobs. It knows every
 // kind of job and calls the package that owns the kind. It also runs the pieces of the leader's own
 // jobs.
 //
 // LeaseJobs picks pending jobs and prepares each for its mover. FinishJob ends a job or queues a
 // retry. ReleaseJob then updates the stripe, file or checkpoint that the job was for.
-package work
+package movers

@@ -1,4 +1,4 @@
-package work
+package movers
 
 import (
 	"github.com/morainefs/moraine"
