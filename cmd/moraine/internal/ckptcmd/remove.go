@@ -35,36 +35,20 @@ program is reading, and the last good checkpoint of the run.`,
   moraine ckpt rm moraine:///runs/llama --step 1000 --attempt 2 --force`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed("step") {
-				return cli.UsageError("no step is named: give --step N")
-			}
-			l, err := cli.ParseRemote(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
+			c, l, key, err := openStep(cmd, env, args[0], step, attempt)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			run, err := c.Stat(cmd.Context(), l.Path)
-			if err != nil {
-				return cli.Named(err, l)
-			}
-			if attempt == 0 {
-				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return noStepHint(cli.Named(err, l, run.Inode), l)
-				}
-			}
 			_, err = c.Meta(cmd.Context(), &wire.MetaRequest{Op: &wire.MetaRequest_RemoveStep{RemoveStep: &wire.RemoveStep{
-				Key: &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, Force: force}}})
+				Key: key, Force: force}}})
 			if err != nil {
-				return cli.Named(err, l, run.Inode)
+				return cli.Named(err, l, key.Run)
 			}
 			if env.Global.JSON {
-				return cli.PrintJSON(env.Out, removedStep{Run: l.String(), Step: step, Attempt: attempt})
+				return cli.PrintJSON(env.Out, removedStep{Run: l.String(), Step: step, Attempt: key.Attempt})
 			}
-			env.Note("step %d of %s is removed: attempt-%d/step-%d", step, l, attempt, step)
+			env.Note("step %d of %s is removed: attempt-%d/step-%d", step, l, key.Attempt, step)
 			return nil
 		},
 	}
@@ -73,6 +57,36 @@ program is reading, and the last good checkpoint of the run.`,
 	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is the run's last good "+
 		"checkpoint")
 	return cmd
+}
+
+// openStep connects to the cluster of the run that arg names, and resolves the step of the
+// flags: with attempt 0, the attempt that RUN/step-N names. The caller closes the connection.
+func openStep(cmd *cobra.Command, env *cli.Env, arg string, step uint64, attempt uint32) (c *cli.Connection, l cli.Location, key *wire.StepKey, err error) {
+	if !cmd.Flags().Changed("step") {
+		return nil, l, nil, cli.UsageError("no step is named: give --step N")
+	}
+	if l, err = cli.ParseRemote(arg); err != nil {
+		return nil, l, nil, err
+	}
+	if c, err = env.DialHosts(cmd.Context(), l.Hosts, client.Config{}); err != nil {
+		return nil, l, nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+			c = nil
+		}
+	}()
+	run, err := c.Stat(cmd.Context(), l.Path)
+	if err != nil {
+		return c, l, nil, cli.Named(err, l)
+	}
+	if attempt == 0 {
+		if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
+			return c, l, nil, noStepHint(cli.Named(err, l, run.Inode), l)
+		}
+	}
+	return c, l, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step}, nil
 }
 
 // attemptOf finds the attempt whose step RUN/step-N names. Of a lost step, the latest one.

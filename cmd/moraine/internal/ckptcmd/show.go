@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/client/ckpt"
 	"github.com/morainefs/moraine/cmd/moraine/internal/cli"
 	"github.com/morainefs/moraine/cmd/moraine/internal/view"
@@ -30,28 +29,12 @@ bytes, and where. The other bytes can be read by the checkpoint's path. The chec
 is committed again when the lost bytes return.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed("step") {
-				return cli.UsageError("no step is named: give --step N")
-			}
-			l, err := cli.ParseRemote(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := env.DialHosts(cmd.Context(), l.Hosts, client.Config{})
+			c, _, key, err := openStep(cmd, env, args[0], step, attempt)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			run, err := c.Stat(cmd.Context(), l.Path)
-			if err != nil {
-				return cli.Named(err, l)
-			}
-			if attempt == 0 {
-				if attempt, err = attemptOf(cmd.Context(), c, run.Inode, step); err != nil {
-					return noStepHint(cli.Named(err, l, run.Inode), l)
-				}
-			}
-			return showStep(cmd.Context(), env, c, &wire.StepKey{Run: run.Inode, Attempt: attempt, Step: step})
+			return showStep(cmd.Context(), env, c, key)
 		},
 	}
 	cmd.Flags().Uint64Var(&step, "step", 0, "step to show")
