@@ -120,7 +120,7 @@ func (l *commitLog) commit(ctx context.Context, f *File, n int, final *finalComm
 	case stripeio.MostResubmits(l.ready[:n]) >= stripeio.ResubmitTries:
 		return nil, stripeio.RefusedAgain(err)
 	}
-	f.c.log.Info("what was put cannot be committed, and is put anew", "inode", f.sender.Inode, "err", err)
+	f.c.log.Info("commit refused; resubmitting its stripes", "inode", f.sender.Inode, "err", err)
 	old, rest := l.ready[:n], l.ready[n:]
 	l.ready, l.final = rest, false // Resubmit settles these stripes or restores them
 	sent, perr := f.sender.Resubmit(ctx, old, f.sender.Send)

@@ -248,7 +248,7 @@ func (ct *content) resubmitBatches(set []*batch, refused error) error {
 	if set[0].resubmits() >= stripeio.ResubmitTries { // the others have as many
 		return stripeio.RefusedAgain(refused)
 	}
-	ct.c.log.Info("what was put cannot be committed, and is put anew", "inode", ct.sender.Inode, "err", refused)
+	ct.c.log.Info("commit refused; resubmitting its stripes", "inode", ct.sender.Inode, "err", refused)
 	for _, b := range set {
 		ct.mu.Lock()
 		old, to := b.sent, ct.sender

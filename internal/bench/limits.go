@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/internal/vfs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/morainefs/moraine/internal/vfs"
 )
 
 const (
@@ -130,37 +130,4 @@ func fillRandom(b []byte, seed uint64) {
 	}
 	c := rand.NewChaCha8(key)
 	_, _ = c.Read(b) // never fails
-}
-
-// Memcpy measures copying between buffers of at least 1 GiB in all, by threads
-// goroutines, in bytes per second.
-func Memcpy(threads int) (float64, error) {
-	const total = 1 << 30
-	each := total / 2 / threads / moraine.BlockSize * moraine.BlockSize
-	var g errgroup.Group
-	bufs := make([][2][]byte, threads)
-	for i := range bufs {
-		for j := range 2 {
-			b, err := unix.Mmap(-1, 0, each, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
-			if err != nil {
-				return 0, err
-			}
-			defer unix.Munmap(b)
-			bufs[i][j] = b
-		}
-	}
-	const rounds = 4
-	start := time.Now()
-	for i := range threads {
-		g.Go(func() error {
-			for range rounds {
-				copy(bufs[i][1], bufs[i][0])
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return 0, err
-	}
-	return perSecond(float64(rounds*threads*each), time.Since(start)), nil
 }

@@ -217,6 +217,6 @@ func TestAClientFollowsNoOlderIncarnation(t *testing.T) {
 	for _, old := range []*wire.SessionReply{{Incarnation: 1}, {Incarnation: 2, Mark: mark}, {Incarnation: 3}} {
 		err := m.follows(old)
 		require.ErrorIs(t, err, moraine.Unavailable)
-		require.True(t, retry.IsTransient(err), "another server is asked")
+		require.True(t, retry.IsTransient(err), "the client asks another server")
 	}
 }

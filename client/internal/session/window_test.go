@@ -115,6 +115,6 @@ func TestASessionIsNotWaitedForBeyondThePatience(t *testing.T) {
 		_, err := w.take(context.Background())
 		require.NoError(t, err)
 		_, err = m.open(context.Background(), nil)
-		require.Equal(t, moraine.Unauthenticated, moraine.KindOf(err), "the server is asked: %v", err)
+		require.Equal(t, moraine.Unauthenticated, moraine.KindOf(err), "the request reaches the server: %v", err)
 	})
 }

@@ -74,6 +74,6 @@ func TestHealth(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		h.failed(7)
 		time.Sleep(5 * time.Second)
-		require.False(t, h.avoided(7), "it began anew")
+		require.False(t, h.avoided(7), "the device began again without faults")
 	})
 }

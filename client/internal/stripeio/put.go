@@ -16,7 +16,7 @@ import (
 // errResubmit says that the stripe cannot be completed as it was begun, but can be under
 // another number, perhaps with another scheme. It never can under the same number: chunks
 // already put would differ from the new ones.
-var errResubmit = errors.New("the stripe must be sent anew")
+var errResubmit = errors.New("stripe must be resubmitted")
 
 // putter puts the chunks of one stripe and replaces devices that fail or are slow.
 type putter struct {

@@ -93,7 +93,7 @@ func sameBytes(old *SentStripe, sent []SentStripe) error {
 	if sum == old.Crc {
 		return nil
 	}
-	return &moraine.Error{Op: "put anew", Ref: moraine.StripeID(old.Record.Id).String(), Kind: moraine.Corrupt,
+	return &moraine.Error{Op: "resubmit", Ref: moraine.StripeID(old.Record.Id).String(), Kind: moraine.Corrupt,
 		Err: fmt.Errorf("its bytes have the sum %08x, and had %08x when they were written", sum, old.Crc)}
 }
 

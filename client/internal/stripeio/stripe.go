@@ -94,14 +94,6 @@ func (s *Stripe) FreeParity() {
 	s.parity, s.sums = nil, nil
 }
 
-// parityCost returns how many bytes of the budget the parity of a stripe of length bytes takes.
-func parityCost(scheme moraine.Scheme, length int64) int64 {
-	if scheme.IsCopies() || scheme.M == 0 {
-		return 0
-	}
-	return int64(scheme.M) * scheme.ChunkLen(length)
-}
-
 // TakeWhole makes the stripe, which must be empty, from p at once. It copies, checksums and
 // encodes each column while the column is in the CPU cache. For copies it only copies p.
 func (s *Stripe) TakeWhole(ctx context.Context, e *Engine, scheme moraine.Scheme, p []byte) error {

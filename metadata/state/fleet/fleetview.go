@@ -49,23 +49,6 @@ func Devices(r *kvtx.View) ([]*wire.Device, error) {
 	return out, err
 }
 
-// UnknownChunks counts the unexplained chunks of a device in its last full report.
-type UnknownChunks struct {
-	Device        moraine.DeviceID
-	Bytes, Chunks uint64
-}
-
-// Unknowns returns the devices with unexplained chunks.
-func Unknowns(r *kvtx.View) ([]UnknownChunks, error) {
-	var out []UnknownChunks
-	err := EachDevice(r, func(d *record.Device) {
-		if d.UnknownChunks > 0 {
-			out = append(out, UnknownChunks{d.Id, d.UnknownBytes, d.UnknownChunks})
-		}
-	})
-	return out, err
-}
-
 // PendingJobs returns at most limit jobs of the kinds that may be leased or run now: those whose
 // time has come, and those whose lease has expired.
 func PendingJobs(r *kvtx.View, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {

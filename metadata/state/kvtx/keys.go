@@ -297,8 +297,6 @@ func (k keys) ObjectSum(o moraine.ObjectID, block uint64) []byte {
 
 func (k keys) ObjectIntent(j moraine.JobID) []byte { return k.U64(record.TabObjectIntent, uint64(j)) }
 
-func (k keys) moves(i moraine.InodeID) []byte { return k.U64(record.TabMove, uint64(i)) }
-
 func (k keys) Move(i moraine.InodeID, kind uint8) []byte {
 	return append(record.Be64(k.Key(record.TabMove, 9), uint64(i)), kind)
 }
@@ -336,8 +334,6 @@ func (k keys) Quota(dir moraine.InodeID) []byte { return k.U64(record.TabQuota, 
 func (k keys) Policy(dir moraine.InodeID) []byte { return k.U64(record.TabPolicy, uint64(dir)) }
 
 func (k keys) Run(r moraine.RunID) []byte { return k.U64(record.TabRun, uint64(r)) }
-
-func (k keys) attempts(r moraine.RunID) []byte { return k.U64(record.TabAttempt, uint64(r)) }
 
 func (k keys) Attempt(r moraine.RunID, attempt uint32) []byte {
 	return record.Be32(record.Be64(k.Key(record.TabAttempt, 12), uint64(r)), attempt)

@@ -7,7 +7,6 @@
 package s3test
 
 import (
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -149,22 +148,4 @@ func (s *Server) Open(t testing.TB, endpoint string) *object.Bucket {
 	b, err := object.New(s.Config(t, endpoint), object.Deps{})
 	require.NoError(t, err)
 	return b
-}
-
-// KeysBelow lists the keys below the test's prefix, read from the server's
-// directory.
-func (s *Server) KeysBelow(t testing.TB, prefix string) (keys []string) {
-	t.Helper()
-	root := filepath.Join(s.dir, "buckets", bucketName)
-	err := filepath.WalkDir(filepath.Join(root, prefix), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			rel, _ := filepath.Rel(root, path)
-			keys = append(keys, rel)
-		}
-		return err
-	})
-	if !os.IsNotExist(err) {
-		require.NoError(t, err)
-	}
-	return keys
 }

@@ -155,7 +155,7 @@ func addAndWait(ctx context.Context, env *cli.Env, c *cli.Connection, id, addres
 		m := memberOf(reply, id)
 		switch {
 		case m == nil:
-			return fmt.Errorf("%s is not a member any more: somebody has removed it", id)
+			return fmt.Errorf("%s is no member now: another administrator removed it", id)
 		case m.Voter:
 			env.Note("%s votes", id)
 			return nil
