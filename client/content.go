@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/session"
@@ -11,50 +10,22 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// content is the state that all handles of a client on one inode share. It has the newest
-// content that the service reported, and over it the uncommitted writes.
-//
-// Written bytes go into a batch (batch.go) that becomes a stripe. spans says which batch has
-// the newest bytes of a range. The client commits batches in the order in which it sent them.
-// So a later one lies over an earlier one, and an earlier one may contain overwritten bytes.
+// content is the state that all handles of a client on one inode share. It takes writes, and sends
+// them: written bytes go into a batch (batch.go) that becomes a stripe.
 //
 // Locks, outermost first:
 //   - gate: held to change the content, across waits for memory and slots;
 //   - publish: held to send changes to the service, across requests;
 //   - mu: held across no wait.
 type content struct {
-	c      *Client
-	sender stripeio.Sender
-	ref    string
-	// life ends with the last handle. Background sends and commits run under it.
-	life context.Context
-	end  context.CancelFunc
-	work sync.WaitGroup
+	committer
+	end context.CancelFunc // ends life
 
-	room    room
-	gate    stripeio.Turn
-	publish stripeio.Turn
-	slots   chan struct{} // one element for each batch that is being sent
-
-	// made is the file, if this client created it under an exclusive lease; otherwise nil.
-	made *session.Made
+	room  room
+	gate  stripeio.Turn
+	slots chan struct{} // one element for each batch that is being sent
 
 	users int // handles and calls; guarded by contents.mu
-
-	mu      sync.Mutex
-	base    *wire.Attr          // newest generation received; replaced, never changed
-	extents *stripeio.ExtentMap // of base's generation
-	doubted bool                // base may be older than this client's own commits
-	spans   spans
-	open    []*batch // being filled; a change needs both gate and mu
-	queue   []*batch // sent and not committed, in order
-	seq     int      // of the last batch sent
-	wanted  int      // number of the last batch that is to be committed
-	running bool     // commitWanted runs
-	changed chan struct{}
-	wrote   time.Time // time of the last write
-	bare    int       // commits at level memory without protection that may not be at nvme yet
-	faults  faults
 }
 
 // contents are the files that a client has open for reading and writing. Safe
@@ -154,10 +125,10 @@ func (s *contents) all() []*content {
 
 func newContent(ctx context.Context, c *Client, a *wire.Attr, made *session.Made, opts HandleOptions) *content {
 	inode := moraine.InodeID(a.Inode)
-	ct := &content{c: c, ref: inode.String(), gate: stripeio.NewTurn(&c.io.Limits.File), publish: stripeio.NewTurn(&c.io.Limits.File),
-		slots: make(chan struct{}, c.cfg.StripesInFlight), base: a,
-		extents: stripeio.NewExtentMap(c.io, a.Inode, a.Generation), changed: make(chan struct{}), made: made,
-		sender: stripeio.Sender{Engine: c.io, Inode: inode, Level: opts.Level, Key: stripeio.GrantKey{Tenant: a.Tenant, Scheme: opts.Scheme, Dir: moraine.InodeID(a.Parent)}}}
+	ct := &content{gate: stripeio.NewTurn(&c.io.Limits.File), slots: make(chan struct{}, c.cfg.StripesInFlight), committer: committer{
+		publish: stripeio.NewTurn(&c.io.Limits.File), changed: make(chan struct{}), made: made, fileState: fileState{
+			c: c, ref: inode.String(), base: a, extents: stripeio.NewExtentMap(c.io, a.Inode, a.Generation),
+			sender: stripeio.Sender{Engine: c.io, Inode: inode, Level: opts.Level, Key: stripeio.GrantKey{Tenant: a.Tenant, Scheme: opts.Scheme, Dir: moraine.InodeID(a.Parent)}}}}}
 	ct.life, ct.end = context.WithCancel(context.WithoutCancel(ctx))
 	return ct
 }
@@ -186,68 +157,4 @@ func (ct *content) giveBack(b *batch) {
 		ct.c.io.Grants.Settle(b.ticket, false)
 		b.ticket = nil
 	}
-}
-
-// size returns the length of the file including uncommitted writes. The caller holds the mutex.
-func (ct *content) size() int64 { return max(int64(ct.base.Size), ct.spans.end()) }
-
-// sawBase takes the attributes that the service returned, unless newer ones are known. The
-// caller holds the mutex.
-func (ct *content) sawBase(a *wire.Attr) {
-	if a.Generation < ct.base.Generation {
-		return
-	}
-	if a.Generation != ct.base.Generation {
-		ct.extents = stripeio.NewExtentMap(ct.c.io, a.Inode, a.Generation)
-	}
-	ct.base = a
-}
-
-// refresh requests the newest attributes from the service.
-func (ct *content) refresh(ctx context.Context) error {
-	a, err := ct.c.Inodes().Stat(ctx, ct.sender.Inode)
-	if err != nil {
-		return err
-	}
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	ct.sawBase(a)
-	ct.doubted = false
-	return nil
-}
-
-// signal wakes the goroutines that wait for a batch to change state. The caller holds the
-// mutex.
-func (ct *content) signal() {
-	close(ct.changed)
-	ct.changed = make(chan struct{})
-}
-
-// faults are write errors that no call has returned yet. Each handle that was open at the error
-// gets the newest one once.
-type faults struct {
-	count  int
-	last   error
-	unseen bool // no call has returned it yet
-}
-
-// add records an error. The caller holds the content's mutex.
-func (f *faults) add(err error) { f.count, f.last, f.unseen = f.count+1, err, true }
-
-// begin returns how many errors a new handle counts as seen: all but one that no call has
-// returned.
-func (f *faults) begin() int {
-	if f.unseen {
-		return f.count - 1
-	}
-	return f.count
-}
-
-// report returns the newest error past what seen counts, once.
-func (f *faults) report(seen *int) error {
-	if *seen == f.count {
-		return nil
-	}
-	*seen, f.unseen = f.count, false
-	return f.last
 }

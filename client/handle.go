@@ -6,8 +6,6 @@ import (
 	"io"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client/internal/retry"
 	"github.com/morainefs/moraine/client/internal/session"
@@ -135,18 +133,6 @@ func (h *Handle) Size() int64 {
 // Attr returns the attributes of the newest content received, with the size and the time of
 // later writes. The caller owns them.
 func (h *Handle) Attr() *wire.Attr { return h.ct.attr() }
-
-func (ct *content) attr() *wire.Attr {
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	a := proto.Clone(ct.base).(*wire.Attr)
-	a.Size = uint64(ct.size())
-	if len(ct.spans) > 0 {
-		a.Mtime = max(a.Mtime, ct.wrote.UnixNano())
-		a.Ctime = max(a.Ctime, ct.wrote.UnixNano())
-	}
-	return a
-}
 
 // Refresh requests the newest content and attributes from the service. Afterwards the handle
 // sees what other clients have flushed.

@@ -56,16 +56,6 @@ func (ct *content) passOn() {
 	}
 }
 
-// cutFrom drops written bytes past size. The caller holds the mutex.
-func (ct *content) cutFrom(size int64) {
-	ct.spans.cut(size, endOfFile)
-	for _, b := range ct.queue {
-		if !b.appended {
-			b.cutFrom(size)
-		}
-	}
-}
-
 // append puts p at the end of the file as the service knows it, stripe by stripe.
 func (ct *content) append(ctx context.Context, p []byte) (off int64, n int, err error) {
 	ct.mu.Lock()

@@ -31,13 +31,13 @@ type spanRead struct {
 
 // look copies the bytes of [off, off+len(p)) that are in memory to p, and returns where the
 // others are.
-func (ct *content) look(p []byte, off int64) *view {
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	n := min(int64(len(p)), max(0, ct.size()-off))
-	v := &view{off: off, p: p[:n], base: ct.base, ext: ct.extents}
+func (f *fileState) look(p []byte, off int64) *view {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := min(int64(len(p)), max(0, f.size()-off))
+	v := &view{off: off, p: p[:n], base: f.base, ext: f.extents}
 	at, end := off, off+n
-	for _, s := range ct.spans.within(off, end) {
+	for _, s := range f.spans.within(off, end) {
 		v.gap(at, s.off)
 		at = s.end
 		if s.mem != nil {
@@ -95,21 +95,21 @@ func (h *Handle) read(ctx context.Context, p []byte, off int64) (int, error) {
 }
 
 // settleDoubt refreshes a base that may be old.
-func (ct *content) settleDoubt(ctx context.Context) error {
-	ct.mu.Lock()
-	doubted := ct.doubted
-	ct.mu.Unlock()
+func (f *fileState) settleDoubt(ctx context.Context) error {
+	f.mu.Lock()
+	doubted := f.doubted
+	f.mu.Unlock()
 	if !doubted {
 		return nil
 	}
-	return ct.refresh(ctx)
+	return f.refresh(ctx)
 }
 
 // moved reports whether a batch from which the view reads has changed state: its bytes were
 // committed or discarded.
-func (ct *content) moved(v *view) bool {
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
+func (f *fileState) moved(v *view) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, s := range v.put {
 		if s.b.state != batchPut {
 			return true

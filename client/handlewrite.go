@@ -93,36 +93,6 @@ func (ct *content) step(ctx context.Context, p []byte, off int64) (int, error) {
 	return ct.fill(b, p, off, limit), nil
 }
 
-// overwrite replaces bytes at off in a batch that is not sent yet, as far as they are
-// contiguous.
-func (ct *content) overwrite(p []byte, off int64) int {
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	i := ct.spans.first(off)
-	if i == len(ct.spans) || ct.spans[i].off > off || ct.spans[i].b.state != batchOpen {
-		return 0
-	}
-	s := ct.spans[i].from(off)
-	ct.wrote = ct.c.clock.Now()
-	return copy(s.mem, p)
-}
-
-// fill copies into the batch's room, and returns how many bytes it took.
-func (ct *content) fill(b *batch, p []byte, off, limit int64) int {
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	room := b.room()
-	n := copy(room[:min(int64(len(room)), limit-b.length)], p)
-	b.used += n
-	b.length += int64(n)
-	b.tail = off + int64(n)
-	if !ct.spans.put(span{off: off, end: b.tail, b: b, mem: room[:n]}) {
-		b.pieces++
-	}
-	ct.wrote = ct.c.clock.Now()
-	return n
-}
-
 // batchFor returns the open batch to which a write goes, or a new one. It returns nil if too
 // many are open. The caller holds the gate.
 func (ct *content) batchFor(off int64, n int) *batch {

@@ -65,44 +65,44 @@ func (n Inodes) waitNVMe(ctx context.Context, inode moraine.InodeID) error {
 }
 
 // awaitNVMe returns when the newest content received is at level nvme at least.
-func (ct *content) awaitNVMe(ctx context.Context) error {
-	ct.mu.Lock()
-	a := ct.base
+func (f *fileState) awaitNVMe(ctx context.Context) error {
+	f.mu.Lock()
+	a := f.base
 	safe := a.Stored == 0 || moraine.Level(a.Level) >= moraine.NVMe
-	ct.mu.Unlock()
+	f.mu.Unlock()
 	if safe {
 		return nil
 	}
-	return ct.c.Inodes().waitNVMe(ctx, ct.sender.Inode)
+	return f.c.Inodes().waitNVMe(ctx, f.sender.Inode)
 }
 
 // awaitProtected returns when the committed bytes survive the loss of at least one host, or are
 // at nvme. The reply to a commit at level memory may say that nothing protects the bytes, and
 // only this client receives that reply.
-func (ct *content) awaitProtected(ctx context.Context) error {
-	ct.mu.Lock()
-	bare := ct.bare
-	ct.mu.Unlock()
+func (q *committer) awaitProtected(ctx context.Context) error {
+	q.mu.Lock()
+	bare := q.bare
+	q.mu.Unlock()
 	if bare == 0 {
 		return nil
 	}
-	if err := ct.awaitNVMe(ctx); err != nil {
+	if err := q.awaitNVMe(ctx); err != nil {
 		return err
 	}
-	ct.mu.Lock()
-	defer ct.mu.Unlock()
-	if ct.bare == bare { // otherwise a later commit raised it
-		ct.bare = 0
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.bare == bare { // otherwise a later commit raised it
+		q.bare = 0
 	}
 	return nil
 }
 
 // sawProtection records the protection that a commit's reply states. The caller holds the
 // mutex.
-func (ct *content) sawProtection(op *wire.Commit, r *wire.CommitReply) {
+func (q *committer) sawProtection(op *wire.Commit, r *wire.CommitReply) {
 	if r == nil || len(op.Stripes) == 0 || moraine.Level(op.Level) != moraine.Memory || r.Protects > 0 {
 		return
 	}
-	ct.bare++
-	ct.sender.Level = moraine.NVMe
+	q.bare++
+	q.sender.Level = moraine.NVMe
 }

@@ -12,14 +12,14 @@ import (
 
 // mergeTables lets the service merge the tables over which the extents of a commit lie, after
 // the commit was TooLarge and nothing of it was applied. It runs under s, like the commit.
-func (ct *content) mergeTables(op *wire.Commit, s *session.Session) error {
+func (q *committer) mergeTables(op *wire.Commit, s *session.Session) error {
 	for i := 0; i < len(op.Extents); {
 		from, to := op.Extents[i].Offset, op.Extents[i].Offset+op.Extents[i].Length
 		for i++; i < len(op.Extents) && op.Extents[i].Offset == to; i++ {
 			to += op.Extents[i].Length
 		}
 		for from < to {
-			resp, err := ct.c.meta.DoUnder(ct.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
+			resp, err := q.c.meta.DoUnder(q.life, &wire.MetaRequest{Op: &wire.MetaRequest_Commit{Commit: &wire.Commit{
 				Inode: op.Inode, Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, MergeFrom: from, MergeTo: to}}}, s)
 			if err != nil {
 				return err
