@@ -17,15 +17,8 @@ const maxProblems = 100
 // contradiction, or nil. It keeps the whole namespace in memory and is meant for tests and
 // inspection. An error means that the store failed or a value does not decode.
 func Check(r *kvtx.View) ([]string, error) {
-	c := &checker{View: r, inodes: make(map[moraine.InodeID]*record.Inode), names: make(map[moraine.InodeID]int),
-		content: make(map[uint64]*record.Inode), refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
-		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
-		unsafe: make(map[moraine.TableID]bool), chunks: make(map[string]bool), sessions: make(map[moraine.SessionID]bool), rows: make(map[string]bool),
-		objectUses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
-	passes := []func() error{
-		c.sum, c.allSessions, c.allInodes, c.dentries, c.nameRows, c.attributes, c.linkCounts, c.allRefs, c.tables, c.allStripes, c.grants, c.owned, c.holds, c.counts, c.usages, c.quotas, c.inMemory, c.unsafeRows,
-	}
-	for _, pass := range append(append(passes, c.clusterPasses()...), c.objectPasses()...) {
+	c := &checker{View: r}
+	for _, pass := range c.passes() {
 		if err := pass(); err != nil {
 			return c.problems, err
 		}
@@ -49,26 +42,34 @@ func CheckWithin(r *kvtx.View, records uint64) (problems []string, whole bool, e
 	return c.problems, false, err
 }
 
+// checker reads one partition and collects the contradictions. The types that embed it check one
+// area each, and keep what later passes compare with.
 type checker struct {
 	*kvtx.View
 	problems []string
+}
 
-	inodes   map[moraine.InodeID]*record.Inode
-	names    map[moraine.InodeID]int // dentries that name an inode
-	content  map[uint64]*record.Inode
-	refs     map[moraine.TableID]uint32
-	base     map[moraine.TableID]int64 // length of the range of one reference
-	stripes  map[moraine.StripeID]*moraine.Stripe
-	uses     map[moraine.StripeID]uint32
-	unsafe   map[moraine.TableID]bool // tables that refer to stripes with chunks that are, or were, only in memory
-	chunks   map[string]bool          // required keys of the index of devices
-	sessions map[moraine.SessionID]bool
-	rows     map[string]bool // required keys of names
-	detached int
-
-	objectUses                                                                         map[moraine.ObjectID]uint32 // tables
-	uploading                                                                          map[moraine.ObjectID]bool
-	objectsSeen, objectBytes, intentsSeen, unsettledKeys, policiesSeen, badObjectsSeen uint64
+// passes returns all passes in order: each may use what those before it collected.
+func (c *checker) passes() []func() error {
+	sessions := &sessionChecks{checker: c, sessions: make(map[moraine.SessionID]bool)}
+	names := &nameChecks{sessionChecks: sessions, inodes: make(map[moraine.InodeID]*record.Inode), names: make(map[moraine.InodeID]int),
+		content: make(map[uint64]*record.Inode), rows: make(map[string]bool)}
+	objects := &objectChecks{nameChecks: names, uses: make(map[moraine.ObjectID]uint32), uploading: make(map[moraine.ObjectID]bool)}
+	contents := &contentChecks{nameChecks: names, objects: objects, refs: make(map[moraine.TableID]uint32), base: make(map[moraine.TableID]int64),
+		stripes: make(map[moraine.StripeID]*moraine.Stripe), uses: make(map[moraine.StripeID]uint32),
+		unsafe: make(map[moraine.TableID]bool), chunks: make(map[string]bool)}
+	fleet := &fleetChecks{checker: c, stripes: contents.stripes}
+	steps := &stepChecks{names}
+	return []func() error{
+		c.sum, sessions.allSessions,
+		names.allInodes, names.dentries, names.nameRows, names.attributes, names.linkCounts,
+		contents.allRefs, contents.tables, contents.allStripes, contents.grants,
+		names.owned, sessions.answers, names.holds, contents.counts, names.usages, names.quotas, contents.inMemory, contents.unsafeRows,
+		fleet.fleetCounts, fleet.graves, fleet.repairs, fleet.intents, fleet.jobIndexes,
+		steps.allSteps, steps.stepIndexes, steps.attempts, steps.seals, steps.stepLeases,
+		objects.objects, objects.newestObjects, objects.badObjects, objects.objectKeys, objects.removedIndexes, objects.objectIntents,
+		objects.objectSums, objects.liveMoves, objects.policies, objects.objectCounts,
+	}
 }
 
 func (c *checker) problem(format string, args ...any) {
@@ -109,60 +110,6 @@ func (c *checker) sum() error {
 	}
 	if err == nil && sum != want {
 		c.problem("the running sum is %x, the pairs give %x", want, sum)
-	}
-	return err
-}
-
-func (c *checker) allSessions() error {
-	err := c.each(record.TabSession, func(key, value []byte) error {
-		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
-		c.sessions[s.Id] = true
-		return s.Decode(value)
-	})
-	if err != nil {
-		return err
-	}
-	return c.each(record.TabEndedSession, func(key, _ []byte) error {
-		id := moraine.SessionID(record.LastU64(key))
-		if c.sessions[id] {
-			c.problem("session %s is live and ended", id)
-		}
-		c.sessions[id] = false
-		return nil
-	})
-}
-
-// known reports whether a session is live or still being cleaned up.
-func (c *checker) known(id moraine.SessionID) bool {
-	_, ok := c.sessions[id]
-	return ok
-}
-
-func (c *checker) counts() error {
-	n, err := c.Counters()
-	if err != nil {
-		return err
-	}
-	live, ended := uint64(0), uint64(0)
-	for _, isLive := range c.sessions {
-		if isLive {
-			live++
-		} else {
-			ended++
-		}
-	}
-	for _, row := range []struct {
-		what      string
-		have, has uint64
-	}{
-		{"sessions", n[record.CSessions], live},
-		{"ended sessions", n[record.CEndedSessions], ended},
-		{"inodes", n[record.CInodes], uint64(len(c.inodes))},
-		{"stripes", n[record.CStripes], uint64(len(c.stripes))},
-	} {
-		if row.have != row.has {
-			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)
-		}
 	}
 	return err
 }

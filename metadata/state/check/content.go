@@ -10,7 +10,19 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-func (c *checker) allRefs() error {
+// contentChecks check the contents of files: references, tables, stripes and grants.
+type contentChecks struct {
+	*nameChecks
+	objects *objectChecks
+	refs    map[moraine.TableID]uint32
+	base    map[moraine.TableID]int64 // length of the range of one reference
+	stripes map[moraine.StripeID]*moraine.Stripe
+	uses    map[moraine.StripeID]uint32
+	unsafe  map[moraine.TableID]bool // tables that refer to stripes with chunks that are, or were, only in memory
+	chunks  map[string]bool          // required keys of the index of devices
+}
+
+func (c *contentChecks) allRefs() error {
 	dead := make(map[uint64]bool)
 	err := c.each(record.TabDead, func(key, _ []byte) error {
 		dead[record.LastU64(key)] = true
@@ -56,7 +68,7 @@ func (c *checker) allRefs() error {
 	return err
 }
 
-func (c *checker) tables() error {
+func (c *contentChecks) tables() error {
 	stored, evicted := make(map[moraine.TableID]int64), make(map[moraine.TableID]int64)
 	err := c.each(record.TabTable, func(key, value []byte) error {
 		id := moraine.TableID(record.LastU64(key))
@@ -94,7 +106,7 @@ func (c *checker) tables() error {
 }
 
 // table checks the extents of one table and counts it as a user of stripes.
-func (c *checker) table(id moraine.TableID, h record.TableHead) error {
+func (c *contentChecks) table(id moraine.TableID, h record.TableHead) error {
 	exts, err := layout.ExtsFrom(c.View, record.Ref{Table: id}, 0, layout.NoLimit)
 	if err != nil {
 		return err
@@ -105,7 +117,7 @@ func (c *checker) table(id moraine.TableID, h record.TableHead) error {
 	if layout.SumEvicted(exts) != h.Evicted {
 		c.problem("table %s counts %d bytes in objects and has %d", id, h.Evicted, layout.SumEvicted(exts))
 	}
-	if err := c.useObjects(id, exts); err != nil {
+	if err := c.objects.useObjects(id, exts); err != nil {
 		return err
 	}
 	named := liveByStripe(exts)
@@ -168,7 +180,7 @@ func liveByStripe(exts []moraine.Extent) map[moraine.StripeID]int64 {
 	return out
 }
 
-func (c *checker) allStripes() error {
+func (c *contentChecks) allStripes() error {
 	err := c.each(record.TabStripe, func(key, value []byte) error {
 		s, err := record.DecodeStripe(moraine.StripeID(record.LastU64(key)), value)
 		if err != nil {
@@ -200,7 +212,7 @@ func (c *checker) allStripes() error {
 	return err
 }
 
-func (c *checker) grants() error {
+func (c *contentChecks) grants() error {
 	live := make(map[string]bool)
 	var end moraine.StripeID
 	err := c.each(record.TabGrant, func(key, value []byte) error {
@@ -233,4 +245,33 @@ func (c *checker) grants() error {
 		delete(live, string(key))
 		return nil
 	})
+}
+
+func (c *contentChecks) counts() error {
+	n, err := c.Counters()
+	if err != nil {
+		return err
+	}
+	live, ended := uint64(0), uint64(0)
+	for _, isLive := range c.sessions {
+		if isLive {
+			live++
+		} else {
+			ended++
+		}
+	}
+	for _, row := range []struct {
+		what      string
+		have, has uint64
+	}{
+		{"sessions", n[record.CSessions], live},
+		{"ended sessions", n[record.CEndedSessions], ended},
+		{"inodes", n[record.CInodes], uint64(len(c.inodes))},
+		{"stripes", n[record.CStripes], uint64(len(c.stripes))},
+	} {
+		if row.have != row.has {
+			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)
+		}
+	}
+	return err
 }

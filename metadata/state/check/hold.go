@@ -7,7 +7,7 @@ import (
 
 // holds checks the exclusive leases against each other and their sessions, and the number ranges of
 // sessions.
-func (c *checker) holds() error {
+func (c *nameChecks) holds() error {
 	counts, err := c.Counters()
 	if err != nil {
 		return err

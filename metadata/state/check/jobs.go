@@ -7,7 +7,7 @@ import (
 )
 
 // jobIndexes checks that every job is in exactly the right index.
-func (c *checker) jobIndexes() error {
+func (c *fleetChecks) jobIndexes() error {
 	want := make(map[string]bool)
 	ended := uint64(0)
 	owned := map[moraine.SessionID]uint64{}
@@ -55,7 +55,7 @@ func (c *checker) jobIndexes() error {
 }
 
 // ownedJobs checks the counts of sessions' live jobs.
-func (c *checker) ownedJobs(owned map[moraine.SessionID]uint64) error {
+func (c *fleetChecks) ownedJobs(owned map[moraine.SessionID]uint64) error {
 	err := c.each(record.TabSessJobs, func(key, value []byte) error {
 		id := moraine.SessionID(record.LastU64(key))
 		n, err := record.DecodeOwned(value)
@@ -69,4 +69,90 @@ func (c *checker) ownedJobs(owned map[moraine.SessionID]uint64) error {
 		c.problem("%d live jobs of session %s are not counted", n, id)
 	}
 	return err
+}
+
+// treeClones checks the rows of CLONE_TREE jobs and returns the number of these jobs. Each has a
+// directory without a name.
+func (c *stepChecks) treeClones() (n int, err error) {
+	live := make(map[moraine.JobID]bool)
+	err = c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || j.Kind != wire.JobKind_JOB_KIND_CLONE_TREE || !j.Live() {
+			return err
+		}
+		n++
+		live[j.Id] = true
+		t := &record.TreeClone{}
+		if err := t.Decode(j.Cursor); err != nil {
+			return err
+		}
+		if top := c.inodes[t.Top]; top == nil || top.Typ != record.TypeDirectory || top.Parent != 0 || top.Nlink == 0 {
+			c.problem("job %s clones a tree to %s, which is no directory without a name", j.Id, t.Top)
+		}
+		return nil
+	})
+	if err != nil {
+		return n, err
+	}
+	return n, c.each(record.TabCloneDir, func(key, value []byte) error {
+		if id := moraine.JobID(record.LastU64(key[:11])); !live[id] {
+			c.problem("job %s has directories to clone, and is over", id)
+		}
+		row := &record.ClonedDir{}
+		return row.Decode(value)
+	})
+}
+
+// concats checks the rows of CONCAT jobs and returns the files that they build, which have no name
+// and no owner.
+func (c *nameChecks) concats() (map[moraine.InodeID]bool, error) {
+	making := make(map[moraine.InodeID]bool)
+	left := make(map[moraine.JobID]uint64) // number of ranges left
+	var ending map[moraine.JobID]bool
+	err := c.each(record.TabJob, func(key, value []byte) error {
+		j := &record.Job{Id: moraine.JobID(record.LastU64(key))}
+		if err := j.Decode(value); err != nil || j.Kind != wire.JobKind_JOB_KIND_CONCAT || !j.Live() {
+			return err
+		}
+		cursor := &record.ConcatJob{}
+		if err := cursor.Decode(j.Cursor); err != nil {
+			return err
+		}
+		i := c.inodes[moraine.InodeID(j.Target)]
+		if i == nil || i.Typ != record.TypeFile || i.Nlink != 0 || i.Owner != 0 {
+			c.problem("job %s makes %s, which is no file without a name", j.Id, moraine.InodeID(j.Target))
+		}
+		making[moraine.InodeID(j.Target)] = true
+		left[j.Id] = cursor.Ranges - cursor.Next/record.ConcatRow*record.ConcatRow // consumed ranges of the present row stay in it until the row ends
+		if j.Ending != 0 {
+			if ending == nil {
+				ending = make(map[moraine.JobID]bool)
+			}
+			ending[j.Id] = true
+		} else if cursor.Next == cursor.Ranges {
+			left[j.Id] = 0
+		}
+		return nil
+	})
+	if err != nil {
+		return making, err
+	}
+	have := make(map[moraine.JobID]uint64)
+	err = c.each(record.TabConcatRow, func(key, value []byte) error {
+		row, err := record.DecodeConcatRow(value)
+		have[moraine.JobID(record.LastU64(key[:11]))] += uint64(len(row))
+		return err
+	})
+	for id, n := range have {
+		if n > left[id] || n < left[id] && !ending[id] {
+			c.problem("job %s has rows of %d ranges, and %d to lay", id, n, left[id])
+		}
+		delete(left, id)
+	}
+	for id, n := range left {
+		if n > 0 && !ending[id] {
+			c.problem("job %s has no rows of the %d ranges that it has to lay", id, n)
+		}
+	}
+	return making, err
 }

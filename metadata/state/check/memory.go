@@ -12,7 +12,7 @@ import (
 
 // inMemory checks the table of chunks in memory against the stripe records. Chunks committed below
 // the table's feature level have no row.
-func (c *checker) inMemory() error {
+func (c *contentChecks) inMemory() error {
 	rows := map[string]bool{}
 	err := c.each(record.TabMemory, func(key, _ []byte) error {
 		rows[string(key)] = true
@@ -44,7 +44,7 @@ func (c *checker) inMemory() error {
 // unsafeRows finds files below nvme without a row, which would never rise. It also finds files
 // whose recorded level differs from their stripes, and files with an object whose stripes no
 // inspection would cover.
-func (c *checker) unsafeRows() error {
+func (c *contentChecks) unsafeRows() error {
 	level, err := c.Cluster()
 	if err != nil || level.FeatureLevel < kvtx.LevelMemory {
 		return nil //nolint:nilerr // a partition without an identity has no files
@@ -70,7 +70,7 @@ func (c *checker) unsafeRows() error {
 }
 
 // safe checks the tables of a file against the chunks that are, or were, only in memory.
-func (c *checker) safe(i *record.Inode) error {
+func (c *contentChecks) safe(i *record.Inode) error {
 	if len(c.unsafe) == 0 {
 		return nil
 	}

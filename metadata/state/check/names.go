@@ -9,7 +9,18 @@ import (
 	"github.com/morainefs/moraine/metadata/state/tree"
 )
 
-func (c *checker) allInodes() error {
+// nameChecks check inodes, directories and what belongs to them: attributes, quotas, usage and
+// exclusive leases.
+type nameChecks struct {
+	*sessionChecks
+	inodes   map[moraine.InodeID]*record.Inode
+	names    map[moraine.InodeID]int // dentries that name an inode
+	content  map[uint64]*record.Inode
+	rows     map[string]bool // required keys of names
+	detached int             // directories without a name that a step or a job owns
+}
+
+func (c *nameChecks) allInodes() error {
 	return c.each(record.TabInode, func(key, value []byte) error {
 		i := &record.Inode{Id: moraine.InodeID(record.LastU64(key))}
 		if err := i.Decode(value); err != nil {
@@ -26,7 +37,7 @@ func (c *checker) allInodes() error {
 	})
 }
 
-func (c *checker) dentries() error {
+func (c *nameChecks) dentries() error {
 	entries := make(map[moraine.InodeID]uint64)
 	dirs := make(map[moraine.InodeID]uint32)
 	n, err := c.Counters()
@@ -92,7 +103,7 @@ func (c *checker) dentries() error {
 }
 
 // nameRows checks the name rows of inodes that have had two names against the directories.
-func (c *checker) nameRows() error {
+func (c *nameChecks) nameRows() error {
 	home := make(map[moraine.InodeID]bool)
 	err := c.each(record.TabName, func(key, _ []byte) error {
 		id := moraine.InodeID(record.LastU64(key[:11]))
@@ -123,7 +134,7 @@ func (c *checker) nameRows() error {
 }
 
 // attributes checks extended attributes against their inodes.
-func (c *checker) attributes() error {
+func (c *nameChecks) attributes() error {
 	has := make(map[moraine.InodeID]int)
 	bytes := make(map[moraine.InodeID]int)
 	err := c.each(record.TabXattr, func(key, value []byte) error {
@@ -145,7 +156,7 @@ func (c *checker) attributes() error {
 }
 
 // sorted returns the inodes in order, so that problems are listed in order.
-func (c *checker) sorted() []*record.Inode {
+func (c *nameChecks) sorted() []*record.Inode {
 	ids := make([]moraine.InodeID, 0, len(c.inodes))
 	for id := range c.inodes {
 		ids = append(ids, id)
@@ -158,7 +169,7 @@ func (c *checker) sorted() []*record.Inode {
 	return out
 }
 
-func (c *checker) linkCounts() error {
+func (c *nameChecks) linkCounts() error {
 	making, err := c.concats()
 	if err != nil {
 		return err
@@ -193,7 +204,7 @@ func (c *checker) linkCounts() error {
 
 // unnamedDir checks a directory without exactly one name. The directory of an uncommitted
 // checkpoint has none.
-func (c *checker) unnamedDir(i *record.Inode) {
+func (c *nameChecks) unnamedDir(i *record.Inode) {
 	if c.names[i.Id] == 0 && i.Owner == 0 {
 		c.detached++ // the checkpoint's own check counts it
 		return
@@ -202,47 +213,14 @@ func (c *checker) unnamedDir(i *record.Inode) {
 }
 
 // owned checks the belongings of sessions.
-func (c *checker) owned() error {
-	err := c.each(record.TabSessionInode, func(key, _ []byte) error {
+func (c *nameChecks) owned() error {
+	return c.each(record.TabSessionInode, func(key, _ []byte) error {
 		id, s := moraine.InodeID(record.LastU64(key)), moraine.SessionID(record.LastU64(key[:11]))
 		if i := c.inodes[id]; i == nil || i.Owner != s {
 			c.problem("session %s has inode %s, which is not its own", s, id)
 		}
 		if !c.known(s) {
 			c.problem("inode %s belongs to session %s, which is gone", id, s)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return c.answers()
-}
-
-// answers checks that kept answers belong to known sessions, and that session records with an
-// answer inside have the right count of other answers.
-func (c *checker) answers() error {
-	apart := map[moraine.SessionID]uint64{}
-	err := c.each(record.TabAnswer, func(key, _ []byte) error {
-		s := moraine.SessionID(record.LastU64(key[:11]))
-		if apart[s]++; !c.known(s) {
-			c.problem("an answer is kept for session %s, which is gone", s)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return c.each(record.TabSession, func(key, value []byte) error {
-		s := &record.Session{Id: moraine.SessionID(record.LastU64(key))}
-		if err := s.Decode(value); err != nil {
-			return err
-		}
-		if s.Inside && s.Apart != apart[s.Id] {
-			c.problem("session %s has %d answers apart, its record says %d", s.Id, apart[s.Id], s.Apart)
-		}
-		if s.Number != 0 && s.Number < s.AckedBelow {
-			c.problem("session %s keeps the answer to number %d, acknowledged below %d", s.Id, s.Number, s.AckedBelow)
 		}
 		return nil
 	})

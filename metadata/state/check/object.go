@@ -9,14 +9,18 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// objectPasses check the object tier.
-func (c *checker) objectPasses() []func() error {
-	return []func() error{c.objects, c.newestObjects, c.badObjects, c.objectKeys, c.removedIndexes, c.objectIntents, c.objectSums, c.liveMoves, c.policies, c.objectCounts}
+// objectChecks check the object tier.
+type objectChecks struct {
+	*nameChecks
+	uses      map[moraine.ObjectID]uint32 // tables that refer to an object
+	uploading map[moraine.ObjectID]bool
+	// What was found, for comparison with the counters:
+	seen, bytes, intents, unsettled, withPolicy, bad uint64
 }
 
 // useObjects checks the object extents of one table and counts it as a user of
 // their objects.
-func (c *checker) useObjects(id moraine.TableID, exts []moraine.Extent) error {
+func (c *objectChecks) useObjects(id moraine.TableID, exts []moraine.Extent) error {
 	seen := make(map[moraine.ObjectID]bool)
 	for _, e := range exts {
 		if e.Object == 0 {
@@ -32,21 +36,21 @@ func (c *checker) useObjects(id moraine.TableID, exts []moraine.Extent) error {
 		}
 		if !seen[o.Id] {
 			seen[o.Id] = true
-			c.objectUses[o.Id]++
+			c.uses[o.Id]++
 		}
 	}
 	return nil
 }
 
-func (c *checker) objects() error {
+func (c *objectChecks) objects() error {
 	return c.each(record.TabObject, func(key, value []byte) error {
 		o := &record.Object{Id: moraine.ObjectID(record.LastU64(key))}
 		if err := o.Decode(value); err != nil {
 			return err
 		}
-		c.objectsSeen++
-		c.objectBytes += o.Size
-		uses := c.objectUses[o.Id]
+		c.seen++
+		c.bytes += o.Size
+		uses := c.uses[o.Id]
 		if o.Newest {
 			uses++
 		}
@@ -78,7 +82,7 @@ func (c *checker) objects() error {
 	})
 }
 
-func (c *checker) removedIndexes() error {
+func (c *objectChecks) removedIndexes() error {
 	return c.each(record.TabRemovedIndex, func(key, value []byte) error {
 		dir := layout.PlaceOfKey(key[3:])
 		index, ok, err := layout.RemovedIndexBeside(c.View, dir)
@@ -96,12 +100,12 @@ func (c *checker) removedIndexes() error {
 	})
 }
 
-func (c *checker) badObjects() error {
+func (c *objectChecks) badObjects() error {
 	return c.each(record.TabBadObject, func(key, value []byte) error {
 		if _, err := record.DecodeBadObject(value); err != nil {
 			return err
 		}
-		c.badObjectsSeen++
+		c.bad++
 		if o, err := layout.Object(c.View, moraine.ObjectID(record.LastU64(key))); err != nil {
 			return err
 		} else if o == nil || o.Refs == 0 {
@@ -111,7 +115,7 @@ func (c *checker) badObjects() error {
 	})
 }
 
-func (c *checker) newestObjects() error {
+func (c *objectChecks) newestObjects() error {
 	for _, i := range c.sorted() {
 		if i.Object == 0 {
 			continue
@@ -129,7 +133,7 @@ func (c *checker) newestObjects() error {
 	return nil
 }
 
-func (c *checker) objectKeys() error {
+func (c *objectChecks) objectKeys() error {
 	unsettled := make(map[string]bool)
 	err := c.each(record.TabObjectKey, func(key, value []byte) error {
 		w := &record.Owner{At: layout.PlaceOfKey(key[3:])}
@@ -170,7 +174,7 @@ func (c *checker) objectKeys() error {
 	if err != nil {
 		return err
 	}
-	c.unsettledKeys = uint64(len(unsettled))
+	c.unsettled = uint64(len(unsettled))
 	err = c.each(record.TabUnsettled, func(key, _ []byte) error {
 		if !unsettled[string(key)] {
 			c.problem("%s stands with the unsettled keys, and is not", layout.PlaceOfKey(key[11:]))
@@ -184,13 +188,13 @@ func (c *checker) objectKeys() error {
 	return err
 }
 
-func (c *checker) objectIntents() error {
+func (c *objectChecks) objectIntents() error {
 	return c.each(record.TabObjectIntent, func(key, value []byte) error {
 		in := &record.ObjectIntent{Job: moraine.JobID(record.LastU64(key))}
 		if err := in.Decode(value); err != nil {
 			return err
 		}
-		c.intentsSeen++
+		c.intents++
 		j, err := jobs.Job(c.View, in.Job)
 		if err != nil {
 			return err
@@ -214,7 +218,7 @@ func (c *checker) objectIntents() error {
 	})
 }
 
-func (c *checker) objectSums() error {
+func (c *objectChecks) objectSums() error {
 	return c.each(record.TabObjectSums, func(key, value []byte) error {
 		id := moraine.ObjectID(tier.BeU64(key[3:]))
 		o, err := layout.Object(c.View, id)
@@ -230,7 +234,7 @@ func (c *checker) objectSums() error {
 }
 
 // liveMoves checks the index of live moves, and the directories that tree jobs have yet to list.
-func (c *checker) liveMoves() error {
+func (c *objectChecks) liveMoves() error {
 	want := make(map[string]bool)
 	var n record.Counters
 	err := c.each(record.TabJob, func(key, value []byte) error {
@@ -295,9 +299,9 @@ func (c *checker) liveMoves() error {
 	})
 }
 
-func (c *checker) policies() error {
+func (c *objectChecks) policies() error {
 	err := c.each(record.TabPolicy, func(key, _ []byte) error {
-		c.policiesSeen++
+		c.withPolicy++
 		if i := c.inodes[moraine.InodeID(record.LastU64(key))]; i == nil || !i.Policy {
 			c.problem("inode %x has a policy and does not know, or does not exist", record.LastU64(key))
 		}
@@ -316,18 +320,18 @@ func (c *checker) policies() error {
 	return err
 }
 
-func (c *checker) objectCounts() error {
+func (c *objectChecks) objectCounts() error {
 	n, err := c.Counters()
 	for _, row := range []struct {
 		what      string
 		have, has uint64
 	}{
-		{"objects", n[record.CObjects], c.objectsSeen},
-		{"bytes in objects", n[record.CObjectBytes], c.objectBytes},
-		{"intents for keys", n[record.CObjectIntents], c.intentsSeen},
-		{"unsettled keys", n[record.CUnsettled], c.unsettledKeys},
-		{"policies", n[record.CPolicies], c.policiesSeen},
-		{"bad objects", n[record.CBadObjects], c.badObjectsSeen},
+		{"objects", n[record.CObjects], c.seen},
+		{"bytes in objects", n[record.CObjectBytes], c.bytes},
+		{"intents for keys", n[record.CObjectIntents], c.intents},
+		{"unsettled keys", n[record.CUnsettled], c.unsettled},
+		{"policies", n[record.CPolicies], c.withPolicy},
+		{"bad objects", n[record.CBadObjects], c.bad},
 	} {
 		if row.have != row.has {
 			c.problem("the counter of %s is %d, there are %d", row.what, row.have, row.has)

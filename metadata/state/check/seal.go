@@ -8,7 +8,7 @@ import (
 )
 
 // seals checks that checkpoints, their directories and their files are sealed, and nothing else.
-func (c *checker) seals() error {
+func (c *stepChecks) seals() error {
 	saving := make(map[moraine.InodeID]bool)
 	err := c.each(record.TabStep, func(key, value []byte) error {
 		s := &record.Step{Id: ckpt.StepOfKey(key)}
@@ -49,7 +49,7 @@ func (c *checker) seals() error {
 	return nil
 }
 
-func (c *checker) sealedDir(i *record.Inode, saving bool) error {
+func (c *stepChecks) sealedDir(i *record.Inode, saving bool) error {
 	if i.Step == (record.StepID{}) {
 		if !saving {
 			c.problem("directory %s is sealed and no step is saved in it", i.Id)
@@ -64,7 +64,7 @@ func (c *checker) sealedDir(i *record.Inode, saving bool) error {
 }
 
 // stepLeases checks the two rows of each read lease against each other.
-func (c *checker) stepLeases() error {
+func (c *stepChecks) stepLeases() error {
 	err := c.each(record.TabStepLease, func(key, _ []byte) error {
 		id, reader := ckpt.StepOfKey(key[:len(key)-8]), moraine.SessionID(record.LastU64(key))
 		times, err := ckpt.StepLease(c.View, id, reader)

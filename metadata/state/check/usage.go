@@ -10,7 +10,7 @@ import (
 
 // usages counts what is below each directory from the inodes alone and compares every column with
 // it.
-func (c *checker) usages() error {
+func (c *nameChecks) usages() error {
 	s, err := usage.UsageState(c.View)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (c *checker) usages() error {
 
 // quotas checks that each quota belongs to a directory, and that their number equals the state's
 // count.
-func (c *checker) quotas() error {
+func (c *nameChecks) quotas() error {
 	s, err := usage.UsageState(c.View)
 	if err != nil {
 		return err

@@ -1,0 +1,182 @@
+package check
+
+import (
+	"encoding/binary"
+
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/ckpt"
+	"github.com/morainefs/moraine/metadata/state/jobs"
+	"github.com/morainefs/moraine/metadata/state/record"
+	"github.com/morainefs/moraine/metadata/state/tree"
+)
+
+// stepChecks check runs and checkpoints.
+type stepChecks struct{ *nameChecks }
+
+// allSteps checks checkpoints against their parts, blocks, directories and jobs.
+func (c *stepChecks) allSteps() error {
+	unnamed, lost := 0, uint64(0)
+	err := c.each(record.TabStep, func(key, value []byte) error {
+		s := &record.Step{Id: ckpt.StepOfKey(key)}
+		if err := s.Decode(value); err != nil {
+			return err
+		}
+		live := s.State == record.StepOpen || s.State == record.StepSealed
+		if live {
+			unnamed++
+			if err := c.liveStep(s); err != nil {
+				return err
+			}
+		}
+		if dir := c.inodes[s.Dir]; live && (dir == nil || dir.Typ != record.TypeDirectory || dir.Parent != moraine.InodeID(s.Id.Run) || dir.Nlink == 0) {
+			c.problem("step %s has no directory without a name", s.Id)
+		}
+		if s.Lost() {
+			lost++
+			if s.State != record.StepCommitted {
+				c.problem("step %s is %s and has lost bytes", s.Id, s.State)
+			}
+		}
+		_, open, err := c.R.Get(c.K.OpenStep(s.Id))
+		if err != nil {
+			return err
+		}
+		_, committed, err := c.R.Get(c.K.RunCommit(s.Id))
+		if err != nil {
+			return err
+		}
+		if open != (s.State == record.StepOpen) || committed != (s.State == record.StepCommitted) {
+			c.problem("step %s is %s; open %t, committed %t by the indexes", s.Id, s.State, open, committed)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	have, err := c.Counters()
+	if err != nil {
+		return err
+	}
+	if have[record.CLostSteps] != lost {
+		c.problem("%d steps are counted as lost, %d are", have[record.CLostSteps], lost)
+	}
+	clones, err := c.treeClones()
+	if unnamed+clones != c.detached {
+		c.problem("%d directories have no name, %d steps are being saved and %d trees cloned", c.detached, unnamed, clones)
+	}
+	return err
+}
+
+// liveStep checks a step that is being saved or checked.
+func (c *stepChecks) liveStep(s *record.Step) error {
+	sealed := uint32(0)
+	for rank := range s.World {
+		p, err := ckpt.PartRecord(c.View, s.Id, rank)
+		if err != nil {
+			return err
+		}
+		if p != nil && p.Sealed {
+			sealed++
+		}
+		if p != nil && !p.Sealed {
+			_, ok, err := c.R.Get(c.K.SessionStep(p.Session, s.Id, rank))
+			if err != nil {
+				return err
+			}
+			if !ok || !c.known(p.Session) {
+				c.problem("step %s waits for rank %d, whose session %s is gone or does not know", s.Id, rank, p.Session)
+			}
+		}
+	}
+	missing, err := ckpt.MissingRanks(c.View, s)
+	if err != nil {
+		return err
+	}
+	if sealed != s.Sealed || len(missing) != min(int(s.World-sealed), ckpt.MaxMissing) || (s.State == record.StepSealed) != (sealed == s.World) {
+		c.problem("step %s (%s) counts %d sealed ranks of %d, has %d, and misses %d", s.Id, s.State, s.Sealed, s.World, sealed, len(missing))
+	}
+	if s.State != record.StepSealed {
+		return nil
+	}
+	j, err := jobs.Job(c.View, s.Job)
+	if err != nil {
+		return err
+	}
+	if j == nil || !j.Live() || j.Step != s.Id {
+		c.problem("step %s is sealed and job %s does not check it", s.Id, s.Job)
+	}
+	return nil
+}
+
+// stepIndexes checks the indexes of steps.
+func (c *stepChecks) stepIndexes() error {
+	for _, table := range []byte{record.TabOpenStep, record.TabRunCommit} {
+		err := c.each(table, func(key, _ []byte) error {
+			id := ckpt.StepOfKey(key)
+			if table == record.TabRunCommit {
+				id.Step = ^id.Step
+			}
+			s, err := tree.StepRecord(c.View, id)
+			if err == nil && s == nil {
+				c.problem("index %x has step %s, which does not exist", table, id)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.each(record.TabSessionStep, func(key, _ []byte) error {
+		if id := moraine.SessionID(binary.BigEndian.Uint64(key[3:])); !c.known(id) {
+			c.problem("session %s is gone and steps wait for it", id)
+		}
+		return nil
+	})
+}
+
+// attempts checks runs against their attempts and the sessions that joined them.
+func (c *stepChecks) attempts() error {
+	committed := make(map[moraine.RunID]uint64)
+	err := c.each(record.TabRunCommit, func(key, _ []byte) error {
+		committed[ckpt.StepOfKey(key).Run]++
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = c.each(record.TabRun, func(key, value []byte) error {
+		r := &record.Run{Id: moraine.RunID(record.LastU64(key))}
+		if err := r.Decode(value); err != nil {
+			return err
+		}
+		if r.Committed != committed[r.Id] {
+			c.problem("run %s counts %d committed steps and has %d", moraine.InodeID(r.Id), r.Committed, committed[r.Id])
+		}
+		for n := uint32(1); n <= r.Attempt; n++ {
+			a, err := ckpt.Attempt(c.View, r.Id, n)
+			if err != nil {
+				return err
+			}
+			known, err := ckpt.AttemptOf(c.View, r.Id, a.Launch)
+			if err != nil {
+				return err
+			}
+			if known != n || a.Parent.Attempt >= n {
+				c.problem("attempt %d of run %s: launch %q is attempt %d, the parent %s", n, moraine.InodeID(r.Id), a.Launch, known, a.Parent)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.each(record.TabSessRun, func(key, _ []byte) error {
+		id := moraine.SessionID(binary.BigEndian.Uint64(key[3:]))
+		r, n := moraine.RunID(binary.BigEndian.Uint64(key[11:])), binary.BigEndian.Uint32(key[19:])
+		_, ok, err := c.R.Get(c.K.AttemptSession(r, n, id))
+		if err == nil && (!ok || !c.known(id)) {
+			c.problem("session %s joined attempt %d of run %s, which does not know, or the session is gone", id, n, moraine.InodeID(r))
+		}
+		return err
+	})
+}
