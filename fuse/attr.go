@@ -58,18 +58,18 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 
 // fillEntry fills in the inode of a name for the kernel. The entry has no validity
 // time.
-func (m *Mount) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
-	*out = gofuse.EntryOut{NodeId: m.node(a.Inode), Generation: 1}
+func (c *calls) fillEntry(a *wire.Attr, out *gofuse.EntryOut) {
+	*out = gofuse.EntryOut{NodeId: c.node(a.Inode), Generation: 1}
 	fillAttr(a, &out.Attr)
 }
 
 // attr returns the current attributes of an inode for users of this mount,
 // including writes here that are not committed yet. From then on an open file also
 // shows what others have committed.
-func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
-	f := m.files.of(inode)
+func (o *openFiles) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, error) {
+	f := o.files.of(inode)
 	if f == nil {
-		return m.client.Inodes().Stat(ctx, inode)
+		return o.client.Inodes().Stat(ctx, inode)
 	}
 	if err := f.handle.Refresh(ctx); err != nil {
 		return nil, err
@@ -78,18 +78,18 @@ func (m *Mount) attr(ctx context.Context, inode moraine.InodeID) (*wire.Attr, er
 }
 
 // present is attr for an inode whose attributes were just read.
-func (m *Mount) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
-	if f := m.files.of(moraine.InodeID(a.Inode)); f == nil || !f.writes {
+func (o *openFiles) present(ctx context.Context, a *wire.Attr) (*wire.Attr, error) {
+	if f := o.files.of(moraine.InodeID(a.Inode)); f == nil || !f.writes {
 		return a, nil
 	}
-	return m.attr(ctx, moraine.InodeID(a.Inode))
+	return o.attr(ctx, moraine.InodeID(a.Inode))
 }
 
 // GetAttr implements gofuse.RawFileSystem.
-func (m *Mount) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	ctx, done := m.request(cancel, &in.InHeader)
+func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := m.attr(ctx, m.inode(in.NodeId))
+	attr, err := fs.attr(ctx, fs.inode(in.NodeId))
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -112,10 +112,10 @@ var attrFields = []struct {
 
 // SetAttr implements gofuse.RawFileSystem: truncate, chmod, chown and utimens. The
 // client handles earlier writes to the file that are not committed.
-func (m *Mount) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	ctx, done := m.request(cancel, &in.InHeader)
+func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
-	attr, err := m.setAttr(ctx, m.inode(in.NodeId), in)
+	attr, err := fs.setAttr(ctx, fs.inode(in.NodeId), in)
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -123,19 +123,19 @@ func (m *Mount) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofus
 	return gofuse.OK
 }
 
-func (m *Mount) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.Attr, error) {
-	set, err := m.wanted(ctx, inode, in)
+func (fs *fileSystem) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.Attr, error) {
+	set, err := fs.wanted(ctx, inode, in)
 	if err != nil {
 		return nil, err
 	}
 	if set.Valid == 0 {
-		return m.attr(ctx, inode)
+		return fs.attr(ctx, inode)
 	}
-	attr, err := m.client.Inodes().SetAttr(ctx, inode, set)
+	attr, err := fs.client.Inodes().SetAttr(ctx, inode, set)
 	if err != nil {
 		return nil, err
 	}
-	f := m.files.of(inode)
+	f := fs.files.of(inode)
 	if f == nil {
 		return attr, nil
 	}
@@ -144,7 +144,7 @@ func (m *Mount) setAttr(ctx context.Context, inode moraine.InodeID, in *gofuse.S
 }
 
 // wanted is the change that the metadata service must make.
-func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.SetAttr, error) {
+func (fs *fileSystem) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.SetAttrIn) (*wire.SetAttr, error) {
 	set := &wire.SetAttr{Size: in.Size, Mode: in.Mode & permBits, Uid: in.Uid, Gid: in.Gid}
 	for _, f := range attrFields {
 		if in.Valid&f.kernel != 0 {
@@ -159,7 +159,7 @@ func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.Se
 	}
 	newOwner := in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0
 	if in.Valid&gofuse.FATTR_MODE == 0 && (newOwner || in.Valid&gofuse.FATTR_KILL_SUIDGID != 0) {
-		attr, err := m.client.Inodes().Stat(ctx, inode)
+		attr, err := fs.client.Inodes().Stat(ctx, inode)
 		if err != nil {
 			return nil, err
 		}
@@ -173,10 +173,10 @@ func (m *Mount) wanted(ctx context.Context, inode moraine.InodeID, in *gofuse.Se
 
 // StatFs implements gofuse.RawFileSystem. It counts space in bytes of files, by the
 // cluster's default scheme.
-func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
-	ctx, done := m.request(cancel, in)
+func (fs *fileSystem) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
+	ctx, done := fs.request(cancel, in)
 	defer done()
-	resp, err := m.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
+	resp, err := fs.client.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
 	if err != nil {
 		return status(err)
 	}
@@ -185,7 +185,7 @@ func (m *Mount) StatFs(cancel <-chan struct{}, in *gofuse.InHeader, out *gofuse.
 	*out = gofuse.StatfsOut{Bsize: blockSize, Frsize: moraine.BlockSize, NameLen: moraine.MaxNameLen,
 		Blocks: total / moraine.BlockSize, Bfree: free / moraine.BlockSize, Bavail: free / moraine.BlockSize,
 		Files: c.GetInodes() + maxFreeInodes, Ffree: maxFreeInodes}
-	if u, err := m.client.Quotas().Usage(ctx, m.root); err == nil && u.Limited {
+	if u, err := fs.client.Quotas().Usage(ctx, fs.root); err == nil && u.Limited {
 		boundSpace(out, u)
 	}
 	return gofuse.OK

@@ -74,44 +74,51 @@ func (t *dirTable) get(fh uint64) *dir {
 	return t.open[fh]
 }
 
+// directories answers the requests about open directories.
+type directories struct {
+	*calls
+	dirs   dirTable
+	opened *table // the open files
+}
+
 // OpenDir implements gofuse.RawFileSystem.
-func (m *Mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	m.dirs.mu.Lock()
-	defer m.dirs.mu.Unlock()
-	m.dirs.next++
-	m.dirs.open[m.dirs.next] = &dir{inode: m.inode(in.NodeId)}
-	out.Fh = m.dirs.next
+func (ds *directories) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	ds.dirs.mu.Lock()
+	defer ds.dirs.mu.Unlock()
+	ds.dirs.next++
+	ds.dirs.open[ds.dirs.next] = &dir{inode: ds.inode(in.NodeId)}
+	out.Fh = ds.dirs.next
 	return gofuse.OK
 }
 
 // ReleaseDir implements gofuse.RawFileSystem.
-func (m *Mount) ReleaseDir(in *gofuse.ReleaseIn) {
-	m.dirs.mu.Lock()
-	defer m.dirs.mu.Unlock()
-	delete(m.dirs.open, in.Fh)
+func (ds *directories) ReleaseDir(in *gofuse.ReleaseIn) {
+	ds.dirs.mu.Lock()
+	defer ds.dirs.mu.Unlock()
+	delete(ds.dirs.open, in.Fh)
 }
 
 // FsyncDir implements gofuse.RawFileSystem. Every change of a directory is durable
 // when its call returns, except for files made under an exclusive lease.
-func (m *Mount) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	ctx, done := m.request(cancel, &in.InHeader)
+func (ds *directories) FsyncDir(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	ctx, done := ds.request(cancel, &in.InHeader)
 	defer done()
-	return status(m.client.Inodes().SendMade(ctx, m.inode(in.NodeId)))
+	return status(ds.client.Inodes().SendMade(ctx, ds.inode(in.NodeId)))
 }
 
 // ReadDir implements gofuse.RawFileSystem.
-func (m *Mount) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ *wire.Attr) bool { return out.AddDirEntry(e) })
+func (ds *directories) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return ds.readDir(cancel, in, direntBytes, func(e gofuse.DirEntry, _ *wire.Attr) bool { return out.AddDirEntry(e) })
 }
 
 // ReadDirPlus implements gofuse.RawFileSystem. The attributes are current: answers
 // never come from an earlier fetch. Attributes of files that are being written here
 // are omitted, since the metadata service does not know them.
-func (m *Mount) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a *wire.Attr) bool {
+func (ds *directories) ReadDirPlus(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return ds.readDir(cancel, in, direntPlusBytes, func(e gofuse.DirEntry, a *wire.Attr) bool {
 		entry := out.AddDirLookupEntry(e)
-		if f := m.files.of(moraine.InodeID(a.GetInode())); entry != nil && a != nil && (f == nil || !f.writes) {
-			m.fillEntry(a, entry)
+		if f := ds.opened.of(moraine.InodeID(a.GetInode())); entry != nil && a != nil && (f == nil || !f.writes) {
+			ds.fillEntry(a, entry)
 		}
 		return entry != nil
 	})
@@ -126,12 +133,12 @@ const (
 
 // readDir answers with as many entries as fit. add returns whether an entry fits;
 // "." and ".." come without attributes.
-func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, *wire.Attr) bool) gofuse.Status {
-	d := m.dirs.get(in.Fh)
+func (ds *directories) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes int, add func(gofuse.DirEntry, *wire.Attr) bool) gofuse.Status {
+	d := ds.dirs.get(in.Fh)
 	if d == nil {
 		return gofuse.EBADF
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := ds.request(cancel, &in.InHeader)
 	defer done()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,7 +154,7 @@ func (m *Mount) readDir(cancel <-chan struct{}, in *gofuse.ReadIn, entryBytes in
 	first, at := after, offset
 	var names []string
 	for {
-		page, err := m.client.Inodes().ReadDirPage(ctx, d.inode, after, int(limit))
+		page, err := ds.client.Inodes().ReadDirPage(ctx, d.inode, after, int(limit))
 		if err != nil {
 			return nodeStatus(err)
 		}

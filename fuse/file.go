@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
+	"github.com/morainefs/moraine/internal/limit"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
@@ -18,11 +20,23 @@ import (
 // handle orders them.
 const openFlags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_PARALLEL_DIRECT_WRITES
 
+// openFiles answers the requests about open files.
+type openFiles struct {
+	*calls
+	files table
+	level moraine.Level // Config.Level
+	// reads limits the bytes of reads being answered.
+	reads *limit.Semaphore
+	// background are the running releases.
+	background sync.WaitGroup
+	ended      atomic.Bool // the mount is detached
+}
+
 // Open implements gofuse.RawFileSystem.
-func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	ctx, done := m.request(cancel, &in.InHeader)
+func (o *openFiles) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
-	fh, err := m.open(ctx, m.inode(in.NodeId), in.Flags, client.HandleOptions{})
+	fh, err := o.open(ctx, o.inode(in.NodeId), in.Flags, client.HandleOptions{})
 	if err != nil {
 		return nodeStatus(err)
 	}
@@ -31,56 +45,56 @@ func (m *Mount) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.Open
 }
 
 // open opens a file and adds it to the table.
-func (m *Mount) open(ctx context.Context, inode moraine.InodeID, flags uint32, opts client.HandleOptions) (fh uint64, err error) {
+func (o *openFiles) open(ctx context.Context, inode moraine.InodeID, flags uint32, opts client.HandleOptions) (fh uint64, err error) {
 	// Pin it first, so that a removal of its name from now on knows that it must be
 	// kept.
-	s, err := m.files.pin(ctx, inode)
+	s, err := o.files.pin(ctx, inode)
 	if err != nil {
 		return 0, err
 	}
-	opts.Level = m.cfg.Level
+	opts.Level = o.level
 	if flags&syscall.O_DSYNC != 0 { // O_SYNC includes its bit
 		opts.Level = moraine.NVMe
 	}
-	h, err := m.client.Inodes().OpenHandle(ctx, inode, opts)
+	h, err := o.client.Inodes().OpenHandle(ctx, inode, opts)
 	if err != nil {
-		m.release(s, m.files.unpin(s))
+		o.release(s, o.files.unpin(s))
 		return 0, err
 	}
 	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY
 	if h.Attr().GetSealed() && (writes || flags&syscall.O_TRUNC != 0) {
 		_ = h.Close(ctx) // nothing was written
-		m.release(s, m.files.unpin(s))
+		o.release(s, o.files.unpin(s))
 		return 0, &moraine.Error{Op: "open", Ref: inode.String(), Kind: moraine.Immutable}
 	}
 	s.notePrivileges(h.Attr().GetMode())
-	return m.files.add(&file{state: s, handle: h, writes: writes}), nil
+	return o.files.add(&file{state: s, handle: h, writes: writes}), nil
 }
 
 // release releases the content of an inode without a name, if the table says so.
-func (m *Mount) release(s *openInode, release bool) {
+func (o *openFiles) release(s *openInode, release bool) {
 	if !release {
 		return
 	}
-	m.background.Go(func() {
-		if err := m.client.Inodes().Release(m.life, s.inode); err != nil {
-			m.log.Warn("a file without a name was not given back; it goes with the session", "inode", s.inode, "err", err)
+	o.background.Go(func() {
+		if err := o.client.Inodes().Release(o.life, s.inode); err != nil {
+			o.log.Warn("a file without a name was not given back; it goes with the session", "inode", s.inode, "err", err)
 		}
-		m.files.endLoss(s, false)
+		o.files.endLoss(s, false)
 	})
 }
 
 // Create implements gofuse.RawFileSystem. The kernel calls it after it found no
 // such name. Another client may have made one since, whose permissions the kernel
 // has not checked. ESTALE makes the kernel look it up again and open it.
-func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
-	ctx, done := m.request(cancel, &in.InHeader)
+func (o *openFiles) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	var later *client.Later
 	if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		later = &client.Later{} // its flush policy starts when the last writer closes it
 	}
-	attr, err := m.client.Inodes().Create(ctx, m.inode(in.NodeId), name, client.NodeOptions{
+	attr, err := o.client.Inodes().Create(ctx, o.inode(in.NodeId), name, client.NodeOptions{
 		Mode: in.Mode & permBits, UID: in.Uid, GID: in.Gid, Exclusive: true, Later: later})
 	if errors.Is(err, moraine.Exists) && in.Flags&syscall.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE)
@@ -88,11 +102,11 @@ func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string,
 	if err != nil {
 		return status(err)
 	}
-	fh, err := m.open(ctx, moraine.InodeID(attr.Inode), in.Flags, client.HandleOptions{Later: later})
+	fh, err := o.open(ctx, moraine.InodeID(attr.Inode), in.Flags, client.HandleOptions{Later: later})
 	if err != nil {
 		return nodeStatus(err)
 	}
-	m.fillEntry(attr, &out.EntryOut)
+	o.fillEntry(attr, &out.EntryOut)
 	out.Fh, out.OpenFlags = fh, openFlags
 	return gofuse.OK
 }
@@ -100,29 +114,29 @@ func (m *Mount) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string,
 // Release implements gofuse.RawFileSystem: the last user of an open file has closed
 // it. Each close was a Flush before, which reported errors; an error here reaches
 // no program.
-func (m *Mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
-	f := m.files.take(in.Fh)
+func (o *openFiles) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	f := o.files.take(in.Fh)
 	if f == nil {
 		return
 	}
-	if err := f.close(m.life); err != nil {
-		m.log.Error("file commit failed after close", "inode", f.state.inode, "err", err)
+	if err := f.close(o.life); err != nil {
+		o.log.Error("file commit failed after close", "inode", f.state.inode, "err", err)
 	}
-	m.release(f.state, m.files.unpin(f.state))
+	o.release(f.state, o.files.unpin(f.state))
 }
 
 // Flush implements gofuse.RawFileSystem: a close. It returns when the written bytes
 // are committed, at the mount's level, so that the next open of the file, on any
 // mount, reads them.
-func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
-	f := m.files.get(in.Fh)
+func (o *openFiles) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
+	f := o.files.get(in.Fh)
 	if f == nil {
-		return m.notOpen()
+		return o.notOpen()
 	}
 	if !f.writes {
 		return gofuse.OK
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	return status(f.handle.Flush(ctx))
 }
@@ -130,33 +144,33 @@ func (m *Mount) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 // Fsync implements gofuse.RawFileSystem. It returns when the whole file is on its
 // devices, synced (level nvme), at any level of close. It also commits what other
 // programs wrote to the file through this mount, whatever the file was opened for.
-func (m *Mount) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	f := m.files.get(in.Fh)
+func (o *openFiles) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	f := o.files.get(in.Fh)
 	if f == nil {
-		return m.notOpen()
+		return o.notOpen()
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	return status(f.handle.Sync(ctx))
 }
 
 // Read implements gofuse.RawFileSystem. Fewer bytes than requested mean the end of
 // the file.
-func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
-	f := m.files.get(in.Fh)
+func (o *openFiles) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	f := o.files.get(in.Fh)
 	if f == nil {
-		return nil, m.notOpen()
+		return nil, o.notOpen()
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	// buf is not touched, and so takes no memory, before its bytes are granted.
 	granted := int64(len(buf))
-	if err := m.reads.Acquire(ctx, granted); err != nil {
+	if err := o.reads.Acquire(ctx, granted); err != nil {
 		return nil, status(err)
 	}
 	// Only a reply with bytes keeps them: for one without, the server does not call
 	// Done. A panic ends only this request.
-	defer func() { m.reads.Release(granted) }()
+	defer func() { o.reads.Release(granted) }()
 	n, err := f.handle.ReadAt(ctx, buf, int64(in.Offset))
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, status(err)
@@ -164,7 +178,7 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 	if n == 0 {
 		return gofuse.ReadResultData(nil), gofuse.OK
 	}
-	r := &readReply{m: m, vector: [1][]byte{buf[:n]}}
+	r := &readReply{reads: o.reads, vector: [1][]byte{buf[:n]}}
 	r.granted.Store(granted)
 	granted = 0
 	return r, gofuse.OK
@@ -173,8 +187,8 @@ func (m *Mount) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gof
 // readReply is a read's answer of at least one byte. It is written to the kernel
 // without a copy.
 type readReply struct {
-	m       *Mount
-	granted atomic.Int64 // bytes of Mount.reads; 0 after Done
+	reads   *limit.Semaphore
+	granted atomic.Int64 // bytes of reads; 0 after Done
 	vector  [1][]byte
 }
 
@@ -186,21 +200,21 @@ func (r *readReply) Slices() ([][]byte, gofuse.Status)    { return r.vector[:], 
 // kernel did not accept them.
 func (r *readReply) Done() {
 	if n := r.granted.Swap(0); n > 0 {
-		r.m.reads.Release(n)
+		r.reads.Release(n)
 	}
 }
 
 // Write implements gofuse.RawFileSystem. It copies data before it returns. A write
 // with O_SYNC or O_DSYNC returns when it is on its devices.
-func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
-	f := m.files.get(in.Fh)
+func (o *openFiles) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
+	f := o.files.get(in.Fh)
 	if f == nil {
-		return 0, m.notOpen()
+		return 0, o.notOpen()
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := o.request(cancel, &in.InHeader)
 	defer done()
 	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 && f.state.privileged.Load() {
-		if err := m.dropPrivileges(ctx, f.state); err != nil {
+		if err := o.dropPrivileges(ctx, f.state); err != nil {
 			return 0, status(err)
 		}
 	}
@@ -233,8 +247,8 @@ func (m *Mount) Write(cancel <-chan struct{}, in *gofuse.WriteIn, data []byte) (
 
 // notOpen is the answer for a file handle that is not in the table: after the
 // mount's end all of them are closed.
-func (m *Mount) notOpen() gofuse.Status {
-	if m.ended.Load() {
+func (o *openFiles) notOpen() gofuse.Status {
+	if o.ended.Load() {
 		return gofuse.Status(syscall.ENOTCONN)
 	}
 	return gofuse.EBADF
@@ -253,13 +267,13 @@ func (s *openInode) notePrivileges(mode uint32) {
 
 // dropPrivileges clears the setuid and setgid bits of a file after a write by a
 // user who may not keep them.
-func (m *Mount) dropPrivileges(ctx context.Context, s *openInode) error {
-	attr, err := m.client.Inodes().Stat(ctx, s.inode)
+func (o *openFiles) dropPrivileges(ctx context.Context, s *openInode) error {
+	attr, err := o.client.Inodes().Stat(ctx, s.inode)
 	if err != nil {
 		return err
 	}
 	if mode := withoutPrivileges(attr.Mode); mode != attr.Mode {
-		_, err = m.client.Inodes().SetAttr(ctx, s.inode, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: mode})
+		_, err = o.client.Inodes().SetAttr(ctx, s.inode, &wire.SetAttr{Valid: uint32(wire.SetAttrField_SET_ATTR_MODE), Mode: mode})
 		if err != nil {
 			return err
 		}

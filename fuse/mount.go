@@ -23,8 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -124,26 +122,10 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Mount is one mounted file system.
+// Mount is one mounted file system, from New to the end of Run.
 type Mount struct {
-	gofuse.RawFileSystem // answers requests that are not implemented here with ENOSYS
-
-	cfg    Config
-	client *client.Client
-	log    *slog.Logger
-	root   moraine.InodeID
-	files  table
-	dirs   dirTable
-	// reads limits the bytes of reads being answered.
-	reads *limit.Semaphore
-	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
-	undisturbed atomic.Int64
-
-	// life is the context of everything that must outlive a request.
-	life context.Context
-	// background are the running releases.
-	background sync.WaitGroup
-	ended      atomic.Bool // the mount is detached
+	cfg Config
+	fs  *fileSystem
 }
 
 // New checks the settings. It mounts nothing.
@@ -159,21 +141,20 @@ func New(cfg Config, deps Deps) (*Mount, error) {
 		deps.Metrics = NewMetrics(nil)
 	}
 	reports := limit.NewReporter(deps.Log, deps.Metrics.WaitsExceeded)
-	m := &Mount{RawFileSystem: gofuse.NewDefaultRawFileSystem(), cfg: cfg, client: deps.Client, log: deps.Log,
-		root: cfg.Root, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
-			Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
-	if m.root == 0 {
-		m.root = deps.Client.Root()
+	c := &calls{client: deps.Client, log: deps.Log, root: cfg.Root}
+	if c.root == 0 {
+		c.root = deps.Client.Root()
 	}
-	m.undisturbed.Store(int64(undisturbed))
-	m.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
+	c.undisturbed.Store(int64(undisturbed))
+	files := &openFiles{calls: c, level: cfg.Level, reads: limit.NewSemaphore(cfg.ReadBytes, limit.Resource{
+		Name: "memory of read replies", Patience: cfg.Patience, Advice: "raise --memory, or read from fewer programs at once", Reports: reports})}
+	files.files.init(limit.Resource{Name: "turn to open or remove a file", Patience: cfg.Patience,
 		Advice: "look for metadata servers that do not answer", Reports: reports})
-	m.dirs.init()
-	return m, nil
+	dirs := &directories{calls: c, opened: &files.files}
+	dirs.dirs.init()
+	return &Mount{cfg: cfg, fs: &fileSystem{calls: c, openFiles: files, directories: dirs,
+		unimplemented: unimplemented{gofuse.NewDefaultRawFileSystem()}}}, nil
 }
-
-// String implements gofuse.RawFileSystem.
-func (m *Mount) String() string { return fsType }
 
 // Run mounts, calls ready once the file system can be used, and serves until it is
 // unmounted or ctx ends. Before it returns it commits everything written; an error
@@ -184,7 +165,7 @@ func (m *Mount) String() string { return fsType }
 func (m *Mount) Run(ctx context.Context, ready func()) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	m.life = life
+	m.fs.life = life
 	server, err := m.mount()
 	if err != nil {
 		return err
@@ -197,7 +178,7 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	if err := server.WaitMount(); err != nil {
 		return errors.Join(m.end(server, served), &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err})
 	}
-	raiseReadahead(m.cfg.Dir, m.log)
+	raiseReadahead(m.cfg.Dir, m.fs.log)
 	if ready != nil {
 		ready()
 	}
@@ -207,8 +188,8 @@ func (m *Mount) Run(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		err = m.end(server, served)
 	}
-	m.background.Wait()
-	return errors.Join(err, m.files.closeAll(m.life))
+	m.fs.background.Wait()
+	return errors.Join(err, m.fs.files.closeAll(m.fs.life))
 }
 
 // mount attaches the file system and answers the kernel's first request.
@@ -225,17 +206,17 @@ func (m *Mount) mount() (*gofuse.Server, error) {
 		ExtraCapabilities:    gofuse.CAP_HANDLE_KILLPRIV_V2 | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		IgnoreSecurityLabels: true,
 		DirectMount:          true,
-		Logger:               slog.NewLogLogger(m.log.Handler(), slog.LevelWarn),
+		Logger:               slog.NewLogLogger(m.fs.log.Handler(), slog.LevelWarn),
 	}
 	if m.cfg.ReadOnly {
 		opts.Options = append(opts.Options, "ro")
 		opts.DirectMountFlags = readOnlyFlags
 	}
-	server, err := gofuse.NewServer(m, m.cfg.Dir, opts)
+	server, err := gofuse.NewServer(m.fs, m.cfg.Dir, opts)
 	if err != nil {
 		return nil, &moraine.Error{Op: "mount", Ref: m.cfg.Dir, Kind: moraine.IOError, Err: err}
 	}
-	closeOnExec(m.log)
+	closeOnExec(m.fs.log)
 	return server, nil
 }
 

@@ -2,10 +2,13 @@ package fuse
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/client"
 )
 
 // undisturbed is how long a call continues after a signal reaches its caller. POSIX
@@ -14,13 +17,24 @@ import (
 // that waits for servers that are down must end on Ctrl-C.
 const undisturbed = time.Second
 
+// calls is what every call of an application needs: the client, and a context for the call.
+type calls struct {
+	client *client.Client
+	log    *slog.Logger
+	root   moraine.InodeID
+	// undisturbed is the constant of that name, in nanoseconds; tests shorten it.
+	undisturbed atomic.Int64
+	// life is the context of everything that must outlive a call.
+	life context.Context
+}
+
 // request returns the context of one call of an application, and its cancel
 // function. The context ends when the caller was interrupted, but not before the
 // call has taken the time undisturbed.
-func (m *Mount) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
-	ctx, stop := context.WithCancelCause(m.life)
+func (c *calls) request(cancel <-chan struct{}, in *gofuse.InHeader) (context.Context, func()) {
+	ctx, stop := context.WithCancelCause(c.life)
 	thread := in.Pid // in belongs to the server once the call has returned
-	t := time.AfterFunc(time.Duration(m.undisturbed.Load()), func() {
+	t := time.AfterFunc(time.Duration(c.undisturbed.Load()), func() {
 		if interrupted(ctx, cancel, thread) {
 			stop(&moraine.Error{Op: "fuse", Kind: moraine.Canceled})
 		}
@@ -48,17 +62,17 @@ func interrupted(ctx context.Context, cancel <-chan struct{}, thread uint32) boo
 }
 
 // inode is the inode of a FUSE node.
-func (m *Mount) inode(node uint64) moraine.InodeID {
+func (c *calls) inode(node uint64) moraine.InodeID {
 	if node == rootNode {
-		return m.root
+		return c.root
 	}
 	return moraine.InodeID(node)
 }
 
 // node is the FUSE node of an inode. The metadata service never issues the number
 // 1.
-func (m *Mount) node(inode uint64) uint64 {
-	if moraine.InodeID(inode) == m.root {
+func (c *calls) node(inode uint64) uint64 {
+	if moraine.InodeID(inode) == c.root {
 		return rootNode
 	}
 	return inode

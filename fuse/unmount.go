@@ -24,24 +24,24 @@ const readOnlyFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY
 // file is not an error: a process in another mount namespace (a container that
 // began while it was mounted) or a working directory keeps it, and loses nothing.
 func (m *Mount) end(server *gofuse.Server, served <-chan struct{}) error {
-	m.ended.Store(true)
+	m.fs.ended.Store(true)
 	err := Detach(m.cfg.Dir)
 	if err != nil {
-		m.log.Error("mount detach failed", "dir", m.cfg.Dir, "err", err)
+		m.fs.log.Error("mount detach failed", "dir", m.cfg.Dir, "err", err)
 	}
-	flushed := m.files.flushAll(m.life)
+	flushed := m.fs.files.flushAll(m.fs.life)
 	select {
 	case <-served:
 		return errors.Join(err, flushed)
 	case <-time.After(m.cfg.EndPatience):
 	}
-	open := m.files.count()
+	open := m.fs.files.count()
 	if open == 0 {
-		m.log.Info("mount ended while another mount namespace or a working directory still had it", "dir", m.cfg.Dir)
+		m.fs.log.Info("mount ended while another mount namespace or a working directory still had it", "dir", m.cfg.Dir)
 		return errors.Join(err, flushed)
 	}
-	m.log.Warn("open files disconnected", "dir", m.cfg.Dir, "files", open)
-	return errors.Join(err, m.files.flushAll(m.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
+	m.fs.log.Warn("open files disconnected", "dir", m.cfg.Dir, "files", open)
+	return errors.Join(err, m.fs.files.flushAll(m.fs.life), &moraine.Error{Op: "unmount", Ref: m.cfg.Dir, Kind: moraine.Busy,
 		Err: fmt.Errorf("%d files were still open after %v and are disconnected; what was written before is committed", open, m.cfg.EndPatience)})
 }
 

@@ -19,13 +19,13 @@ func refused(name string) bool {
 }
 
 // GetXAttr implements gofuse.RawFileSystem.
-func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
+func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
 	if refused(name) {
 		return 0, gofuse.ENODATA
 	}
-	ctx, done := m.request(cancel, in)
+	ctx, done := fs.request(cancel, in)
 	defer done()
-	value, err := m.client.Xattrs().Get(ctx, m.inode(in.NodeId), name)
+	value, err := fs.client.Xattrs().Get(ctx, fs.inode(in.NodeId), name)
 	if err != nil {
 		return 0, nodeStatus(err)
 	}
@@ -33,10 +33,10 @@ func (m *Mount) GetXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name strin
 }
 
 // ListXAttr implements gofuse.RawFileSystem.
-func (m *Mount) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
-	ctx, done := m.request(cancel, in)
+func (fs *fileSystem) ListXAttr(cancel <-chan struct{}, in *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
+	ctx, done := fs.request(cancel, in)
 	defer done()
-	names, err := m.client.Xattrs().List(ctx, m.inode(in.NodeId))
+	names, err := fs.client.Xattrs().List(ctx, fs.inode(in.NodeId))
 	if err != nil {
 		return 0, nodeStatus(err)
 	}
@@ -56,7 +56,7 @@ func fit(value, dest []byte) (uint32, gofuse.Status) {
 }
 
 // SetXAttr implements gofuse.RawFileSystem.
-func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
+func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name string, value []byte) gofuse.Status {
 	if refused(name) {
 		return gofuse.ENOTSUP
 	}
@@ -67,11 +67,11 @@ func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name str
 	case in.Flags&unix.XATTR_REPLACE != 0:
 		mode = client.XattrReplace
 	}
-	ctx, done := m.request(cancel, &in.InHeader)
+	ctx, done := fs.request(cancel, &in.InHeader)
 	defer done()
 	// The kernel reuses the value after the return, while a cancelled attempt may
 	// still be sending it.
-	err := m.client.Xattrs().Set(ctx, m.inode(in.NodeId), name, append([]byte(nil), value...), mode)
+	err := fs.client.Xattrs().Set(ctx, fs.inode(in.NodeId), name, append([]byte(nil), value...), mode)
 	if errors.Is(err, moraine.TooLarge) {
 		return gofuse.Status(syscall.E2BIG)
 	}
@@ -79,11 +79,11 @@ func (m *Mount) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, name str
 }
 
 // RemoveXAttr implements gofuse.RawFileSystem.
-func (m *Mount) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
+func (fs *fileSystem) RemoveXAttr(cancel <-chan struct{}, in *gofuse.InHeader, name string) gofuse.Status {
 	if refused(name) {
 		return gofuse.ENODATA
 	}
-	ctx, done := m.request(cancel, in)
+	ctx, done := fs.request(cancel, in)
 	defer done()
-	return nodeStatus(m.client.Xattrs().Remove(ctx, m.inode(in.NodeId), name))
+	return nodeStatus(fs.client.Xattrs().Remove(ctx, fs.inode(in.NodeId), name))
 }
