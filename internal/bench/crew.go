@@ -25,7 +25,7 @@ type workman struct {
 }
 
 // hire starts a process for each work, and returns when all are ready.
-func (e *Env) hire(ctx context.Context, works []Work) (*crew, error) {
+func hire(ctx context.Context, e *Env, works []Work) (*crew, error) {
 	c := &crew{}
 	for _, w := range works {
 		spec, err := json.Marshal(w)
@@ -98,7 +98,7 @@ func (e *Env) run(ctx context.Context, works []Work) ([]Result, usage, error) {
 // runUnder is run under a condition, unless that is nil. The condition starts with
 // the clock, and the function that it returns ends it with the work.
 func (e *Env) runUnder(ctx context.Context, works []Work, condition func() (end func() error, err error)) ([]Result, usage, error) {
-	c, err := e.hire(ctx, works)
+	c, err := hire(ctx, e, works)
 	if err != nil {
 		return nil, usage{}, err
 	}

@@ -149,7 +149,7 @@ func (e *Env) ensureData(ctx context.Context) error {
 // needed.
 func (e *Env) read(ctx context.Context, name string, condition func() (end func() error, err error)) (line Line, help ReadHelp, err error) {
 	e.Progress("%s, cold", name)
-	if err := e.cool(ctx); err != nil {
+	if err := e.servers().cool(ctx); err != nil {
 		return line, help, err
 	}
 	results, u, err := e.runUnder(ctx, e.works(OpRead, dataDir), condition)

@@ -39,7 +39,7 @@ func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("%d clients create and %d goroutines compute for %v s; elections", e.Clients, burnersPerCPU*runtime.NumCPU(), e.Seconds)
-	before, err := e.elections(ctx)
+	before, err := e.servers().elections(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (e *Env) electionsUnderLoad(ctx context.Context) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := e.elections(ctx)
+	after, err := e.servers().elections(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +79,9 @@ func (e *Env) createWhileBurning(ctx context.Context) ([]Result, usage, error) {
 type elected struct{ changes, silences float64 }
 
 // elections returns the elections that each running metadata server has seen.
-func (e *Env) elections(ctx context.Context) (map[string]elected, error) {
+func (s servers) elections(ctx context.Context) (map[string]elected, error) {
 	seen := map[string]elected{}
-	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
+	for _, n := range s.Nodes(devcluster.Metadata) {
 		families, err := scrape(ctx, n.Admin)
 		if !n.Running() {
 			continue

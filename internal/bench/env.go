@@ -3,16 +3,11 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 )
 
 // Env is the environment of a benchmark.
@@ -112,9 +107,9 @@ type usage struct {
 
 // measure runs work and returns its cost.
 func (e *Env) measure(ctx context.Context, work func(context.Context) error) (usage, error) {
-	syncs, commands := e.counters(ctx)
+	syncs, commands := e.servers().counters(ctx)
 	r0, w0, _ := diskBytes(e.Dir)
-	rss := e.mostResident()
+	rss := e.servers().mostResident()
 	cpu := cpuByProcess()
 	start := time.Now()
 	err := work(ctx)
@@ -123,103 +118,8 @@ func (e *Env) measure(ctx context.Context, work func(context.Context) error) (us
 		u.cpu += used - cpu[pid] // a process that started meanwhile had used nothing
 	}
 	r1, w1, _ := diskBytes(e.Dir)
-	u.read, u.wrote, u.rssEnd = r1-r0, w1-w0, e.mostResident()
-	syncs1, commands1 := e.counters(ctx)
+	u.read, u.wrote, u.rssEnd = r1-r0, w1-w0, e.servers().mostResident()
+	syncs1, commands1 := e.servers().counters(ctx)
 	u.syncs, u.commands = uint64(max(0, syncs1-syncs)), max(0, commands1-commands)
 	return u, err
-}
-
-// counters returns the sums, over all servers, of syncs and of the metadata
-// commands that they proposed. A server that does not answer counts as 0: it may
-// have been killed on purpose.
-func (e *Env) counters(ctx context.Context) (syncs, commands float64) {
-	if e.Cluster == nil {
-		return 0, 0
-	}
-	for _, n := range e.Cluster.All() {
-		families, err := scrape(ctx, n.Admin)
-		if err != nil {
-			continue
-		}
-		syncs += total(families["moraine_disk_syncs_total"]) + observations(families["moraine_raft_log_append_seconds"])
-		commands += observed(families["moraine_metadata_entry_commands"])
-	}
-	return syncs, commands
-}
-
-// looking are the requests for names or attributes.
-var looking = []string{"lookup", "walk", "get_attr", "read_dir"}
-
-// looked returns how many requests for names or attributes the metadata servers
-// have answered.
-func (e *Env) looked(ctx context.Context) (requests float64, err error) {
-	for _, n := range e.Cluster.Nodes(devcluster.Metadata) {
-		families, err := scrape(ctx, n.Admin)
-		if err != nil {
-			return 0, err
-		}
-		for _, name := range looking {
-			requests += totalOf(families["moraine_metadata_requests_total"], "request", name)
-		}
-	}
-	return requests, nil
-}
-
-// scrape reads the metrics of one server.
-func scrape(ctx context.Context, admin string) (map[string]*dto.MetricFamily, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("bench: %s/metrics: %s", admin, resp.Status)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return parser.TextToMetricFamilies(resp.Body)
-}
-
-func total(f *dto.MetricFamily) float64 {
-	var sum float64
-	for _, m := range f.GetMetric() {
-		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-	}
-	return sum
-}
-
-// totalOf is the total of the series with a label of that value.
-func totalOf(f *dto.MetricFamily, label, value string) float64 {
-	var sum float64
-	for _, m := range f.GetMetric() {
-		for _, l := range m.GetLabel() {
-			if l.GetName() == label && l.GetValue() == value {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
-}
-
-// observed is the sum of the observations of a histogram.
-func observed(f *dto.MetricFamily) float64 {
-	var sum float64
-	for _, m := range f.GetMetric() {
-		sum += m.GetHistogram().GetSampleSum()
-	}
-	return sum
-}
-
-// observations is the number of observations of a histogram.
-func observations(f *dto.MetricFamily) float64 {
-	var n uint64
-	for _, m := range f.GetMetric() {
-		n += m.GetHistogram().GetSampleCount()
-	}
-	return float64(n)
 }

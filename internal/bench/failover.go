@@ -48,7 +48,7 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	}
 	for _, h := range how {
 		for _, leases := range []bool{false, true} {
-			more, err := e.failovers(ctx, h, leases)
+			more, err := (&leaderLosses{Env: e, how: h, leases: leases}).lines(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -58,27 +58,35 @@ func Failover(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// failovers stops leaders in one way, with leases or without, and measures the gaps.
-func (e *Env) failovers(ctx context.Context, how string, leases bool) ([]Line, error) {
+// leaderLosses stops leaders in one way, with leases or without.
+type leaderLosses struct {
+	*Env
+	how    string
+	leases bool
+	hands  *hands // the clients
+}
+
+// lines measures the gaps.
+func (l *leaderLosses) lines(ctx context.Context) ([]Line, error) {
 	name := "failover"
-	if how != "kill" { // its name dates from when it was the only way
-		name += "-" + how
+	if l.how != "kill" { // its name dates from when it was the only way
+		name += "-" + l.how
 	}
-	if leases {
+	if l.leases {
 		name += "-leases"
 	}
-	gaps, err := e.loseLeaders(ctx, how, "/"+name, leases)
+	gaps, err := l.gaps(ctx, "/"+name)
 	if err != nil {
 		return nil, err
 	}
 	seconds := make([]float64, len(gaps))
 	for i, g := range gaps {
-		e.Progress("%s %s: %v", name, g.leader, g.took.Round(time.Millisecond))
+		l.Progress("%s %s: %v", name, g.leader, g.took.Round(time.Millisecond))
 		seconds[i] = g.took.Seconds()
 	}
 	return []Line{
-		{Name: e.name(name + "-median"), Value: median(seconds), Unit: "s"},
-		{Name: e.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"},
+		{Name: l.name(name + "-median"), Value: median(seconds), Unit: "s"},
+		{Name: l.name(name + "-worst"), Value: slices.Max(seconds), Unit: "s"},
 	}, nil
 }
 
@@ -100,12 +108,14 @@ type gap struct {
 	took   time.Duration
 }
 
-func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]gap, error) {
-	h, end, err := e.hands(ctx, failoverDir+dir, leases)
+// gaps loses leaders one after the other.
+func (l *leaderLosses) gaps(ctx context.Context, dir string) ([]gap, error) {
+	h, end, err := connectHands(ctx, l.Env, failoverDir+dir, l.leases)
 	defer end()
 	if err != nil {
 		return nil, err
 	}
+	l.hands = h
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	g, working := errgroup.WithContext(working)
@@ -116,7 +126,7 @@ func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]
 	g.Go(func() error {
 		defer stop()
 		for range failoverKills {
-			kill, err := e.loseLeader(working, h, losses[how])
+			kill, err := l.lose(working, losses[l.how])
 			if err != nil {
 				return err
 			}
@@ -130,38 +140,39 @@ func (e *Env) loseLeaders(ctx context.Context, how, dir string, leases bool) ([]
 	return gaps, nil
 }
 
-// loseLeader stops the leading metadata server, waits until operations continue,
+// lose stops the leading metadata server, waits until operations continue,
 // and restores it.
-func (e *Env) loseLeader(ctx context.Context, h *hands, l loss) (gap, error) {
+func (l *leaderLosses) lose(ctx context.Context, way loss) (gap, error) {
+	h := l.hands
 	if err := waitFor(ctx, &h.acked, h.acked.Load()+failoverWarm); err != nil {
 		return gap{}, err
 	}
-	if _, err := e.startEnded(ctx); err != nil { // otherwise the next loss is that of the majority
+	if _, err := l.startEnded(ctx); err != nil { // otherwise the next loss is that of the majority
 		return gap{}, err
 	}
-	node, err := e.leader(ctx, h.workers[0])
+	node, err := l.servers().leader(ctx, h.workers[0])
 	if err == nil {
-		err = e.awaitStandings(ctx, node, h.standings)
+		err = awaitStandings(ctx, node, h.standings)
 	}
 	if err != nil {
 		return gap{}, err
 	}
 	began := time.Now()
-	if err := l.lose(node); err != nil {
+	if err := way.lose(node); err != nil {
 		return gap{}, err
 	}
 	// Each client may still get the answer to one operation that the lost leader
 	// acknowledged.
 	waited := waitFor(ctx, &h.acked, h.acked.Load()+failoverClients+1)
 	took := time.Since(began)
-	if err := errors.Join(waited, l.back(node)); err != nil { // a stopped process cannot end cleanly
+	if err := errors.Join(waited, way.back(node)); err != nil { // a stopped process cannot end cleanly
 		return gap{}, err
 	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err = node.Ready(ready)
 	if err != nil && !node.Running() { // one that was stopped in an append, for longer than --log-stall
-		_, err = e.startEnded(ctx)
+		_, err = l.startEnded(ctx)
 	}
 	return gap{leader: node.Name, took: took}, err
 }

@@ -25,7 +25,7 @@ const (
 // measures how one that has lost its disk comes back under another name from a
 // snapshot. For both it measures the effect on the clients that make the files.
 func Followers(ctx context.Context, e *Env) (lines []Line, err error) {
-	full, end, err := e.loadedState(ctx)
+	full, end, err := loadedState(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func Followers(ctx context.Context, e *Env) (lines []Line, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, full.stop(on)) }()
-	p, err := on.paceCreates(ctx, followersDir, e.Clients, e.Rate)
+	p, err := startCreates(ctx, on, followersDir, e.Clients, e.Rate)
 	if err != nil {
 		return nil, err
 	}

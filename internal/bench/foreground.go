@@ -22,9 +22,9 @@ const (
 // foreground is concurrent reads and writes.
 type foreground struct{ reads, writes *pace }
 
-// foreground starts random reads from the files, and writes of small files of its
+// startForeground starts random reads from the files, and writes of small files of its
 // own. Without a foreground it returns nil, whose methods do nothing.
-func (e *Env) foreground(ctx context.Context, files []Work) (f *foreground, err error) {
+func startForeground(ctx context.Context, e *Env, files []Work) (f *foreground, err error) {
 	if e.NoForeground {
 		return nil, nil
 	}
@@ -32,12 +32,12 @@ func (e *Env) foreground(ctx context.Context, files []Work) (f *foreground, err 
 		return nil, err
 	}
 	f = &foreground{}
-	if f.reads, err = e.pace(ctx, foregroundReaders, foregroundReads, func(c *client.Client, i int) (func(context.Context, int) error, error) {
+	if f.reads, err = startPace(ctx, e, foregroundReaders, foregroundReads, func(c *client.Client, i int) (func(context.Context, int) error, error) {
 		return randomReader(ctx, c, files[i%len(files)], uint64(i))
 	}); err != nil {
 		return nil, err
 	}
-	f.writes, err = e.pace(ctx, foregroundWriters, foregroundWrites, func(c *client.Client, i int) (func(context.Context, int) error, error) {
+	f.writes, err = startPace(ctx, e, foregroundWriters, foregroundWrites, func(c *client.Client, i int) (func(context.Context, int) error, error) {
 		return smallWriter(c, i), nil
 	})
 	if err != nil {

@@ -29,8 +29,8 @@ type hands struct {
 	acked     atomic.Int64      // files made
 }
 
-// hands connects the clients; end closes the connected ones, on an error too.
-func (e *Env) hands(ctx context.Context, dir string, leases bool) (h *hands, end func(), err error) {
+// connectHands connects the clients; end closes the connected ones, on an error too.
+func connectHands(ctx context.Context, e *Env, dir string, leases bool) (h *hands, end func(), err error) {
 	h = &hands{}
 	var ends []func() error
 	end = func() {
@@ -107,7 +107,7 @@ func (h *hands) work(ctx context.Context, c *client.Client, dir moraine.InodeID)
 
 // awaitStandings waits until so many sessions hold leases of the leader, so that
 // the next leader has clients to wait for.
-func (e *Env) awaitStandings(ctx context.Context, leader *devcluster.Node, want int) error {
+func awaitStandings(ctx context.Context, leader *devcluster.Node, want int) error {
 	for end := time.Now().Add(standPatience); want > 0; {
 		families, err := scrape(ctx, leader.Admin)
 		if err == nil && total(families["moraine_metadata_lease_sessions"]) >= float64(want) {

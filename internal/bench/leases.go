@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
-	"github.com/morainefs/moraine/internal/devcluster"
-	"github.com/morainefs/moraine/transport/wire"
 )
 
 const (
@@ -143,7 +140,7 @@ func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, er
 	if err := pause(ctx, leaseSettle); err != nil {
 		return leaderCost{}, err
 	}
-	leader, err := e.leader(ctx, c)
+	leader, err := e.servers().leader(ctx, c)
 	if err != nil {
 		return leaderCost{}, err
 	}
@@ -158,24 +155,10 @@ func (e *Env) watchLeader(ctx context.Context, c *client.Client) (leaderCost, er
 		return leaderCost{}, err
 	}
 	cost.sessions, cost.leases = total(families["moraine_metadata_lease_sessions"]), total(families["moraine_metadata_leases"])
-	if still, err := e.leader(ctx, c); err != nil || still != leader {
+	if still, err := e.servers().leader(ctx, c); err != nil || still != leader {
 		return leaderCost{}, errors.Join(err, errors.New("bench: the leader changed during the measurement"))
 	}
 	return cost, nil
-}
-
-// leader returns the leading metadata server.
-func (e *Env) leader(ctx context.Context, c *client.Client) (*devcluster.Node, error) {
-	resp, err := c.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_GetCluster{GetCluster: &wire.GetCluster{}}})
-	if err != nil {
-		return nil, err
-	}
-	members := resp.GetCluster().GetMetadata()
-	i := slices.IndexFunc(members, (*wire.MetadataNode).GetLeader)
-	if i < 0 {
-		return nil, errors.New("bench: no metadata server reports that it leads")
-	}
-	return e.Cluster.Node(members[i].Id), nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -64,7 +64,7 @@ func (l *loaded) save() error {
 
 // loadedState returns the state of e.State, or makes one of e.Inodes inodes, which
 // end removes again.
-func (e *Env) loadedState(ctx context.Context) (l *loaded, end func() error, err error) {
+func loadedState(ctx context.Context, e *Env) (l *loaded, end func() error, err error) {
 	keep := func() error { return nil }
 	if e.State != "" {
 		l, err := findLoaded(e.State)

@@ -27,8 +27,8 @@ const (
 // compared with the speed of loopback. The written bytes must really have been in
 // memory. Afterwards they must be on the devices, with the right contents.
 func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
-	works := e.memoryWorks(OpWriteMemory, memoryDir)
-	total := workBytes(works)
+	m := memoryWork(e, OpWriteMemory, memoryDir)
+	total := workBytes(m.works)
 	limit0, err := e.loopbackRate(ctx, "loopback-put", true, total)
 	if err != nil {
 		return nil, err
@@ -37,21 +37,21 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("write-memory")
-	before, err := e.tier(ctx)
+	before, err := e.servers().tier(ctx)
 	if err != nil {
 		return nil, err
 	}
-	results, u, err := e.run(ctx, works)
+	results, u, err := e.run(ctx, m.works)
 	if err != nil {
 		return nil, err
 	}
 	e.Progress("until it is durable")
 	durable := time.Now()
-	if err := e.waitNVMe(ctx, works); err != nil {
+	if err := m.waitNVMe(ctx); err != nil {
 		return nil, err
 	}
 	took := time.Since(durable)
-	share, err := e.atMemory(ctx, before)
+	share, err := e.servers().atMemory(ctx, before)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.verify(ctx, works); err != nil {
+	if err := e.verify(ctx, m.works); err != nil {
 		return nil, err
 	}
 	limit := faster(limit0, limit1)
@@ -74,9 +74,9 @@ func WriteMemory(ctx context.Context, e *Env) ([]Line, error) {
 // ReadMemory measures a sequential read, and random reads of 64 KiB and of 4 KiB,
 // from the chunkservers' memory, compared with the speed of loopback.
 func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
-	works := e.memoryWorks(OpRead, dataDir)
-	total := workBytes(works)
-	if err := e.warm(ctx, works); err != nil {
+	m := memoryWork(e, OpRead, dataDir)
+	total := workBytes(m.works)
+	if err := m.warm(ctx); err != nil {
 		return nil, err
 	}
 	limit0, err := e.loopbackRate(ctx, "loopback-get", false, total)
@@ -84,7 +84,7 @@ func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, err
 	}
 	e.Progress("read-memory")
-	results, u, err := e.fromMemory(ctx, works)
+	results, u, err := m.read(ctx, m.works)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
 		name  string
 		block int
 	}{{"rand64k-memory", 64 << 10}, {"rand4k-memory", 4 << 10}} {
-		line, err := e.random(ctx, r.name, works, r.block)
+		line, err := m.random(ctx, r.name, r.block)
 		if err != nil {
 			return nil, err
 		}
@@ -111,20 +111,20 @@ func ReadMemory(ctx context.Context, e *Env) ([]Line, error) {
 const randomInFlight = 64
 
 // random measures random reads of one size from memory.
-func (e *Env) random(ctx context.Context, name string, works []Work, block int) (Line, error) {
-	works = append([]Work(nil), works...)
+func (m *memoryFiles) random(ctx context.Context, name string, block int) (Line, error) {
+	works := append([]Work(nil), m.works...)
 	for i := range works {
-		works[i].Op, works[i].Block, works[i].Seconds = OpRandom, block, e.Seconds
+		works[i].Op, works[i].Block, works[i].Seconds = OpRandom, block, m.Seconds
 		works[i].InFlight = max(1, randomInFlight/len(works))
 	}
 	limit := Loopback{Block: block, InFlight: randomInFlight}
-	e.Progress("round trips of %d KiB over loopback", block>>10)
-	trips, _, err := e.loopback(ctx, limit, 0)
+	m.Progress("round trips of %d KiB over loopback", block>>10)
+	trips, _, err := m.loopback(ctx, limit, 0)
 	if err != nil {
 		return Line{}, err
 	}
-	e.Progress("%s", name)
-	results, u, err := e.fromMemory(ctx, works)
+	m.Progress("%s", name)
+	results, u, err := m.read(ctx, works)
 	if err != nil {
 		return Line{}, err
 	}
@@ -132,14 +132,20 @@ func (e *Env) random(ctx context.Context, name string, works []Work, block int) 
 	for _, r := range results {
 		all.Ops += r.Ops
 	}
-	line := e.opsLine(name, all, u)
+	line := m.opsLine(name, all, u)
 	line.DeviceBytes = u.read
 	return line.against(float64(trips.Ops)/trips.Seconds, "loopback round trips"), nil
 }
 
-// memoryWorks are works of as many bytes as the chunkservers' memory holds. If that
-// is all of a run, they use the files of the run.
-func (e *Env) memoryWorks(op Op, dir string) []Work {
+// memoryFiles are as many bytes of files as the chunkservers' memory holds.
+type memoryFiles struct {
+	*Env
+	dir   string
+	works []Work
+}
+
+// memoryWork returns works on such files. If all files of a run fit, these are those of the run.
+func memoryWork(e *Env, op Op, dir string) *memoryFiles {
 	m := *e
 	m.Bytes = min(e.Bytes, MemoryHolds(e.MemoryBytes))
 	if e.rotates() {
@@ -148,7 +154,7 @@ func (e *Env) memoryWorks(op Op, dir string) []Work {
 	if m.Bytes < e.Bytes {
 		dir = memoryDir
 	}
-	return m.works(op, dir)
+	return &memoryFiles{Env: e, dir: dir, works: m.works(op, dir)}
 }
 
 func workBytes(works []Work) (bytes int64) {
@@ -160,32 +166,32 @@ func workBytes(works []Work) (bytes int64) {
 
 // warm makes the files and reads them into the memory of the chunkservers, until no
 // read goes to a device.
-func (e *Env) warm(ctx context.Context, works []Work) error {
-	if e.memoryDirOf(works) == dataDir {
-		if err := e.ensureData(ctx); err != nil {
+func (m *memoryFiles) warm(ctx context.Context) error {
+	if m.dir == dataDir {
+		if err := m.ensureData(ctx); err != nil {
 			return err
 		}
 	} else {
-		e.Progress("writing as much as memory holds")
-		if err := e.mkdir(ctx, memoryDir); err != nil {
+		m.Progress("writing as much as memory holds")
+		if err := m.mkdir(ctx, memoryDir); err != nil {
 			return err
 		}
-		if _, _, err := e.run(ctx, withOp(works, OpWrite)); err != nil {
+		if _, _, err := m.run(ctx, withOp(m.works, OpWrite)); err != nil {
 			return err
 		}
 	}
-	e.Progress("reading it into memory")
+	m.Progress("reading it into memory")
 	const passes = 4
 	var d tierCounts
 	for range passes {
-		before, err := e.tier(ctx)
+		before, err := m.servers().tier(ctx)
 		if err != nil {
 			return err
 		}
-		if _, _, err := e.run(ctx, works); err != nil {
+		if _, _, err := m.run(ctx, m.works); err != nil {
 			return err
 		}
-		after, err := e.tier(ctx)
+		after, err := m.servers().tier(ctx)
 		if err != nil {
 			return err
 		}
@@ -193,14 +199,7 @@ func (e *Env) warm(ctx context.Context, works []Work) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("bench: after %d reads of %d bytes, %.0f reads of chunks still went to devices: the chunkservers' memory is too small", passes, workBytes(works), d.misses)
-}
-
-func (e *Env) memoryDirOf(works []Work) string {
-	if works[0].Path == e.works(OpRead, dataDir)[0].Path {
-		return dataDir
-	}
-	return memoryDir
+	return fmt.Errorf("bench: after %d reads of %d bytes, %.0f reads of chunks still went to devices: the chunkservers' memory is too small", passes, workBytes(m.works), d.misses)
 }
 
 func withOp(works []Work, op Op) []Work {
@@ -211,17 +210,17 @@ func withOp(works []Work, op Op) []Work {
 	return out
 }
 
-// fromMemory runs reads that the chunkservers must all answer from memory.
-func (e *Env) fromMemory(ctx context.Context, works []Work) ([]Result, usage, error) {
-	before, err := e.tier(ctx)
+// read runs reads that the chunkservers must all answer from memory.
+func (m *memoryFiles) read(ctx context.Context, works []Work) ([]Result, usage, error) {
+	before, err := m.servers().tier(ctx)
 	if err != nil {
 		return nil, usage{}, err
 	}
-	results, u, err := e.run(ctx, works)
+	results, u, err := m.run(ctx, works)
 	if err != nil {
 		return nil, u, err
 	}
-	after, err := e.tier(ctx)
+	after, err := m.servers().tier(ctx)
 	if err != nil {
 		return nil, u, err
 	}
@@ -256,8 +255,8 @@ func (t tierCounts) missed() bool { return t.misses > maxMisses*(t.hits+t.misses
 
 // tier adds up the counts of the chunkservers. It returns an error if one does not
 // answer: otherwise its earlier counts would later appear as new ones.
-func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
-	for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
+func (s servers) tier(ctx context.Context) (t tierCounts, err error) {
+	for _, n := range s.Nodes(devcluster.Chunkserver) {
 		families, err := scrape(ctx, n.Admin)
 		if err != nil {
 			return t, fmt.Errorf("bench: the metrics of %s: %w", n.Name, err)
@@ -273,15 +272,15 @@ func (e *Env) tier(ctx context.Context) (t tierCounts, err error) {
 }
 
 // waitNVMe returns when the files are at level nvme.
-func (e *Env) waitNVMe(ctx context.Context, works []Work) (err error) {
+func (m *memoryFiles) waitNVMe(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, durablePatience)
 	defer cancel()
-	c, end, err := e.Connect(ctx)
+	c, end, err := m.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	for _, w := range works {
+	for _, w := range m.works {
 		if err := untilNVMe(ctx, c, w.Path); err != nil {
 			return fmt.Errorf("bench: files acknowledged at level memory did not become durable: %w", err)
 		}
@@ -292,10 +291,10 @@ func (e *Env) waitNVMe(ctx context.Context, works []Work) (err error) {
 // atMemory returns which part of the chunks put since before was acknowledged at
 // level memory. A server counts the outcome of a chunk just after the metadata has
 // it.
-func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
+func (s servers) atMemory(ctx context.Context, before tierCounts) (share float64, err error) {
 	const looks = 20
 	for range looks {
-		now, err := e.tier(ctx)
+		now, err := s.tier(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -319,7 +318,7 @@ func (e *Env) atMemory(ctx context.Context, before tierCounts) (share float64, e
 // verify compares the files, read cold, with the written bytes.
 func (e *Env) verify(ctx context.Context, works []Work) error {
 	e.Progress("comparing the files with the written bytes")
-	if err := e.cool(ctx); err != nil {
+	if err := e.servers().cool(ctx); err != nil {
 		return err
 	}
 	_, _, err := e.run(ctx, withOp(works, OpVerify))

@@ -72,7 +72,7 @@ func (e *Env) metaOp(ctx context.Context, work Work, raft float64) (Result, []Li
 	counted := e.Cluster != nil && (work.Op == OpStat || work.Op == OpReadDir)
 	if counted {
 		var err error
-		if before, err = e.looked(ctx); err != nil {
+		if before, err = e.servers().looked(ctx); err != nil {
 			return Result{}, nil, err
 		}
 	}
@@ -87,7 +87,7 @@ func (e *Env) metaOp(ctx context.Context, work Work, raft float64) (Result, []Li
 	if !counted {
 		return results[0], []Line{line}, nil
 	}
-	after, err := e.looked(ctx)
+	after, err := e.servers().looked(ctx)
 	requests := Line{Name: e.name(string(work.Op) + "-requests"), Value: after - before, Unit: "requests"}
 	return results[0], []Line{line, requests.against(float64(results[0].Ops), string(work.Op)+"s")}, err
 }

@@ -27,7 +27,7 @@ const movedFiles = 4
 // Flush measures how fast durable files are flushed to the bucket, compared with a
 // plain S3 client.
 func Flush(ctx context.Context, e *Env) ([]Line, error) {
-	m, err := e.mover(ctx)
+	m, err := newMover(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func Flush(ctx context.Context, e *Env) ([]Line, error) {
 // Stage measures how fast evicted files are staged from the bucket, compared with a
 // plain S3 client.
 func Stage(ctx context.Context, e *Env) ([]Line, error) {
-	m, err := e.mover(ctx)
+	m, err := newMover(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func Stage(ctx context.Context, e *Env) ([]Line, error) {
 			return nil, err
 		}
 	}
-	if err := e.cool(ctx); err != nil {
+	if err := e.servers().cool(ctx); err != nil {
 		return nil, err
 	}
 	e.Progress("stage")
@@ -77,8 +77,8 @@ type mover struct {
 	bytes float64
 }
 
-// mover writes the files to move.
-func (e *Env) mover(ctx context.Context) (*mover, error) {
+// newMover writes the files to move.
+func newMover(ctx context.Context, e *Env) (*mover, error) {
 	if e.Connect == nil {
 		return nil, errors.New("bench: only a cluster moves files between tiers: leave out --path")
 	}

@@ -54,13 +54,13 @@ func (l *lap) at(part float64) float64 {
 	return l.latencies[int(part*float64(len(l.latencies)-1))].Seconds() * 1000
 }
 
-// paceCreates starts making empty files below dir, with so many clients; end ends
+// startCreates starts making empty files below dir, with so many clients; end ends
 // it.
-func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate float64) (*pace, error) {
+func startCreates(ctx context.Context, e *Env, dir string, clients int, rate float64) (*pace, error) {
 	if err := e.mkdir(ctx, dir); err != nil {
 		return nil, err
 	}
-	return e.pace(ctx, clients, rate, func(c *client.Client, i int) (func(context.Context, int) error, error) {
+	return startPace(ctx, e, clients, rate, func(c *client.Client, i int) (func(context.Context, int) error, error) {
 		attr, err := c.Mkdir(ctx, fmt.Sprintf("%s/client-%d", dir, i), 0o755)
 		if err != nil {
 			return nil, err
@@ -72,9 +72,9 @@ func (e *Env) paceCreates(ctx context.Context, dir string, clients int, rate flo
 	})
 }
 
-// pace starts the work of so many clients; prepare returns the work of the i-th, on
+// startPace starts the work of so many clients; prepare returns the work of the i-th, on
 // its session. end ends it.
-func (e *Env) pace(ctx context.Context, clients int, rate float64, prepare func(c *client.Client, i int) (do func(ctx context.Context, n int) error, err error)) (p *pace, err error) {
+func startPace(ctx context.Context, e *Env, clients int, rate float64, prepare func(c *client.Client, i int) (do func(ctx context.Context, n int) error, err error)) (p *pace, err error) {
 	p = &pace{rate: rate, began: time.Now()}
 	defer func() {
 		if err != nil {

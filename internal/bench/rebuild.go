@@ -36,17 +36,18 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if e.Cluster == nil {
 		return nil, errors.New("bench: rebuild kills a chunkserver, so it starts a cluster of its own: leave out --endpoint and --path")
 	}
-	if err := e.rebuildFits(); err != nil {
+	b := &rebuild{e: e}
+	if err := b.fits(); err != nil {
 		return nil, err
 	}
 	e.Progress("the disk, before")
-	w, r, err := e.rebuildDisk(ctx)
+	w, r, err := b.disk(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b := &rebuild{e: e, files: e.rebuildWorks()}
+	b.files = b.works()
 	e.Progress("filling it")
-	if err := e.writeBy(ctx, dataDir, e.Scheme); err != nil {
+	if err := b.makeDir(ctx, dataDir); err != nil {
 		return nil, err
 	}
 	if _, _, err := e.write(ctx, b.files); err != nil {
@@ -59,7 +60,7 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	if b.asking, end, err = e.Connect(ctx); err != nil {
 		return nil, err
 	}
-	if b.fore, err = e.foreground(ctx, b.files); err != nil {
+	if b.fore, err = startForeground(ctx, e, b.files); err != nil {
 		return nil, errors.Join(err, end())
 	}
 	lines, err := b.run(ctx)
@@ -70,7 +71,7 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 		return nil, fmt.Errorf("bench: after the rebuild: %w", err)
 	}
 	e.Progress("the disk, after")
-	w1, r1, err := e.rebuildDisk(ctx)
+	w1, r1, err := b.disk(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +81,17 @@ func Rebuild(ctx context.Context, e *Env) ([]Line, error) {
 	return lines, nil
 }
 
-// rebuildWorks are files that give each chunkserver e.Bytes of chunks.
-func (e *Env) rebuildWorks() []Work {
+// works are files that give each chunkserver e.Bytes of chunks.
+func (b *rebuild) works() []Work {
+	e := b.e
 	m := *e
 	m.Bytes = int64(float64(e.Bytes) * float64(RebuildHosts(e.Scheme)) * float64(e.Scheme.K) / float64(e.Scheme.Chunks()))
 	return m.works(OpWrite, dataDir)
 }
 
-// writeBy makes a directory whose files use a scheme.
-func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err error) {
+// makeDir makes a directory whose files use the scheme.
+func (b *rebuild) makeDir(ctx context.Context, dir string) (err error) {
+	e, s := b.e, b.e.Scheme
 	if err := e.mkdir(ctx, dir); err != nil {
 		return err
 	}
@@ -104,16 +107,17 @@ func (e *Env) writeBy(ctx context.Context, dir string, s moraine.Scheme) (err er
 	return c.Policies().Set(ctx, moraine.InodeID(a.Inode), &wire.Policy{Scheme: &wire.Scheme{K: uint32(s.K), M: uint32(s.M)}})
 }
 
-// rebuildDisk measures the disk with a quarter of one host's bytes: all hosts are
+// disk measures the disk with a quarter of one host's bytes: all hosts are
 // on it when it is measured again.
-func (e *Env) rebuildDisk(ctx context.Context) (write, read float64, err error) {
-	return Disk(ctx, e.Dir, e.Devices, e.Bytes/4)
+func (b *rebuild) disk(ctx context.Context) (write, read float64, err error) {
+	return Disk(ctx, b.e.Dir, b.e.Devices, b.e.Bytes/4)
 }
 
-// rebuildFits fails if the disk has too little space. It needs space for all hosts,
+// fits fails if the disk has too little space. It needs space for all hosts,
 // the rebuilt chunks beside the dead host's, the foreground, and the measurement of
 // the disk.
-func (e *Env) rebuildFits() error {
+func (b *rebuild) fits() error {
+	e := b.e
 	beside := int64(2<<30) + e.Bytes/4
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.Dir, &st); err != nil {

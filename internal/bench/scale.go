@@ -29,12 +29,12 @@ const (
 // snapshot and a restart take. It also measures creates and look-ups per second on
 // either, in turn, through the service.
 func Scale(ctx context.Context, e *Env) (lines []Line, err error) {
-	full, end, err := e.loadedState(ctx)
+	full, end, err := loadedState(ctx, e)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	empty, err := e.emptyState(ctx)
+	empty, err := emptyState(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ type scale struct {
 }
 
 // emptyState makes the state that the large one is compared with.
-func (e *Env) emptyState(ctx context.Context) (*loaded, error) {
+func emptyState(ctx context.Context, e *Env) (*loaded, error) {
 	own := *e
 	own.State, own.Inodes = filepath.Join(e.Dir, "empty"), emptyInodes
 	if _, err := Load(ctx, &own); err != nil {
@@ -218,5 +218,5 @@ func (e *Env) leading(ctx context.Context) (*devcluster.Node, error) {
 		return nil, err
 	}
 	defer end() //nolint:errcheck // its session ends with the cluster
-	return e.leader(ctx, c)
+	return e.servers().leader(ctx, c)
 }

@@ -2,17 +2,13 @@ package bench
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/morainefs/moraine/internal/devcluster"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,25 +72,6 @@ func diskBytes(dir string) (read, written uint64, ok bool) {
 	return 0, 0, false
 }
 
-// cool makes the next reads cold: nothing is in the page cache, nor in the memory
-// of a chunkserver of our cluster, which is restarted.
-func (e *Env) cool(ctx context.Context) error {
-	if e.Cluster != nil {
-		for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
-			if !n.Running() {
-				continue // it was killed on purpose
-			}
-			if err := n.Stop(time.Minute); err != nil {
-				return err
-			}
-			if err := errors.Join(n.Start(), n.Ready(ctx)); err != nil {
-				return err
-			}
-		}
-	}
-	return dropPageCache()
-}
-
 // dropPageCache empties the page cache. It needs root.
 func dropPageCache() error {
 	unix.Sync()
@@ -135,19 +112,6 @@ func treeBytes(dir string) (bytes float64, err error) {
 		return err
 	})
 	return bytes, err
-}
-
-// mostResident returns the memory of the largest chunkserver.
-func (e *Env) mostResident() (most float64) {
-	if e.Cluster == nil {
-		return 0
-	}
-	for _, n := range e.Cluster.Nodes(devcluster.Chunkserver) {
-		if pid := n.Pid(); pid != 0 {
-			most = max(most, residentBytes(pid))
-		}
-	}
-	return most
 }
 
 // residentBytes returns the memory of a process.
