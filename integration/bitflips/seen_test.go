@@ -15,7 +15,7 @@ import (
 
 // servers adds up a counter of all chunkservers.
 func (w *world) servers(of func(m *chunkserver.Metrics) float64) (sum float64) {
-	for _, m := range w.ServerMetrics() {
+	for _, m := range w.Metrics.Servers() {
 		sum += of(m)
 	}
 	return sum
@@ -38,12 +38,12 @@ func (w *world) refused() float64 {
 // gotWrong counts the chunks whose bytes, as received by a client, do not match
 // their checksum.
 func (w *world) gotWrong() float64 {
-	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
+	return clients(w.Metrics.Clients(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
 }
 
 // peersGotWrong counts the same for chunkservers, which repair and move.
 func (w *world) peersGotWrong() float64 {
-	return clients(w.PeerMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
+	return clients(w.Metrics.Peers(), func(m *client.Metrics) float64 { return counted(w.t, m.ChunkErrors.WithLabelValues("get", corrupt)) })
 }
 
 // rotten counts the chunks that a scrub, or a server at a read, found corrupt.
@@ -66,7 +66,7 @@ func (w *world) rottenPieces() float64 {
 
 // failedPieces counts the reads of objects that no server could answer.
 func (w *world) failedPieces() float64 {
-	return clients(w.ClientMetrics(), func(m *client.Metrics) float64 { return counted(w.t, m.PieceErrors) })
+	return clients(w.Metrics.Clients(), func(m *client.Metrics) float64 { return counted(w.t, m.PieceErrors) })
 }
 
 // logged counts the log lines of level Warn or Error, by their message.

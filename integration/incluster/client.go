@@ -71,7 +71,7 @@ func (c *Cluster) dialOver(ctx context.Context, d transport.Dialer, node string,
 	if wrap != nil {
 		d = wrap(d)
 	}
-	deps := client.Deps{Dialer: d, Log: c.opts.Log.With("node", node), Metrics: c.counts.client()}
+	deps := client.Deps{Dialer: d, Log: c.opts.Log.With("node", node), Metrics: c.Metrics.client()}
 	if c.opts.Clock != nil {
 		deps.Clock = c.opts.Clock(node)
 	}

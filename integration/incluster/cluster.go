@@ -121,14 +121,13 @@ var clusterID = moraine.UUID{0x69, 0x6e, 0x63, 0x6c, 1}
 // Cluster is a running cluster. Methods may be called concurrently, except that
 // Restart and Stop are called by one goroutine at a time.
 type Cluster struct {
-	Net *memnet.Net
+	Net     *memnet.Net
+	Metrics Metrics
 
 	opts  Options
 	ctx   context.Context
 	nodes []*node // in the order m1, m2 ..., n1, n2 ...
 	power power
-
-	counts metrics
 
 	mu     sync.Mutex // guards the fields below
 	failed []error

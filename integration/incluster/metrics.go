@@ -8,53 +8,51 @@ import (
 	"github.com/morainefs/moraine/client"
 )
 
-// metrics are those of all processes that the cluster has had, including ended
-// ones.
-type metrics struct {
+// Metrics are those of all processes that the cluster has had, including ended
+// ones. It is safe for concurrent use.
+type Metrics struct {
 	mu      sync.Mutex // guards the fields below
 	servers []*chunkserver.Metrics
-	own     []*client.Metrics // of the chunkservers' own clients
-	clients []*client.Metrics // of the clients of tests
+	peers   []*client.Metrics
+	clients []*client.Metrics
 }
 
-// ServerMetrics are those of all chunkserver processes so far. PeerMetrics are
-// those of the clients by which they repair and move, and ClientMetrics those of
-// the cluster's clients.
-func (c *Cluster) ServerMetrics() []*chunkserver.Metrics {
-	c.counts.mu.Lock()
-	defer c.counts.mu.Unlock()
-	return slices.Clone(c.counts.servers)
+// Servers are those of all chunkserver processes so far.
+func (m *Metrics) Servers() []*chunkserver.Metrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.servers)
 }
 
-// PeerMetrics is described at ServerMetrics.
-func (c *Cluster) PeerMetrics() []*client.Metrics {
-	c.counts.mu.Lock()
-	defer c.counts.mu.Unlock()
-	return slices.Clone(c.counts.own)
+// Peers are those of the clients by which chunkservers repair and move.
+func (m *Metrics) Peers() []*client.Metrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.peers)
 }
 
-// ClientMetrics is described at ServerMetrics.
-func (c *Cluster) ClientMetrics() []*client.Metrics {
-	c.counts.mu.Lock()
-	defer c.counts.mu.Unlock()
-	return slices.Clone(c.counts.clients)
+// Clients are those of the clients of tests.
+func (m *Metrics) Clients() []*client.Metrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.clients)
 }
 
-func (m *metrics) server() *chunkserver.Metrics {
+func (m *Metrics) server() *chunkserver.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.servers = append(m.servers, chunkserver.NewMetrics(nil))
 	return m.servers[len(m.servers)-1]
 }
 
-func (m *metrics) peer() *client.Metrics {
+func (m *Metrics) peer() *client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own = append(m.own, client.NewMetrics(nil))
-	return m.own[len(m.own)-1]
+	m.peers = append(m.peers, client.NewMetrics(nil))
+	return m.peers[len(m.peers)-1]
 }
 
-func (m *metrics) client() *client.Metrics {
+func (m *Metrics) client() *client.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clients = append(m.clients, client.NewMetrics(nil))

@@ -69,7 +69,13 @@ func (n *node) start() error {
 }
 
 func (n *node) build(l *life) (run func(context.Context) error, err error) {
-	fs := vfs.NewFault(n.mem, func(op vfs.Op) error { return n.c.pass(l, op) })
+	fs := vfs.NewFault(n.mem, func(op vfs.Op) error {
+		n.c.power.pass(l)
+		if n.c.opts.Rule != nil {
+			return n.c.opts.Rule(n.id, op)
+		}
+		return nil
+	})
 	if n.role == transport.RoleMetadata {
 		return n.buildMetadata(l, fs)
 	}

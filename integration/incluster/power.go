@@ -28,29 +28,27 @@ type plannedCut struct {
 	done  chan struct{}
 }
 
-// pass is called before each call of a life's file system.
-func (c *Cluster) pass(l *life, op vfs.Op) error {
-	c.power.gate.RLock()
+// pass is called before each call of a life's file system. It counts the call, and
+// makes the planned cut if it is due.
+func (p *power) pass(l *life) {
+	p.gate.RLock()
 	gone := l.gone.Load()
-	c.power.gate.RUnlock()
-	if !gone {
-		at := c.power.ops.Add(1)
-		if p := c.power.cut.Load(); p != nil && at >= p.at && c.power.cut.CompareAndSwap(p, nil) {
-			c.end(p.nodes, (*node).crash)
-			close(p.done)
-		}
+	p.gate.RUnlock()
+	if gone {
+		return
 	}
-	if c.opts.Rule != nil {
-		return c.opts.Rule(l.node.id, op)
+	at := p.ops.Add(1)
+	if cut := p.cut.Load(); cut != nil && at >= cut.at && p.cut.CompareAndSwap(cut, nil) {
+		p.end(cut.nodes, (*node).crash)
+		close(cut.done)
 	}
-	return nil
 }
 
 // end ends the current lives of nodes at one moment, and leaves returns what each
 // disk then holds. The disk of a node that is down is what an earlier end left.
-func (c *Cluster) end(nodes []*node, leaves func(n *node, disk *vfs.Mem) *vfs.Mem) {
-	c.power.gate.Lock()
-	defer c.power.gate.Unlock()
+func (p *power) end(nodes []*node, leaves func(n *node, disk *vfs.Mem) *vfs.Mem) {
+	p.gate.Lock()
+	defer p.gate.Unlock()
 	for _, n := range nodes {
 		n.leave()
 	}
@@ -74,7 +72,7 @@ func (c *Cluster) Ops() int64 { return c.power.ops.Load() }
 
 // PowerCut cuts the power of the named nodes (of all, if none are) at one moment.
 // All synced data survives, and any subset of the rest.
-func (c *Cluster) PowerCut(ids ...string) { c.end(c.named(ids), (*node).crash) }
+func (c *Cluster) PowerCut(ids ...string) { c.power.end(c.named(ids), (*node).crash) }
 
 // PowerCutAfter plans a PowerCut before the n-th file operation from now, of any
 // node. The channel is closed when it has happened. A later plan, or CancelCut,
@@ -90,7 +88,7 @@ func (c *Cluster) CancelCut() { c.power.cut.Store(nil) }
 
 // Kill ends the processes of nodes like kill -9: at once, with everything that they
 // wrote still there, synced or not. A later power cut loses what was not synced.
-func (c *Cluster) Kill(ids ...string) { c.end(c.named(ids), (*node).clone) }
+func (c *Cluster) Kill(ids ...string) { c.power.end(c.named(ids), (*node).clone) }
 
 // StopNode ends a node as a signal does, in its own time, so that a leader hands
 // over; Restart starts it again.

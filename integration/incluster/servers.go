@@ -132,7 +132,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 		cfg.Devices = append(cfg.Devices, n.c.deviceConfig(fmt.Sprintf("/device%d", i+1)))
 	}
 	meta := &lateMeta{}
-	l.metrics = n.c.counts.server()
+	l.metrics = n.c.Metrics.server()
 	deps, moves := chunkserver.Deps{Meta: meta, FS: fs, Log: log, Metrics: l.metrics}, mover.Deps{Log: log}
 	deps.CheckParity = func(ctx context.Context, w *wire.Stripe) (uint32, error) { return meta.c.Stripes().CheckParity(ctx, w) }
 	if n.c.opts.Meta != nil {
@@ -174,7 +174,7 @@ func (n *node) buildChunkserver(l *life, fs vfs.FS) (func(context.Context) error
 			d = n.c.opts.Dialer(n.id, d)
 		}
 		defer d.Close()
-		deps := client.Deps{Dialer: d, Log: log, Metrics: n.c.counts.peer()}
+		deps := client.Deps{Dialer: d, Log: log, Metrics: n.c.Metrics.peer()}
 		session, err := dialPatiently(ctx, client.Config{Metadata: addresses, MemoryBytes: 32 << 20, CacheEntries: -1}, deps)
 		if err != nil {
 			return ignoreEnd(ctx, err)
