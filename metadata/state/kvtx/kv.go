@@ -1,5 +1,5 @@
-// Package kvtx is the store as command handlers see it: the keys of a partition, typed views, and
-// the transaction of one command. It has no rules about files, devices or jobs, and does no I/O of
+// Package kvtx is the store as command handlers see it: typed views, and the
+// transaction of one command. It has no rules about files, devices or jobs, and does no I/O of
 // its own.
 //
 // One log entry is a Batch over a KV, and each of its commands is a Tx. A handler reads through the
@@ -36,4 +36,16 @@ type Inserter interface {
 	// Insert is Set for a key that is not in the store now. The key may have existed earlier and
 	// been deleted.
 	Insert(key, value []byte) error
+}
+
+// PrefixEnd returns the first key after all keys that begin with prefix, or nil if there is none.
+func PrefixEnd(prefix []byte) []byte {
+	end := append([]byte(nil), prefix...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] != 0xff {
+			end[i]++
+			return end[:i+1]
+		}
+	}
+	return nil
 }

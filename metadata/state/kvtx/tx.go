@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/keys"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -18,7 +19,7 @@ const MaxCommandKeys = 4096
 // View is typed read access to one partition, over a transaction or a snapshot.
 type View struct {
 	R Reader
-	K keys
+	K keys.Keys
 	// Seen, if not nil, collects the cacheable items that an answer shows.
 	Seen *Seen
 }
@@ -40,7 +41,7 @@ type Batch struct {
 	kv    KV
 	// inserter is kv if it implements Inserter, otherwise nil.
 	inserter Inserter
-	k        keys
+	k        keys.Keys
 	index    uint64
 	cells    map[string]*cell
 	slabs    cellSlabs // source of the cells
@@ -59,7 +60,7 @@ type Batch struct {
 
 // Space is one partition of a store: its keys, and what one batch passes on to the next.
 type Space struct {
-	K     keys
+	K     keys.Keys
 	Hints grantHints            // saves searches; no result depends on it
 	spare atomic.Pointer[Batch] // a flushed batch, kept for its memory
 	// JobEnded updates the target of a job when the job ends, for example a file or a tree.
@@ -67,7 +68,7 @@ type Space struct {
 }
 
 // NewSpace returns the space of partition p.
-func NewSpace(p moraine.Partition) *Space { return &Space{K: keys{P: p}} }
+func NewSpace(p moraine.Partition) *Space { return &Space{K: keys.Of(p)} }
 
 // View returns a view of the partition over r.
 func (s *Space) View(r Reader) *View { return &View{R: r, K: s.K} }

@@ -1,4 +1,4 @@
-package kvtx
+package keys
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 
 // Keys of one table sort by their numbers, and no key of one table lies in the range of another.
 func TestKeysSort(t *testing.T) {
-	k := keys{P: 3}
+	k := Of(3)
 	for _, pair := range [][2][]byte{
 		{k.Dentry(1, "a"), k.Dentry(1, "b")},
 		{k.Dentry(1, "zzz"), k.Dentry(2, "a")},
@@ -23,11 +23,5 @@ func TestKeysSort(t *testing.T) {
 		if bytes.Compare(pair[0], pair[1]) >= 0 {
 			t.Errorf("%x does not sort before %x", pair[0], pair[1])
 		}
-	}
-	if end := PrefixEnd([]byte{0, 0xff, 0xff}); !bytes.Equal(end, []byte{1}) {
-		t.Errorf("prefixEnd: %x", end)
-	}
-	if end := PrefixEnd([]byte{0xff}); end != nil {
-		t.Errorf("prefixEnd of the last prefix: %x", end)
 	}
 }

@@ -1,0 +1,58 @@
+package keys
+
+import (
+	"github.com/morainefs/moraine"
+	"github.com/morainefs/moraine/metadata/state/record"
+)
+
+// sessionKeys are the keys of sessions, and of what each session has: answers, grants, exclusive
+// leases and number ranges.
+type sessionKeys struct{ partition }
+
+func (k sessionKeys) Session(s moraine.SessionID) []byte { return k.U64(record.TabSession, uint64(s)) }
+
+func (k sessionKeys) SessionNonce(nonce []byte) []byte {
+	return append(k.Key(record.TabSessionNonce, len(nonce)), nonce...)
+}
+
+func (k sessionKeys) Answers(s moraine.SessionID) []byte { return k.U64(record.TabAnswer, uint64(s)) }
+
+func (k sessionKeys) Answer(s moraine.SessionID, number uint64) []byte {
+	return k.u64x2(record.TabAnswer, uint64(s), number)
+}
+
+func (k sessionKeys) SessionGrants(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessionGrant, uint64(s))
+}
+
+func (k sessionKeys) SessionGrant(s moraine.SessionID, last moraine.StripeID) []byte {
+	return k.u64x2(record.TabSessionGrant, uint64(s), uint64(last))
+}
+
+func (k sessionKeys) SessionInodes(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessionInode, uint64(s))
+}
+
+func (k sessionKeys) SessionInode(s moraine.SessionID, i moraine.InodeID) []byte {
+	return k.u64x2(record.TabSessionInode, uint64(s), uint64(i))
+}
+
+func (k sessionKeys) EndedSession(s moraine.SessionID) []byte {
+	return k.U64(record.TabEndedSession, uint64(s))
+}
+
+func (k sessionKeys) Hold(dir moraine.InodeID) []byte { return k.U64(record.TabHold, uint64(dir)) }
+
+func (k sessionKeys) SessionHolds(s moraine.SessionID) []byte {
+	return k.U64(record.TabSessionHold, uint64(s))
+}
+
+func (k sessionKeys) SessionHold(s moraine.SessionID, dir moraine.InodeID) []byte {
+	return k.u64x2(record.TabSessionHold, uint64(s), uint64(dir))
+}
+
+func (k sessionKeys) Ranges(s moraine.SessionID) []byte { return k.U64(record.TabRange, uint64(s)) }
+
+func (k sessionKeys) Numbers(s moraine.SessionID, last moraine.InodeID) []byte {
+	return k.u64x2(record.TabRange, uint64(s), uint64(last))
+}
