@@ -13,7 +13,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/ckpt"
-	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	statesession "github.com/morainefs/moraine/metadata/state/session"
@@ -138,7 +138,7 @@ func (d *jobDesk) jobsReady(req *wire.MetaRequest, kinds []wire.JobKind) (ready 
 		return false, nil
 	}
 	err = d.Store.View(func(r kvtx.Reader, _ uint64) error {
-		jobs, err := statefleet.PendingJobs(d.Machine.View(r), kinds, 1)
+		jobs, err := jobs.PendingJobs(d.Machine.View(r), kinds, 1)
 		if ready = len(jobs) > 0; ready || err != nil || req.Session == 0 {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -98,15 +98,15 @@ func (w *largeWork) ask(req *wire.MetaRequest) *wire.MetaResponse {
 // job runs the jobs of a kind to their end, as a leader does.
 func (w *largeWork) job(what string, _ *wire.MetaResponse, kind wire.JobKind) {
 	for {
-		var jobs []*wire.Job
+		var ready []*wire.Job
 		require.NoError(w.b, w.store.View(func(r kvtx.Reader, _ uint64) (err error) {
-			jobs, err = fleet.PendingJobs(w.machine.View(r), []wire.JobKind{kind}, 4)
+			ready, err = jobs.PendingJobs(w.machine.View(r), []wire.JobKind{kind}, 4)
 			return err
 		}))
-		if len(jobs) == 0 {
+		if len(ready) == 0 {
 			return
 		}
-		for _, j := range jobs {
+		for _, j := range ready {
 			w.kinds[j.Id] = what
 			w.command(&statepb.Command{Caller: &statepb.Caller{Node: "m1", Role: "metadata"}, Op: &statepb.Command_RunJob{RunJob: &statepb.RunJob{Id: j.Id, Limit: 512}}})
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -97,26 +97,26 @@ func (r *runner) runPieces(ctx context.Context) (ran int, err error) {
 }
 
 // ready returns the next jobs to run, a few of each kind.
-func (r *runner) ready() (jobs []uint64, err error) {
+func (r *runner) ready() (ready []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err = r.Store.View(func(s kvtx.Reader, _ uint64) error {
 		for _, kind := range leaderJobs {
-			some, err := fleet.PendingJobs(r.Machine.View(s), []wire.JobKind{kind}, runnerJobs+len(r.waiting))
+			some, err := jobs.PendingJobs(r.Machine.View(s), []wire.JobKind{kind}, runnerJobs+len(r.waiting))
 			if err != nil {
 				return err
 			}
 			n := 0
 			for _, job := range some {
 				if _, waits := r.waiting[job.Id]; !waits && n < runnerJobs {
-					jobs = append(jobs, job.Id)
+					ready = append(ready, job.Id)
 					n++
 				}
 			}
 		}
 		return nil
 	})
-	return jobs, err
+	return ready, err
 }
 
 // piece runs one piece of a job. met is the exclusive lease that blocked it; refused is the state's

@@ -8,6 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -86,6 +87,6 @@ func (f *Fleet) Repairing(r kvtx.Reader) (bool, error) {
 	if err != nil || moving > 0 {
 		return true, err
 	}
-	scans, err := fleet.PendingJobs(f.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
+	scans, err := jobs.PendingJobs(f.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, 1)
 	return len(scans) > 0, err
 }

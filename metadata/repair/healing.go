@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -216,7 +217,7 @@ func (q *Queue) countRepaired(kind wire.JobKind, intents []*wire.Intent, notTake
 
 // healingNow describes the repair progress; nil if there is none.
 func (q *Queue) healingNow(r kvtx.Reader, queued uint64) (*wire.Healing, error) {
-	scans, err := fleet.PendingJobs(q.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
+	scans, err := jobs.PendingJobs(q.Machine.View(r), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE}, maxScans)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/metadata/state/content"
 	statefleet "github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -256,8 +257,8 @@ func (rw *Rewriter) rewriteBusy() (busy bool, err error) {
 		if busy = running > 0; busy || err != nil {
 			return err
 		}
-		n, err := statefleet.LiveJobs(rw.Machine.View(r), wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
-		busy = n >= rewriteJobs
+		live, err := jobs.LiveJobs(rw.Machine.View(r), wire.JobKind_JOB_KIND_REWRITE, rewriteJobs)
+		busy = len(live) >= rewriteJobs
 		return err
 	})
 	return busy, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -274,7 +275,7 @@ func (s *clusterScript) classify(w map[string]string) string {
 func (s *clusterScript) runLeaderJobs() string {
 	pieces := 0
 	for {
-		jobs, err := fleet.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := jobs.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			return err.Error()
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -298,7 +298,7 @@ func TestConcatRefuses(t *testing.T) {
 			t.Errorf("%s: %s, want %s", r.name, k, r.want)
 		}
 	}
-	jobs, err := fleet.PendingJobs(bn.m.View(bn.kv), []wire.JobKind{wire.JobKind_JOB_KIND_CONCAT}, 1)
+	jobs, err := jobs.PendingJobs(bn.m.View(bn.kv), []wire.JobKind{wire.JobKind_JOB_KIND_CONCAT}, 1)
 	if err != nil || len(jobs) > 0 {
 		t.Errorf("%d jobs were made (%v)", len(jobs), err)
 	}

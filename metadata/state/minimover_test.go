@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	statetier "github.com/morainefs/moraine/metadata/state/tier"
 	"github.com/morainefs/moraine/transport/wire"
@@ -380,7 +380,7 @@ func (y *tier) fenced(first *miniMover) {
 func (y *tier) runTrees() {
 	y.t.Helper()
 	for {
-		jobs, err := fleet.PendingJobs(y.m.View(y.kv), []wire.JobKind{wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := jobs.PendingJobs(y.m.View(y.kv), []wire.JobKind{wire.JobKind_JOB_KIND_MOVE_TREE, wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			y.t.Fatal(err)
 		}

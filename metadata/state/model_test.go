@@ -9,7 +9,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/metadata/state/statetest"
 	"github.com/morainefs/moraine/transport/wire"
@@ -287,7 +287,7 @@ func (m *model) stepSession() {
 
 // runJobs runs some pieces of the leader's jobs.
 func (m *model) runJobs() {
-	jobs, err := fleet.PendingJobs(m.m.View(m.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES, wire.JobKind_JOB_KIND_RECOUNT}, 100)
+	jobs, err := jobs.PendingJobs(m.m.View(m.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES, wire.JobKind_JOB_KIND_RECOUNT}, 100)
 	if err != nil {
 		m.t.Fatal(err)
 	}

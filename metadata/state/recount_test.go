@@ -8,7 +8,7 @@ import (
 
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state/check"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -38,7 +38,7 @@ func TestRecountFaults(t *testing.T) {
 		}},
 		{"it is asked for again", func(c *client) { c.recount() }},
 		{"it is to be canceled", func(c *client) {
-			jobs, err := fleet.PendingJobs(c.m.View(c.kv), []wire.JobKind{wire.JobKind_JOB_KIND_RECOUNT}, 1)
+			jobs, err := jobs.PendingJobs(c.m.View(c.kv), []wire.JobKind{wire.JobKind_JOB_KIND_RECOUNT}, 1)
 			if err != nil || len(jobs) != 1 {
 				c.t.Fatalf("%d recounts are under way (%v)", len(jobs), err)
 			}

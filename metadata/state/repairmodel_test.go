@@ -9,6 +9,7 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/internal/testseed"
 	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -359,7 +360,7 @@ func (w *world) device() {
 
 // runAll runs pieces of the leader's own jobs.
 func (w *world) runAll(pieces int) (left int) {
-	jobs, err := fleet.PendingJobs(w.m.View(w.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+	jobs, err := jobs.PendingJobs(w.m.View(w.kv), []wire.JobKind{wire.JobKind_JOB_KIND_SCAN_DEVICE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
 	if err != nil {
 		w.t.Fatal(err)
 	}

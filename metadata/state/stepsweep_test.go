@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -22,7 +22,7 @@ func (b *sealed) later(millis uint64) {
 		b.tick(min(millis, 1000))
 	}
 	for {
-		jobs, err := fleet.PendingJobs(b.m.View(b.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
+		jobs, err := jobs.PendingJobs(b.m.View(b.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 10)
 		if err != nil {
 			b.t.Fatal(err)
 		}

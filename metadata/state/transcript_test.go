@@ -10,7 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
@@ -93,7 +93,7 @@ func (s *script) runOpen(d *datadriven.TestData) string {
 
 func (s *script) runJobs() string {
 	for n := 0; ; n++ {
-		jobs, err := fleet.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
+		jobs, err := jobs.PendingJobs(s.m.View(s.kv), []wire.JobKind{wire.JobKind_JOB_KIND_REMOVE_TREE, wire.JobKind_JOB_KIND_DROP_TABLES}, 100)
 		if err != nil {
 			s.t.Fatal(err)
 		}

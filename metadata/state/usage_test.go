@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/morainefs/moraine"
-	"github.com/morainefs/moraine/metadata/state/fleet"
+	"github.com/morainefs/moraine/metadata/state/jobs"
 	"github.com/morainefs/moraine/metadata/state/statepb"
 	"github.com/morainefs/moraine/transport/wire"
 )
@@ -55,7 +55,7 @@ func (c *client) file(dir uint64, name string, size uint64) uint64 {
 // runLeaderJob runs one piece of the first job of a kind; false if there is none.
 func (b *bench) runLeaderJob(kind wire.JobKind, limit uint32) bool {
 	b.t.Helper()
-	jobs, err := fleet.PendingJobs(b.m.View(b.store()), []wire.JobKind{kind}, 1)
+	jobs, err := jobs.PendingJobs(b.m.View(b.store()), []wire.JobKind{kind}, 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}

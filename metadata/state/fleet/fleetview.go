@@ -49,53 +49,6 @@ func Devices(r *kvtx.View) ([]*wire.Device, error) {
 	return out, err
 }
 
-// PendingJobs returns at most limit jobs of the kinds that may be leased or run now: those whose
-// time has come, and those whose lease has expired.
-func PendingJobs(r *kvtx.View, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {
-	v := r
-	c, err := v.Counters()
-	if err != nil {
-		return nil, err
-	}
-	jobs, err := jobs.ReadyJobs(v, kinds, c[record.CClusterTime], limit)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*wire.Job, len(jobs))
-	for i, j := range jobs {
-		out[i] = j.ToWire()
-	}
-	return out, nil
-}
-
-// LiveJobs counts the jobs of a kind that wait for a mover or are leased, up to limit.
-func LiveJobs(r *kvtx.View, kind wire.JobKind, limit int) (int, error) {
-	jobs, err := liveJobs(r, kind, limit)
-	return len(jobs), err
-}
-
-// liveJobs returns at most limit of the jobs of a kind that wait for a mover or are leased.
-func liveJobs(v *kvtx.View, kind wire.JobKind, limit int) (list []*record.Job, err error) {
-	keys, err := v.KeysUnder(v.K.JobsReady(uint8(kind)), limit)
-	if err != nil {
-		return nil, err
-	}
-	leased, err := v.KeysUnder(v.K.Table(record.TabJobLease), jobs.MaxRunningJobs) // leases of any kind
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range append(keys, leased...) {
-		j, err := jobs.Job(v, moraine.JobID(record.LastU64(key)))
-		if err != nil {
-			return nil, err
-		}
-		if j != nil && j.Kind == kind && len(list) < limit {
-			list = append(list, j)
-		}
-	}
-	return list, nil
-}
-
 // RepairCursor is a place in the repair queue; the zero value is the front.
 type RepairCursor struct {
 	key  []byte
@@ -184,12 +137,12 @@ func RepairHopeful(r *kvtx.View) (uint64, error) {
 	if err != nil || c[record.CRepairRunning] == 0 || c[record.CLostStripes] == 0 {
 		return c[record.CRepairRunning], err
 	}
-	jobs, err := liveJobs(v, wire.JobKind_JOB_KIND_REPAIR, jobs.MaxRunningJobs)
+	list, err := jobs.LiveJobs(v, wire.JobKind_JOB_KIND_REPAIR, jobs.MaxRunningJobs)
 	if err != nil {
 		return 0, err
 	}
 	tried := uint64(0)
-	for _, j := range jobs {
+	for _, j := range list {
 		for _, s := range j.Stripes {
 			i, err := RepairOf(v, s)
 			if err != nil {

@@ -40,6 +40,45 @@ func ReadyJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*re
 	return out, nil
 }
 
+// PendingJobs is ReadyJobs at the present cluster time, in wire form.
+func PendingJobs(v *kvtx.View, kinds []wire.JobKind, limit int) ([]*wire.Job, error) {
+	c, err := v.Counters()
+	if err != nil {
+		return nil, err
+	}
+	ready, err := ReadyJobs(v, kinds, c[record.CClusterTime], limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.Job, len(ready))
+	for i, j := range ready {
+		out[i] = j.ToWire()
+	}
+	return out, nil
+}
+
+// LiveJobs returns at most limit of the jobs of a kind that wait for a mover or are leased.
+func LiveJobs(v *kvtx.View, kind wire.JobKind, limit int) (list []*record.Job, err error) {
+	keys, err := v.KeysUnder(v.K.JobsReady(uint8(kind)), limit)
+	if err != nil {
+		return nil, err
+	}
+	leased, err := v.KeysUnder(v.K.Table(record.TabJobLease), MaxRunningJobs) // leases of any kind
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range append(keys, leased...) {
+		j, err := Job(v, moraine.JobID(record.LastU64(key)))
+		if err != nil {
+			return nil, err
+		}
+		if j != nil && j.Kind == kind && len(list) < limit {
+			list = append(list, j)
+		}
+	}
+	return list, nil
+}
+
 // Due cuts the keys of pending jobs at the first one whose time has not come.
 func Due(keys [][]byte, now uint64) [][]byte {
 	n := slices.IndexFunc(keys, func(key []byte) bool { return binary.BigEndian.Uint64(key[len(key)-16:]) > now })
