@@ -1,5 +1,3 @@
-//go:build !moraine_level2
-
 package moraine
 
 // FeatureLevel is the newest behaviour of the replicated state that this build supports. The

@@ -50,7 +50,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	built.Store(&dir)
 	path := filepath.Join(dir, "moraine")
-	return path, devcluster.Build(context.Background(), path, "")
+	return path, devcluster.Build(context.Background(), path)
 })
 
 // built is the directory of the executable, nil if no test has needed it.

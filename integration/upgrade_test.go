@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,18 +12,59 @@ import (
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/client"
 	"github.com/morainefs/moraine/internal/devcluster"
+	"github.com/morainefs/moraine/metadata/state"
+	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/pki"
 	"github.com/morainefs/moraine/transport/wire"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 )
 
-// TestRollingUpgrade upgrades a cluster to the next build, which has commands that
+// A server with one of these flags acts as one of a later release, which has one more feature level
+// and one more request (state.NewFuture). With hasty, its leader proposes the request below that level.
+const (
+	later = "--imitate=later-release"
+	hasty = "--imitate=hasty-later-release"
+)
+
+// toucher returns a function that sends the leader the request that only a later release knows. It
+// sets the time of an inode.
+func toucher(t *testing.T, c *devcluster.Cluster) func(ctx context.Context, inode uint64) error {
+	t.Helper()
+	id, err := pki.LoadIdentity(pki.FilesIn(c.Certs(), "admin"))
+	require.NoError(t, err)
+	pool, err := transport.NewPool(transport.PoolConfig{Mode: transport.Mode(c.Mode())}, transport.PoolDeps{Identity: id})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = pool.Close() })
+	return func(ctx context.Context, inode uint64) error {
+		req, err := state.FutureRequest(&wire.SetAttr{Inode: inode, Valid: uint32(wire.SetAttrField_SET_ATTR_MTIME), Mtime: 1})
+		if err != nil {
+			return err
+		}
+		for {
+			for _, n := range c.Nodes(devcluster.Metadata) {
+				_, err = pool.Metadata([]string{n.Address}).Do(ctx, proto.CloneOf(req))
+				if k := moraine.KindOf(err); k != moraine.NotLeader && k != moraine.Unavailable {
+					return err
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(100 * time.Millisecond): // an election is under way
+			}
+		}
+	}
+}
+
+// TestRollingUpgrade upgrades a cluster to a later release, which has a request that
 // the first does not know, server by server, while files are made. The level is not
-// raised before all metadata servers support it. No new command is proposed before
+// raised before all metadata servers support it. The new request is not proposed before
 // that, since the voting servers of the old build would stop. After it the new
-// commands are used, and a server of the old build stops and logs why.
+// request is used, and a server of the old build stops and logs why.
 func TestRollingUpgrade(t *testing.T) {
-	old, next := builtWith(t, "moraine_level2"), builtWith(t, "")
-	c := startOf(t, old, devcluster.Config{Chunkservers: 1})
+	c := startProcs(t, devcluster.Config{Chunkservers: 1})
+	touch := toucher(t, c)
 	cl := connect(t, c, client.Config{})
 	stop, made := make(chan struct{}), atomic.Int64{}
 	var g sync.WaitGroup
@@ -52,7 +92,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Helper()
 		return objects(t, works(t, settingsFor(c), append([]string{"cluster", "upgrade", "--json"}, args...)...))[0]
 	}
-	require.EqualValues(t, 2, upgrade()["feature_level"])
+	require.EqualValues(t, moraine.FeatureLevel, upgrade()["feature_level"])
 	// finish requests the new level until the answer is as wanted: a new leader
 	// does not know yet what the others support, and says that.
 	finish := func(so func(outcome) bool) {
@@ -66,15 +106,15 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 	}
 
-	restart := func(n *devcluster.Node) {
+	restart := func(n *devcluster.Node, flags ...string) {
 		t.Helper()
 		require.NoError(t, n.Stop(time.Minute))
-		n.Use(next)
+		n.SetFlags(flags...)
 		require.NoError(t, n.Start())
 		require.NoError(t, n.Ready(t.Context()))
 		waitFor(t, &made, made.Load()+5)
 	}
-	restart(c.Node("n1"))
+	restart(c.Node("n1")) // chunkservers are upgraded first
 	lead := leaderOf(t, cl)
 	order := []*devcluster.Node{}
 	for _, n := range c.Nodes(devcluster.Metadata) {
@@ -88,39 +128,35 @@ func TestRollingUpgrade(t *testing.T) {
 		} else { // some support the new level, but not all
 			finish(func(o outcome) bool {
 				require.NotZero(t, o.code)
-				return strings.Contains(o.stderr, lead+" speaks 2")
+				return strings.Contains(o.stderr, fmt.Sprintf("%s speaks %d", lead, moraine.FeatureLevel))
 			})
 		}
-		require.EqualValues(t, 2, upgrade()["feature_level"])
-		restart(n)
+		require.ErrorIs(t, touch(t.Context(), root.Inode), moraine.Unimplemented, "led by %s", leaderOf(t, cl))
+		require.EqualValues(t, moraine.FeatureLevel, upgrade()["feature_level"])
+		restart(n, later)
 		awaitLevels(t, upgrade, 1)
 	}
-	awaitLevels(t, upgrade, moraine.FeatureLevel)
+	awaitLevels(t, upgrade, state.FutureLevel)
 	for _, n := range c.Nodes(devcluster.Metadata) {
-		require.NotContains(t, n.Log(), "does not know", "%s met a command of the new build before the upgrade was finished", n.Name)
+		require.NotContains(t, n.Log(), "the log has a command that this build does not know", "%s met a command of the new build before the upgrade was finished", n.Name)
 	}
-	o := invoke(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
-	require.NotZero(t, o.code)
-	require.Contains(t, o.stderr, "finish the upgrade first")
+	require.ErrorContains(t, touch(t.Context(), root.Inode), "finish the upgrade first")
 	finish(func(o outcome) bool { return o.code == 0 })
-	require.EqualValues(t, moraine.FeatureLevel, upgrade()["feature_level"])
+	require.EqualValues(t, state.FutureLevel, upgrade()["feature_level"])
 	waitFor(t, &made, made.Load()+20)
-	works(t, settingsFor(c), "quota", "set", "moraine:///d", "--inodes", "1000000")
-	// The command that the old build does not know is in the log: the directories
-	// of the servers are recorded.
-	awaitSeats(t, c)
+	require.NoError(t, touch(t.Context(), root.Inode), "the request that the old build does not know")
 	n := c.Node(lead)
 	require.NoError(t, n.Stop(time.Minute))
-	n.Use(old)
+	n.SetFlags() // the old build again
 	require.NoError(t, n.Start())
 	select {
 	case <-n.Exited():
 	case <-time.After(time.Minute):
-		t.Fatal("a build of level 2 runs in a cluster of a newer one")
+		t.Fatal("a server of the old build runs in a cluster of a later one")
 	}
 	require.Contains(t, n.LogTail(1), "feature level", "the leader, or its own state, reports it")
 	waitFor(t, &made, made.Load()+5)
-	n.Use(next)
+	n.SetFlags(later)
 	require.NoError(t, n.Start())
 	require.NoError(t, n.Ready(t.Context()))
 	end()
@@ -128,43 +164,13 @@ func TestRollingUpgrade(t *testing.T) {
 	checkNames(t, cl, "/d", int(made.Load()))
 }
 
-// builtWith builds the executable with build tags.
-func builtWith(t *testing.T, tags string) string {
-	t.Helper()
-	if tags == "" {
-		path, err := binary()
-		require.NoError(t, err)
-		return path
-	}
-	path := filepath.Join(t.TempDir(), tags)
-	require.NoError(t, devcluster.Build(t.Context(), path, tags))
-	return path
-}
-
-// startOf is startProcs with an executable of its own.
-func startOf(t *testing.T, path string, cfg devcluster.Config) *devcluster.Cluster {
-	t.Helper()
-	cfg.Binary, cfg.Dir = path, filepath.Join(t.TempDir(), "cluster")
-	c, err := devcluster.Start(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, n := range c.All() {
-				t.Logf("%s:\n%s", n.Name, n.LogTail(8))
-			}
-		}
-		_ = c.Close()
-	})
-	return c
-}
-
 // TestOldBuildStopsAtAnUnknownCommand makes a leader do what no build does: it
-// proposes a new command before the upgrade is finished. The servers of the old
+// proposes a new request before the upgrade is finished. The servers of the old
 // build stop and name it, and stop again after a restart, rather than continue
 // without it. The new build replaces them with their --data, and all agree.
 func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
-	old, next, eager := builtWith(t, "moraine_level2"), builtWith(t, ""), builtWith(t, "moraine_eager")
-	c := startOf(t, old, devcluster.Config{Chunkservers: -1})
+	c := startProcs(t, devcluster.Config{Chunkservers: -1})
+	touch := toucher(t, c)
 	cl := connect(t, c, client.Config{})
 	attr, err := cl.Mkdir(t.Context(), "/d", 0o755)
 	require.NoError(t, err)
@@ -175,7 +181,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 		require.NoError(t, n.Start())
 		require.NoError(t, n.Ready(t.Context()))
 	}
-	m1.Use(eager)
+	m1.SetFlags(hasty)
 	restart(m1)
 	for end := time.Now().Add(2 * time.Minute); leaderOf(t, cl) != "m1"; {
 		require.True(t, time.Now().Before(end), "m1 does not come to lead")
@@ -183,8 +189,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, err = cl.Meta(ctx, &wire.MetaRequest{Op: &wire.MetaRequest_SetQuota{SetQuota: &wire.SetQuota{Inode: attr.Inode, Inodes: 1_000_000}}})
-	t.Logf("the quota is answered with: %v", err) // or not, as the majority ends
+	t.Logf("the request is answered with: %v", touch(ctx, attr.Inode)) // or not, as the majority ends
 	olds := []*devcluster.Node{c.Node("m2"), c.Node("m3")}
 	stops := func() {
 		t.Helper()
@@ -197,7 +202,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 			last := n.LogTail(1)
 			t.Logf("%s: %s", n.Name, last)
 			require.Contains(t, last, "command that this build does not know")
-			require.Contains(t, last, "SetQuota")
+			require.Contains(t, last, fmt.Sprintf("field %d of MetaRequest", state.FutureField))
 			require.Contains(t, last, "or a later one", "it says what to do")
 		}
 	}
@@ -208,7 +213,7 @@ func TestOldBuildStopsAtAnUnknownCommand(t *testing.T) {
 	stops()
 	for _, n := range append(olds, m1) {
 		require.NoError(t, n.Stop(time.Minute)) // m1 may run
-		n.Use(next)
+		n.SetFlags(later)
 		require.NoError(t, n.Start())
 	}
 	for _, n := range c.Nodes(devcluster.Metadata) {

@@ -32,6 +32,10 @@ type Config struct {
 	Join bool
 	// Release names the build in texts.
 	Release string
+	// Future makes the server act as one of a later release, which supports another feature level
+	// (state.NewFuture). Hasty makes it propose above the cluster's feature level, as no release
+	// does. Only tests of upgrades set them.
+	Future, Hasty bool
 	// Cluster is the cluster's identity. The first leader writes it, and every later one refuses a
 	// state with another. Required.
 	Cluster moraine.UUID

@@ -1,13 +1,14 @@
 package metadata
 
 import (
+	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
 // OpName is the service's name of a request; "" if it does not know the request.
 func OpName(req *wire.MetaRequest) string {
-	if op := newOpTable(lead.NewMetrics(nil)).of(req); op != nil {
+	if op := newOpTable(lead.NewMetrics(nil), moraine.FeatureLevel).of(req); op != nil {
 		return op.name
 	}
 	return ""

@@ -73,9 +73,9 @@ func (f machineFSM) checkLevel(kv kvtx.KV) error {
 	if err != nil && moraine.KindOf(err) != moraine.Unavailable {
 		return err
 	}
-	if info.FeatureLevel > moraine.FeatureLevel {
+	if info.FeatureLevel > f.machine.Level {
 		return &moraine.Error{Op: "metadata.ApplyEntry", Kind: moraine.NewerFormat,
-			Err: fmt.Errorf("the cluster is at feature level %d, and this build speaks up to %d: start a newer one", info.FeatureLevel, moraine.FeatureLevel)}
+			Err: fmt.Errorf("the cluster is at feature level %d, and this build speaks up to %d: start a newer one", info.FeatureLevel, f.machine.Level)}
 	}
 	f.spoken.Store(err == nil)
 	return nil

@@ -56,7 +56,7 @@ type leader struct {
 // newLeader makes the parts of a leadership. done is closed when the leadership ends.
 func newLeader(s *Server, done <-chan struct{}) *leader {
 	term := &lead.Term{Node: s.cfg.Node, Store: s.store, Machine: s.machine, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: s.deps.Metrics,
-		Began: s.deps.Clock.Now(), Done: done, NotLeader: s.notLeader}
+		Began: s.deps.Clock.Now(), Done: done, NotLeader: s.notLeader, Hasty: s.cfg.Hasty}
 	l := &leader{
 		Term: term, cfg: &s.cfg, deps: &s.deps, server: s, lease: s.lease,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.MaxSessions),
@@ -186,7 +186,7 @@ func (l *leader) beginLevel(ctx context.Context) error {
 	fresh := false
 	err := l.Store.View(func(r kvtx.Reader, _ uint64) error {
 		info, err := kvtx.Cluster(l.Machine.View(r))
-		if err != nil || info.FeatureLevel >= moraine.FeatureLevel {
+		if err != nil || info.FeatureLevel >= l.Machine.Level {
 			return err
 		}
 		fresh, err = kvtx.Unused(l.Machine.View(r))
@@ -196,7 +196,7 @@ func (l *leader) beginLevel(ctx context.Context) error {
 		return err
 	}
 	_, err = l.Command(ctx, &statepb.Command{Op: &statepb.Command_SetFeatureLevel{
-		SetFeatureLevel: &statepb.SetFeatureLevel{Level: moraine.FeatureLevel}}})
+		SetFeatureLevel: &statepb.SetFeatureLevel{Level: l.Machine.Level}}})
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/morainefs/moraine/metadata/leases"
 	"github.com/morainefs/moraine/metadata/members"
 	"github.com/morainefs/moraine/metadata/repair"
+	"github.com/morainefs/moraine/metadata/state"
 	"github.com/morainefs/moraine/metadata/state/kvtx"
 	"github.com/morainefs/moraine/transport"
 	"github.com/morainefs/moraine/transport/wire"
@@ -171,7 +172,8 @@ func byMovers(o op) op {
 // wire.MetaRequest.
 type opTable [1024]op
 
-func newOpTable(m *lead.Metrics) *opTable {
+// newOpTable returns the table of a build that supports feature levels up to level.
+func newOpTable(m *lead.Metrics, level uint64) *opTable {
 	t := &opTable{
 		10: unrouted(asking("open_session", bySessions((*sessionDesk).openSession))),
 		11: unrouted(asking("renew_session", bySessions((*sessionDesk).renewSession))),
@@ -281,6 +283,9 @@ func newOpTable(m *lead.Metrics) *opTable {
 		621: {name: "list_revoked", may: admins, reads: true, serve: (*leader).listRevoked},
 		245: {name: "read_backup", may: admins, reads: true, serve: byBackups((*backupDesk).readBackup)},
 	}
+	if level >= state.FutureLevel {
+		t[state.FutureField] = op{name: "future", may: admins, since: state.FutureLevel, serve: (*leader).Mutate}
+	}
 	for i := range t {
 		if t[i].name != "" {
 			t[i].counts = &opCounts{}
@@ -319,6 +324,9 @@ func (t *opTable) of(req *wire.MetaRequest) *op {
 func number(req *wire.MetaRequest) protoreflect.FieldNumber {
 	if f := wire.Op(req); f != nil {
 		return f.Number()
+	}
+	if state.IsFuture(req) {
+		return state.FutureField
 	}
 	return 0
 }

@@ -181,7 +181,7 @@ func (s *Server) memberStatus() *wire.MemberStatus {
 	if m := s.membership(); m != nil {
 		st = m.MemberStatus()
 	}
-	st.Level, st.Release = moraine.FeatureLevel, s.cfg.Release
+	st.Level, st.Release = s.machine.Level, s.cfg.Release
 	return st
 }
 

@@ -83,7 +83,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	lease := leases.NewTable(deps.Metrics, deps.Clock.Now, cfg.SessionTimeout)
 	kept := autobackup.New(autobackup.Config{Dir: cfg.BackupDir, Every: cfg.BackupEvery, Keep: cfg.BackupKeep, Horizon: cfg.BackupHorizon, Cluster: cfg.Cluster, Node: cfg.Node},
 		autobackup.Deps{FS: deps.FS, Clock: deps.Clock, Log: deps.Log})
-	s := &Server{cfg: cfg, deps: deps, lease: lease, kept: kept, ops: newOpTable(deps.Metrics), machine: state.New(partition), peers: make(map[string]Peer),
+	machine := state.New(partition)
+	if cfg.Future {
+		machine = state.NewFuture(partition)
+	}
+	s := &Server{cfg: cfg, deps: deps, lease: lease, kept: kept, machine: machine, ops: newOpTable(deps.Metrics, machine.Level), peers: make(map[string]Peer),
 		diverged: make(chan struct{}, 1), secrets: secretKeeper{store: deps.Secrets}}
 	for _, p := range cfg.Peers {
 		s.peers[p.ID] = p

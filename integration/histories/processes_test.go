@@ -176,7 +176,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	s := newSpaces(t)
 	lasts := testseed.Of(8*time.Second, 5*time.Minute)
 	s.binary = filepath.Join(s.dir, "moraine")
-	require.NoError(t, devcluster.Build(t.Context(), s.binary, ""))
+	require.NoError(t, devcluster.Build(t.Context(), s.binary))
 	require.NoError(t, devcluster.MakeCertificates(filepath.Join(s.dir, "certs"), 3, 3))
 	for _, m := range servers {
 		require.NoError(t, s.start(m))

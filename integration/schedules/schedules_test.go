@@ -266,7 +266,7 @@ func runSchedule(t *testing.T, binary string, seed uint64, s shape) entry {
 func buildBinary(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "moraine")
-	if err := devcluster.Build(t.Context(), path, ""); err != nil {
+	if err := devcluster.Build(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 	return path

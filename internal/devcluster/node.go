@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,6 +43,7 @@ type Node struct {
 	net    *netns.Net // the network of its host; nil: it has no host of its own
 	args   []string
 	env    []string
+	extra  []string // flags of its next start
 	log    string
 
 	mu     sync.Mutex
@@ -63,7 +65,7 @@ func (n *Node) Start() error {
 		return err
 	}
 	defer logFile.Close()
-	line := append([]string{n.binary}, n.args...)
+	line := slices.Concat([]string{n.binary}, n.args, n.extra)
 	if n.net != nil {
 		line = append(n.net.Command(n.Name), line...)
 	}
@@ -98,11 +100,12 @@ func (n *Node) Start() error {
 	return nil
 }
 
-// Use makes the node run another executable from its next start on.
-func (n *Node) Use(binary string) {
+// SetFlags adds flags to the node's command line from its next start on. They replace those of an
+// earlier SetFlags.
+func (n *Node) SetFlags(flags ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.binary = binary
+	n.extra = flags
 }
 
 func (n *Node) running() bool {

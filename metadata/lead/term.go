@@ -80,6 +80,8 @@ type Term struct {
 	Done    <-chan struct{} // closed when the leadership ends
 	// NotLeader returns the error that names the present leader.
 	NotLeader func() error
+	// Hasty: it proposes above the cluster's feature level (metadata.Config.Hasty).
+	Hasty bool
 
 	level atomic.Uint64 // feature level that the state is known to have reached
 }
@@ -92,7 +94,7 @@ func (t *Term) Mutate(ctx context.Context, c *Call) (*wire.MetaResponse, error) 
 // Speaks fails while the state is below a feature level. Nothing of that level may be proposed
 // then, because a server of an earlier build would stop.
 func (t *Term) Speaks(ctx context.Context, level uint64) error {
-	if eager || level <= t.level.Load() { // the level never decreases
+	if t.Hasty || level <= t.level.Load() { // the level never decreases
 		return nil
 	}
 	if err := t.Store.ReadBarrier(ctx); err != nil {

@@ -44,7 +44,7 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 	if _, _, info, err = g.seatOf(g.Node); err != nil {
 		return info, 0, err
 	}
-	level = moraine.FeatureLevel
+	level = g.Machine.Level
 	var silent []string
 	for _, m := range g.Store.Members() {
 		if m.ID == g.Node {
@@ -66,8 +66,8 @@ func (g *Group) commonLevel() (info kvtx.ClusterInfo, level uint64, err error) {
 // levels names the members whose builds do not support a level.
 func (g *Group) levels(level uint64) string {
 	var out []string
-	if moraine.FeatureLevel < level {
-		out = append(out, fmt.Sprintf("%s speaks %d", g.Node, moraine.FeatureLevel))
+	if g.Machine.Level < level {
+		out = append(out, fmt.Sprintf("%s speaks %d", g.Node, g.Machine.Level))
 	}
 	for _, m := range g.Store.Members() {
 		if h, ok := g.news.of(m.ID, g.Clock.Now()); ok && m.ID != g.Node && h.status.GetLevel() < level {

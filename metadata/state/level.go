@@ -17,10 +17,10 @@ func setFeatureLevel(t *kvtx.Tx, op *statepb.SetFeatureLevel) (*wire.MetaRespons
 	if op.GetLevel() < c.FeatureLevel {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set feature level", "", "%d is below the present %d", op.GetLevel(), c.FeatureLevel)
 	}
-	if op.GetLevel() > moraine.FeatureLevel {
+	if op.GetLevel() > t.B.Space.Level {
 		// This build does not implement the new level. Applying later entries would make the
 		// replicas differ, so the node stops here.
-		return nil, kvtx.Fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), moraine.FeatureLevel)
+		return nil, kvtx.Fail(moraine.NewerFormat, "set feature level", "", "level %d is newer than this build's %d", op.GetLevel(), t.B.Space.Level)
 	}
 	before := c.FeatureLevel
 	c.FeatureLevel = op.GetLevel()

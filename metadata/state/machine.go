@@ -30,12 +30,15 @@ func New(p moraine.Partition) *Machine {
 }
 
 // Batch applies the commands of one log entry. kvtx.Batch describes what it shares between them.
-type Batch struct{ *kvtx.Batch }
+type Batch struct {
+	*kvtx.Batch
+	machine *Machine
+}
 
 // Begin starts a batch for the log entry at index. It reads the counters.
 func (m *Machine) Begin(kv kvtx.KV, index uint64) (Batch, error) {
 	b, err := m.BeginBatch(kv, index)
-	return Batch{b}, err
+	return Batch{b, m}, err
 }
 
 // Partition returns the partition whose keys the machine reads and writes.
@@ -82,9 +85,6 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 		return Result{}, &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
 			Err: fmt.Errorf("command has version %d, this build knows %d", cmd.GetVersion(), commandVersion)}
 	}
-	if !knows(cmd) {
-		return Result{}, kvtx.UnknownCommand(cmd.GetOp())
-	}
 	b.Count[record.CCommands]++
 	b.Count[record.CWall] = max(b.Count[record.CWall]+1, uint64(max(cmd.GetWallNanos(), 0)))
 	t := b.Begin()
@@ -94,12 +94,13 @@ func (b Batch) Apply(cmd *statepb.Command) (Result, error) {
 	var resp *wire.MetaResponse
 	var err error
 	if req, ok := cmd.GetOp().(*statepb.Command_Request); ok {
-		if req.Request.GetOp() == nil {
+		o, known := b.machine.operation(req.Request)
+		if !known {
 			// A service proposes only commands that it knows. This one comes from a newer service,
 			// and answering it would make the replicas differ.
-			return Result{}, kvtx.UnknownCommand(nil)
+			return Result{}, kvtx.UnknownCommand(cmd)
 		}
-		resp, err = request(t, req.Request)
+		resp, err = request(t, o, req.Request)
 	} else {
 		resp, err = guard(t, func() (*wire.MetaResponse, error) { return lead(t, cmd) })
 	}
@@ -146,7 +147,7 @@ func guard(t *kvtx.Tx, handle func() (*wire.MetaResponse, error)) (*wire.MetaRes
 func lead(t *kvtx.Tx, cmd *statepb.Command) (*wire.MetaResponse, error) {
 	do := commandOf(cmd)
 	if do == nil {
-		return nil, kvtx.UnknownCommand(cmd.GetOp())
+		return nil, kvtx.UnknownCommand(cmd)
 	}
 	return do(t, cmd)
 }

@@ -10,8 +10,7 @@ import (
 
 // request applies a client's mutation. In a session, an already answered number gets its first
 // answer. The state keeps every new answer, also failures, until the client acknowledges it.
-func request(t *kvtx.Tx, req *wire.MetaRequest) (*wire.MetaResponse, error) {
-	o := operationOf(req)
+func request(t *kvtx.Tx, o operation, req *wire.MetaRequest) (*wire.MetaResponse, error) {
 	if err := session.Routed(t, req); err != nil {
 		if kvtx.IsAnswer(err) {
 			return kvtx.Refuse(err), nil

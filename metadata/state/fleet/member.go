@@ -15,9 +15,6 @@ const maxMemberName = 255
 // Repeating it changes nothing. Another data ID for the same server fails with Conflict for ever:
 // with its directory a server lost what it acknowledged and how it voted.
 func SetMember(t *kvtx.Tx, op *statepb.SetMember) (*wire.MetaResponse, error) {
-	if moraine.FeatureLevel < kvtx.LevelMembers {
-		return nil, kvtx.UnknownCommand(op)
-	}
 	id := op.GetId()
 	if id == "" || len(id) > maxMemberName || len(op.GetDataId()) != len(moraine.UUID{}) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set member", id, "want a name of 1 to %d bytes and a data id of 16", maxMemberName)
@@ -53,9 +50,6 @@ func Member(r *kvtx.View, id string) (moraine.UUID, bool, error) {
 // numbers and expire. The state forgets the directories of the metadata servers, since the new ones
 // differ, and the devices' reports, since chunks may have moved since the state was saved.
 func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaResponse, error) {
-	if moraine.FeatureLevel < kvtx.LevelMembers {
-		return nil, kvtx.UnknownCommand(op)
-	}
 	c, err := t.Cluster()
 	if err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package kvtx
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/state/record"
 	"github.com/morainefs/moraine/metadata/state/statepb"
@@ -27,13 +29,16 @@ type Events struct {
 
 // UnknownCommand returns the error that stops the node. A newer build proposed a command that this
 // build does not know; continuing without it would make the replicas differ.
-func UnknownCommand(op any) error {
-	what := ""
-	if r, ok := op.(*statepb.Command_Request); ok {
-		op = r.Request.GetOp()
+func UnknownCommand(cmd *statepb.Command) error {
+	m := cmd.ProtoReflect()
+	if req := cmd.GetRequest(); req != nil {
+		m = req.ProtoReflect()
 	}
-	if op != nil {
-		what = fmt.Sprintf(" (%T)", op)
+	what := ""
+	if f := wire.Op(m.Interface()); f != nil {
+		what = fmt.Sprintf(" (%s)", f.Name())
+	} else if field, _, n := protowire.ConsumeTag(m.GetUnknown()); n > 0 {
+		what = fmt.Sprintf(" (field %d of %s)", field, m.Descriptor().Name())
 	}
 	return &moraine.Error{Op: "apply", Kind: moraine.NewerFormat,
 		Err: fmt.Errorf("the log has a command that this build does not know%s: a newer build proposed it", what)}

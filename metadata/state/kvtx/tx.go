@@ -63,12 +63,16 @@ type Space struct {
 	K     keys.Keys
 	Hints grantHints            // saves searches; no result depends on it
 	spare atomic.Pointer[Batch] // a flushed batch, kept for its memory
+	// Level is the newest feature level that this build supports.
+	Level uint64
 	// JobEnded updates the target of a job when the job ends, for example a file or a tree.
 	JobEnded func(t *Tx, j *record.Job, state wire.JobState, reason string) error
 }
 
 // NewSpace returns the space of partition p.
-func NewSpace(p moraine.Partition) *Space { return &Space{K: keys.Of(p)} }
+func NewSpace(p moraine.Partition) *Space {
+	return &Space{K: keys.Of(p), Level: moraine.FeatureLevel}
+}
 
 // View returns a view of the partition over r.
 func (s *Space) View(r Reader) *View { return &View{R: r, K: s.K} }

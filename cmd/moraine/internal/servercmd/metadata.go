@@ -39,12 +39,19 @@ type metadataOptions struct {
 	peers       []string
 	bootstrap   bool
 	join        bool
+	imitate     string
 	service     metadata.Config
 	store       raftstore.Config
 	cache       cli.SizeFlag
 	logKeep     cli.SizeFlag
 	rewriteRate cli.SizeFlag
 }
+
+// What --imitate may name.
+const (
+	imitateFuture = "later-release"
+	imitateHasty  = "hasty-later-release" // its leader proposes above the cluster's feature level
+)
 
 func newMetadataCommand(env *cli.Env) *cobra.Command {
 	var o metadataOptions
@@ -135,6 +142,9 @@ The commands below are for people. They use the cluster that --endpoint names.`,
 	o.cache, o.logKeep = 256<<20, 4<<30
 	f.Var(&o.cache, "cache", "memory for the block cache of the state")
 	f.Var(&o.logKeep, "log-retention-size", "bound of the log entries that the server keeps")
+	f.StringVar(&o.imitate, "imitate", "", "for tests of upgrades: act as a server of a later release, "+
+		imitateFuture+" or "+imitateHasty)
+	_ = f.MarkHidden("imitate") // it is defined above
 	return cmd
 }
 
@@ -191,6 +201,13 @@ func runMetadata(ctx context.Context, env *cli.Env, o metadataOptions) error {
 		if o.service.Cluster, err = insecureCluster(ctx, env, &o); err != nil {
 			return err
 		}
+	}
+	switch o.imitate {
+	case "":
+	case imitateFuture, imitateHasty:
+		o.service.Future, o.service.Hasty = true, o.imitate == imitateHasty
+	default:
+		return cli.UsageError("--imitate %q: write %s or %s", o.imitate, imitateFuture, imitateHasty)
 	}
 	o.service.Node, o.service.Join, o.service.Release = o.id, o.join, cli.Version
 	o.store.Dir, o.store.Cluster, o.store.Node = o.data, o.service.Cluster, o.id
@@ -271,6 +288,9 @@ func serveMetadata(ctx context.Context, env *cli.Env, sec cli.Security, o metada
 		return err
 	}
 	log = log.With("node", o.id)
+	if o.imitate != "" {
+		log.Warn("acting as a server of a later release, for tests of upgrades", "imitate", o.imitate)
+	}
 	reg := serve.NewRegistry()
 	network := transport.NewMetrics(reg)
 	pool, err := sec.Pool(transport.RoleMetadata, o.id, transport.PoolDeps{Log: log, Metrics: network})
