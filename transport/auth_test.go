@@ -70,6 +70,18 @@ func TestCertificateMisuse(t *testing.T) {
 				},
 				skew: -3 * time.Minute, kind: moraine.Unauthenticated, says: "certificate of client old expired on",
 			},
+			"not yet valid, and the caller knows": {
+				id: func(t *testing.T) *pki.Identity {
+					return a.issue(t, pki.Request{Role: pki.RoleClient, Node: "ahead", Now: time.Now().Add(hour), TTL: hour})
+				},
+				kind: moraine.Unauthenticated, says: "check the clocks",
+			},
+			"not yet valid, and only the server knows": {
+				id: func(t *testing.T) *pki.Identity {
+					return a.issue(t, pki.Request{Role: pki.RoleClient, Node: "ahead", Now: time.Now().Add(hour), TTL: hour})
+				},
+				skew: hour, kind: moraine.Unauthenticated, says: "certificate of client ahead is valid only from",
+			},
 			"of another authority": {
 				id:   func(t *testing.T) *pki.Identity { return issueFrom(t, other, a.ca, "c1") },
 				kind: moraine.Unauthenticated, says: "was not issued by an authority that is trusted here",

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -113,4 +114,93 @@ func TestCertRenewOfAnExpiredCertificate(t *testing.T) {
 	}
 	require.Equal(t, before, show(dir))
 	require.NoFileExists(t, pki.FilesIn(dir, "new").Cert)
+}
+
+// TestCertIssueReplacesNothing: `cert issue` leaves an existing certificate or key of the name
+// alone, and says what to do. With --force it replaces both, and names the former certificate.
+func TestCertIssueReplacesNothing(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca")
+	for _, args := range [][]string{{"cert", "init", ca}, {"cert", "issue", ca, "admin", "ops"}} {
+		_, errOut, code := invoke(t, args...)
+		require.Zero(t, code, errOut)
+	}
+	files := pki.FilesIn(ca, "ops")
+	read := func(paths ...string) (all []string) {
+		for _, path := range paths {
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			all = append(all, string(b))
+		}
+		return all
+	}
+	before := read(files.Cert, files.Key, files.CA)
+	for _, role := range []string{"admin", "client"} {
+		_, errOut, code := invoke(t, "cert", "issue", ca, role, "ops")
+		require.NotZero(t, code)
+		for _, says := range []string{"already has a certificate", "moraine cert renew", "--out", "--force"} {
+			require.Contains(t, errOut, says)
+		}
+	}
+	require.Equal(t, before, read(files.Cert, files.Key, files.CA))
+
+	other := t.TempDir()
+	_, errOut, code := invoke(t, "cert", "issue", ca, "admin", "ops", "--out", other)
+	require.Zero(t, code, errOut)
+	require.Equal(t, before, read(files.Cert, files.Key, files.CA))
+
+	id, err := pki.LoadIdentity(files)
+	require.NoError(t, err)
+	held, _, _ := id.Current()
+	serial := pki.SerialOf(held.Leaf)
+	out, errOut, code := invoke(t, "cert", "issue", ca, "admin", "ops", "--force")
+	require.Zero(t, code, errOut)
+	require.Contains(t, out, "moraine cert revoke --serial "+serial)
+	require.NotEqual(t, before[1], read(files.Key)[0])
+
+	require.NoError(t, os.Remove(files.Cert)) // the key alone is as valuable
+	_, errOut, code = invoke(t, "cert", "issue", ca, "admin", "ops")
+	require.NotZero(t, code)
+	require.Contains(t, errOut, "--force")
+}
+
+// TestAClockThatIsAheadIsNamed: an authority and a certificate that are not valid yet, because a
+// clock was ahead when they were made. Issue, renew and start of a program say so.
+func TestAClockThatIsAheadIsNamed(t *testing.T) {
+	now := time.Now()
+	refused := func(args ...string) {
+		t.Helper()
+		_, errOut, code := invoke(t, args...)
+		require.NotZero(t, code, "%v", args)
+		require.Contains(t, errOut, "valid only from", "%v", args)
+		require.Contains(t, errOut, "check the clocks", "%v", args)
+	}
+	made := func(authority, certificate time.Time) (dir string) {
+		ca, err := pki.NewCA(moraine.UUID{1}, authority, 1000*time.Hour)
+		require.NoError(t, err)
+		dir = t.TempDir()
+		require.NoError(t, ca.Save(dir))
+		for _, r := range []pki.Request{{Role: pki.RoleClient, Node: "c1"}, {Role: pki.RoleChunkserver, Node: "n1"}} {
+			r.Now, r.TTL = certificate, 100*time.Hour
+			c, err := ca.Issue(r)
+			require.NoError(t, err)
+			require.NoError(t, c.Save(dir, r.Node))
+		}
+		return dir
+	}
+	dir := made(now.Add(3*time.Hour), now.Add(3*time.Hour))
+	refused("cert", "issue", dir, "client", "c2")
+	require.NoFileExists(t, pki.FilesIn(dir, "c2").Cert)
+	refused("cert", "renew", dir, "c1")
+
+	dir = made(now.Add(-time.Hour), now.Add(3*time.Hour))
+	refused("ls", "moraine://127.0.0.1:1/", "--certs", dir, "--identity", "c1")
+	refused("chunkserver", "--certs", dir, "--identity", "n1", "--id", "n1", "--device", t.TempDir(), "--endpoint", "127.0.0.1:1")
+	out, errOut, code := invoke(t, "cert", "show", dir, "c1")
+	require.Zero(t, code, errOut)
+	require.Contains(t, out, "NOT VALID before")
+	_, errOut, code = invoke(t, "cert", "renew", dir, "c1")
+	require.Zero(t, code, errOut)
+	out, errOut, code = invoke(t, "cert", "show", dir, "c1")
+	require.Zero(t, code, errOut)
+	require.NotContains(t, out, "NOT VALID")
 }

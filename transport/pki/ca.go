@@ -155,11 +155,23 @@ type Request struct {
 
 // Certificate is an issued certificate and its private key.
 type Certificate struct {
-	Claims   Claims
-	NotAfter time.Time
-	CertPEM  []byte
-	KeyPEM   []byte
-	caPEM    []byte
+	Claims    Claims
+	NotBefore time.Time
+	NotAfter  time.Time
+	CertPEM   []byte
+	KeyPEM    []byte
+	caPEM     []byte
+}
+
+// CheckClock returns an error if the authority is not valid yet at now: the clock of this
+// machine, or of the one that made the authority, is wrong. Servers would refuse what it issues.
+func (ca *CA) CheckClock(now time.Time) error {
+	if !now.Before(ca.cert.NotBefore) {
+		return nil
+	}
+	return &moraine.Error{Op: "pki.CheckClock", Ref: ca.cluster.String(), Kind: moraine.InvalidArgument,
+		Err: fmt.Errorf("authority is %w: if the clock of this machine is right, the clock was ahead when the authority was made, and `moraine cert init` must make another",
+			notYet(ca.cert.NotBefore, now))}
 }
 
 // Issue certifies a key for r.
@@ -201,7 +213,7 @@ func (ca *CA) Issue(r Request) (*Certificate, error) {
 	if err != nil {
 		return nil, wrap("pki.Issue", r.Node, err)
 	}
-	return &Certificate{Claims: claims, NotAfter: tmpl.NotAfter, CertPEM: encodePEM("CERTIFICATE", der),
+	return &Certificate{Claims: claims, NotBefore: tmpl.NotBefore, NotAfter: tmpl.NotAfter, CertPEM: encodePEM("CERTIFICATE", der),
 		KeyPEM: encodePEM("PRIVATE KEY", keyDER), caPEM: ca.CertPEM()}, nil
 }
 
@@ -266,12 +278,8 @@ func leafTemplate(c Claims, r Request) *x509.Certificate {
 // process that reloads in between finds a pair that does not match, and keeps its
 // current one.
 func (c *Certificate) Save(dir, name string) error {
-	switch {
-	case !ValidNode(name):
-		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument, Err: errors.New("not a file name")}
-	case strings.EqualFold(name+".key", CAKeyFile): // a file system may take both for one
-		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument,
-			Err: fmt.Errorf("%s and %s are the files of the authority: choose another name", CACertFile, CAKeyFile)}
+	if err := checkName(name); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wrap("pki.Save", dir, err)
@@ -286,6 +294,32 @@ func (c *Certificate) Save(dir, name string) error {
 		return err
 	}
 	return writeFile(f.Cert, c.CertPEM, 0o644)
+}
+
+// SaveNew is Save that replaces nothing: Exists if dir has a certificate or a key of that name.
+func (c *Certificate) SaveNew(dir, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	f := FilesIn(dir, name)
+	for _, path := range []string{f.Cert, f.Key} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return &moraine.Error{Op: "pki.SaveNew", Ref: path, Kind: moraine.Exists, Err: errors.New("file exists and is not replaced")}
+		}
+	}
+	return c.Save(dir, name)
+}
+
+// checkName refuses the names that files of a certificate cannot have.
+func checkName(name string) error {
+	switch {
+	case !ValidNode(name):
+		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument, Err: errors.New("not a file name")}
+	case strings.EqualFold(name+".key", CAKeyFile): // a file system may take both for one
+		return &moraine.Error{Op: "pki.Save", Ref: name, Kind: moraine.InvalidArgument,
+			Err: fmt.Errorf("%s and %s are the files of the authority: choose another name", CACertFile, CAKeyFile)}
+	}
+	return nil
 }
 
 func caURI(cluster moraine.UUID) *url.URL {

@@ -99,6 +99,12 @@ func (id *Identity) Claims() Claims {
 	return c
 }
 
+// NotBefore returns from when on the certificate is valid.
+func (id *Identity) NotBefore() time.Time {
+	cert, _, _ := id.Current()
+	return cert.Leaf.NotBefore
+}
+
 // NotAfter returns when the certificate expires.
 func (id *Identity) NotAfter() time.Time {
 	cert, _, _ := id.Current()
@@ -234,7 +240,7 @@ func verifyText(err error, c Claims, now time.Time) error {
 	}
 	if errors.As(err, &invalid) && invalid.Reason == x509.Expired { // the caller has checked the leaf's own dates
 		if ca := invalid.Cert; now.Before(ca.NotBefore) {
-			return fmt.Errorf("authority of the certificate of %s %s is valid only from %s: check the clocks", c.Role, c.Node, ca.NotBefore.UTC().Format(day))
+			return fmt.Errorf("authority of the certificate of %s %s is %w", c.Role, c.Node, notYet(ca.NotBefore, now))
 		}
 		return fmt.Errorf("authority of the certificate of %s %s expired on %s: make a new one, and issue all certificates with it",
 			c.Role, c.Node, invalid.Cert.NotAfter.UTC().Format(day))
@@ -251,10 +257,15 @@ func checkTime(leaf *x509.Certificate, c Claims, now time.Time) error {
 		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s expired on %s: renew it with `moraine cert renew DIR %s`",
 			c.Role, c.Node, leaf.NotAfter.UTC().Format(day), c.Node))
 	case now.Before(leaf.NotBefore):
-		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s is valid only from %s: check the clocks",
-			c.Role, c.Node, leaf.NotBefore.UTC().Format(day)))
+		return unauthenticated(c.Node, fmt.Errorf("certificate of %s %s is %w", c.Role, c.Node, notYet(leaf.NotBefore, now)))
 	}
 	return nil
+}
+
+// notYet says that something is valid only later than the clock of the machine that verifies it.
+func notYet(from, now time.Time) error {
+	return fmt.Errorf("valid only from %s, and the clock says %s: check the clocks of the machine that issued it and of the one that refuses it",
+		from.UTC().Format(day), now.UTC().Format(day))
 }
 
 func unauthenticated(node string, err error) error {

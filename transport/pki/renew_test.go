@@ -113,3 +113,26 @@ func TestNoCertificateReplacesTheAuthority(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ca.CertPEM(), after.CertPEM())
 }
+
+// TestSaveNewReplacesNothing: SaveNew fails if the certificate or the key of the name exists.
+func TestSaveNewReplacesNothing(t *testing.T) {
+	now := time.Now()
+	ca, err := pki.NewCA(cluster, now, time.Hour)
+	require.NoError(t, err)
+	cert, err := ca.Issue(pki.Request{Role: pki.RoleClient, Node: "c1", Now: now})
+	require.NoError(t, err)
+	for _, there := range []string{"c1.crt", "c1.key"} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, there), []byte("mine"), 0o600))
+		require.ErrorIs(t, cert.SaveNew(dir, "c1"), moraine.Exists)
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		b, err := os.ReadFile(filepath.Join(dir, there))
+		require.NoError(t, err)
+		require.Equal(t, "mine", string(b))
+		require.NoError(t, cert.SaveNew(dir, "c2"))
+		require.ErrorIs(t, cert.SaveNew(dir, "c2"), moraine.Exists)
+		require.ErrorIs(t, cert.SaveNew(dir, "ca"), moraine.InvalidArgument)
+	}
+}

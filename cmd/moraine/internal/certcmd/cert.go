@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,7 @@ type Certificate struct {
 	Scope    string    `json:"scope"`
 	ReadOnly bool      `json:"read_only"`
 	Squash   bool      `json:"squash"`
+	From     time.Time `json:"valid_from"`
 	Expires  time.Time `json:"expires"`
 	Expired  bool      `json:"expired"`
 	// Serial and Key name the certificate for "cert revoke"; "cert show" has them.
@@ -33,19 +35,22 @@ type Certificate struct {
 	Key    string `json:"key,omitempty"`
 }
 
-// until says when a certificate expires, or that it has.
+// until says when a certificate expires, or that it has, or that it is not valid yet.
 func (i Certificate) until() string {
 	day := i.Expires.Format(time.DateOnly)
-	if i.Expired {
+	switch {
+	case i.Expired:
 		return "EXPIRED on " + day
+	case time.Now().Before(i.From):
+		return fmt.Sprintf("%s, NOT VALID before %s: check the clocks", day, i.From.UTC().Format("2006-01-02 15:04 MST"))
 	}
 	return day
 }
 
-func describe(c pki.Claims, expires time.Time) Certificate {
+func describe(c pki.Claims, from, expires time.Time) Certificate {
 	return Certificate{
 		Name: c.Node, Role: string(c.Role), Cluster: c.Cluster.String(), Scope: c.Scope,
-		ReadOnly: c.ReadOnly, Squash: c.Squash, Expires: expires, Expired: time.Now().After(expires),
+		ReadOnly: c.ReadOnly, Squash: c.Squash, From: from, Expires: expires, Expired: time.Now().After(expires),
 	}
 }
 
@@ -111,9 +116,10 @@ func newCertInitCommand(env *cli.Env) *cobra.Command {
 
 func newCertIssueCommand(env *cli.Env) *cobra.Command {
 	var (
-		r    pki.Request
-		days int
-		out  string
+		r     pki.Request
+		days  int
+		out   string
+		force bool
 	)
 	cmd := &cobra.Command{
 		Use:   "issue DIR ROLE NAME",
@@ -124,7 +130,10 @@ may do:
   metadata, chunkserver  run a server; NAME is its node id
   gateway                run an S3 endpoint
   client                 use files, only below --scope where it is given
-  admin                  change the cluster`,
+  admin                  change the cluster
+
+The command replaces no certificate. With --force it does; the former certificate stays
+valid until it expires or is revoked.`,
 		Args: cobra.ExactArgs(3),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r.Role, r.Node = pki.Role(args[1]), args[2]
@@ -139,6 +148,9 @@ may do:
 				return fmt.Errorf("%w (make the authority first: moraine cert init %s)", err, args[0])
 			}
 			r.Now, r.TTL = time.Now(), time.Duration(days)*24*time.Hour
+			if err := ca.CheckClock(r.Now); err != nil {
+				return err
+			}
 			cert, err := ca.Issue(r)
 			if err != nil {
 				return err
@@ -146,10 +158,10 @@ may do:
 			if out == "" {
 				out = args[0]
 			}
-			if err := cert.Save(out, r.Node); err != nil {
+			if err := saveIssued(env, cert, out, force); err != nil {
 				return err
 			}
-			return printCertificates(env, describe(cert.Claims, cert.NotAfter))
+			return printCertificates(env, describe(cert.Claims, cert.NotBefore, cert.NotAfter))
 		},
 	}
 	f := cmd.Flags()
@@ -160,7 +172,34 @@ may do:
 		"that check it")
 	f.IntVar(&days, "days", 365, "how long the certificate is valid")
 	f.StringVar(&out, "out", "", "directory for NAME.crt, NAME.key and ca.crt (default: DIR)")
+	f.BoolVar(&force, "force", false, "replace an existing certificate of NAME, and its key")
 	return cmd
+}
+
+// saveIssued writes a certificate into dir. It replaces another one of that name only with force,
+// and then names what stays valid.
+func saveIssued(env *cli.Env, cert *pki.Certificate, dir string, force bool) error {
+	name := cert.Claims.Node
+	if !force {
+		err := cert.SaveNew(dir, name)
+		if errors.Is(err, moraine.Exists) {
+			return fmt.Errorf("%s already has a certificate or a key of %s: renew it with `moraine cert renew`, "+
+				"write the new one elsewhere with --out, or replace it with --force", dir, name)
+		}
+		return err
+	}
+	former := ""
+	if id, err := pki.LoadIdentity(pki.FilesIn(dir, name)); err == nil && id.Check(time.Now()) == nil { // others open nothing
+		held, _, _ := id.Current()
+		former = pki.SerialOf(held.Leaf)
+	}
+	if err := cert.Save(dir, name); err != nil {
+		return err
+	}
+	if former != "" {
+		env.Note("the former certificate stays valid: `moraine cert revoke --serial %s` ends that", former)
+	}
+	return nil
 }
 
 func newCertRenewCommand(env *cli.Env) *cobra.Command {
@@ -183,6 +222,9 @@ it loads it without a restart.`,
 			if err != nil {
 				return err
 			}
+			if err := ca.CheckClock(time.Now()); err != nil {
+				return err
+			}
 			in := cmp.Or(certs, args[0])
 			var infos []Certificate
 			for _, name := range args[1:] {
@@ -197,7 +239,7 @@ it loads it without a restart.`,
 				if err := cert.Save(in, name); err != nil {
 					return err
 				}
-				infos = append(infos, describe(cert.Claims, cert.NotAfter))
+				infos = append(infos, describe(cert.Claims, cert.NotBefore, cert.NotAfter))
 			}
 			return printCertificates(env, infos...)
 		},
@@ -229,7 +271,7 @@ func newCertShowCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				info := describe(id.Claims(), id.NotAfter())
+				info := describe(id.Claims(), id.NotBefore(), id.NotAfter())
 				cert, _, _ := id.Current()
 				key := pki.KeyOf(cert.Leaf)
 				info.Serial, info.Key = pki.SerialOf(cert.Leaf), hex.EncodeToString(key[:])

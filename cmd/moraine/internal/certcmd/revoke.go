@@ -34,8 +34,10 @@ cluster counts a revoked chunkserver as down.
 
 --file revokes the key of a certificate file: every certificate with that key. --key does
 the same by the key's SHA-256. --serial revokes one certificate by its serial number
-("moraine cert show --json" prints both). --node revokes all certificates that a node got
-up to now. Servers accept a later one with a new key. --undo takes entries off the list.
+("moraine cert show --json" prints both). --node revokes all certificates that were issued
+for that name up to now: of every role, or with --role of one. Servers accept a later one
+with a new key. "Now" is the clock of the leader; if the clock of the machine that issued
+was ahead, use --file. --undo takes entries off the list.
 
 The command needs an admin's certificate that is not one of those to revoke.`,
 		Example: `  moraine cert revoke --file ./ca/alice.crt
@@ -48,9 +50,9 @@ The command needs an admin's certificate that is not one of those to revoke.`,
 	f.StringArrayVar(&o.files, "file", nil, "certificate file with the key to revoke; may be repeated")
 	f.StringArrayVar(&o.keys, "key", nil, "SHA-256 of a public key, in hexadecimal; may be repeated")
 	f.StringArrayVar(&o.serials, "serial", nil, "serial number of a certificate, in hexadecimal; may be repeated")
-	f.StringArrayVar(&o.nodes, "node", nil, "node whose certificates up to now are revoked; may be "+
-		"repeated")
-	f.StringVar(&o.role, "role", "", "with --node: its certificates of this role only")
+	f.StringArrayVar(&o.nodes, "node", nil, "name whose certificates up to now are revoked, of every "+
+		"role; may be repeated")
+	f.StringVar(&o.role, "role", "", "with --node: only its certificates of this role")
 	f.BoolVar(&o.undo, "undo", false, "take the certificates off the list")
 	f.BoolVar(&o.list, "list", false, "list the revoked certificates")
 	return cmd
