@@ -39,7 +39,8 @@ type fakeMeta struct {
 	settled  []*wire.SettledChunk
 	looked   int // how often the list was read
 	scrubNow bool
-	below    bool // the metadata does not support level memory
+	suspects []*wire.SuspectChunk // the next heartbeat's answer has them
+	below    bool                 // the metadata does not support level memory
 	objects  map[uint64]*wire.ObjectReply
 	staged   []uint64          // inodes for which staging was requested
 	tenants  map[uint64]uint32 // of inodes
@@ -200,6 +201,7 @@ func (f *fakeMeta) heartbeat(h *wire.Heartbeat) *wire.MetaResponse {
 	f.beats = append(f.beats, h)
 	reply := &wire.HeartbeatReply{Probe: f.targets, Applied: f.applied, Register: f.unknown, Incarnation: 1 + f.raised, Mark: f.mark, MemoryLevel: !f.below, Keys: []*wire.SigningKey{capabilitytest.Key()}}
 	reply.CheckObjects, f.compare = f.compare, nil
+	reply.Verify, f.suspects = f.suspects, nil
 	for _, d := range h.Devices {
 		if len(f.memory) > 0 {
 			reply.Memory = append(reply.Memory, d.Id)

@@ -92,6 +92,7 @@ func (s *Server) heartbeat(ctx context.Context, f *fleet, want uint32) (deletion
 	if s.pieces != nil {
 		s.pieces.reports.take(reply.GetCheckObjects())
 	}
+	s.takeSuspects(reply.GetVerify())
 	for _, id := range reply.GetScrub() {
 		if d := f.byID[moraine.DeviceID(id)]; d != nil {
 			d.scrub.start()

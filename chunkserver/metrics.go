@@ -38,6 +38,7 @@ type Metrics struct {
 	ScrubParity     prometheus.Counter // stripes whose parity scrubs compared with their data
 	ScrubBytes      prometheus.Counter
 	ScrubBad        *prometheus.CounterVec // chunks that scrubs found bad, by cause
+	Suspects        *prometheus.CounterVec // stripes verified because a client reported a chunk, by result
 
 	Pieces       *prometheus.CounterVec // requests for bytes of objects, by outcome
 	PieceBytes   prometheus.Counter     // bytes of objects served
@@ -96,6 +97,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.ScrubChunks = counter("scrubbed_chunks_total", "Chunks that scrubs have read and verified.")
 	m.ScrubBytes = counter("scrubbed_bytes_total", "Bytes that scrubs have read and verified.")
 	m.ScrubParity = counter("scrubbed_parity_stripes_total", "Stripes whose parity scrubs have compared with their data.")
+	m.Suspects = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_verified_reports_total",
+		Help: "Stripes whose chunks were verified because a client reported one as bad, by result: good or bad."}, []string{"result"})
 	m.ScrubBad = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moraine_chunkserver_scrub_bad_chunks_total",
 		Help: "Bad chunks that scrubs found and queued for repair, by cause: corrupt, misplaced, missing, or parity."}, []string{"found"})
 	m.Pieces = outcomes("piece_gets_total", "Requests for bytes of an object, by outcome.")
@@ -107,7 +110,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.Stages = outcomes("stages_asked_total", "Requests to stage a file because it was read, by outcome.")
 	m.Probes = outcomes("probes_total", "Attempts to open a new, authenticated connection to each address of another server, by outcome: ok or failed.")
 	if reg != nil {
-		reg.MustRegister(m.Probes, m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad)
+		reg.MustRegister(m.Probes, m.MemoryDirty, m.Settled, m.HeldBack, m.BackgroundBytes, m.ScrubChunks, m.ScrubBytes, m.ScrubParity, m.ScrubBad, m.Suspects)
 		reg.MustRegister(m.Pieces, m.PieceBytes, m.PieceFetches, m.PieceMemory, m.PieceWaits, m.PiecesRotten, m.Stages)
 		reg.MustRegister(m.Puts, m.Gets, m.PutBytes, m.GetBytes, m.PutSeconds, m.GetSeconds, m.Heartbeats, m.Outlived, m.Deleted,
 			m.Reported, m.DevicesOut, m.MemoryBytes, m.MemoryWaits, m.MemoryKept, m.MemoryHits, m.MemoryMisses, m.MemoryEvictions, m.DeviceBytes, m.DeviceChunks)

@@ -66,47 +66,10 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 		if s.deps.CheckParity != nil {
 			slice.ParitySample = uint32(max(s.cfg.ScrubParity, 0))
 		}
-		var bad []*wire.BadChunk
-		bytes := uint64(0)
-		for i := range headers {
-			h := &headers[i]
-			if err := s.paceScrub(ctx, limit, h.Length); err != nil {
-				return err
-			}
-			// The slice lists a corrupt chunk as present. It is reported
-			// separately, and not as missing too.
-			found, err := s.verify(ctx, d, h)
-			switch {
-			case errors.Is(err, moraine.Corrupt):
-				s.deps.Metrics.ScrubBad.WithLabelValues("corrupt").Inc()
-				bad = append(bad, &wire.BadChunk{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Device: uint32(d.id),
-					Version: uint32(h.Version), Kind: uint32(moraine.Corrupt)})
-			case errors.Is(err, moraine.NotFound):
-				// The chunk is still being written to the device, or was deleted
-				// since it was listed.
-				if _, _, err := d.tier.Where(ctx, h.ID); err == nil {
-					slice.Chunks = append(slice.Chunks, d.reportOf(h))
-				}
-				continue
-			case err != nil:
-				return err
-			default:
-				h = found
-			}
-			bytes += uint64(h.Length)
-			slice.Chunks = append(slice.Chunks, d.reportOf(h))
-		}
-		found, parity, err := s.reportScrubbed(ctx, slice, bad)
+		bytes, found, err := s.scrubSlice(ctx, d, limit, slice, headers, s.verify)
 		if err != nil {
 			return err
 		}
-		wrong, err := s.checkParity(ctx, limit, parity)
-		if err != nil {
-			return err
-		}
-		found += wrong
-		s.deps.Metrics.ScrubChunks.Add(float64(len(slice.Chunks)))
-		s.deps.Metrics.ScrubBytes.Add(float64(bytes))
 		d.scrub.advance(to, uint64(len(slice.Chunks)), bytes, found)
 		if to == 0 {
 			d.scrub.end(s.deps.Clock.Now())
@@ -118,6 +81,52 @@ func (s *Server) scrub(ctx context.Context, d *device, limit *rate.Limiter) erro
 		}
 		from = to
 	}
+}
+
+// scrubSlice verifies the chunks with these headers, and reports them as a slice of
+// a device. It returns the bytes read, and how many chunks are bad or missing.
+func (s *Server) scrubSlice(ctx context.Context, d *device, limit *rate.Limiter, slice *wire.ReportChunks, headers []tiers.Header,
+	verify func(context.Context, *device, *tiers.Header) (*tiers.Header, error)) (bytes, found uint64, err error) {
+	var bad []*wire.BadChunk
+	for i := range headers {
+		h := &headers[i]
+		if err := s.paceScrub(ctx, limit, h.Length); err != nil {
+			return 0, 0, err
+		}
+		// The slice lists a corrupt chunk as present. It is reported
+		// separately, and not as missing too.
+		now, err := verify(ctx, d, h)
+		switch {
+		case errors.Is(err, moraine.Corrupt):
+			s.deps.Metrics.ScrubBad.WithLabelValues("corrupt").Inc()
+			bad = append(bad, &wire.BadChunk{Stripe: uint64(h.ID.Stripe), Index: uint32(h.ID.Index), Device: uint32(d.id),
+				Version: uint32(h.Version), Kind: uint32(moraine.Corrupt)})
+		case errors.Is(err, moraine.NotFound):
+			// The chunk is still being written to the device, or was deleted
+			// since it was listed.
+			if _, _, err := d.tier.Where(ctx, h.ID); err == nil {
+				slice.Chunks = append(slice.Chunks, d.reportOf(h))
+			}
+			continue
+		case err != nil:
+			return 0, 0, err
+		default:
+			h = now
+		}
+		bytes += uint64(h.Length)
+		slice.Chunks = append(slice.Chunks, d.reportOf(h))
+	}
+	found, parity, err := s.reportScrubbed(ctx, slice, bad)
+	if err != nil {
+		return 0, 0, err
+	}
+	wrong, err := s.checkParity(ctx, limit, parity)
+	if err != nil {
+		return 0, 0, err
+	}
+	s.deps.Metrics.ScrubChunks.Add(float64(len(slice.Chunks)))
+	s.deps.Metrics.ScrubBytes.Add(float64(bytes))
+	return bytes, found + wrong, nil
 }
 
 // verify reads a whole chunk and returns its current header.

@@ -35,6 +35,7 @@ import (
 	"github.com/morainefs/moraine/tiers/mem"
 	"github.com/morainefs/moraine/tiers/object"
 	"github.com/morainefs/moraine/transport"
+	"github.com/morainefs/moraine/transport/wire"
 	"github.com/morainefs/moraine/transport/capability"
 	"golang.org/x/sync/errgroup"
 )
@@ -64,6 +65,8 @@ type Server struct {
 	// often.
 	prober  *prober
 	watches atomic.Bool
+	// suspects are what clients reported as bad, to be verified.
+	suspects chan *wire.SuspectChunk
 	// newestIncarnation is the newest incarnation of the metadata that this server
 	// received.
 	newestIncarnation atomic.Pointer[moraine.MarkedIncarnation]
@@ -90,7 +93,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Meta == nil {
 		return nil, &moraine.Error{Op: "chunkserver.New", Kind: moraine.InvalidArgument, Err: errors.New("metadata service is missing: set Deps.Meta")}
 	}
-	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber()}
+	s := &Server{cfg: cfg, deps: deps, ready: make(chan struct{}), changes: make(chan *change), ended: make(chan struct{}), closeWait: closeWait, prober: newProber(),
+		suspects: make(chan *wire.SuspectChunk, maxSuspects)}
 	s.capabilities = capability.NewVerifier(s.Key)
 	if deps.Bucket != nil {
 		s.pieces = newPieces(cfg.PieceBytes, cfg.Bucket, deps, s.keptKey)
@@ -164,6 +168,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.deps.Probe != nil {
 		g.Go(func() error { s.probes(ctx); return nil })
 	}
+	g.Go(func() error { s.verifySuspects(ctx); return nil })
 	g.Go(func() error { s.heartbeats(ctx, g); return nil })
 	return g.Wait()
 }

@@ -305,6 +305,38 @@ func TestAScrubKnowsOfWhatIsOnItsWay(t *testing.T) {
 	g.set(false, false)
 }
 
+// TestReportedChunksAreVerified: what a client reported as bad is verified, and reported as the part
+// of the device that the stripe is: a good chunk as present, one that is not there as missing.
+func TestReportedChunksAreVerified(t *testing.T) {
+	meta, cfg := newFakeMeta(), config("/a")
+	cfg.ScrubInterval, cfg.ReportInterval = 1<<40, 1<<40
+	h := startReporting(t, vfs.NewMem(1), meta, cfg)
+	c := inMemory(7, 300_001)
+	_, err := c.put(t, h)
+	require.NoError(t, err)
+	var slices []*wire.ReportChunks
+	var bad int
+	meta.set(func() {
+		meta.fault = func(req *wire.MetaRequest, done bool) error {
+			if r := req.GetReportChunks(); r.GetScrub() && done {
+				slices = append(slices, r)
+			}
+			bad += len(req.GetReportBadChunks().GetChunks())
+			return nil
+		}
+		meta.suspects = []*wire.SuspectChunk{{Device: 1, Stripe: 1<<40 + 7}, {Device: 1, Stripe: 1<<40 + 8}, {Device: 99, Stripe: 1<<40 + 7}, {Device: 1, Stripe: 1<<40 + 9, Parity: true}}
+	})
+	h.waitFor(t, func() bool { return len(slices) == 3 })
+	meta.set(func() {
+		for i, r := range slices {
+			require.Equal(t, []uint64{1<<40 + 7 + uint64(i), 1<<40 + 8 + uint64(i)}, []uint64{r.From, r.To})
+			require.EqualValues(t, 1, r.Device)
+			require.Equal(t, i == 0, len(r.Chunks) == 1)
+		}
+		require.Zero(t, bad)
+	})
+}
+
 func (f *fakeMeta) settledChunks() []*wire.SettledChunk {
 	f.mu.Lock()
 	defer f.mu.Unlock()

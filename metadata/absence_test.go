@@ -109,7 +109,7 @@ func TestMaintenanceOfALargeHost(t *testing.T) {
 		require.ErrorIs(t, broken(), moraine.Canceled)
 		for i, d := range all[0].Chunks {
 			if d.Device != nodes[0].devices[0].Id {
-				_, err := k.do(badChunk(all[0], i))
+				_, err := k.c.verified(badChunk(all[0], i))
 				require.NoError(t, err)
 				break
 			}

@@ -138,9 +138,9 @@ func (l *leader) confined(c *lead.Call) bool {
 	return err != nil || !ses.all
 }
 
-// reportBadChunks queues bad chunks that readers found. A confined caller must prove that it may
-// read the chunks; the leader ignores its other reports. A chunkserver may report anything about
-// its own devices.
+// reportBadChunks takes reports of bad chunks. A confined caller must prove that it may read the
+// chunks; the leader ignores its other reports. A chunkserver may report anything about its own
+// devices. What a client reports is first verified by the chunkserver that has the chunk.
 func (l *leader) reportBadChunks(ctx context.Context, c *lead.Call) (*wire.MetaResponse, error) {
 	confined, now, v := l.confined(c), l.Clock.Now().Unix(), l.fleet.Topology.View()
 	req := proto.CloneOf(c.Req)
@@ -151,6 +151,9 @@ func (l *leader) reportBadChunks(ctx context.Context, c *lead.Call) (*wire.MetaR
 		itself := c.IsChunkserver() && v.MayReport(c, b.Device) == nil
 		return confined && !itself && !l.tokens.permits(shown, c.Req.Session, b, now)
 	})
+	if l.fleet.Unverified(c) {
+		return &wire.MetaResponse{Result: &wire.MetaResponse_Done{Done: &wire.Done{}}}, l.fleet.Suspect(c, op.Chunks)
+	}
 	return l.Propose(ctx, c.Caller, req)
 }
 

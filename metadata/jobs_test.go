@@ -84,6 +84,11 @@ func badChunk(s *wire.Stripe, index int) *wire.MetaRequest {
 		Stripe: s.Id, Index: uint32(index), Device: s.Chunks[index].Device, Version: s.Version, Kind: uint32(moraine.Corrupt)}}}}}
 }
 
+// verified sends a report of bad chunks that fsck verified.
+func (c *cluster) verified(req *wire.MetaRequest) (*wire.MetaResponse, error) {
+	return c.do(peer(transport.RoleAdmin, "fsck"), req)
+}
+
 func TestRepairOfABadChunk(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
@@ -98,7 +103,7 @@ func TestRepairOfABadChunk(t *testing.T) {
 		done := make(chan struct{})
 		go func() { jobs = nodes[0].lease(20 * time.Second); close(done) }()
 		synctest.Wait()
-		_, err := k.do(badChunk(s, 3))
+		_, err := k.c.verified(badChunk(s, 3))
 		require.NoError(t, err)
 		<-done
 		require.Less(t, time.Since(began), time.Second)
@@ -151,7 +156,7 @@ func TestMoverThatCameTooLateAsksAgain(t *testing.T) {
 		}
 		for job := range movers {
 			c.pass(time.Second, nodes...)
-			_, err := k.do(badChunk(k.write(fmt.Sprintf("f%d", job), nil), 0))
+			_, err := k.c.verified(badChunk(k.write(fmt.Sprintf("f%d", job), nil), 0))
 			require.NoError(t, err)
 			c.pass(5*time.Second, nodes...)
 			require.Len(t, answers, job+1, "job %d waits", job)
@@ -166,7 +171,7 @@ func TestJobIsTakenOver(t *testing.T) {
 	bubble(t, nil, func(c *cluster) {
 		nodes := c.fleet(7)
 		k := c.open(peer(transport.RoleClient, "c1"))
-		_, err := k.do(badChunk(k.write("f", nil), 0))
+		_, err := k.c.verified(badChunk(k.write("f", nil), 0))
 		require.NoError(t, err)
 		c.pass(2*time.Second, nodes...)
 		first := nodes[0].lease(5 * time.Second)
@@ -252,7 +257,7 @@ func TestHolderMayAskForAnotherTarget(t *testing.T) {
 		nodes := c.fleet(8)
 		k := c.open(peer(transport.RoleClient, "c1"))
 		s := k.write("f", nil)
-		_, err := k.do(badChunk(s, 1))
+		_, err := k.c.verified(badChunk(s, 1))
 		require.NoError(t, err)
 		job := nodes[0].lease(10 * time.Second)[0]
 		resp, err := nodes[0].ask(&wire.MetaRequest{Op: &wire.MetaRequest_BeginRepair{BeginRepair: &wire.BeginRepair{

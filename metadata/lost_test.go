@@ -106,7 +106,7 @@ func TestLeaseWhoseAnswerWasLostIsFoundAgain(t *testing.T) {
 	afterLost(t, func(c *cluster, _ bool, lose func(func() error)) {
 		nodes := c.fleet(7)
 		k := c.open(peer(transport.RoleClient, "c1"))
-		_, err := k.do(badChunk(k.write("f", nil), 0))
+		_, err := k.c.verified(badChunk(k.write("f", nil), 0))
 		require.NoError(c.t, err)
 		c.pass(3*time.Second, nodes...)
 

@@ -101,7 +101,7 @@ func TestMaintenanceCountsNoBadChunks(t *testing.T) {
 		}
 		require.NoError(t, c.away(at(0), time.Minute, false))
 		require.NoError(t, c.away(at(0), 0, false))
-		_, err := k.do(badChunk(s, 3))
+		_, err := k.c.verified(badChunk(s, 3))
 		require.NoError(t, err)
 		err = c.away(at(0), time.Minute, false)
 		require.ErrorIs(t, err, moraine.Conflict)
@@ -160,7 +160,7 @@ func TestHealingIsReported(t *testing.T) {
 			bad = append(bad, k.write(fmt.Sprintf("f%d", i), nil))
 		}
 		for _, s := range bad {
-			_, err := k.do(badChunk(s, 1))
+			_, err := k.c.verified(badChunk(s, 1))
 			require.NoError(t, err)
 		}
 		c.pass(3*time.Second, nodes...)

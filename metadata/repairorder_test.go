@@ -25,7 +25,7 @@ func TestLeastRedundantAreRepairedFirst(t *testing.T) {
 		}
 		c.pass(2*time.Second, nodes...)
 		bad := func(s *wire.Stripe, index int) {
-			_, err := k.do(badChunk(s, index))
+			_, err := k.c.verified(badChunk(s, index))
 			require.NoError(t, err)
 		}
 		for _, s := range all {

@@ -53,7 +53,7 @@ func TestRepairWaitsAreReported(t *testing.T) {
 			n.devices[0].Used = n.devices[0].Capacity
 		}
 		c.pass(2*time.Second, nodes[:6]...)
-		_, err := k.do(badChunk(s, 2))
+		_, err := k.c.verified(badChunk(s, 2))
 		require.NoError(t, err)
 		require.Equal(t, (&wire.RepairWaits{Counted: 1, Corrupt: 1, NoRoom: 1}).String(), waits())
 
@@ -73,7 +73,7 @@ func TestBrokenRepairQueueDoesNotHideTheCluster(t *testing.T) {
 		nodes := c.fleet(6)
 		k := c.open(peer(transport.RoleClient, "c1"))
 		s := k.write("f", nil)
-		_, err := k.do(badChunk(s, 2))
+		_, err := k.c.verified(badChunk(s, 2))
 		require.NoError(t, err)
 		c.pass(2*time.Second, nodes...)
 		require.EqualValues(t, 1, c.cluster().Waits.GetCorrupt())

@@ -138,9 +138,9 @@ func (w *world) readsUntil(ctx context.Context, name string) error {
 	return nil
 }
 
-// TestFalseReportsOfChunksAreCorrected: a client falsely reports every chunk of a
-// stripe as missing. All exist: they are written again, and chunks lost later are
-// rebuilt.
+// TestFalseReportsOfChunksAreCorrected: an administrator falsely reports every chunk
+// of a stripe as missing. All exist: they are written again, and chunks lost later
+// are rebuilt.
 func TestFalseReportsOfChunksAreCorrected(t *testing.T) {
 	var slow atomic.Bool
 	rule := func(_ string, op vfs.Op) error {
@@ -153,7 +153,7 @@ func TestFalseReportsOfChunksAreCorrected(t *testing.T) {
 		w.writeOne("/f", moraine.Scheme{K: 4, M: 2})
 		s := w.stripe("/f")
 		slow.Store(true)
-		liar, err := w.Client(w.ctx, "liar")
+		liar, err := w.Admin(w.ctx, "liar")
 		require.NoError(t, err)
 		defer liar.Close()
 		op := &wire.ReportBadChunks{}

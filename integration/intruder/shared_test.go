@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/morainefs/moraine"
@@ -125,8 +126,8 @@ func (w *world) inASharedStripe(scheme moraine.Scheme) {
 }
 
 // reportsOfASharedStripe: a confined session's reports of chunks that it may not
-// read have no effect, whatever else of the stripe it reads. Its reports of its own
-// chunks have them repaired.
+// read are ignored, whatever else of the stripe it reads. Those of chunks that it
+// reads have these verified: the chunks are good, so that nothing is repaired.
 func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file uint64, s *wire.Stripe, shown []byte) {
 	t := w.t
 	queued := func() uint64 {
@@ -139,9 +140,22 @@ func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file 
 			Index: uint32(index), Device: s.Chunks[index].Device, Version: s.Version, Kind: uint32(moraine.Corrupt), Capability: shown}}}}})
 		require.NoError(t, err)
 	}
+	verified := func() (n float64) {
+		time.Sleep(5 * time.Second) // some heartbeats
+		for _, m := range w.cluster.ServerMetrics() {
+			for _, result := range []string{"good", "bad"} {
+				var got dto.Metric
+				require.NoError(t, m.Suspects.WithLabelValues(result).Write(&got))
+				n += got.GetCounter().GetValue()
+			}
+		}
+		return n
+	}
+	before := verified()
 	for index := range s.Chunks {
 		if !scheme.IsCopies() && index >= int(scheme.K) { // it reads some bytes of both others
 			report(index)
+			require.Equal(t, before, verified(), "chunk %d is not its own", index)
 			require.Zero(t, queued(), "chunk %d is not its own", index)
 		}
 	}
@@ -151,6 +165,7 @@ func (w *world) reportsOfASharedStripe(i *intruder, scheme moraine.Scheme, file 
 	}
 	require.Equal(t, s.Version, version(), "nothing was repaired")
 	report(0)
-	// The repair may be done before anybody sees it in the queue: it leaves another version.
-	require.Eventually(t, func() bool { return queued() == 0 && version() > s.Version }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, before+1, verified())
+	require.Zero(t, queued())
+	require.Equal(t, s.Version, version(), "it is good")
 }

@@ -37,6 +37,7 @@ var bounds = map[string]string{
 	"chunkserver/piececache.go asks":       "no wait: a file that finds no place is requested at its next read",
 	"chunkserver/objectcheck.go todo":      "nobody waits: an object that finds no place is handed out again",
 	"chunkserver/objectcheck.go found":     "ctx of the server: only its own goroutines that compare objects wait, and reads do not",
+	"chunkserver/server.go suspects":       "no wait: a report that finds no place is dropped, and the reader reports again",
 	"internal/limit/limit.go sem":          "limit.Resource: it is what all others use",
 	"tiers/mem/arena.go first":             "limit.Resource, in Get",
 	// Answers: as many places as senders, which never wait.

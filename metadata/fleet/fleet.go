@@ -70,6 +70,7 @@ type Fleet struct {
 	absences      *absences
 	Horizon       *Horizon
 	scrubs        scrubs
+	suspects      *suspects
 	claims        claims
 
 	HostsRead lead.Poke  // hosts or devices in the state changed
@@ -83,7 +84,7 @@ func New(t *lead.Term, cfg Config, leader Leader) *Fleet {
 	topology := NewTopology(t.Store.Term(), cfg.Suspect)
 	return &Fleet{
 		Term: t, cfg: cfg, leader: leader, Topology: topology, endpoints: newEndpoints(t.Store.Term()), bucketHealths: newBucketHealths(),
-		Certificates: newCertificates(), Objects: newObjectChecks(t, topology), absences: newAbsences(t, topology),
+		Certificates: newCertificates(), Objects: newObjectChecks(t, topology), suspects: newSuspects(), absences: newAbsences(t, topology),
 		Horizon: &Horizon{Term: t, cfg: cfg, topology: topology, leader: leader}, HostsRead: lead.NewPoke(),
 	}
 }

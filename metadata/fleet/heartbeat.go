@@ -105,6 +105,7 @@ func (f *Fleet) Heartbeat(ctx context.Context, c *lead.Call) (*wire.MetaResponse
 		}
 	}
 	reply.Scrub = f.scrubs.tell(own)
+	reply.Verify = f.suspects.give(working, now)
 	limit := int(min(asked.MaxDeletions, fleet.MaxDeleted))
 	err = f.Store.View(func(r kvtx.Reader, applied uint64) (err error) {
 		reply.Applied = applied
@@ -290,6 +291,7 @@ func (f *Fleet) JudgeHosts(ctx context.Context, now time.Time) error {
 func (f *Fleet) CountHosts(v *View) {
 	f.endpoints.arrange(v, f.leader.Reachable())
 	f.bucketHealths.forget(v)
+	f.suspects.forget(v)
 	f.countTrouble(v)
 	m := f.Metrics
 	m.LiveHosts.Set(float64(v.reporting))

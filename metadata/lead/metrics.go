@@ -52,6 +52,7 @@ type Metrics struct {
 	Deletions                            prometheus.Counter // sent to chunkservers
 	UnknownChunks                        prometheus.Counter // chunks reported and explained by nothing
 	MissingChunks                        prometheus.Counter // chunks recorded and not reported by their device
+	Suspects, SuspectsRefused            prometheus.Counter // chunks that clients reported as bad
 	BackupAge, BackupBytes, BackupFailed prometheus.Gauge   // of the backups that the leader makes automatically
 	AdoptedChunks                        prometheus.Counter // chunks adopted by a record that named another device
 	DamagedChunks                        prometheus.Counter // chunks that scrubs found to differ from their record
@@ -133,6 +134,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		BackupBytes:       gauge("backup_bytes", "Size of that backup."),
 		BackupFailed:      gauge("backup_failed", "1 while the last backup that the leader tried to take by itself has failed."),
 		AdoptedChunks:     counter("adopted_chunks_total", "Chunks on another device than their stripe record named, where the named one was gone: the record names them now."),
+		Suspects:          counter("suspected_chunks_total", "Chunks that clients reported as bad, and that their chunkserver was to verify."),
+		SuspectsRefused:   counter("suspected_chunks_refused_total", "Chunks that clients reported as bad, and that were ignored because the certificate reports too many."),
 		MissingChunks:     counter("missing_chunks_total", "Recorded chunks that their device does not hold."),
 		StepsAborted:      counter("steps_aborted_total", "Checkpoints aborted because ranks fell silent."),
 	}
@@ -165,7 +168,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.Requests, m.BatchCommands, m.BatchBytes, m.ProposeWait, m.QueueFull,
 			m.Leading, m.Leaderships, m.Outlived, m.Ticks, m.ClockGaps, m.CatchUps, m.Sessions, m.Expired, m.SessionsRefused, m.Revoked, m.LiveHosts.vec, m.UnreachableHosts.vec, m.FailingBuckets.vec, m.EndedGrants.vec, m.CheckProblems.vec, m.CheckAge.vec, m.SilentHosts.vec, m.UnknownHosts.vec, m.UnreportedDevices.vec,
 			m.DevicesOut, m.RepairQueue.vec, m.RepairRunning.vec, m.RepairTasks, m.JobPieces, m.JobsLeased, m.Deletions,
-			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
+			m.BackupAge, m.BackupBytes, m.BackupFailed, m.UnknownChunks, m.MissingChunks, m.Suspects, m.SuspectsRefused, m.AdoptedChunks, m.DamagedChunks, m.StepsAborted)
 	}
 	return m
 }

@@ -8251,6 +8251,7 @@ type HeartbeatReply struct {
 	Report          []uint32               `protobuf:"varint,700,rep,packed,name=report,proto3" json:"report,omitempty"`                                // devices of which the leader lacks a whole report since they booted: it must begin now
 	Probe           []*ProbeTarget         `protobuf:"bytes,740,rep,name=probe,proto3" json:"probe,omitempty"`
 	CheckObjects    []*ObjectToCheck       `protobuf:"bytes,742,rep,name=check_objects,json=checkObjects,proto3" json:"check_objects,omitempty"` // of the host's bucket
+	Verify          []*SuspectChunk        `protobuf:"bytes,743,rep,name=verify,proto3" json:"verify,omitempty"`                                 // what clients reported as bad: it must be verified, and reported if it is
 	WatchBucket     bool                   `protobuf:"varint,741,opt,name=watch_bucket,json=watchBucket,proto3" json:"watch_bucket,omitempty"`   // the server is one of the few that probe an idle bucket every few seconds
 	MemoryLevel     bool                   `protobuf:"varint,461,opt,name=memory_level,json=memoryLevel,proto3" json:"memory_level,omitempty"`   // the metadata tracks chunks in memory: they may be put at that level
 	unknownFields   protoimpl.UnknownFields
@@ -8385,6 +8386,13 @@ func (x *HeartbeatReply) GetCheckObjects() []*ObjectToCheck {
 	return nil
 }
 
+func (x *HeartbeatReply) GetVerify() []*SuspectChunk {
+	if x != nil {
+		return x.Verify
+	}
+	return nil
+}
+
 func (x *HeartbeatReply) GetWatchBucket() bool {
 	if x != nil {
 		return x.WatchBucket
@@ -8395,6 +8403,67 @@ func (x *HeartbeatReply) GetWatchBucket() bool {
 func (x *HeartbeatReply) GetMemoryLevel() bool {
 	if x != nil {
 		return x.MemoryLevel
+	}
+	return false
+}
+
+// SuspectChunk names the chunks of a stripe on a device that a client reported as bad.
+type SuspectChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Stripe        uint64                 `protobuf:"fixed64,2,opt,name=stripe,proto3" json:"stripe,omitempty"`
+	Parity        bool                   `protobuf:"varint,3,opt,name=parity,proto3" json:"parity,omitempty"` // the parity of the stripe must be compared with its data
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspectChunk) Reset() {
+	*x = SuspectChunk{}
+	mi := &file_metadata_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspectChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspectChunk) ProtoMessage() {}
+
+func (x *SuspectChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspectChunk.ProtoReflect.Descriptor instead.
+func (*SuspectChunk) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *SuspectChunk) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *SuspectChunk) GetStripe() uint64 {
+	if x != nil {
+		return x.Stripe
+	}
+	return 0
+}
+
+func (x *SuspectChunk) GetParity() bool {
+	if x != nil {
+		return x.Parity
 	}
 	return false
 }
@@ -8413,7 +8482,7 @@ type ListMemory struct {
 
 func (x *ListMemory) Reset() {
 	*x = ListMemory{}
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8425,7 +8494,7 @@ func (x *ListMemory) String() string {
 func (*ListMemory) ProtoMessage() {}
 
 func (x *ListMemory) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[68]
+	mi := &file_metadata_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8438,7 +8507,7 @@ func (x *ListMemory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMemory.ProtoReflect.Descriptor instead.
 func (*ListMemory) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{68}
+	return file_metadata_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListMemory) GetDevice() uint32 {
@@ -8479,7 +8548,7 @@ type MemoryReply struct {
 
 func (x *MemoryReply) Reset() {
 	*x = MemoryReply{}
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8491,7 +8560,7 @@ func (x *MemoryReply) String() string {
 func (*MemoryReply) ProtoMessage() {}
 
 func (x *MemoryReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[69]
+	mi := &file_metadata_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8504,7 +8573,7 @@ func (x *MemoryReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReply.ProtoReflect.Descriptor instead.
 func (*MemoryReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{69}
+	return file_metadata_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *MemoryReply) GetChunks() []*SettledChunk {
@@ -8535,7 +8604,7 @@ type SettleChunks struct {
 
 func (x *SettleChunks) Reset() {
 	*x = SettleChunks{}
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8547,7 +8616,7 @@ func (x *SettleChunks) String() string {
 func (*SettleChunks) ProtoMessage() {}
 
 func (x *SettleChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[70]
+	mi := &file_metadata_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8560,7 +8629,7 @@ func (x *SettleChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleChunks.ProtoReflect.Descriptor instead.
 func (*SettleChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{70}
+	return file_metadata_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SettleChunks) GetDevice() uint32 {
@@ -8597,7 +8666,7 @@ type SettledChunk struct {
 
 func (x *SettledChunk) Reset() {
 	*x = SettledChunk{}
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8609,7 +8678,7 @@ func (x *SettledChunk) String() string {
 func (*SettledChunk) ProtoMessage() {}
 
 func (x *SettledChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[71]
+	mi := &file_metadata_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8622,7 +8691,7 @@ func (x *SettledChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledChunk.ProtoReflect.Descriptor instead.
 func (*SettledChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{71}
+	return file_metadata_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SettledChunk) GetStripe() uint64 {
@@ -8674,7 +8743,7 @@ type ListLost struct {
 
 func (x *ListLost) Reset() {
 	*x = ListLost{}
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8686,7 +8755,7 @@ func (x *ListLost) String() string {
 func (*ListLost) ProtoMessage() {}
 
 func (x *ListLost) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[72]
+	mi := &file_metadata_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8699,7 +8768,7 @@ func (x *ListLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLost.ProtoReflect.Descriptor instead.
 func (*ListLost) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{72}
+	return file_metadata_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListLost) GetAfter() uint64 {
@@ -8741,7 +8810,7 @@ type LostReply struct {
 
 func (x *LostReply) Reset() {
 	*x = LostReply{}
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8753,7 +8822,7 @@ func (x *LostReply) String() string {
 func (*LostReply) ProtoMessage() {}
 
 func (x *LostReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[73]
+	mi := &file_metadata_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8766,7 +8835,7 @@ func (x *LostReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostReply.ProtoReflect.Descriptor instead.
 func (*LostReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{73}
+	return file_metadata_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LostReply) GetFiles() []*LostFile {
@@ -8802,7 +8871,7 @@ type LostFile struct {
 
 func (x *LostFile) Reset() {
 	*x = LostFile{}
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8814,7 +8883,7 @@ func (x *LostFile) String() string {
 func (*LostFile) ProtoMessage() {}
 
 func (x *LostFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[74]
+	mi := &file_metadata_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8827,7 +8896,7 @@ func (x *LostFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostFile.ProtoReflect.Descriptor instead.
 func (*LostFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{74}
+	return file_metadata_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LostFile) GetInode() uint64 {
@@ -8871,7 +8940,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8883,7 +8952,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[75]
+	mi := &file_metadata_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8896,7 +8965,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{75}
+	return file_metadata_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Deletion) GetDevice() uint32 {
@@ -8937,7 +9006,7 @@ type DeletedChunks struct {
 
 func (x *DeletedChunks) Reset() {
 	*x = DeletedChunks{}
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8949,7 +9018,7 @@ func (x *DeletedChunks) String() string {
 func (*DeletedChunks) ProtoMessage() {}
 
 func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[76]
+	mi := &file_metadata_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8962,7 +9031,7 @@ func (x *DeletedChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletedChunks.ProtoReflect.Descriptor instead.
 func (*DeletedChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{76}
+	return file_metadata_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DeletedChunks) GetDeleted() []*Deletion {
@@ -8989,7 +9058,7 @@ type ReportChunks struct {
 
 func (x *ReportChunks) Reset() {
 	*x = ReportChunks{}
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9001,7 +9070,7 @@ func (x *ReportChunks) String() string {
 func (*ReportChunks) ProtoMessage() {}
 
 func (x *ReportChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[77]
+	mi := &file_metadata_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9014,7 +9083,7 @@ func (x *ReportChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunks.ProtoReflect.Descriptor instead.
 func (*ReportChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{77}
+	return file_metadata_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ReportChunks) GetDevice() uint32 {
@@ -9087,7 +9156,7 @@ type ChunkReport struct {
 
 func (x *ChunkReport) Reset() {
 	*x = ChunkReport{}
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9099,7 +9168,7 @@ func (x *ChunkReport) String() string {
 func (*ChunkReport) ProtoMessage() {}
 
 func (x *ChunkReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[78]
+	mi := &file_metadata_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9112,7 +9181,7 @@ func (x *ChunkReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkReport.ProtoReflect.Descriptor instead.
 func (*ChunkReport) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{78}
+	return file_metadata_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ChunkReport) GetStripe() uint64 {
@@ -9171,7 +9240,7 @@ type ReportChunksReply struct {
 
 func (x *ReportChunksReply) Reset() {
 	*x = ReportChunksReply{}
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9183,7 +9252,7 @@ func (x *ReportChunksReply) String() string {
 func (*ReportChunksReply) ProtoMessage() {}
 
 func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[79]
+	mi := &file_metadata_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9196,7 +9265,7 @@ func (x *ReportChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportChunksReply.ProtoReflect.Descriptor instead.
 func (*ReportChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{79}
+	return file_metadata_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ReportChunksReply) GetDeletions() []*Deletion {
@@ -9252,7 +9321,7 @@ type CheckChunks struct {
 
 func (x *CheckChunks) Reset() {
 	*x = CheckChunks{}
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9264,7 +9333,7 @@ func (x *CheckChunks) String() string {
 func (*CheckChunks) ProtoMessage() {}
 
 func (x *CheckChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[80]
+	mi := &file_metadata_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9277,7 +9346,7 @@ func (x *CheckChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunks.ProtoReflect.Descriptor instead.
 func (*CheckChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{80}
+	return file_metadata_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CheckChunks) GetSlice() *ReportChunks {
@@ -9304,7 +9373,7 @@ type CheckChunksReply struct {
 
 func (x *CheckChunksReply) Reset() {
 	*x = CheckChunksReply{}
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9316,7 +9385,7 @@ func (x *CheckChunksReply) String() string {
 func (*CheckChunksReply) ProtoMessage() {}
 
 func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[81]
+	mi := &file_metadata_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9329,7 +9398,7 @@ func (x *CheckChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckChunksReply.ProtoReflect.Descriptor instead.
 func (*CheckChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{81}
+	return file_metadata_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *CheckChunksReply) GetApplied() uint64 {
@@ -9407,7 +9476,7 @@ type DropChunks struct {
 
 func (x *DropChunks) Reset() {
 	*x = DropChunks{}
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9419,7 +9488,7 @@ func (x *DropChunks) String() string {
 func (*DropChunks) ProtoMessage() {}
 
 func (x *DropChunks) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[82]
+	mi := &file_metadata_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9432,7 +9501,7 @@ func (x *DropChunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunks.ProtoReflect.Descriptor instead.
 func (*DropChunks) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{82}
+	return file_metadata_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DropChunks) GetChunks() []*DroppedChunk {
@@ -9455,7 +9524,7 @@ type DroppedChunk struct {
 
 func (x *DroppedChunk) Reset() {
 	*x = DroppedChunk{}
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9467,7 +9536,7 @@ func (x *DroppedChunk) String() string {
 func (*DroppedChunk) ProtoMessage() {}
 
 func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[83]
+	mi := &file_metadata_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9480,7 +9549,7 @@ func (x *DroppedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DroppedChunk.ProtoReflect.Descriptor instead.
 func (*DroppedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{83}
+	return file_metadata_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DroppedChunk) GetDevice() uint32 {
@@ -9527,7 +9596,7 @@ type DropChunksReply struct {
 
 func (x *DropChunksReply) Reset() {
 	*x = DropChunksReply{}
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9539,7 +9608,7 @@ func (x *DropChunksReply) String() string {
 func (*DropChunksReply) ProtoMessage() {}
 
 func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[84]
+	mi := &file_metadata_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9552,7 +9621,7 @@ func (x *DropChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropChunksReply.ProtoReflect.Descriptor instead.
 func (*DropChunksReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{84}
+	return file_metadata_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DropChunksReply) GetDropped() uint32 {
@@ -9578,7 +9647,7 @@ type ChunkFinding struct {
 
 func (x *ChunkFinding) Reset() {
 	*x = ChunkFinding{}
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9590,7 +9659,7 @@ func (x *ChunkFinding) String() string {
 func (*ChunkFinding) ProtoMessage() {}
 
 func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[85]
+	mi := &file_metadata_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9603,7 +9672,7 @@ func (x *ChunkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFinding.ProtoReflect.Descriptor instead.
 func (*ChunkFinding) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{85}
+	return file_metadata_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ChunkFinding) GetFault() ChunkFault {
@@ -9675,7 +9744,7 @@ type SetDeviceState struct {
 
 func (x *SetDeviceState) Reset() {
 	*x = SetDeviceState{}
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9687,7 +9756,7 @@ func (x *SetDeviceState) String() string {
 func (*SetDeviceState) ProtoMessage() {}
 
 func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[86]
+	mi := &file_metadata_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9700,7 +9769,7 @@ func (x *SetDeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDeviceState.ProtoReflect.Descriptor instead.
 func (*SetDeviceState) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{86}
+	return file_metadata_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *SetDeviceState) GetDevice() uint32 {
@@ -9769,7 +9838,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9781,7 +9850,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[87]
+	mi := &file_metadata_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9794,7 +9863,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{87}
+	return file_metadata_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Job) GetId() uint64 {
@@ -9974,7 +10043,7 @@ type RewriteTask struct {
 
 func (x *RewriteTask) Reset() {
 	*x = RewriteTask{}
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9986,7 +10055,7 @@ func (x *RewriteTask) String() string {
 func (*RewriteTask) ProtoMessage() {}
 
 func (x *RewriteTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[88]
+	mi := &file_metadata_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9999,7 +10068,7 @@ func (x *RewriteTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteTask.ProtoReflect.Descriptor instead.
 func (*RewriteTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{88}
+	return file_metadata_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RewriteTask) GetOffset() uint64 {
@@ -10061,7 +10130,7 @@ type CommitRewrite struct {
 
 func (x *CommitRewrite) Reset() {
 	*x = CommitRewrite{}
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10073,7 +10142,7 @@ func (x *CommitRewrite) String() string {
 func (*CommitRewrite) ProtoMessage() {}
 
 func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[89]
+	mi := &file_metadata_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10086,7 +10155,7 @@ func (x *CommitRewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRewrite.ProtoReflect.Descriptor instead.
 func (*CommitRewrite) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{89}
+	return file_metadata_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *CommitRewrite) GetJob() uint64 {
@@ -10154,7 +10223,7 @@ type CommitPack struct {
 
 func (x *CommitPack) Reset() {
 	*x = CommitPack{}
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10166,7 +10235,7 @@ func (x *CommitPack) String() string {
 func (*CommitPack) ProtoMessage() {}
 
 func (x *CommitPack) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[90]
+	mi := &file_metadata_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10179,7 +10248,7 @@ func (x *CommitPack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPack.ProtoReflect.Descriptor instead.
 func (*CommitPack) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{90}
+	return file_metadata_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *CommitPack) GetJob() uint64 {
@@ -10228,7 +10297,7 @@ type PackedFile struct {
 
 func (x *PackedFile) Reset() {
 	*x = PackedFile{}
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10240,7 +10309,7 @@ func (x *PackedFile) String() string {
 func (*PackedFile) ProtoMessage() {}
 
 func (x *PackedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[91]
+	mi := &file_metadata_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10253,7 +10322,7 @@ func (x *PackedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackedFile.ProtoReflect.Descriptor instead.
 func (*PackedFile) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{91}
+	return file_metadata_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PackedFile) GetInode() uint64 {
@@ -10288,7 +10357,7 @@ type PackReply struct {
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10300,7 +10369,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[92]
+	mi := &file_metadata_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10313,7 +10382,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{92}
+	return file_metadata_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PackReply) GetPacked() []uint64 {
@@ -10352,7 +10421,7 @@ type RepairTask struct {
 
 func (x *RepairTask) Reset() {
 	*x = RepairTask{}
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10364,7 +10433,7 @@ func (x *RepairTask) String() string {
 func (*RepairTask) ProtoMessage() {}
 
 func (x *RepairTask) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[93]
+	mi := &file_metadata_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10377,7 +10446,7 @@ func (x *RepairTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairTask.ProtoReflect.Descriptor instead.
 func (*RepairTask) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{93}
+	return file_metadata_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RepairTask) GetStripe() *Stripe {
@@ -10444,7 +10513,7 @@ type Intent struct {
 
 func (x *Intent) Reset() {
 	*x = Intent{}
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10456,7 +10525,7 @@ func (x *Intent) String() string {
 func (*Intent) ProtoMessage() {}
 
 func (x *Intent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[94]
+	mi := &file_metadata_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10469,7 +10538,7 @@ func (x *Intent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intent.ProtoReflect.Descriptor instead.
 func (*Intent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{94}
+	return file_metadata_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Intent) GetStripe() uint64 {
@@ -10529,7 +10598,7 @@ type LeaseJobs struct {
 
 func (x *LeaseJobs) Reset() {
 	*x = LeaseJobs{}
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10541,7 +10610,7 @@ func (x *LeaseJobs) String() string {
 func (*LeaseJobs) ProtoMessage() {}
 
 func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[95]
+	mi := &file_metadata_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10554,7 +10623,7 @@ func (x *LeaseJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseJobs.ProtoReflect.Descriptor instead.
 func (*LeaseJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{95}
+	return file_metadata_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *LeaseJobs) GetHost() string {
@@ -10617,7 +10686,7 @@ type JobsReply struct {
 
 func (x *JobsReply) Reset() {
 	*x = JobsReply{}
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10629,7 +10698,7 @@ func (x *JobsReply) String() string {
 func (*JobsReply) ProtoMessage() {}
 
 func (x *JobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[96]
+	mi := &file_metadata_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10642,7 +10711,7 @@ func (x *JobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsReply.ProtoReflect.Descriptor instead.
 func (*JobsReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{96}
+	return file_metadata_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *JobsReply) GetJobs() []*Job {
@@ -10678,7 +10747,7 @@ type RenewJob struct {
 
 func (x *RenewJob) Reset() {
 	*x = RenewJob{}
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10690,7 +10759,7 @@ func (x *RenewJob) String() string {
 func (*RenewJob) ProtoMessage() {}
 
 func (x *RenewJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[97]
+	mi := &file_metadata_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10703,7 +10772,7 @@ func (x *RenewJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewJob.ProtoReflect.Descriptor instead.
 func (*RenewJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{97}
+	return file_metadata_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RenewJob) GetId() uint64 {
@@ -10746,7 +10815,7 @@ type FinishJob struct {
 
 func (x *FinishJob) Reset() {
 	*x = FinishJob{}
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10758,7 +10827,7 @@ func (x *FinishJob) String() string {
 func (*FinishJob) ProtoMessage() {}
 
 func (x *FinishJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[98]
+	mi := &file_metadata_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10771,7 +10840,7 @@ func (x *FinishJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishJob.ProtoReflect.Descriptor instead.
 func (*FinishJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{98}
+	return file_metadata_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FinishJob) GetId() uint64 {
@@ -10814,7 +10883,7 @@ type ListJobs struct {
 
 func (x *ListJobs) Reset() {
 	*x = ListJobs{}
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10826,7 +10895,7 @@ func (x *ListJobs) String() string {
 func (*ListJobs) ProtoMessage() {}
 
 func (x *ListJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[99]
+	mi := &file_metadata_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10839,7 +10908,7 @@ func (x *ListJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobs.ProtoReflect.Descriptor instead.
 func (*ListJobs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{99}
+	return file_metadata_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListJobs) GetAfter() uint64 {
@@ -10879,7 +10948,7 @@ type CancelJob struct {
 
 func (x *CancelJob) Reset() {
 	*x = CancelJob{}
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10891,7 +10960,7 @@ func (x *CancelJob) String() string {
 func (*CancelJob) ProtoMessage() {}
 
 func (x *CancelJob) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[100]
+	mi := &file_metadata_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10904,7 +10973,7 @@ func (x *CancelJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJob.ProtoReflect.Descriptor instead.
 func (*CancelJob) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{100}
+	return file_metadata_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CancelJob) GetId() uint64 {
@@ -10927,7 +10996,7 @@ type QueueMove struct {
 
 func (x *QueueMove) Reset() {
 	*x = QueueMove{}
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10939,7 +11008,7 @@ func (x *QueueMove) String() string {
 func (*QueueMove) ProtoMessage() {}
 
 func (x *QueueMove) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[101]
+	mi := &file_metadata_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10952,7 +11021,7 @@ func (x *QueueMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueMove.ProtoReflect.Descriptor instead.
 func (*QueueMove) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{101}
+	return file_metadata_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *QueueMove) GetKind() JobKind {
@@ -10981,7 +11050,7 @@ type BeginRepair struct {
 
 func (x *BeginRepair) Reset() {
 	*x = BeginRepair{}
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10993,7 +11062,7 @@ func (x *BeginRepair) String() string {
 func (*BeginRepair) ProtoMessage() {}
 
 func (x *BeginRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[102]
+	mi := &file_metadata_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11006,7 +11075,7 @@ func (x *BeginRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepair.ProtoReflect.Descriptor instead.
 func (*BeginRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{102}
+	return file_metadata_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *BeginRepair) GetJob() uint64 {
@@ -11040,7 +11109,7 @@ type BeginRepairReply struct {
 
 func (x *BeginRepairReply) Reset() {
 	*x = BeginRepairReply{}
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11052,7 +11121,7 @@ func (x *BeginRepairReply) String() string {
 func (*BeginRepairReply) ProtoMessage() {}
 
 func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[103]
+	mi := &file_metadata_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11065,7 +11134,7 @@ func (x *BeginRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRepairReply.ProtoReflect.Descriptor instead.
 func (*BeginRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{103}
+	return file_metadata_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *BeginRepairReply) GetIntents() []*Intent {
@@ -11095,7 +11164,7 @@ type CommitRepair struct {
 
 func (x *CommitRepair) Reset() {
 	*x = CommitRepair{}
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11107,7 +11176,7 @@ func (x *CommitRepair) String() string {
 func (*CommitRepair) ProtoMessage() {}
 
 func (x *CommitRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[104]
+	mi := &file_metadata_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11120,7 +11189,7 @@ func (x *CommitRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepair.ProtoReflect.Descriptor instead.
 func (*CommitRepair) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{104}
+	return file_metadata_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CommitRepair) GetJob() uint64 {
@@ -11154,7 +11223,7 @@ type CommitRepairReply struct {
 
 func (x *CommitRepairReply) Reset() {
 	*x = CommitRepairReply{}
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11166,7 +11235,7 @@ func (x *CommitRepairReply) String() string {
 func (*CommitRepairReply) ProtoMessage() {}
 
 func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[105]
+	mi := &file_metadata_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11179,7 +11248,7 @@ func (x *CommitRepairReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRepairReply.ProtoReflect.Descriptor instead.
 func (*CommitRepairReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{105}
+	return file_metadata_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *CommitRepairReply) GetStale() []uint64 {
@@ -11206,7 +11275,7 @@ type EndIntents struct {
 
 func (x *EndIntents) Reset() {
 	*x = EndIntents{}
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11218,7 +11287,7 @@ func (x *EndIntents) String() string {
 func (*EndIntents) ProtoMessage() {}
 
 func (x *EndIntents) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[106]
+	mi := &file_metadata_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11231,7 +11300,7 @@ func (x *EndIntents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndIntents.ProtoReflect.Descriptor instead.
 func (*EndIntents) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{106}
+	return file_metadata_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *EndIntents) GetIntents() []*Intent {
@@ -11258,7 +11327,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11270,7 +11339,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[107]
+	mi := &file_metadata_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11283,7 +11352,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{107}
+	return file_metadata_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Usage) GetInode() uint64 {
@@ -11337,7 +11406,7 @@ type GetUsage struct {
 
 func (x *GetUsage) Reset() {
 	*x = GetUsage{}
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11349,7 +11418,7 @@ func (x *GetUsage) String() string {
 func (*GetUsage) ProtoMessage() {}
 
 func (x *GetUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[108]
+	mi := &file_metadata_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11362,7 +11431,7 @@ func (x *GetUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsage.ProtoReflect.Descriptor instead.
 func (*GetUsage) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{108}
+	return file_metadata_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *GetUsage) GetInode() uint64 {
@@ -11385,7 +11454,7 @@ type UsageReply struct {
 
 func (x *UsageReply) Reset() {
 	*x = UsageReply{}
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11397,7 +11466,7 @@ func (x *UsageReply) String() string {
 func (*UsageReply) ProtoMessage() {}
 
 func (x *UsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[109]
+	mi := &file_metadata_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11410,7 +11479,7 @@ func (x *UsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageReply.ProtoReflect.Descriptor instead.
 func (*UsageReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{109}
+	return file_metadata_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *UsageReply) GetUsage() *Usage {
@@ -11460,7 +11529,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11472,7 +11541,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[110]
+	mi := &file_metadata_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11485,7 +11554,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{110}
+	return file_metadata_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *SetQuota) GetInode() uint64 {
@@ -11519,7 +11588,7 @@ type ListQuotas struct {
 
 func (x *ListQuotas) Reset() {
 	*x = ListQuotas{}
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11531,7 +11600,7 @@ func (x *ListQuotas) String() string {
 func (*ListQuotas) ProtoMessage() {}
 
 func (x *ListQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[111]
+	mi := &file_metadata_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11544,7 +11613,7 @@ func (x *ListQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotas.ProtoReflect.Descriptor instead.
 func (*ListQuotas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{111}
+	return file_metadata_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListQuotas) GetAfter() uint64 {
@@ -11572,7 +11641,7 @@ type QuotasReply struct {
 
 func (x *QuotasReply) Reset() {
 	*x = QuotasReply{}
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11584,7 +11653,7 @@ func (x *QuotasReply) String() string {
 func (*QuotasReply) ProtoMessage() {}
 
 func (x *QuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[112]
+	mi := &file_metadata_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11597,7 +11666,7 @@ func (x *QuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasReply.ProtoReflect.Descriptor instead.
 func (*QuotasReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{112}
+	return file_metadata_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *QuotasReply) GetQuotas() []*Usage {
@@ -11631,7 +11700,7 @@ type Recount struct {
 
 func (x *Recount) Reset() {
 	*x = Recount{}
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11643,7 +11712,7 @@ func (x *Recount) String() string {
 func (*Recount) ProtoMessage() {}
 
 func (x *Recount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[113]
+	mi := &file_metadata_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11656,7 +11725,7 @@ func (x *Recount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recount.ProtoReflect.Descriptor instead.
 func (*Recount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{113}
+	return file_metadata_proto_rawDescGZIP(), []int{114}
 }
 
 // Leases begins, keeps and polls the standing under which a session holds cache
@@ -11681,7 +11750,7 @@ type Leases struct {
 
 func (x *Leases) Reset() {
 	*x = Leases{}
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11693,7 +11762,7 @@ func (x *Leases) String() string {
 func (*Leases) ProtoMessage() {}
 
 func (x *Leases) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[114]
+	mi := &file_metadata_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11706,7 +11775,7 @@ func (x *Leases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leases.ProtoReflect.Descriptor instead.
 func (*Leases) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{114}
+	return file_metadata_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Leases) GetEpoch() uint64 {
@@ -11787,7 +11856,7 @@ type LeasesReply struct {
 
 func (x *LeasesReply) Reset() {
 	*x = LeasesReply{}
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11799,7 +11868,7 @@ func (x *LeasesReply) String() string {
 func (*LeasesReply) ProtoMessage() {}
 
 func (x *LeasesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[115]
+	mi := &file_metadata_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11812,7 +11881,7 @@ func (x *LeasesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasesReply.ProtoReflect.Descriptor instead.
 func (*LeasesReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{115}
+	return file_metadata_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *LeasesReply) GetEnded() bool {
@@ -11865,7 +11934,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11877,7 +11946,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[116]
+	mi := &file_metadata_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11890,7 +11959,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{116}
+	return file_metadata_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *Recall) GetNumber() uint64 {
@@ -11934,7 +12003,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11946,7 +12015,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[117]
+	mi := &file_metadata_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11959,7 +12028,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{117}
+	return file_metadata_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Touch) GetLease() uint64 {
@@ -12005,7 +12074,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12017,7 +12086,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[118]
+	mi := &file_metadata_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12030,7 +12099,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{118}
+	return file_metadata_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Hold) GetDirectory() uint64 {
@@ -12067,7 +12136,7 @@ type HoldReply struct {
 
 func (x *HoldReply) Reset() {
 	*x = HoldReply{}
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12079,7 +12148,7 @@ func (x *HoldReply) String() string {
 func (*HoldReply) ProtoMessage() {}
 
 func (x *HoldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[119]
+	mi := &file_metadata_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12092,7 +12161,7 @@ func (x *HoldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldReply.ProtoReflect.Descriptor instead.
 func (*HoldReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{119}
+	return file_metadata_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *HoldReply) GetFirst() uint64 {
@@ -12141,7 +12210,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12153,7 +12222,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[120]
+	mi := &file_metadata_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12166,7 +12235,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{120}
+	return file_metadata_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *EndHold) GetDirectory() uint64 {
@@ -12194,7 +12263,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12206,7 +12275,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[121]
+	mi := &file_metadata_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12219,7 +12288,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{121}
+	return file_metadata_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Batch) GetRequests() []*MetaRequest {
@@ -12238,7 +12307,7 @@ type BatchReply struct {
 
 func (x *BatchReply) Reset() {
 	*x = BatchReply{}
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12250,7 +12319,7 @@ func (x *BatchReply) String() string {
 func (*BatchReply) ProtoMessage() {}
 
 func (x *BatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[122]
+	mi := &file_metadata_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12263,7 +12332,7 @@ func (x *BatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReply.ProtoReflect.Descriptor instead.
 func (*BatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{122}
+	return file_metadata_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *BatchReply) GetResponses() []*MetaResponse {
@@ -12286,7 +12355,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12298,7 +12367,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[123]
+	mi := &file_metadata_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12311,7 +12380,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{123}
+	return file_metadata_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *LeaseGrant) GetEpoch() uint64 {
@@ -12355,7 +12424,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12367,7 +12436,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[124]
+	mi := &file_metadata_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12380,7 +12449,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{124}
+	return file_metadata_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Watch) GetDirectory() uint64 {
@@ -12425,7 +12494,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12437,7 +12506,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[125]
+	mi := &file_metadata_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12450,7 +12519,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{125}
+	return file_metadata_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *WatchEvent) GetKind() WatchKind {
@@ -12507,7 +12576,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12519,7 +12588,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[126]
+	mi := &file_metadata_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12532,7 +12601,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{126}
+	return file_metadata_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *WatchReply) GetEvents() []*WatchEvent {
@@ -12573,7 +12642,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12585,7 +12654,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[127]
+	mi := &file_metadata_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12598,7 +12667,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{127}
+	return file_metadata_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *MemberAddress) GetId() string {
@@ -12631,7 +12700,7 @@ type MemberBeat struct {
 
 func (x *MemberBeat) Reset() {
 	*x = MemberBeat{}
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12643,7 +12712,7 @@ func (x *MemberBeat) String() string {
 func (*MemberBeat) ProtoMessage() {}
 
 func (x *MemberBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[128]
+	mi := &file_metadata_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12656,7 +12725,7 @@ func (x *MemberBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeat.ProtoReflect.Descriptor instead.
 func (*MemberBeat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{128}
+	return file_metadata_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *MemberBeat) GetId() string {
@@ -12719,7 +12788,7 @@ type MemberBeatReply struct {
 
 func (x *MemberBeatReply) Reset() {
 	*x = MemberBeatReply{}
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12731,7 +12800,7 @@ func (x *MemberBeatReply) String() string {
 func (*MemberBeatReply) ProtoMessage() {}
 
 func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[129]
+	mi := &file_metadata_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12744,7 +12813,7 @@ func (x *MemberBeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberBeatReply.ProtoReflect.Descriptor instead.
 func (*MemberBeatReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{129}
+	return file_metadata_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *MemberBeatReply) GetId() string {
@@ -12842,7 +12911,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12854,7 +12923,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[130]
+	mi := &file_metadata_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12867,7 +12936,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{130}
+	return file_metadata_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *MemberStatus) GetRelease() string {
@@ -12996,7 +13065,7 @@ type Latencies struct {
 
 func (x *Latencies) Reset() {
 	*x = Latencies{}
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13008,7 +13077,7 @@ func (x *Latencies) String() string {
 func (*Latencies) ProtoMessage() {}
 
 func (x *Latencies) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[131]
+	mi := &file_metadata_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13021,7 +13090,7 @@ func (x *Latencies) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latencies.ProtoReflect.Descriptor instead.
 func (*Latencies) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{131}
+	return file_metadata_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *Latencies) GetCount() uint64 {
@@ -13060,7 +13129,7 @@ type GetMembers struct {
 
 func (x *GetMembers) Reset() {
 	*x = GetMembers{}
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13072,7 +13141,7 @@ func (x *GetMembers) String() string {
 func (*GetMembers) ProtoMessage() {}
 
 func (x *GetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[132]
+	mi := &file_metadata_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13085,7 +13154,7 @@ func (x *GetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMembers.ProtoReflect.Descriptor instead.
 func (*GetMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{132}
+	return file_metadata_proto_rawDescGZIP(), []int{133}
 }
 
 type Member struct {
@@ -13108,7 +13177,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13120,7 +13189,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[133]
+	mi := &file_metadata_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13133,7 +13202,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{133}
+	return file_metadata_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *Member) GetId() string {
@@ -13238,7 +13307,7 @@ type MembersReply struct {
 
 func (x *MembersReply) Reset() {
 	*x = MembersReply{}
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13250,7 +13319,7 @@ func (x *MembersReply) String() string {
 func (*MembersReply) ProtoMessage() {}
 
 func (x *MembersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[134]
+	mi := &file_metadata_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13263,7 +13332,7 @@ func (x *MembersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersReply.ProtoReflect.Descriptor instead.
 func (*MembersReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{134}
+	return file_metadata_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *MembersReply) GetCluster() []byte {
@@ -13348,7 +13417,7 @@ type CommandCount struct {
 
 func (x *CommandCount) Reset() {
 	*x = CommandCount{}
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13360,7 +13429,7 @@ func (x *CommandCount) String() string {
 func (*CommandCount) ProtoMessage() {}
 
 func (x *CommandCount) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[135]
+	mi := &file_metadata_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13373,7 +13442,7 @@ func (x *CommandCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandCount.ProtoReflect.Descriptor instead.
 func (*CommandCount) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{135}
+	return file_metadata_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *CommandCount) GetName() string {
@@ -13416,7 +13485,7 @@ type AddMember struct {
 
 func (x *AddMember) Reset() {
 	*x = AddMember{}
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13428,7 +13497,7 @@ func (x *AddMember) String() string {
 func (*AddMember) ProtoMessage() {}
 
 func (x *AddMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[136]
+	mi := &file_metadata_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13441,7 +13510,7 @@ func (x *AddMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
 func (*AddMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{136}
+	return file_metadata_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *AddMember) GetId() string {
@@ -13468,7 +13537,7 @@ type RemoveMember struct {
 
 func (x *RemoveMember) Reset() {
 	*x = RemoveMember{}
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13480,7 +13549,7 @@ func (x *RemoveMember) String() string {
 func (*RemoveMember) ProtoMessage() {}
 
 func (x *RemoveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[137]
+	mi := &file_metadata_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13493,7 +13562,7 @@ func (x *RemoveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMember.ProtoReflect.Descriptor instead.
 func (*RemoveMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{137}
+	return file_metadata_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *RemoveMember) GetId() string {
@@ -13513,7 +13582,7 @@ type FinishUpgrade struct {
 
 func (x *FinishUpgrade) Reset() {
 	*x = FinishUpgrade{}
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13525,7 +13594,7 @@ func (x *FinishUpgrade) String() string {
 func (*FinishUpgrade) ProtoMessage() {}
 
 func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[138]
+	mi := &file_metadata_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13538,7 +13607,7 @@ func (x *FinishUpgrade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishUpgrade.ProtoReflect.Descriptor instead.
 func (*FinishUpgrade) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{138}
+	return file_metadata_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *FinishUpgrade) GetLevel() uint64 {
@@ -13561,7 +13630,7 @@ type CloneTree struct {
 
 func (x *CloneTree) Reset() {
 	*x = CloneTree{}
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13573,7 +13642,7 @@ func (x *CloneTree) String() string {
 func (*CloneTree) ProtoMessage() {}
 
 func (x *CloneTree) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[139]
+	mi := &file_metadata_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13586,7 +13655,7 @@ func (x *CloneTree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloneTree.ProtoReflect.Descriptor instead.
 func (*CloneTree) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{139}
+	return file_metadata_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *CloneTree) GetInode() uint64 {
@@ -13628,7 +13697,7 @@ type Concat struct {
 
 func (x *Concat) Reset() {
 	*x = Concat{}
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13640,7 +13709,7 @@ func (x *Concat) String() string {
 func (*Concat) ProtoMessage() {}
 
 func (x *Concat) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[140]
+	mi := &file_metadata_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13653,7 +13722,7 @@ func (x *Concat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Concat.ProtoReflect.Descriptor instead.
 func (*Concat) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{140}
+	return file_metadata_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *Concat) GetInode() uint64 {
@@ -13702,7 +13771,7 @@ type RaiseRouting struct {
 
 func (x *RaiseRouting) Reset() {
 	*x = RaiseRouting{}
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13714,7 +13783,7 @@ func (x *RaiseRouting) String() string {
 func (*RaiseRouting) ProtoMessage() {}
 
 func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[141]
+	mi := &file_metadata_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13727,7 +13796,7 @@ func (x *RaiseRouting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseRouting.ProtoReflect.Descriptor instead.
 func (*RaiseRouting) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{141}
+	return file_metadata_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *RaiseRouting) GetFrom() uint64 {
@@ -13750,7 +13819,7 @@ type ReadBackup struct {
 
 func (x *ReadBackup) Reset() {
 	*x = ReadBackup{}
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13762,7 +13831,7 @@ func (x *ReadBackup) String() string {
 func (*ReadBackup) ProtoMessage() {}
 
 func (x *ReadBackup) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[142]
+	mi := &file_metadata_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13775,7 +13844,7 @@ func (x *ReadBackup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackup.ProtoReflect.Descriptor instead.
 func (*ReadBackup) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{142}
+	return file_metadata_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ReadBackup) GetBackup() uint64 {
@@ -13815,7 +13884,7 @@ type ReadBackupReply struct {
 
 func (x *ReadBackupReply) Reset() {
 	*x = ReadBackupReply{}
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13827,7 +13896,7 @@ func (x *ReadBackupReply) String() string {
 func (*ReadBackupReply) ProtoMessage() {}
 
 func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[143]
+	mi := &file_metadata_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13840,7 +13909,7 @@ func (x *ReadBackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackupReply.ProtoReflect.Descriptor instead.
 func (*ReadBackupReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{143}
+	return file_metadata_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *ReadBackupReply) GetBackup() uint64 {
@@ -13908,7 +13977,7 @@ type GetLeader struct {
 
 func (x *GetLeader) Reset() {
 	*x = GetLeader{}
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13920,7 +13989,7 @@ func (x *GetLeader) String() string {
 func (*GetLeader) ProtoMessage() {}
 
 func (x *GetLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[144]
+	mi := &file_metadata_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13933,7 +14002,7 @@ func (x *GetLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLeader.ProtoReflect.Descriptor instead.
 func (*GetLeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{144}
+	return file_metadata_proto_rawDescGZIP(), []int{145}
 }
 
 type LeaderReply struct {
@@ -13948,7 +14017,7 @@ type LeaderReply struct {
 
 func (x *LeaderReply) Reset() {
 	*x = LeaderReply{}
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13960,7 +14029,7 @@ func (x *LeaderReply) String() string {
 func (*LeaderReply) ProtoMessage() {}
 
 func (x *LeaderReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[145]
+	mi := &file_metadata_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13973,7 +14042,7 @@ func (x *LeaderReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderReply.ProtoReflect.Descriptor instead.
 func (*LeaderReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{145}
+	return file_metadata_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *LeaderReply) GetId() string {
@@ -14014,7 +14083,7 @@ type GetMember struct {
 
 func (x *GetMember) Reset() {
 	*x = GetMember{}
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14026,7 +14095,7 @@ func (x *GetMember) String() string {
 func (*GetMember) ProtoMessage() {}
 
 func (x *GetMember) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[146]
+	mi := &file_metadata_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14039,7 +14108,7 @@ func (x *GetMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMember.ProtoReflect.Descriptor instead.
 func (*GetMember) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{146}
+	return file_metadata_proto_rawDescGZIP(), []int{147}
 }
 
 type MemberReply struct {
@@ -14057,7 +14126,7 @@ type MemberReply struct {
 
 func (x *MemberReply) Reset() {
 	*x = MemberReply{}
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14069,7 +14138,7 @@ func (x *MemberReply) String() string {
 func (*MemberReply) ProtoMessage() {}
 
 func (x *MemberReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[147]
+	mi := &file_metadata_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14082,7 +14151,7 @@ func (x *MemberReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReply.ProtoReflect.Descriptor instead.
 func (*MemberReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{147}
+	return file_metadata_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *MemberReply) GetId() string {
@@ -14148,7 +14217,7 @@ type ListQuarantine struct {
 
 func (x *ListQuarantine) Reset() {
 	*x = ListQuarantine{}
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14160,7 +14229,7 @@ func (x *ListQuarantine) String() string {
 func (*ListQuarantine) ProtoMessage() {}
 
 func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[148]
+	mi := &file_metadata_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14173,7 +14242,7 @@ func (x *ListQuarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantine.ProtoReflect.Descriptor instead.
 func (*ListQuarantine) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{148}
+	return file_metadata_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ListQuarantine) GetAfterDevice() uint32 {
@@ -14218,7 +14287,7 @@ type QuarantinedChunk struct {
 
 func (x *QuarantinedChunk) Reset() {
 	*x = QuarantinedChunk{}
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14230,7 +14299,7 @@ func (x *QuarantinedChunk) String() string {
 func (*QuarantinedChunk) ProtoMessage() {}
 
 func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[149]
+	mi := &file_metadata_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14243,7 +14312,7 @@ func (x *QuarantinedChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedChunk.ProtoReflect.Descriptor instead.
 func (*QuarantinedChunk) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{149}
+	return file_metadata_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *QuarantinedChunk) GetDevice() uint32 {
@@ -14297,7 +14366,7 @@ type AdoptReply struct {
 
 func (x *AdoptReply) Reset() {
 	*x = AdoptReply{}
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14309,7 +14378,7 @@ func (x *AdoptReply) String() string {
 func (*AdoptReply) ProtoMessage() {}
 
 func (x *AdoptReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[150]
+	mi := &file_metadata_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14322,7 +14391,7 @@ func (x *AdoptReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptReply.ProtoReflect.Descriptor instead.
 func (*AdoptReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{150}
+	return file_metadata_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *AdoptReply) GetAdopted() uint64 {
@@ -14344,7 +14413,7 @@ type QuarantineReply struct {
 
 func (x *QuarantineReply) Reset() {
 	*x = QuarantineReply{}
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14356,7 +14425,7 @@ func (x *QuarantineReply) String() string {
 func (*QuarantineReply) ProtoMessage() {}
 
 func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[151]
+	mi := &file_metadata_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14369,7 +14438,7 @@ func (x *QuarantineReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineReply.ProtoReflect.Descriptor instead.
 func (*QuarantineReply) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{151}
+	return file_metadata_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *QuarantineReply) GetChunks() []*QuarantinedChunk {
@@ -15085,7 +15154,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
 	"\x04mark\x18\x03 \x01(\x04R\x04mark\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\xf2\x04\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xa7\x05\n" +
 	"\x0eHeartbeatReply\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x124\n" +
 	"\tdeletions\x18\x02 \x03(\v2\x16.moraine.wire.DeletionR\tdeletions\x12,\n" +
@@ -15100,9 +15169,14 @@ const file_metadata_proto_rawDesc = "" +
 	"\arevoked\x18\xed\x04 \x03(\v2\x18.moraine.wire.RevocationR\arevoked\x12\x17\n" +
 	"\x06report\x18\xbc\x05 \x03(\rR\x06report\x120\n" +
 	"\x05probe\x18\xe4\x05 \x03(\v2\x19.moraine.wire.ProbeTargetR\x05probe\x12A\n" +
-	"\rcheck_objects\x18\xe6\x05 \x03(\v2\x1b.moraine.wire.ObjectToCheckR\fcheckObjects\x12\"\n" +
+	"\rcheck_objects\x18\xe6\x05 \x03(\v2\x1b.moraine.wire.ObjectToCheckR\fcheckObjects\x123\n" +
+	"\x06verify\x18\xe7\x05 \x03(\v2\x1a.moraine.wire.SuspectChunkR\x06verify\x12\"\n" +
 	"\fwatch_bucket\x18\xe5\x05 \x01(\bR\vwatchBucket\x12\"\n" +
-	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"~\n" +
+	"\fmemory_level\x18\xcd\x03 \x01(\bR\vmemoryLevel\"V\n" +
+	"\fSuspectChunk\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\rR\x06device\x12\x16\n" +
+	"\x06stripe\x18\x02 \x01(\x06R\x06stripe\x12\x16\n" +
+	"\x06parity\x18\x03 \x01(\bR\x06parity\"~\n" +
 	"\n" +
 	"ListMemory\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12!\n" +
@@ -15680,7 +15754,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 152)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 153)
 var file_metadata_proto_goTypes = []any{
 	(RebalanceState)(0),       // 0: moraine.wire.RebalanceState
 	(SetAttrField)(0),         // 1: moraine.wire.SetAttrField
@@ -15758,148 +15832,149 @@ var file_metadata_proto_goTypes = []any{
 	(*ProbeTarget)(nil),       // 73: moraine.wire.ProbeTarget
 	(*Probe)(nil),             // 74: moraine.wire.Probe
 	(*HeartbeatReply)(nil),    // 75: moraine.wire.HeartbeatReply
-	(*ListMemory)(nil),        // 76: moraine.wire.ListMemory
-	(*MemoryReply)(nil),       // 77: moraine.wire.MemoryReply
-	(*SettleChunks)(nil),      // 78: moraine.wire.SettleChunks
-	(*SettledChunk)(nil),      // 79: moraine.wire.SettledChunk
-	(*ListLost)(nil),          // 80: moraine.wire.ListLost
-	(*LostReply)(nil),         // 81: moraine.wire.LostReply
-	(*LostFile)(nil),          // 82: moraine.wire.LostFile
-	(*Deletion)(nil),          // 83: moraine.wire.Deletion
-	(*DeletedChunks)(nil),     // 84: moraine.wire.DeletedChunks
-	(*ReportChunks)(nil),      // 85: moraine.wire.ReportChunks
-	(*ChunkReport)(nil),       // 86: moraine.wire.ChunkReport
-	(*ReportChunksReply)(nil), // 87: moraine.wire.ReportChunksReply
-	(*CheckChunks)(nil),       // 88: moraine.wire.CheckChunks
-	(*CheckChunksReply)(nil),  // 89: moraine.wire.CheckChunksReply
-	(*DropChunks)(nil),        // 90: moraine.wire.DropChunks
-	(*DroppedChunk)(nil),      // 91: moraine.wire.DroppedChunk
-	(*DropChunksReply)(nil),   // 92: moraine.wire.DropChunksReply
-	(*ChunkFinding)(nil),      // 93: moraine.wire.ChunkFinding
-	(*SetDeviceState)(nil),    // 94: moraine.wire.SetDeviceState
-	(*Job)(nil),               // 95: moraine.wire.Job
-	(*RewriteTask)(nil),       // 96: moraine.wire.RewriteTask
-	(*CommitRewrite)(nil),     // 97: moraine.wire.CommitRewrite
-	(*CommitPack)(nil),        // 98: moraine.wire.CommitPack
-	(*PackedFile)(nil),        // 99: moraine.wire.PackedFile
-	(*PackReply)(nil),         // 100: moraine.wire.PackReply
-	(*RepairTask)(nil),        // 101: moraine.wire.RepairTask
-	(*Intent)(nil),            // 102: moraine.wire.Intent
-	(*LeaseJobs)(nil),         // 103: moraine.wire.LeaseJobs
-	(*JobsReply)(nil),         // 104: moraine.wire.JobsReply
-	(*RenewJob)(nil),          // 105: moraine.wire.RenewJob
-	(*FinishJob)(nil),         // 106: moraine.wire.FinishJob
-	(*ListJobs)(nil),          // 107: moraine.wire.ListJobs
-	(*CancelJob)(nil),         // 108: moraine.wire.CancelJob
-	(*QueueMove)(nil),         // 109: moraine.wire.QueueMove
-	(*BeginRepair)(nil),       // 110: moraine.wire.BeginRepair
-	(*BeginRepairReply)(nil),  // 111: moraine.wire.BeginRepairReply
-	(*CommitRepair)(nil),      // 112: moraine.wire.CommitRepair
-	(*CommitRepairReply)(nil), // 113: moraine.wire.CommitRepairReply
-	(*EndIntents)(nil),        // 114: moraine.wire.EndIntents
-	(*Usage)(nil),             // 115: moraine.wire.Usage
-	(*GetUsage)(nil),          // 116: moraine.wire.GetUsage
-	(*UsageReply)(nil),        // 117: moraine.wire.UsageReply
-	(*SetQuota)(nil),          // 118: moraine.wire.SetQuota
-	(*ListQuotas)(nil),        // 119: moraine.wire.ListQuotas
-	(*QuotasReply)(nil),       // 120: moraine.wire.QuotasReply
-	(*Recount)(nil),           // 121: moraine.wire.Recount
-	(*Leases)(nil),            // 122: moraine.wire.Leases
-	(*LeasesReply)(nil),       // 123: moraine.wire.LeasesReply
-	(*Recall)(nil),            // 124: moraine.wire.Recall
-	(*Touch)(nil),             // 125: moraine.wire.Touch
-	(*Hold)(nil),              // 126: moraine.wire.Hold
-	(*HoldReply)(nil),         // 127: moraine.wire.HoldReply
-	(*EndHold)(nil),           // 128: moraine.wire.EndHold
-	(*Batch)(nil),             // 129: moraine.wire.Batch
-	(*BatchReply)(nil),        // 130: moraine.wire.BatchReply
-	(*LeaseGrant)(nil),        // 131: moraine.wire.LeaseGrant
-	(*Watch)(nil),             // 132: moraine.wire.Watch
-	(*WatchEvent)(nil),        // 133: moraine.wire.WatchEvent
-	(*WatchReply)(nil),        // 134: moraine.wire.WatchReply
-	(*MemberAddress)(nil),     // 135: moraine.wire.MemberAddress
-	(*MemberBeat)(nil),        // 136: moraine.wire.MemberBeat
-	(*MemberBeatReply)(nil),   // 137: moraine.wire.MemberBeatReply
-	(*MemberStatus)(nil),      // 138: moraine.wire.MemberStatus
-	(*Latencies)(nil),         // 139: moraine.wire.Latencies
-	(*GetMembers)(nil),        // 140: moraine.wire.GetMembers
-	(*Member)(nil),            // 141: moraine.wire.Member
-	(*MembersReply)(nil),      // 142: moraine.wire.MembersReply
-	(*CommandCount)(nil),      // 143: moraine.wire.CommandCount
-	(*AddMember)(nil),         // 144: moraine.wire.AddMember
-	(*RemoveMember)(nil),      // 145: moraine.wire.RemoveMember
-	(*FinishUpgrade)(nil),     // 146: moraine.wire.FinishUpgrade
-	(*CloneTree)(nil),         // 147: moraine.wire.CloneTree
-	(*Concat)(nil),            // 148: moraine.wire.Concat
-	(*RaiseRouting)(nil),      // 149: moraine.wire.RaiseRouting
-	(*ReadBackup)(nil),        // 150: moraine.wire.ReadBackup
-	(*ReadBackupReply)(nil),   // 151: moraine.wire.ReadBackupReply
-	(*GetLeader)(nil),         // 152: moraine.wire.GetLeader
-	(*LeaderReply)(nil),       // 153: moraine.wire.LeaderReply
-	(*GetMember)(nil),         // 154: moraine.wire.GetMember
-	(*MemberReply)(nil),       // 155: moraine.wire.MemberReply
-	(*ListQuarantine)(nil),    // 156: moraine.wire.ListQuarantine
-	(*QuarantinedChunk)(nil),  // 157: moraine.wire.QuarantinedChunk
-	(*AdoptReply)(nil),        // 158: moraine.wire.AdoptReply
-	(*QuarantineReply)(nil),   // 159: moraine.wire.QuarantineReply
-	(*OpenRun)(nil),           // 160: moraine.wire.OpenRun
-	(*BeginStep)(nil),         // 161: moraine.wire.BeginStep
-	(*SealPart)(nil),          // 162: moraine.wire.SealPart
-	(*GetStep)(nil),           // 163: moraine.wire.GetStep
-	(*CommitStep)(nil),        // 164: moraine.wire.CommitStep
-	(*AbortStep)(nil),         // 165: moraine.wire.AbortStep
-	(*ListRuns)(nil),          // 166: moraine.wire.ListRuns
-	(*ListSteps)(nil),         // 167: moraine.wire.ListSteps
-	(*ResolveStep)(nil),       // 168: moraine.wire.ResolveStep
-	(*RemoveStep)(nil),        // 169: moraine.wire.RemoveStep
-	(*ListParts)(nil),         // 170: moraine.wire.ListParts
-	(*LeaseStep)(nil),         // 171: moraine.wire.LeaseStep
-	(*ReleaseStep)(nil),       // 172: moraine.wire.ReleaseStep
-	(*BeginObject)(nil),       // 173: moraine.wire.BeginObject
-	(*EndObject)(nil),         // 174: moraine.wire.EndObject
-	(*CommitFlush)(nil),       // 175: moraine.wire.CommitFlush
-	(*MoveObject)(nil),        // 176: moraine.wire.MoveObject
-	(*CommitEvict)(nil),       // 177: moraine.wire.CommitEvict
-	(*CommitStage)(nil),       // 178: moraine.wire.CommitStage
-	(*DeletedObject)(nil),     // 179: moraine.wire.DeletedObject
-	(*GetObject)(nil),         // 180: moraine.wire.GetObject
-	(*GetTier)(nil),           // 181: moraine.wire.GetTier
-	(*SetPolicy)(nil),         // 182: moraine.wire.SetPolicy
-	(*GetPolicy)(nil),         // 183: moraine.wire.GetPolicy
-	(*ReportObjects)(nil),     // 184: moraine.wire.ReportObjects
-	(*CheckObjects)(nil),      // 185: moraine.wire.CheckObjects
-	(*ListBadObjects)(nil),    // 186: moraine.wire.ListBadObjects
-	(*Error)(nil),             // 187: moraine.wire.Error
-	(*Topology)(nil),          // 188: moraine.wire.Topology
-	(*RunReply)(nil),          // 189: moraine.wire.RunReply
-	(*StepReply)(nil),         // 190: moraine.wire.StepReply
-	(*RunsReply)(nil),         // 191: moraine.wire.RunsReply
-	(*StepsReply)(nil),        // 192: moraine.wire.StepsReply
-	(*PartsReply)(nil),        // 193: moraine.wire.PartsReply
-	(*ObjectReply)(nil),       // 194: moraine.wire.ObjectReply
-	(*TierReply)(nil),         // 195: moraine.wire.TierReply
-	(*PolicyReply)(nil),       // 196: moraine.wire.PolicyReply
-	(*CheckObjectsReply)(nil), // 197: moraine.wire.CheckObjectsReply
-	(*BadObjectsReply)(nil),   // 198: moraine.wire.BadObjectsReply
-	(*EndpointHealth)(nil),    // 199: moraine.wire.EndpointHealth
-	(*Scheme)(nil),            // 200: moraine.wire.Scheme
-	(*BucketStatus)(nil),      // 201: moraine.wire.BucketStatus
-	(DeviceState)(0),          // 202: moraine.wire.DeviceState
-	(*Attr)(nil),              // 203: moraine.wire.Attr
-	(FileType)(0),             // 204: moraine.wire.FileType
-	(*Placement)(nil),         // 205: moraine.wire.Placement
-	(*Stripe)(nil),            // 206: moraine.wire.Stripe
-	(*Extent)(nil),            // 207: moraine.wire.Extent
-	(*Object)(nil),            // 208: moraine.wire.Object
-	(*Host)(nil),              // 209: moraine.wire.Host
-	(*Device)(nil),            // 210: moraine.wire.Device
-	(*SigningKey)(nil),        // 211: moraine.wire.SigningKey
-	(*BucketHealth)(nil),      // 212: moraine.wire.BucketHealth
-	(*ObjectToCheck)(nil),     // 213: moraine.wire.ObjectToCheck
-	(*StepKey)(nil),           // 214: moraine.wire.StepKey
-	(*ByteRange)(nil),         // 215: moraine.wire.ByteRange
-	(*MoveTask)(nil),          // 216: moraine.wire.MoveTask
-	(*BucketTraits)(nil),      // 217: moraine.wire.BucketTraits
+	(*SuspectChunk)(nil),      // 76: moraine.wire.SuspectChunk
+	(*ListMemory)(nil),        // 77: moraine.wire.ListMemory
+	(*MemoryReply)(nil),       // 78: moraine.wire.MemoryReply
+	(*SettleChunks)(nil),      // 79: moraine.wire.SettleChunks
+	(*SettledChunk)(nil),      // 80: moraine.wire.SettledChunk
+	(*ListLost)(nil),          // 81: moraine.wire.ListLost
+	(*LostReply)(nil),         // 82: moraine.wire.LostReply
+	(*LostFile)(nil),          // 83: moraine.wire.LostFile
+	(*Deletion)(nil),          // 84: moraine.wire.Deletion
+	(*DeletedChunks)(nil),     // 85: moraine.wire.DeletedChunks
+	(*ReportChunks)(nil),      // 86: moraine.wire.ReportChunks
+	(*ChunkReport)(nil),       // 87: moraine.wire.ChunkReport
+	(*ReportChunksReply)(nil), // 88: moraine.wire.ReportChunksReply
+	(*CheckChunks)(nil),       // 89: moraine.wire.CheckChunks
+	(*CheckChunksReply)(nil),  // 90: moraine.wire.CheckChunksReply
+	(*DropChunks)(nil),        // 91: moraine.wire.DropChunks
+	(*DroppedChunk)(nil),      // 92: moraine.wire.DroppedChunk
+	(*DropChunksReply)(nil),   // 93: moraine.wire.DropChunksReply
+	(*ChunkFinding)(nil),      // 94: moraine.wire.ChunkFinding
+	(*SetDeviceState)(nil),    // 95: moraine.wire.SetDeviceState
+	(*Job)(nil),               // 96: moraine.wire.Job
+	(*RewriteTask)(nil),       // 97: moraine.wire.RewriteTask
+	(*CommitRewrite)(nil),     // 98: moraine.wire.CommitRewrite
+	(*CommitPack)(nil),        // 99: moraine.wire.CommitPack
+	(*PackedFile)(nil),        // 100: moraine.wire.PackedFile
+	(*PackReply)(nil),         // 101: moraine.wire.PackReply
+	(*RepairTask)(nil),        // 102: moraine.wire.RepairTask
+	(*Intent)(nil),            // 103: moraine.wire.Intent
+	(*LeaseJobs)(nil),         // 104: moraine.wire.LeaseJobs
+	(*JobsReply)(nil),         // 105: moraine.wire.JobsReply
+	(*RenewJob)(nil),          // 106: moraine.wire.RenewJob
+	(*FinishJob)(nil),         // 107: moraine.wire.FinishJob
+	(*ListJobs)(nil),          // 108: moraine.wire.ListJobs
+	(*CancelJob)(nil),         // 109: moraine.wire.CancelJob
+	(*QueueMove)(nil),         // 110: moraine.wire.QueueMove
+	(*BeginRepair)(nil),       // 111: moraine.wire.BeginRepair
+	(*BeginRepairReply)(nil),  // 112: moraine.wire.BeginRepairReply
+	(*CommitRepair)(nil),      // 113: moraine.wire.CommitRepair
+	(*CommitRepairReply)(nil), // 114: moraine.wire.CommitRepairReply
+	(*EndIntents)(nil),        // 115: moraine.wire.EndIntents
+	(*Usage)(nil),             // 116: moraine.wire.Usage
+	(*GetUsage)(nil),          // 117: moraine.wire.GetUsage
+	(*UsageReply)(nil),        // 118: moraine.wire.UsageReply
+	(*SetQuota)(nil),          // 119: moraine.wire.SetQuota
+	(*ListQuotas)(nil),        // 120: moraine.wire.ListQuotas
+	(*QuotasReply)(nil),       // 121: moraine.wire.QuotasReply
+	(*Recount)(nil),           // 122: moraine.wire.Recount
+	(*Leases)(nil),            // 123: moraine.wire.Leases
+	(*LeasesReply)(nil),       // 124: moraine.wire.LeasesReply
+	(*Recall)(nil),            // 125: moraine.wire.Recall
+	(*Touch)(nil),             // 126: moraine.wire.Touch
+	(*Hold)(nil),              // 127: moraine.wire.Hold
+	(*HoldReply)(nil),         // 128: moraine.wire.HoldReply
+	(*EndHold)(nil),           // 129: moraine.wire.EndHold
+	(*Batch)(nil),             // 130: moraine.wire.Batch
+	(*BatchReply)(nil),        // 131: moraine.wire.BatchReply
+	(*LeaseGrant)(nil),        // 132: moraine.wire.LeaseGrant
+	(*Watch)(nil),             // 133: moraine.wire.Watch
+	(*WatchEvent)(nil),        // 134: moraine.wire.WatchEvent
+	(*WatchReply)(nil),        // 135: moraine.wire.WatchReply
+	(*MemberAddress)(nil),     // 136: moraine.wire.MemberAddress
+	(*MemberBeat)(nil),        // 137: moraine.wire.MemberBeat
+	(*MemberBeatReply)(nil),   // 138: moraine.wire.MemberBeatReply
+	(*MemberStatus)(nil),      // 139: moraine.wire.MemberStatus
+	(*Latencies)(nil),         // 140: moraine.wire.Latencies
+	(*GetMembers)(nil),        // 141: moraine.wire.GetMembers
+	(*Member)(nil),            // 142: moraine.wire.Member
+	(*MembersReply)(nil),      // 143: moraine.wire.MembersReply
+	(*CommandCount)(nil),      // 144: moraine.wire.CommandCount
+	(*AddMember)(nil),         // 145: moraine.wire.AddMember
+	(*RemoveMember)(nil),      // 146: moraine.wire.RemoveMember
+	(*FinishUpgrade)(nil),     // 147: moraine.wire.FinishUpgrade
+	(*CloneTree)(nil),         // 148: moraine.wire.CloneTree
+	(*Concat)(nil),            // 149: moraine.wire.Concat
+	(*RaiseRouting)(nil),      // 150: moraine.wire.RaiseRouting
+	(*ReadBackup)(nil),        // 151: moraine.wire.ReadBackup
+	(*ReadBackupReply)(nil),   // 152: moraine.wire.ReadBackupReply
+	(*GetLeader)(nil),         // 153: moraine.wire.GetLeader
+	(*LeaderReply)(nil),       // 154: moraine.wire.LeaderReply
+	(*GetMember)(nil),         // 155: moraine.wire.GetMember
+	(*MemberReply)(nil),       // 156: moraine.wire.MemberReply
+	(*ListQuarantine)(nil),    // 157: moraine.wire.ListQuarantine
+	(*QuarantinedChunk)(nil),  // 158: moraine.wire.QuarantinedChunk
+	(*AdoptReply)(nil),        // 159: moraine.wire.AdoptReply
+	(*QuarantineReply)(nil),   // 160: moraine.wire.QuarantineReply
+	(*OpenRun)(nil),           // 161: moraine.wire.OpenRun
+	(*BeginStep)(nil),         // 162: moraine.wire.BeginStep
+	(*SealPart)(nil),          // 163: moraine.wire.SealPart
+	(*GetStep)(nil),           // 164: moraine.wire.GetStep
+	(*CommitStep)(nil),        // 165: moraine.wire.CommitStep
+	(*AbortStep)(nil),         // 166: moraine.wire.AbortStep
+	(*ListRuns)(nil),          // 167: moraine.wire.ListRuns
+	(*ListSteps)(nil),         // 168: moraine.wire.ListSteps
+	(*ResolveStep)(nil),       // 169: moraine.wire.ResolveStep
+	(*RemoveStep)(nil),        // 170: moraine.wire.RemoveStep
+	(*ListParts)(nil),         // 171: moraine.wire.ListParts
+	(*LeaseStep)(nil),         // 172: moraine.wire.LeaseStep
+	(*ReleaseStep)(nil),       // 173: moraine.wire.ReleaseStep
+	(*BeginObject)(nil),       // 174: moraine.wire.BeginObject
+	(*EndObject)(nil),         // 175: moraine.wire.EndObject
+	(*CommitFlush)(nil),       // 176: moraine.wire.CommitFlush
+	(*MoveObject)(nil),        // 177: moraine.wire.MoveObject
+	(*CommitEvict)(nil),       // 178: moraine.wire.CommitEvict
+	(*CommitStage)(nil),       // 179: moraine.wire.CommitStage
+	(*DeletedObject)(nil),     // 180: moraine.wire.DeletedObject
+	(*GetObject)(nil),         // 181: moraine.wire.GetObject
+	(*GetTier)(nil),           // 182: moraine.wire.GetTier
+	(*SetPolicy)(nil),         // 183: moraine.wire.SetPolicy
+	(*GetPolicy)(nil),         // 184: moraine.wire.GetPolicy
+	(*ReportObjects)(nil),     // 185: moraine.wire.ReportObjects
+	(*CheckObjects)(nil),      // 186: moraine.wire.CheckObjects
+	(*ListBadObjects)(nil),    // 187: moraine.wire.ListBadObjects
+	(*Error)(nil),             // 188: moraine.wire.Error
+	(*Topology)(nil),          // 189: moraine.wire.Topology
+	(*RunReply)(nil),          // 190: moraine.wire.RunReply
+	(*StepReply)(nil),         // 191: moraine.wire.StepReply
+	(*RunsReply)(nil),         // 192: moraine.wire.RunsReply
+	(*StepsReply)(nil),        // 193: moraine.wire.StepsReply
+	(*PartsReply)(nil),        // 194: moraine.wire.PartsReply
+	(*ObjectReply)(nil),       // 195: moraine.wire.ObjectReply
+	(*TierReply)(nil),         // 196: moraine.wire.TierReply
+	(*PolicyReply)(nil),       // 197: moraine.wire.PolicyReply
+	(*CheckObjectsReply)(nil), // 198: moraine.wire.CheckObjectsReply
+	(*BadObjectsReply)(nil),   // 199: moraine.wire.BadObjectsReply
+	(*EndpointHealth)(nil),    // 200: moraine.wire.EndpointHealth
+	(*Scheme)(nil),            // 201: moraine.wire.Scheme
+	(*BucketStatus)(nil),      // 202: moraine.wire.BucketStatus
+	(DeviceState)(0),          // 203: moraine.wire.DeviceState
+	(*Attr)(nil),              // 204: moraine.wire.Attr
+	(FileType)(0),             // 205: moraine.wire.FileType
+	(*Placement)(nil),         // 206: moraine.wire.Placement
+	(*Stripe)(nil),            // 207: moraine.wire.Stripe
+	(*Extent)(nil),            // 208: moraine.wire.Extent
+	(*Object)(nil),            // 209: moraine.wire.Object
+	(*Host)(nil),              // 210: moraine.wire.Host
+	(*Device)(nil),            // 211: moraine.wire.Device
+	(*SigningKey)(nil),        // 212: moraine.wire.SigningKey
+	(*BucketHealth)(nil),      // 213: moraine.wire.BucketHealth
+	(*ObjectToCheck)(nil),     // 214: moraine.wire.ObjectToCheck
+	(*StepKey)(nil),           // 215: moraine.wire.StepKey
+	(*ByteRange)(nil),         // 216: moraine.wire.ByteRange
+	(*MoveTask)(nil),          // 217: moraine.wire.MoveTask
+	(*BucketTraits)(nil),      // 218: moraine.wire.BucketTraits
 }
 var file_metadata_proto_depIdxs = []int32{
 	15,  // 0: moraine.wire.MetaRequest.open_session:type_name -> moraine.wire.OpenSession
@@ -15929,84 +16004,84 @@ var file_metadata_proto_depIdxs = []int32{
 	63,  // 24: moraine.wire.MetaRequest.clone:type_name -> moraine.wire.Clone
 	70,  // 25: moraine.wire.MetaRequest.register_host:type_name -> moraine.wire.RegisterHost
 	72,  // 26: moraine.wire.MetaRequest.heartbeat:type_name -> moraine.wire.Heartbeat
-	85,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
-	84,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
-	94,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
-	103, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
-	105, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
-	106, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
-	107, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
-	108, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
-	110, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
-	112, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
-	114, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
-	160, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
-	161, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
-	162, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
-	163, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
-	164, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
-	165, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
-	166, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
-	167, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
-	168, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
-	169, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
-	170, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
-	171, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
-	172, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
-	109, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
-	173, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
-	174, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
-	175, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
-	176, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
-	177, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
-	178, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
-	179, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
-	180, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
-	181, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
-	182, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
-	183, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
-	116, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
-	118, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
-	119, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
-	121, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
-	147, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
-	148, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
-	149, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
-	122, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
-	132, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
-	136, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
-	140, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
-	144, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
-	145, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
-	146, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
-	150, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
+	86,  // 27: moraine.wire.MetaRequest.report_chunks:type_name -> moraine.wire.ReportChunks
+	85,  // 28: moraine.wire.MetaRequest.deleted_chunks:type_name -> moraine.wire.DeletedChunks
+	95,  // 29: moraine.wire.MetaRequest.set_device_state:type_name -> moraine.wire.SetDeviceState
+	104, // 30: moraine.wire.MetaRequest.lease_jobs:type_name -> moraine.wire.LeaseJobs
+	106, // 31: moraine.wire.MetaRequest.renew_job:type_name -> moraine.wire.RenewJob
+	107, // 32: moraine.wire.MetaRequest.finish_job:type_name -> moraine.wire.FinishJob
+	108, // 33: moraine.wire.MetaRequest.list_jobs:type_name -> moraine.wire.ListJobs
+	109, // 34: moraine.wire.MetaRequest.cancel_job:type_name -> moraine.wire.CancelJob
+	111, // 35: moraine.wire.MetaRequest.begin_repair:type_name -> moraine.wire.BeginRepair
+	113, // 36: moraine.wire.MetaRequest.commit_repair:type_name -> moraine.wire.CommitRepair
+	115, // 37: moraine.wire.MetaRequest.end_intents:type_name -> moraine.wire.EndIntents
+	161, // 38: moraine.wire.MetaRequest.open_run:type_name -> moraine.wire.OpenRun
+	162, // 39: moraine.wire.MetaRequest.begin_step:type_name -> moraine.wire.BeginStep
+	163, // 40: moraine.wire.MetaRequest.seal_part:type_name -> moraine.wire.SealPart
+	164, // 41: moraine.wire.MetaRequest.get_step:type_name -> moraine.wire.GetStep
+	165, // 42: moraine.wire.MetaRequest.commit_step:type_name -> moraine.wire.CommitStep
+	166, // 43: moraine.wire.MetaRequest.abort_step:type_name -> moraine.wire.AbortStep
+	167, // 44: moraine.wire.MetaRequest.list_runs:type_name -> moraine.wire.ListRuns
+	168, // 45: moraine.wire.MetaRequest.list_steps:type_name -> moraine.wire.ListSteps
+	169, // 46: moraine.wire.MetaRequest.resolve_step:type_name -> moraine.wire.ResolveStep
+	170, // 47: moraine.wire.MetaRequest.remove_step:type_name -> moraine.wire.RemoveStep
+	171, // 48: moraine.wire.MetaRequest.list_parts:type_name -> moraine.wire.ListParts
+	172, // 49: moraine.wire.MetaRequest.lease_step:type_name -> moraine.wire.LeaseStep
+	173, // 50: moraine.wire.MetaRequest.release_step:type_name -> moraine.wire.ReleaseStep
+	110, // 51: moraine.wire.MetaRequest.queue_move:type_name -> moraine.wire.QueueMove
+	174, // 52: moraine.wire.MetaRequest.begin_object:type_name -> moraine.wire.BeginObject
+	175, // 53: moraine.wire.MetaRequest.end_object:type_name -> moraine.wire.EndObject
+	176, // 54: moraine.wire.MetaRequest.commit_flush:type_name -> moraine.wire.CommitFlush
+	177, // 55: moraine.wire.MetaRequest.move_object:type_name -> moraine.wire.MoveObject
+	178, // 56: moraine.wire.MetaRequest.commit_evict:type_name -> moraine.wire.CommitEvict
+	179, // 57: moraine.wire.MetaRequest.commit_stage:type_name -> moraine.wire.CommitStage
+	180, // 58: moraine.wire.MetaRequest.deleted_object:type_name -> moraine.wire.DeletedObject
+	181, // 59: moraine.wire.MetaRequest.get_object:type_name -> moraine.wire.GetObject
+	182, // 60: moraine.wire.MetaRequest.get_tier:type_name -> moraine.wire.GetTier
+	183, // 61: moraine.wire.MetaRequest.set_policy:type_name -> moraine.wire.SetPolicy
+	184, // 62: moraine.wire.MetaRequest.get_policy:type_name -> moraine.wire.GetPolicy
+	117, // 63: moraine.wire.MetaRequest.get_usage:type_name -> moraine.wire.GetUsage
+	119, // 64: moraine.wire.MetaRequest.set_quota:type_name -> moraine.wire.SetQuota
+	120, // 65: moraine.wire.MetaRequest.list_quotas:type_name -> moraine.wire.ListQuotas
+	122, // 66: moraine.wire.MetaRequest.recount:type_name -> moraine.wire.Recount
+	148, // 67: moraine.wire.MetaRequest.clone_tree:type_name -> moraine.wire.CloneTree
+	149, // 68: moraine.wire.MetaRequest.concat:type_name -> moraine.wire.Concat
+	150, // 69: moraine.wire.MetaRequest.raise_routing:type_name -> moraine.wire.RaiseRouting
+	123, // 70: moraine.wire.MetaRequest.leases:type_name -> moraine.wire.Leases
+	133, // 71: moraine.wire.MetaRequest.watch:type_name -> moraine.wire.Watch
+	137, // 72: moraine.wire.MetaRequest.member_beat:type_name -> moraine.wire.MemberBeat
+	141, // 73: moraine.wire.MetaRequest.get_members:type_name -> moraine.wire.GetMembers
+	145, // 74: moraine.wire.MetaRequest.add_member:type_name -> moraine.wire.AddMember
+	146, // 75: moraine.wire.MetaRequest.remove_member:type_name -> moraine.wire.RemoveMember
+	147, // 76: moraine.wire.MetaRequest.finish_upgrade:type_name -> moraine.wire.FinishUpgrade
+	151, // 77: moraine.wire.MetaRequest.read_backup:type_name -> moraine.wire.ReadBackup
 	30,  // 78: moraine.wire.MetaRequest.set_maintenance:type_name -> moraine.wire.SetMaintenance
 	32,  // 79: moraine.wire.MetaRequest.set_host_state:type_name -> moraine.wire.SetHostState
 	31,  // 80: moraine.wire.MetaRequest.start_scrub:type_name -> moraine.wire.StartScrub
-	152, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
-	154, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
-	156, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
-	78,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
-	76,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
-	80,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
+	153, // 81: moraine.wire.MetaRequest.get_leader:type_name -> moraine.wire.GetLeader
+	155, // 82: moraine.wire.MetaRequest.get_member:type_name -> moraine.wire.GetMember
+	157, // 83: moraine.wire.MetaRequest.list_quarantine:type_name -> moraine.wire.ListQuarantine
+	79,  // 84: moraine.wire.MetaRequest.settle_chunks:type_name -> moraine.wire.SettleChunks
+	77,  // 85: moraine.wire.MetaRequest.list_memory:type_name -> moraine.wire.ListMemory
+	81,  // 86: moraine.wire.MetaRequest.list_lost:type_name -> moraine.wire.ListLost
 	27,  // 87: moraine.wire.MetaRequest.set_rebalance:type_name -> moraine.wire.SetRebalance
-	97,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
-	98,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
-	88,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
-	90,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
-	126, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
-	128, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
-	129, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
+	98,  // 88: moraine.wire.MetaRequest.commit_rewrite:type_name -> moraine.wire.CommitRewrite
+	99,  // 89: moraine.wire.MetaRequest.commit_pack:type_name -> moraine.wire.CommitPack
+	89,  // 90: moraine.wire.MetaRequest.check_chunks:type_name -> moraine.wire.CheckChunks
+	91,  // 91: moraine.wire.MetaRequest.drop_chunks:type_name -> moraine.wire.DropChunks
+	127, // 92: moraine.wire.MetaRequest.hold:type_name -> moraine.wire.Hold
+	129, // 93: moraine.wire.MetaRequest.end_hold:type_name -> moraine.wire.EndHold
+	130, // 94: moraine.wire.MetaRequest.batch:type_name -> moraine.wire.Batch
 	12,  // 95: moraine.wire.MetaRequest.revoke_cert:type_name -> moraine.wire.RevokeCert
 	13,  // 96: moraine.wire.MetaRequest.list_revoked:type_name -> moraine.wire.ListRevoked
-	184, // 97: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
-	185, // 98: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
-	186, // 99: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
-	187, // 100: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
-	131, // 101: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
+	185, // 97: moraine.wire.MetaRequest.report_objects:type_name -> moraine.wire.ReportObjects
+	186, // 98: moraine.wire.MetaRequest.check_objects:type_name -> moraine.wire.CheckObjects
+	187, // 99: moraine.wire.MetaRequest.list_bad_objects:type_name -> moraine.wire.ListBadObjects
+	188, // 100: moraine.wire.MetaResponse.error:type_name -> moraine.wire.Error
+	132, // 101: moraine.wire.MetaResponse.lease:type_name -> moraine.wire.LeaseGrant
 	18,  // 102: moraine.wire.MetaResponse.session:type_name -> moraine.wire.SessionReply
 	21,  // 103: moraine.wire.MetaResponse.cluster:type_name -> moraine.wire.ClusterReply
-	188, // 104: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
+	189, // 104: moraine.wire.MetaResponse.topology:type_name -> moraine.wire.Topology
 	35,  // 105: moraine.wire.MetaResponse.entry:type_name -> moraine.wire.EntryReply
 	37,  // 106: moraine.wire.MetaResponse.walk:type_name -> moraine.wire.WalkReply
 	42,  // 107: moraine.wire.MetaResponse.read_dir:type_name -> moraine.wire.ReadDirReply
@@ -16017,75 +16092,75 @@ var file_metadata_proto_depIdxs = []int32{
 	67,  // 112: moraine.wire.MetaResponse.extents:type_name -> moraine.wire.ExtentsReply
 	71,  // 113: moraine.wire.MetaResponse.register_host:type_name -> moraine.wire.RegisterHostReply
 	75,  // 114: moraine.wire.MetaResponse.heartbeat:type_name -> moraine.wire.HeartbeatReply
-	87,  // 115: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
-	104, // 116: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
-	111, // 117: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
-	113, // 118: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
-	189, // 119: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
-	190, // 120: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
-	191, // 121: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
-	192, // 122: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
-	193, // 123: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
+	88,  // 115: moraine.wire.MetaResponse.report_chunks:type_name -> moraine.wire.ReportChunksReply
+	105, // 116: moraine.wire.MetaResponse.jobs:type_name -> moraine.wire.JobsReply
+	112, // 117: moraine.wire.MetaResponse.begin_repair:type_name -> moraine.wire.BeginRepairReply
+	114, // 118: moraine.wire.MetaResponse.commit_repair:type_name -> moraine.wire.CommitRepairReply
+	190, // 119: moraine.wire.MetaResponse.run:type_name -> moraine.wire.RunReply
+	191, // 120: moraine.wire.MetaResponse.step:type_name -> moraine.wire.StepReply
+	192, // 121: moraine.wire.MetaResponse.runs:type_name -> moraine.wire.RunsReply
+	193, // 122: moraine.wire.MetaResponse.steps:type_name -> moraine.wire.StepsReply
+	194, // 123: moraine.wire.MetaResponse.parts:type_name -> moraine.wire.PartsReply
 	52,  // 124: moraine.wire.MetaResponse.xattr:type_name -> moraine.wire.XattrReply
-	194, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
-	195, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
-	196, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
-	117, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
-	120, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
-	137, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
-	142, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
-	151, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
-	153, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
-	155, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
-	159, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
+	195, // 125: moraine.wire.MetaResponse.object:type_name -> moraine.wire.ObjectReply
+	196, // 126: moraine.wire.MetaResponse.tier:type_name -> moraine.wire.TierReply
+	197, // 127: moraine.wire.MetaResponse.policy:type_name -> moraine.wire.PolicyReply
+	118, // 128: moraine.wire.MetaResponse.usage:type_name -> moraine.wire.UsageReply
+	121, // 129: moraine.wire.MetaResponse.quotas:type_name -> moraine.wire.QuotasReply
+	138, // 130: moraine.wire.MetaResponse.member_beat:type_name -> moraine.wire.MemberBeatReply
+	143, // 131: moraine.wire.MetaResponse.members:type_name -> moraine.wire.MembersReply
+	152, // 132: moraine.wire.MetaResponse.read_backup:type_name -> moraine.wire.ReadBackupReply
+	154, // 133: moraine.wire.MetaResponse.leader:type_name -> moraine.wire.LeaderReply
+	156, // 134: moraine.wire.MetaResponse.member:type_name -> moraine.wire.MemberReply
+	160, // 135: moraine.wire.MetaResponse.quarantine:type_name -> moraine.wire.QuarantineReply
 	10,  // 136: moraine.wire.MetaResponse.done:type_name -> moraine.wire.Done
-	123, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
-	134, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
-	127, // 139: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
-	130, // 140: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
-	77,  // 141: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
-	81,  // 142: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
-	89,  // 143: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
-	92,  // 144: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
-	158, // 145: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
-	100, // 146: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
+	124, // 137: moraine.wire.MetaResponse.leases:type_name -> moraine.wire.LeasesReply
+	135, // 138: moraine.wire.MetaResponse.watch:type_name -> moraine.wire.WatchReply
+	128, // 139: moraine.wire.MetaResponse.hold:type_name -> moraine.wire.HoldReply
+	131, // 140: moraine.wire.MetaResponse.batch:type_name -> moraine.wire.BatchReply
+	78,  // 141: moraine.wire.MetaResponse.memory:type_name -> moraine.wire.MemoryReply
+	82,  // 142: moraine.wire.MetaResponse.lost:type_name -> moraine.wire.LostReply
+	90,  // 143: moraine.wire.MetaResponse.check_chunks:type_name -> moraine.wire.CheckChunksReply
+	93,  // 144: moraine.wire.MetaResponse.drop_chunks:type_name -> moraine.wire.DropChunksReply
+	159, // 145: moraine.wire.MetaResponse.adopt:type_name -> moraine.wire.AdoptReply
+	101, // 146: moraine.wire.MetaResponse.pack:type_name -> moraine.wire.PackReply
 	14,  // 147: moraine.wire.MetaResponse.revoked:type_name -> moraine.wire.RevokedReply
-	197, // 148: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
-	198, // 149: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
+	198, // 148: moraine.wire.MetaResponse.check_objects:type_name -> moraine.wire.CheckObjectsReply
+	199, // 149: moraine.wire.MetaResponse.bad_objects:type_name -> moraine.wire.BadObjectsReply
 	11,  // 150: moraine.wire.RevokeCert.revocations:type_name -> moraine.wire.Revocation
 	11,  // 151: moraine.wire.RevokedReply.revocations:type_name -> moraine.wire.Revocation
-	135, // 152: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
+	136, // 152: moraine.wire.SessionReply.metadata:type_name -> moraine.wire.MemberAddress
 	11,  // 153: moraine.wire.SessionReply.revoked:type_name -> moraine.wire.Revocation
-	199, // 154: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
+	200, // 154: moraine.wire.MetadataNode.endpoint:type_name -> moraine.wire.EndpointHealth
 	20,  // 155: moraine.wire.ClusterReply.metadata:type_name -> moraine.wire.MetadataNode
-	188, // 156: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
-	200, // 157: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
+	189, // 156: moraine.wire.ClusterReply.topology:type_name -> moraine.wire.Topology
+	201, // 157: moraine.wire.ClusterReply.default_scheme:type_name -> moraine.wire.Scheme
 	26,  // 158: moraine.wire.ClusterReply.healing:type_name -> moraine.wire.Healing
 	28,  // 159: moraine.wire.ClusterReply.rebalance:type_name -> moraine.wire.Rebalance
 	29,  // 160: moraine.wire.ClusterReply.rewriting:type_name -> moraine.wire.Rewriting
 	25,  // 161: moraine.wire.ClusterReply.waits:type_name -> moraine.wire.RepairWaits
 	24,  // 162: moraine.wire.ClusterReply.backups:type_name -> moraine.wire.KeptBackups
 	22,  // 163: moraine.wire.ClusterReply.certificates:type_name -> moraine.wire.ServerCertificate
-	201, // 164: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
+	202, // 164: moraine.wire.ClusterReply.buckets:type_name -> moraine.wire.BucketStatus
 	23,  // 165: moraine.wire.ClusterReply.check:type_name -> moraine.wire.StateCheck
 	0,   // 166: moraine.wire.Rebalance.state:type_name -> moraine.wire.RebalanceState
-	202, // 167: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
-	203, // 168: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
-	203, // 169: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
+	203, // 167: moraine.wire.SetHostState.state:type_name -> moraine.wire.DeviceState
+	204, // 168: moraine.wire.EntryReply.attr:type_name -> moraine.wire.Attr
+	204, // 169: moraine.wire.WalkReply.attr:type_name -> moraine.wire.Attr
 	38,  // 170: moraine.wire.WalkReply.steps:type_name -> moraine.wire.WalkStep
-	203, // 171: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
-	203, // 172: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
+	204, // 171: moraine.wire.WalkStep.attr:type_name -> moraine.wire.Attr
+	204, // 172: moraine.wire.DirEntry.attr:type_name -> moraine.wire.Attr
 	41,  // 173: moraine.wire.ReadDirReply.entries:type_name -> moraine.wire.DirEntry
-	204, // 174: moraine.wire.Create.type:type_name -> moraine.wire.FileType
+	205, // 174: moraine.wire.Create.type:type_name -> moraine.wire.FileType
 	44,  // 175: moraine.wire.Create.xattrs:type_name -> moraine.wire.Xattr
 	62,  // 176: moraine.wire.Remove.expect:type_name -> moraine.wire.Expect
-	200, // 177: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
-	205, // 178: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
-	200, // 179: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
-	200, // 180: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
-	205, // 181: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
-	206, // 182: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
-	207, // 183: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
+	201, // 177: moraine.wire.Grant.scheme:type_name -> moraine.wire.Scheme
+	206, // 178: moraine.wire.GrantReply.placements:type_name -> moraine.wire.Placement
+	201, // 179: moraine.wire.GrantReply.scheme:type_name -> moraine.wire.Scheme
+	201, // 180: moraine.wire.Place.scheme:type_name -> moraine.wire.Scheme
+	206, // 181: moraine.wire.PlaceReply.placements:type_name -> moraine.wire.Placement
+	207, // 182: moraine.wire.Commit.stripes:type_name -> moraine.wire.Stripe
+	208, // 183: moraine.wire.Commit.extents:type_name -> moraine.wire.Extent
 	2,   // 184: moraine.wire.Commit.mode:type_name -> moraine.wire.CommitMode
 	61,  // 185: moraine.wire.Commit.link:type_name -> moraine.wire.LinkTarget
 	43,  // 186: moraine.wire.Commit.create:type_name -> moraine.wire.Create
@@ -16093,92 +16168,93 @@ var file_metadata_proto_depIdxs = []int32{
 	2,   // 188: moraine.wire.Clone.mode:type_name -> moraine.wire.CommitMode
 	64,  // 189: moraine.wire.Clone.ranges:type_name -> moraine.wire.CloneRange
 	61,  // 190: moraine.wire.Clone.link:type_name -> moraine.wire.LinkTarget
-	203, // 191: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
-	203, // 192: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
-	207, // 193: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
-	206, // 194: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
-	208, // 195: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
+	204, // 191: moraine.wire.CommitReply.attr:type_name -> moraine.wire.Attr
+	204, // 192: moraine.wire.ExtentsReply.attr:type_name -> moraine.wire.Attr
+	208, // 193: moraine.wire.ExtentsReply.extents:type_name -> moraine.wire.Extent
+	207, // 194: moraine.wire.ExtentsReply.stripes:type_name -> moraine.wire.Stripe
+	209, // 195: moraine.wire.ExtentsReply.objects:type_name -> moraine.wire.Object
 	69,  // 196: moraine.wire.ReportBadChunks.chunks:type_name -> moraine.wire.BadChunk
-	209, // 197: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
-	210, // 198: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
-	211, // 199: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
-	210, // 200: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
-	212, // 201: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
+	210, // 197: moraine.wire.RegisterHost.host:type_name -> moraine.wire.Host
+	211, // 198: moraine.wire.RegisterHostReply.devices:type_name -> moraine.wire.Device
+	212, // 199: moraine.wire.RegisterHostReply.keys:type_name -> moraine.wire.SigningKey
+	211, // 200: moraine.wire.Heartbeat.devices:type_name -> moraine.wire.Device
+	213, // 201: moraine.wire.Heartbeat.bucket:type_name -> moraine.wire.BucketHealth
 	74,  // 202: moraine.wire.Heartbeat.probes:type_name -> moraine.wire.Probe
-	83,  // 203: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
-	211, // 204: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
+	84,  // 203: moraine.wire.HeartbeatReply.deletions:type_name -> moraine.wire.Deletion
+	212, // 204: moraine.wire.HeartbeatReply.keys:type_name -> moraine.wire.SigningKey
 	11,  // 205: moraine.wire.HeartbeatReply.revoked:type_name -> moraine.wire.Revocation
 	73,  // 206: moraine.wire.HeartbeatReply.probe:type_name -> moraine.wire.ProbeTarget
-	213, // 207: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
-	79,  // 208: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
-	79,  // 209: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
-	214, // 210: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
-	82,  // 211: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
-	215, // 212: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
-	83,  // 213: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
-	86,  // 214: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
-	83,  // 215: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
-	206, // 216: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
-	85,  // 217: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
-	93,  // 218: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
-	91,  // 219: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
-	3,   // 220: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
-	200, // 221: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
-	202, // 222: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
-	4,   // 223: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
-	5,   // 224: moraine.wire.Job.state:type_name -> moraine.wire.JobState
-	101, // 225: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
-	214, // 226: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
-	216, // 227: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
-	4,   // 228: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
-	96,  // 229: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
-	206, // 230: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
-	207, // 231: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
-	207, // 232: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
-	206, // 233: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
-	99,  // 234: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
-	207, // 235: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
-	207, // 236: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
-	206, // 237: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
-	102, // 238: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
-	4,   // 239: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
-	217, // 240: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
-	95,  // 241: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
-	4,   // 242: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
-	102, // 243: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
-	102, // 244: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
-	102, // 245: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
-	102, // 246: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
-	115, // 247: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
-	115, // 248: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
-	115, // 249: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
-	124, // 250: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
-	125, // 251: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
-	203, // 252: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
-	8,   // 253: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
-	9,   // 254: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
-	125, // 255: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
-	6,   // 256: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
-	204, // 257: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
-	133, // 258: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
-	138, // 259: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
-	7,   // 260: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
-	139, // 261: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
-	139, // 262: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
-	138, // 263: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
-	141, // 264: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
-	143, // 265: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
-	64,  // 266: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
-	61,  // 267: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
-	7,   // 268: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
-	138, // 269: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
-	141, // 270: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
-	157, // 271: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
-	272, // [272:272] is the sub-list for method output_type
-	272, // [272:272] is the sub-list for method input_type
-	272, // [272:272] is the sub-list for extension type_name
-	272, // [272:272] is the sub-list for extension extendee
-	0,   // [0:272] is the sub-list for field type_name
+	214, // 207: moraine.wire.HeartbeatReply.check_objects:type_name -> moraine.wire.ObjectToCheck
+	76,  // 208: moraine.wire.HeartbeatReply.verify:type_name -> moraine.wire.SuspectChunk
+	80,  // 209: moraine.wire.MemoryReply.chunks:type_name -> moraine.wire.SettledChunk
+	80,  // 210: moraine.wire.SettleChunks.chunks:type_name -> moraine.wire.SettledChunk
+	215, // 211: moraine.wire.ListLost.step:type_name -> moraine.wire.StepKey
+	83,  // 212: moraine.wire.LostReply.files:type_name -> moraine.wire.LostFile
+	216, // 213: moraine.wire.LostFile.ranges:type_name -> moraine.wire.ByteRange
+	84,  // 214: moraine.wire.DeletedChunks.deleted:type_name -> moraine.wire.Deletion
+	87,  // 215: moraine.wire.ReportChunks.chunks:type_name -> moraine.wire.ChunkReport
+	84,  // 216: moraine.wire.ReportChunksReply.deletions:type_name -> moraine.wire.Deletion
+	207, // 217: moraine.wire.ReportChunksReply.check_parity:type_name -> moraine.wire.Stripe
+	86,  // 218: moraine.wire.CheckChunks.slice:type_name -> moraine.wire.ReportChunks
+	94,  // 219: moraine.wire.CheckChunksReply.findings:type_name -> moraine.wire.ChunkFinding
+	92,  // 220: moraine.wire.DropChunks.chunks:type_name -> moraine.wire.DroppedChunk
+	3,   // 221: moraine.wire.ChunkFinding.fault:type_name -> moraine.wire.ChunkFault
+	201, // 222: moraine.wire.ChunkFinding.scheme:type_name -> moraine.wire.Scheme
+	203, // 223: moraine.wire.SetDeviceState.state:type_name -> moraine.wire.DeviceState
+	4,   // 224: moraine.wire.Job.kind:type_name -> moraine.wire.JobKind
+	5,   // 225: moraine.wire.Job.state:type_name -> moraine.wire.JobState
+	102, // 226: moraine.wire.Job.repairs:type_name -> moraine.wire.RepairTask
+	215, // 227: moraine.wire.Job.step:type_name -> moraine.wire.StepKey
+	217, // 228: moraine.wire.Job.move:type_name -> moraine.wire.MoveTask
+	4,   // 229: moraine.wire.Job.moves:type_name -> moraine.wire.JobKind
+	97,  // 230: moraine.wire.Job.rewrite:type_name -> moraine.wire.RewriteTask
+	207, // 231: moraine.wire.CommitRewrite.stripes:type_name -> moraine.wire.Stripe
+	208, // 232: moraine.wire.CommitRewrite.extents:type_name -> moraine.wire.Extent
+	208, // 233: moraine.wire.CommitRewrite.was:type_name -> moraine.wire.Extent
+	207, // 234: moraine.wire.CommitPack.stripe:type_name -> moraine.wire.Stripe
+	100, // 235: moraine.wire.CommitPack.files:type_name -> moraine.wire.PackedFile
+	208, // 236: moraine.wire.PackedFile.extents:type_name -> moraine.wire.Extent
+	208, // 237: moraine.wire.PackedFile.was:type_name -> moraine.wire.Extent
+	207, // 238: moraine.wire.RepairTask.stripe:type_name -> moraine.wire.Stripe
+	103, // 239: moraine.wire.RepairTask.intents:type_name -> moraine.wire.Intent
+	4,   // 240: moraine.wire.LeaseJobs.kinds:type_name -> moraine.wire.JobKind
+	218, // 241: moraine.wire.LeaseJobs.traits:type_name -> moraine.wire.BucketTraits
+	96,  // 242: moraine.wire.JobsReply.jobs:type_name -> moraine.wire.Job
+	4,   // 243: moraine.wire.QueueMove.kind:type_name -> moraine.wire.JobKind
+	103, // 244: moraine.wire.BeginRepair.intents:type_name -> moraine.wire.Intent
+	103, // 245: moraine.wire.BeginRepairReply.intents:type_name -> moraine.wire.Intent
+	103, // 246: moraine.wire.CommitRepair.intents:type_name -> moraine.wire.Intent
+	103, // 247: moraine.wire.EndIntents.intents:type_name -> moraine.wire.Intent
+	116, // 248: moraine.wire.UsageReply.usage:type_name -> moraine.wire.Usage
+	116, // 249: moraine.wire.UsageReply.quota:type_name -> moraine.wire.Usage
+	116, // 250: moraine.wire.QuotasReply.quotas:type_name -> moraine.wire.Usage
+	125, // 251: moraine.wire.LeasesReply.recalls:type_name -> moraine.wire.Recall
+	126, // 252: moraine.wire.Recall.touches:type_name -> moraine.wire.Touch
+	204, // 253: moraine.wire.HoldReply.directory:type_name -> moraine.wire.Attr
+	8,   // 254: moraine.wire.Batch.requests:type_name -> moraine.wire.MetaRequest
+	9,   // 255: moraine.wire.BatchReply.responses:type_name -> moraine.wire.MetaResponse
+	126, // 256: moraine.wire.LeaseGrant.touched:type_name -> moraine.wire.Touch
+	6,   // 257: moraine.wire.WatchEvent.kind:type_name -> moraine.wire.WatchKind
+	205, // 258: moraine.wire.WatchEvent.type:type_name -> moraine.wire.FileType
+	134, // 259: moraine.wire.WatchReply.events:type_name -> moraine.wire.WatchEvent
+	139, // 260: moraine.wire.MemberBeat.status:type_name -> moraine.wire.MemberStatus
+	7,   // 261: moraine.wire.MemberBeatReply.stage:type_name -> moraine.wire.MemberStage
+	140, // 262: moraine.wire.MemberStatus.apply:type_name -> moraine.wire.Latencies
+	140, // 263: moraine.wire.MemberStatus.append:type_name -> moraine.wire.Latencies
+	139, // 264: moraine.wire.Member.status:type_name -> moraine.wire.MemberStatus
+	142, // 265: moraine.wire.MembersReply.members:type_name -> moraine.wire.Member
+	144, // 266: moraine.wire.MembersReply.commands:type_name -> moraine.wire.CommandCount
+	64,  // 267: moraine.wire.Concat.ranges:type_name -> moraine.wire.CloneRange
+	61,  // 268: moraine.wire.Concat.link:type_name -> moraine.wire.LinkTarget
+	7,   // 269: moraine.wire.MemberReply.stage:type_name -> moraine.wire.MemberStage
+	139, // 270: moraine.wire.MemberReply.status:type_name -> moraine.wire.MemberStatus
+	142, // 271: moraine.wire.MemberReply.members:type_name -> moraine.wire.Member
+	158, // 272: moraine.wire.QuarantineReply.chunks:type_name -> moraine.wire.QuarantinedChunk
+	273, // [273:273] is the sub-list for method output_type
+	273, // [273:273] is the sub-list for method input_type
+	273, // [273:273] is the sub-list for extension type_name
+	273, // [273:273] is the sub-list for extension extendee
+	0,   // [0:273] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -16349,7 +16425,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   152,
+			NumMessages:   153,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
