@@ -1,6 +1,8 @@
 package metadata
 
 import (
+	"time"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
@@ -20,4 +22,12 @@ func SetMaxMissing(n uint64) (restore func()) {
 	was := maxMissing
 	maxMissing = n
 	return func() { maxMissing = was }
+}
+
+// SetJudgeFor sets how long one slice of a report is judged, and returns a function that restores
+// the former value.
+func SetJudgeFor(d time.Duration) (restore func()) {
+	was := judgeFor
+	judgeFor = d
+	return func() { judgeFor = was }
 }

@@ -1,6 +1,7 @@
 package metadata_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,43 @@ func TestAllThatIsMissingIsMetByOnePass(t *testing.T) {
 		require.EqualValues(t, 8, missing)
 		require.EqualValues(t, 8, c.cluster().RepairQueued)
 		require.True(t, c.device(n.devices[0].Id).Reported)
+	})
+}
+
+// A slice whose judgement takes long is cut, and the same pass judges the rest: its sender gives up
+// an attempt after some seconds, and would repeat it for ever.
+func TestALongReportIsJudgedInParts(t *testing.T) {
+	t.Cleanup(metadata.SetJudgeFor(-1)) // the time of each part is over at once
+	bubble(t, nil, func(c *cluster) {
+		nodes := c.fleet(7)
+		k := c.open(peer(transport.RoleClient, "c1"))
+		const stripes = 200
+		g, err := k.grant(stripes, nil)
+		require.NoError(t, err)
+		for i := range uint64(stripes) {
+			k.commit(fmt.Sprint(i), &wire.Placement{Stripe: g.First + i, Scheme: &wire.Scheme{K: 4, M: 2}, Devices: []uint32{1, 2, 3, 4, 5, 6}})
+		}
+		n := nodes[0]
+		started, from, missing, slices := n.beat().Applied, uint64(0), uint64(0), 0
+		for {
+			req := &wire.ReportChunks{Device: n.devices[0].Id, PassStarted: started, From: from}
+			for i := range uint64(stripes) {
+				if i != 10 && i != 150 && g.First+i >= from {
+					req.Chunks = append(req.Chunks, &wire.ChunkReport{Stripe: g.First + i, Version: 1, Length: 1 << 20})
+				}
+			}
+			resp, err := n.ask(&wire.MetaRequest{Op: &wire.MetaRequest_ReportChunks{ReportChunks: req}})
+			require.NoError(t, err)
+			slices++
+			missing += resp.GetReportChunks().Missing
+			if from = resp.GetReportChunks().To; from == 0 {
+				break
+			}
+		}
+		synctest.Wait()
+		require.Greater(t, slices, 2)
+		require.EqualValues(t, 2, missing, "each is counted once")
+		require.True(t, c.device(n.devices[0].Id).Reported, "the pass is complete")
 	})
 }
 

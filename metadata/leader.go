@@ -78,7 +78,7 @@ func newLeader(s *Server, done <-chan struct{}) *leader {
 		fleetLeader{server: s, sessions: l.sessions, tokens: l.tokens, space: func() bool { return l.members.OutOfSpace() }, repairs: l.repairs})
 	l.repair = repair.New(term, repair.Config{Suspect: s.cfg.Suspect, Grace: s.cfg.Grace, RepairGrace: s.cfg.RepairGrace, MaxRepairs: s.cfg.MaxRepairs,
 		RepairsPerSecond: s.cfg.RepairsPerSecond, MinProtection: s.cfg.MinProtection, RewriteLive: s.cfg.RewriteLive, RewriteEvery: s.cfg.RewriteEvery,
-		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
+		PackAfter: s.cfg.PackAfter, RewriteBytesPerSecond: s.cfg.RewriteBytesPerSecond, MaxMissing: maxMissing, JudgeFor: judgeFor}, l.fleet, repairLeader{l.permits, l.sessions}, l.repairs)
 	l.desk = &sessionDesk{Term: term, cfg: &s.cfg, rand: s.deps.Rand, server: s, sessions: l.sessions, proposer: l.proposer, tokens: l.tokens,
 		routing: l.routing, fleet: l.fleet, lease: s.lease}
 	l.jobs = &jobDesk{Term: term, fleet: l.fleet, permits: l.permits, ready: lead.NewSignal()}

@@ -1,13 +1,18 @@
 package metadata
 
 import (
+	"time"
+
 	"github.com/morainefs/moraine"
 	"github.com/morainefs/moraine/metadata/lead"
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// maxMissing is repair.Config.MaxMissing. It is a variable only for tests.
-var maxMissing uint64 = 4096
+// maxMissing and judgeFor are those of repair.Config. They are variables only for tests.
+var (
+	maxMissing uint64 = 4096
+	judgeFor          = 2 * time.Second
+)
 
 // repairLeader is the part of the leader that repair uses. It implements repair.Leader.
 type repairLeader struct {

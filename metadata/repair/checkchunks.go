@@ -39,20 +39,20 @@ func (k *Reports) CheckChunks(ctx context.Context, c *lead.Call) (*wire.MetaResp
 			return err
 		}
 		if reply.Unreported = uint64(unreported); unreported == 0 {
-			if err := k.checkMissing(r, slice, reply); err != nil {
+			if err := k.checkMissing(ctx, r, slice, reply); err != nil {
 				return err
 			}
 		}
-		return k.checkHeld(r, slice, reply)
+		return k.checkHeld(ctx, r, slice, reply)
 	})
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CheckChunks{CheckChunks: reply}}, err
 }
 
 // checkMissing finds recorded chunks that are not in the slice, and cuts the slice if they are too
 // many for one answer.
-func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkMissing(ctx context.Context, r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	f := &findings{}
-	if err := k.findMissing(r, slice, f); err != nil {
+	if err := k.findMissing(ctx, r, slice, f); err != nil {
 		return err
 	}
 	if f.missing >= k.cfg.MaxMissing {
@@ -72,8 +72,11 @@ func (k *Reports) checkMissing(r kvtx.Reader, slice *wire.ReportChunks, reply *w
 }
 
 // checkHeld judges the chunks in the slice.
-func (k *Reports) checkHeld(r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
+func (k *Reports) checkHeld(ctx context.Context, r kvtx.Reader, slice *wire.ReportChunks, reply *wire.CheckChunksReply) error {
 	for _, chunk := range slice.Chunks {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if reply.To != 0 && chunk.Stripe >= reply.To {
 			continue
 		}

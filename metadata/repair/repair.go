@@ -36,6 +36,9 @@ type Config struct {
 	// MaxMissing is the number of missing chunks that one slice of a report queues. A slice with
 	// more is cut there, and the device reports from there on.
 	MaxMissing uint64
+	// JudgeFor bounds how long one slice of a report is judged. A slice that takes longer is cut
+	// too: its sender gives up an attempt after some seconds.
+	JudgeFor time.Duration
 }
 
 // Leader is what repair needs from the leading server.

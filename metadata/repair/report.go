@@ -26,6 +26,8 @@ const (
 	expectPage = 4096
 	// queueItems bounds the chunks in one command that queues repairs.
 	queueItems = 128
+	// judgeCheck is the number of chunks that are judged between two looks at the clock.
+	judgeCheck = 64
 )
 
 // Reports judges the devices' reports of their chunks.
@@ -160,13 +162,13 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 		if err := behind(slice, applied); err != nil {
 			return err
 		}
-		if err := k.findMissing(r, slice, f); err != nil {
+		if err := k.findMissing(ctx, r, slice, f); err != nil {
 			return err
 		}
 		if f.missing >= k.cfg.MaxMissing && !slice.Scrub {
-			f.cutAtLast()
+			f.cutAt(f.repairs[len(f.repairs)-1].Stripe)
 		}
-		return k.judgeReported(r, slice, f)
+		return k.judgeReported(ctx, r, slice, f)
 	})
 	if err != nil {
 		return nil, err
@@ -194,6 +196,9 @@ func (k *Reports) ReportChunks(ctx context.Context, c *lead.Call) (*wire.MetaRes
 	return &wire.MetaResponse{Result: &wire.MetaResponse_ReportChunks{ReportChunks: &wire.ReportChunksReply{
 		Deletions: f.deletions, Unknown: f.unknown, Missing: f.missing, Damaged: f.damaged, To: f.cut, CheckParity: f.parity}}}, nil
 }
+
+// reasonMissing is the reason of a repair whose chunk its device did not report.
+const reasonMissing = "missing"
 
 // maxParity bounds the stripes of one slice whose parity is checked.
 const maxParity = 256
@@ -240,8 +245,10 @@ func behind(slice *wire.ReportChunks, applied uint64) error {
 	return &moraine.Error{Kind: moraine.Unavailable, Err: fmt.Errorf("the report was made under entry %d, and this server is at %d", slice.PassStarted, applied)}
 }
 
-// judgeReported judges the reported chunks.
-func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
+// judgeReported judges the reported chunks. It ends early when ctx has ended, since the sender
+// repeats a request whose reply is late: otherwise the judgements of all attempts run at once.
+func (k *Reports) judgeReported(ctx context.Context, r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
+	began := k.Clock.Now()
 	now, err := kvtx.ClusterTime(k.Machine.View(r))
 	if err != nil {
 		return err
@@ -253,9 +260,18 @@ func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *find
 	}
 	keep := waits || now < grace // nothing can have been dead long enough
 	dead := now - min(grace, now)
-	for _, chunk := range slice.Chunks {
+	for i, chunk := range slice.Chunks {
 		if f.cut != 0 && chunk.Stripe >= f.cut {
 			continue
+		}
+		if i%judgeCheck == judgeCheck-1 {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if late := k.Clock.Since(began) > k.cfg.JudgeFor; late && !slice.Scrub && chunk.Stripe > slice.Chunks[0].Stripe {
+				f.cutAt(chunk.Stripe)
+				continue
+			}
 		}
 		v, err := statefleet.ClassifyChunk(k.Machine.View(r), moraine.DeviceID(slice.Device), chunk, dead)
 		if err != nil {
@@ -291,13 +307,16 @@ func (k *Reports) judgeReported(r kvtx.Reader, slice *wire.ReportChunks, f *find
 
 // findMissing finds the chunks that came to the device before its pass began and are not in the
 // slice.
-func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
+func (k *Reports) findMissing(ctx context.Context, r kvtx.Reader, slice *wire.ReportChunks, f *findings) error {
 	held := make(map[moraine.ChunkID]struct{}, len(slice.Chunks))
 	for _, c := range slice.Chunks {
 		held[moraine.ChunkID{Stripe: moraine.StripeID(c.Stripe), Index: uint8(c.Index)}] = struct{}{}
 	}
 	from, to := moraine.StripeID(slice.From), moraine.StripeID(slice.To)
 	for f.missing < k.cfg.MaxMissing {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		page, err := statefleet.ExpectedChunks(k.Machine.View(r), moraine.DeviceID(slice.Device), from, to, expectPage)
 		if err != nil {
 			return err
@@ -308,7 +327,7 @@ func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findin
 			}
 			held[e.Chunk] = struct{}{} // pages may share a stripe
 			f.missing++
-			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: uint64(e.Chunk.Stripe), Index: uint32(e.Chunk.Index), Device: slice.Device, Reason: "missing"})
+			f.repairs = append(f.repairs, &statepb.RepairItem{Stripe: uint64(e.Chunk.Stripe), Index: uint32(e.Chunk.Index), Device: slice.Device, Reason: reasonMissing})
 		}
 		if len(page) < expectPage {
 			return nil
@@ -318,12 +337,18 @@ func (k *Reports) findMissing(r kvtx.Reader, slice *wire.ReportChunks, f *findin
 	return nil
 }
 
-// cutAtLast leaves the last stripe with a missing chunk, and all after it, to the next slice.
-func (f *findings) cutAtLast() {
-	f.cut = f.repairs[len(f.repairs)-1].Stripe
-	for len(f.repairs) > 0 && f.repairs[len(f.repairs)-1].Stripe == f.cut {
-		f.repairs, f.missing = f.repairs[:len(f.repairs)-1], f.missing-1
+// cutAt leaves a stripe, and all after it, to the next slice.
+func (f *findings) cutAt(stripe uint64) {
+	f.cut = stripe
+	left := f.repairs[:0]
+	for _, r := range f.repairs {
+		if r.Stripe < stripe {
+			left = append(left, r)
+		} else if r.Reason == reasonMissing {
+			f.missing--
+		}
 	}
+	f.repairs = left
 }
 
 func (k *Reports) queueRepairs(ctx context.Context, items []*statepb.RepairItem) error {
