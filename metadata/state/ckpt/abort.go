@@ -16,7 +16,7 @@ import (
 // AbortStep aborts a checkpoint at a rank's request.
 func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := PresentRun(t, "abort step", id); err != nil {
+	if _, _, err := presentRun(t, "abort step", id); err != nil {
 		return nil, err
 	}
 	s, err := tree.StepRecord(&t.View, id)
@@ -35,7 +35,7 @@ func AbortStep(t *kvtx.Tx, op *wire.AbortStep) (*wire.MetaResponse, error) {
 	if reason == "" {
 		reason = "a rank gave up"
 	}
-	if err := AbortStepRecord(t, s, reason); err != nil {
+	if err := abortStepRecord(t, s, reason); err != nil {
 		return nil, err
 	}
 	return stepReply(s), nil
@@ -52,7 +52,7 @@ func AbortSteps(t *kvtx.Tx, op *statepb.AbortSteps) (*wire.MetaResponse, error) 
 		if s == nil || s.State != record.StepOpen || !s.Silent(t.ClusterTime()) {
 			continue
 		}
-		if err := AbortStepRecord(t, s, w.GetReason()); err != nil {
+		if err := abortStepRecord(t, s, w.GetReason()); err != nil {
 			return nil, err
 		}
 	}
@@ -86,9 +86,9 @@ func SilentSteps(r *kvtx.View, limit int) ([]*wire.AbortStep, error) {
 	return out, err
 }
 
-// AbortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job
+// abortStepRecord marks a live step as aborted and records the ranks that had not sealed. A job
 // removes the sealed parts.
-func AbortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
+func abortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
 	missing, err := MissingRanks(&t.View, s)
 	if err != nil {
 		return err
@@ -98,9 +98,9 @@ func AbortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
 	}
 	job, dir := s.Job, s.Dir
 	s.State, s.Reason, s.Missing, s.Job, s.Dir = record.StepAborted, record.Clip(reason, 2*moraine.MaxNameLen), missing, 0, 0
-	PutStep(t, s)
+	putStep(t, s)
 	t.Del(t.K.OpenStep(s.Id))
-	StepChanged(t, s.Id)
+	stepChanged(t, s.Id)
 	if job != 0 {
 		j, err := jobs.Job(&t.View, job)
 		if err != nil {
@@ -112,7 +112,7 @@ func AbortStepRecord(t *kvtx.Tx, s *record.Step, reason string) error {
 			}
 		}
 	}
-	return DropStep(t, s.Id, dir)
+	return dropStep(t, s.Id, dir)
 }
 
 // nameRanks names the first few of n ranks.
@@ -136,9 +136,9 @@ func nameRanks(ranks []uint32, n int) string {
 	return b.String()
 }
 
-// DropStep queues a job that removes a checkpoint's unlinked directory and then the rows of its
+// dropStep queues a job that removes a checkpoint's unlinked directory and then the rows of its
 // parts.
-func DropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
+func dropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	d, err := tree.Inode(t, dir)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -155,10 +155,10 @@ func DropStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	return nil
 }
 
-// RunDropStep does about limit records of a job of DropStep, DropParts or SweepStep.
+// RunDropStep does about limit records of a job of dropStep, dropParts or sweepStep.
 func RunDropStep(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
 	if j.Target != 0 {
-		n, err = RunSweep(t, j, limit)
+		n, err = runSweep(t, j, limit)
 		return n, false, err
 	}
 	n, finished, err = names.RunRemoveTree(t, j.Id, limit)

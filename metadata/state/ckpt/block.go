@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// StepBlock returns block n of a step; an empty block if no rank of it has sealed.
-func StepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
+// stepBlock returns block n of a step; an empty block if no rank of it has sealed.
+func stepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
 	b := &record.Block{}
 	value, ok, err := v.R.Get(v.K.StepBlock(s.Id, n))
 	if err != nil {
@@ -30,11 +30,11 @@ func StepBlock(v *kvtx.View, s *record.Step, n uint32) (*record.Block, error) {
 	return b, nil
 }
 
-// CountSeal records that a rank has sealed. When its block is complete it computes the block's
+// countSeal records that a rank has sealed. When its block is complete it computes the block's
 // digest. The rank's part must already be written.
-func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
+func countSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 	n := rank / record.BlockRanks
-	b, err := StepBlock(&t.View, s, n)
+	b, err := stepBlock(&t.View, s, n)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 		complete = complete && b.Sealed[i/8]&(1<<(i%8)) != 0
 	}
 	if complete {
-		if b.Digest, err = BlockDigest(&t.View, s, n); err != nil {
+		if b.Digest, err = blockDigest(&t.View, s, n); err != nil {
 			return err
 		}
 	}
@@ -52,8 +52,8 @@ func CountSeal(t *kvtx.Tx, s *record.Step, rank uint32) error {
 	return nil
 }
 
-// BlockDigest returns the SHA-256 of the digests of a block's parts, in rank order.
-func BlockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
+// blockDigest returns the SHA-256 of the digests of a block's parts, in rank order.
+func blockDigest(v *kvtx.View, s *record.Step, n uint32) ([]byte, error) {
 	h := sha256.New()
 	var bad error
 	lo := v.K.Part(s.Id, n*record.BlockRanks)
@@ -84,7 +84,7 @@ func MissingRanks(v *kvtx.View, s *record.Step) ([]uint32, error) {
 		return nil, nil
 	}
 	for n := range s.Blocks() {
-		b, err := StepBlock(v, s, n)
+		b, err := stepBlock(v, s, n)
 		if err != nil {
 			return nil, err
 		}

@@ -14,9 +14,9 @@ import (
 // If an attempt has not fixed its parent yet, every step of the previous attempt is on the branch.
 // Steps after the parent of a later attempt are abandoned: they are on no live branch.
 
-// Branch calls fn with each attempt of a branch and the greatest step of it on the branch, latest
+// branch calls fn with each attempt of a branch and the greatest step of it on the branch, latest
 // first, until fn returns false. own says whether the attempt's own steps count.
-func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(attempt uint32, limit uint64) (more bool, err error)) error {
+func branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(attempt uint32, limit uint64) (more bool, err error)) error {
 	limit := uint64(math.MaxUint64)
 	for at := from; at > 0; {
 		if own || at != from {
@@ -39,16 +39,16 @@ func Branch(v *kvtx.View, run moraine.RunID, from uint32, own bool, fn func(atte
 	return nil
 }
 
-// Latest returns the greatest committed step of a branch at level or safer that still exists; nil
+// latest returns the greatest committed step of a branch at level or safer that still exists; nil
 // if there is none.
-func Latest(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
-	return LatestUpTo(v, run, from, own, level, record.StepID{Attempt: math.MaxUint32})
+func latest(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level) (*record.Step, error) {
+	return latestUpTo(v, run, from, own, level, record.StepID{Attempt: math.MaxUint32})
 }
 
-// LatestUpTo is Latest before one of the branch's steps.
-func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
+// latestUpTo is Latest before one of the branch's steps.
+func latestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level moraine.Level, before record.StepID) (*record.Step, error) {
 	var found *record.Step
-	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
+	err := branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		switch {
 		case attempt > before.Attempt || attempt == before.Attempt && before.Step == 0:
 			return true, nil
@@ -61,7 +61,7 @@ func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 		err := v.R.Scan(first, end, func(key, _ []byte) bool {
 			id := StepOfKey(key)
 			id.Step = ^id.Step
-			found, bad = Standing(v, id, level)
+			found, bad = standing(v, id, level)
 			return bad == nil && found == nil
 		})
 		if err == nil {
@@ -72,18 +72,18 @@ func LatestUpTo(v *kvtx.View, run moraine.RunID, from uint32, own bool, level mo
 	return found, err
 }
 
-// Standing returns a committed step if it is at level or safer, has lost no bytes, and its
+// standing returns a committed step if it is at level or safer, has lost no bytes, and its
 // directory was not removed; otherwise nil.
-func Standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step, error) {
-	s, err := Present(v, id)
+func standing(v *kvtx.View, id record.StepID, level moraine.Level) (*record.Step, error) {
+	s, err := present(v, id)
 	if err != nil || s == nil || s.Lost() || s.Level < level {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Present returns a committed step whose directory was not removed, lost or not; otherwise nil.
-func Present(v *kvtx.View, id record.StepID) (*record.Step, error) {
+// present returns a committed step whose directory was not removed, lost or not; otherwise nil.
+func present(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	s, err := tree.MustStep(v, id)
 	if err != nil || s.State != record.StepCommitted {
 		return nil, err
@@ -98,11 +98,11 @@ func Present(v *kvtx.View, id record.StepID) (*record.Step, error) {
 	return s, nil
 }
 
-// Exactly returns the committed step of a number on a branch, the latest if several attempts saved
+// exactly returns the committed step of a number on a branch, the latest if several attempts saved
 // it; nil if there is none.
-func Exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
+func exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint64, level moraine.Level) (*record.Step, error) {
 	var found *record.Step
-	err := Branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
+	err := branch(v, run, from, own, func(attempt uint32, limit uint64) (bool, error) {
 		if number > limit {
 			return true, nil
 		}
@@ -111,27 +111,27 @@ func Exactly(v *kvtx.View, run moraine.RunID, from uint32, own bool, number uint
 		if err != nil || !ok {
 			return err == nil, err
 		}
-		found, err = Standing(v, id, level)
+		found, err = standing(v, id, level)
 		return found == nil, err
 	})
 	return found, err
 }
 
-// FindStep answers a ResolveStep from a branch; nil if no step matches.
-func FindStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
+// findStep answers a ResolveStep from a branch; nil if no step matches.
+func findStep(v *kvtx.View, run moraine.RunID, from uint32, own bool, op *wire.ResolveStep) (*record.Step, error) {
 	level := moraine.Level(min(op.GetLevel(), 255))
 	if op.GetExact() {
-		return Exactly(v, run, from, own, op.GetStep(), level)
+		return exactly(v, run, from, own, op.GetStep(), level)
 	}
 	if b := op.GetBefore(); b != nil {
-		return LatestUpTo(v, run, from, own, level, stepFromWire(b))
+		return latestUpTo(v, run, from, own, level, stepFromWire(b))
 	}
-	return Latest(v, run, from, own, level)
+	return latest(v, run, from, own, level)
 }
 
 // ReadResolve answers from which checkpoint an attempt would continue now.
 func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaResponse, error) {
-	r, _, err := RunInScope(v, sc, "resolve step", moraine.RunID(op.GetRun()))
+	r, _, err := runInScope(v, sc, "resolve step", moraine.RunID(op.GetRun()))
 	if err != nil {
 		return nil, err
 	}
@@ -142,21 +142,21 @@ func ReadResolve(v *kvtx.View, sc kvtx.Scope, op *wire.ResolveStep) (*wire.MetaR
 	if from > r.Attempt {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(r.Id).String(), "attempt %d is the latest", r.Attempt)
 	}
-	s, err := FindStep(v, r.Id, from, true, op)
+	s, err := findStep(v, r.Id, from, true, op)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		return nil, NoStep(v, r, op)
+		return nil, noStep(v, r, op)
 	}
 	return stepReply(s), nil
 }
 
-// NoStep is the error if no step matches.
-func NoStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
+// noStep is the error if no step matches.
+func noStep(v *kvtx.View, r *record.Run, op *wire.ResolveStep) error {
 	ref := moraine.InodeID(op.GetRun()).String()
 	if op.GetExact() {
-		s, err := NewestPresent(v, r, op.GetStep())
+		s, err := newestPresent(v, r, op.GetStep())
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if id.Attempt == 0 || op.GetBefore() != nil {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "resolve step", moraine.InodeID(id.Run).String(), "to fix an attempt's parent, name the attempt, and no step before which it was")
 	}
-	r, dir, err := PresentRun(t, "resolve step", id)
+	r, dir, err := presentRun(t, "resolve step", id)
 	if err != nil {
 		return nil, err
 	}
@@ -186,19 +186,19 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if a.Resolved {
-		return ResolvedBefore(t, r, a, op)
+		return resolvedBefore(t, r, a, op)
 	}
-	s, err := FindStep(&t.View, r.Id, r.Attempt, false, op)
+	s, err := findStep(&t.View, r.Id, r.Attempt, false, op)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		any, err := Latest(&t.View, r.Id, r.Attempt, false, 0)
+		any, err := latest(&t.View, r.Id, r.Attempt, false, 0)
 		if err != nil {
 			return nil, err
 		}
 		if any != nil || op.GetExact() {
-			return nil, NoStep(&t.View, r, op) // an unsatisfiable request fixes nothing
+			return nil, noStep(&t.View, r, op) // an unsatisfiable request fixes nothing
 		}
 	}
 	a.Resolved = true
@@ -206,19 +206,19 @@ func ResolveStep(t *kvtx.Tx, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 		a.Parent = s.Id
 	}
 	t.Put(t.K.Attempt(r.Id, a.Number), a.Encode())
-	if err := RefreshLinks(t, r, dir); err != nil {
+	if err := refreshLinks(t, r, dir); err != nil {
 		return nil, err
 	}
 	if s == nil {
-		return kvtx.Refuse(NoStep(&t.View, r, op)), nil // this answer is fixed: the attempt starts from nothing
+		return kvtx.Refuse(noStep(&t.View, r, op)), nil // this answer is fixed: the attempt starts from nothing
 	}
 	return stepReply(s), nil
 }
 
-// ResolvedBefore answers with the fixed parent.
-func ResolvedBefore(t *kvtx.Tx, r *record.Run, a *record.Attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
+// resolvedBefore answers with the fixed parent.
+func resolvedBefore(t *kvtx.Tx, r *record.Run, a *record.Attempt, op *wire.ResolveStep) (*wire.MetaResponse, error) {
 	if a.Parent == (record.StepID{}) {
-		return nil, NoStep(&t.View, r, op)
+		return nil, noStep(&t.View, r, op)
 	}
 	if op.GetExact() && op.GetStep() != a.Parent.Step {
 		return nil, kvtx.Fail(moraine.Conflict, "resolve step", a.Parent.String(), "the attempt goes on from it already, not from step %d", op.GetStep())

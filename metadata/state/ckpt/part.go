@@ -14,8 +14,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxPartFiles is the largest number of files in one rank's part.
-const MaxPartFiles = 64
+// maxPartFiles is the largest number of files in one rank's part.
+const maxPartFiles = 64
 
 // PartRecord returns a rank's part; nil if the rank has not begun.
 func PartRecord(v *kvtx.View, id record.StepID, rank uint32) (*record.Part, error) {
@@ -36,8 +36,8 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 	if len(op.GetDigest()) != sha256.Size {
 		return bad("a digest has %d bytes, not %d", sha256.Size, len(op.GetDigest()))
 	}
-	if len(op.GetFiles()) > MaxPartFiles {
-		return bad("%d files, %d at most", len(op.GetFiles()), MaxPartFiles)
+	if len(op.GetFiles()) > maxPartFiles {
+		return bad("%d files, %d at most", len(op.GetFiles()), maxPartFiles)
 	}
 	p := &record.Part{Session: session, Sealed: true, Digest: [sha256.Size]byte(op.GetDigest())}
 	for _, f := range op.GetFiles() {
@@ -54,7 +54,7 @@ func partFromWire(op *wire.SealPart, session moraine.SessionID) (*record.Part, e
 // a different seal fails with Conflict.
 func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := PresentRun(t, "seal part", id); err != nil {
+	if _, _, err := presentRun(t, "seal part", id); err != nil {
 		return nil, err
 	}
 	p, err := partFromWire(op, t.Session.Id)
@@ -87,7 +87,7 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	case s.State != record.StepOpen:
 		return nil, &moraine.Error{Op: "seal part", Ref: id.String(), Kind: moraine.Corrupt}
 	}
-	if err := TakeFiles(t, s, p.Files); err != nil {
+	if err := takeFiles(t, s, p.Files); err != nil {
 		return nil, err
 	}
 	if protects := op.GetProtects(); s.Sealed == 0 || protects < s.Protects {
@@ -97,22 +97,22 @@ func SealPart(t *kvtx.Tx, op *wire.SealPart) (*wire.MetaResponse, error) {
 	s.LastSeal = t.ClusterTime()
 	t.Del(t.K.SessionStep(t.Session.Id, id, op.GetRank()))
 	t.Put(t.K.Part(id, op.GetRank()), p.Encode())
-	if err := CountSeal(t, s, op.GetRank()); err != nil {
+	if err := countSeal(t, s, op.GetRank()); err != nil {
 		return nil, err
 	}
 	if s.Sealed == s.World {
-		if err := SealStep(t, s); err != nil {
+		if err := sealStep(t, s); err != nil {
 			return nil, err
 		}
 	}
-	PutStep(t, s)
-	StepChanged(t, id)
+	putStep(t, s)
+	stepChanged(t, id)
 	return stepReply(s), nil
 }
 
-// TakeFiles links unlinked files of the session into the step's directory and updates the step's
+// takeFiles links unlinked files of the session into the step's directory and updates the step's
 // totals.
-func TakeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
+func takeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 	dir, err := tree.Inode(t, s.Dir)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -155,12 +155,12 @@ func TakeFiles(t *kvtx.Tx, s *record.Step, files []record.PartFile) error {
 	return nil
 }
 
-// SealStep marks the step as sealed, after all ranks have sealed, and queues the job that checks
+// sealStep marks the step as sealed, after all ranks have sealed, and queues the job that checks
 // it. The caller writes the step.
-func SealStep(t *kvtx.Tx, s *record.Step) error {
+func sealStep(t *kvtx.Tx, s *record.Step) error {
 	h := sha256.New()
 	for n := range s.Blocks() {
-		b, err := StepBlock(&t.View, s, n)
+		b, err := stepBlock(&t.View, s, n)
 		if err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func SealStep(t *kvtx.Tx, s *record.Step) error {
 // ReadParts lists the sealed parts of a checkpoint, by rank.
 func ReadParts(v *kvtx.View, sc kvtx.Scope, op *wire.ListParts) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := RunInScope(v, sc, "list parts", id.Run); err != nil {
+	if _, _, err := runInScope(v, sc, "list parts", id.Run); err != nil {
 		return nil, err
 	}
 	reply := &wire.PartsReply{}
@@ -221,7 +221,7 @@ func SessionGone(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 		for n < len(keys) && bytes.Equal(keys[n][:len(keys[n])-4], group) {
 			n++
 		}
-		if err := RanksGone(t, id, StepOfKey(group), keys[:n]); err != nil {
+		if err := ranksGone(t, id, StepOfKey(group), keys[:n]); err != nil {
 			return 0, err
 		}
 		keys = keys[n:]
@@ -229,12 +229,12 @@ func SessionGone(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	if more || spent >= budget {
 		return budget, nil
 	}
-	left, err := LeaveAttempts(t, id, budget-spent)
+	left, err := leaveAttempts(t, id, budget-spent)
 	return spent + left, err
 }
 
-// RanksGone aborts a step that waits for ranks of an ended session.
-func RanksGone(t *kvtx.Tx, id moraine.SessionID, of record.StepID, keys [][]byte) error {
+// ranksGone aborts a step that waits for ranks of an ended session.
+func ranksGone(t *kvtx.Tx, id moraine.SessionID, of record.StepID, keys [][]byte) error {
 	why := ""
 	for _, key := range keys {
 		t.Del(key)
@@ -256,5 +256,5 @@ func RanksGone(t *kvtx.Tx, id moraine.SessionID, of record.StepID, keys [][]byte
 	if err != nil || s == nil || s.State != record.StepOpen || why == "" {
 		return err
 	}
-	return AbortStepRecord(t, s, "the session of "+record.Clip(why, 150)+" ended before it sealed")
+	return abortStepRecord(t, s, "the session of "+record.Clip(why, 150)+" ended before it sealed")
 }

@@ -15,7 +15,7 @@ import (
 // ends the job. If the request has an error, the entry aborts the checkpoint instead.
 func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	r, dir, err := RunInScope(&t.View, t.Scope, "commit step", id.Run)
+	r, dir, err := runInScope(&t.View, t.Scope, "commit step", id.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +47,10 @@ func CommitStep(t *kvtx.Tx, op *wire.CommitStep) (*wire.MetaResponse, error) {
 		}
 		return stepReply(s), nil
 	}
-	if err := TakeIndex(t, s, op.GetIndex()); err != nil {
+	if err := takeIndex(t, s, op.GetIndex()); err != nil {
 		return nil, err
 	}
-	if err := Publish(t, r, dir, s); err != nil {
+	if err := publish(t, r, dir, s); err != nil {
 		return nil, err
 	}
 	if err := jobs.EndJob(t, j, wire.JobState_JOB_STATE_DONE, ""); err != nil {
@@ -66,11 +66,11 @@ func AbortUnjudged(t *kvtx.Tx, j *record.Job, reason string) error {
 		return err
 	}
 	s.Job = 0
-	return AbortStepRecord(t, s, reason)
+	return abortStepRecord(t, s, reason)
 }
 
-// TakeIndex links the index, an unlinked file of the mover's session, into the step's directory.
-func TakeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
+// takeIndex links the index, an unlinked file of the mover's session, into the step's directory.
+func takeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
 	if index == nil {
 		return nil
 	}
@@ -81,12 +81,12 @@ func TakeIndex(t *kvtx.Tx, s *record.Step, index *wire.PartFile) error {
 		return err
 	}
 	s.Index = moraine.InodeID(index.GetInode())
-	return TakeFiles(t, s, []record.PartFile{{Inode: s.Index, Name: index.GetName(), Crc: index.GetCrc(), Size: index.GetSize()}})
+	return takeFiles(t, s, []record.PartFile{{Inode: s.Index, Name: index.GetName(), Crc: index.GetCrc(), Size: index.GetSize()}})
 }
 
-// Publish makes a checked step visible.
-func Publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) error {
-	attemptDir, err := MakeDir(t, "commit step", runDir, s.Id.AttemptDir())
+// publish makes a checked step visible.
+func publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) error {
+	attemptDir, err := makeDir(t, "commit step", runDir, s.Id.AttemptDir())
 	if err != nil {
 		return err
 	}
@@ -115,38 +115,38 @@ func Publish(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step) er
 	if t.Count[record.CLostStripes] > 0 {
 		t.LossChanged() // its bytes may be among the lost ones: the leader will check
 	}
-	PutStep(t, s)
+	putStep(t, s)
 	t.Put(t.K.RunCommit(s.Id), []byte{record.StepVersion, byte(s.Level)})
 	r.Committed++
 	t.Put(t.K.Run(r.Id), r.Encode())
-	StepChanged(t, s.Id)
-	if err := RefreshStepLink(t, r, runDir, s.Id.Step); err != nil {
+	stepChanged(t, s.Id)
+	if err := refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}
-	return RefreshLinks(t, r, runDir)
+	return refreshLinks(t, r, runDir)
 }
 
-// RefreshLinks points `latest` and `latest-nvme` to the latest steps of the live branch.
-func RefreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
+// refreshLinks points `latest` and `latest-nvme` to the latest steps of the live branch.
+func refreshLinks(t *kvtx.Tx, r *record.Run, dir *record.Inode) error {
 	for _, l := range []struct {
 		Name  string
 		Level moraine.Level
 	}{{"latest", 0}, {"latest-" + moraine.NVMe.String(), moraine.NVMe}} {
-		s, err := Latest(&t.View, r.Id, r.Attempt, true, l.Level)
+		s, err := latest(&t.View, r.Id, r.Attempt, true, l.Level)
 		if err != nil {
 			return err
 		}
-		if err := PointLink(t, dir, l.Name, s); err != nil {
+		if err := pointLink(t, dir, l.Name, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// RefreshStepLink points `step-<n>` to the step of that number on the live branch. If the branch
+// refreshStepLink points `step-<n>` to the step of that number on the live branch. If the branch
 // has none, it uses the latest earlier attempt that saved it.
-func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64) error {
-	s, err := Exactly(&t.View, r.Id, r.Attempt, true, number, 0)
+func refreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64) error {
+	s, err := exactly(&t.View, r.Id, r.Attempt, true, number, 0)
 	if err != nil {
 		return err
 	}
@@ -157,22 +157,22 @@ func RefreshStepLink(t *kvtx.Tx, r *record.Run, dir *record.Inode, number uint64
 			return err
 		}
 		if ok {
-			if s, err = Standing(&t.View, id, 0); err != nil {
+			if s, err = standing(&t.View, id, 0); err != nil {
 				return err
 			}
 		}
 	}
 	if s == nil { // a lost step is better than none: its link shows where the step was
-		if s, err = NewestPresent(&t.View, r, number); err != nil {
+		if s, err = newestPresent(&t.View, r, number); err != nil {
 			return err
 		}
 	}
-	return PointLink(t, dir, record.StepID{Step: number}.Name(), s)
+	return pointLink(t, dir, record.StepID{Step: number}.Name(), s)
 }
 
-// NewestPresent returns the step of that number from the latest attempt that has one, lost or not;
+// newestPresent returns the step of that number from the latest attempt that has one, lost or not;
 // nil if there is none.
-func NewestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
+func newestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, error) {
 	for at := r.Attempt; at > 0; at-- {
 		id := record.StepID{Run: r.Id, Attempt: at, Step: number}
 		_, ok, err := v.R.Get(v.K.RunCommit(id))
@@ -182,16 +182,16 @@ func NewestPresent(v *kvtx.View, r *record.Run, number uint64) (*record.Step, er
 		if !ok {
 			continue
 		}
-		if s, err := Present(v, id); s != nil || err != nil {
+		if s, err := present(v, id); s != nil || err != nil {
 			return s, err
 		}
 	}
 	return nil, nil
 }
 
-// PointLink makes name in a run's directory a symbolic link to a step, or removes it if s is nil.
+// pointLink makes name in a run's directory a symbolic link to a step, or removes it if s is nil.
 // It leaves anything there that is no link.
-func PointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error {
+func pointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error {
 	e, ok, err := tree.Lookup(&t.View, dir.Id, name)
 	if err != nil || (ok && e.Typ != record.TypeSymlink) || (!ok && s == nil) {
 		return err
@@ -227,7 +227,7 @@ func PointLink(t *kvtx.Tx, dir *record.Inode, name string, s *record.Step) error
 // ReadStep answers the state of a checkpoint, and for an open one the ranks that it waits for.
 func ReadStep(v *kvtx.View, sc kvtx.Scope, op *wire.GetStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := RunInScope(v, sc, "get step", id.Run); err != nil {
+	if _, _, err := runInScope(v, sc, "get step", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := tree.StepRecord(v, id)
@@ -243,12 +243,12 @@ func ReadStep(v *kvtx.View, sc kvtx.Scope, op *wire.GetStep) (*wire.MetaResponse
 		}
 	}
 	reply := stepReply(s)
-	return reply, NameLoss(v, s, reply.GetStep().GetStep())
+	return reply, nameLoss(v, s, reply.GetStep().GetStep())
 }
 
 // ReadSteps lists the checkpoints of a run, by attempt and step.
 func ReadSteps(v *kvtx.View, sc kvtx.Scope, op *wire.ListSteps) (*wire.MetaResponse, error) {
-	r, _, err := RunInScope(v, sc, "list steps", moraine.RunID(op.GetRun()))
+	r, _, err := runInScope(v, sc, "list steps", moraine.RunID(op.GetRun()))
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func ReadSteps(v *kvtx.View, sc kvtx.Scope, op *wire.ListSteps) (*wire.MetaRespo
 			return false
 		}
 		w := s.ToWire()
-		bad = NameLoss(v, s, w)
+		bad = nameLoss(v, s, w)
 		reply.Steps = append(reply.Steps, w)
 		return bad == nil
 	})

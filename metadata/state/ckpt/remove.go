@@ -25,7 +25,7 @@ func Remove(t *kvtx.Tx, op *wire.Remove) (*wire.MetaResponse, error) {
 	case child.Typ == record.TypeDirectory && child.Sealed:
 		return nil, tree.Immutable(t, child)
 	}
-	if err := RemoveFromStep(t, dir, child); err != nil {
+	if err := removeFromStep(t, dir, child); err != nil {
 		return nil, err
 	}
 	if err := names.Expected("remove", op.GetName(), op.GetExpect(), child); err != nil {
@@ -57,9 +57,9 @@ func RemoveTree(t *kvtx.Tx, op *wire.RemoveTree) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.NotDirectory, "remove tree", op.GetName(), "")
 	}
 	if child.Sealed {
-		return RemoveStepTree(t, child, op.GetForce())
+		return removeStepTree(t, child, op.GetForce())
 	}
-	if err := MayRemoveSteps(t, dir, child, op.GetForce()); err != nil {
+	if err := mayRemoveSteps(t, dir, child, op.GetForce()); err != nil {
 		return nil, err
 	}
 	owner := moraine.SessionID(0)

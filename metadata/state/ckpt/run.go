@@ -11,8 +11,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxLaunchLen is the longest launch or scheduler job, in bytes.
-const MaxLaunchLen = 255
+// maxLaunchLen is the longest launch or scheduler job, in bytes.
+const maxLaunchLen = 255
 
 // maxFencedSteps is the number of open steps of earlier attempts that a new attempt aborts at once.
 // Others reach their timeout; they are fenced in any case.
@@ -35,13 +35,13 @@ func Attempt(v *kvtx.View, run moraine.RunID, number uint32) (*record.Attempt, e
 func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	switch {
 	case op.GetReadOnly():
-		return VisitRun(t, op)
+		return visitRun(t, op)
 	case op.GetLaunch() == "":
 		return nil, kvtx.Fail(moraine.InvalidArgument, "open run", op.GetName(), "a launch needs a name that its ranks share")
-	case len(op.GetLaunch()) > MaxLaunchLen || len(op.GetJob()) > MaxLaunchLen:
-		return nil, kvtx.Fail(moraine.NameTooLong, "open run", op.GetName(), "launch and job have %d bytes at most", MaxLaunchLen)
+	case len(op.GetLaunch()) > maxLaunchLen || len(op.GetJob()) > maxLaunchLen:
+		return nil, kvtx.Fail(moraine.NameTooLong, "open run", op.GetName(), "launch and job have %d bytes at most", maxLaunchLen)
 	}
-	r, err := MakeRun(t, op)
+	r, err := makeRun(t, op)
 	if err != nil {
 		return nil, err
 	}
@@ -50,11 +50,11 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if known == 0 {
-		if err := MayBegin(t, r, op); err != nil {
+		if err := mayBegin(t, r, op); err != nil {
 			return nil, err
 		}
 		known = r.Attempt + 1
-		if err := BeginAttempt(t, r, op); err != nil {
+		if err := beginAttempt(t, r, op); err != nil {
 			return nil, err
 		}
 	}
@@ -63,11 +63,11 @@ func OpenRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	}
 	t.Put(t.K.AttemptSession(r.Id, known, t.Session.Id), []byte{record.RunVersion})
 	t.Put(t.K.SessionAttempt(t.Session.Id, r.Id, known), []byte{record.RunVersion})
-	return RunReply(t, r, op.GetName(), known)
+	return runReply(t, r, op.GetName(), known)
 }
 
-// VisitRun answers the state of a run to a caller that only lists and resolves.
-func VisitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
+// visitRun answers the state of a run to a caller that only lists and resolves.
+func visitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	_, child, err := names.Entry(t, "open run", parentOr(t.Scope, op.GetParent()), op.GetName())
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func VisitRun(t *kvtx.Tx, op *wire.OpenRun) (*wire.MetaResponse, error) {
 	if r == nil {
 		return nil, kvtx.Fail(moraine.NotFound, "open run", op.GetName(), "the directory is no training run")
 	}
-	return RunReply(t, r, op.GetName(), r.Attempt)
+	return runReply(t, r, op.GetName(), r.Attempt)
 }
 
 // parentOr returns the requested directory, or the session's root.
@@ -90,8 +90,8 @@ func parentOr(sc kvtx.Scope, id uint64) uint64 {
 	return id
 }
 
-// MakeRun finds the run, or makes its directory a run.
-func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
+// makeRun finds the run, or makes its directory a run.
+func makeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
 	if err := names.CheckName("open run", op.GetName()); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := MakeDir(t, "open run", parent, op.GetName())
+	dir, err := makeDir(t, "open run", parent, op.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +110,8 @@ func MakeRun(t *kvtx.Tx, op *wire.OpenRun) (*record.Run, error) {
 	return r, err
 }
 
-// MakeDir finds the directory name in parent, or creates it with the parent's owner and tenant.
-func MakeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.Inode, error) {
+// makeDir finds the directory name in parent, or creates it with the parent's owner and tenant.
+func makeDir(t *kvtx.Tx, op string, parent *record.Inode, name string) (*record.Inode, error) {
 	e, ok, err := tree.Lookup(&t.View, parent.Id, name)
 	if err != nil {
 		return nil, err
@@ -147,15 +147,15 @@ func AttemptOf(v *kvtx.View, run moraine.RunID, launch string) (uint32, error) {
 	return n, d.End("launch")
 }
 
-// MayBegin decides whether a new launch may take the run over. A lower restart of a known scheduler
+// mayBegin decides whether a new launch may take the run over. A lower restart of a known scheduler
 // job is late and may not. While the present attempt has live sessions, only a higher restart of
 // its job may, or a launch that requests the takeover explicitly.
-func MayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
+func mayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	if r.Attempt == 0 {
 		return nil
 	}
 	if op.GetJob() != "" {
-		highest, known, err := JobRestart(&t.View, r.Id, op.GetJob())
+		highest, known, err := jobRestart(&t.View, r.Id, op.GetJob())
 		if err != nil {
 			return err
 		}
@@ -181,8 +181,8 @@ func MayBegin(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	return nil
 }
 
-// JobRestart returns the highest restart of a scheduler's job that started an attempt of the run.
-func JobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, known bool, err error) {
+// jobRestart returns the highest restart of a scheduler's job that started an attempt of the run.
+func jobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, known bool, err error) {
 	b, known, err := v.R.Get(v.K.RunJob(run, job))
 	if err != nil || !known {
 		return 0, false, err
@@ -193,9 +193,9 @@ func JobRestart(v *kvtx.View, run moraine.RunID, job string) (highest uint64, kn
 	return highest, true, d.End("restart of a job")
 }
 
-// BeginAttempt starts the next attempt. Every later request of an earlier attempt fails with
+// beginAttempt starts the next attempt. Every later request of an earlier attempt fails with
 // Fenced.
-func BeginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
+func beginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 	r.Attempt++
 	a := &record.Attempt{Number: r.Attempt, Launch: op.GetLaunch(), Job: op.GetJob(), Restart: op.GetRestart()}
 	t.Put(t.K.Run(r.Id), r.Encode())
@@ -214,24 +214,24 @@ func BeginAttempt(t *kvtx.Tx, r *record.Run, op *wire.OpenRun) error {
 		if err != nil {
 			return err
 		}
-		if err := AbortStepRecord(t, s, "attempt "+record.Utoa(uint64(a.Number))+" has taken over"); err != nil {
+		if err := abortStepRecord(t, s, "attempt "+record.Utoa(uint64(a.Number))+" has taken over"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// RunReply answers the run and the attempt of the caller.
-func RunReply(t *kvtx.Tx, r *record.Run, name string, attempt uint32) (*wire.MetaResponse, error) {
-	w, err := RunToWire(&t.View, r, name)
+// runReply answers the run and the attempt of the caller.
+func runReply(t *kvtx.Tx, r *record.Run, name string, attempt uint32) (*wire.MetaResponse, error) {
+	w, err := runToWire(&t.View, r, name)
 	if err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Run{Run: &wire.RunReply{Run: w, Attempt: attempt}}}, nil
 }
 
-// RunToWire returns the wire form of a run.
-func RunToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
+// runToWire returns the wire form of a run.
+func runToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
 	w := &wire.Run{Id: uint64(r.Id), Name: name, Attempt: r.Attempt, Committed: r.Committed}
 	if r.Attempt == 0 {
 		return w, nil
@@ -247,8 +247,8 @@ func RunToWire(v *kvtx.View, r *record.Run, name string) (*wire.Run, error) {
 	return w, nil
 }
 
-// LeaveAttempts removes an ended session from the attempts that it joined.
-func LeaveAttempts(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+// leaveAttempts removes an ended session from the attempts that it joined.
+func leaveAttempts(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.SessionAttempts(id), (budget+1)/2)
 	if err != nil {
 		return 0, err
@@ -293,7 +293,7 @@ func ReadRuns(v *kvtx.View, sc kvtx.Scope, op *wire.ListRuns) (*wire.MetaRespons
 			return false
 		}
 		var w *wire.Run
-		w, bad = RunToWire(v, r, name)
+		w, bad = runToWire(v, r, name)
 		reply.Runs = append(reply.Runs, w)
 		return bad == nil
 	})

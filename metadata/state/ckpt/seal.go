@@ -7,11 +7,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// RemoveFromStep decides on an unlink in a checkpoint's directory. The index makes a directory a
+// removeFromStep decides on an unlink in a checkpoint's directory. The index makes a directory a
 // checkpoint, and `rm -r` meets it first. Unlinking the index therefore removes the whole
 // checkpoint, by the rules of RemoveStep; afterwards the other files may be unlinked. Any other
 // unlink fails.
-func RemoveFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
+func removeFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
 	switch {
 	case !dir.Sealed:
 		return nil
@@ -25,20 +25,20 @@ func RemoveFromStep(t *kvtx.Tx, dir, child *record.Inode) error {
 	if child.Id != s.Index {
 		return tree.Immutable(t, child)
 	}
-	r, runDir, err := RunInScope(&t.View, t.Scope, "remove step", s.Id.Run)
+	r, runDir, err := runInScope(&t.View, t.Scope, "remove step", s.Id.Run)
 	if err != nil {
 		return err
 	}
-	return TakeAway(t, r, runDir, s, removal{emptied: true})
+	return takeAway(t, r, runDir, s, removal{emptied: true})
 }
 
-// RemoveStepTree removes the checkpoint whose directory a request removes as a tree.
-func RemoveStepTree(t *kvtx.Tx, dir *record.Inode, force bool) (*wire.MetaResponse, error) {
+// removeStepTree removes the checkpoint whose directory a request removes as a tree.
+func removeStepTree(t *kvtx.Tx, dir *record.Inode, force bool) (*wire.MetaResponse, error) {
 	if dir.Step == (record.StepID{}) {
 		return nil, tree.Immutable(t, dir)
 	}
 	id := dir.Step
-	r, runDir, err := RunInScope(&t.View, t.Scope, "remove step", id.Run)
+	r, runDir, err := runInScope(&t.View, t.Scope, "remove step", id.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -46,5 +46,5 @@ func RemoveStepTree(t *kvtx.Tx, dir *record.Inode, force bool) (*wire.MetaRespon
 	if err != nil {
 		return nil, err
 	}
-	return removeReply(dir), TakeAway(t, r, runDir, s, removal{force: force})
+	return removeReply(dir), takeAway(t, r, runDir, s, removal{force: force})
 }

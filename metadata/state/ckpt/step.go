@@ -13,13 +13,13 @@ import (
 
 // Bounds of a checkpoint.
 const (
-	// MaxWorld is the largest number of ranks.
-	MaxWorld = 1 << 16
+	// maxWorld is the largest number of ranks.
+	maxWorld = 1 << 16
 	// MaxMissing is the largest number of missing ranks named in an answer.
 	MaxMissing = 1000
-	// DefaultSealTimeout is how long an open step waits for the next seal if BeginStep sets no
+	// defaultSealTimeout is how long an open step waits for the next seal if BeginStep sets no
 	// timeout, in milliseconds of cluster time.
-	DefaultSealTimeout = 600_000
+	defaultSealTimeout = 600_000
 )
 
 func stepFromWire(w *wire.StepKey) record.StepID {
@@ -38,16 +38,16 @@ func stepReply(s *record.Step) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Step{Step: &wire.StepReply{Step: s.ToWire()}}}
 }
 
-// PutStep writes the record of a step.
-func PutStep(t *kvtx.Tx, s *record.Step) { t.Put(t.K.Step(s.Id), s.Encode()) }
+// putStep writes the record of a step.
+func putStep(t *kvtx.Tx, s *record.Step) { t.Put(t.K.Step(s.Id), s.Encode()) }
 
-// StepChanged notifies those that wait for a change of the step.
-func StepChanged(t *kvtx.Tx, id record.StepID) {
+// stepChanged notifies those that wait for a change of the step.
+func stepChanged(t *kvtx.Tx, id record.StepID) {
 	t.Events.StepsChanged = append(t.Events.StepsChanged, id.ToWire())
 }
 
-// RunInScope returns the run of a request and its directory, which must be in the caller's scope.
-func RunInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*record.Run, *record.Inode, error) {
+// runInScope returns the run of a request and its directory, which must be in the caller's scope.
+func runInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*record.Run, *record.Inode, error) {
 	dir, err := tree.ReadNamed(v, sc, moraine.InodeID(id))
 	if err != nil {
 		return nil, nil, err
@@ -66,9 +66,9 @@ func RunInScope(v *kvtx.View, sc kvtx.Scope, op string, id moraine.RunID) (*reco
 	return r, dir, nil
 }
 
-// PresentRun is RunInScope for requests that only the present attempt may make.
-func PresentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.Inode, error) {
-	r, dir, err := RunInScope(&t.View, t.Scope, op, id.Run)
+// presentRun is runInScope for requests that only the present attempt may make.
+func presentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.Inode, error) {
+	r, dir, err := runInScope(&t.View, t.Scope, op, id.Run)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -84,10 +84,10 @@ func PresentRun(t *kvtx.Tx, op string, id record.StepID) (*record.Run, *record.I
 // another session replaces its former session.
 func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if op.GetWorld() == 0 || op.GetWorld() > MaxWorld || op.GetRank() >= op.GetWorld() {
-		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d; a checkpoint has 1 to %d ranks", op.GetRank(), op.GetWorld(), MaxWorld)
+	if op.GetWorld() == 0 || op.GetWorld() > maxWorld || op.GetRank() >= op.GetWorld() {
+		return nil, kvtx.Fail(moraine.InvalidArgument, "begin step", id.String(), "rank %d of %d; a checkpoint has 1 to %d ranks", op.GetRank(), op.GetWorld(), maxWorld)
 	}
-	_, dir, err := PresentRun(t, "begin step", id)
+	_, dir, err := presentRun(t, "begin step", id)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if s == nil {
-		if s, err = MakeStep(t, id, dir, op); err != nil {
+		if s, err = makeStep(t, id, dir, op); err != nil {
 			return nil, err
 		}
 	}
@@ -122,10 +122,10 @@ func BeginStep(t *kvtx.Tx, op *wire.BeginStep) (*wire.MetaResponse, error) {
 	return stepReply(s), nil
 }
 
-// MakeStep creates a checkpoint's record and its directory, which has no name until the commit. Its
+// makeStep creates a checkpoint's record and its directory, which has no name until the commit. Its
 // parent is the run's directory from the start, so that a session confined to the run may write
 // into it.
-func MakeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginStep) (*record.Step, error) {
+func makeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginStep) (*record.Step, error) {
 	dir, err := names.MakeInode(t, record.Inode{Typ: record.TypeDirectory, Mode: 0o755, Uid: run.Uid, Gid: run.Gid, Nlink: 2,
 		Tenant: run.Tenant, Parent: run.Id, Sealed: true})
 	if err != nil {
@@ -133,10 +133,10 @@ func MakeStep(t *kvtx.Tx, id record.StepID, run *record.Inode, op *wire.BeginSte
 	}
 	s := &record.Step{Id: id, State: record.StepOpen, World: op.GetWorld(), Dir: dir.Id, Timeout: op.GetSealTimeoutMillis(), LastSeal: t.ClusterTime()}
 	if s.Timeout == 0 {
-		s.Timeout = DefaultSealTimeout
+		s.Timeout = defaultSealTimeout
 	}
-	PutStep(t, s)
+	putStep(t, s)
 	t.Put(t.K.OpenStep(id), []byte{record.StepVersion})
-	StepChanged(t, id)
+	stepChanged(t, id)
 	return s, nil
 }

@@ -14,13 +14,13 @@ import (
 // belongs to a session and ends with it. Each has two rows: one by checkpoint, for removals, with
 // the number of times that the session took it; and one by session.
 
-// MaxStepLeases is the largest number of checkpoints that one session may lease.
-const MaxStepLeases = 64
+// maxStepLeases is the largest number of checkpoints that one session may lease.
+const maxStepLeases = 64
 
 // LeaseStep gives the session a read lease on a committed checkpoint, or counts another one.
 func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	if _, _, err := RunInScope(&t.View, t.Scope, "lease step", id.Run); err != nil {
+	if _, _, err := runInScope(&t.View, t.Scope, "lease step", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := tree.StepRecord(&t.View, id)
@@ -37,12 +37,12 @@ func LeaseStep(t *kvtx.Tx, op *wire.LeaseStep) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if times == 0 {
-		have, err := t.KeysUnder(t.K.SessionLeases(t.Session.Id), MaxStepLeases)
+		have, err := t.KeysUnder(t.K.SessionLeases(t.Session.Id), maxStepLeases)
 		if err != nil {
 			return nil, err
 		}
-		if len(have) == MaxStepLeases {
-			return nil, kvtx.Fail(moraine.TooLarge, "lease step", id.String(), "the session reads %d checkpoints: close one", MaxStepLeases)
+		if len(have) == maxStepLeases {
+			return nil, kvtx.Fail(moraine.TooLarge, "lease step", id.String(), "the session reads %d checkpoints: close one", maxStepLeases)
 		}
 		t.Put(t.K.SessionLease(t.Session.Id, id), []byte{record.StepLeaseVersion})
 	}
@@ -85,8 +85,8 @@ func DropStepLeases(t *kvtx.Tx, s moraine.SessionID, budget int) (int, error) {
 	return 2 * len(keys), err
 }
 
-// MindReaders fails with Busy while a live session has a lease on a checkpoint.
-func MindReaders(t *kvtx.Tx, id record.StepID) error {
+// mindReaders fails with Busy while a live session has a lease on a checkpoint.
+func mindReaders(t *kvtx.Tx, id record.StepID) error {
 	prefix := t.K.StepLeases(id)
 	var readers []moraine.SessionID
 	err := t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
@@ -109,8 +109,8 @@ func MindReaders(t *kvtx.Tx, id record.StepID) error {
 	return nil
 }
 
-// MindReadersBelow is MindReaders for all checkpoints below a directory. Read leases are few.
-func MindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
+// mindReadersBelow is mindReaders for all checkpoints below a directory. Read leases are few.
+func mindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
 	var leased []record.StepID
 	prefix := t.K.Table(record.TabStepLease)
 	err := t.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
@@ -138,7 +138,7 @@ func MindReadersBelow(t *kvtx.Tx, dir *record.Inode) error {
 		if err != nil {
 			return err
 		}
-		if err := MindReaders(t, id); err != nil {
+		if err := mindReaders(t, id); err != nil {
 			return err
 		}
 	}

@@ -49,14 +49,14 @@ func FindStepLoss(r *kvtx.View, l *StepLook, limit int) error {
 	if !l.began {
 		l.began, l.Changes = true, c[record.CLossChanges]
 	}
-	for left := limit; left > 0 && !l.Done && l.judged() < MaxJudged; {
+	for left := limit; left > 0 && !l.Done && l.judged() < maxJudged; {
 		if l.name == "" && !l.inside {
-			if err := NextStep(v, l); err != nil || l.Done {
+			if err := nextStep(v, l); err != nil || l.Done {
 				return err
 			}
 			l.since = c[record.CLossChanges]
 		}
-		looked, err := LookStep(v, l, left)
+		looked, err := lookStep(v, l, left)
 		if err != nil {
 			return err
 		}
@@ -65,8 +65,8 @@ func FindStepLoss(r *kvtx.View, l *StepLook, limit int) error {
 	return nil
 }
 
-// NextStep advances to the next committed checkpoint.
-func NextStep(v *kvtx.View, l *StepLook) error {
+// nextStep advances to the next committed checkpoint.
+func nextStep(v *kvtx.View, l *StepLook) error {
 	if l.chosen {
 		if l.Done = len(l.rows) == 0; !l.Done {
 			l.row, l.rows = l.rows[0], l.rows[1:]
@@ -87,22 +87,22 @@ func NextStep(v *kvtx.View, l *StepLook) error {
 	return err
 }
 
-// LookStep inspects the files of a checkpoint from the current place on.
-func LookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
+// lookStep inspects the files of a checkpoint from the current place on.
+func lookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
 	id := StepOfKey(l.row)
 	id.Step = ^id.Step
-	s, err := Present(v, id)
+	s, err := present(v, id)
 	if err != nil || s == nil {
 		l.next()
 		return 0, err
 	}
 	if s.Lost() && l.name == "" && !l.inside {
-		if is, err := LossIs(v, s, s.Loss); is || err != nil {
+		if is, err := lossIs(v, s, s.Loss); is || err != nil {
 			l.next()
 			return 1, err
 		}
 	}
-	for looked < limit && l.judged() < MaxJudged {
+	for looked < limit && l.judged() < maxJudged {
 		names, entries, err := tree.ListDir(v, s.Dir, l.name, 1)
 		if err != nil {
 			return looked, err
@@ -114,7 +114,7 @@ func LookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
 			l.next()
 			return looked, nil
 		}
-		n, lost, err := LookPart(v, l, s, names[0], entries[0].Inode, limit-looked)
+		n, lost, err := lookPart(v, l, s, names[0], entries[0].Inode, limit-looked)
 		if looked += n; lost || err != nil {
 			l.next()
 			return looked, err
@@ -123,8 +123,8 @@ func LookStep(v *kvtx.View, l *StepLook, limit int) (looked int, err error) {
 	return looked, nil
 }
 
-// LookPart inspects one file of a checkpoint.
-func LookPart(v *kvtx.View, l *StepLook, s *record.Step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
+// lookPart inspects one file of a checkpoint.
+func lookPart(v *kvtx.View, l *StepLook, s *record.Step, name string, id moraine.InodeID, limit int) (looked int, lost bool, err error) {
 	i, err := tree.ReadInode(v, id)
 	if err != nil {
 		return 1, false, kvtx.Damaged(err)
@@ -133,12 +133,12 @@ func LookPart(v *kvtx.View, l *StepLook, s *record.Step, name string, id moraine
 	if l.inside {
 		from = l.offset
 	}
-	if beside, err := LostBeside(v, i, from, limit); err != nil {
+	if beside, err := lostBeside(v, i, from, limit); err != nil {
 		return 1, false, err
 	} else if beside && (len(l.evict) == 0 || l.evict[len(l.evict)-1] != uint64(id)) {
 		l.evict = append(l.evict, uint64(id))
 	}
-	at, next, looked, err := LossFrom(v, i, from, limit)
+	at, next, looked, err := lossFrom(v, i, from, limit)
 	switch {
 	case err != nil:
 	case at >= 0:

@@ -23,12 +23,12 @@ import (
 // one command. For that the command trusts the leader, unless a stripe was lost or found since the
 // leader's inspection began (CLossChanges).
 
-// MaxJudged is the largest number of checkpoints in one JudgeSteps.
-const MaxJudged = 32
+// maxJudged is the largest number of checkpoints in one JudgeSteps.
+const maxJudged = 32
 
-// ExtentLost reports whether the bytes of an extent exist nowhere: too few chunks of its stripe are
+// extentLost reports whether the bytes of an extent exist nowhere: too few chunks of its stripe are
 // left, and no object has them.
-func ExtentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
+func extentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Object != 0 {
 		return tier.IsBad(v, e.Object)
 	}
@@ -48,15 +48,15 @@ func ExtentLost(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	return fate == record.LevelLost, err
 }
 
-// LossFrom returns the first lost place of a file from an offset on. It inspects at most limit
+// lossFrom returns the first lost place of a file from an offset on. It inspects at most limit
 // extents; next is where to continue, -1 if there is nothing more.
-func LossFrom(v *kvtx.View, i *record.Inode, from int64, limit int) (at, next int64, looked int, err error) {
+func lossFrom(v *kvtx.View, i *record.Inode, from int64, limit int) (at, next int64, looked int, err error) {
 	exts, err := layout.ExtentsOf(v, i, from, limit)
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	for n, e := range exts {
-		lost, err := ExtentLost(v, i, e)
+		lost, err := extentLost(v, i, e)
 		if err != nil {
 			return 0, 0, 0, err
 		}
@@ -70,8 +70,8 @@ func LossFrom(v *kvtx.View, i *record.Inode, from int64, limit int) (at, next in
 	return -1, -1, len(exts), nil
 }
 
-// NameLoss adds to a step's wire form which file has lost bytes.
-func NameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
+// nameLoss adds to a step's wire form which file has lost bytes.
+func nameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
 	if !s.Lost() {
 		return nil
 	}
@@ -93,10 +93,10 @@ func NameLoss(v *kvtx.View, s *record.Step, w *wire.Step) error {
 // current file.
 const stepLostExtents = 20_000
 
-// ReadStepLost lists the files of a committed step that have lost bytes.
-func ReadStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaResponse, error) {
+// readStepLost lists the files of a committed step that have lost bytes.
+func readStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetStep())
-	if _, _, err := RunInScope(v, sc, "list lost", id.Run); err != nil {
+	if _, _, err := runInScope(v, sc, "list lost", id.Run); err != nil {
 		return nil, err
 	}
 	s, err := tree.StepRecord(v, id)
@@ -124,7 +124,7 @@ func ReadStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaRes
 			return nil, kvtx.Damaged(err)
 		}
 		f := &wire.LostFile{Inode: uint64(i.Id), Path: names[0]}
-		n, err := content.LostRangesOf(v, f, i, func(i *record.Inode, e moraine.Extent) (bool, error) { return ExtentLost(v, i, e) })
+		n, err := content.LostRangesOf(v, f, i, func(i *record.Inode, e moraine.Extent) (bool, error) { return extentLost(v, i, e) })
 		if err != nil {
 			return nil, err
 		}
@@ -140,18 +140,18 @@ func ReadStepLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaRes
 // JudgeSteps records which checkpoints are lost, and which no longer are, and moves the links of
 // their runs.
 func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) {
-	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > MaxJudged {
-		return nil, kvtx.Fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, MaxJudged)
+	if n := len(op.GetLost()) + len(op.GetFound()) + len(op.GetEvict()); n > maxJudged {
+		return nil, kvtx.Fail(moraine.TooLarge, "judge steps", "", "%d checkpoints, %d at most", n, maxJudged)
 	}
 	t.IgnoresQuota = true // a full quota must not prevent links from moving
 	for _, l := range op.GetLost() {
 		loss := record.StepLoss{Inode: moraine.InodeID(l.GetAt().GetInode()), Offset: int64(l.GetAt().GetOffset())}
-		if err := LoseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
+		if err := loseStep(t, stepFromWire(l.GetKey()), loss); err != nil {
 			return nil, err
 		}
 	}
 	for _, id := range op.GetEvict() {
-		if err := EvictLost(t, moraine.InodeID(id)); err != nil {
+		if err := evictLost(t, moraine.InodeID(id)); err != nil {
 			return nil, err
 		}
 	}
@@ -159,7 +159,7 @@ func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) 
 		return kvtx.Done(), nil // the leader inspects again
 	}
 	for _, w := range op.GetFound() {
-		s, err := Present(&t.View, stepFromWire(w))
+		s, err := present(&t.View, stepFromWire(w))
 		if err != nil {
 			return nil, err
 		}
@@ -168,15 +168,15 @@ func JudgeSteps(t *kvtx.Tx, op *statepb.JudgeSteps) (*wire.MetaResponse, error) 
 		}
 		s.Loss = record.StepLoss{}
 		t.Count[record.CLostSteps]--
-		if err := Judged(t, s); err != nil {
+		if err := judged(t, s); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// EvictLost queues the eviction of a file that is whole in an object.
-func EvictLost(t *kvtx.Tx, id moraine.InodeID) error {
+// evictLost queues the eviction of a file that is whole in an object.
+func evictLost(t *kvtx.Tx, id moraine.InodeID) error {
 	i, err := tree.Inode(t, id)
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && (!i.Sealed || i.Level <= moraine.NVMe) {
 		return nil
@@ -187,9 +187,9 @@ func EvictLost(t *kvtx.Tx, id moraine.InodeID) error {
 	return err
 }
 
-// LostBeside reports whether a file that is whole in an object has lost stripes. It inspects at
+// lostBeside reports whether a file that is whole in an object has lost stripes. It inspects at
 // most limit extents from an offset on.
-func LostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, error) {
+func lostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, error) {
 	if i.Level <= moraine.NVMe {
 		return false, nil
 	}
@@ -211,26 +211,26 @@ func LostBeside(v *kvtx.View, i *record.Inode, from int64, limit int) (bool, err
 	return false, nil
 }
 
-// LoseStep records that a checkpoint is lost, if the place is in one of its files and is lost.
-func LoseStep(t *kvtx.Tx, id record.StepID, loss record.StepLoss) error {
+// loseStep records that a checkpoint is lost, if the place is in one of its files and is lost.
+func loseStep(t *kvtx.Tx, id record.StepID, loss record.StepLoss) error {
 	if known, err := tree.StepRecord(&t.View, id); err != nil || known == nil {
 		return err
 	}
-	s, err := Present(&t.View, id)
+	s, err := present(&t.View, id)
 	if err != nil || s == nil || s.Lost() {
 		return err
 	}
-	is, err := LossIs(&t.View, s, loss)
+	is, err := lossIs(&t.View, s, loss)
 	if err != nil || !is {
 		return err
 	}
 	s.Loss = loss
 	t.Count[record.CLostSteps]++
-	return Judged(t, s)
+	return judged(t, s)
 }
 
-// LossIs reports whether a place is in a file of a step and is lost.
-func LossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
+// lossIs reports whether a place is in a file of a step and is lost.
+func lossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
 	i, err := tree.ReadInode(v, at.Inode)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
 		return false, nil
@@ -238,15 +238,15 @@ func LossIs(v *kvtx.View, s *record.Step, at record.StepLoss) (bool, error) {
 	if err != nil || i.Parent != s.Dir || i.Typ != record.TypeFile {
 		return false, err
 	}
-	where, _, looked, err := LossFrom(v, i, at.Offset, 1)
+	where, _, looked, err := lossFrom(v, i, at.Offset, 1)
 	return err == nil && looked > 0 && where >= 0, err
 }
 
-// Judged writes a step that became lost or whole again, and updates the links of its run in the
+// judged writes a step that became lost or whole again, and updates the links of its run in the
 // same command.
-func Judged(t *kvtx.Tx, s *record.Step) error {
-	PutStep(t, s)
-	StepChanged(t, s.Id)
+func judged(t *kvtx.Tx, s *record.Step) error {
+	putStep(t, s)
+	stepChanged(t, s.Id)
 	r, err := tree.RunRecord(&t.View, s.Id.Run)
 	if err != nil {
 		return err
@@ -258,16 +258,16 @@ func Judged(t *kvtx.Tx, s *record.Step) error {
 		}
 		return err
 	}
-	if err := RefreshStepLink(t, r, dir, s.Id.Step); err != nil {
+	if err := refreshStepLink(t, r, dir, s.Id.Step); err != nil {
 		return err
 	}
-	return RefreshLinks(t, r, dir)
+	return refreshLinks(t, r, dir)
 }
 
 // ReadLost lists the files that have lost bytes.
 func ReadLost(v *kvtx.View, sc kvtx.Scope, op *wire.ListLost) (*wire.MetaResponse, error) {
 	if op.GetStep() != nil {
-		return ReadStepLost(v, sc, op)
+		return readStepLost(v, sc, op)
 	}
 	reply := &wire.LostReply{}
 	limit := tree.ListLimit(op.GetLimit())

@@ -24,7 +24,7 @@ type removal struct {
 // remaining checkpoint.
 func RemoveStep(t *kvtx.Tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
 	id := stepFromWire(op.GetKey())
-	r, dir, err := RunInScope(&t.View, t.Scope, "remove step", id.Run)
+	r, dir, err := runInScope(&t.View, t.Scope, "remove step", id.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +35,12 @@ func RemoveStep(t *kvtx.Tx, op *wire.RemoveStep) (*wire.MetaResponse, error) {
 	if s == nil {
 		return nil, kvtx.Fail(moraine.NotFound, "remove step", id.String(), "")
 	}
-	return kvtx.Done(), TakeAway(t, r, dir, s, removal{force: op.GetForce()})
+	return kvtx.Done(), takeAway(t, r, dir, s, removal{force: op.GetForce()})
 }
 
-// TakeAway removes a checkpoint in this command from the run's list, the links and the namespace.
+// takeAway removes a checkpoint in this command from the run's list, the links and the namespace.
 // It succeeds if the checkpoint is already removed.
-func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, how removal) error {
+func takeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, how removal) error {
 	t.IgnoresQuota = true // it may make links
 	switch s.State {
 	case record.StepDeleted:
@@ -49,10 +49,10 @@ func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 		return kvtx.Fail(moraine.Busy, "remove step", s.Id.String(), "it is being saved: abort it first")
 	}
 	if s.State == record.StepCommitted {
-		if err := MayTakeAway(t, r, s, how); err != nil {
+		if err := mayTakeAway(t, r, s, how); err != nil {
 			return err
 		}
-		if err := HideStep(t, runDir, s, how); err != nil {
+		if err := hideStep(t, runDir, s, how); err != nil {
 			return err
 		}
 		if err := tier.MarkRemovedIndex(t, s); err != nil {
@@ -67,49 +67,49 @@ func TakeAway(t *kvtx.Tx, r *record.Run, runDir *record.Inode, s *record.Step, h
 		t.Put(t.K.Run(r.Id), r.Encode())
 	}
 	s.State, s.Dir, s.Index, s.Missing = record.StepDeleted, 0, 0, nil
-	PutStep(t, s)
-	StepChanged(t, s.Id)
-	if err := RefreshStepLink(t, r, runDir, s.Id.Step); err != nil {
+	putStep(t, s)
+	stepChanged(t, s.Id)
+	if err := refreshStepLink(t, r, runDir, s.Id.Step); err != nil {
 		return err
 	}
-	return RefreshLinks(t, r, runDir)
+	return refreshLinks(t, r, runDir)
 }
 
-// MayTakeAway fails if a session has a read lease on the committed checkpoint, or if it is the last
+// mayTakeAway fails if a session has a read lease on the committed checkpoint, or if it is the last
 // good one of the run or of the branch that `latest` follows.
-func MayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
-	if err := MindReaders(t, s.Id); err != nil || how.force {
+func mayTakeAway(t *kvtx.Tx, r *record.Run, s *record.Step, how removal) error {
+	if err := mindReaders(t, s.Id); err != nil || how.force {
 		return err
 	}
-	there, err := Present(&t.View, s.Id)
+	there, err := present(&t.View, s.Id)
 	if err != nil || there == nil {
 		return err // its directory was removed, so nobody can restore it
 	}
 	if s.Lost() {
 		// Its bytes may be found again, so that a run without a good checkpoint keeps it.
-		other, err := OtherStep(t, r, s.Id, false)
+		other, err := otherStep(t, r, s.Id, false)
 		if err != nil || other {
 			return err
 		}
 		return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "bytes of it are lost, but its run has no good checkpoint: only moraine ckpt rm --force removes it")
 	}
-	was, err := Latest(&t.View, r.Id, r.Attempt, true, 0)
+	was, err := latest(&t.View, r.Id, r.Attempt, true, 0)
 	if err != nil {
 		return err
 	}
 	if was != nil && was.Id != s.Id {
 		return nil
 	}
-	other, err := OtherStep(t, r, s.Id, was != nil)
+	other, err := otherStep(t, r, s.Id, was != nil)
 	if err != nil || other {
 		return err
 	}
 	return kvtx.Fail(moraine.Immutable, "remove step", s.Id.String(), "it is the last good checkpoint of its run: only moraine ckpt rm --force removes it")
 }
 
-// OtherStep reports whether a run has a good checkpoint other than id; with branch set, on the live
+// otherStep reports whether a run has a good checkpoint other than id; with branch set, on the live
 // branch.
-func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, error) {
+func otherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, error) {
 	key := t.K.RunCommit(id)
 	row, _, err := t.Get(key)
 	if err != nil {
@@ -118,7 +118,7 @@ func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 	t.Del(key) // the state after the removal
 	defer t.Put(key, row)
 	if branch {
-		s, err := Latest(&t.View, r.Id, r.Attempt, true, 0)
+		s, err := latest(&t.View, r.Id, r.Attempt, true, 0)
 		return s != nil, err
 	}
 	found := false
@@ -128,7 +128,7 @@ func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 		id := StepOfKey(key)
 		id.Step = ^id.Step
 		var s *record.Step
-		s, bad = Standing(&t.View, id, 0)
+		s, bad = standing(&t.View, id, 0)
 		found = s != nil
 		return bad == nil && !found
 	})
@@ -138,13 +138,13 @@ func OtherStep(t *kvtx.Tx, r *record.Run, id record.StepID, branch bool) (bool, 
 	return found, err
 }
 
-// HideStep unlinks a committed step's directory and queues a job that removes its content and the
+// hideStep unlinks a committed step's directory and queues a job that removes its content and the
 // rows of its parts. A directory that a client is emptying stays, as an ordinary one, and the job
 // removes only the rows.
-func HideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) error {
+func hideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) error {
 	d, err := tree.Inode(t, s.Dir)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
-		return DropParts(t, s.Id)
+		return dropParts(t, s.Id)
 	}
 	if err != nil {
 		return err
@@ -159,26 +159,26 @@ func HideStep(t *kvtx.Tx, runDir *record.Inode, s *record.Step, how removal) err
 			return kvtx.Damaged(err)
 		}
 		names.Unlink(t, attemptDir, s.Id.Name(), d)
-		return DropStep(t, s.Id, d.Id)
+		return dropStep(t, s.Id, d.Id)
 	}
 	names.Unseal(t, d)
 	tree.PutInode(t, d)
 	if how.emptied && d.Nlink > 0 {
-		return SweepStep(t, s.Id, d.Id)
+		return sweepStep(t, s.Id, d.Id)
 	}
-	return DropParts(t, s.Id)
+	return dropParts(t, s.Id)
 }
 
-// DropParts queues a job that removes the rows of a checkpoint's parts.
-func DropParts(t *kvtx.Tx, id record.StepID) error {
+// dropParts queues a job that removes the rows of a checkpoint's parts.
+func dropParts(t *kvtx.Tx, id record.StepID) error {
 	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id})
 	return err
 }
 
-// MayRemoveSteps fails if a request removes a tree with committed checkpoints without force. With
+// mayRemoveSteps fails if a request removes a tree with committed checkpoints without force. With
 // force it still fails if a session has a read lease on one of them, or if the run stays and its
 // links would point to nothing.
-func MayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
+func mayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
 	n, err := names.StepsBelow(t, top)
 	switch {
 	case err != nil || n == 0:
@@ -194,5 +194,5 @@ func MayRemoveSteps(t *kvtx.Tx, dir, top *record.Inode, force bool) error {
 		return kvtx.Fail(moraine.Immutable, "remove tree", top.Id.String(), "it holds committed checkpoints (%d) of a run that stays: remove each of them (moraine ckpt rm), or the run", n)
 	}
 	t.Forced = true
-	return MindReadersBelow(t, top)
+	return mindReadersBelow(t, top)
 }

@@ -24,7 +24,7 @@ const maxSuspects = 4096
 // to inspect.
 func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*StepLook, map[moraine.StripeID]bool, error) {
 	v := r
-	lost, err := LostStripes(v, maxSuspects)
+	lost, err := lostStripes(v, maxSuspects)
 	if err != nil {
 		return nil, seen, err
 	}
@@ -34,7 +34,7 @@ func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*Step
 		if now[id] = true; seen[id] {
 			continue
 		}
-		step, err := StepOfStripe(v, id)
+		step, err := stepOfStripe(v, id)
 		if err != nil {
 			return nil, seen, err
 		}
@@ -43,7 +43,7 @@ func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*Step
 		}
 	}
 	if all {
-		if err := LostSteps(v, rows); err != nil {
+		if err := lostSteps(v, rows); err != nil {
 			return nil, seen, err
 		}
 	}
@@ -58,8 +58,8 @@ func LossSuspects(r *kvtx.View, seen map[moraine.StripeID]bool, all bool) (*Step
 	return look, now, nil
 }
 
-// LostStripes returns at most limit lost stripes of the repair queue.
-func LostStripes(v *kvtx.View, limit int) (out []moraine.StripeID, err error) {
+// lostStripes returns at most limit lost stripes of the repair queue.
+func lostStripes(v *kvtx.View, limit int) (out []moraine.StripeID, err error) {
 	prefix := append(v.K.Table(record.TabRepair), record.LostSpare)
 	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, _ []byte) bool {
 		out = append(out, moraine.StripeID(record.LastU64(key)))
@@ -68,8 +68,8 @@ func LostStripes(v *kvtx.View, limit int) (out []moraine.StripeID, err error) {
 	return out, err
 }
 
-// StepOfStripe returns the committed checkpoint for which a stripe was made; nil if there is none.
-func StepOfStripe(v *kvtx.View, id moraine.StripeID) (*record.Step, error) {
+// stepOfStripe returns the committed checkpoint for which a stripe was made; nil if there is none.
+func stepOfStripe(v *kvtx.View, id moraine.StripeID) (*record.Step, error) {
 	s, err := fleet.Stripe(v, id)
 	if err != nil || s == nil {
 		return nil, err
@@ -91,8 +91,8 @@ func StepOfStripe(v *kvtx.View, id moraine.StripeID) (*record.Step, error) {
 	return st, nil
 }
 
-// LostSteps adds the rows of the checkpoints recorded as lost.
-func LostSteps(v *kvtx.View, rows map[string]bool) error {
+// lostSteps adds the rows of the checkpoints recorded as lost.
+func lostSteps(v *kvtx.View, rows map[string]bool) error {
 	c, err := v.Counters()
 	if err != nil || c[record.CLostSteps] == 0 {
 		return err

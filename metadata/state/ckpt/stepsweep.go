@@ -11,7 +11,7 @@ import (
 )
 
 // A checkpoint removed by unlinking its index leaves its directory to the client that is emptying
-// it (RemoveFromStep). If that client stops midway, files of a former checkpoint stay. A job
+// it (removeFromStep). If that client stops midway, files of a former checkpoint stay. A job
 // removes the sealed files once nobody has changed the directory for sweepGrace, and the directory
 // if nothing else is in it. It leaves files that somebody added since, and a directory that was
 // moved away.
@@ -19,17 +19,17 @@ import (
 // sweepGrace is how long a directory being emptied must have stayed unchanged, in milliseconds.
 const sweepGrace = 60_000
 
-// SweepStep queues a job that removes what is left in a removed step's directory, and the rows of
+// sweepStep queues a job that removes what is left in a removed step's directory, and the rows of
 // its parts.
-func SweepStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
+func sweepStep(t *kvtx.Tx, id record.StepID, dir moraine.InodeID) error {
 	_, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_REMOVE_TREE, Subject: id.String(), Step: id, Target: uint64(dir),
 		After: t.ClusterTime() + sweepGrace})
 	return err
 }
 
-// RunSweep does about limit records of a job of SweepStep. When the directory is done the job has
+// runSweep does about limit records of a job of sweepStep. When the directory is done the job has
 // no target any more.
-func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
+func runSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	before := len(t.Order)
 	dir, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if kvtx.MoraineKind(err) == moraine.NotFound || err == nil && (dir.Nlink == 0 || dir.Sealed || dir.Typ != record.TypeDirectory) {
@@ -39,7 +39,7 @@ func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if wait, err := SweepWaits(t, j, dir); wait || err != nil {
+	if wait, err := sweepWaits(t, j, dir); wait || err != nil {
 		return 0, err
 	}
 	parent, name, err := tree.NameOf(&t.View, dir)
@@ -86,9 +86,9 @@ func RunSweep(t *kvtx.Tx, j *record.Job, limit int) (n int, err error) {
 	return len(t.Order) - before, names.DropName(t, dir, name)
 }
 
-// SweepWaits delays a sweep while the directory changed within sweepGrace, or while a session has an
+// sweepWaits delays a sweep while the directory changed within sweepGrace, or while a session has an
 // exclusive lease on it or its parent.
-func SweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
+func sweepWaits(t *kvtx.Tx, j *record.Job, dir *record.Inode) (bool, error) {
 	held, err := tree.Holder(&t.View, dir.Id)
 	if err == nil && held.Session == 0 {
 		held, err = tree.Holder(&t.View, dir.Parent)

@@ -18,7 +18,7 @@ func ReadBadObjects(v *kvtx.View, sc kvtx.Scope, op *wire.ListBadObjects) (*wire
 	reply := &wire.BadObjectsReply{}
 	limit := tree.ListLimit(op.GetLimit())
 	err := tier.EachBad(v, moraine.ObjectID(op.GetAfter()), func(o *record.Object, b *record.BadObject) (bool, error) {
-		w, err := DescribeBad(v, sc, o, b)
+		w, err := describeBad(v, sc, o, b)
 		if err != nil || w == nil {
 			return err == nil, err
 		}
@@ -31,9 +31,9 @@ func ReadBadObjects(v *kvtx.View, sc kvtx.Scope, op *wire.ListBadObjects) (*wire
 	return &wire.MetaResponse{Result: &wire.MetaResponse_BadObjects{BadObjects: reply}}, err
 }
 
-// DescribeBad returns which bytes of which file a bad object has; nil if the caller may not see the
+// describeBad returns which bytes of which file a bad object has; nil if the caller may not see the
 // file.
-func DescribeBad(v *kvtx.View, sc kvtx.Scope, o *record.Object, b *record.BadObject) (*wire.BadObject, error) {
+func describeBad(v *kvtx.View, sc kvtx.Scope, o *record.Object, b *record.BadObject) (*wire.BadObject, error) {
 	all := sc.Root == v.K.Top()
 	if harms, err := tier.Harms(v, o); !harms || err != nil {
 		return nil, err
@@ -62,15 +62,15 @@ func DescribeBad(v *kvtx.View, sc kvtx.Scope, o *record.Object, b *record.BadObj
 	if all && w.Evicted {
 		w.Others = len(f.Ranges) == 0 || o.Tables() > 1
 		if !w.Others {
-			w.Others, err = SharesTables(v, i)
+			w.Others, err = sharesTables(v, i)
 		}
 	}
 	return w, err
 }
 
-// SharesTables reports whether another file, such as a clone, shares one of this file's tables. It
+// sharesTables reports whether another file, such as a clone, shares one of this file's tables. It
 // inspects only the first tables.
-func SharesTables(v *kvtx.View, i *record.Inode) (shared bool, err error) {
+func sharesTables(v *kvtx.View, i *record.Inode) (shared bool, err error) {
 	left := record.MaxSharedLook
 	err = layout.RefsFrom(v, i.Content, 0, func(r record.Ref) (bool, error) {
 		h, err := layout.TableHead(v, r.Table)

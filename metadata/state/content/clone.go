@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxCloneRanges is the largest number of ranges in one Clone.
-	MaxCloneRanges = 512
+	// maxCloneRanges is the largest number of ranges in one Clone.
+	maxCloneRanges = 512
 	// maxCloneTouched bounds the tables that one Clone shares plus the extents that it writes.
 	maxCloneTouched = 512
 )
@@ -40,7 +40,7 @@ type cloneWork struct {
 // seals them. If a range cuts a table, the part in the range gets its own table. Stripes and
 // objects count every table that refers to them, so that no bytes are copied.
 func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
-	i, err := ContentFile(t, "clone", op.GetInode())
+	i, err := contentFile(t, "clone", op.GetInode())
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 	switch {
 	case mode != wire.CommitMode_COMMIT_MODE_REPLACE && mode != wire.CommitMode_COMMIT_MODE_APPEND:
 		return nil, kvtx.Fail(moraine.InvalidArgument, "clone", i.Id.String(), "mode %d: ranges replace a file, or are appended to it", mode)
-	case len(op.GetRanges()) > MaxCloneRanges:
-		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "%d ranges, %d at most", len(op.GetRanges()), MaxCloneRanges)
+	case len(op.GetRanges()) > maxCloneRanges:
+		return nil, kvtx.Fail(moraine.TooLarge, "clone", i.Id.String(), "%d ranges, %d at most", len(op.GetRanges()), maxCloneRanges)
 	case op.GetExpectGeneration() != 0 && moraine.Generation(op.GetExpectGeneration()) != i.Generation:
 		return nil, kvtx.Fail(moraine.Conflict, "clone", i.Id.String(), "generation is %d, not %d", i.Generation, op.GetExpectGeneration())
 	}
@@ -63,11 +63,11 @@ func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 	}
-	if err := LayClone(t, w); err != nil {
+	if err := layClone(t, w); err != nil {
 		return nil, err
 	}
 	if l := op.GetLink(); l != nil {
-		if err := LinkCommitted(t, i, l); err != nil {
+		if err := linkCommitted(t, i, l); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func Clone(t *kvtx.Tx, op *wire.Clone) (*wire.MetaResponse, error) {
 
 // take finds the pieces of one range.
 func (w *cloneWork) take(t *kvtx.Tx, r *wire.CloneRange) error {
-	src, err := ContentFile(t, "clone", r.GetInode())
+	src, err := contentFile(t, "clone", r.GetInode())
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func (w *cloneWork) takeTable(t *kvtx.Tx, f record.Ref, lo, hi int64) error {
 	return nil
 }
 
-// LayClone makes the pieces the content of the file.
-func LayClone(t *kvtx.Tx, w *cloneWork) error {
+// layClone makes the pieces the content of the file.
+func layClone(t *kvtx.Tx, w *cloneWork) error {
 	i := w.i
 	old := uint64(0)
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
@@ -168,7 +168,7 @@ func LayClone(t *kvtx.Tx, w *cloneWork) error {
 			}
 			continue
 		}
-		if err := ShareTable(t, i, p.ref); err != nil {
+		if err := shareTable(t, i, p.ref); err != nil {
 			return err
 		}
 	}
@@ -189,15 +189,15 @@ func LayClone(t *kvtx.Tx, w *cloneWork) error {
 		i.Level = min(level, w.level)
 		i.Degraded += w.degraded
 	}
-	if err := WatchLevel(t, i); err != nil {
+	if err := watchLevel(t, i); err != nil {
 		return err
 	}
 	return names.RaiseGeneration(t, i)
 }
 
-// ShareTable adds a reference from a file to a table that already has one. The table is sealed from
+// shareTable adds a reference from a file to a table that already has one. The table is sealed from
 // then on.
-func ShareTable(t *kvtx.Tx, i *record.Inode, r record.Ref) error {
+func shareTable(t *kvtx.Tx, i *record.Inode, r record.Ref) error {
 	h, err := layout.TableHead(&t.View, r.Table)
 	if err != nil {
 		return err

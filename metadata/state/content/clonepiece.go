@@ -29,19 +29,19 @@ func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 		case j.Ending != 0 && len(keys) > 0:
 			t.Del(keys[0])
 		case j.Ending != 0:
-			return true, EndClone(t, j, c)
+			return true, endClone(t, j, c)
 		case c.From != 0:
-			if err := CloneMore(t, j, c, stop); err != nil {
+			if err := cloneMore(t, j, c, stop); err != nil {
 				return false, err
 			}
 		case len(keys) == 0:
-			if why, err := PublishClone(t, j, c); err != nil || why == nil {
+			if why, err := publishClone(t, j, c); err != nil || why == nil {
 				return err == nil, err
 			} else {
 				j.Ending, j.Err = wire.JobState_JOB_STATE_FAILED, record.Clip(why.Error(), moraine.MaxNameLen)
 			}
 		default:
-			if err := CloneDir(t, j, c, keys[0], stop); err != nil {
+			if err := cloneDir(t, j, c, keys[0], stop); err != nil {
 				return false, err
 			}
 		}
@@ -50,8 +50,8 @@ func RunCloneTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	return false, nil
 }
 
-// EndClone ends a job that will not be published.
-func EndClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) error {
+// endClone ends a job that will not be published.
+func endClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) error {
 	top, err := tree.Inode(t, c.Top)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -62,8 +62,8 @@ func EndClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) error {
 	return jobs.EndJob(t, j, j.Ending, j.Err)
 }
 
-// CloneDir clones the next entries of one directory.
-func CloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop int) error {
+// cloneDir clones the next entries of one directory.
+func cloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop int) error {
 	row := &record.ClonedDir{}
 	b, _, err := t.Get(key)
 	if err == nil {
@@ -112,7 +112,7 @@ func CloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 		if name == moraine.UploadsDir {
 			continue
 		}
-		if err := CloneEntry(t, j, c, into, name, entries[n], stop); err != nil {
+		if err := cloneEntry(t, j, c, into, name, entries[n], stop); err != nil {
 			return err
 		}
 		j.Done++
@@ -125,35 +125,35 @@ func CloneDir(t *kvtx.Tx, j *record.Job, c *record.TreeClone, key []byte, stop i
 	return nil
 }
 
-// CloneEntry makes the copy of one entry.
-func CloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Inode, name string, e record.Dentry, stop int) error {
+// cloneEntry makes the copy of one entry.
+func cloneEntry(t *kvtx.Tx, j *record.Job, c *record.TreeClone, into *record.Inode, name string, e record.Dentry, stop int) error {
 	src, err := tree.ReadInode(&t.View, e.Inode)
 	if err != nil {
 		return kvtx.Damaged(err)
 	}
 	if src.Typ == record.TypeDirectory {
-		dir, err := LikeDir(t, src, into.Tenant)
+		dir, err := likeDir(t, src, into.Tenant)
 		if err != nil {
 			return err
 		}
-		LinkLike(t, into, name, dir)
+		linkLike(t, into, name, dir)
 		t.Put(t.K.CloneDir(j.Id, src.Id), (&record.ClonedDir{Into: dir.Id}).Encode())
 		return nil
 	}
-	i, err := Like(t, src, into.Tenant)
+	i, err := like(t, src, into.Tenant)
 	if err != nil {
 		return err
 	}
-	LinkLike(t, into, name, i)
+	linkLike(t, into, name, i)
 	if src.Typ != record.TypeFile {
 		return nil
 	}
 	c.From, c.Into, c.Generation, c.UpTo = src.Id, i.Id, src.Generation, 0
-	return CloneMore(t, j, c, stop)
+	return cloneMore(t, j, c, stop)
 }
 
-// LinkLike gives a copy its name without changing the directory's times.
-func LinkLike(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
+// linkLike gives a copy its name without changing the directory's times.
+func linkLike(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	mtime := dir.Mtime
 	names.Link(t, dir, name, child)
 	dir.Mtime = mtime
@@ -161,9 +161,9 @@ func LinkLike(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	tree.PutInode(t, child)
 }
 
-// Retabled reports whether a table of a content reaches over the offset up to which tables were
+// retabled reports whether a table of a content reaches over the offset up to which tables were
 // shared. Eviction and staging change tables but not the generation.
-func Retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
+func retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
 	ok, err := t.Speaks(kvtx.LevelRetabled)
 	if err != nil || !ok {
 		return false, err
@@ -175,11 +175,11 @@ func Retabled(t *kvtx.Tx, content uint64, upTo int64) (over bool, err error) {
 	return over, err
 }
 
-// CloneMore shares the next tables of the file in progress.
-func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
+// cloneMore shares the next tables of the file in progress.
+func cloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	src, err := tree.ReadInode(&t.View, c.From)
 	if kvtx.MoraineKind(err) == moraine.NotFound {
-		return Uncloned(t, c)
+		return uncloned(t, c)
 	}
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	if in, err := tree.InJobScope(&t.View, j, src); err != nil {
 		return err
 	} else if !in {
-		return Uncloned(t, c)
+		return uncloned(t, c)
 	}
 	i, err := tree.Inode(t, c.Into)
 	if err != nil {
@@ -195,7 +195,7 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	}
 	again := src.Generation != c.Generation
 	if !again {
-		if again, err = Retabled(t, src.Content, c.UpTo); err != nil {
+		if again, err = retabled(t, src.Content, c.UpTo); err != nil {
 			return err
 		}
 	}
@@ -218,7 +218,7 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 		return err
 	}
 	for _, r := range next[:min(len(next), most)] {
-		if err := ShareTable(t, i, r); err != nil {
+		if err := shareTable(t, i, r); err != nil {
 			return err
 		}
 		c.UpTo = r.End
@@ -234,15 +234,15 @@ func CloneMore(t *kvtx.Tx, j *record.Job, c *record.TreeClone, stop int) error {
 	}
 	i.Degraded = src.Degraded
 	c.From, c.Into, c.Generation, c.UpTo = 0, 0, 0, 0
-	if err := WatchLevel(t, i); err != nil {
+	if err := watchLevel(t, i); err != nil {
 		return err
 	}
 	tree.PutInode(t, i)
 	return nil
 }
 
-// Uncloned removes the file in progress from the new tree because its source was removed.
-func Uncloned(t *kvtx.Tx, c *record.TreeClone) error {
+// uncloned removes the file in progress from the new tree because its source was removed.
+func uncloned(t *kvtx.Tx, c *record.TreeClone) error {
 	i, err := tree.Inode(t, c.Into)
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -260,8 +260,8 @@ func Uncloned(t *kvtx.Tx, c *record.TreeClone) error {
 	return names.DropName(t, i, name)
 }
 
-// PublishClone names the tree. why says why it cannot have the name; err is a failure of the state.
-func PublishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err error) {
+// publishClone names the tree. why says why it cannot have the name; err is a failure of the state.
+func publishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err error) {
 	top, err := tree.Inode(t, c.Top)
 	if err != nil {
 		return nil, kvtx.Damaged(err)
@@ -303,7 +303,7 @@ func PublishClone(t *kvtx.Tx, j *record.Job, c *record.TreeClone) (why, err erro
 		if err != nil {
 			return nil, err
 		}
-		if why := Fits(t, s, dir.Id, below.Add(record.Usage{Inodes: 1})); why != nil {
+		if why := fits(t, s, dir.Id, below.Add(record.Usage{Inodes: 1})); why != nil {
 			if !kvtx.IsAnswer(why) {
 				return nil, why
 			}

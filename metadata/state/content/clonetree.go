@@ -54,7 +54,7 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := Fits(t, s, dir.Id, below.Add(record.Usage{Inodes: 1})); err != nil {
+		if err := fits(t, s, dir.Id, below.Add(record.Usage{Inodes: 1})); err != nil {
 			return nil, err
 		}
 	}
@@ -62,7 +62,7 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	top, err := LikeDir(t, src, dir.Tenant)
+	top, err := likeDir(t, src, dir.Tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func CloneTree(t *kvtx.Tx, op *wire.CloneTree) (*wire.MetaResponse, error) {
 	return usage.JobsReply(j), nil
 }
 
-// Like makes an unlinked inode with another one's attributes.
-func Like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
+// like makes an unlinked inode with another one's attributes.
+func like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
 	n := record.Inode{Typ: src.Typ, Mode: src.Mode, Uid: src.Uid, Gid: src.Gid, Nlink: 1, Tenant: tenant, Target: src.Target, Xattrs: src.Xattrs}
 	i, err := names.MakeInode(t, n)
 	if err != nil {
@@ -98,9 +98,9 @@ func Like(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, 
 	return i, err
 }
 
-// LikeDir is Like for a directory; it writes the inode.
-func LikeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
-	i, err := Like(t, src, tenant)
+// likeDir is Like for a directory; it writes the inode.
+func likeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inode, error) {
+	i, err := like(t, src, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +115,9 @@ func LikeDir(t *kvtx.Tx, src *record.Inode, tenant moraine.Tenant) (*record.Inod
 	return i, err
 }
 
-// Fits fails if adding what below a directory would exceed a quota. The command's own earlier
+// fits fails if adding what below a directory would exceed a quota. The command's own earlier
 // changes are not included.
-func Fits(t *kvtx.Tx, s *record.UsageState, dir moraine.InodeID, what record.Usage) error {
+func fits(t *kvtx.Tx, s *record.UsageState, dir moraine.InodeID, what record.Usage) error {
 	if s.Quotas == 0 {
 		return nil
 	}

@@ -32,47 +32,47 @@ type commitWork struct {
 // numbers. A retry of an identical commit gets the same answer.
 func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if op.GetCreate() != nil {
-		if err := CreateFirst(t, op); err != nil {
+		if err := createFirst(t, op); err != nil {
 			return nil, err
 		}
 	}
-	w, err := ParseCommit(t, op)
+	w, err := parseCommit(t, op)
 	if err != nil {
 		return nil, err
 	}
-	again, err := CommittedBefore(t, w)
+	again, err := committedBefore(t, w)
 	if err != nil {
 		return nil, err
 	}
 	if again {
-		return CommitReply(t, w)
+		return commitReply(t, w)
 	}
 	if g := op.GetExpectGeneration(); g != 0 && moraine.Generation(g) != w.i.Generation {
 		return nil, kvtx.Fail(moraine.Conflict, "commit", w.i.Id.String(), "generation is %d, not %d", w.i.Generation, g)
 	}
-	if err := TakeStripes(t, w.stripes); err != nil {
+	if err := takeStripes(t, w.stripes); err != nil {
 		return nil, err
 	}
 	if err := fleet.AddStripes(t, w.stripes); err != nil {
 		return nil, err
 	}
-	if err := LayExtents(t, w); err != nil {
+	if err := layExtents(t, w); err != nil {
 		return nil, err
 	}
-	if err := JudgeStripes(t, w); err != nil {
+	if err := judgeStripes(t, w); err != nil {
 		return nil, err
 	}
-	if err := StampCommit(t, w); err != nil {
+	if err := stampCommit(t, w); err != nil {
 		return nil, err
 	}
-	if err := WatchLevel(t, w.i); err != nil {
+	if err := watchLevel(t, w.i); err != nil {
 		return nil, err
 	}
 	if err := names.RaiseGeneration(t, w.i); err != nil {
 		return nil, err
 	}
 	if l := op.GetLink(); l != nil {
-		if err := LinkCommitted(t, w.i, l); err != nil {
+		if err := linkCommitted(t, w.i, l); err != nil {
 			return nil, err
 		}
 	}
@@ -80,19 +80,19 @@ func Commit(t *kvtx.Tx, op *wire.Commit) (*wire.MetaResponse, error) {
 	if err := names.FlushOnCommit(t, w.i); err != nil {
 		return nil, err
 	}
-	return CommitReply(t, w)
+	return commitReply(t, w)
 }
 
-// CommitReply answers a commit.
-func CommitReply(t *kvtx.Tx, w *commitWork) (*wire.MetaResponse, error) {
+// commitReply answers a commit.
+func commitReply(t *kvtx.Tx, w *commitWork) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
 		Attr: w.i.Attr(), Protects: uint32(w.protects), Degraded: uint32(w.degraded), MergedTo: uint64(w.mergedTo),
 	}}}, nil
 }
 
-// ParseCommit checks a Commit against every rule that does not depend on the present content.
-func ParseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
-	i, err := ContentFile(t, "commit", op.GetInode())
+// parseCommit checks a Commit against every rule that does not depend on the present content.
+func parseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
+	i, err := contentFile(t, "commit", op.GetInode())
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +119,9 @@ func ParseCommit(t *kvtx.Tx, op *wire.Commit) (*commitWork, error) {
 	return w, w.parseExtents()
 }
 
-// ContentFile returns a regular file in the caller's scope that no other session has open without a
+// contentFile returns a regular file in the caller's scope that no other session has open without a
 // name.
-func ContentFile(t *kvtx.Tx, op string, id uint64) (*record.Inode, error) {
+func contentFile(t *kvtx.Tx, op string, id uint64) (*record.Inode, error) {
 	i, err := tree.Named(t, moraine.InodeID(id))
 	if err != nil {
 		return nil, err
@@ -209,15 +209,15 @@ func (w *commitWork) parseExtents() error {
 	return nil
 }
 
-// CommittedBefore reports whether an identical commit was applied, which happens if its answer was
+// committedBefore reports whether an identical commit was applied, which happens if its answer was
 // lost and the client sent it under a new number. It fails with Stale if the stripe numbers are or
 // were used otherwise.
-func CommittedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
+func committedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 	known := 0
 	for _, s := range w.stripes {
 		there, err := w.mayKnow(t, s.ID)
 		if there && err == nil {
-			there, err = Committed(t, s)
+			there, err = committed(t, s)
 		}
 		if err != nil {
 			return false, err
@@ -253,7 +253,7 @@ func CommittedBefore(t *kvtx.Tx, w *commitWork) (bool, error) {
 			return stale("the file does not have that name")
 		}
 	}
-	return true, Measure(t, w)
+	return true, measure(t, w)
 }
 
 // mayKnow reports whether the commit may be compared with an existing stripe. That requires that
@@ -273,12 +273,12 @@ func (w *commitWork) has(t *kvtx.Tx, e moraine.Extent) (bool, error) {
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_APPEND {
 		e.Offset -= w.extents[len(w.extents)-1].End() - w.i.Size // what the commit added to the file's size
 	}
-	return HasExtent(&t.View, w.i, e)
+	return hasExtent(&t.View, w.i, e)
 }
 
-// Committed reports whether an identical stripe was committed. It fails with Stale if another
+// committed reports whether an identical stripe was committed. It fails with Stale if another
 // stripe has the number.
-func Committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
+func committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
 	// A stripe record always comes with the mark in its grant. Without the mark there is no record.
 	if g, err := fleet.OwnGrant(t, s.ID); err != nil || g != nil && !g.IsUsed(s.ID) {
 		return false, err
@@ -293,8 +293,8 @@ func Committed(t *kvtx.Tx, s *moraine.Stripe) (bool, error) {
 	return true, nil
 }
 
-// HasExtent reports whether the file maps e's range exactly as e does.
-func HasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
+// hasExtent reports whether the file maps e's range exactly as e does.
+func hasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	if e.Offset < 0 {
 		return false, nil
 	}
@@ -306,8 +306,8 @@ func HasExtent(v *kvtx.View, i *record.Inode, e moraine.Extent) (bool, error) {
 	return err == nil && len(have) == 1 && have[0] == e, err
 }
 
-// TakeStripes marks the numbers as used in the session's grants.
-func TakeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
+// takeStripes marks the numbers as used in the session's grants.
+func takeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	var g *record.Grant
 	for _, s := range stripes { // in order of numbers, so that each grant is written once
 		if g == nil || !g.Covers(s.ID) {
@@ -336,8 +336,8 @@ func TakeStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 	return nil
 }
 
-// LayExtents changes the content and the size according to the mode.
-func LayExtents(t *kvtx.Tx, w *commitWork) error {
+// layExtents changes the content and the size according to the mode.
+func layExtents(t *kvtx.Tx, w *commitWork) error {
 	i := w.i
 	if w.op.GetMode() == wire.CommitMode_COMMIT_MODE_REPLACE {
 		old := i.DropContent()
@@ -365,11 +365,11 @@ func LayExtents(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// JudgeStripes checks the devices of the new stripes against their records and queues
+// judgeStripes checks the devices of the new stripes against their records and queues
 // under-protected stripes for repair. It refuses a stripe that became unreadable because too many
 // of its devices went out after its chunks were written. Such devices may be unplugged by now, and
 // the client must learn that its bytes are not safe.
-func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
+func judgeStripes(t *kvtx.Tx, w *commitWork) error {
 	for _, s := range w.stripes {
 		here := 0
 		for n, c := range s.Chunks {
@@ -397,16 +397,16 @@ func JudgeStripes(t *kvtx.Tx, w *commitWork) error {
 				here, len(s.Chunks), s.Scheme.K)
 		}
 	}
-	if err := Measure(t, w); err != nil {
+	if err := measure(t, w); err != nil {
 		return err
 	}
 	return nil
 }
 
-// Measure finds the least protection of the commit's stripes and queues repairs of stripes below
+// measure finds the least protection of the commit's stripes and queues repairs of stripes below
 // their scheme. A stripe written with a lesser scheme than requested, because too few hosts were
 // up, is degraded too. Repair cannot improve it, so none is queued.
-func Measure(t *kvtx.Tx, w *commitWork) error {
+func measure(t *kvtx.Tx, w *commitWork) error {
 	for n, s := range w.stripes {
 		s, err := layout.MustStripe(t, s.ID)
 		if err != nil {
@@ -439,9 +439,9 @@ func Measure(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// StampCommit sets the file's fields that the commit changes: times, generation, level and
+// stampCommit sets the file's fields that the commit changes: times, generation, level and
 // protection.
-func StampCommit(t *kvtx.Tx, w *commitWork) error {
+func stampCommit(t *kvtx.Tx, w *commitWork) error {
 	i := w.i
 	i.Mtime, i.Ctime = t.Now, t.Now
 	if w.op.GetMtime() != 0 {
@@ -461,8 +461,8 @@ func StampCommit(t *kvtx.Tx, w *commitWork) error {
 	return nil
 }
 
-// LinkCommitted names an unlinked file of the session.
-func LinkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
+// linkCommitted names an unlinked file of the session.
+func linkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 	if err := names.CheckName("link", l.GetName()); err != nil {
 		return err
 	}
@@ -476,19 +476,19 @@ func LinkCommitted(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) error {
 	if dir.Tenant != i.Tenant {
 		return kvtx.Fail(moraine.CrossTenant, "link", l.GetName(), "")
 	}
-	return NameCommitted(t, dir, i, l)
+	return nameCommitted(t, dir, i, l)
 }
 
-// NameCommitted adds a file without a name to dir, and replaces the present entry if the link
+// nameCommitted adds a file without a name to dir, and replaces the present entry if the link
 // allows it. The caller writes the file.
-func NameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
+func nameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
 	e, ok, err := tree.Lookup(&t.View, dir.Id, l.GetName())
 	if err != nil {
 		return err
 	}
 	switch {
 	case ok:
-		err = Displace(t, dir, e, l)
+		err = displace(t, dir, e, l)
 	case l.GetExpect() != nil:
 		err = kvtx.Fail(moraine.Conflict, "link", l.GetName(), "nothing has the name")
 	}
@@ -500,8 +500,8 @@ func NameCommitted(t *kvtx.Tx, dir, i *record.Inode, l *wire.LinkTarget) error {
 	return nil
 }
 
-// Displace removes the regular file that has the name, if the link may replace it.
-func Displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget) error {
+// displace removes the regular file that has the name, if the link may replace it.
+func displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget) error {
 	switch {
 	case e.Typ == record.TypeDirectory:
 		return kvtx.Fail(moraine.IsDirectory, "link", l.GetName(), "")
@@ -523,8 +523,8 @@ func Displace(t *kvtx.Tx, dir *record.Inode, e record.Dentry, l *wire.LinkTarget
 	return names.DropName(t, old, l.GetName())
 }
 
-// CreateFirst creates the file for a commit that includes its creation.
-func CreateFirst(t *kvtx.Tx, op *wire.Commit) error {
+// createFirst creates the file for a commit that includes its creation.
+func createFirst(t *kvtx.Tx, op *wire.Commit) error {
 	if ok, err := t.Speaks(kvtx.LevelHolds); !ok || err != nil {
 		return err
 	}

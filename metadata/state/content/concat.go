@@ -18,24 +18,24 @@ func Concat(t *kvtx.Tx, op *wire.Concat) (*wire.MetaResponse, error) {
 	if !ok {
 		return nil, kvtx.Fail(moraine.Unimplemented, "concat", op.GetLink().GetName(), "the cluster's feature level does not have it: clone range by range")
 	}
-	i, err := ContentFile(t, "concat", op.GetInode())
+	i, err := contentFile(t, "concat", op.GetInode())
 	if err != nil {
 		return nil, err
 	}
-	if err := CheckConcat(t, i, op); err != nil {
+	if err := checkConcat(t, i, op); err != nil {
 		return nil, err
 	}
-	if len(op.GetRanges()) <= MaxCloneRanges {
+	if len(op.GetRanges()) <= maxCloneRanges {
 		w := &cloneWork{op: &wire.Clone{Mode: wire.CommitMode_COMMIT_MODE_APPEND, Mtime: op.GetMtime()}, i: i, level: moraine.NVMe}
 		fits, err := w.takeAll(t, op.GetRanges())
 		if err != nil {
 			return nil, err
 		}
 		if fits {
-			return ConcatNow(t, w, op)
+			return concatNow(t, w, op)
 		}
 	}
-	return AddConcat(t, i, op)
+	return addConcat(t, i, op)
 }
 
 // takeAll finds the pieces of all ranges; false if they are too many for one command.
@@ -52,8 +52,8 @@ func (w *cloneWork) takeAll(t *kvtx.Tx, ranges []*wire.CloneRange) (bool, error)
 	return true, nil
 }
 
-// CheckConcat refuses an impossible request at once, rather than after most of its work.
-func CheckConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
+// checkConcat refuses an impossible request at once, rather than after most of its work.
+func checkConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
 	ref := i.Id.String()
 	switch l := op.GetLink(); {
 	case i.Owner == 0 || i.Content != 0 || i.Size != 0:
@@ -72,7 +72,7 @@ func CheckConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) error {
 	if err != nil || op.GetConsume() == 0 {
 		return err
 	}
-	_, err = Consumable(t, moraine.InodeID(op.GetConsume()), dir)
+	_, err = consumable(t, moraine.InodeID(op.GetConsume()), dir)
 	return err
 }
 
@@ -103,9 +103,9 @@ func mayNameTarget(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget) (*record.Ino
 	return dir, nil
 }
 
-// Consumable returns a directory that may be removed when a file appears in dir; dir must not be
+// consumable returns a directory that may be removed when a file appears in dir; dir must not be
 // below it.
-func Consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inode, error) {
+func consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inode, error) {
 	gone, err := tree.Directory(t, id)
 	if err != nil {
 		return nil, err
@@ -120,12 +120,12 @@ func Consumable(t *kvtx.Tx, id moraine.InodeID, dir *record.Inode) (*record.Inod
 	return gone, names.MayRenameTree(t, gone)
 }
 
-// ConcatNow does a whole concatenation in this command.
-func ConcatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, error) {
-	if err := LayClone(t, w); err != nil {
+// concatNow does a whole concatenation in this command.
+func concatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, error) {
+	if err := layClone(t, w); err != nil {
 		return nil, err
 	}
-	if err := NameConcat(t, w.i, op.GetLink(), op.GetConsume()); err != nil {
+	if err := nameConcat(t, w.i, op.GetLink(), op.GetConsume()); err != nil {
 		return nil, err
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Commit{Commit: &wire.CommitReply{
@@ -133,19 +133,19 @@ func ConcatNow(t *kvtx.Tx, w *cloneWork, op *wire.Concat) (*wire.MetaResponse, e
 	}}}, nil
 }
 
-// NameConcat names the finished file and removes its sources in the same entry.
-func NameConcat(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget, consume uint64) error {
+// nameConcat names the finished file and removes its sources in the same entry.
+func nameConcat(t *kvtx.Tx, i *record.Inode, l *wire.LinkTarget, consume uint64) error {
 	dir, err := mayNameTarget(t, i, l)
 	if err != nil {
 		return err
 	}
 	var gone *record.Inode
 	if consume != 0 {
-		if gone, err = Consumable(t, moraine.InodeID(consume), dir); err != nil {
+		if gone, err = consumable(t, moraine.InodeID(consume), dir); err != nil {
 			return err
 		}
 	}
-	if err := NameCommitted(t, dir, i, l); err != nil {
+	if err := nameCommitted(t, dir, i, l); err != nil {
 		return err
 	}
 	tree.PutInode(t, i)

@@ -12,8 +12,8 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// AddConcat creates the job, which owns the file from now on.
-func AddConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse, error) {
+// addConcat creates the job, which owns the file from now on.
+func addConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse, error) {
 	owner, err := jobs.JobOwner(t, "concat")
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func AddConcat(t *kvtx.Tx, i *record.Inode, op *wire.Concat) (*wire.MetaResponse
 // otherwise the caller writes the job.
 func RunConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	if j.Ending != 0 {
-		return EndConcat(t, j, limit)
+		return endConcat(t, j, limit)
 	}
 	c := &record.ConcatJob{}
 	if err := c.Decode(j.Cursor); err != nil {
@@ -59,7 +59,7 @@ func RunConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	}
 	t.Scope = kvtx.Scope{Root: c.Root, Session: c.Session}
 	if c.Next == c.Ranges {
-		err = PublishConcat(t, j, c)
+		err = publishConcat(t, j, c)
 		over = err == nil
 	} else {
 		err = ConcatPiece(t, j, c, limit)
@@ -68,7 +68,7 @@ func RunConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 		j.Cursor = c.Encode()
 		return over, err
 	}
-	// This undoes the present piece; EndConcat removes what earlier pieces did.
+	// This undoes the present piece; endConcat removes what earlier pieces did.
 	t.Reset()
 	t.IgnoresQuota = true
 	was, jobErr := jobs.Job(&t.View, j.Id)
@@ -95,7 +95,7 @@ func ConcatPiece(t *kvtx.Tx, j *record.Job, c *record.ConcatJob, limit int) erro
 			return err
 		}
 	}
-	if err := WatchLevel(t, i); err != nil {
+	if err := watchLevel(t, i); err != nil {
 		return err
 	}
 	if err := names.RaiseGeneration(t, i); err != nil {
@@ -193,7 +193,7 @@ func (p *concatPiece) take(j *record.Job) error {
 
 // source returns the file of a range as it is now, and the range's length.
 func (p *concatPiece) source(r record.ConcatRange) (*record.Inode, int64, error) {
-	src, err := ContentFile(p.Tx, "concat", uint64(r.Inode))
+	src, err := contentFile(p.Tx, "concat", uint64(r.Inode))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -228,7 +228,7 @@ func (p *concatPiece) lay(f record.Ref, lo, hi, to int64) error {
 		if p.isFull(2) {
 			return nil
 		}
-		return ShareTable(p.Tx, p.i, record.Ref{Table: f.Table, Base: f.Base + to, End: f.End + to})
+		return shareTable(p.Tx, p.i, record.Ref{Table: f.Table, Base: f.Base + to, End: f.End + to})
 	}
 	all, err := layout.ExtsFrom(&p.Tx.View, f, f.Base, layout.NoLimit)
 	if err != nil {
@@ -250,9 +250,9 @@ func (p *concatPiece) isFull(records int) bool {
 	return p.full
 }
 
-// PublishConcat names the file, in a piece of its own, so that earlier work is not lost if the name
+// publishConcat names the file, in a piece of its own, so that earlier work is not lost if the name
 // is refused.
-func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
+func publishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 	i, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if err != nil {
 		return kvtx.Damaged(err)
@@ -262,7 +262,7 @@ func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 		i.Mtime = c.Mtime
 	}
 	l := &wire.LinkTarget{Parent: uint64(c.Parent), Name: c.Name, Replace: c.Replace, Expect: c.Expect}
-	if err := NameConcat(t, i, l, uint64(c.Consume)); err != nil {
+	if err := nameConcat(t, i, l, uint64(c.Consume)); err != nil {
 		return err
 	}
 	j.Generation = i.Generation
@@ -277,8 +277,8 @@ func PublishConcat(t *kvtx.Tx, j *record.Job, c *record.ConcatJob) error {
 	return err
 }
 
-// EndConcat removes what a job built that will not be published.
-func EndConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
+// endConcat removes what a job built that will not be published.
+func endConcat(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 	keys, err := t.KeysUnder(t.K.ConcatRows(j.Id), limit)
 	if err != nil {
 		return false, err

@@ -20,46 +20,46 @@ func CommitStage(t *kvtx.Tx, op *wire.CommitStage) (*wire.MetaResponse, error) {
 	if j.Target != op.GetInode() {
 		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
 	}
-	w, err := ParseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+	w, err := parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
 		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
 	if err != nil {
 		return nil, err
 	}
-	again, err := CommittedBefore(t, w)
+	again, err := committedBefore(t, w)
 	if err != nil {
 		return nil, err
 	}
 	if again {
-		return CommitReply(t, w)
+		return commitReply(t, w)
 	}
-	if err := MayStage(t, w, op); err != nil {
+	if err := mayStage(t, w, op); err != nil {
 		return nil, err
 	}
-	if err := SwapIn(t, w); err != nil {
+	if err := swapIn(t, w); err != nil {
 		return nil, err
 	}
 	if !w.i.Clean() && len(w.stripes) > 0 {
 		w.i.Level = min(w.i.Level, w.level)
 	}
-	if err := WatchStaged(t, w); err != nil {
+	if err := watchStaged(t, w); err != nil {
 		return nil, err
 	}
 	tree.PutInode(t, w.i)
-	return CommitReply(t, w)
+	return commitReply(t, w)
 }
 
-// WatchStaged adds a row for a file with staged chunks in memory. A file that is whole in an object
+// watchStaged adds a row for a file with staged chunks in memory. A file that is whole in an object
 // gets one too, for the time when that object is outdated.
-func WatchStaged(t *kvtx.Tx, w *commitWork) error {
+func watchStaged(t *kvtx.Tx, w *commitWork) error {
 	if w.level < moraine.NVMe {
-		return Watch(t, w.i)
+		return watch(t, w.i)
 	}
-	return WatchLevel(t, w.i)
+	return watchLevel(t, w.i)
 }
 
-// MayStage fails with Stale unless the ranges belong to the object, and the file has the
+// mayStage fails with Stale unless the ranges belong to the object, and the file has the
 // generation, that the mover read.
-func MayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
+func mayStage(t *kvtx.Tx, w *commitWork, op *wire.CommitStage) error {
 	const name = "commit stage"
 	ref := w.i.Id.String()
 	if moraine.Generation(op.GetGeneration()) != w.i.Generation {

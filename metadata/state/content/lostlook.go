@@ -30,8 +30,8 @@ type lostLook struct {
 	end   bool  // the file has no more extents
 }
 
-// LookLost inspects at most limit extents of a file from an offset for the first lost one.
-func LookLost(v *kvtx.View, i *record.Inode, from int64, limit int) (l lostLook, err error) {
+// lookLost inspects at most limit extents of a file from an offset for the first lost one.
+func lookLost(v *kvtx.View, i *record.Inode, from int64, limit int) (l lostLook, err error) {
 	exts, err := layout.ExtentsOf(v, i, from, limit)
 	if err != nil {
 		return l, err
@@ -51,18 +51,18 @@ func LookLost(v *kvtx.View, i *record.Inode, from int64, limit int) (l lostLook,
 	return l, nil
 }
 
-// GaugeLost continues the inspection of a file recorded as lost of which nothing up to seen is
+// gaugeLost continues the inspection of a file recorded as lost of which nothing up to seen is
 // lost. It inspects limit more extents if the recorded place is no longer lost.
-func GaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
+func gaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
 	g.level = record.LevelLost
 	if g.row.Found {
-		l, err := LookLost(v, g.file, g.row.Mark, 1)
+		l, err := lookLost(v, g.file, g.row.Mark, 1)
 		if err != nil || l.found {
 			return err
 		}
 		g.row.Mark, g.row.Found = 0, false // start at the beginning
 	}
-	l, err := LookLost(v, g.file, max(g.row.Mark, seen), limit)
+	l, err := lookLost(v, g.file, max(g.row.Mark, seen), limit)
 	if err != nil {
 		return err
 	}
@@ -78,13 +78,13 @@ func GaugeLost(v *kvtx.View, g *gauged, seen int64, limit int) error {
 	return nil
 }
 
-// LoseLevel records that a file is lost, if it is at level memory and the named place is lost.
-func LoseLevel(t *kvtx.Tx, at FilePlace) error {
-	row, i, err := InMemoryFile(&t.View, at.Inode)
+// loseLevel records that a file is lost, if it is at level memory and the named place is lost.
+func loseLevel(t *kvtx.Tx, at FilePlace) error {
+	row, i, err := inMemoryFile(&t.View, at.Inode)
 	if err != nil || i == nil {
 		return err
 	}
-	l, err := LookLost(&t.View, i, at.Offset, 1)
+	l, err := lookLost(&t.View, i, at.Offset, 1)
 	if err != nil || !l.found {
 		return err
 	}
@@ -99,8 +99,8 @@ func LoseLevel(t *kvtx.Tx, at FilePlace) error {
 	return nil
 }
 
-// InMemoryFile returns a file with a row at level memory; nil if it has none.
-func InMemoryFile(v *kvtx.View, id moraine.InodeID) (row record.UnsafeFile, i *record.Inode, err error) {
+// inMemoryFile returns a file with a row at level memory; nil if it has none.
+func inMemoryFile(v *kvtx.View, id moraine.InodeID) (row record.UnsafeFile, i *record.Inode, err error) {
 	b, ok, err := v.R.Get(v.K.UnsafeFile(id))
 	if err != nil || !ok {
 		return row, nil, err
@@ -133,7 +133,7 @@ func FindLost(r *kvtx.View, from FilePlace, limit int) (lost []FilePlace, next F
 			return lost, FilePlace{Inode: id}, nil
 		}
 		left--
-		row, i, err := InMemoryFile(v, id)
+		row, i, err := inMemoryFile(v, id)
 		if err != nil {
 			return nil, next, err
 		}
@@ -147,7 +147,7 @@ func FindLost(r *kvtx.View, from FilePlace, limit int) (lost []FilePlace, next F
 		if id == from.Inode {
 			start = max(start, from.Offset)
 		}
-		l, err := LookLost(v, i, start, max(left, 1))
+		l, err := lookLost(v, i, start, max(left, 1))
 		if err != nil {
 			return nil, next, err
 		}

@@ -13,8 +13,8 @@ import (
 // has the stripe by a clone, or its file was renamed away from the pack. It reads only the ranges
 // that its file's extents name.
 
-// SetPackOrigin sets the origin of a pack to the nearest directory above all its files.
-func SetPackOrigin(t *kvtx.Tx, w *packWork) error {
+// setPackOrigin sets the origin of a pack to the nearest directory above all its files.
+func setPackOrigin(t *kvtx.Tx, w *packWork) error {
 	var common []moraine.InodeID // ordered from the nearest directory up
 	known := map[moraine.InodeID]bool{}
 	for n, f := range w.files {

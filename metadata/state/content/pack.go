@@ -26,8 +26,8 @@ const (
 	MaxPackFiles = 128
 )
 
-// CreatePack creates a job that packs small files together; none if all are gone.
-func CreatePack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
+// createPack creates a job that packs small files together; none if all are gone.
+func createPack(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	const op = "create jobs"
 	task := w.GetRewrite()
 	switch {
@@ -90,40 +90,40 @@ func CommitPack(t *kvtx.Tx, op *wire.CommitPack) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := MayPackFiles(j, op); err != nil {
+	if err := mayPackFiles(j, op); err != nil {
 		return nil, err
 	}
-	w, err := ParsePack(t, op)
+	w, err := parsePack(t, op)
 	if err != nil {
 		return nil, err
 	}
 	all := &commitWork{op: &wire.Commit{Promised: op.GetPromised()}, stripes: []*moraine.Stripe{w.stripe}}
-	again, err := Committed(t, w.stripe)
+	again, err := committed(t, w.stripe)
 	switch {
 	case err != nil:
 		return nil, err
 	case again:
-		err = w.keep(func(f *packedFile) error { return HasPacked(t, f) })
+		err = w.keep(func(f *packedFile) error { return hasPacked(t, f) })
 	default:
-		err = w.keep(func(f *packedFile) error { return MayPack(t, f) })
+		err = w.keep(func(f *packedFile) error { return mayPack(t, f) })
 	}
 	if err != nil {
 		return nil, err
 	}
 	if again {
-		if err := Measure(t, all); err != nil {
+		if err := measure(t, all); err != nil {
 			return nil, err
 		}
 		return w.reply(all), nil
 	}
-	if err := SwapPack(t, w, all); err != nil {
+	if err := swapPack(t, w, all); err != nil {
 		return nil, err
 	}
 	return w.reply(all), nil
 }
 
-// MayPackFiles checks the files of a CommitPack against those of the job.
-func MayPackFiles(j *record.Job, op *wire.CommitPack) error {
+// mayPackFiles checks the files of a CommitPack against those of the job.
+func mayPackFiles(j *record.Job, op *wire.CommitPack) error {
 	const name = "commit pack"
 	may, extents, was := j.PackTask().GetFiles(), 0, 0
 	if len(op.GetFiles()) == 0 {
@@ -150,13 +150,13 @@ func leavesOut(err error) bool {
 	return false
 }
 
-// ParsePack checks a CommitPack against every rule that does not depend on the files' present
+// parsePack checks a CommitPack against every rule that does not depend on the files' present
 // content. It skips files that are gone.
-func ParsePack(t *kvtx.Tx, op *wire.CommitPack) (*packWork, error) {
+func parsePack(t *kvtx.Tx, op *wire.CommitPack) (*packWork, error) {
 	const name = "commit pack"
 	w := &packWork{}
 	for _, wf := range op.GetFiles() {
-		i, err := ContentFile(t, name, wf.GetInode())
+		i, err := contentFile(t, name, wf.GetInode())
 		if leavesOut(err) {
 			w.leave(err)
 			continue
@@ -219,13 +219,13 @@ func (w *packWork) keep(rule func(*packedFile) error) error {
 	return nil
 }
 
-// MayPack fails unless the stripe may replace the file's extents.
-func MayPack(t *kvtx.Tx, f *packedFile) error { return MayRewrite(t, &f.commitWork, f.was) }
+// mayPack fails unless the stripe may replace the file's extents.
+func mayPack(t *kvtx.Tx, f *packedFile) error { return mayRewrite(t, &f.commitWork, f.was) }
 
-// HasPacked fails with Stale unless the file has the extents that it was to get.
-func HasPacked(t *kvtx.Tx, f *packedFile) error {
+// hasPacked fails with Stale unless the file has the extents that it was to get.
+func hasPacked(t *kvtx.Tx, f *packedFile) error {
 	for _, e := range f.extents {
-		there, err := HasExtent(&t.View, f.i, e)
+		there, err := hasExtent(&t.View, f.i, e)
 		if err != nil {
 			return err
 		}
@@ -236,15 +236,15 @@ func HasPacked(t *kvtx.Tx, f *packedFile) error {
 	return nil
 }
 
-// SwapPack replaces the files' extents by those of the stripe.
-func SwapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
-	if err := BoundPack(t, w); err != nil {
+// swapPack replaces the files' extents by those of the stripe.
+func swapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
+	if err := boundPack(t, w); err != nil {
 		return err
 	}
-	if err := TakeStripes(t, all.stripes); err != nil {
+	if err := takeStripes(t, all.stripes); err != nil {
 		return err
 	}
-	if err := SetPackOrigin(t, w); err != nil {
+	if err := setPackOrigin(t, w); err != nil {
 		return err
 	}
 	if err := fleet.AddStripes(t, all.stripes); err != nil {
@@ -255,7 +255,7 @@ func SwapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
 			return err
 		}
 	}
-	if err := JudgeStripes(t, all); err != nil {
+	if err := judgeStripes(t, all); err != nil {
 		return err
 	}
 	for _, f := range w.files {
@@ -265,8 +265,8 @@ func SwapPack(t *kvtx.Tx, w *packWork, all *commitWork) error {
 	return nil
 }
 
-// BoundPack fails if the command would remove more stripes than one command may.
-func BoundPack(t *kvtx.Tx, w *packWork) error {
+// boundPack fails if the command would remove more stripes than one command may.
+func boundPack(t *kvtx.Tx, w *packWork) error {
 	seen, chunks := map[moraine.StripeID]bool{}, 0
 	for _, f := range w.files {
 		for _, e := range f.was {

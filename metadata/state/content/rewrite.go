@@ -37,7 +37,7 @@ func CreateRewrite(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 	}
 	task := w.GetRewrite()
 	if len(task.GetFiles()) > 0 {
-		return CreatePack(t, w)
+		return createPack(t, w)
 	}
 	ref := moraine.InodeID(w.GetInode()).String()
 	switch {
@@ -100,7 +100,7 @@ func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, erro
 	if j.Target != op.GetInode() {
 		return nil, kvtx.Fail(moraine.InvalidArgument, name, j.Id.String(), "the job is for another file")
 	}
-	w, err := ParseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
+	w, err := parseCommit(t, &wire.Commit{Inode: op.GetInode(), Stripes: op.GetStripes(), Extents: op.GetExtents(),
 		Mode: wire.CommitMode_COMMIT_MODE_OVERLAY, Promised: op.GetPromised()})
 	if err != nil {
 		return nil, err
@@ -109,26 +109,26 @@ func CommitRewrite(t *kvtx.Tx, op *wire.CommitRewrite) (*wire.MetaResponse, erro
 	if err != nil {
 		return nil, err
 	}
-	again, err := CommittedBefore(t, w)
+	again, err := committedBefore(t, w)
 	if err != nil {
 		return nil, err
 	}
 	if again {
-		return CommitReply(t, w)
+		return commitReply(t, w)
 	}
-	if err := MayRewrite(t, w, was); err != nil {
+	if err := mayRewrite(t, w, was); err != nil {
 		return nil, err
 	}
-	if err := SwapIn(t, w); err != nil {
+	if err := swapIn(t, w); err != nil {
 		return nil, err
 	}
 	tree.PutInode(t, w.i)
-	return CommitReply(t, w)
+	return commitReply(t, w)
 }
 
-// SwapIn lays a commit's stripes and extents over those with the same bytes.
-func SwapIn(t *kvtx.Tx, w *commitWork) error {
-	if err := TakeStripes(t, w.stripes); err != nil {
+// swapIn lays a commit's stripes and extents over those with the same bytes.
+func swapIn(t *kvtx.Tx, w *commitWork) error {
+	if err := takeStripes(t, w.stripes); err != nil {
 		return err
 	}
 	if err := fleet.AddStripes(t, w.stripes); err != nil {
@@ -137,7 +137,7 @@ func SwapIn(t *kvtx.Tx, w *commitWork) error {
 	if err := layout.Overlay(t, w.i, w.extents); err != nil {
 		return err
 	}
-	if err := JudgeStripes(t, w); err != nil {
+	if err := judgeStripes(t, w); err != nil {
 		return err
 	}
 	w.i.Degraded += uint64(w.degraded)
@@ -184,9 +184,9 @@ func (w *commitWork) parseWas(given []*wire.Extent) ([]moraine.Extent, error) {
 	return was, nil
 }
 
-// MayRewrite fails with Stale unless the file has exactly the extents that the mover read, in
+// mayRewrite fails with Stale unless the file has exactly the extents that the mover read, in
 // tables that it does not share.
-func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
+func mayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	const name = "commit rewrite"
 	file := w.i.Id.String()
 	for _, e := range w.extents {
@@ -213,13 +213,13 @@ func MayRewrite(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 			return err
 		}
 	}
-	return KeepsProtection(t, w, was)
+	return keepsProtection(t, w, was)
 }
 
-// KeepsProtection fails with Conflict if a new stripe survives the loss of fewer chunks or hosts
+// keepsProtection fails with Conflict if a new stripe survives the loss of fewer chunks or hosts
 // than a stripe that it replaces. The bytes must stay as safe as they were when they were
 // acknowledged.
-func KeepsProtection(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
+func keepsProtection(t *kvtx.Tx, w *commitWork, was []moraine.Extent) error {
 	const name = "commit rewrite"
 	m, protects := moraine.MaxChunks, moraine.MaxChunks
 	for _, s := range w.stripes {

@@ -27,16 +27,16 @@ const (
 	lostRanges = 64
 )
 
-// WatchLevel adds a row for a file whose level is below nvme. The caller writes the file.
-func WatchLevel(t *kvtx.Tx, i *record.Inode) error {
+// watchLevel adds a row for a file whose level is below nvme. The caller writes the file.
+func watchLevel(t *kvtx.Tx, i *record.Inode) error {
 	if i.Content == 0 || i.Level >= moraine.NVMe {
 		return nil
 	}
-	return Watch(t, i)
+	return watch(t, i)
 }
 
-// Watch adds a row for a file, whatever its level.
-func Watch(t *kvtx.Tx, i *record.Inode) error {
+// watch adds a row for a file, whatever its level.
+func watch(t *kvtx.Tx, i *record.Inode) error {
 	if ok, err := t.Speaks(kvtx.LevelMemory); !ok || err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func RaiseLevels(t *kvtx.Tx, op *statepb.RaiseLevels) (*wire.MetaResponse, error
 	}
 	left := raiseBudget
 	for _, id := range op.GetInodes() {
-		looked, err := RaiseLevel(t, moraine.InodeID(id), min(left, raiseExtents))
+		looked, err := raiseLevel(t, moraine.InodeID(id), min(left, raiseExtents))
 		if err != nil {
 			return nil, err
 		}
@@ -60,17 +60,17 @@ func RaiseLevels(t *kvtx.Tx, op *statepb.RaiseLevels) (*wire.MetaResponse, error
 		}
 	}
 	for _, at := range op.GetLost() {
-		if err := LoseLevel(t, FilePlace{moraine.InodeID(at.GetInode()), int64(at.GetOffset())}); err != nil {
+		if err := loseLevel(t, FilePlace{moraine.InodeID(at.GetInode()), int64(at.GetOffset())}); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// RaiseLevel gives a file the level of its stripes, if an inspection of limit extents can show it,
+// raiseLevel gives a file the level of its stripes, if an inspection of limit extents can show it,
 // and records its progress.
-func RaiseLevel(t *kvtx.Tx, id moraine.InodeID, limit int) (looked int, err error) {
-	g, err := Gauge(&t.View, id, limit)
+func raiseLevel(t *kvtx.Tx, id moraine.InodeID, limit int) (looked int, err error) {
+	g, err := gauge(&t.View, id, limit)
 	if err != nil || !g.changed {
 		return g.looked, err
 	}
@@ -104,8 +104,8 @@ type gauged struct {
 	looked  int
 }
 
-// Gauge inspects at most limit extents of a file with a row.
-func Gauge(v *kvtx.View, id moraine.InodeID, limit int) (g gauged, err error) {
+// gauge inspects at most limit extents of a file with a row.
+func gauge(v *kvtx.View, id moraine.InodeID, limit int) (g gauged, err error) {
 	b, ok, err := v.R.Get(v.K.UnsafeFile(id))
 	if err != nil || !ok {
 		return g, err
@@ -129,16 +129,16 @@ func Gauge(v *kvtx.View, id moraine.InodeID, limit int) (g gauged, err error) {
 	if g.row.Generation != g.file.Generation {
 		g.row = record.UnsafeFile{Generation: g.file.Generation}
 	}
-	if err := GaugeExtents(v, &g, limit); err != nil {
+	if err := gaugeExtents(v, &g, limit); err != nil {
 		return g, err
 	}
 	g.changed = g.over || g.row != was || g.level != g.file.Level
 	return g, nil
 }
 
-// GaugeExtents inspects limit extents after the part that is known to be at nvme, and as many more
+// gaugeExtents inspects limit extents after the part that is known to be at nvme, and as many more
 // of a file recorded as lost.
-func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
+func gaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	exts, err := layout.ExtentsOf(v, g.file, g.row.UpTo, limit)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func GaugeExtents(v *kvtx.View, g *gauged, limit int) error {
 	}
 	switch {
 	case was == record.LevelLost && len(exts) == limit:
-		return GaugeLost(v, g, exts[limit-1].End(), limit)
+		return gaugeLost(v, g, exts[limit-1].End(), limit)
 	case !behind && len(exts) < limit:
 		g.level, g.over = max(g.level, moraine.NVMe), true
 	}
@@ -221,7 +221,7 @@ func Raisable(r *kvtx.View, after moraine.InodeID, look, limit int) (ids []morai
 		return nil, 0, err
 	}
 	for _, id := range rows {
-		g, err := Gauge(v, id, raiseExtents)
+		g, err := gauge(v, id, raiseExtents)
 		if err != nil {
 			return nil, 0, err
 		}

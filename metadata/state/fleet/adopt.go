@@ -27,15 +27,15 @@ func gone(c *moraine.ChunkState, d *record.Device) bool {
 	return d == nil || !d.Serves() || (c.Level == moraine.Memory && c.Epoch != d.Epoch)
 }
 
-// Placed judges a chunk on a device by the record of its stripe. The record must have the chunk's
+// placed judges a chunk on a device by the record of its stripe. The record must have the chunk's
 // index. Unknown means that the record does not explain the chunk.
-func Placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+func placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
 	own := &s.Chunks[c.GetIndex()]
 	fits := own.CRC == c.GetCrc()
 	whole := fits && int64(c.GetLength()) == s.Scheme.ChunkLen(s.Length)
 	later := c.GetVersion() > uint32(s.Version)
 	if later {
-		before, err := Before(v, s.ID)
+		before, err := before(v, s.ID)
 		if err != nil {
 			return Unknown, err
 		}
@@ -55,17 +55,17 @@ func Placed(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 	case c.GetMemory():
 		return Pending, nil // a record that names it at level nvme would promise too much
 	}
-	return Strays(v, s, id, c, olderThan)
+	return strays(v, s, id, c, olderThan)
 }
 
-// Strays is Placed for a chunk that fits a record which names another device.
-func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
+// strays is Placed for a chunk that fits a record which names another device.
+func strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkReport, olderThan uint64) (Fate, error) {
 	item, err := RepairOf(v, s.ID)
 	if err != nil {
 		return Unknown, err
 	}
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(c.GetIndex())}
-	if in, err := ReadIntent(v, chunk); err != nil || in != nil && in.Device == id {
+	if in, err := readIntent(v, chunk); err != nil || in != nil && in.Device == id {
 		return Unknown, err
 	}
 	d, err := LookDevice(v, id)
@@ -105,9 +105,9 @@ func Strays(v *kvtx.View, s *moraine.Stripe, id moraine.DeviceID, c *wire.ChunkR
 	return Wanted, nil
 }
 
-// Before reports whether an earlier incarnation numbered the stripe. Only such a stripe may have a
+// before reports whether an earlier incarnation numbered the stripe. Only such a stripe may have a
 // chunk with a later version than its record.
-func Before(v *kvtx.View, id moraine.StripeID) (bool, error) {
+func before(v *kvtx.View, id moraine.StripeID) (bool, error) {
 	c, err := v.Cluster()
 	return err == nil && moraine.ID(id).Incarnation() < c.Incarnation, err
 }
@@ -142,8 +142,8 @@ func Unreported(r *kvtx.View) (n int, err error) {
 // the backup and still use their numbers.
 const laterDevices = 4096
 
-// ForgetReports makes every device report again before its content counts as known.
-func ForgetReports(t *kvtx.Tx) error {
+// forgetReports makes every device report again before its content counts as known.
+func forgetReports(t *kvtx.Tx) error {
 	if t.Count[record.CDevice] != 0 {
 		t.Count[record.CDevice] += laterDevices
 	}
@@ -151,9 +151,9 @@ func ForgetReports(t *kvtx.Tx) error {
 	err := EachDevice(&t.View, func(d *record.Device) { all = append(all, d) })
 	for _, d := range all {
 		d.Passed, d.Booted, d.Reported = 0, t.Index, 0
-		PutDevice(t, d)
+		putDevice(t, d)
 	}
-	FleetChanged(t)
+	fleetChanged(t)
 	return err
 }
 
@@ -175,16 +175,16 @@ func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error
 		if s == nil || w.GetChunk().GetIndex() >= uint32(len(s.Chunks)) {
 			continue
 		}
-		fate, err := Placed(&t.View, s, id, w.GetChunk(), olderThan)
+		fate, err := placed(&t.View, s, id, w.GetChunk(), olderThan)
 		if err != nil {
 			return nil, err
 		}
 		switch fate {
 		case Wanted:
 			reply.Adopted++
-			err = AdoptChunk(t, s, id, w.GetChunk())
+			err = adoptChunk(t, s, id, w.GetChunk())
 		case Superseded:
-			err = Supersede(t, s, id, w.GetChunk())
+			err = supersede(t, s, id, w.GetChunk())
 		}
 		if err != nil {
 			return nil, err
@@ -193,9 +193,9 @@ func AdoptChunks(t *kvtx.Tx, op *statepb.AdoptChunks) (*wire.MetaResponse, error
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Adopt{Adopt: reply}}, nil
 }
 
-// AdoptChunk makes the stripe's record name a chunk that fits it. A chunk that is, or returns, at
+// adoptChunk makes the stripe's record name a chunk that fits it. A chunk that is, or returns, at
 // the former place is garbage from then on.
-func AdoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+func adoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}
 	old := s.Layout().Devices
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
@@ -224,16 +224,16 @@ func AdoptChunk(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.Chun
 	if item != nil && item.Bad&^item.Recode&(1<<chunk.Index) != 0 {
 		mended := *item
 		mended.Bad &^= 1 << chunk.Index
-		PutRepair(t, item, &mended)
+		putRepair(t, item, &mended)
 	}
-	PutStripe(t, old, s)
+	putStripe(t, old, s)
 	t.Events.Settled = true // lost files may be whole again
 	return QueueRepair(t, s, 0)
 }
 
-// Supersede adds a tombstone for a chunk that fits a record which has its own chunk. The record
+// supersede adds a tombstone for a chunk that fits a record which has its own chunk. The record
 // takes over the chunk's version, so that no later chunk gets a lower version.
-func Supersede(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
+func supersede(t *kvtx.Tx, s *moraine.Stripe, id moraine.DeviceID, w *wire.ChunkReport) error {
 	s.Version = max(s.Version, moraine.LayoutVersion(w.GetVersion()))
 	t.Put(t.K.Stripe(s.ID), record.EncodeStripe(s))
 	chunk := moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())}

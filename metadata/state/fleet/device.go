@@ -13,10 +13,10 @@ import (
 
 // Bounds of a registration.
 const (
-	// MaxHostDevices is the largest number of devices of one host.
-	MaxHostDevices = 256
-	// MaxAddresses is the largest number of addresses of one host.
-	MaxAddresses = 64
+	// maxHostDevices is the largest number of devices of one host.
+	maxHostDevices = 256
+	// maxAddresses is the largest number of addresses of one host.
+	maxAddresses = 64
 )
 
 // Device returns a device's record; nil if there is none.
@@ -34,8 +34,8 @@ func LookDevice(v *kvtx.View, id moraine.DeviceID) (*record.Device, error) {
 	return kvtx.Look[record.Device](v, v.K.Device(id))
 }
 
-// PutDevice writes a device's record.
-func PutDevice(t *kvtx.Tx, d *record.Device) { t.Put(t.K.Device(d.Id), d.Encode()) }
+// putDevice writes a device's record.
+func putDevice(t *kvtx.Tx, d *record.Device) { t.Put(t.K.Device(d.Id), d.Encode()) }
 
 // RegisterHost registers a host and its devices, or updates them: after a boot, at a new address,
 // or with a device from another host. A device reports the epoch that it received during this boot,
@@ -44,10 +44,10 @@ func PutDevice(t *kvtx.Tx, d *record.Device) { t.Put(t.K.Device(d.Id), d.Encode(
 // another state. A device that the host no longer names goes out.
 func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error) {
 	w := op.GetHost()
-	if err := CheckHost(t, op); err != nil {
+	if err := checkHost(t, op); err != nil {
 		return nil, err
 	}
-	h, err := Host(&t.View, w.GetId())
+	h, err := host(&t.View, w.GetId())
 	if err != nil {
 		return nil, err
 	}
@@ -60,15 +60,15 @@ func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error)
 	backFromMaintenance(h, w)
 	reply := &wire.RegisterHostReply{}
 	for _, wd := range w.GetDevices() {
-		d, err := RegisterDevice(t, h, wd)
+		d, err := registerDevice(t, h, wd)
 		if err != nil {
 			return nil, err
 		}
 		reply.Devices = append(reply.Devices, d.ToWire())
 	}
 	slices.Sort(h.Devices)
-	PutHost(t, h)
-	if err := MissingDevices(t, h, had, reply.Devices); err != nil {
+	putHost(t, h)
+	if err := missingDevices(t, h, had, reply.Devices); err != nil {
 		return nil, err
 	}
 	c, err := t.Cluster()
@@ -76,12 +76,12 @@ func RegisterHost(t *kvtx.Tx, op *wire.RegisterHost) (*wire.MetaResponse, error)
 		return nil, err
 	}
 	reply.Cluster, reply.Incarnation = c.Uuid[:], uint64(c.Incarnation)
-	FleetChanged(t)
+	fleetChanged(t)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_RegisterHost{RegisterHost: reply}}, nil
 }
 
-// CheckHost checks the fields of a registration, and that the caller may register the host.
-func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
+// checkHost checks the fields of a registration, and that the caller may register the host.
+func checkHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	w := op.GetHost()
 	bad := func(format string, args ...any) error {
 		return kvtx.Fail(moraine.InvalidArgument, "register host", w.GetId(), format, args...)
@@ -94,8 +94,8 @@ func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	case len(w.GetBucket()) > record.MaxToken || len(w.GetAdminAddress()) > record.MaxToken || len(op.GetRelease()) > record.MaxToken ||
 		slices.ContainsFunc(w.GetAddresses(), func(a string) bool { return len(a) > record.MaxToken }):
 		return bad("its bucket, release and addresses have %d bytes each at most", record.MaxToken)
-	case len(w.GetDevices()) > MaxHostDevices || len(w.GetAddresses()) > MaxAddresses:
-		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), MaxHostDevices, MaxAddresses)
+	case len(w.GetDevices()) > maxHostDevices || len(w.GetAddresses()) > maxAddresses:
+		return bad("%d devices and %d addresses; %d and %d at most", len(w.GetDevices()), len(w.GetAddresses()), maxHostDevices, maxAddresses)
 	}
 	seen := make(map[string]bool, len(w.GetDevices()))
 	for _, d := range w.GetDevices() {
@@ -110,9 +110,9 @@ func CheckHost(t *kvtx.Tx, op *wire.RegisterHost) error {
 	return nil
 }
 
-// RegisterDevice registers one device on h, which the caller writes.
-func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device, error) {
-	d, err := DeviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
+// registerDevice registers one device on h, which the caller writes.
+func registerDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device, error) {
+	d, err := deviceByUUID(t, moraine.UUID(w.GetUuid()), moraine.DeviceID(w.GetId()))
 	if err != nil {
 		return nil, err
 	}
@@ -120,10 +120,10 @@ func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device,
 		return d, nil
 	}
 	if d.Host != h.Id {
-		if gone, err := WentElsewhere(t, d, w); err != nil || gone {
+		if gone, err := wentElsewhere(t, d, w); err != nil || gone {
 			return d, err
 		}
-		if err := MoveDevice(t, d, h); err != nil {
+		if err := moveDevice(t, d, h); err != nil {
 			return nil, err
 		}
 	}
@@ -134,17 +134,17 @@ func RegisterDevice(t *kvtx.Tx, h *record.Host, w *wire.Device) (*record.Device,
 	}
 	if back, why := d.ComesBack(); d.State == record.DeviceOut && w.GetState() != record.DeviceOut && back != record.DeviceOut {
 		d.State, d.Reason, d.Was = back, why, ""
-		if err := ScanDevice(t, d); err != nil {
+		if err := scanDevice(t, d); err != nil {
 			return nil, err
 		}
 	}
-	PutDevice(t, d)
+	putDevice(t, d)
 	return d, nil
 }
 
-// DeviceByUUID finds a device by its UUID, or issues a number for it. If the device had a number in
+// deviceByUUID finds a device by its UUID, or issues a number for it. If the device had a number in
 // an earlier incarnation that this state does not know, it gets that number again if it is free.
-func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.Device, error) {
+func deviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.Device, error) {
 	b, ok, err := t.Get(t.K.DeviceUUID(uuid))
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 		}
 		return d, err
 	}
-	id, err := DeviceNumber(t, had)
+	id, err := deviceNumber(t, had)
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +171,8 @@ func DeviceByUUID(t *kvtx.Tx, uuid moraine.UUID, had moraine.DeviceID) (*record.
 	return d, nil
 }
 
-// DeviceNumber issues the number of a new device; had is its earlier number, or 0.
-func DeviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
+// deviceNumber issues the number of a new device; had is its earlier number, or 0.
+func deviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
 	if had != 0 && uint64(had) <= t.Count[record.CDevice] {
 		if other, err := LookDevice(&t.View, had); err != nil || other == nil {
 			return had, err
@@ -184,10 +184,10 @@ func DeviceNumber(t *kvtx.Tx, had moraine.DeviceID) (moraine.DeviceID, error) {
 	return moraine.DeviceID(t.Next(record.CDevice)), nil
 }
 
-// MoveDevice moves a device from its former host to h.
-func MoveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
+// moveDevice moves a device from its former host to h.
+func moveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
 	if d.Host != "" {
-		old, err := Host(&t.View, d.Host)
+		old, err := host(&t.View, d.Host)
 		if err != nil {
 			return err
 		}
@@ -195,18 +195,18 @@ func MoveDevice(t *kvtx.Tx, d *record.Device, h *record.Host) error {
 			return &moraine.Error{Op: "register host", Ref: d.Host, Kind: moraine.Corrupt}
 		}
 		old.Devices = slices.DeleteFunc(old.Devices, func(id moraine.DeviceID) bool { return id == d.Id })
-		if err := AddLive(t, old, -1); err != nil {
+		if err := addLive(t, old, -1); err != nil {
 			return err
 		}
-		PutHost(t, old)
+		putHost(t, old)
 	}
 	d.Host = h.Id
 	h.Devices = append(h.Devices, d.Id)
-	return AddLive(t, h, 1)
+	return addLive(t, h, 1)
 }
 
-// MissingDevices takes out the devices that the host had and did not name.
-func MissingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []*wire.Device) error {
+// missingDevices takes out the devices that the host had and did not name.
+func missingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []*wire.Device) error {
 	for _, id := range had {
 		if slices.ContainsFunc(named, func(d *wire.Device) bool { return d.GetId() == uint32(id) }) {
 			continue
@@ -222,15 +222,15 @@ func MissingDevices(t *kvtx.Tx, h *record.Host, had []moraine.DeviceID, named []
 			continue
 		}
 		d.State, d.Reason = record.DeviceOut, "its host started without it"
-		if err := ScanDevice(t, d); err != nil {
+		if err := scanDevice(t, d); err != nil {
 			return err
 		}
-		PutDevice(t, d)
+		putDevice(t, d)
 	}
 	return nil
 }
 
-// SetDeviceState changes a device's state, as MaySetState permits, and has its stripes checked
+// SetDeviceState changes a device's state, as maySetState permits, and has its stripes checked
 // again. Setting the same state changes nothing, except that an administrator's request is
 // recorded: see Device.Asked.
 func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, error) {
@@ -246,52 +246,52 @@ func SetDeviceState(t *kvtx.Tx, op *wire.SetDeviceState) (*wire.MetaResponse, er
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, kvtx.Fail(moraine.NameTooLong, "set device state", ref, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
 	case t.Caller.GetRole() != kvtx.RoleAdmin && op.GetState() == record.DeviceIn && d.Asked != 0:
-		return kvtx.Done(), BackFromSilence(t, d) // the leader saw the host return: that does not undo an administrator's request
+		return kvtx.Done(), backFromSilence(t, d) // the leader saw the host return: that does not undo an administrator's request
 	}
-	if Ask(t, d, op) {
-		PutDevice(t, d)
-		FleetChanged(t)
+	if ask(t, d, op) {
+		putDevice(t, d)
+		fleetChanged(t)
 	}
 	if op.GetState() == d.State {
 		return kvtx.Done(), nil
 	}
-	if err := MaySetState(t, d, op); err != nil {
+	if err := maySetState(t, d, op); err != nil {
 		return nil, err
 	}
 	if op.GetState() == record.DeviceRetired {
-		h, err := Host(&t.View, d.Host)
+		h, err := host(&t.View, d.Host)
 		if err != nil {
 			return nil, err
 		}
 		if h == nil {
 			return nil, &moraine.Error{Op: "set device state", Ref: d.Host, Kind: moraine.Corrupt}
 		}
-		if err := AddLive(t, h, -1); err != nil {
+		if err := addLive(t, h, -1); err != nil {
 			return nil, err
 		}
-		PutHost(t, h)
+		putHost(t, h)
 	}
-	if err := NoteSilence(t, d, op); err != nil {
+	if err := noteSilence(t, d, op); err != nil {
 		return nil, err
 	}
 	d.State, d.Reason = op.GetState(), op.GetReason()
 	if t.Caller.GetRole() == kvtx.RoleAdmin {
-		d.Asked = Asks(t, d.State)
-	} else if err := Distrust(t, d, op); err != nil {
+		d.Asked = asks(t, d.State)
+	} else if err := distrust(t, d, op); err != nil {
 		return nil, err
 	}
-	if err := ScanDevice(t, d); err != nil {
+	if err := scanDevice(t, d); err != nil {
 		return nil, err
 	}
-	PutDevice(t, d)
-	FleetChanged(t)
+	putDevice(t, d)
+	fleetChanged(t)
 	return kvtx.Done(), nil
 }
 
-// Ask records that an administrator requests the state that the device already has, and why. It
+// ask records that an administrator requests the state that the device already has, and why. It
 // returns false if that changes nothing.
-func Ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
-	asked := Asks(t, op.GetState())
+func ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
+	asked := asks(t, op.GetState())
 	if asked == 0 || op.GetState() != d.State || d.Asked == asked {
 		return false
 	}
@@ -299,24 +299,24 @@ func Ask(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) bool {
 	return true
 }
 
-// Asks returns the state that an administrator's command requests permanently; 0 for none. Clusters
+// asks returns the state that an administrator's command requests permanently; 0 for none. Clusters
 // started by a build that did not record it (they lack CNames) keep the old behavior, where the
 // next registration undoes it: their logs must lead to the same state.
-func Asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
+func asks(t *kvtx.Tx, to record.DeviceState) record.DeviceState {
 	if t.Caller.GetRole() == kvtx.RoleAdmin && t.Count[record.CNames] != 0 && (to == record.DeviceOut || to == record.DeviceDraining) {
 		return to
 	}
 	return 0
 }
 
-// MaySetState fails if a device must not change to a state.
+// maySetState fails if a device must not change to a state.
 //
 //	from       in    out   draining  retired
 //	in               yes   yes       if empty
 //	out        yes         no        if empty, or an administrator accepts the loss
 //	draining   yes   yes             if empty
 //	retired    no    no    no
-func MaySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+func maySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	to := op.GetState()
 	ref := "device " + record.Utoa(uint64(d.Id))
 	no := func(why string) error { return kvtx.Fail(moraine.Conflict, "set device state", ref, "%s", why) }
@@ -328,14 +328,14 @@ func MaySetState(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	case d.State == record.DeviceOut && to == record.DeviceDraining:
 		return no("it is out and is being rebuilt elsewhere already; retire it, or bring it back first")
 	case to == record.DeviceRetired:
-		return MayRetire(t, d, op.GetAcceptLoss(), no)
+		return mayRetire(t, d, op.GetAcceptLoss(), no)
 	}
 	return nil
 }
 
-// MayRetire fails while a stripe has a chunk on the device: until then its disk can be repaired and
+// mayRetire fails while a stripe has a chunk on the device: until then its disk can be repaired and
 // return, afterwards not. An administrator can accept the loss of a device that is out.
-func MayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string) error) error {
+func mayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string) error) error {
 	if d.State == record.DeviceOut {
 		knows, err := t.Speaks(kvtx.LevelKeepsChunks)
 		if err != nil || !knows || acceptLoss {
@@ -347,17 +347,17 @@ func MayRetire(t *kvtx.Tx, d *record.Device, acceptLoss bool, no func(why string
 	case err != nil:
 		return err
 	case len(keys) == 0:
-		return MayHoldMore(t, d, no)
+		return mayHoldMore(t, d, no)
 	case d.State == record.DeviceOut:
 		return no("stripes still have chunks on it: wait until `moraine cluster status` tells of none that waits for repair or has too few chunks left, or give up, for good, what is left on it with --accept-loss")
 	}
 	return no("it still holds chunks: drain it first, or declare it out")
 }
 
-// MayHoldMore fails if the device may have chunks that a restored record needs although no record
+// mayHoldMore fails if the device may have chunks that a restored record needs although no record
 // names them. Either it has not reported since the restore, or its report had chunks that fit a
 // record whose own chunk is not known to exist.
-func MayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error {
+func mayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error {
 	instead := "; set it out first to give it up with what it has"
 	if d.State == record.DeviceOut {
 		instead = ", or give up, for good, what is on it with --accept-loss"
@@ -374,9 +374,9 @@ func MayHoldMore(t *kvtx.Tx, d *record.Device, no func(why string) error) error 
 	return nil
 }
 
-// ScanDevice starts a scan of every stripe with a chunk on the device. The caller writes the
+// scanDevice starts a scan of every stripe with a chunk on the device. The caller writes the
 // device.
-func ScanDevice(t *kvtx.Tx, d *record.Device) error {
+func scanDevice(t *kvtx.Tx, d *record.Device) error {
 	if j, err := jobs.Job(&t.View, d.Scan); err != nil {
 		return err
 	} else if j != nil && j.Live() {

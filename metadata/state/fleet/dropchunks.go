@@ -25,7 +25,7 @@ func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	}
 	reply := &wire.DropChunksReply{}
 	for _, w := range op.GetChunks() {
-		ok, err := DropChunk(t, w)
+		ok, err := dropChunk(t, w)
 		if err != nil {
 			return nil, err
 		}
@@ -36,8 +36,8 @@ func DropChunks(t *kvtx.Tx, op *wire.DropChunks) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_DropChunks{DropChunks: reply}}, nil
 }
 
-// DropChunk drops one chunk; true if it is dead now or was before.
-func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
+// dropChunk drops one chunk; true if it is dead now or was before.
+func dropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
 	device := moraine.DeviceID(w.GetDevice())
 	chunk := moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())}
 	if w.GetIndex() >= moraine.MaxChunks || w.GetVersion() == 0 || w.GetVersion() == math.MaxUint32 {
@@ -46,7 +46,7 @@ func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
 	if d, err := LookDevice(&t.View, device); err != nil || d == nil || d.State == record.DeviceRetired {
 		return false, err // chunks of a removed device are not deleted
 	}
-	if numbered, err := Numbered(t, chunk.Stripe); err != nil || !numbered {
+	if numbered, err := numbered(t, chunk.Stripe); err != nil || !numbered {
 		return false, err
 	}
 	if s, err := Stripe(&t.View, chunk.Stripe); err != nil || s != nil {
@@ -64,8 +64,8 @@ func DropChunk(t *kvtx.Tx, w *wire.DroppedChunk) (bool, error) {
 	return true, AddTombstone(t, device, chunk, below, int64(w.GetLength()), false)
 }
 
-// Numbered reports whether a stripe number was granted. No number is granted twice.
-func Numbered(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
+// numbered reports whether a stripe number was granted. No number is granted twice.
+func numbered(t *kvtx.Tx, id moraine.StripeID) (bool, error) {
 	c, err := t.Cluster()
 	if err != nil || moraine.ID(id).Partition() != t.K.P || id == 0 {
 		return false, err

@@ -26,19 +26,19 @@ const (
 	maxFolded = 1 << 30
 )
 
-// Touches reports whether other follows directly after g.
-func Touches(g *record.Grant, other *record.Grant) bool {
+// touches reports whether other follows directly after g.
+func touches(g *record.Grant, other *record.Grant) bool {
 	return g.Last()+1 == other.First && uint64(g.Count)+uint64(other.Count) <= maxFolded
 }
 
-// TidyEndedGrants deletes ended ranges after which every device has reported, and folds ranges that
+// tidyEndedGrants deletes ended ranges after which every device has reported, and folds ranges that
 // ended long ago. Each call handles some of them.
-func TidyEndedGrants(t *kvtx.Tx) error {
-	passed, err := AllPassed(&t.View)
+func tidyEndedGrants(t *kvtx.Tx) error {
+	passed, err := allPassed(&t.View)
 	if err != nil {
 		return err
 	}
-	from, err := EndedCursor(&t.View)
+	from, err := endedCursor(&t.View)
 	if err != nil {
 		return err
 	}
@@ -58,19 +58,19 @@ func TidyEndedGrants(t *kvtx.Tx) error {
 	if err != nil {
 		return err
 	}
-	Tidy(t, list, passed)
+	tidy(t, list, passed)
 	next := moraine.StripeID(0)
 	if len(list) == endedScan {
 		next = list[len(list)-1].Last() // inspect it again: it may fold with the next one
 	}
 	if next != from {
-		SetEndedCursor(t, next)
+		setEndedCursor(t, next)
 	}
 	return nil
 }
 
-// Tidy deletes and folds the ranges of a sorted list.
-func Tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
+// tidy deletes and folds the ranges of a sorted list.
+func tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
 	now := t.ClusterTime()
 	old := func(g *record.Grant) bool { return g.EndedSince+foldAfter <= now }
 	var kept *record.Grant // the range that the next one may be folded into
@@ -87,7 +87,7 @@ func Tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
 			t.Del(t.K.EndedGrant(g.Last()))
 		case !old(g):
 			flush()
-		case kept != nil && Touches(kept, g):
+		case kept != nil && touches(kept, g):
 			t.Del(t.K.EndedGrant(kept.Last()))
 			kept.Fold(g)
 			folded = true
@@ -99,8 +99,8 @@ func Tidy(t *kvtx.Tx, list []*record.Grant, passed uint64) {
 	flush()
 }
 
-// EndedCursor returns the last number of the range where the next report continues.
-func EndedCursor(v *kvtx.View) (moraine.StripeID, error) {
+// endedCursor returns the last number of the range where the next report continues.
+func endedCursor(v *kvtx.View) (moraine.StripeID, error) {
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaEndedCursor))
 	if err != nil || !ok {
 		return 0, err
@@ -108,8 +108,8 @@ func EndedCursor(v *kvtx.View) (moraine.StripeID, error) {
 	return record.DecodeEndedCursor(b)
 }
 
-// SetEndedCursor stores where the next report continues.
-func SetEndedCursor(t *kvtx.Tx, at moraine.StripeID) {
+// setEndedCursor stores where the next report continues.
+func setEndedCursor(t *kvtx.Tx, at moraine.StripeID) {
 	if at == 0 {
 		t.Del(t.K.Meta(record.MetaEndedCursor))
 		return

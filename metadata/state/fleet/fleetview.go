@@ -88,7 +88,7 @@ func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 			return false
 		}
 		var task *wire.RepairTask
-		if task, bad = WaitingTask(v, moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back); task != nil {
+		if task, bad = waitingTask(v, moraine.StripeID(record.LastU64(key)), c[record.CClusterTime], back); task != nil {
 			out = append(out, task)
 		}
 		return bad == nil
@@ -99,8 +99,8 @@ func RepairQueue(r *kvtx.View, from RepairCursor, limit int, back uint64) ([]*wi
 	return out, next, err
 }
 
-// WaitingTask returns the repair task of a queued stripe; nil if its time has not come.
-func WaitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.RepairTask, error) {
+// waitingTask returns the repair task of a queued stripe; nil if its time has not come.
+func waitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.RepairTask, error) {
 	i, err := RepairOf(v, id)
 	switch {
 	case err != nil:
@@ -110,7 +110,7 @@ func WaitingTask(v *kvtx.View, id moraine.StripeID, now, back uint64) (*wire.Rep
 	case i.After > now && !(i.Lost() && i.TriedBefore(back, now)):
 		return nil, nil
 	}
-	return RepairTask(v, i)
+	return repairTask(v, i)
 }
 
 // StripesBySpare returns how many stripes on the repair queue survive the loss of 0, 1, 2 ... more
@@ -165,7 +165,7 @@ func DefaultScheme(r *kvtx.View) (moraine.Scheme, error) {
 
 // Intent returns the live intent for a chunk; nil if there is none.
 func Intent(r *kvtx.View, chunk moraine.ChunkID) (*wire.Intent, error) {
-	in, err := ReadIntent(r, chunk)
+	in, err := readIntent(r, chunk)
 	if err != nil || in == nil {
 		return nil, err
 	}

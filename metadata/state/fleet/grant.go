@@ -15,16 +15,16 @@ import (
 const (
 	// MaxGrant is the largest number of stripes in one grant.
 	MaxGrant = 1024
-	// MaxSessionGrants is the largest number of live grants of one session.
-	MaxSessionGrants = 256
+	// maxSessionGrants is the largest number of live grants of one session.
+	maxSessionGrants = 256
 	// MaxSessionBytes bounds the bytes of chunks that the live grants of one session allow on a
 	// device. Nothing else bounds the bytes that a session writes and does not commit. Clients use
-	// grants of at most 4 GiB, so that they reach MaxSessionGrants first.
+	// grants of at most 4 GiB, so that they reach maxSessionGrants first.
 	MaxSessionBytes = 1 << 40
 )
 
-// GrantIn returns the grant in one of the two tables that covers id; nil if there is none.
-func GrantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, error) {
+// grantIn returns the grant in one of the two tables that covers id; nil if there is none.
+func grantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, error) {
 	var g *record.Grant
 	var bad error
 	prefix := v.K.Table(table)
@@ -41,12 +41,12 @@ func GrantIn(v *kvtx.View, table byte, id moraine.StripeID) (*record.Grant, erro
 	return g, nil
 }
 
-// GrantOf returns the grant that covers a stripe number, live or ended; nil if none is known.
-func GrantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err error) {
-	if g, err = GrantIn(v, record.TabGrant, id); err != nil || g != nil {
+// grantOf returns the grant that covers a stripe number, live or ended; nil if none is known.
+func grantOf(v *kvtx.View, id moraine.StripeID) (g *record.Grant, live bool, err error) {
+	if g, err = grantIn(v, record.TabGrant, id); err != nil || g != nil {
 		return g, g != nil, err
 	}
-	g, err = GrantIn(v, record.TabEndedGrant, id)
+	g, err = grantIn(v, record.TabEndedGrant, id)
 	return g, false, err
 }
 
@@ -64,12 +64,12 @@ func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	live, err := t.KeysUnder(t.K.SessionGrants(t.Session.Id), MaxSessionGrants)
+	live, err := t.KeysUnder(t.K.SessionGrants(t.Session.Id), maxSessionGrants)
 	if err != nil {
 		return nil, err
 	}
-	if len(live) == MaxSessionGrants {
-		return nil, kvtx.Fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", MaxSessionGrants)
+	if len(live) == maxSessionGrants {
+		return nil, kvtx.Fail(moraine.TooLarge, "grant", "", "the session has %d grants: end one", maxSessionGrants)
 	}
 	g := &record.Grant{Count: op.GetCount(), Session: t.Session.Id, Tenant: i.Tenant, Used: make([]byte, (op.GetCount()+7)/8)}
 	if op.GetChunkLength() != 0 {
@@ -79,7 +79,7 @@ func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 			return nil, kvtx.Fail(moraine.InvalidArgument, "grant", "", "stripes of %d chunks of %d bytes", chunks, op.GetChunkLength())
 		}
 	}
-	if err := BoundGrants(t, live, g); err != nil {
+	if err := boundGrants(t, live, g); err != nil {
 		return nil, err
 	}
 	first, err := t.NextIDs(record.CStripe, uint64(op.GetCount()))
@@ -98,9 +98,9 @@ func Grant(t *kvtx.Tx, op *wire.Grant) (*wire.MetaResponse, error) {
 	}}}, nil
 }
 
-// BoundGrants refuses a grant that would let the session write too many bytes. live are the keys of
+// boundGrants refuses a grant that would let the session write too many bytes. live are the keys of
 // its grants.
-func BoundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
+func boundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 	all := g.Bytes()
 	for _, key := range live {
 		b, ok, err := t.Get(t.K.Grant(moraine.StripeID(record.LastU64(key))))
@@ -126,20 +126,20 @@ func BoundGrants(t *kvtx.Tx, live [][]byte, g *record.Grant) error {
 // succeeds, without effect, for another session's grant, so that a session cannot learn which
 // numbers others have.
 func EndGrant(t *kvtx.Tx, op *wire.EndGrant) (*wire.MetaResponse, error) {
-	g, err := GrantIn(&t.View, record.TabGrant, moraine.StripeID(op.GetFirst()))
+	g, err := grantIn(&t.View, record.TabGrant, moraine.StripeID(op.GetFirst()))
 	if err != nil {
 		return nil, err
 	}
 	if g == nil || g.Session != t.Session.Id {
 		return kvtx.Done(), nil
 	}
-	FinishGrant(t, g)
+	finishGrant(t, g)
 	return kvtx.Done(), nil
 }
 
-// FinishGrant ends a grant. The ended grant explains the uncommitted chunks written under it, until
+// finishGrant ends a grant. The ended grant explains the uncommitted chunks written under it, until
 // every device has reported after its end.
-func FinishGrant(t *kvtx.Tx, g *record.Grant) {
+func finishGrant(t *kvtx.Tx, g *record.Grant) {
 	t.Del(t.K.Grant(g.Last()))
 	t.Del(t.K.SessionGrant(g.Session, g.Last()))
 	g.EndedAt, g.EndedSince = t.Index, t.ClusterTime()
@@ -164,7 +164,7 @@ func EndSessionGrants(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error)
 		if err != nil {
 			return 0, err
 		}
-		FinishGrant(t, g)
+		finishGrant(t, g)
 	}
 	return 3 * len(keys), nil
 }
@@ -176,9 +176,9 @@ func OwnGrant(t *kvtx.Tx, id moraine.StripeID) (*record.Grant, error) {
 		return t.Granted, nil
 	}
 	hint := t.B.Space.Hints.Of(t.Session.Id)
-	g, err := GrantEnding(&t.View, moraine.StripeID(hint.Load()))
+	g, err := grantEnding(&t.View, moraine.StripeID(hint.Load()))
 	if err == nil && (g == nil || !g.Covers(id)) {
-		g, err = GrantIn(&t.View, record.TabGrant, id)
+		g, err = grantIn(&t.View, record.TabGrant, id)
 	}
 	if err != nil || g == nil || g.Session != t.Session.Id {
 		return nil, err
@@ -188,9 +188,9 @@ func OwnGrant(t *kvtx.Tx, id moraine.StripeID) (*record.Grant, error) {
 	return g, nil
 }
 
-// GrantEnding returns the live grant whose last number is last; nil if there is none. Grants do not
+// grantEnding returns the live grant whose last number is last; nil if there is none. Grants do not
 // overlap, so if it covers a number, a search would find the same one.
-func GrantEnding(v *kvtx.View, last moraine.StripeID) (*record.Grant, error) {
+func grantEnding(v *kvtx.View, last moraine.StripeID) (*record.Grant, error) {
 	if last == 0 {
 		return nil, nil
 	}

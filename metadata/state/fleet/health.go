@@ -25,7 +25,7 @@ type health struct {
 // HealthOf returns the condition of a stripe; bad is the bit mask of chunks known to be corrupt or
 // missing.
 func HealthOf(v *kvtx.View, s *moraine.Stripe, bad uint32) (health, error) {
-	hosts, err := HostCount(v)
+	hosts, err := hostCount(v)
 	if err != nil {
 		return health{}, err
 	}
@@ -54,7 +54,7 @@ func HealthOf(v *kvtx.View, s *moraine.Stripe, bad uint32) (health, error) {
 		domains = append(domains, domain)
 	}
 	h.lost = len(domains) < int(s.Scheme.K)
-	h.Protects = Protects(s.Scheme, domains)
+	h.Protects = protects(s.Scheme, domains)
 	return h, nil
 }
 

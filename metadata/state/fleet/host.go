@@ -5,8 +5,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Host returns a host's record; nil if there is none.
-func Host(v *kvtx.View, id string) (*record.Host, error) {
+// host returns a host's record; nil if there is none.
+func host(v *kvtx.View, id string) (*record.Host, error) {
 	b, ok, err := v.R.Get(v.K.Host(id))
 	if err != nil || !ok {
 		return nil, err
@@ -15,8 +15,8 @@ func Host(v *kvtx.View, id string) (*record.Host, error) {
 	return h, h.Decode(b)
 }
 
-// PutHost writes a host's record.
-func PutHost(t *kvtx.Tx, h *record.Host) { t.Put(t.K.Host(h.Id), h.Encode()) }
+// putHost writes a host's record.
+func putHost(t *kvtx.Tx, h *record.Host) { t.Put(t.K.Host(h.Id), h.Encode()) }
 
 // Fleet returns the number of registered hosts and devices.
 func Fleet(v *kvtx.View) (record.Fleet, error) {
@@ -29,8 +29,8 @@ func Fleet(v *kvtx.View) (record.Fleet, error) {
 	return f, err
 }
 
-// HostCount returns how many hosts are registered.
-func HostCount(v *kvtx.View) (int, error) {
+// hostCount returns how many hosts are registered.
+func hostCount(v *kvtx.View) (int, error) {
 	f, err := kvtx.Look[record.Fleet](v, v.K.Meta(record.MetaFleet))
 	if err != nil || f == nil {
 		return 0, err
@@ -38,8 +38,8 @@ func HostCount(v *kvtx.View) (int, error) {
 	return int(f.Hosts), nil
 }
 
-// AddLive changes the number of a host's devices that are not retired. The caller writes the host.
-func AddLive(t *kvtx.Tx, h *record.Host, by int) error {
+// addLive changes the number of a host's devices that are not retired. The caller writes the host.
+func addLive(t *kvtx.Tx, h *record.Host, by int) error {
 	f, err := Fleet(&t.View)
 	if err != nil {
 		return err
@@ -57,8 +57,8 @@ func AddLive(t *kvtx.Tx, h *record.Host, by int) error {
 	return nil
 }
 
-// FleetChanged notifies the leader to read hosts and devices again.
-func FleetChanged(t *kvtx.Tx) {
+// fleetChanged notifies the leader to read hosts and devices again.
+func fleetChanged(t *kvtx.Tx) {
 	t.Count[record.CTopology]++
 	t.Events.DevicesChanged = true
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxMaintenance is the longest announced absence of a host, in milliseconds: a week.
-const MaxMaintenance = 7 * 24 * 3600 * 1000
+// maxMaintenance is the longest announced absence of a host, in milliseconds: a week.
+const maxMaintenance = 7 * 24 * 3600 * 1000
 
 // SetHostState sets the state of all devices of a host that are not retired. If one device must not
 // change to it, the command fails and changes none. The undo of a drain leaves devices that the
 // drain did not change. Repeating it changes nothing.
 func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error) {
-	if err := MustSpeakHosts(t, "set host state"); err != nil {
+	if err := mustSpeakHosts(t, "set host state"); err != nil {
 		return nil, err
 	}
-	h, err := Host(&t.View, op.GetHost())
+	h, err := host(&t.View, op.GetHost())
 	if err != nil {
 		return nil, err
 	}
@@ -37,24 +37,24 @@ func SetHostState(t *kvtx.Tx, op *wire.SetHostState) (*wire.MetaResponse, error)
 		if d.State == record.DeviceRetired {
 			continue
 		}
-		if err := SetStateOnHost(t, d, op); err != nil {
+		if err := setStateOnHost(t, d, op); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// SetStateOnHost sets the state of one device of a host.
-func SetStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
+// setStateOnHost sets the state of one device of a host.
+func setStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 	undone := op.GetUndoes()
 	switch {
 	case d.State == record.DeviceOut && op.GetState() == record.DeviceDraining:
-		return DrainOnReturn(t, d, op) // it is already draining
+		return drainOnReturn(t, d, op) // it is already draining
 	case undone == "" || op.GetState() != record.DeviceIn:
 	case d.State == record.DeviceOut && d.Asked == record.DeviceDraining && d.Was == undone:
 		d.Asked, d.Was = 0, "" // it returns in
-		PutDevice(t, d)
-		FleetChanged(t)
+		putDevice(t, d)
+		fleetChanged(t)
 		return nil
 	case d.State != record.DeviceDraining || d.Reason != undone:
 		return nil // another request drains it
@@ -67,16 +67,16 @@ func SetStateOnHost(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 // leader has already checked the effect of its absence with the hosts that it named as away. If
 // other hosts are away by now it fails with Stale.
 func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, error) {
-	if err := MustSpeakHosts(t, "maintenance"); err != nil {
+	if err := mustSpeakHosts(t, "maintenance"); err != nil {
 		return nil, err
 	}
-	h, err := Host(&t.View, op.GetHost())
+	h, err := host(&t.View, op.GetHost())
 	switch {
 	case err != nil:
 		return nil, err
 	case h == nil:
 		return nil, kvtx.Fail(moraine.NotFound, "maintenance", op.GetHost(), "no such host has registered")
-	case op.GetMillis() > MaxMaintenance:
+	case op.GetMillis() > maxMaintenance:
 		return nil, kvtx.Fail(moraine.InvalidArgument, "maintenance", h.Id, "a week at most")
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return nil, kvtx.Fail(moraine.NameTooLong, "maintenance", h.Id, "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
@@ -84,8 +84,8 @@ func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, er
 	if op.GetMillis() == 0 {
 		if h.Away != 0 {
 			h.Away, h.AwayWhy = 0, ""
-			PutHost(t, h)
-			FleetChanged(t)
+			putHost(t, h)
+			fleetChanged(t)
 		}
 		return kvtx.Done(), nil
 	}
@@ -97,8 +97,8 @@ func SetMaintenance(t *kvtx.Tx, op *wire.SetMaintenance) (*wire.MetaResponse, er
 		return nil, kvtx.Fail(moraine.Stale, "maintenance", h.Id, "other hosts are away than it was judged by: ask again")
 	}
 	h.Away, h.AwayWhy = t.ClusterTime()+op.GetMillis(), op.GetReason()
-	PutHost(t, h)
-	FleetChanged(t)
+	putHost(t, h)
+	fleetChanged(t)
 	return kvtx.Done(), nil
 }
 
@@ -140,19 +140,19 @@ func backFromMaintenance(h *record.Host, w *wire.Host) {
 	}
 }
 
-// WentElsewhere reports whether a host names a device as broken that another host has now. The disk
+// wentElsewhere reports whether a host names a device as broken that another host has now. The disk
 // was carried there and the former host does not know yet. That host does not get it back.
-func WentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
+func wentElsewhere(t *kvtx.Tx, d *record.Device, w *wire.Device) (bool, error) {
 	if d.Host == "" || w.GetState() != record.DeviceOut {
 		return false, nil
 	}
 	return t.Speaks(kvtx.LevelHosts)
 }
 
-// Distrust records that the leader takes a device out, or drains it, permanently. A restarted
+// distrust records that the leader takes a device out, or drains it, permanently. A restarted
 // server does not know that the disk lied or was slow, and would otherwise bring it back in. The
 // caller writes the device.
-func Distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+func distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	if !op.GetKeep() || (d.State != record.DeviceOut && d.State != record.DeviceDraining) {
 		return nil
 	}
@@ -163,8 +163,8 @@ func Distrust(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	return err
 }
 
-// MustSpeakHosts fails below LevelHosts.
-func MustSpeakHosts(t *kvtx.Tx, op string) error {
+// mustSpeakHosts fails below LevelHosts.
+func mustSpeakHosts(t *kvtx.Tx, op string) error {
 	ok, err := t.Speaks(kvtx.LevelHosts)
 	if err == nil && !ok {
 		err = kvtx.Fail(moraine.Unimplemented, op, "", "the cluster has a feature level below %d: finish the upgrade first (`moraine cluster upgrade --finish`)", kvtx.LevelHosts)

@@ -9,11 +9,11 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// MaxIntents is the largest number of intents that one command records, fills or ends.
-const MaxIntents = 128
+// maxIntents is the largest number of intents that one command records, fills or ends.
+const maxIntents = 128
 
-// ReadIntent returns the live intent for a chunk; nil if there is none.
-func ReadIntent(v *kvtx.View, chunk moraine.ChunkID) (*record.Intent, error) {
+// readIntent returns the live intent for a chunk; nil if there is none.
+func readIntent(v *kvtx.View, chunk moraine.ChunkID) (*record.Intent, error) {
 	b, ok, err := v.R.Get(v.K.Intent(chunk))
 	if err != nil || !ok {
 		return nil, err
@@ -31,22 +31,22 @@ func AssignIntents(t *kvtx.Tx, op *statepb.AssignIntents) (*wire.MetaResponse, e
 	if j == nil || !j.Live() || !record.OfStripes(j.Kind) {
 		return nil, kvtx.Fail(moraine.Fenced, "assign intents", moraine.JobID(op.GetJob()).String(), "no such repair is under way")
 	}
-	return RecordIntents(t, j, op.GetIntents())
+	return recordIntents(t, j, op.GetIntents())
 }
 
 // BeginRepair records intents for the chunks of a job's stripes at the request of the job's holder.
 // A retry of the same intent gets the same answer; an intent for the same chunk on another device
 // replaces the former.
 func BeginRepair(t *kvtx.Tx, op *wire.BeginRepair) (*wire.MetaResponse, error) {
-	j, err := HeldRepair(t, "begin repair", op.GetJob(), op.GetLeaseEpoch())
+	j, err := heldRepair(t, "begin repair", op.GetJob(), op.GetLeaseEpoch())
 	if err != nil {
 		return nil, err
 	}
-	return RecordIntents(t, j, op.GetIntents())
+	return recordIntents(t, j, op.GetIntents())
 }
 
-// HeldRepair returns a repair or rebalance job that the caller leased under the given epoch.
-func HeldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
+// heldRepair returns a repair or rebalance job that the caller leased under the given epoch.
+func heldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	j, err := jobs.HeldJob(t, op, id, epoch)
 	if err == nil && !record.OfStripes(j.Kind) {
 		err = kvtx.Fail(moraine.InvalidArgument, op, j.Id.String(), "not a repair")
@@ -54,14 +54,14 @@ func HeldRepair(t *kvtx.Tx, op string, id, epoch uint64) (*record.Job, error) {
 	return j, err
 }
 
-// RecordIntents records intents of a job and answers with them.
-func RecordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
-	if len(intents) > MaxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), MaxIntents)
+// recordIntents records intents of a job and answers with them.
+func recordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.MetaResponse, error) {
+	if len(intents) > maxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "begin repair", j.Id.String(), "%d intents, %d at most", len(intents), maxIntents)
 	}
 	reply := &wire.BeginRepairReply{}
 	for _, w := range intents {
-		in, err := RecordIntent(t, j, w)
+		in, err := recordIntent(t, j, w)
 		if err != nil {
 			return nil, err
 		}
@@ -70,9 +70,9 @@ func RecordIntents(t *kvtx.Tx, j *record.Job, intents []*wire.Intent) (*wire.Met
 	return &wire.MetaResponse{Result: &wire.MetaResponse_BeginRepair{BeginRepair: reply}}, nil
 }
 
-// RecordIntent records one intent of a job. Stale means that the stripe, the device or the layout
+// recordIntent records one intent of a job. Stale means that the stripe, the device or the layout
 // version differs from the caller's view.
-func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, error) {
+func recordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, error) {
 	id := moraine.StripeID(w.GetStripe())
 	stale := func(format string, args ...any) (*record.Intent, error) {
 		return nil, kvtx.Fail(moraine.Stale, "begin repair", id.String(), format, args...)
@@ -99,7 +99,7 @@ func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 		return stale("device %d takes no chunks", w.GetDevice())
 	}
 	chunk := moraine.ChunkID{Stripe: id, Index: uint8(w.GetIndex())}
-	have, err := ReadIntent(&t.View, chunk)
+	have, err := readIntent(&t.View, chunk)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 		if have.Device == d.Id && (asked == 0 || asked == have.Version) {
 			return have, nil
 		}
-		if err := EndIntent(t, s, have); err != nil {
+		if err := endIntent(t, s, have); err != nil {
 			return nil, err
 		}
 	}
@@ -124,12 +124,12 @@ func RecordIntent(t *kvtx.Tx, j *record.Job, w *wire.Intent) (*record.Intent, er
 // stripe's layout if the layout is still the one from which the intents were made. The replaced
 // chunk gets a tombstone on its old device.
 func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error) {
-	j, err := HeldRepair(t, "commit repair", op.GetJob(), op.GetLeaseEpoch())
+	j, err := heldRepair(t, "commit repair", op.GetJob(), op.GetLeaseEpoch())
 	if err != nil {
 		return nil, err
 	}
-	if len(op.GetIntents()) > MaxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "commit repair", j.Id.String(), "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	if len(op.GetIntents()) > maxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "commit repair", j.Id.String(), "%d intents, %d at most", len(op.GetIntents()), maxIntents)
 	}
 	var order []moraine.StripeID
 	byStripe := make(map[moraine.StripeID][]*wire.Intent)
@@ -142,7 +142,7 @@ func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error)
 	}
 	reply := &wire.CommitRepairReply{}
 	for _, id := range order {
-		ok, err := CommitStripe(t, j, id, byStripe[id])
+		ok, err := commitStripe(t, j, id, byStripe[id])
 		if err != nil {
 			return nil, err
 		}
@@ -155,8 +155,8 @@ func CommitRepair(t *kvtx.Tx, op *wire.CommitRepair) (*wire.MetaResponse, error)
 	return &wire.MetaResponse{Result: &wire.MetaResponse_CommitRepair{CommitRepair: reply}}, nil
 }
 
-// CommitStripe publishes all the given intents of a stripe, or none (false).
-func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
+// commitStripe publishes all the given intents of a stripe, or none (false).
+func commitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wire.Intent) (bool, error) {
 	s, err := Stripe(&t.View, id)
 	if err != nil || s == nil {
 		return false, err
@@ -167,7 +167,7 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 		if w.GetIndex() >= uint32(len(s.Chunks)) {
 			return false, nil
 		}
-		in, ok, err := Fillable(t, j, s, w)
+		in, ok, err := fillable(t, j, s, w)
 		if err != nil || !ok {
 			return false, err
 		}
@@ -194,7 +194,7 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 	mended := *item
 	old := s.Layout().Devices
 	for i, in := range filled {
-		if err := MoveChunk(t, s, in); err != nil {
+		if err := moveChunk(t, s, in); err != nil {
 			return false, err
 		}
 		if asked[i].GetRecoded() {
@@ -203,15 +203,15 @@ func CommitStripe(t *kvtx.Tx, j *record.Job, id moraine.StripeID, intents []*wir
 		mended.Bad &^= 1 << in.Chunk.Index
 		mended.Recode &^= 1 << in.Chunk.Index
 	}
-	PutStripe(t, old, s)
-	PutRepair(t, item, &mended)
+	putStripe(t, old, s)
+	putRepair(t, item, &mended)
 	return true, QueueRepair(t, s, 0)
 }
 
-// Fillable checks an intent that a mover reports as filled against its record. It returns nil and
+// fillable checks an intent that a mover reports as filled against its record. It returns nil and
 // true for one that is already published.
-func Fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*record.Intent, bool, error) {
-	in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
+func fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*record.Intent, bool, error) {
+	in, err := readIntent(&t.View, moraine.ChunkID{Stripe: s.ID, Index: uint8(w.GetIndex())})
 	if err != nil {
 		return nil, false, err
 	}
@@ -229,9 +229,9 @@ func Fillable(t *kvtx.Tx, j *record.Job, s *moraine.Stripe, w *wire.Intent) (*re
 	return in, true, nil
 }
 
-// MoveChunk makes the chunk that was written under an intent the live one. The caller writes the
+// moveChunk makes the chunk that was written under an intent the live one. The caller writes the
 // stripe.
-func MoveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
+func moveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	c := &s.Chunks[in.Chunk.Index]
 	old := c.Device
 	LeaveMemory(t, in.Chunk, c)
@@ -246,11 +246,11 @@ func MoveChunk(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 
 // EndIntents ends intents that will not be filled. It skips those that have already ended.
 func EndIntents(t *kvtx.Tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
-	if len(op.GetIntents()) > MaxIntents {
-		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), MaxIntents)
+	if len(op.GetIntents()) > maxIntents {
+		return nil, kvtx.Fail(moraine.TooLarge, "end intents", "", "%d intents, %d at most", len(op.GetIntents()), maxIntents)
 	}
 	for _, w := range op.GetIntents() {
-		in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})
+		in, err := readIntent(&t.View, moraine.ChunkID{Stripe: moraine.StripeID(w.GetStripe()), Index: uint8(w.GetIndex())})
 		if err != nil {
 			return nil, err
 		}
@@ -270,31 +270,31 @@ func EndIntents(t *kvtx.Tx, op *wire.EndIntents) (*wire.MetaResponse, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := EndIntent(t, s, in); err != nil {
+		if err := endIntent(t, s, in); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// EndStripeIntents ends the intents of a job for one stripe, which may be dead.
-func EndStripeIntents(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID) error {
-	return EndEachIntent(t, job, id, func() (*moraine.Stripe, error) { return Stripe(&t.View, id) })
+// endStripeIntents ends the intents of a job for one stripe, which may be dead.
+func endStripeIntents(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID) error {
+	return endEachIntent(t, job, id, func() (*moraine.Stripe, error) { return Stripe(&t.View, id) })
 }
 
-// EndIntentsOf is EndStripeIntents for a stripe that the caller has read and may change further.
-func EndIntentsOf(t *kvtx.Tx, job moraine.JobID, s *moraine.Stripe) error {
-	return EndEachIntent(t, job, s.ID, func() (*moraine.Stripe, error) { return s, nil })
+// endIntentsOf is endStripeIntents for a stripe that the caller has read and may change further.
+func endIntentsOf(t *kvtx.Tx, job moraine.JobID, s *moraine.Stripe) error {
+	return endEachIntent(t, job, s.ID, func() (*moraine.Stripe, error) { return s, nil })
 }
 
-// EndEachIntent ends the intents of a job for one stripe; stripe reads the stripe if necessary.
-func EndEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe func() (*moraine.Stripe, error)) error {
+// endEachIntent ends the intents of a job for one stripe; stripe reads the stripe if necessary.
+func endEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe func() (*moraine.Stripe, error)) error {
 	keys, err := t.KeysUnder(t.K.Intents(id), moraine.MaxChunks)
 	if err != nil {
 		return err
 	}
 	for _, key := range keys {
-		in, err := ReadIntent(&t.View, moraine.ChunkID{Stripe: id, Index: key[len(key)-1]})
+		in, err := readIntent(&t.View, moraine.ChunkID{Stripe: id, Index: key[len(key)-1]})
 		if err != nil {
 			return err
 		}
@@ -305,17 +305,17 @@ func EndEachIntent(t *kvtx.Tx, job moraine.JobID, id moraine.StripeID, stripe fu
 		if err != nil {
 			return err
 		}
-		if err := EndIntent(t, s, in); err != nil {
+		if err := endIntent(t, s, in); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// EndIntent ends an intent whose chunk never became live. A chunk that was, or still may be,
+// endIntent ends an intent whose chunk never became live. A chunk that was, or still may be,
 // written under it is dead. It gets a tombstone, and a record that explains it until the device has
 // reported afterwards. s is the stripe; nil if it died.
-func EndIntent(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
+func endIntent(t *kvtx.Tx, s *moraine.Stripe, in *record.Intent) error {
 	t.Del(t.K.Intent(in.Chunk))
 	var bytes int64
 	if s != nil {

@@ -17,9 +17,9 @@ func keptOn(v *kvtx.View, id moraine.DeviceID) (record.KeptOn, error) {
 	return record.DecodeKeptOn(b)
 }
 
-// Keeps updates the totals when a kept tombstone is added (n = 1) or removed (-1); it ignores other
+// keeps updates the totals when a kept tombstone is added (n = 1) or removed (-1); it ignores other
 // tombstones.
-func Keeps(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, n int64) error {
+func keeps(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, n int64) error {
 	if !s.Kept {
 		return nil
 	}
@@ -34,8 +34,8 @@ func Keeps(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, n int64) error {
 	return nil
 }
 
-// GaveBack records that a kept chunk that died at a time was deleted.
-func GaveBack(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, since uint64) error {
+// gaveBack records that a kept chunk that died at a time was deleted.
+func gaveBack(t *kvtx.Tx, id moraine.DeviceID, s record.Tombstone, since uint64) error {
 	if !s.Kept {
 		return nil
 	}
@@ -70,7 +70,7 @@ func KeptOn(r *kvtx.View, id moraine.DeviceID) (Kept, error) {
 // until they free the given bytes on the device.
 func KeptTombstones(r *kvtx.View, id moraine.DeviceID, olderThan, atMost, bytes uint64, limit int) ([]*wire.Deletion, error) {
 	var sum uint64
-	return Deletions(r, id, true, max(olderThan, atMost), limit, func(since uint64, s record.Tombstone) bool {
+	return deletions(r, id, true, max(olderThan, atMost), limit, func(since uint64, s record.Tombstone) bool {
 		if (olderThan == 0 || since > olderThan) && sum >= bytes {
 			return true
 		}

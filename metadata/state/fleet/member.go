@@ -67,7 +67,7 @@ func RaiseIncarnation(t *kvtx.Tx, op *statepb.RaiseIncarnation) (*wire.MetaRespo
 	if err != nil {
 		return nil, err
 	}
-	return kvtx.Done(), ForgetReports(t)
+	return kvtx.Done(), forgetReports(t)
 }
 
 const (

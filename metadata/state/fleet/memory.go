@@ -14,10 +14,10 @@ import (
 // no device has, so that it counts nowhere and its stripe is repaired.
 
 const (
-	// MaxSettled is the largest number of chunks that one command settles.
-	MaxSettled = 128
-	// MaxMemoryListed is the largest number of chunks in memory that one answer lists.
-	MaxMemoryListed = 1024
+	// maxSettled is the largest number of chunks that one command settles.
+	maxSettled = 128
+	// maxMemoryListed is the largest number of chunks in memory that one answer lists.
+	maxMemoryListed = 1024
 
 	memoryVersion = 1
 )
@@ -50,7 +50,7 @@ func AddStripes(t *kvtx.Tx, stripes []*moraine.Stripe) error {
 func InOneMemory(v *kvtx.View, s *moraine.Stripe) (bool, error) {
 	for n := range s.Chunks {
 		if IsInMemory(&s.Chunks[n]) {
-			hosts, err := HostCount(v)
+			hosts, err := hostCount(v)
 			return hosts == 1, err
 		}
 	}
@@ -69,8 +69,8 @@ func LeaveMemory(t *kvtx.Tx, id moraine.ChunkID, c *moraine.ChunkState) {
 // those that are settled already, or are no longer the device's.
 func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error) {
 	ref := "device " + record.Utoa(uint64(op.GetDevice()))
-	if len(op.GetChunks()) > MaxSettled {
-		return nil, kvtx.Fail(moraine.TooLarge, "settle chunks", ref, "%d chunks, %d at most", len(op.GetChunks()), MaxSettled)
+	if len(op.GetChunks()) > maxSettled {
+		return nil, kvtx.Fail(moraine.TooLarge, "settle chunks", ref, "%d chunks, %d at most", len(op.GetChunks()), maxSettled)
 	}
 	d, err := LookDevice(&t.View, moraine.DeviceID(op.GetDevice()))
 	if err != nil {
@@ -80,15 +80,15 @@ func SettleChunks(t *kvtx.Tx, op *wire.SettleChunks) (*wire.MetaResponse, error)
 		return nil, kvtx.Fail(moraine.Stale, "settle chunks", ref, "boot epoch %d is not the device's", op.GetEpoch())
 	}
 	for _, w := range op.GetChunks() {
-		if err := SettleChunk(t, moraine.DeviceID(op.GetDevice()), w); err != nil {
+		if err := settleChunk(t, moraine.DeviceID(op.GetDevice()), w); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// SettleChunk settles one chunk of a device.
-func SettleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) error {
+// settleChunk settles one chunk of a device.
+func settleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) error {
 	s, err := Stripe(&t.View, moraine.StripeID(w.GetStripe()))
 	if err != nil || s == nil || w.GetIndex() >= uint32(len(s.Chunks)) {
 		return err
@@ -110,7 +110,7 @@ func SettleChunk(t *kvtx.Tx, device moraine.DeviceID, w *wire.SettledChunk) erro
 
 // ReadMemory lists the chunks of a device that are recorded as in memory.
 func ReadMemory(v *kvtx.View, op *wire.ListMemory) (*wire.MetaResponse, error) {
-	limit := MaxMemoryListed
+	limit := maxMemoryListed
 	if n := int(op.GetLimit()); n > 0 {
 		limit = min(limit, n)
 	}

@@ -15,17 +15,17 @@ import (
 
 // Bounds of the settings, and their defaults.
 const (
-	DefaultBand = 50 // thousandths of a device's capacity
-	MinBand     = 5
-	MaxBand     = 500
+	defaultBand = 50 // thousandths of a device's capacity
+	minBand     = 5
+	maxBand     = 500
 
-	DefaultRebalanceBytes = 64 << 20 // bytes per second, to and from each host
-	MinRebalanceBytes     = 1 << 20
-	MaxRebalanceBytes     = 1 << 40
+	defaultRebalanceBytes = 64 << 20 // bytes per second, to and from each host
+	minRebalanceBytes     = 1 << 20
+	maxRebalanceBytes     = 1 << 40
 )
 
 func rebalanceSettings(v *kvtx.View) (record.RebalanceSettings, error) {
-	s := record.RebalanceSettings{BandPermille: DefaultBand, BytesPerSecond: DefaultRebalanceBytes}
+	s := record.RebalanceSettings{BandPermille: defaultBand, BytesPerSecond: defaultRebalanceBytes}
 	b, ok, err := v.R.Get(v.K.Meta(record.MetaRebalance))
 	if err != nil || !ok {
 		return s, err
@@ -63,9 +63,9 @@ func SetRebalance(t *kvtx.Tx, op *wire.SetRebalance) (*wire.MetaResponse, error)
 		s.BytesPerSecond = op.GetBytesPerSecond()
 	}
 	switch {
-	case s.BandPermille < MinBand || s.BandPermille > MaxBand:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "a band of %d thousandths: %d to %d", s.BandPermille, MinBand, MaxBand)
-	case s.BytesPerSecond < MinRebalanceBytes || s.BytesPerSecond > MaxRebalanceBytes:
+	case s.BandPermille < minBand || s.BandPermille > maxBand:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "a band of %d thousandths: %d to %d", s.BandPermille, minBand, maxBand)
+	case s.BytesPerSecond < minRebalanceBytes || s.BytesPerSecond > maxRebalanceBytes:
 		return nil, kvtx.Fail(moraine.InvalidArgument, "set rebalance", "", "%d bytes a second: 1 MiB to 1 TiB", s.BytesPerSecond)
 	}
 	t.Put(t.K.Meta(record.MetaRebalance), s.Encode())
@@ -87,7 +87,7 @@ func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 			continue
 		}
 		seen[id] = true
-		item, err := BalanceItem(t, moraine.StripeID(id))
+		item, err := balanceItem(t, moraine.StripeID(id))
 		if err != nil {
 			return nil, err
 		}
@@ -95,12 +95,12 @@ func CreateRebalance(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 			claimed, intents = append(claimed, stripeClaim{item: item}), append(intents, task.GetIntents()...)
 		}
 	}
-	return CreateStripeJob(t, w, claimed, intents)
+	return createStripeJob(t, w, claimed, intents)
 }
 
-// BalanceItem returns the queue item of a stripe for a REBALANCE job; nil if the stripe is dead,
+// balanceItem returns the queue item of a stripe for a REBALANCE job; nil if the stripe is dead,
 // queued already, or not healthy.
-func BalanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
+func balanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
 	old, err := RepairOf(&t.View, id)
 	if err != nil || old != nil {
 		return nil, err
@@ -116,10 +116,10 @@ func BalanceItem(t *kvtx.Tx, id moraine.StripeID) (*record.RepairItem, error) {
 	return &record.RepairItem{Stripe: id, Spare: h.spare(), Since: t.ClusterTime(), Balance: true}, nil
 }
 
-// Unbalance takes a stripe from its REBALANCE job: its intents end, and the state refuses what the
+// unbalance takes a stripe from its REBALANCE job: its intents end, and the state refuses what the
 // mover still commits under them. The caller writes the item.
-func Unbalance(t *kvtx.Tx, s *moraine.Stripe, item *record.RepairItem) error {
-	if err := EndIntentsOf(t, item.Job, s); err != nil {
+func unbalance(t *kvtx.Tx, s *moraine.Stripe, item *record.RepairItem) error {
+	if err := endIntentsOf(t, item.Job, s); err != nil {
 		return err
 	}
 	item.Job, item.Balance = 0, false

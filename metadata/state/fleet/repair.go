@@ -16,8 +16,8 @@ import (
 // MaxRepairStripes is the largest number of stripes of one repair job.
 const MaxRepairStripes = 32
 
-// RepairPause returns how long an item waits after its last failure, in milliseconds.
-func RepairPause(t *kvtx.Tx, i *record.RepairItem) (uint64, error) {
+// repairPause returns how long an item waits after its last failure, in milliseconds.
+func repairPause(t *kvtx.Tx, i *record.RepairItem) (uint64, error) {
 	lasting, err := t.Speaks(kvtx.LevelUnrecoverable)
 	if err == nil && lasting && i.Lost() {
 		return record.BackoffTo(i.Tries, record.MaxLostBackoff), nil
@@ -53,8 +53,8 @@ func CountRepair(t *kvtx.Tx, i *record.RepairItem, by int) {
 	bump(min(record.CSpare+record.Counter(i.Spare), record.CSpareMany))
 }
 
-// PutRepair writes an item; old is its former version, nil if none.
-func PutRepair(t *kvtx.Tx, old *record.RepairItem, i *record.RepairItem) {
+// putRepair writes an item; old is its former version, nil if none.
+func putRepair(t *kvtx.Tx, old *record.RepairItem, i *record.RepairItem) {
 	if i.Lost() != (old != nil && old.Lost()) {
 		t.LossChanged()
 	}
@@ -72,8 +72,8 @@ func PutRepair(t *kvtx.Tx, old *record.RepairItem, i *record.RepairItem) {
 	t.Put(t.K.RepairStripe(i.Stripe), i.Encode())
 }
 
-// DelRepair removes an item from the queue.
-func DelRepair(t *kvtx.Tx, i *record.RepairItem) {
+// delRepair removes an item from the queue.
+func delRepair(t *kvtx.Tx, i *record.RepairItem) {
 	if i.Lost() {
 		t.LossChanged()
 	}
@@ -87,11 +87,11 @@ func DelRepair(t *kvtx.Tx, i *record.RepairItem) {
 // QueueRepair checks a stripe and adds it to the queue, changes its place, or removes it. bad are
 // additional chunks known to be bad. A stripe with a job stays until the job ends or loses it.
 func QueueRepair(t *kvtx.Tx, s *moraine.Stripe, bad uint32) error {
-	return QueueRecode(t, s, bad, 0)
+	return queueRecode(t, s, bad, 0)
 }
 
-// QueueRecode is QueueRepair; recode are the bad chunks that are parity to encode again.
-func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
+// queueRecode is QueueRepair; recode are the bad chunks that are parity to encode again.
+func queueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	old, err := RepairOf(&t.View, s.ID)
 	if err != nil {
 		return err
@@ -108,12 +108,12 @@ func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 	}
 	if h.Sound(s) && item.Job == 0 {
 		if old != nil {
-			DelRepair(t, old)
+			delRepair(t, old)
 		}
 		return nil
 	}
 	if item.Balance && !h.Sound(s) {
-		if err := Unbalance(t, s, &item); err != nil {
+		if err := unbalance(t, s, &item); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 		}
 	}
 	if old == nil || *old != item {
-		PutRepair(t, old, &item)
+		putRepair(t, old, &item)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func QueueRecode(t *kvtx.Tx, s *moraine.Stripe, bad, recode uint32) error {
 func DropRepair(t *kvtx.Tx, s *moraine.Stripe) error {
 	i, err := RepairOf(&t.View, s.ID)
 	if err == nil && i != nil {
-		DelRepair(t, i)
+		delRepair(t, i)
 	}
 	return err
 }
@@ -145,7 +145,7 @@ func DropRepair(t *kvtx.Tx, s *moraine.Stripe) error {
 // healthy wait again, longer if the job failed.
 func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 	for _, id := range j.Stripes {
-		if err := EndStripeIntents(t, j.Id, id); err != nil {
+		if err := endStripeIntents(t, j.Id, id); err != nil {
 			return err
 		}
 		old, err := RepairOf(&t.View, id)
@@ -164,19 +164,19 @@ func ReleaseRepairs(t *kvtx.Tx, j *record.Job, failed bool) error {
 		}
 		item := *old
 		if item.Balance { // it is healthy, otherwise the job would have lost it
-			DelRepair(t, old)
+			delRepair(t, old)
 			continue
 		}
 		item.Job = 0
 		if failed {
 			item.Tries++
-			pause, err := RepairPause(t, &item)
+			pause, err := repairPause(t, &item)
 			if err != nil {
 				return err
 			}
 			item.After = t.ClusterTime() + pause
 		}
-		PutRepair(t, old, &item)
+		putRepair(t, old, &item)
 		if err := QueueRepair(t, s, 0); err != nil {
 			return err
 		}
@@ -201,14 +201,14 @@ func CreateRepair(t *kvtx.Tx, w *wire.Job) (*wire.Job, error) {
 		claimed = append(claimed, stripeClaim{old: item, item: &mine})
 		intents = append(intents, task.GetIntents()...)
 	}
-	return CreateStripeJob(t, w, claimed, intents)
+	return createStripeJob(t, w, claimed, intents)
 }
 
 // stripeClaim is a queue item that a new job takes; old is its former version, nil if none.
 type stripeClaim struct{ old, item *record.RepairItem }
 
-// CreateStripeJob creates a job for the claimed items; nil if there are none.
-func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*wire.Intent) (*wire.Job, error) {
+// createStripeJob creates a job for the claimed items; nil if there are none.
+func createStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*wire.Intent) (*wire.Job, error) {
 	if len(claimed) == 0 {
 		return nil, nil
 	}
@@ -225,7 +225,7 @@ func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*
 	}
 	for _, c := range claimed {
 		c.item.Job = id
-		PutRepair(t, c.old, c.item)
+		putRepair(t, c.old, c.item)
 	}
 	j, err := jobs.Job(&t.View, id)
 	if err != nil {
@@ -234,7 +234,7 @@ func CreateStripeJob(t *kvtx.Tx, w *wire.Job, claimed []stripeClaim, intents []*
 	for _, in := range intents {
 		// Skip an intent that became impossible, for example because its device went out. The
 		// holder will request another.
-		if _, err := RecordIntent(t, j, in); err != nil && !kvtx.IsAnswer(err) {
+		if _, err := recordIntent(t, j, in); err != nil && !kvtx.IsAnswer(err) {
 			return nil, err
 		}
 	}
@@ -254,7 +254,7 @@ func RepairTasks(v *kvtx.View, j *record.Job) ([]*wire.RepairTask, error) {
 		if item == nil || item.Job != j.Id {
 			continue // it died
 		}
-		task, err := RepairTask(v, item)
+		task, err := repairTask(v, item)
 		if err != nil {
 			return nil, err
 		}
@@ -263,8 +263,8 @@ func RepairTasks(v *kvtx.View, j *record.Job) ([]*wire.RepairTask, error) {
 	return out, nil
 }
 
-// RepairTask returns the repair task of a queue item; nil if its stripe died.
-func RepairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error) {
+// repairTask returns the repair task of a queue item; nil if its stripe died.
+func repairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error) {
 	s, err := Stripe(v, item.Stripe)
 	if err != nil {
 		return nil, err
@@ -281,7 +281,7 @@ func RepairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error)
 		task.Reason = "balance"
 	}
 	for i := range s.Chunks {
-		in, err := ReadIntent(v, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)})
+		in, err := readIntent(v, moraine.ChunkID{Stripe: s.ID, Index: uint8(i)})
 		if err != nil {
 			return nil, err
 		}
@@ -296,7 +296,7 @@ func RepairTask(v *kvtx.View, item *record.RepairItem) (*wire.RepairTask, error)
 func QueueRepairs(t *kvtx.Tx, op *statepb.QueueRepairs) (*wire.MetaResponse, error) {
 	for _, w := range op.GetItems() {
 		seen := seenChunk{index: w.GetIndex(), device: moraine.DeviceID(w.GetDevice()), version: moraine.LayoutVersion(w.GetVersion())}
-		if err := BadChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
+		if err := badChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
 			return nil, err
 		}
 	}
@@ -314,9 +314,9 @@ func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, 
 		default:
 			continue // an unreachable host does not mean that the chunk is gone
 		}
-		past, err := OutdatedReport(t, w)
+		past, err := outdatedReport(t, w)
 		if err == nil && !past {
-			past, err = Foreign(t, w)
+			past, err = foreign(t, w)
 		}
 		if err != nil {
 			return nil, err
@@ -325,16 +325,16 @@ func ReportBadChunks(t *kvtx.Tx, op *wire.ReportBadChunks) (*wire.MetaResponse, 
 			continue
 		}
 		seen := seenChunk{index: w.GetIndex(), device: moraine.DeviceID(w.GetDevice()), version: moraine.LayoutVersion(w.GetVersion()), parity: w.GetParity()}
-		if err := BadChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
+		if err := badChunk(t, moraine.StripeID(w.GetStripe()), seen); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// Foreign reports whether the caller is confined to another tenant than the stripe's. It then
+// foreign reports whether the caller is confined to another tenant than the stripe's. It then
 // cannot have read the stripe.
-func Foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
+func foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if t.Scope.Root == t.K.Top() {
 		return false, nil
 	}
@@ -349,9 +349,9 @@ func Foreign(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	return err == nil && root.Tenant != s.Tenant, err
 }
 
-// OutdatedReport reports whether a report names an older version of the stripe's record. Such a
+// outdatedReport reports whether a report names an older version of the stripe's record. Such a
 // report is ignored, since the chunk may have been rebuilt in place meanwhile.
-func OutdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
+func outdatedReport(t *kvtx.Tx, w *wire.BadChunk) (bool, error) {
 	if !w.GetAtVersion() {
 		return false, nil
 	}
@@ -373,9 +373,9 @@ type seenChunk struct {
 	parity  bool                  // the chunk has its recorded checksum but is not the parity of the data
 }
 
-// BadChunk queues the repair of a stripe with a bad chunk, if the chunk is still where it was
+// badChunk queues the repair of a stripe with a bad chunk, if the chunk is still where it was
 // found.
-func BadChunk(t *kvtx.Tx, id moraine.StripeID, seen seenChunk) error {
+func badChunk(t *kvtx.Tx, id moraine.StripeID, seen seenChunk) error {
 	s, err := Stripe(&t.View, id)
 	if err != nil || s == nil {
 		return err
@@ -390,5 +390,5 @@ func BadChunk(t *kvtx.Tx, id moraine.StripeID, seen seenChunk) error {
 	if s.Scheme.IsCopies() || seen.index < uint32(s.Scheme.K) {
 		return nil // data chunks are right by definition
 	}
-	return QueueRecode(t, s, 0, bit)
+	return queueRecode(t, s, 0, bit)
 }

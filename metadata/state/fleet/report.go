@@ -61,12 +61,12 @@ func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, older
 		return ChunkVerdict{}, err
 	}
 	if s != nil && int(chunk.Index) < len(s.Chunks) {
-		fate, err := Placed(v, s, id, c, olderThan)
+		fate, err := placed(v, s, id, c, olderThan)
 		if err != nil || fate != Unknown {
 			return ChunkVerdict{Fate: fate}, err
 		}
 	}
-	in, err := ReadIntent(v, chunk)
+	in, err := readIntent(v, chunk)
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
@@ -81,12 +81,12 @@ func ClassifyChunk(r *kvtx.View, id moraine.DeviceID, c *wire.ChunkReport, older
 		}
 		below = s.Version + 1 // the next intent has a later version
 	}
-	return Explain(v, id, chunk, version, below, s != nil, olderThan)
+	return explain(v, id, chunk, version, below, s != nil, olderThan)
 }
 
-// Explain judges a chunk that no record names and no live intent covers. replaced says that its
+// explain judges a chunk that no record names and no live intent covers. replaced says that its
 // stripe still lives elsewhere.
-func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, below moraine.LayoutVersion, replaced bool, olderThan uint64) (ChunkVerdict, error) {
+func explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, below moraine.LayoutVersion, replaced bool, olderThan uint64) (ChunkVerdict, error) {
 	tomb, since, ok, err := TombstoneOf(v, id, chunk)
 	if err != nil {
 		return ChunkVerdict{}, err
@@ -100,7 +100,7 @@ func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, 
 	if replaced {
 		return ChunkVerdict{Fate: Dead, Below: below}, nil
 	}
-	at, since, ok, err := EndOf(v, id, chunk)
+	at, since, ok, err := endOf(v, id, chunk)
 	if err != nil {
 		return ChunkVerdict{}, err
 	}
@@ -127,10 +127,10 @@ func Explain(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID, version, 
 	return ChunkVerdict{Fate: Unknown}, nil
 }
 
-// EndOf finds the grant or ended intent under which a chunk was written: the log index (0 for a
+// endOf finds the grant or ended intent under which a chunk was written: the log index (0 for a
 // live grant) and the cluster time of its end.
-func EndOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
-	g, live, err := GrantOf(v, chunk.Stripe)
+func endOf(v *kvtx.View, id moraine.DeviceID, chunk moraine.ChunkID) (at, since uint64, ok bool, err error) {
+	g, live, err := grantOf(v, chunk.Stripe)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -227,20 +227,20 @@ func CompleteReport(t *kvtx.Tx, op *statepb.CompleteReport) (*wire.MetaResponse,
 	d.Passed = max(d.Passed, op.GetPassStarted())
 	before := d.IsReported()
 	if d.Reported = max(d.Reported, op.GetReported()); d.IsReported() != before {
-		FleetChanged(t)
+		fleetChanged(t)
 	}
-	PutDevice(t, d)
-	if err := DropEndedIntents(t, d); err != nil {
+	putDevice(t, d)
+	if err := dropEndedIntents(t, d); err != nil {
 		return nil, err
 	}
-	return kvtx.Done(), TidyEndedGrants(t)
+	return kvtx.Done(), tidyEndedGrants(t)
 }
 
 // reportBudget is the number of ended intents that one report deletes.
 const reportBudget = 400
 
-// DropEndedIntents deletes the ended intents that a device's last pass made unnecessary.
-func DropEndedIntents(t *kvtx.Tx, d *record.Device) error {
+// dropEndedIntents deletes the ended intents that a device's last pass made unnecessary.
+func dropEndedIntents(t *kvtx.Tx, d *record.Device) error {
 	var bad error
 	var old [][]byte
 	prefix := t.K.EndedIntents(d.Id)
@@ -263,9 +263,9 @@ func DropEndedIntents(t *kvtx.Tx, d *record.Device) error {
 	return err
 }
 
-// AllPassed returns the log index after which the last passes of all devices began that may still
+// allPassed returns the log index after which the last passes of all devices began that may still
 // have chunks.
-func AllPassed(v *kvtx.View) (uint64, error) {
+func allPassed(v *kvtx.View) (uint64, error) {
 	var least uint64
 	first := true
 	err := EachDevice(v, func(d *record.Device) {

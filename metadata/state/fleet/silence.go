@@ -7,9 +7,9 @@ import (
 	"github.com/morainefs/moraine/transport/wire"
 )
 
-// NoteSilence records that a device was draining, and why, when the leader takes it out for its
+// noteSilence records that a device was draining, and why, when the leader takes it out for its
 // host's silence. Any other change deletes that record. The caller writes the device.
-func NoteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
+func noteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	d.Was = ""
 	if t.Caller.GetRole() == kvtx.RoleAdmin || d.State != record.DeviceDraining || op.GetState() != record.DeviceOut || op.GetReason() != record.ReasonSilent {
 		return nil
@@ -22,9 +22,9 @@ func NoteSilence(t *kvtx.Tx, d *record.Device, op *wire.SetDeviceState) error {
 	return err
 }
 
-// BackFromSilence continues the drain of a device whose host returned. A device that an
+// backFromSilence continues the drain of a device whose host returned. A device that an
 // administrator took out stays out.
-func BackFromSilence(t *kvtx.Tx, d *record.Device) error {
+func backFromSilence(t *kvtx.Tx, d *record.Device) error {
 	if !d.DrainsOn() {
 		return nil
 	}
@@ -33,17 +33,17 @@ func BackFromSilence(t *kvtx.Tx, d *record.Device) error {
 	}
 	back, why := d.ComesBack()
 	d.State, d.Reason, d.Was = back, why, ""
-	if err := ScanDevice(t, d); err != nil {
+	if err := scanDevice(t, d); err != nil {
 		return err
 	}
-	PutDevice(t, d)
-	FleetChanged(t)
+	putDevice(t, d)
+	fleetChanged(t)
 	return nil
 }
 
-// DrainOnReturn records that a device that is out must drain when it returns, unless an
+// drainOnReturn records that a device that is out must drain when it returns, unless an
 // administrator requested that it stays out.
-func DrainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
+func drainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 	switch {
 	case len(op.GetReason()) > moraine.MaxNameLen:
 		return kvtx.Fail(moraine.NameTooLong, "set host state", op.GetHost(), "a reason of %d bytes, %d at most", len(op.GetReason()), moraine.MaxNameLen)
@@ -51,7 +51,7 @@ func DrainOnReturn(t *kvtx.Tx, d *record.Device, op *wire.SetHostState) error {
 		return nil
 	}
 	d.Asked, d.Was = record.DeviceDraining, op.GetReason()
-	PutDevice(t, d)
-	FleetChanged(t)
+	putDevice(t, d)
+	fleetChanged(t)
 	return nil
 }

@@ -28,9 +28,9 @@ func InsertStripe(t *kvtx.Tx, s *moraine.Stripe) {
 	t.Count[record.CStripes]++
 }
 
-// PutStripe writes a changed stripe and updates the index of devices. old are the devices in the
+// putStripe writes a changed stripe and updates the index of devices. old are the devices in the
 // index.
-func PutStripe(t *kvtx.Tx, old []moraine.DeviceID, s *moraine.Stripe) {
+func putStripe(t *kvtx.Tx, old []moraine.DeviceID, s *moraine.Stripe) {
 	for i, c := range s.Chunks {
 		if old[i] == c.Device {
 			continue
@@ -82,11 +82,11 @@ func SameChunks(have, want *moraine.Stripe) bool {
 	return true
 }
 
-// Protects returns how many failure domains, whichever they are, may be lost with the stripe still
+// protects returns how many failure domains, whichever they are, may be lost with the stripe still
 // readable. It is the greatest j such that the j domains with the most chunks, plus the chunks
 // already missing, have at most M chunks. domains names the domain of each present chunk; missing
 // chunks are omitted. The result is at most M.
-func Protects(scheme moraine.Scheme, domains []string) int {
+func protects(scheme moraine.Scheme, domains []string) int {
 	spare := len(domains) - int(scheme.K)
 	if spare <= 0 {
 		return 0
@@ -138,7 +138,7 @@ type GrantInfo struct {
 // LiveGrant returns the live grant that covers a stripe number; false if none
 // does.
 func LiveGrant(r *kvtx.View, id moraine.StripeID) (GrantInfo, bool, error) {
-	g, err := GrantIn(r, record.TabGrant, id)
+	g, err := grantIn(r, record.TabGrant, id)
 	if err != nil || g == nil {
 		return GrantInfo{}, false, err
 	}

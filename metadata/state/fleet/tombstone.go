@@ -55,7 +55,7 @@ func AddTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, below 
 	write(t.K.TombstoneAt(id, chunk), s.Place(from))
 	t.Count[record.CPendingBytes] += uint64(bytes)
 	t.Events.Deletions = true
-	return Keeps(t, id, s, 1)
+	return keeps(t, id, s, 1)
 }
 
 // DropTombstone removes a tombstone.
@@ -63,7 +63,7 @@ func DropTombstone(t *kvtx.Tx, id moraine.DeviceID, chunk moraine.ChunkID, s rec
 	t.Del(t.K.Tombstone(s.Kept, id, since, chunk))
 	t.Del(t.K.TombstoneAt(id, chunk))
 	t.Count[record.CPendingBytes] -= uint64(s.Bytes)
-	return Keeps(t, id, s, -1)
+	return keeps(t, id, s, -1)
 }
 
 // MaxDeleted is the largest number of deletions that one command acknowledges.
@@ -86,7 +86,7 @@ func DropTombstones(t *kvtx.Tx, deleted []*wire.Deletion) (*wire.MetaResponse, e
 			return nil, err
 		}
 		if ok && moraine.LayoutVersion(w.GetBelow()) >= s.Below {
-			if err := GaveBack(t, id, s, since); err != nil {
+			if err := gaveBack(t, id, s, since); err != nil {
 				return nil, err
 			}
 			if err := DropTombstone(t, id, chunk, s, since); err != nil {
@@ -168,12 +168,12 @@ const maxNeeded = 4096
 // backup and have been dead since olderThan or longer, in milliseconds of cluster time. It skips
 // chunks of lost stripes, which may need them.
 func Tombstones(r *kvtx.View, id moraine.DeviceID, olderThan uint64, limit int) ([]*wire.Deletion, error) {
-	return Deletions(r, id, false, olderThan, limit, nil)
+	return deletions(r, id, false, olderThan, limit, nil)
 }
 
-// Deletions is Tombstones for one of the two tables. If enough is not nil, the list ends at the
+// deletions is Tombstones for one of the two tables. If enough is not nil, the list ends at the
 // first tombstone for which it returns true.
-func Deletions(v *kvtx.View, id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s record.Tombstone) bool) ([]*wire.Deletion, error) {
+func deletions(v *kvtx.View, id moraine.DeviceID, kept bool, olderThan uint64, limit int, enough func(since uint64, s record.Tombstone) bool) ([]*wire.Deletion, error) {
 	var out []*wire.Deletion
 	if limit <= 0 {
 		return nil, nil

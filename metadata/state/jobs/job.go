@@ -52,12 +52,12 @@ func AddJob(t *kvtx.Tx, spec JobSpec) (moraine.JobID, error) {
 	if t.Scope.Root != t.K.Top() {
 		j.Scope = t.Scope.Root
 	}
-	if err := CountOwned(t, j, 1); err != nil {
+	if err := countOwned(t, j, 1); err != nil {
 		return 0, err
 	}
 	PutJob(t, j)
 	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{record.JobVersion})
-	CountMoves(t, j, 1)
+	countMoves(t, j, 1)
 	t.Events.JobsReady = true
 	return j.Id, nil
 }
@@ -100,8 +100,8 @@ func Backoff(tries uint32) uint64 { return record.BackoffTo(tries, record.MaxBac
 // and a completed rewrite at once. A job can end only once.
 func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error {
 	UnindexJob(t, j)
-	CountMoves(t, j, -1)
-	if err := CountOwned(t, j, -1); err != nil {
+	countMoves(t, j, -1)
+	if err := countOwned(t, j, -1); err != nil {
 		return err
 	}
 	if err := t.B.Space.JobEnded(t, j, state, reason); err != nil {
@@ -131,8 +131,8 @@ func EndJob(t *kvtx.Tx, j *record.Job, state wire.JobState, reason string) error
 	return nil
 }
 
-// CountMoves updates the index and counters of live moves when a job starts (by is 1) or ends (-1).
-func CountMoves(t *kvtx.Tx, j *record.Job, by int) {
+// countMoves updates the index and counters of live moves when a job starts (by is 1) or ends (-1).
+func countMoves(t *kvtx.Tx, j *record.Job, by int) {
 	if !record.OfTier(j.Kind) {
 		return
 	}

@@ -20,15 +20,15 @@ func JobOwner(t *kvtx.Tx, op string) (moraine.SessionID, error) {
 	if ok, err := t.Speaks(kvtx.LevelJobOwners); err != nil || !ok {
 		return 0, err
 	}
-	n, err := Owned(&t.View, t.Session.Id)
+	n, err := owned(&t.View, t.Session.Id)
 	if err == nil && n >= MaxSessionJobs {
 		err = kvtx.Fail(moraine.Busy, op, t.Session.Id.String(), "the session has %d jobs under way, %d at most: wait until some have ended (`moraine job ls`)", n, MaxSessionJobs)
 	}
 	return t.Session.Id, err
 }
 
-// Owned returns the number of a session's live jobs.
-func Owned(v *kvtx.View, s moraine.SessionID) (uint64, error) {
+// owned returns the number of a session's live jobs.
+func owned(v *kvtx.View, s moraine.SessionID) (uint64, error) {
 	b, ok, err := v.R.Get(v.K.SessionJobs(s))
 	if err != nil || !ok {
 		return 0, err
@@ -36,9 +36,9 @@ func Owned(v *kvtx.View, s moraine.SessionID) (uint64, error) {
 	return record.DecodeOwned(b)
 }
 
-// CountOwned changes the number of the owner's live jobs by by. The count outlives the session
+// countOwned changes the number of the owner's live jobs by by. The count outlives the session
 // until its last job ends.
-func CountOwned(t *kvtx.Tx, j *record.Job, by int) error {
+func countOwned(t *kvtx.Tx, j *record.Job, by int) error {
 	if j.Owner == 0 {
 		return nil
 	}

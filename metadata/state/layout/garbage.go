@@ -18,9 +18,9 @@ const DiscardBudget = 384
 
 func sourceOf(e moraine.Extent) kvtx.Source { return kvtx.Source{Stripe: e.Stripe, Object: e.Object} }
 
-// Use counts table as a user of a source, once per command. The table must not have referred to it
+// use counts table as a user of a source, once per command. The table must not have referred to it
 // before the command.
-func Use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
+func use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
 	use := kvtx.TableUse{Source: s, Table: table}
 	if _, ok := t.Uses[use]; ok {
 		return nil
@@ -30,30 +30,30 @@ func Use(t *kvtx.Tx, s kvtx.Source, table moraine.TableID) error {
 	}
 	t.Uses[use] = struct{}{}
 	if s.Object != 0 {
-		return UseObject(t, s.Object)
+		return useObject(t, s.Object)
 	}
-	return UseStripe(t, s.Stripe)
+	return useStripe(t, s.Stripe)
 }
 
-// Shrink records that a table refers to left bytes of a source, after was bytes. Objects have no
+// shrink records that a table refers to left bytes of a source, after was bytes. Objects have no
 // live-byte count.
-func Shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
+func shrink(t *kvtx.Tx, s kvtx.Source, was, left int64) error {
 	if s.Object != 0 {
 		return nil
 	}
-	return ShrinkStripe(t, s.Stripe, was, left)
+	return shrinkStripe(t, s.Stripe, was, left)
 }
 
-// ReleaseSource removes one user of a source.
-func ReleaseSource(t *kvtx.Tx, s kvtx.Source) error {
+// releaseSource removes one user of a source.
+func releaseSource(t *kvtx.Tx, s kvtx.Source) error {
 	if s.Object != 0 {
-		return ReleaseObject(t, s.Object)
+		return releaseObject(t, s.Object)
 	}
-	return ReleaseStripe(t, s.Stripe)
+	return releaseStripe(t, s.Stripe)
 }
 
-// UseStripe adds one user of a stripe.
-func UseStripe(t *kvtx.Tx, id moraine.StripeID) error {
+// useStripe adds one user of a stripe.
+func useStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	s, err := MustStripe(t, id)
 	if err != nil {
 		return err
@@ -72,11 +72,11 @@ func MustStripe(t *kvtx.Tx, id moraine.StripeID) (*moraine.Stripe, error) {
 	return s, err
 }
 
-// ShrinkStripe records that the only table with a stripe refers to left of its bytes, after was
+// shrinkStripe records that the only table with a stripe refers to left of its bytes, after was
 // bytes. With several tables the exact number is unknown, and live bytes stay an upper bound. The
 // same holds if a table refers to some bytes twice, as after an overwrite of a file that was cloned
 // onto itself.
-func ShrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
+func shrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
 	s, err := MustStripe(t, id)
 	if err != nil || s.RefCount != 1 {
 		return err
@@ -90,8 +90,8 @@ func ShrinkStripe(t *kvtx.Tx, id moraine.StripeID, was, left int64) error {
 	return nil
 }
 
-// ReleaseStripe removes one user. At 0 the stripe dies, and each of its chunks gets a tombstone.
-func ReleaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
+// releaseStripe removes one user. At 0 the stripe dies, and each of its chunks gets a tombstone.
+func releaseStripe(t *kvtx.Tx, id moraine.StripeID) error {
 	s, err := MustStripe(t, id)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func Discard(t *kvtx.Tx, content uint64) error {
 	if content == 0 {
 		return nil
 	}
-	finished, err := DropContent(t, content, DiscardBudget-len(t.Order))
+	finished, err := dropContent(t, content, DiscardBudget-len(t.Order))
 	if err != nil || finished {
 		return err
 	}
@@ -131,8 +131,8 @@ func Discard(t *kvtx.Tx, content uint64) error {
 	return err
 }
 
-// Abandon records that a file no longer refers to a table.
-func Abandon(t *kvtx.Tx, table moraine.TableID) { t.Dead = append(t.Dead, table) }
+// abandon records that a file no longer refers to a table.
+func abandon(t *kvtx.Tx, table moraine.TableID) { t.Dead = append(t.Dead, table) }
 
 // DropAbandoned removes the references that the command abandoned, as a content of their own.
 func DropAbandoned(t *kvtx.Tx) error {
@@ -154,16 +154,16 @@ func RunDropContent(t *kvtx.Tx, cursor []byte, limit int) (n int, finished bool,
 		return 0, false, &moraine.Error{Op: "drop tables", Kind: moraine.Corrupt, Err: fmt.Errorf("cursor of %d bytes", len(cursor))}
 	}
 	before, content := len(t.Order), binary.BigEndian.Uint64(cursor)
-	finished, err = DropContent(t, content, limit)
+	finished, err = dropContent(t, content, limit)
 	if finished {
 		t.Del(t.K.DeadContent(content))
 	}
 	return len(t.Order) - before, finished, err
 }
 
-// DropContent deletes about budget records of an unreferenced content; true if none is left. It
+// dropContent deletes about budget records of an unreferenced content; true if none is left. It
 // consumes what it has done, so that the next call continues from there.
-func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err error) {
+func dropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err error) {
 	if budget <= 0 {
 		return false, nil
 	}
@@ -180,7 +180,7 @@ func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err err
 		if len(t.Order) >= stop {
 			return false, nil
 		}
-		finished, err := DropTable(t, content, r, stop)
+		finished, err := dropTable(t, content, r, stop)
 		if err != nil || !finished {
 			return false, err
 		}
@@ -188,9 +188,9 @@ func DropContent(t *kvtx.Tx, content uint64, budget int) (finished bool, err err
 	return len(refs) <= budget, nil
 }
 
-// DropTable removes one reference, and its table if it was the last one, until the command has
+// dropTable removes one reference, and its table if it was the last one, until the command has
 // written stop keys.
-func DropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
+func dropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished bool, err error) {
 	h, err := TableHead(&t.View, r.Table)
 	if err != nil {
 		return false, err
@@ -221,7 +221,7 @@ func DropTable(t *kvtx.Tx, content uint64, r record.Ref, stop int) (finished boo
 		if left[s]--; left[s] > 0 {
 			continue
 		}
-		if err := ReleaseSource(t, s); err != nil {
+		if err := releaseSource(t, s); err != nil {
 			return false, err
 		}
 	}

@@ -54,13 +54,13 @@ func MergeTables(t *kvtx.Tx, i *record.Inode, from, to int64) (int64, error) {
 		}
 		all = append(all, exts...)
 	}
-	return upTo, SwapTables(t, i, run, all)
+	return upTo, swapTables(t, i, run, all)
 }
 
-// EmptyPast removes everything from size on if that is in more tables than one command can name.
+// emptyPast removes everything from size on if that is in more tables than one command can name.
 // The remaining part, which must be small, moves to a new content, and the old content dies. The
 // caller sets the size and writes the inode.
-func EmptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
+func emptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
 	var left []record.Ref
 	err := RefsFrom(&t.View, i.Content, -1, func(r record.Ref) (bool, error) {
 		if r.Base >= size {
@@ -99,7 +99,7 @@ func EmptyPast(t *kvtx.Tx, i *record.Inode, size int64) error {
 		i.Count(h)
 		i.LastEnd = r.End
 	}
-	if err := AddTables(t, i, cutOff); err != nil {
+	if err := addTables(t, i, cutOff); err != nil {
 		return err
 	}
 	return Discard(t, old)

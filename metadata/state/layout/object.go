@@ -52,8 +52,8 @@ func MustObject(v *kvtx.View, id moraine.ObjectID) (*record.Object, error) {
 // PutObject writes an object's record.
 func PutObject(t *kvtx.Tx, o *record.Object) { t.Put(t.K.Object(o.Id), o.Encode()) }
 
-// UseObject counts one more table that refers to an object.
-func UseObject(t *kvtx.Tx, id moraine.ObjectID) error {
+// useObject counts one more table that refers to an object.
+func useObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	o, err := MustObject(&t.View, id)
 	if err != nil {
 		return err
@@ -63,13 +63,13 @@ func UseObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	return nil
 }
 
-// ReleaseObject removes one user; at 0 a job deletes the object.
-func ReleaseObject(t *kvtx.Tx, id moraine.ObjectID) error {
+// releaseObject removes one user; at 0 a job deletes the object.
+func releaseObject(t *kvtx.Tx, id moraine.ObjectID) error {
 	o, err := MustObject(&t.View, id)
 	if err != nil {
 		return err
 	}
-	return Release1(t, o, false)
+	return release1(t, o, false)
 }
 
 // ReleaseNewest records that an object is no longer the newest of its inode. The caller writes the
@@ -80,11 +80,11 @@ func ReleaseNewest(t *kvtx.Tx, i *record.Inode) error {
 		return err
 	}
 	i.Object, i.ObjectGen = 0, 0
-	return Release1(t, o, true)
+	return release1(t, o, true)
 }
 
-// Release1 removes one user of an object; newest says that the user is its inode.
-func Release1(t *kvtx.Tx, o *record.Object, newest bool) (err error) {
+// release1 removes one user of an object; newest says that the user is its inode.
+func release1(t *kvtx.Tx, o *record.Object, newest bool) (err error) {
 	o.Refs--
 	if newest {
 		o.Newest = false

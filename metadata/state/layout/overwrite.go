@@ -22,7 +22,7 @@ const (
 // writes the inode.
 func Overlay(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	for len(exts) > 0 {
-		n, err := OverlayGroup(t, i, exts)
+		n, err := overlayGroup(t, i, exts)
 		if err != nil {
 			return err
 		}
@@ -31,8 +31,8 @@ func Overlay(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	return nil
 }
 
-// OverlayGroup lays the first group of exts and returns its size.
-func OverlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
+// overlayGroup lays the first group of exts and returns its size.
+func overlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	if i.Refs == 0 || exts[0].Offset >= i.LastEnd {
 		return len(exts), AppendExtents(t, i, exts) // gaps do not matter after the end
 	}
@@ -40,7 +40,7 @@ func OverlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, erro
 	for n < len(exts) && exts[n-1].End() == exts[n].Offset {
 		n++
 	}
-	hit, bound, err := HitRefs(&t.View, i, exts[0].Offset, exts[n-1].End())
+	hit, bound, err := hitRefs(&t.View, i, exts[0].Offset, exts[n-1].End())
 	if err != nil {
 		return 0, err
 	}
@@ -48,39 +48,39 @@ func OverlayGroup(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, erro
 		n++
 	}
 	if len(hit) == 0 {
-		return n, AddTables(t, i, exts[:n])
+		return n, addTables(t, i, exts[:n])
 	}
-	old, err := Edges(&t.View, hit)
+	old, err := edges(&t.View, hit)
 	if err != nil {
 		return 0, err
 	}
-	return n, Rewrite(t, i, hit, old, lay(old, exts[:n]))
+	return n, rewrite(t, i, hit, old, lay(old, exts[:n]))
 }
 
 // Truncate removes the content from size on. The caller sets the size and writes the inode.
 func Truncate(t *kvtx.Tx, i *record.Inode, size int64) error {
-	hit, _, err := HitRefs(&t.View, i, size, tree.MaxFileSize)
+	hit, _, err := hitRefs(&t.View, i, size, tree.MaxFileSize)
 	if moraine.KindOf(err) == moraine.TooLarge {
-		return EmptyPast(t, i, size)
+		return emptyPast(t, i, size)
 	}
 	if err != nil || len(hit) == 0 {
 		return err
 	}
-	old, err := Edges(&t.View, hit[:1])
+	old, err := edges(&t.View, hit[:1])
 	if err != nil {
 		return err
 	}
-	if err := Rewrite(t, i, hit, old, Cut(old, 0, size)); err != nil {
+	if err := rewrite(t, i, hit, old, Cut(old, 0, size)); err != nil {
 		return err
 	}
 	i.LastEnd = min(i.LastEnd, size)
 	return nil
 }
 
-// HitRefs returns the references that overlap [lo, hi). bound is the offset up to which further
+// hitRefs returns the references that overlap [lo, hi). bound is the offset up to which further
 // extents affect no reference after the last one hit: the end of that one, or the start of the next
 // one if none is hit.
-func HitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bound int64, err error) {
+func hitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bound int64, err error) {
 	bound = tree.MaxFileSize
 	err = RefsFrom(v, i.Content, lo, func(r record.Ref) (bool, error) {
 		if r.Base >= hi {
@@ -98,9 +98,9 @@ func HitRefs(v *kvtx.View, i *record.Inode, lo, hi int64) (hit []record.Ref, bou
 	return hit, bound, err
 }
 
-// Edges returns the extents of the first and the last of some references; the range covers those
+// edges returns the extents of the first and the last of some references; the range covers those
 // between entirely.
-func Edges(v *kvtx.View, hit []record.Ref) ([]moraine.Extent, error) {
+func edges(v *kvtx.View, hit []record.Ref) ([]moraine.Extent, error) {
 	old, err := ExtsFrom(v, hit[0], hit[0].Base, NoLimit)
 	if err != nil || len(hit) == 1 {
 		return old, err
@@ -110,15 +110,15 @@ func Edges(v *kvtx.View, hit []record.Ref) ([]moraine.Extent, error) {
 	return append(old, last...), err
 }
 
-// Rewrite makes now the content in the ranges of the references hit; old are the extents of their
+// rewrite makes now the content in the ranges of the references hit; old are the extents of their
 // first and last table. It edits in place if it may.
-func Rewrite(t *kvtx.Tx, i *record.Inode, hit []record.Ref, old, now []moraine.Extent) error {
+func rewrite(t *kvtx.Tx, i *record.Inode, hit []record.Ref, old, now []moraine.Extent) error {
 	if len(hit) == 1 {
-		if ok, err := EditTable(t, i, hit[0], old, now); ok || err != nil {
+		if ok, err := editTable(t, i, hit[0], old, now); ok || err != nil {
 			return err
 		}
 	}
-	return SwapTables(t, i, hit, now)
+	return swapTables(t, i, hit, now)
 }
 
 // lay returns old with exts laid over it. Both are sorted.
@@ -151,9 +151,9 @@ func Cut(exts []moraine.Extent, lo, hi int64) []moraine.Extent {
 	return out
 }
 
-// SwapTables replaces the references hit by tables of exts. The old tables die at the end of the
+// swapTables replaces the references hit by tables of exts. The old tables die at the end of the
 // command, or by a job if they are many.
-func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Extent) error {
+func swapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Extent) error {
 	for _, r := range hit {
 		h, err := TableHead(&t.View, r.Table)
 		if err != nil {
@@ -162,14 +162,14 @@ func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Ex
 		i.Uncount(h)
 		i.Refs--
 		t.Del(t.K.Ref(i.Content, r.End))
-		Abandon(t, r.Table)
+		abandon(t, r.Table)
 	}
 	// The new tables count their stripes before the old ones release them, so that stripes in both
 	// do not die. They have even sizes, because the next overwrite would split a full table.
 	parts := (len(exts) + moraine.MaxTableExtents - 1) / moraine.MaxTableExtents
 	for ; parts > 0; parts-- {
 		n := (len(exts) + parts - 1) / parts
-		if err := AddTables(t, i, exts[:n]); err != nil {
+		if err := addTables(t, i, exts[:n]); err != nil {
 			return err
 		}
 		exts = exts[n:]
@@ -177,9 +177,9 @@ func SwapTables(t *kvtx.Tx, i *record.Inode, hit []record.Ref, exts []moraine.Ex
 	return nil
 }
 
-// EditTable makes now the extents of a table in place, if the file is its only owner and the change
+// editTable makes now the extents of a table in place, if the file is its only owner and the change
 // is small. Otherwise it returns false and changes nothing. old are all extents of the table.
-func EditTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Extent) (bool, error) {
+func editTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Extent) (bool, error) {
 	h, err := TableHead(&t.View, r.Table)
 	if err != nil || h.Sealed || h.Refs != 1 {
 		return false, err
@@ -199,7 +199,7 @@ func EditTable(t *kvtx.Tx, i *record.Inode, r record.Ref, old, now []moraine.Ext
 	for _, e := range minus(now, old) {
 		t.Put(t.K.Ext(r.Table, e.End()-r.Base), record.EncodeExt(e))
 	}
-	if err := Recount(t, r.Table, old, now); err != nil {
+	if err := recount(t, r.Table, old, now); err != nil {
 		return false, err
 	}
 	i.Uncount(h)
@@ -248,14 +248,14 @@ func SumLengths(exts []moraine.Extent) (n int64) {
 	return n
 }
 
-// Recount updates the counts of stripes and objects when a table's extents change from old to now.
-func Recount(t *kvtx.Tx, table moraine.TableID, old, now []moraine.Extent) error {
+// recount updates the counts of stripes and objects when a table's extents change from old to now.
+func recount(t *kvtx.Tx, table moraine.TableID, old, now []moraine.Extent) error {
 	was, is := bytesBySource(old), bytesBySource(now)
 	for _, e := range now {
 		if _, ok := was[sourceOf(e)]; ok {
 			continue
 		}
-		if err := Use(t, sourceOf(e), table); err != nil {
+		if err := use(t, sourceOf(e), table); err != nil {
 			return err
 		}
 	}
@@ -268,12 +268,12 @@ func Recount(t *kvtx.Tx, table moraine.TableID, old, now []moraine.Extent) error
 		}
 		done[s] = true
 		if kept {
-			if err := Shrink(t, s, was[s], left); err != nil {
+			if err := shrink(t, s, was[s], left); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := ReleaseSource(t, s); err != nil {
+		if err := releaseSource(t, s); err != nil {
 			return err
 		}
 	}

@@ -66,18 +66,18 @@ func ExtsFrom(v *kvtx.View, r record.Ref, from int64, limit int) ([]moraine.Exte
 // its only owner and it has room, and then adds new ones.
 func AppendExtents(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	if i.Refs > 0 && len(exts) > 0 {
-		n, err := GrowLast(t, i, exts)
+		n, err := growLast(t, i, exts)
 		if err != nil {
 			return err
 		}
 		exts = exts[n:]
 	}
-	return AddTables(t, i, exts)
+	return addTables(t, i, exts)
 }
 
-// GrowLast adds as many of exts as fit to the last table of i, if only i refers to it, and returns
+// growLast adds as many of exts as fit to the last table of i, if only i refers to it, and returns
 // how many.
-func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
+func growLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	key := t.K.Ref(i.Content, i.LastEnd)
 	b, ok, err := t.Get(key)
 	if err != nil || !ok {
@@ -92,7 +92,7 @@ func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 		return 0, err
 	}
 	n := min(len(exts), moraine.MaxTableExtents-int(h.Count))
-	if err := FillTable(t, r, exts[:n]); err != nil {
+	if err := fillTable(t, r, exts[:n]); err != nil {
 		return 0, err
 	}
 	i.Uncount(h)
@@ -108,10 +108,10 @@ func GrowLast(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) (int, error) {
 	return n, nil
 }
 
-// FillTable writes extents into a table and counts it as a user of their stripes and objects.
-func FillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
+// fillTable writes extents into a table and counts it as a user of their stripes and objects.
+func fillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
 	for _, e := range exts {
-		if err := Use(t, sourceOf(e), r.Table); err != nil {
+		if err := use(t, sourceOf(e), r.Table); err != nil {
 			return err
 		}
 		t.Put(t.K.Ext(r.Table, e.End()-r.Base), record.EncodeExt(e))
@@ -119,9 +119,9 @@ func FillTable(t *kvtx.Tx, r record.Ref, exts []moraine.Extent) error {
 	return nil
 }
 
-// AddTables makes tables of exts and refers to them. The range that they cover must be free of
+// addTables makes tables of exts and refers to them. The range that they cover must be free of
 // references.
-func AddTables(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
+func addTables(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 	for len(exts) > 0 {
 		n := min(len(exts), moraine.MaxTableExtents)
 		if err := AddTable(t, i, exts[:n]); err != nil {
@@ -142,7 +142,7 @@ func AddTable(t *kvtx.Tx, i *record.Inode, exts []moraine.Extent) error {
 		i.Content = t.Next(record.CContent)
 	}
 	r := record.Ref{Table: moraine.TableID(id), Base: exts[0].Offset, End: exts[len(exts)-1].End()}
-	if err := FillTable(t, r, exts); err != nil {
+	if err := fillTable(t, r, exts); err != nil {
 		return err
 	}
 	h := record.TableHead{Refs: 1, Count: uint32(len(exts)), Bytes: SumLengths(exts), Evicted: SumEvicted(exts)}

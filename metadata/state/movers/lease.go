@@ -38,7 +38,7 @@ func LeaseJobs(t *kvtx.Tx, op *wire.LeaseJobs) (*wire.MetaResponse, error) {
 		return nil, err
 	} else if shares {
 		look, kinds = func(kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
-			return SharedJobs(&t.View, kinds, now, limit)
+			return sharedJobs(&t.View, kinds, now, limit)
 		}, shuffled(kinds, t.Count[record.CCommands])
 	}
 	ready, err := look(kinds, t.ClusterTime(), int(min(max(op.GetMax(), 1), record.MaxLeaseJobs)))
@@ -97,8 +97,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// SharedJobs is ReadyJobs, but takes one pending job of each kind in turn.
-func SharedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
+// sharedJobs is ReadyJobs, but takes one pending job of each kind in turn.
+func sharedJobs(v *kvtx.View, kinds []wire.JobKind, now uint64, limit int) ([]*record.Job, error) {
 	out, err := jobs.LapsedJobs(v, kinds, now, limit)
 	if err != nil {
 		return nil, err
@@ -201,9 +201,9 @@ func CancelJob(t *kvtx.Tx, op *wire.CancelJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, "canceled by "+record.Clip(t.Caller.GetNode(), 100))
 }
 
-// SeesJob reports whether a job belongs to a scope: one of its sessions requested the job, or the
+// seesJob reports whether a job belongs to a scope: one of its sessions requested the job, or the
 // job concerns a file that it may name.
-func SeesJob(v *kvtx.View, sc kvtx.Scope, j *record.Job) (bool, error) {
+func seesJob(v *kvtx.View, sc kvtx.Scope, j *record.Job) (bool, error) {
 	if sc.Root == v.K.Top() {
 		return true, nil
 	}
@@ -235,7 +235,7 @@ func ReadJobs(v *kvtx.View, sc kvtx.Scope, op *wire.ListJobs) (*wire.MetaRespons
 		}
 		sees := false
 		if j != nil {
-			if sees, err = SeesJob(v, sc, j); err != nil {
+			if sees, err = seesJob(v, sc, j); err != nil {
 				return nil, err
 			}
 		}

@@ -52,16 +52,16 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	case wire.JobKind_JOB_KIND_RECOUNT:
 		n, finished, err = usage.RunRecount(t, j, limit)
 	case wire.JobKind_JOB_KIND_SCAN_DEVICE:
-		n, finished, err = RunScan(t, j, limit)
+		n, finished, err = runScan(t, j, limit)
 	case wire.JobKind_JOB_KIND_CLONE_TREE:
 		over, err := content.RunCloneTree(t, j, limit)
-		return Ran(t, j, over, err)
+		return ran(t, j, over, err)
 	case wire.JobKind_JOB_KIND_CONCAT:
 		over, err := content.RunConcat(t, j, limit)
-		return Ran(t, j, over, err)
+		return ran(t, j, over, err)
 	case wire.JobKind_JOB_KIND_MOVE_TREE:
 		over, err := tier.RunMoveTree(t, j, limit)
-		return Ran(t, j, over, err)
+		return ran(t, j, over, err)
 	default:
 		return nil, kvtx.Fail(moraine.InvalidArgument, "run job", j.Id.String(), "workers lease jobs of kind %s", j.Kind)
 	}
@@ -82,8 +82,8 @@ func RunJob(t *kvtx.Tx, op *statepb.RunJob) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// Ran answers a piece of a job that ends itself, and wakes the leader for the rest.
-func Ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, error) {
+// ran answers a piece of a job that ends itself, and wakes the leader for the rest.
+func ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, error) {
 	if err == nil && !over {
 		jobs.PutJob(t, j)
 		t.Events.JobsReady = true
@@ -91,9 +91,9 @@ func Ran(t *kvtx.Tx, j *record.Job, over bool, err error) (*wire.MetaResponse, e
 	return kvtx.Done(), err
 }
 
-// RunScan checks the next stripes with a chunk on a device against the device's present state. For
+// runScan checks the next stripes with a chunk on a device against the device's present state. For
 // a retired device it then deletes the tombstones, because nothing would carry them out.
-func RunScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
+func runScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err error) {
 	d, err := fleet.Device(&t.View, moraine.DeviceID(j.Target))
 	if err != nil {
 		return 0, false, err
@@ -133,12 +133,12 @@ func RunScan(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err er
 	if d.State != record.DeviceRetired {
 		return len(chunks), true, nil
 	}
-	more, err := ForgetTombstones(t, d.Id, limit/3)
+	more, err := forgetTombstones(t, d.Id, limit/3)
 	return len(chunks), !more, err
 }
 
-// ForgetTombstones deletes at most limit tombstones of a device; true if there may be more.
-func ForgetTombstones(t *kvtx.Tx, id moraine.DeviceID, limit int) (bool, error) {
+// forgetTombstones deletes at most limit tombstones of a device; true if there may be more.
+func forgetTombstones(t *kvtx.Tx, id moraine.DeviceID, limit int) (bool, error) {
 	type grave struct {
 		Chunk moraine.ChunkID
 		Since uint64

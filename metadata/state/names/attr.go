@@ -21,7 +21,7 @@ func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	}
 	has := func(f wire.SetAttrField) bool { return op.GetValid()&uint32(f) != 0 }
 	if has(wire.SetAttrField_SET_ATTR_SIZE) {
-		if err := SetSize(t, i, op.GetSize()); err != nil {
+		if err := setSize(t, i, op.GetSize()); err != nil {
 			return nil, err
 		}
 	}
@@ -29,10 +29,10 @@ func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 		i.Mode = op.GetMode() & 0o7777
 	}
 	if has(wire.SetAttrField_SET_ATTR_UID) {
-		i.Uid = Squashed(t.Scope, op.GetUid())
+		i.Uid = squashed(t.Scope, op.GetUid())
 	}
 	if has(wire.SetAttrField_SET_ATTR_GID) {
-		i.Gid = Squashed(t.Scope, op.GetGid())
+		i.Gid = squashed(t.Scope, op.GetGid())
 	}
 	if has(wire.SetAttrField_SET_ATTR_ATIME) {
 		i.Atime = op.GetAtime()
@@ -50,8 +50,8 @@ func SetAttr(t *kvtx.Tx, op *wire.SetAttr) (*wire.MetaResponse, error) {
 	return tree.EntryReply(i), nil
 }
 
-// SetSize truncates or extends a file. The caller writes the inode.
-func SetSize(t *kvtx.Tx, i *record.Inode, size uint64) error {
+// setSize truncates or extends a file. The caller writes the inode.
+func setSize(t *kvtx.Tx, i *record.Inode, size uint64) error {
 	switch {
 	case i.Typ == record.TypeDirectory:
 		return kvtx.Fail(moraine.IsDirectory, "truncate", i.Id.String(), "")

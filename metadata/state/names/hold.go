@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TakeNumber marks an inode number of the session as used. It fails with Stale if the number is not
+// takeNumber marks an inode number of the session as used. It fails with Stale if the number is not
 // the session's, or was used before.
-func TakeNumber(t *kvtx.Tx, id moraine.InodeID) error {
+func takeNumber(t *kvtx.Tx, id moraine.InodeID) error {
 	var r *record.NumberRange
 	var bad error
 	err := t.View.R.Scan(t.K.Numbers(t.Session.Id, id), kvtx.PrefixEnd(t.K.Ranges(t.Session.Id)), func(_, value []byte) bool {
@@ -36,9 +36,9 @@ func TakeNumber(t *kvtx.Tx, id moraine.InodeID) error {
 	return nil
 }
 
-// ExistingAs answers a create under a given number whose name is taken. If the same file has the
+// existingAs answers a create under a given number whose name is taken. If the same file has the
 // name, the first answer was lost, and the retry gets it again.
-func ExistingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
+func existingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
 	if uint64(e.Inode) != op.GetInode() {
 		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
 	}
@@ -49,9 +49,9 @@ func ExistingAs(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaRespons
 	return tree.EntryReply(i), nil
 }
 
-// Known returns the create as the present feature level defines it. Below LevelHolds a build that
+// known returns the create as the present feature level defines it. Below LevelHolds a build that
 // applies it may not know given numbers, so this build ignores them too.
-func Known(t *kvtx.Tx, op *wire.Create) (*wire.Create, error) {
+func known(t *kvtx.Tx, op *wire.Create) (*wire.Create, error) {
 	if op.GetInode() == 0 {
 		return op, nil
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/usage"
 )
 
-// DelInode deletes an inode's record and everything that belongs to it alone.
-func DelInode(t *kvtx.Tx, i *record.Inode) error {
+// delInode deletes an inode's record and everything that belongs to it alone.
+func delInode(t *kvtx.Tx, i *record.Inode) error {
 	if err := tier.ForgetMoves(t, i); err != nil {
 		return err
 	}

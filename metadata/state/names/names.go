@@ -49,7 +49,7 @@ func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	}
 	if i.Owner != 0 {
 		Adopt(t, i)
-	} else if err := AnotherName(t, i); err != nil {
+	} else if err := anotherName(t, i); err != nil {
 		return nil, err
 	}
 	Link(t, dir, op.GetName(), i)
@@ -58,9 +58,9 @@ func LinkName(t *kvtx.Tx, op *wire.Link) (*wire.MetaResponse, error) {
 	return tree.EntryReply(i), FlushOnCommit(t, i)
 }
 
-// AnotherName counts one more name of i. From the second name on, its names have rows of their own
+// anotherName counts one more name of i. From the second name on, its names have rows of their own
 // for ever.
-func AnotherName(t *kvtx.Tx, i *record.Inode) error {
+func anotherName(t *kvtx.Tx, i *record.Inode) error {
 	i.Nlink++
 	if i.ManyLinks {
 		return nil
@@ -77,9 +77,9 @@ func AnotherName(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// Rehome sets the parent and name of an inode that lost one of several names to another of its
+// rehome sets the parent and name of an inode that lost one of several names to another of its
 // names.
-func Rehome(t *kvtx.Tx, i *record.Inode) error {
+func rehome(t *kvtx.Tx, i *record.Inode) error {
 	keys, err := t.KeysUnder(t.K.Names(i.Id), 1)
 	if err != nil {
 		return err
@@ -110,14 +110,14 @@ func Hold(t *kvtx.Tx, i *record.Inode) {
 	tree.PutInode(t, i)
 }
 
-// MaxRelease is the largest number of files in one request.
-const MaxRelease = 256
+// maxRelease is the largest number of files in one request.
+const maxRelease = 256
 
 // Release removes unlinked files that the session has open. It skips files that the session does
 // not have open.
 func Release(t *kvtx.Tx, op *wire.Release) (*wire.MetaResponse, error) {
-	if len(op.GetInodes()) > MaxRelease {
-		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), MaxRelease)
+	if len(op.GetInodes()) > maxRelease {
+		return nil, kvtx.Fail(moraine.TooLarge, "release", "", "%d files, %d at most", len(op.GetInodes()), maxRelease)
 	}
 	for _, id := range op.GetInodes() {
 		i, err := tree.Inode(t, moraine.InodeID(id))

@@ -62,21 +62,21 @@ func Link(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	if child.Typ == record.TypeDirectory {
 		dir.Nlink++
 	}
-	Changed(t, dir)
+	changed(t, dir)
 }
 
 // Unlink removes the entry name, which is child, from dir. The caller decides what happens to child
 // and writes it.
 func Unlink(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
-	Unname(t, dir, name, child)
+	unname(t, dir, name, child)
 	if child.Typ == record.TypeDirectory {
 		dir.Nlink--
 	}
-	Changed(t, dir)
+	changed(t, dir)
 }
 
-// Unname removes the entry from dir's records. The caller writes dir.
-func Unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
+// unname removes the entry from dir's records. The caller writes dir.
+func unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	t.Del(t.K.Dentry(dir.Id, name))
 	tree.TouchEntry(t, dir, name, child, kvtx.Removed)
 	dir.Entries--
@@ -85,15 +85,15 @@ func Unname(t *kvtx.Tx, dir *record.Inode, name string, child *record.Inode) {
 	}
 }
 
-// Changed updates the times of a directory whose entries changed, and writes it.
-func Changed(t *kvtx.Tx, dir *record.Inode) {
+// changed updates the times of a directory whose entries changed, and writes it.
+func changed(t *kvtx.Tx, dir *record.Inode) {
 	dir.Mtime, dir.Ctime = t.Now, t.Now
 	tree.PutInode(t, dir)
 }
 
 // Create creates a file, a directory or a symbolic link.
 func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
-	op, err := Known(t, op)
+	op, err := known(t, op)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if op.GetUnlinked() {
-		return CreateUnlinked(t, op)
+		return createUnlinked(t, op)
 	}
 	dir, err := tree.Directory(t, moraine.InodeID(op.GetParent()))
 	if err != nil {
@@ -113,15 +113,15 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	}
 	switch {
 	case ok && op.GetInode() != 0:
-		return ExistingAs(t, op, e)
+		return existingAs(t, op, e)
 	case ok:
-		return Existing(t, op, e)
+		return existing(t, op, e)
 	case op.GetInode() != 0:
-		if err := TakeNumber(t, moraine.InodeID(op.GetInode())); err != nil {
+		if err := takeNumber(t, moraine.InodeID(op.GetInode())); err != nil {
 			return nil, err
 		}
 	}
-	tenant, err := TenantOf(t, dir, op)
+	tenant, err := tenantOf(t, dir, op)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func Create(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	Link(t, dir, op.GetName(), child)
-	PutXattrs(t, child, op.GetXattrs())
+	putXattrs(t, child, op.GetXattrs())
 	return tree.EntryReply(child), nil
 }
 
@@ -163,7 +163,7 @@ func checkCreate(op *wire.Create) error {
 
 // newInode returns the inode that op requests, without the fields that depend on the parent.
 func newInode(sc kvtx.Scope, op *wire.Create) record.Inode {
-	n := record.Inode{Typ: uint8(op.GetType()), Mode: op.GetMode(), Uid: Squashed(sc, op.GetUid()), Gid: Squashed(sc, op.GetGid()), Nlink: 1}
+	n := record.Inode{Typ: uint8(op.GetType()), Mode: op.GetMode(), Uid: squashed(sc, op.GetUid()), Gid: squashed(sc, op.GetGid()), Nlink: 1}
 	switch n.Typ {
 	case record.TypeDirectory:
 		n.Nlink = 2
@@ -174,8 +174,8 @@ func newInode(sc kvtx.Scope, op *wire.Create) record.Inode {
 	return n
 }
 
-// Existing answers a create whose name is taken.
-func Existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
+// existing answers a create whose name is taken.
+func existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse, error) {
 	switch {
 	case op.GetExclusive() || uint8(op.GetType()) == record.TypeSymlink:
 		return nil, kvtx.Fail(moraine.Exists, "create", op.GetName(), "")
@@ -191,9 +191,9 @@ func Existing(t *kvtx.Tx, op *wire.Create, e record.Dentry) (*wire.MetaResponse,
 	return tree.EntryReply(i), nil
 }
 
-// CreateUnlinked creates a file without a name. The session owns it until a commit links it; it is
+// createUnlinked creates a file without a name. The session owns it until a commit links it; it is
 // removed with the session. The parent, if given, determines its tenant.
-func CreateUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
+func createUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	place := moraine.InodeID(op.GetParent())
 	if place == 0 {
 		place = t.Scope.Root
@@ -212,9 +212,9 @@ func CreateUnlinked(t *kvtx.Tx, op *wire.Create) (*wire.MetaResponse, error) {
 	return tree.EntryReply(child), nil
 }
 
-// TenantOf returns the tenant of a new inode in dir. It is inherited. Only a directory created in
+// tenantOf returns the tenant of a new inode in dir. It is inherited. Only a directory created in
 // the root may name another tenant, which is created if necessary.
-func TenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, error) {
+func tenantOf(t *kvtx.Tx, dir *record.Inode, op *wire.Create) (moraine.Tenant, error) {
 	name := op.GetTenant()
 	if name == "" {
 		return dir.Tenant, nil
@@ -292,11 +292,11 @@ func DropName(t *kvtx.Tx, child *record.Inode, ref string) error {
 		if child.Entries != 0 {
 			return kvtx.Fail(moraine.NotEmpty, "remove", ref, "")
 		}
-		return DelInode(t, child)
+		return delInode(t, child)
 	}
 	child.Nlink--
 	if child.Nlink > 0 {
-		if err := Rehome(t, child); err != nil {
+		if err := rehome(t, child); err != nil {
 			return err
 		}
 		child.Ctime = t.Now
@@ -312,7 +312,7 @@ func DropFile(t *kvtx.Tx, i *record.Inode) error {
 	if i.Owner != 0 {
 		t.Del(t.K.SessionInode(i.Owner, i.Id))
 	}
-	if err := DelInode(t, i); err != nil {
+	if err := delInode(t, i); err != nil {
 		return err
 	}
 	return layout.Discard(t, i.Content)

@@ -43,7 +43,7 @@ func SetPolicy(t *kvtx.Tx, op *wire.SetPolicy) (*wire.MetaResponse, error) {
 		t.Count[record.CPolicies]--
 	}
 	tree.PutInode(t, dir)
-	return PolicyReply(&t.View, t.Scope, dir)
+	return policyReply(&t.View, t.Scope, dir)
 }
 
 // ReadPolicy answers the policy that applies to an inode in the caller's scope.
@@ -52,11 +52,11 @@ func ReadPolicy(v *kvtx.View, sc kvtx.Scope, op *wire.GetPolicy) (*wire.MetaResp
 	if err != nil {
 		return nil, err
 	}
-	return PolicyReply(v, sc, i)
+	return policyReply(v, sc, i)
 }
 
-// PolicyReply answers a directory's policy; a file has its directory's.
-func PolicyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaResponse, error) {
+// policyReply answers a directory's policy; a file has its directory's.
+func policyReply(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (*wire.MetaResponse, error) {
 	own, err := tree.Policy(v, i)
 	if err != nil {
 		return nil, err
@@ -152,8 +152,8 @@ func FlushTree(t *kvtx.Tx, dir *record.Inode) error {
 	return err
 }
 
-// FlushMoved queues flushes for what a rename moved to another directory.
-func FlushMoved(t *kvtx.Tx, i *record.Inode) error {
+// flushMoved queues flushes for what a rename moved to another directory.
+func flushMoved(t *kvtx.Tx, i *record.Inode) error {
 	if i.Typ == record.TypeDirectory {
 		return FlushTree(t, i)
 	}

@@ -26,7 +26,7 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := MayRename(t, child, dir, newDir); err != nil {
+	if err := mayRename(t, child, dir, newDir); err != nil {
 		return nil, err
 	}
 	e, ok, err := tree.Lookup(&t.View, newDir.Id, op.GetNewName())
@@ -42,7 +42,7 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.NotFound, "rename", op.GetNewName(), "nothing to exchange with")
 	}
 	if !ok {
-		if err := Move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+		if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
 			return nil, err
 		}
 		return tree.EntryReply(child), nil
@@ -52,14 +52,14 @@ func Rename(t *kvtx.Tx, op *wire.Rename) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if op.GetExchange() {
-		return Exchange(t, op, dir, newDir, child, target)
+		return exchange(t, op, dir, newDir, child, target)
 	}
-	return Replace(t, op, dir, newDir, child, target)
+	return replace(t, op, dir, newDir, child, target)
 }
 
-// MayRename checks a move of child from dir to newDir against the rules that do not depend on the
+// mayRename checks a move of child from dir to newDir against the rules that do not depend on the
 // new name.
-func MayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
+func mayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	if err := MayRenameTree(t, child); err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func MayRename(t *kvtx.Tx, child, dir, newDir *record.Inode) error {
 	}
 }
 
-// Move moves child to another name, which is free.
-func Move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
+// move moves child to another name, which is free.
+func move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newName string, child *record.Inode) error {
 	Unlink(t, dir, name, child)
 	Link(t, newDir, newName, child)
 	child.Ctime = t.Now
@@ -99,11 +99,11 @@ func Move(t *kvtx.Tx, dir *record.Inode, name string, newDir *record.Inode, newN
 	if dir.Id == newDir.Id {
 		return nil
 	}
-	return FlushMoved(t, child)
+	return flushMoved(t, child)
 }
 
-// Replace moves child to a name that target has, and removes that name from target.
-func Replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
+// replace moves child to a name that target has, and removes that name from target.
+func replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
 	switch {
 	case target.Typ == record.TypeDirectory && child.Typ != record.TypeDirectory:
 		return nil, kvtx.Fail(moraine.IsDirectory, "rename", op.GetNewName(), "")
@@ -118,15 +118,15 @@ func Replace(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Ino
 	} else if err := DropName(t, target, op.GetNewName()); err != nil {
 		return nil, err
 	}
-	if err := Move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
+	if err := move(t, dir, op.GetName(), newDir, op.GetNewName(), child); err != nil {
 		return nil, err
 	}
 	return tree.EntryReply(child), nil
 }
 
-// Exchange swaps two entries.
-func Exchange(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
-	if err := MayRename(t, target, newDir, dir); err != nil {
+// exchange swaps two entries.
+func exchange(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.Inode) (*wire.MetaResponse, error) {
+	if err := mayRename(t, target, newDir, dir); err != nil {
 		return nil, err
 	}
 	Unlink(t, dir, op.GetName(), child)
@@ -136,8 +136,8 @@ func Exchange(t *kvtx.Tx, op *wire.Rename, dir, newDir, child, target *record.In
 	child.Ctime, target.Ctime = t.Now, t.Now
 	tree.PutInode(t, child)
 	tree.PutInode(t, target)
-	if err := FlushMoved(t, child); err != nil {
+	if err := flushMoved(t, child); err != nil {
 		return nil, err
 	}
-	return tree.EntryReply(child), FlushMoved(t, target)
+	return tree.EntryReply(child), flushMoved(t, target)
 }

@@ -52,8 +52,8 @@ func InScope(r *kvtx.View, scope string, dir moraine.InodeID) (bool, error) {
 	return in, err
 }
 
-// Squashed returns the user or group that the scope substitutes for id.
-func Squashed(sc kvtx.Scope, id uint32) uint32 {
+// squashed returns the user or group that the scope substitutes for id.
+func squashed(sc kvtx.Scope, id uint32) uint32 {
 	if sc.Squash && id == 0 {
 		return nobody
 	}

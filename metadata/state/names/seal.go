@@ -69,20 +69,20 @@ func CheckSeals(t *kvtx.Tx) error {
 				return err
 			}
 		}
-		if err := CheckSeal(t, was, now); err != nil {
+		if err := checkSeal(t, was, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// CheckSeal compares a sealed inode before and after the command; now is nil if the inode is gone.
-func CheckSeal(t *kvtx.Tx, was, now *record.Inode) error {
+// checkSeal compares a sealed inode before and after the command; now is nil if the inode is gone.
+func checkSeal(t *kvtx.Tx, was, now *record.Inode) error {
 	if slices.Contains(t.Opened, was.Id) {
 		return nil
 	}
 	if gone := now == nil || now.Nlink == 0; gone && was.Typ == record.TypeFile {
-		if ok, err := MayUnlink(t, was); ok || err != nil {
+		if ok, err := mayUnlink(t, was); ok || err != nil {
 			return err
 		}
 		return tree.Immutable(t, was)
@@ -93,9 +93,9 @@ func CheckSeal(t *kvtx.Tx, was, now *record.Inode) error {
 	return nil
 }
 
-// MayUnlink reports whether a sealed file may lose its name: its checkpoint was removed and its
+// mayUnlink reports whether a sealed file may lose its name: its checkpoint was removed and its
 // directory is not sealed.
-func MayUnlink(t *kvtx.Tx, file *record.Inode) (bool, error) {
+func mayUnlink(t *kvtx.Tx, file *record.Inode) (bool, error) {
 	if file.Parent == 0 {
 		return true, nil
 	}

@@ -17,32 +17,32 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 	}
 	switch r := resp.GetResult().(type) {
 	case *wire.MetaResponse_Entry:
-		return ConfineAttr(v, sc, r.Entry.GetAttr())
+		return confineAttr(v, sc, r.Entry.GetAttr())
 	case *wire.MetaResponse_Extents:
-		return ConfineAttr(v, sc, r.Extents.GetAttr())
+		return confineAttr(v, sc, r.Extents.GetAttr())
 	case *wire.MetaResponse_Commit:
-		return ConfineAttr(v, sc, r.Commit.GetAttr())
+		return confineAttr(v, sc, r.Commit.GetAttr())
 	case *wire.MetaResponse_Hold:
-		return ConfineAttr(v, sc, r.Hold.GetDirectory())
+		return confineAttr(v, sc, r.Hold.GetDirectory())
 	case *wire.MetaResponse_Walk:
-		return ConfineWalk(v, sc, r.Walk)
+		return confineWalk(v, sc, r.Walk)
 	case *wire.MetaResponse_ReadDir:
 		for _, e := range r.ReadDir.Entries {
-			if err := ConfineAttr(v, sc, e.Attr); err != nil {
+			if err := confineAttr(v, sc, e.Attr); err != nil {
 				return err
 			}
 		}
 	case *wire.MetaResponse_Jobs:
 		for _, j := range r.Jobs.Jobs {
-			if err := ConfineJob(v, sc, j); err != nil {
+			if err := confineJob(v, sc, j); err != nil {
 				return err
 			}
 		}
 	case *wire.MetaResponse_Object:
-		return ConfineObject(v, sc, r.Object.Object)
+		return confineObject(v, sc, r.Object.Object)
 	case *wire.MetaResponse_BadObjects:
 		for _, o := range r.BadObjects.Objects {
-			if err := ConfineObject(v, sc, o.Object); err != nil {
+			if err := confineObject(v, sc, o.Object); err != nil {
 				return err
 			}
 			if o.Object.GetKey() == "" {
@@ -53,8 +53,8 @@ func Confine(v *kvtx.View, sc kvtx.Scope, resp *wire.MetaResponse) error {
 	return nil
 }
 
-// ConfineAttr removes from attributes what lies outside the scope.
-func ConfineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
+// confineAttr removes from attributes what lies outside the scope.
+func confineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
 	switch {
 	case a.GetInode() == uint64(sc.Root):
 		a.Parent = 0
@@ -70,14 +70,14 @@ func ConfineAttr(v *kvtx.View, sc kvtx.Scope, a *wire.Attr) error {
 	return nil
 }
 
-// ConfineWalk removes from a walk's answer what lies outside the scope.
-func ConfineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
+// confineWalk removes from a walk's answer what lies outside the scope.
+func confineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
 	for _, s := range w.Steps {
-		if err := ConfineAttr(v, sc, s.Attr); err != nil {
+		if err := confineAttr(v, sc, s.Attr); err != nil {
 			return err
 		}
 	}
-	if err := ConfineAttr(v, sc, w.Attr); err != nil {
+	if err := confineAttr(v, sc, w.Attr); err != nil {
 		return err
 	}
 	if w.Found && (w.Name == "" || w.Attr.GetInode() == uint64(sc.Root)) {
@@ -86,10 +86,10 @@ func ConfineWalk(v *kvtx.View, sc kvtx.Scope, w *wire.WalkReply) error {
 	return nil
 }
 
-// ConfineJob replaces the subject of a job of one file by the file's present path in the scope,
+// confineJob replaces the subject of a job of one file by the file's present path in the scope,
 // because the job keeps an earlier path. It also hides the key of an object to delete, which is an
 // earlier path.
-func ConfineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
+func confineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
 	j.Cursor = nil
 	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
 		j.Subject, j.Error = "", ""
@@ -115,9 +115,9 @@ func ConfineJob(v *kvtx.View, sc kvtx.Scope, j *wire.Job) error {
 	return err
 }
 
-// ConfineObject hides the key of an object unless it matches its file's present path in the scope.
+// confineObject hides the key of an object unless it matches its file's present path in the scope.
 // A different key is a path that the file, or its source, had elsewhere.
-func ConfineObject(v *kvtx.View, sc kvtx.Scope, o *wire.Object) error {
+func confineObject(v *kvtx.View, sc kvtx.Scope, o *wire.Object) error {
 	i, err := tree.ReadInode(v, moraine.InodeID(o.GetInode()))
 	if err != nil {
 		return err

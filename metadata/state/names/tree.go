@@ -19,7 +19,7 @@ func DropTree(t *kvtx.Tx, dir *record.Inode, subject string) error {
 // DropTreeOf is DropTree with a job that counts as one of a session's.
 func DropTreeOf(t *kvtx.Tx, dir *record.Inode, subject string, owner moraine.SessionID) error {
 	if dir.Entries == 0 {
-		return DelInode(t, dir)
+		return delInode(t, dir)
 	}
 	dir.Detach()
 	dir.Nlink = 0
@@ -59,7 +59,7 @@ func RunRemoveTree(t *kvtx.Tx, job moraine.JobID, limit int) (n int, finished bo
 		if err != nil {
 			return 0, false, kvtx.Damaged(err)
 		}
-		if err := EmptyDir(t, job, dir, before+limit); err != nil {
+		if err := emptyDir(t, job, dir, before+limit); err != nil {
 			return 0, false, err
 		}
 		if dir.Entries > 0 {
@@ -67,16 +67,16 @@ func RunRemoveTree(t *kvtx.Tx, job moraine.JobID, limit int) (n int, finished bo
 			continue
 		}
 		t.Del(keys[0])
-		if err := DelInode(t, dir); err != nil {
+		if err := delInode(t, dir); err != nil {
 			return 0, false, err
 		}
 	}
 	return len(t.Order) - before, false, nil
 }
 
-// EmptyDir removes entries from dir until it is empty or the command has written stop keys. The
+// emptyDir removes entries from dir until it is empty or the command has written stop keys. The
 // caller writes dir.
-func EmptyDir(t *kvtx.Tx, job moraine.JobID, dir *record.Inode, stop int) error {
+func emptyDir(t *kvtx.Tx, job moraine.JobID, dir *record.Inode, stop int) error {
 	names, entries, err := tree.ListDir(&t.View, dir.Id, "", max((stop-len(t.Order))/4, 1))
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func EmptyDir(t *kvtx.Tx, job moraine.JobID, dir *record.Inode, stop int) error 
 		if err != nil {
 			return kvtx.Damaged(err)
 		}
-		Unname(t, dir, name, child)
+		unname(t, dir, name, child)
 		if child.Typ == record.TypeDirectory {
 			if err := tier.MarkRemovedIndexIn(t, child); err != nil {
 				return err

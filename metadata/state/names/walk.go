@@ -20,8 +20,8 @@ func ReadAttr(v *kvtx.View, sc kvtx.Scope, op *wire.GetAttr) (*wire.MetaResponse
 	return tree.CachedReply(i), tree.Within(v, sc, i)
 }
 
-// DirForRead returns the directory id, which must be in the scope.
-func DirForRead(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, error) {
+// dirForRead returns the directory id, which must be in the scope.
+func dirForRead(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode, error) {
 	dir, err := tree.ReadNamed(v, sc, id)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func DirForRead(v *kvtx.View, sc kvtx.Scope, id moraine.InodeID) (*record.Inode,
 
 // ReadLookup answers the inode under a name in a directory.
 func ReadLookup(v *kvtx.View, sc kvtx.Scope, op *wire.Lookup) (*wire.MetaResponse, error) {
-	dir, err := DirForRead(v, sc, moraine.InodeID(op.GetParent()))
+	dir, err := dirForRead(v, sc, moraine.InodeID(op.GetParent()))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func ReadLookup(v *kvtx.View, sc kvtx.Scope, op *wire.Lookup) (*wire.MetaRespons
 
 // ReadDir answers a page of a directory's entries, by name.
 func ReadDir(v *kvtx.View, sc kvtx.Scope, op *wire.ReadDir) (*wire.MetaResponse, error) {
-	dir, err := DirForRead(v, sc, moraine.InodeID(op.GetInode()))
+	dir, err := dirForRead(v, sc, moraine.InodeID(op.GetInode()))
 	if err != nil {
 		return nil, err
 	}

@@ -52,8 +52,8 @@ func checkXattrs(all []*wire.Xattr) error {
 	return nil
 }
 
-// PutXattrs sets attributes, already checked by checkXattrs, on an inode that has none.
-func PutXattrs(t *kvtx.Tx, i *record.Inode, all []*wire.Xattr) {
+// putXattrs sets attributes, already checked by checkXattrs, on an inode that has none.
+func putXattrs(t *kvtx.Tx, i *record.Inode, all []*wire.Xattr) {
 	if len(all) == 0 {
 		return
 	}
@@ -91,7 +91,7 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	} else {
 		t.Put(key, record.EncodeXattr(op.GetValue()))
 	}
-	count, bytes, err := XattrUse(&t.View, i)
+	count, bytes, err := xattrUse(&t.View, i)
 	switch {
 	case err != nil:
 		return nil, err
@@ -105,9 +105,9 @@ func SetXattr(t *kvtx.Tx, op *wire.SetXattr) (*wire.MetaResponse, error) {
 	return kvtx.Done(), nil
 }
 
-// XattrUse returns the number of an inode's extended attributes and the bytes of their names and
+// xattrUse returns the number of an inode's extended attributes and the bytes of their names and
 // values.
-func XattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
+func xattrUse(v *kvtx.View, i *record.Inode) (count, bytes int, err error) {
 	var bad error
 	prefix := v.K.Xattrs(i.Id)
 	err = v.R.Scan(prefix, kvtx.PrefixEnd(prefix), func(key, value []byte) bool {

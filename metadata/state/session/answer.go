@@ -44,7 +44,7 @@ func Keep(t *kvtx.Tx, s *record.Session, oldAcked uint64, req *wire.MetaRequest,
 	}
 	acked := min(req.GetAckedBelow(), req.GetNumber())
 	if acked > oldAcked {
-		if err := Forget(t, s, oldAcked, acked); err != nil {
+		if err := forget(t, s, oldAcked, acked); err != nil {
 			return err
 		}
 	}
@@ -96,8 +96,8 @@ func AbandonNumbers(t *kvtx.Tx, s *record.Session, req *wire.MetaRequest) error 
 	return nil
 }
 
-// Forget deletes the answers of the numbers from oldAcked up to, not including, acked.
-func Forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
+// forget deletes the answers of the numbers from oldAcked up to, not including, acked.
+func forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 	s.AckedBelow = acked
 	if s.Inside && s.Number < acked {
 		s.Number, s.Answer = 0, nil
@@ -121,9 +121,9 @@ func Forget(t *kvtx.Tx, s *record.Session, oldAcked, acked uint64) error {
 	return nil
 }
 
-// DropAnswers deletes kept answers of an ended session and returns the number of deleted records,
+// dropAnswers deletes kept answers of an ended session and returns the number of deleted records,
 // about budget at most.
-func DropAnswers(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
+func dropAnswers(t *kvtx.Tx, id moraine.SessionID, budget int) (int, error) {
 	keys, err := t.KeysUnder(t.K.Answers(id), budget)
 	for _, key := range keys {
 		t.Del(key)

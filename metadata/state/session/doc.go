@@ -2,6 +2,6 @@
 // directories, revoked certificates, and the routing epoch.
 //
 // OpenSession writes a record. Each mutation then has a number: Admit returns the kept answer of a
-// number that was answered before, and Keep stores a new answer. EndSession deletes the record, and
+// number that was answered before, and Keep stores a new answer. endSession deletes the record, and
 // CleanSession removes the session's belongings in pieces.
 package session

@@ -20,12 +20,12 @@ import (
 // then recalls the lease from the holder and proposes the command again.
 
 const (
-	// MaxSessionHolds is the largest number of exclusive leases of one session.
-	MaxSessionHolds = 64
-	// MaxNumbers is the largest number of inode numbers that one Hold issues.
-	MaxNumbers = 1024
-	// MaxSessionRanges is the largest number of number ranges of one session.
-	MaxSessionRanges = 16
+	// maxSessionHolds is the largest number of exclusive leases of one session.
+	maxSessionHolds = 64
+	// maxNumbers is the largest number of inode numbers that one Hold issues.
+	maxNumbers = 1024
+	// maxSessionRanges is the largest number of number ranges of one session.
+	maxSessionRanges = 16
 )
 
 // Holder returns the exclusive lease on a directory; its session is 0 if there is none.
@@ -74,22 +74,22 @@ func HoldDirectory(t *kvtx.Tx, op *wire.Hold) (*wire.MetaResponse, error) {
 		return nil, err
 	case !ok:
 		return nil, kvtx.Fail(moraine.Unimplemented, "hold", "", "the cluster's feature level does not have it")
-	case op.GetNumbers() > MaxNumbers:
-		return nil, kvtx.Fail(moraine.InvalidArgument, "hold", "", "%d numbers; %d at most", op.GetNumbers(), MaxNumbers)
+	case op.GetNumbers() > maxNumbers:
+		return nil, kvtx.Fail(moraine.InvalidArgument, "hold", "", "%d numbers; %d at most", op.GetNumbers(), maxNumbers)
 	}
 	reply := &wire.HoldReply{Squash: t.Scope.Squash}
 	if op.GetDirectory() != 0 {
-		dir, err := TakeHold(t, moraine.InodeID(op.GetDirectory()))
+		dir, err := takeHold(t, moraine.InodeID(op.GetDirectory()))
 		if err != nil {
 			return nil, err
 		}
 		reply.Directory, reply.Since = dir.Attr(), t.Count[record.CCommands]
 	}
-	if err := DropRanges(t, t.Session.Id, op.GetDone()); err != nil {
+	if err := dropRanges(t, t.Session.Id, op.GetDone()); err != nil {
 		return nil, err
 	}
 	if op.GetNumbers() > 0 {
-		r, err := GiveRange(t, op.GetNumbers())
+		r, err := giveRange(t, op.GetNumbers())
 		if err != nil {
 			return nil, err
 		}
@@ -98,8 +98,8 @@ func HoldDirectory(t *kvtx.Tx, op *wire.Hold) (*wire.MetaResponse, error) {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Hold{Hold: reply}}, nil
 }
 
-// TakeHold gives the session the exclusive lease on a directory and returns the directory.
-func TakeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
+// takeHold gives the session the exclusive lease on a directory and returns the directory.
+func takeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	if _, err := tree.Named(t, id); err != nil { // check this before the answer can reveal who has the lease
 		return nil, err
 	}
@@ -123,12 +123,12 @@ func TakeHold(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 		t.Put(t.K.Hold(id), h.Encode())
 		return dir, nil
 	}
-	have, err := t.KeysUnder(t.K.SessionHolds(t.Session.Id), MaxSessionHolds)
+	have, err := t.KeysUnder(t.K.SessionHolds(t.Session.Id), maxSessionHolds)
 	if err != nil {
 		return nil, err
 	}
-	if len(have) == MaxSessionHolds {
-		return nil, kvtx.Fail(moraine.TooLarge, "hold", id.String(), "the session has %d directories: give one back", MaxSessionHolds)
+	if len(have) == maxSessionHolds {
+		return nil, kvtx.Fail(moraine.TooLarge, "hold", id.String(), "the session has %d directories: give one back", maxSessionHolds)
 	}
 	t.Insert(t.K.Hold(id), h.Encode())
 	t.Insert(t.K.SessionHold(t.Session.Id, id), []byte{record.HoldVersion})
@@ -148,10 +148,10 @@ func LapseHold(t *kvtx.Tx, op *statepb.LapseHold) (*wire.MetaResponse, error) {
 	return kvtx.Done(), tree.DropHold(t, moraine.InodeID(op.GetDirectory()), moraine.SessionID(op.GetSession()), op.GetSince())
 }
 
-// EndSessionHolds ends all exclusive leases of a session and deletes its number ranges. Both are
+// endSessionHolds ends all exclusive leases of a session and deletes its number ranges. Both are
 // few.
-func EndSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
-	keys, err := t.KeysUnder(t.K.SessionHolds(s), MaxSessionHolds)
+func endSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
+	keys, err := t.KeysUnder(t.K.SessionHolds(s), maxSessionHolds)
 	for _, key := range keys {
 		if err == nil {
 			err = tree.DropHold(t, moraine.InodeID(record.LastU64(key)), s, 0)
@@ -160,7 +160,7 @@ func EndSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
 	if err != nil {
 		return err
 	}
-	if keys, err = t.KeysUnder(t.K.Ranges(s), MaxSessionRanges); err != nil {
+	if keys, err = t.KeysUnder(t.K.Ranges(s), maxSessionRanges); err != nil {
 		return err
 	}
 	for _, key := range keys {
@@ -169,14 +169,14 @@ func EndSessionHolds(t *kvtx.Tx, s moraine.SessionID) error {
 	return nil
 }
 
-// GiveRange issues inode numbers to the session. No other session ever gets them.
-func GiveRange(t *kvtx.Tx, count uint32) (*record.NumberRange, error) {
-	have, err := t.KeysUnder(t.K.Ranges(t.Session.Id), MaxSessionRanges)
+// giveRange issues inode numbers to the session. No other session ever gets them.
+func giveRange(t *kvtx.Tx, count uint32) (*record.NumberRange, error) {
+	have, err := t.KeysUnder(t.K.Ranges(t.Session.Id), maxSessionRanges)
 	if err != nil {
 		return nil, err
 	}
-	if len(have) == MaxSessionRanges {
-		return nil, kvtx.Fail(moraine.TooLarge, "hold", "", "the session has %d ranges of numbers: say which are done with", MaxSessionRanges)
+	if len(have) == maxSessionRanges {
+		return nil, kvtx.Fail(moraine.TooLarge, "hold", "", "the session has %d ranges of numbers: say which are done with", maxSessionRanges)
 	}
 	first, err := t.NextIDs(record.CInode, uint64(count))
 	if err != nil {
@@ -187,12 +187,12 @@ func GiveRange(t *kvtx.Tx, count uint32) (*record.NumberRange, error) {
 	return r, nil
 }
 
-// DropRanges deletes number ranges of a session, given by their first numbers.
-func DropRanges(t *kvtx.Tx, s moraine.SessionID, firsts []uint64) error {
+// dropRanges deletes number ranges of a session, given by their first numbers.
+func dropRanges(t *kvtx.Tx, s moraine.SessionID, firsts []uint64) error {
 	if len(firsts) == 0 {
 		return nil
 	}
-	keys, err := t.KeysUnder(t.K.Ranges(s), MaxSessionRanges)
+	keys, err := t.KeysUnder(t.K.Ranges(s), maxSessionRanges)
 	if err != nil {
 		return err
 	}

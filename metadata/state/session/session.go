@@ -19,8 +19,8 @@ import (
 // The state keeps the answers of all of them.
 const AnswerWindow = 1024
 
-// MaxExpire is the largest number of sessions that one command ends.
-const MaxExpire = 128
+// maxExpire is the largest number of sessions that one command ends.
+const maxExpire = 128
 
 // MaxExpireHolding is the number of sessions that one command can always end, whatever exclusive
 // leases they have. With more, it could write more records than a command may.
@@ -81,13 +81,13 @@ func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if ok {
-		return Reopen(t, op, b)
+		return reopen(t, op, b)
 	}
 	root, err := tree.ResolveScope(&t.View, op.GetScope())
 	if err != nil {
 		return nil, err
 	}
-	id, err := DrawnSession(t, op.GetDrawn())
+	id, err := drawnSession(t, op.GetDrawn())
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func OpenSession(t *kvtx.Tx, op *wire.OpenSession) (*wire.MetaResponse, error) {
 	t.Insert(t.K.Session(s.Id), s.Encode())
 	t.Put(t.K.SessionNonce(s.Nonce), record.EncodeNonce(s.Id))
 	t.Count[record.CSessions]++
-	return SessionReply(t, s)
+	return sessionReply(t, s)
 }
 
 // HasNonce reports whether a live session was opened with the nonce.
@@ -116,9 +116,9 @@ func HasNonce(r *kvtx.View, nonce []byte) (known bool, err error) {
 	return known, err
 }
 
-// DrawnSession returns the session number for a random part that the leader drew. It fails with
+// drawnSession returns the session number for a random part that the leader drew. It fails with
 // Exists if a session that is live, or not cleaned up yet, has that number.
-func DrawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
+func drawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	if drawn == 0 || drawn>>40 != 0 {
 		return 0, kvtx.Fail(moraine.InvalidArgument, "open session", "", "the random part of its number is %x; want 1 to 40 bits", drawn)
 	}
@@ -138,8 +138,8 @@ func DrawnSession(t *kvtx.Tx, drawn uint64) (moraine.SessionID, error) {
 	return id, nil
 }
 
-// Reopen answers an OpenSession whose nonce opened a session earlier; b is the nonce's row.
-func Reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
+// reopen answers an OpenSession whose nonce opened a session earlier; b is the nonce's row.
+func reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, error) {
 	id, err := record.DecodeNonce(b)
 	if err != nil {
 		return nil, err
@@ -151,11 +151,11 @@ func Reopen(t *kvtx.Tx, op *wire.OpenSession, b []byte) (*wire.MetaResponse, err
 	if !s.Of(t.Caller) {
 		return nil, kvtx.Fail(moraine.PermissionDenied, "open session", op.GetNode(), "the nonce is another's")
 	}
-	return SessionReply(t, s)
+	return sessionReply(t, s)
 }
 
-// SessionReply returns the state's part of the answer. The service adds the term and the token.
-func SessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
+// sessionReply returns the state's part of the answer. The service adds the term and the token.
+func sessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
 	c, err := t.Cluster()
 	if err != nil {
 		return nil, err
@@ -167,14 +167,14 @@ func SessionReply(t *kvtx.Tx, s *record.Session) (*wire.MetaResponse, error) {
 
 // CloseSession ends the session of the request.
 func CloseSession(t *kvtx.Tx) (*wire.MetaResponse, error) {
-	return kvtx.Done(), EndSession(t, t.Session)
+	return kvtx.Done(), endSession(t, t.Session)
 }
 
 // ExpireSessions ends sessions that the leader did not receive anything from for a term. It skips
 // sessions that are already gone.
 func ExpireSessions(t *kvtx.Tx, op *statepb.ExpireSessions) (*wire.MetaResponse, error) {
-	if len(op.GetSessions()) > MaxExpire {
-		return nil, kvtx.Fail(moraine.TooLarge, "expire sessions", "", "%d sessions, %d at most", len(op.GetSessions()), MaxExpire)
+	if len(op.GetSessions()) > maxExpire {
+		return nil, kvtx.Fail(moraine.TooLarge, "expire sessions", "", "%d sessions, %d at most", len(op.GetSessions()), maxExpire)
 	}
 	for _, id := range op.GetSessions() {
 		s, err := t.View.Session(moraine.SessionID(id))
@@ -184,20 +184,20 @@ func ExpireSessions(t *kvtx.Tx, op *statepb.ExpireSessions) (*wire.MetaResponse,
 		if err != nil {
 			return nil, err
 		}
-		if err := EndSession(t, s); err != nil {
+		if err := endSession(t, s); err != nil {
 			return nil, err
 		}
 	}
 	return kvtx.Done(), nil
 }
 
-// EndSession deletes the record, so that every later mutation of the session fails, and removes the
+// endSession deletes the record, so that every later mutation of the session fails, and removes the
 // session's belongings. One command removes what it may, and each Tick removes more.
-func EndSession(t *kvtx.Tx, s *record.Session) error {
+func endSession(t *kvtx.Tx, s *record.Session) error {
 	t.Del(t.K.Session(s.Id))
 	t.Del(t.K.SessionNonce(s.Nonce))
 	t.Count[record.CSessions]--
-	if err := EndSessionHolds(t, s.Id); err != nil {
+	if err := endSessionHolds(t, s.Id); err != nil {
 		return err
 	}
 	t.Events.SessionsEnded = append(t.Events.SessionsEnded, s.Id)
@@ -210,7 +210,7 @@ func EndSession(t *kvtx.Tx, s *record.Session) error {
 // files and deletes answers. When nothing is left it removes the session's mark too.
 func CleanSession(t *kvtx.Tx, id moraine.SessionID, budget int) error {
 	for _, clean := range []func(*kvtx.Tx, moraine.SessionID, int) (int, error){
-		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, DropAnswers,
+		fleet.EndSessionGrants, ckpt.SessionGone, names.DropSessionInodes, ckpt.DropStepLeases, dropAnswers,
 	} {
 		if budget <= 0 {
 			return nil

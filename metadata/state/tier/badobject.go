@@ -18,10 +18,10 @@ func IsBad(v *kvtx.View, id moraine.ObjectID) (bool, error) {
 	return b != nil, err
 }
 
-// JudgeObject returns how a report changes an object's row. changed is false if it changes nothing;
+// judgeObject returns how a report changes an object's row. changed is false if it changes nothing;
 // b is nil if the object is good again. A report that names another object at the key, or another
 // key, than the record changes nothing.
-func JudgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record.BadObject, changed bool, err error) {
+func judgeObject(v *kvtx.View, w *wire.ObjectCheck) (o *record.Object, b *record.BadObject, changed bool, err error) {
 	o, err = layout.Object(v, moraine.ObjectID(w.GetObject().GetId()))
 	if err != nil || o == nil || o.Refs == 0 {
 		return nil, nil, false, err
@@ -59,7 +59,7 @@ func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, erro
 		return nil, kvtx.Fail(moraine.TooLarge, "report objects", "", "%d objects, %d at most", len(op.GetChecks()), record.MaxReportedObjects)
 	}
 	for _, w := range op.GetChecks() {
-		o, b, changed, err := JudgeObject(&t.View, w)
+		o, b, changed, err := judgeObject(&t.View, w)
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func ReportObjects(t *kvtx.Tx, op *wire.ReportObjects) (*wire.MetaResponse, erro
 func ObjectsChange(r *kvtx.View, checks []*wire.ObjectCheck) (out []*wire.ObjectCheck, err error) {
 	v := r
 	for _, w := range checks {
-		_, _, changed, err := JudgeObject(v, w)
+		_, _, changed, err := judgeObject(v, w)
 		if err != nil {
 			return nil, err
 		}
@@ -138,9 +138,9 @@ func Harms(v *kvtx.View, o *record.Object) (bool, error) {
 	return err == nil && i.Object == o.Id && i.Clean(), err
 }
 
-// LostCopy reports whether the object of a clean file is bad while no bytes of files are only in
+// lostCopy reports whether the object of a clean file is bad while no bytes of files are only in
 // it. Another flush then uploads it again.
-func LostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
+func lostCopy(v *kvtx.View, i *record.Inode) (bool, error) {
 	if bad, err := IsBad(v, i.Object); !bad || err != nil {
 		return false, err
 	}

@@ -26,12 +26,12 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if in == nil {
-		return FlushedBefore(t, op)
+		return flushedBefore(t, op)
 	}
 	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
 		return nil, kvtx.Fail(moraine.Conflict, name, in.At.String(), "the job has announced no upload")
 	}
-	if err := TakeSums(t, in, op); err != nil {
+	if err := takeSums(t, in, op); err != nil {
 		return nil, err
 	}
 	if !op.GetFinal() {
@@ -55,11 +55,11 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 		if i.Generation == o.Generation && uint64(i.Size) != o.Size {
 			return nil, kvtx.Fail(moraine.InvalidArgument, name, in.At.String(), "the file has %d bytes, the object %d", i.Size, o.Size)
 		}
-		late, err := Outdated(t, o, i)
+		late, err := outdated(t, o, i)
 		if err != nil {
 			return nil, err
 		}
-		switch err := AllSums(t, o); {
+		switch err := allSums(t, o); {
 		case late:
 			useful = false
 		case err == nil:
@@ -71,7 +71,7 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 	}
-	if err := RecordObject(t, in, o, i, useful); err != nil {
+	if err := recordObject(t, in, o, i, useful); err != nil {
 		return nil, err
 	}
 	if useful {
@@ -81,9 +81,9 @@ func CommitFlush(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	return objectReply(o), nil
 }
 
-// Outdated reports whether the file already has an object of the same or newer content. This
+// outdated reports whether the file already has an object of the same or newer content. This
 // object's upload then settled late, at the key of an earlier name.
-func Outdated(t *kvtx.Tx, o *record.Object, i *record.Inode) (bool, error) {
+func outdated(t *kvtx.Tx, o *record.Object, i *record.Inode) (bool, error) {
 	if i.Object == 0 || o.Generation > i.ObjectGen {
 		return false, nil
 	}
@@ -98,8 +98,8 @@ func objectReply(o *record.Object) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Object{Object: &wire.ObjectReply{Object: o.ToWire()}}}
 }
 
-// FlushedBefore answers a retry after a lost answer: the same object is already recorded.
-func FlushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
+// flushedBefore answers a retry after a lost answer: the same object is already recorded.
+func flushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error) {
 	const name = "commit flush"
 	want := op.GetObject()
 	p := record.Place{Bucket: want.GetBucket(), Key: want.GetKey()}
@@ -122,9 +122,9 @@ func FlushedBefore(t *kvtx.Tx, op *wire.CommitFlush) (*wire.MetaResponse, error)
 	return nil, kvtx.Fail(moraine.Conflict, name, p.String(), "the job has announced no upload")
 }
 
-// TakeSums stores the piece checksums in a CommitFlush. Blocks are complete except the last, and
+// takeSums stores the piece checksums in a CommitFlush. Blocks are complete except the last, and
 // may be repeated.
-func TakeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
+func takeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
 	sums, first := op.GetSums(), op.GetFirstSum()
 	bad := func(format string, args ...any) error {
 		return kvtx.Fail(moraine.InvalidArgument, "commit flush", in.At.String(), format, args...)
@@ -148,8 +148,8 @@ func TakeSums(t *kvtx.Tx, in *record.ObjectIntent, op *wire.CommitFlush) error {
 	return nil
 }
 
-// AllSums fails if checksums of the object's pieces are missing.
-func AllSums(t *kvtx.Tx, o *record.Object) error {
+// allSums fails if checksums of the object's pieces are missing.
+func allSums(t *kvtx.Tx, o *record.Object) error {
 	want := o.Pieces()
 	for block := uint64(0); block*record.SumsPerBlock < want; block++ {
 		sums, err := layout.Sums(&t.View, o.Id, block)
@@ -188,10 +188,10 @@ func isVerified(v wire.Verified) bool {
 	return v == wire.Verified_VERIFIED_STORE_CRC || v == wire.Verified_VERIFIED_READ_BACK
 }
 
-// RecordObject makes an uploaded object the one at its key and the newest of its file. A useless
+// recordObject makes an uploaded object the one at its key and the newest of its file. A useless
 // object, for example because the file is gone (i is nil), is queued for deletion.
-func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *record.Inode, useful bool) error {
-	if err := Unclaim(t, in, 0); err != nil {
+func recordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *record.Inode, useful bool) error {
+	if err := unclaim(t, in, 0); err != nil {
 		return err
 	}
 	w, err := layout.Owner(&t.View, in.At)
@@ -199,7 +199,7 @@ func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *reco
 		return err
 	}
 	if w.Object != 0 {
-		if err := Overwritten(t, w.Object, i); err != nil {
+		if err := overwritten(t, w.Object, i); err != nil {
 			return err
 		}
 	}
@@ -234,9 +234,9 @@ func RecordObject(t *kvtx.Tx, in *record.ObjectIntent, o *record.Object, i *reco
 	return nil
 }
 
-// Overwritten drops the record of an object whose bytes were overwritten. BeginObject made sure
+// overwritten drops the record of an object whose bytes were overwritten. BeginObject made sure
 // that nothing needed them.
-func Overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
+func overwritten(t *kvtx.Tx, id moraine.ObjectID, i *record.Inode) error {
 	old, err := layout.MustObject(&t.View, id)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	case w.GetEtag() == "" || len(w.GetEtag()) > record.MaxToken || len(w.GetVersion()) > record.MaxToken:
 		return nil, kvtx.Fail(moraine.InvalidArgument, name, o.At.String(), "an object has an ETag, of %d bytes at most", record.MaxToken)
 	}
-	if err := Unclaim(t, in, 0); err != nil {
+	if err := unclaim(t, in, 0); err != nil {
 		return nil, err
 	}
 	to, err := layout.Owner(&t.View, in.At)
@@ -293,12 +293,12 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if to.Object != 0 { // an earlier copy may have left bytes here
-		if err := Overwritten(t, to.Object, nil); err != nil {
+		if err := overwritten(t, to.Object, nil); err != nil {
 			return nil, err
 		}
 	}
 	left := &record.Object{At: o.At, Version: o.Version, Etag: o.Etag, Size: o.Size, Crc: o.Crc, Tenant: o.Tenant}
-	if err := RecordResidue(t, left, t.ClusterTime()+residueDelay); err != nil {
+	if err := recordResidue(t, left, t.ClusterTime()+residueDelay); err != nil {
 		return nil, err
 	}
 	if err := layout.ForgetBad(t, o); err != nil { // its bytes existed, since they could be copied
@@ -310,9 +310,9 @@ func MoveObject(t *kvtx.Tx, op *wire.MoveObject) (*wire.MetaResponse, error) {
 	return objectReply(o), layout.PutOwner(t, to)
 }
 
-// RecordResidue records bytes that are, or may be, at a key and belong to nothing. They become an
+// recordResidue records bytes that are, or may be, at a key and belong to nothing. They become an
 // object that a job deletes, at the cluster time after or later.
-func RecordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
+func recordResidue(t *kvtx.Tx, left *record.Object, after uint64) error {
 	id, err := t.NextID(record.CObject)
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxQueueMove is the largest number of inodes in one QueueMove.
-	MaxQueueMove = 256
+	// maxQueueMove is the largest number of inodes in one QueueMove.
+	maxQueueMove = 256
 	// busyKeyDelay is how long a job waits for a key that another job changes, in milliseconds of
 	// cluster time.
 	busyKeyDelay = 2_000
@@ -23,8 +23,8 @@ func QueueMove(t *kvtx.Tx, op *wire.QueueMove) (*wire.MetaResponse, error) {
 	if !record.OfFile(op.GetKind()) {
 		return nil, kvtx.Fail(moraine.InvalidArgument, "queue move", op.GetKind().String(), "no kind of a move")
 	}
-	if len(op.GetInodes()) > MaxQueueMove {
-		return nil, kvtx.Fail(moraine.TooLarge, "queue move", "", "%d files, %d at most", len(op.GetInodes()), MaxQueueMove)
+	if len(op.GetInodes()) > maxQueueMove {
+		return nil, kvtx.Fail(moraine.TooLarge, "queue move", "", "%d files, %d at most", len(op.GetInodes()), maxQueueMove)
 	}
 	reply := &wire.JobsReply{LeaseMillis: record.JobLeaseMillis}
 	for _, id := range op.GetInodes() {
@@ -53,7 +53,7 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 	case i.Typ == record.TypeDirectory:
 		id, err = QueueTree(t, kind, i)
 	default:
-		need, why, err := Needs(&t.View, kind, i)
+		need, why, err := needs(&t.View, kind, i)
 		if err != nil {
 			return nil, err
 		}
@@ -75,14 +75,14 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 	return j.ToWire(), nil
 }
 
-// Needs reports whether a file needs a move. why is the reason if the move is impossible.
-func Needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why string, err error) {
+// needs reports whether a file needs a move. why is the reason if the move is impossible.
+func needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why string, err error) {
 	switch kind {
 	case wire.JobKind_JOB_KIND_FLUSH:
 		if !i.Clean() {
 			return true, "", nil
 		}
-		again, err := LostCopy(v, i)
+		again, err := lostCopy(v, i)
 		return again, "", err
 	case wire.JobKind_JOB_KIND_STAGE:
 		return i.Evicted > 0, "", nil
@@ -103,7 +103,7 @@ func Needs(v *kvtx.View, kind wire.JobKind, i *record.Inode) (need bool, why str
 // QueueFile queues a move of a file, or finds the live job of that kind. A flush that is running,
 // or ran and will be retried, gets a successor, since it may have read older content.
 func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.JobID) (moraine.JobID, error) {
-	j, err := MoveOf(&t.View, i.Id, kind)
+	j, err := moveOf(&t.View, i.Id, kind)
 	if err != nil {
 		return 0, err
 	}
@@ -135,8 +135,8 @@ func QueueFile(t *kvtx.Tx, kind wire.JobKind, i *record.Inode, parent moraine.Jo
 	return j.Id, nil
 }
 
-// MoveOf returns the live job of a kind for a file; nil if there is none.
-func MoveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, error) {
+// moveOf returns the live job of a kind for a file; nil if there is none.
+func moveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, error) {
 	b, ok, err := v.R.Get(v.K.Move(i, uint8(kind)))
 	if err != nil || !ok {
 		return nil, err
@@ -154,9 +154,9 @@ func MoveOf(v *kvtx.View, i moraine.InodeID, kind wire.JobKind) (*record.Job, er
 	return j, err
 }
 
-// SettleOut makes a live job only settle its intent and then end in the given state. Later requests
+// settleOut makes a live job only settle its intent and then end in the given state. Later requests
 // for its file get a new job.
-func SettleOut(t *kvtx.Tx, j *record.Job, ending wire.JobState) {
+func settleOut(t *kvtx.Tx, j *record.Job, ending wire.JobState) {
 	if j.Ending == 0 && record.OfFile(j.Kind) {
 		jobs.IndexMove(t, j, -1)
 	}
@@ -170,7 +170,7 @@ func ForgetMoves(t *kvtx.Tx, i *record.Inode) error {
 		return nil
 	}
 	for _, kind := range []wire.JobKind{wire.JobKind_JOB_KIND_FLUSH, wire.JobKind_JOB_KIND_STAGE, wire.JobKind_JOB_KIND_EVICT} {
-		j, err := MoveOf(&t.View, i.Id, kind)
+		j, err := moveOf(&t.View, i.Id, kind)
 		if err != nil {
 			return err
 		}
@@ -191,8 +191,8 @@ func ForgetMoves(t *kvtx.Tx, i *record.Inode) error {
 	return nil
 }
 
-// PutOff delays a live job until a cluster time.
-func PutOff(t *kvtx.Tx, j *record.Job, until uint64) {
+// putOff delays a live job until a cluster time.
+func putOff(t *kvtx.Tx, j *record.Job, until uint64) {
 	jobs.UnindexJob(t, j)
 	j.State, j.Holder, j.Until, j.After = wire.JobState_JOB_STATE_PENDING, "", 0, until
 	t.Put(t.K.JobReady(uint8(j.Kind), j.After, j.Id), []byte{1})
@@ -210,22 +210,22 @@ func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 		if in != nil {
 			return kvtx.Fail(moraine.Conflict, "finish job", j.Id.String(), "what it announced is not settled")
 		}
-		return EndMove(t, j)
+		return endMove(t, j)
 	}
 	j.Err = record.Clip(op.GetError(), moraine.MaxNameLen)
 	j.Tries++
 	giveUp := op.GetFinal() || (j.Tries >= record.MaxJobTries && (j.Kind == wire.JobKind_JOB_KIND_STAGE || j.Kind == wire.JobKind_JOB_KIND_EVICT))
 	if giveUp && j.Ending == 0 {
-		SettleOut(t, j, wire.JobState_JOB_STATE_FAILED)
+		settleOut(t, j, wire.JobState_JOB_STATE_FAILED)
 	}
 	switch {
 	case in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD:
-		until, err := LoseIntent(t, in, j.Until)
+		until, err := loseIntent(t, in, j.Until)
 		if err != nil {
 			return err
 		}
 		if j.Ending == 0 {
-			PutOff(t, j, until)
+			putOff(t, j, until)
 			return nil
 		}
 	case in != nil:
@@ -239,9 +239,9 @@ func FinishMove(t *kvtx.Tx, j *record.Job, op *wire.FinishJob) error {
 	return nil
 }
 
-// EndMove ends a job that its holder completed. A flush that made no object gets a successor; so
+// endMove ends a job that its holder completed. A flush that made no object gets a successor; so
 // does one whose file changed under a policy that requires a flush.
-func EndMove(t *kvtx.Tx, j *record.Job) error {
+func endMove(t *kvtx.Tx, j *record.Job) error {
 	end := wire.JobState_JOB_STATE_DONE
 	if j.Ending != 0 {
 		end = j.Ending
@@ -288,15 +288,15 @@ func CancelMove(t *kvtx.Tx, j *record.Job, reason string) error {
 	}
 	until := max(j.Until, t.ClusterTime()) // its holder may write for as long as its lease lasts
 	if in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		if _, err := LoseIntent(t, in, j.Until); err != nil {
+		if _, err := loseIntent(t, in, j.Until); err != nil {
 			return err
 		}
 		return jobs.EndJob(t, j, wire.JobState_JOB_STATE_CANCELED, reason)
 	}
-	SettleOut(t, j, wire.JobState_JOB_STATE_CANCELED)
+	settleOut(t, j, wire.JobState_JOB_STATE_CANCELED)
 	j.Err = reason
 	if j.State == wire.JobState_JOB_STATE_RUNNING {
-		PutOff(t, j, until)
+		putOff(t, j, until)
 	} else {
 		jobs.PutJob(t, j)
 	}

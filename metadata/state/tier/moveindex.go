@@ -12,11 +12,11 @@ import (
 // inspects.
 const partsAtOnce = 500
 
-// WaitForParts delays the flush of a committed checkpoint's index until every other file of the
+// waitForParts delays the flush of a committed checkpoint's index until every other file of the
 // checkpoint is in an object. A bucket with the index therefore has the whole checkpoint. It
 // returns true if the job must not be leased now. The job's cursor keeps the progress: files of a
 // checkpoint do not change, so what an object has stays there.
-func WaitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err error) {
+func waitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err error) {
 	if !i.Sealed || i.Parent == 0 {
 		return false, nil
 	}
@@ -39,7 +39,7 @@ func WaitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err er
 				return false, kvtx.Damaged(err)
 			}
 			if !file.Clean() {
-				return true, WaitForPart(t, j, file, name)
+				return true, waitForPart(t, j, file, name)
 			}
 		}
 		j.Cursor = []byte(name)
@@ -47,14 +47,14 @@ func WaitForParts(t *kvtx.Tx, j *record.Job, i *record.Inode) (wait bool, err er
 	if len(names) < partsAtOnce {
 		return false, nil
 	}
-	PutOff(t, j, t.ClusterTime()) // the next lease attempt continues after the cursor
+	putOff(t, j, t.ClusterTime()) // the next lease attempt continues after the cursor
 	return true, nil
 }
 
-// WaitForPart delays the flush of an index while a file of its checkpoint is being flushed or
+// waitForPart delays the flush of an index while a file of its checkpoint is being flushed or
 // queued for it. Otherwise it fails the flush, because nothing would ever end the wait.
-func WaitForPart(t *kvtx.Tx, j *record.Job, file *record.Inode, name string) error {
-	part, err := MoveOf(&t.View, file.Id, wire.JobKind_JOB_KIND_FLUSH)
+func waitForPart(t *kvtx.Tx, j *record.Job, file *record.Inode, name string) error {
+	part, err := moveOf(&t.View, file.Id, wire.JobKind_JOB_KIND_FLUSH)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func WaitForPart(t *kvtx.Tx, j *record.Job, file *record.Inode, name string) err
 		coming = tree != nil && tree.State == wire.JobState_JOB_STATE_PENDING // the tree's job is still listing
 	}
 	if coming {
-		PutOff(t, j, t.ClusterTime()+busyKeyDelay)
+		putOff(t, j, t.ClusterTime()+busyKeyDelay)
 		return nil
 	}
 	return jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip("no object holds "+name+" of the checkpoint, whose index goes last: flush the whole checkpoint", 255))

@@ -23,14 +23,14 @@ func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTa
 		return nil, nil
 	}
 	if in != nil && in.Kind != wire.IntentKind_INTENT_KIND_UPLOAD {
-		until, err := LoseIntent(t, in, j.Until)
+		until, err := loseIntent(t, in, j.Until)
 		if err == nil {
-			PutOff(t, j, until)
+			putOff(t, j, until)
 		}
 		return nil, err
 	}
 	if j.Kind == wire.JobKind_JOB_KIND_DELETE_OBJECT {
-		return PrepareDelete(t, j, bucket)
+		return prepareDelete(t, j, bucket)
 	}
 	i, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -39,7 +39,7 @@ func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTa
 	if err != nil {
 		return nil, err
 	}
-	end, why, path, err := EndOf(t, j, i)
+	end, why, path, err := endOf(t, j, i)
 	if err != nil {
 		return nil, err
 	}
@@ -56,30 +56,30 @@ func PrepareMove(t *kvtx.Tx, j *record.Job, bucket, prefix string) (*wire.MoveTa
 		return nil, jobs.EndJob(t, j, end, why)
 	}
 	if j.Kind == wire.JobKind_JOB_KIND_FLUSH && in == nil {
-		if wait, err := WaitForParts(t, j, i); wait || err != nil {
+		if wait, err := waitForParts(t, j, i); wait || err != nil {
 			return nil, err
 		}
 	}
 	task := &wire.MoveTask{Attr: i.Attr(), Path: path, Bucket: bucket, Cluster: id.Uuid[:]}
 	if j.Kind != wire.JobKind_JOB_KIND_FLUSH {
-		return PrepareFromObject(t, j, i, task)
+		return prepareFromObject(t, j, i, task)
 	}
-	if task, err = PrepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
+	if task, err = prepareFlush(t, j, i, task, prefix, in != nil); task != nil && in != nil {
 		task.Intent = in.ToWire()
 	}
 	return task, err
 }
 
-// EndOf returns how a move ends that has nothing left to do. If it has something to do, end is 0
+// endOf returns how a move ends that has nothing left to do. If it has something to do, end is 0
 // and path is the path of its file.
-func EndOf(t *kvtx.Tx, j *record.Job, i *record.Inode) (end wire.JobState, why, path string, err error) {
+func endOf(t *kvtx.Tx, j *record.Job, i *record.Inode) (end wire.JobState, why, path string, err error) {
 	switch {
 	case j.Ending != 0:
 		return j.Ending, j.Err, "", nil
 	case i == nil || i.Nlink == 0:
 		return wire.JobState_JOB_STATE_DONE, "", "", nil
 	}
-	need, why, err := Needs(&t.View, j.Kind, i)
+	need, why, err := needs(&t.View, j.Kind, i)
 	if err != nil {
 		return 0, "", "", err
 	}
@@ -106,8 +106,8 @@ func settleOnly(j *record.Job, i *record.Inode, in *record.ObjectIntent) *wire.M
 	return task
 }
 
-// PrepareDelete is PrepareMove for the deletion of an object.
-func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, error) {
+// prepareDelete is PrepareMove for the deletion of an object.
+func prepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, error) {
 	o, err := layout.Object(&t.View, moraine.ObjectID(j.Target))
 	if err != nil {
 		return nil, err
@@ -119,10 +119,10 @@ func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, er
 		return nil, nil
 	}
 	w, err := layout.Owner(&t.View, o.At)
-	if err != nil || WaitForKey(t, j, w) {
+	if err != nil || waitForKey(t, j, w) {
 		return nil, err
 	}
-	if wait, err := WaitForIndex(t, j, o); wait || err != nil {
+	if wait, err := waitForIndex(t, j, o); wait || err != nil {
 		return nil, err
 	}
 	id, err := t.Identity()
@@ -132,30 +132,30 @@ func PrepareDelete(t *kvtx.Tx, j *record.Job, bucket string) (*wire.MoveTask, er
 	return &wire.MoveTask{Bucket: bucket, Key: o.At.Key, Object: o.ToWire(), Cluster: id.Uuid[:]}, nil
 }
 
-// WaitForKey delays a job whose key another job changes, or is not settled. It returns true if it
+// waitForKey delays a job whose key another job changes, or is not settled. It returns true if it
 // did.
-func WaitForKey(t *kvtx.Tx, j *record.Job, w *record.Owner) bool {
+func waitForKey(t *kvtx.Tx, j *record.Job, w *record.Owner) bool {
 	switch {
 	case w.Until > t.ClusterTime():
-		PutOff(t, j, w.Until)
+		putOff(t, j, w.Until)
 	case w.Job != 0 && w.Job != j.Id:
-		PutOff(t, j, t.ClusterTime()+busyKeyDelay)
+		putOff(t, j, t.ClusterTime()+busyKeyDelay)
 	default:
 		return false
 	}
 	return true
 }
 
-// PrepareFlush finds a file's key and what is there. A job that must first settle an intent does
+// prepareFlush finds a file's key and what is there. A job that must first settle an intent does
 // not wait for a key.
-func PrepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
+func prepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask, prefix string, settles bool) (*wire.MoveTask, error) {
 	task.Key = objectkey.Of(prefix, task.Path)
 	p := record.Place{Bucket: task.Bucket, Key: task.Key}
 	if err := layout.Check(p, "lease jobs"); err != nil && !settles {
 		return nil, jobs.EndJob(t, j, wire.JobState_JOB_STATE_FAILED, record.Clip(err.Error(), moraine.MaxNameLen))
 	}
 	w, err := layout.Owner(&t.View, p)
-	if err != nil || (!settles && WaitForKey(t, j, w)) {
+	if err != nil || (!settles && waitForKey(t, j, w)) {
 		return nil, err
 	}
 	own, err := tree.Effective(&t.View, i.Parent)
@@ -174,20 +174,20 @@ func PrepareFlush(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTas
 	if o.MustStay(i.Id) {
 		task.KeepFirst, task.KeepKey = true, objectkey.Kept(prefix, task.Cluster, uint64(o.Id))
 		kept, err := layout.Owner(&t.View, record.Place{Bucket: task.Bucket, Key: task.KeepKey})
-		if err != nil || (!settles && WaitForKey(t, j, kept)) {
+		if err != nil || (!settles && waitForKey(t, j, kept)) {
 			return nil, err
 		}
 	}
 	return task, nil
 }
 
-// PrepareFromObject finds the object to which a file is evicted or from which it is staged. If
+// prepareFromObject finds the object to which a file is evicted or from which it is staged. If
 // there are several, it takes the first in the file.
-func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask) (*wire.MoveTask, error) {
+func prepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.MoveTask) (*wire.MoveTask, error) {
 	id := i.Object
 	if j.Kind == wire.JobKind_JOB_KIND_STAGE {
 		var err error
-		if id, err = FirstObject(&t.View, i); err != nil {
+		if id, err = firstObject(&t.View, i); err != nil {
 			return nil, err
 		}
 	}
@@ -200,7 +200,7 @@ func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.Mo
 	}
 	if j.Kind == wire.JobKind_JOB_KIND_EVICT {
 		w, err := layout.Owner(&t.View, o.At)
-		if err != nil || WaitForKey(t, j, w) {
+		if err != nil || waitForKey(t, j, w) {
 			return nil, err
 		}
 	}
@@ -208,8 +208,8 @@ func PrepareFromObject(t *kvtx.Tx, j *record.Job, i *record.Inode, task *wire.Mo
 	return task, nil
 }
 
-// FirstObject returns the object of the first evicted range of a file.
-func FirstObject(v *kvtx.View, i *record.Inode) (id moraine.ObjectID, err error) {
+// firstObject returns the object of the first evicted range of a file.
+func firstObject(v *kvtx.View, i *record.Inode) (id moraine.ObjectID, err error) {
 	err = layout.RefsFrom(v, i.Content, -1, func(r record.Ref) (bool, error) {
 		h, err := layout.TableHead(v, r.Table)
 		if err != nil || h.Evicted == 0 {

@@ -39,22 +39,22 @@ func RunMoveTree(t *kvtx.Tx, j *record.Job, limit int) (over bool, err error) {
 			return false, err
 		}
 		if len(keys) == 0 {
-			return true, TreeListed(t, j)
+			return true, treeListed(t, j)
 		}
 		if j.Ending != 0 {
 			t.Del(keys[0])
 			continue
 		}
-		if err := ListTreeDir(t, j, keys[0], before+limit); err != nil {
+		if err := listTreeDir(t, j, keys[0], before+limit); err != nil {
 			return false, err
 		}
 	}
 	return false, nil
 }
 
-// ListTreeDir queues the entries of one directory, after the last name seen.
-func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
-	after, err := TreeCursor(&t.View, key)
+// listTreeDir queues the entries of one directory, after the last name seen.
+func listTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
+	after, err := treeCursor(&t.View, key)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 		if err != nil {
 			return kvtx.Damaged(err)
 		}
-		need, why, err := Needs(&t.View, j.Moves, i)
+		need, why, err := needs(&t.View, j.Moves, i)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 			}
 			continue
 		}
-		if err := QueueChild(t, j, i); err != nil {
+		if err := queueChild(t, j, i); err != nil {
 			return err
 		}
 	}
@@ -117,8 +117,8 @@ func ListTreeDir(t *kvtx.Tx, j *record.Job, key []byte, stop int) error {
 	return nil
 }
 
-// TreeCursor returns the last name that a tree's job saw in a directory.
-func TreeCursor(v *kvtx.View, key []byte) (string, error) {
+// treeCursor returns the last name that a tree's job saw in a directory.
+func treeCursor(v *kvtx.View, key []byte) (string, error) {
 	b, ok, err := v.R.Get(key)
 	if err != nil || !ok {
 		return "", err
@@ -126,10 +126,10 @@ func TreeCursor(v *kvtx.View, key []byte) (string, error) {
 	return record.DecodeTreeDir(b)
 }
 
-// QueueChild queues a move of a file for a tree's job. The tree's job counts it unless another
+// queueChild queues a move of a file for a tree's job. The tree's job counts it unless another
 // tree's job does.
-func QueueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
-	counted, err := Counted(t, j, i)
+func queueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
+	counted, err := counted(t, j, i)
 	if err != nil {
 		return err
 	}
@@ -144,21 +144,21 @@ func QueueChild(t *kvtx.Tx, j *record.Job, i *record.Inode) error {
 	return err
 }
 
-// Counted reports whether a tree's job found the file before, under another name or before a
+// counted reports whether a tree's job found the file before, under another name or before a
 // rename, and waits for its move.
-func Counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
-	child, err := MoveOf(&t.View, i.Id, j.Moves)
+func counted(t *kvtx.Tx, j *record.Job, i *record.Inode) (bool, error) {
+	child, err := moveOf(&t.View, i.Id, j.Moves)
 	if err != nil || child == nil || child.Parent != j.Id {
 		return false, err
 	}
 	return t.Speaks(kvtx.LevelNewest)
 }
 
-// TreeListed ends a tree's job after its last directory, or makes it wait for the jobs that it
+// treeListed ends a tree's job after its last directory, or makes it wait for the jobs that it
 // queued.
-func TreeListed(t *kvtx.Tx, j *record.Job) error {
+func treeListed(t *kvtx.Tx, j *record.Job) error {
 	if j.Done >= j.Total || j.Ending != 0 {
-		return EndTree(t, j)
+		return endTree(t, j)
 	}
 	jobs.UnindexJob(t, j)
 	j.State, j.Until = wire.JobState_JOB_STATE_RUNNING, math.MaxUint64 // nobody leases it, and this lease never ends
@@ -171,14 +171,14 @@ func TreeListed(t *kvtx.Tx, j *record.Job) error {
 func CancelTree(t *kvtx.Tx, j *record.Job, reason string) error {
 	j.Ending, j.Err = wire.JobState_JOB_STATE_CANCELED, reason
 	if j.State == wire.JobState_JOB_STATE_RUNNING {
-		return EndTree(t, j)
+		return endTree(t, j)
 	}
 	jobs.PutJob(t, j) // it ends after deleting the rows of directories not yet listed
 	return nil
 }
 
-// EndTree ends a tree's job and reports its failed moves.
-func EndTree(t *kvtx.Tx, j *record.Job) error {
+// endTree ends a tree's job and reports its failed moves.
+func endTree(t *kvtx.Tx, j *record.Job) error {
 	switch {
 	case j.Ending != 0:
 		return jobs.EndJob(t, j, j.Ending, j.Err)
@@ -202,7 +202,7 @@ func ChildEnded(t *kvtx.Tx, parent moraine.JobID, why string) error {
 		j.Failed(why)
 	}
 	if j.State == wire.JobState_JOB_STATE_RUNNING && j.Done >= j.Total {
-		return EndTree(t, j)
+		return endTree(t, j)
 	}
 	jobs.PutJob(t, j)
 	return nil

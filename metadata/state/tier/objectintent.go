@@ -53,23 +53,23 @@ func BeginObject(t *kvtx.Tx, op *wire.BeginObject) (*wire.MetaResponse, error) {
 		return nil, err
 	}
 	if have != nil {
-		return MoreOfIntent(t, have, want)
+		return moreOfIntent(t, have, want)
 	}
 	if j.Ending != 0 {
 		return nil, kvtx.Fail(moraine.Conflict, name, j.Id.String(), "the job only settles what it had begun")
 	}
 	switch want.Kind {
 	case wire.IntentKind_INTENT_KIND_UPLOAD:
-		err = MayUpload(t, j, want)
+		err = mayUpload(t, j, want)
 	case wire.IntentKind_INTENT_KIND_COPY:
-		err = MayCopy(t, want)
+		err = mayCopy(t, want)
 	default:
-		err = MayDelete(t, j, want)
+		err = mayDelete(t, j, want)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return kvtx.Done(), Claim(t, want)
+	return kvtx.Done(), claim(t, want)
 }
 
 // intentFromWire checks an intent against what its job may do.
@@ -115,8 +115,8 @@ func intentFromWire(j *record.Job, w *wire.ObjectIntent) (*record.ObjectIntent, 
 	return in, nil
 }
 
-// MoreOfIntent adds details to an announced change. Earlier details must be the same.
-func MoreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaResponse, error) {
+// moreOfIntent adds details to an announced change. Earlier details must be the same.
+func moreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaResponse, error) {
 	conflict := func(why string) (*wire.MetaResponse, error) {
 		return nil, kvtx.Fail(moraine.Conflict, "begin object", have.At.String(), "%s", why)
 	}
@@ -136,9 +136,9 @@ func MoreOfIntent(t *kvtx.Tx, have, want *record.ObjectIntent) (*wire.MetaRespon
 	return kvtx.Done(), nil
 }
 
-// MayUpload fails if a flush may not write to its key. Conflict means that the object there must
+// mayUpload fails if a flush may not write to its key. Conflict means that the object there must
 // not be overwritten, or may still change; Stale means that the file changed.
-func MayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
+func mayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
 	i, err := tree.Inode(t, moraine.InodeID(j.Target))
 	if kvtx.MoraineKind(err) == moraine.NotFound {
@@ -167,8 +167,8 @@ func MayUpload(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	return nil
 }
 
-// MayCopy fails if an object may not be copied to a key.
-func MayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
+// mayCopy fails if an object may not be copied to a key.
+func mayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 	const op = "begin object"
 	o, err := layout.Object(&t.View, in.Object)
 	if err != nil {
@@ -199,8 +199,8 @@ func MayCopy(t *kvtx.Tx, in *record.ObjectIntent) error {
 	return nil
 }
 
-// MayDelete fails if an object may not be deleted.
-func MayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
+// mayDelete fails if an object may not be deleted.
+func mayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	const op = "begin object"
 	o, err := layout.Object(&t.View, in.Object)
 	if err != nil {
@@ -219,8 +219,8 @@ func MayDelete(t *kvtx.Tx, j *record.Job, in *record.ObjectIntent) error {
 	return layout.Settled(w, op, j.Id, t.ClusterTime())
 }
 
-// Claim records an intent and gives its keys to the job.
-func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
+// claim records an intent and gives its keys to the job.
+func claim(t *kvtx.Tx, in *record.ObjectIntent) error {
 	if in.Kind == wire.IntentKind_INTENT_KIND_UPLOAD {
 		id, err := t.NextID(record.CObject)
 		if err != nil {
@@ -233,7 +233,7 @@ func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
 		if err != nil {
 			return err
 		}
-		Settle(t, w)
+		settle(t, w)
 		w.Job = in.Job
 		if err := layout.PutOwner(t, w); err != nil {
 			return err
@@ -244,9 +244,9 @@ func Claim(t *kvtx.Tx, in *record.ObjectIntent) error {
 	return nil
 }
 
-// Unclaim removes an intent. If until is not 0, its keys are unsettled up
+// unclaim removes an intent. If until is not 0, its keys are unsettled up
 // to then.
-func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
+func unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
 	for _, p := range in.Places() {
 		w, err := layout.Owner(&t.View, p)
 		if err != nil {
@@ -254,7 +254,7 @@ func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
 		}
 		w.Job = 0
 		if until > 0 {
-			Settle(t, w)
+			settle(t, w)
 			w.Until = until
 			t.Put(t.K.Unsettled(until, p), []byte{record.ObjectVersion})
 			t.Count[record.CUnsettled]++
@@ -268,8 +268,8 @@ func Unclaim(t *kvtx.Tx, in *record.ObjectIntent, until uint64) error {
 	return nil
 }
 
-// Settle records that no change can arrive at a key any more. The caller writes it.
-func Settle(t *kvtx.Tx, w *record.Owner) {
+// settle records that no change can arrive at a key any more. The caller writes it.
+func settle(t *kvtx.Tx, w *record.Owner) {
 	if w.Until != 0 {
 		t.Del(t.K.Unsettled(w.Until, w.At))
 		t.Count[record.CUnsettled]--
@@ -277,11 +277,11 @@ func Settle(t *kvtx.Tx, w *record.Owner) {
 	}
 }
 
-// LoseIntent ends the intent of a copy or delete whose end nobody saw; its lease ends at until. A
+// loseIntent ends the intent of a copy or delete whose end nobody saw; its lease ends at until. A
 // possible copy gets a record, so that a job deletes it even if nothing replaces it.
-func LoseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint64, err error) {
+func loseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint64, err error) {
 	settled = max(until, t.ClusterTime()) + jobs.SettleMillis(t)
-	if err := Unclaim(t, in, settled); err != nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY {
+	if err := unclaim(t, in, settled); err != nil || in.Kind != wire.IntentKind_INTENT_KIND_COPY {
 		return settled, err
 	}
 	w, err := layout.Owner(&t.View, in.At)
@@ -296,7 +296,7 @@ func LoseIntent(t *kvtx.Tx, in *record.ObjectIntent, until uint64) (settled uint
 	if of != nil {
 		left.Size, left.Crc, left.Tenant = of.Size, of.Crc, of.Tenant
 	}
-	return settled, RecordResidue(t, left, settled+residueDelay)
+	return settled, recordResidue(t, left, settled+residueDelay)
 }
 
 // maxSettled bounds the keys that one Tick settles.
@@ -319,7 +319,7 @@ func SettleKeys(t *kvtx.Tx) error {
 		if err != nil {
 			return err
 		}
-		Settle(t, w)
+		settle(t, w)
 		if err := layout.PutOwner(t, w); err != nil {
 			return err
 		}
@@ -344,7 +344,7 @@ func EndObject(t *kvtx.Tx, op *wire.EndObject) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 	}
-	return kvtx.Done(), Unclaim(t, in, 0)
+	return kvtx.Done(), unclaim(t, in, 0)
 }
 
 // DeletedObject records that the store answered the delete of the job's object.
@@ -365,7 +365,7 @@ func DeletedObject(t *kvtx.Tx, op *wire.DeletedObject) (*wire.MetaResponse, erro
 	if in == nil {
 		return nil, kvtx.Fail(moraine.Conflict, name, o.At.String(), "the job has announced no delete")
 	}
-	if err := Unclaim(t, in, 0); err != nil {
+	if err := unclaim(t, in, 0); err != nil {
 		return nil, err
 	}
 	w, err := layout.Owner(&t.View, o.At)

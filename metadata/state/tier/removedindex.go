@@ -27,16 +27,16 @@ func MarkRemovedIndex(t *kvtx.Tx, s *record.Step) error {
 		if err != nil {
 			return err
 		}
-		PutRemovedIndex(t, o.At)
+		putRemovedIndex(t, o.At)
 		return nil
 	}
-	j, err := MoveOf(&t.View, i.Id, wire.JobKind_JOB_KIND_FLUSH)
+	j, err := moveOf(&t.View, i.Id, wire.JobKind_JOB_KIND_FLUSH)
 	if err != nil || j == nil {
 		return err
 	}
 	in, err := ObjectIntent(&t.View, j.Id)
 	if err == nil && in != nil {
-		PutRemovedIndex(t, in.At)
+		putRemovedIndex(t, in.At)
 	}
 	return err
 }
@@ -54,14 +54,14 @@ func MarkRemovedIndexIn(t *kvtx.Tx, dir *record.Inode) error {
 	return MarkRemovedIndex(t, s)
 }
 
-// PutRemovedIndex records the key of a removed index in the row of its directory.
-func PutRemovedIndex(t *kvtx.Tx, at record.Place) {
+// putRemovedIndex records the key of a removed index in the row of its directory.
+func putRemovedIndex(t *kvtx.Tx, at record.Place) {
 	t.Put(t.K.RemovedIndex(at.Beside()), record.EncodeRemovedIndex(at.Key))
 }
 
-// WaitForIndex delays the deletion of an object while the bucket has, or may get, the index of the
+// waitForIndex delays the deletion of an object while the bucket has, or may get, the index of the
 // object's removed checkpoint. It returns true if it did.
-func WaitForIndex(t *kvtx.Tx, j *record.Job, o *record.Object) (bool, error) {
+func waitForIndex(t *kvtx.Tx, j *record.Job, o *record.Object) (bool, error) {
 	at, ok, err := layout.RemovedIndexBeside(&t.View, o.At)
 	if err != nil || !ok || at == o.At {
 		return false, err
@@ -72,19 +72,19 @@ func WaitForIndex(t *kvtx.Tx, j *record.Job, o *record.Object) (bool, error) {
 	}
 	wait := w.Job != 0 || w.Until > t.ClusterTime()
 	if !wait && w.Object != 0 {
-		if wait, err = Goes(t, w.Object); err != nil {
+		if wait, err = goes(t, w.Object); err != nil {
 			return false, err
 		}
 	}
 	if wait {
-		PutOff(t, j, max(w.Until, t.ClusterTime()+busyKeyDelay))
+		putOff(t, j, max(w.Until, t.ClusterTime()+busyKeyDelay))
 	}
 	return wait, nil
 }
 
-// Goes reports whether an object will be deleted, or its file is being removed. An object that
+// goes reports whether an object will be deleted, or its file is being removed. An object that
 // clones of such a file read stays.
-func Goes(t *kvtx.Tx, id moraine.ObjectID) (bool, error) {
+func goes(t *kvtx.Tx, id moraine.ObjectID) (bool, error) {
 	o, err := layout.MustObject(&t.View, id)
 	if err != nil || o.Refs == 0 {
 		return err == nil, err

@@ -29,9 +29,9 @@ func MindHold(t *kvtx.Tx, dir moraine.InodeID) {
 	}
 }
 
-// MindNumber is MindHold for an inode that does not exist. It ignores an exclusive lease outside
+// mindNumber is MindHold for an inode that does not exist. It ignores an exclusive lease outside
 // the caller's scope, since the caller could not see the holder's file in any case.
-func MindNumber(t *kvtx.Tx, id moraine.InodeID) {
+func mindNumber(t *kvtx.Tx, id moraine.InodeID) {
 	if t.Count[record.CHolds] == 0 || t.Met.Directory != 0 || t.HoldErr != nil {
 		return
 	}

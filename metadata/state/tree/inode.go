@@ -47,7 +47,7 @@ func Inode(t *kvtx.Tx, id moraine.InodeID) (*record.Inode, error) {
 	i, err := ReadInode(&t.View, id)
 	if err != nil {
 		if kvtx.MoraineKind(err) == moraine.NotFound {
-			MindNumber(t, id)
+			mindNumber(t, id)
 		}
 		return nil, err
 	}

@@ -54,9 +54,9 @@ func NameOf(v *kvtx.View, i *record.Inode) (parent moraine.InodeID, name string,
 	return i.Parent, name, err
 }
 
-// NameBelow returns the first name below top of a file with several names, and its directory; ok is
+// nameBelow returns the first name below top of a file with several names, and its directory; ok is
 // false if there is none.
-func NameBelow(v *kvtx.View, top moraine.InodeID, i *record.Inode) (parent moraine.InodeID, name string, ok bool, err error) {
+func nameBelow(v *kvtx.View, top moraine.InodeID, i *record.Inode) (parent moraine.InodeID, name string, ok bool, err error) {
 	keys, err := v.KeysUnder(v.K.Names(i.Id), maxNamesSeen)
 	if err != nil {
 		return 0, "", false, err
@@ -93,7 +93,7 @@ func PathUnder(v *kvtx.View, top, id moraine.InodeID) (path string, below bool, 
 		}
 		parent, name, err := NameOf(v, i)
 		if depth == 0 && i.ManyLinks && i.Nlink > 1 && top != v.K.Top() {
-			parent, name, _, err = NameBelow(v, top, i) // the newest name may be elsewhere
+			parent, name, _, err = nameBelow(v, top, i) // the newest name may be elsewhere
 		}
 		if err != nil || name == "" {
 			return "", false, err

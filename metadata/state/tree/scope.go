@@ -61,7 +61,7 @@ func InScope(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (bool, error) {
 	}
 	ok, err := Below(v, sc.Root, i.Parent)
 	if err == nil && !ok && i.ManyLinks && i.Nlink > 1 {
-		_, _, ok, err = NameBelow(v, sc.Root, i)
+		_, _, ok, err = nameBelow(v, sc.Root, i)
 	}
 	return ok, err
 }

@@ -31,7 +31,7 @@ func ParentIn(v *kvtx.View, sc kvtx.Scope, i *record.Inode) (moraine.InodeID, er
 	if ok, err := Below(v, sc.Root, i.Parent); ok || err != nil {
 		return i.Parent, err
 	}
-	parent, _, _, err := NameBelow(v, sc.Root, i)
+	parent, _, _, err := nameBelow(v, sc.Root, i)
 	return parent, err
 }
 

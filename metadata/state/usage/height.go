@@ -19,12 +19,12 @@ import (
 // maxHeightLook bounds the entries that one command inspects to lower heights.
 const maxHeightLook = 64
 
-// UpdateHeights updates the heights of directories above those that the command moved.
-func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
+// updateHeights updates the heights of directories above those that the command moved.
+func updateHeights(t *kvtx.Tx, changes []seatChange) error {
 	for n := range changes {
 		c := &changes[n]
 		if c.moved() && c.after.there && c.after.typ == record.TypeDirectory && c.after.parent != 0 {
-			if err := Raise(t, c); err != nil {
+			if err := raise(t, c); err != nil {
 				return err
 			}
 		}
@@ -33,7 +33,7 @@ func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
 	for n := range changes {
 		c := &changes[n]
 		if c.moved() && c.before.there && c.before.typ == record.TypeDirectory && c.before.parent != 0 {
-			if err := Lower(t, c.before.parent, &looks); err != nil {
+			if err := lower(t, c.before.parent, &looks); err != nil {
 				return err
 			}
 		}
@@ -41,9 +41,9 @@ func UpdateHeights(t *kvtx.Tx, changes []seatChange) error {
 	return nil
 }
 
-// Raise raises the heights above a directory that got a parent, and refuses a tree that would be
+// raise raises the heights above a directory that got a parent, and refuses a tree that would be
 // too deep. A tree that does not get deeper than before is allowed.
-func Raise(t *kvtx.Tx, c *seatChange) error {
+func raise(t *kvtx.Tx, c *seatChange) error {
 	moved, err := Height(&t.View, c.id)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func Raise(t *kvtx.Tx, c *seatChange) error {
 			}
 		}
 		need++
-		if at, err = Parent(t, at); err != nil {
+		if at, err = parent(t, at); err != nil {
 			return err
 		}
 	}
@@ -98,15 +98,15 @@ func FitsBelow(t *kvtx.Tx, dir, id moraine.InodeID) error {
 // Level returns the number of directories above one.
 func Level(t *kvtx.Tx, at moraine.InodeID) (level int, err error) {
 	for {
-		if at, err = Parent(t, at); err != nil || at == 0 {
+		if at, err = parent(t, at); err != nil || at == 0 {
 			return level, err
 		}
 		level++
 	}
 }
 
-// Parent returns a directory's parent as the command has it; 0 for none.
-func Parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
+// parent returns a directory's parent as the command has it; 0 for none.
+func parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 	if i := t.Inodes[dir]; i != nil {
 		return i.Parent, nil
 	}
@@ -124,9 +124,9 @@ func Parent(t *kvtx.Tx, dir moraine.InodeID) (moraine.InodeID, error) {
 	return s.parent, nil
 }
 
-// Lower lowers the height of a directory that lost a subdirectory, and of those above it, as far as
+// lower lowers the height of a directory that lost a subdirectory, and of those above it, as far as
 // an inspection of their entries shows.
-func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
+func lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 	for at != 0 {
 		have, err := Height(&t.View, at)
 		if err != nil || have == 0 {
@@ -136,7 +136,7 @@ func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 		if err != nil || dir.Nlink == 0 { // it is being removed
 			return err
 		}
-		height, known, err := MeasureHeight(t, dir, have, looks)
+		height, known, err := measureHeight(t, dir, have, looks)
 		if err != nil || !known || height >= have {
 			return err
 		}
@@ -146,9 +146,9 @@ func Lower(t *kvtx.Tx, at moraine.InodeID, looks *int) error {
 	return nil
 }
 
-// MeasureHeight returns a directory's height by its entries; known is false if that takes too long.
+// measureHeight returns a directory's height by its entries; known is false if that takes too long.
 // It may stop early if the result is not below the recorded height.
-func MeasureHeight(t *kvtx.Tx, dir *record.Inode, have uint32, looks *int) (height uint32, known bool, err error) {
+func measureHeight(t *kvtx.Tx, dir *record.Inode, have uint32, looks *int) (height uint32, known bool, err error) {
 	if dir.Nlink == 2 {
 		return 0, true, nil
 	}

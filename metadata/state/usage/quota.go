@@ -20,8 +20,8 @@ func Quota(v *kvtx.View, dir moraine.InodeID) (q record.Quota, err error) {
 	return q, q.Decode(b)
 }
 
-// HoldQuotas fails if the command made a tree grow past its quota.
-func HoldQuotas(t *kvtx.Tx, s *record.UsageState) error {
+// holdQuotas fails if the command made a tree grow past its quota.
+func holdQuotas(t *kvtx.Tx, s *record.UsageState) error {
 	for _, e := range t.Usage.List {
 		by := e.Delta.Add(e.Free.Neg())
 		if e.Column != s.Live || by.Bytes <= 0 && by.Inodes <= 0 {
@@ -40,7 +40,7 @@ func HoldQuotas(t *kvtx.Tx, s *record.UsageState) error {
 
 // OverQuota returns the error for an exceeded quota.
 func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.Usage) error {
-	path, name, err := QuotaNames(t, id)
+	path, name, err := quotaNames(t, id)
 	if err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func OverQuota(t *kvtx.Tx, id moraine.InodeID, q record.Quota, was, now record.U
 		have, what, name, want, most)
 }
 
-// QuotaNames returns the names of the directory in a quota error: as the reference, which clients
+// quotaNames returns the names of the directory in a quota error: as the reference, which clients
 // replace by their own path, and in the text. From LevelQuotaNames on the text has the path as the
 // session writes it. Answers are part of the state, so servers of two builds must word them
 // identically.
-func QuotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
+func quotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
 	names, err := t.Speaks(kvtx.LevelQuotaNames)
 	if err != nil {
 		return "", "", err
@@ -69,7 +69,7 @@ func QuotaNames(t *kvtx.Tx, id moraine.InodeID) (ref, name string, err error) {
 	if names && t.Scope.Root != 0 { // a job has no session
 		sc = t.Scope
 	}
-	path, ok, err := PathIn(&t.View, sc, dir)
+	path, ok, err := pathIn(&t.View, sc, dir)
 	if err != nil {
 		return "", "", err
 	}
@@ -96,8 +96,8 @@ func HasQuotas(r *kvtx.View) (bool, error) {
 	return err == nil && s.Quotas > 0, err
 }
 
-// MaxQuotas is the largest number of quotas of a partition.
-const MaxQuotas = 100_000
+// maxQuotas is the largest number of quotas of a partition.
+const maxQuotas = 100_000
 
 // maxQuotaBytes bounds a quota in bytes, so that sums of bytes and quotas do not overflow.
 const maxQuotaBytes = 1 << 62
@@ -132,11 +132,11 @@ func SetQuota(t *kvtx.Tx, op *wire.SetQuota) (*wire.MetaResponse, error) {
 			return nil, err
 		}
 	case had == record.Quota{}:
-		if s.Quotas >= MaxQuotas {
-			return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "there are %d quotas, the most there may be", MaxQuotas)
+		if s.Quotas >= maxQuotas {
+			return nil, kvtx.Fail(moraine.TooLarge, "set quota", dir.Id.String(), "there are %d quotas, the most there may be", maxQuotas)
 		}
 		s.Quotas++
-		PutUsageState(t, s)
+		putUsageState(t, s)
 		fallthrough
 	default:
 		t.Put(t.K.Quota(dir.Id), q.Encode())
@@ -155,7 +155,7 @@ func DropQuota(t *kvtx.Tx, dir moraine.InodeID) error {
 		return err
 	}
 	s.Quotas--
-	PutUsageState(t, s)
+	putUsageState(t, s)
 	t.Del(t.K.Quota(dir))
 	return nil
 }
@@ -181,18 +181,18 @@ func ReadUsage(v *kvtx.View, sc kvtx.Scope, op *wire.GetUsage) (*wire.MetaRespon
 		}
 	}
 	r := &wire.UsageReply{}
-	if r.Usage, err = UsageToWire(v, s, at); err != nil {
+	if r.Usage, err = usageToWire(v, s, at); err != nil {
 		return nil, err
 	}
 	if s.Quotas > 0 {
-		err = Room(v, sc, s, at, r)
+		err = room(v, sc, s, at, r)
 	}
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Usage{Usage: r}}, err
 }
 
-// Room returns the room left at a directory, and the nearest directory with a quota. A quota
+// room returns the room left at a directory, and the nearest directory with a quota. A quota
 // outside the caller's scope counts, but is not named.
-func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID, r *wire.UsageReply) error {
+func room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID, r *wire.UsageReply) error {
 	r.RoomBytes, r.RoomInodes = maxQuotaBytes, maxQuotaBytes
 	inside := true
 	for depth := 0; at != 0 && depth <= kvtx.MaxDepth; depth++ {
@@ -205,7 +205,7 @@ func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID,
 			return err
 		}
 		if q != (record.Quota{}) {
-			u, err := Usage(v, kvtx.UsageKey{Column: s.Live, Dir: at})
+			u, err := usage(v, kvtx.UsageKey{Column: s.Live, Dir: at})
 			if err != nil {
 				return err
 			}
@@ -217,10 +217,10 @@ func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID,
 				r.RoomInodes = min(r.RoomInodes, uint64(max(int64(q.Inodes)-u.Inodes, 0)))
 			}
 			if r.Quota == nil && inside {
-				if r.Quota, err = UsageToWire(v, s, at); err != nil {
+				if r.Quota, err = usageToWire(v, s, at); err != nil {
 					return err
 				}
-				if r.Quota.Path, _, err = PathIn(v, sc, dir); err != nil {
+				if r.Quota.Path, _, err = pathIn(v, sc, dir); err != nil {
 					return err
 				}
 			}
@@ -231,8 +231,8 @@ func Room(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, at moraine.InodeID,
 	return nil
 }
 
-// PathIn returns a directory's path as the scope's session writes it; false if it has none.
-func PathIn(v *kvtx.View, sc kvtx.Scope, dir *record.Inode) (string, bool, error) {
+// pathIn returns a directory's path as the scope's session writes it; false if it has none.
+func pathIn(v *kvtx.View, sc kvtx.Scope, dir *record.Inode) (string, bool, error) {
 	path, ok, err := tree.PathOf(v, dir)
 	if err != nil || !ok || sc.Root == v.K.Top() {
 		return "/" + path, ok, err
@@ -245,9 +245,9 @@ func PathIn(v *kvtx.View, sc kvtx.Scope, dir *record.Inode) (string, bool, error
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(path, above), "/"), ok, err
 }
 
-// UsageToWire returns a directory's usage and quota in wire form.
-func UsageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire.Usage, error) {
-	u, err := Usage(v, kvtx.UsageKey{Column: s.Live, Dir: dir})
+// usageToWire returns a directory's usage and quota in wire form.
+func usageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire.Usage, error) {
+	u, err := usage(v, kvtx.UsageKey{Column: s.Live, Dir: dir})
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ func UsageToWire(v *kvtx.View, s *record.UsageState, dir moraine.InodeID) (*wire
 
 // ReadQuotas lists the directories with quotas in the caller's scope, by number, with their paths.
 // Quotas outside the scope do not affect the answer: the read continues to the next one inside, or
-// to the end of the table, which MaxQuotas bounds.
+// to the end of the table, which maxQuotas bounds.
 func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaResponse, error) {
 	s, err := UsageState(v)
 	if err != nil {
@@ -271,7 +271,7 @@ func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaRes
 	err = v.R.Scan(lo, kvtx.PrefixEnd(v.K.Table(record.TabQuota)), func(key, _ []byte) bool {
 		var u *wire.Usage
 		id := moraine.InodeID(binary.BigEndian.Uint64(key[3:]))
-		if u, failed = QuotaIn(v, sc, s, id, inside); failed != nil || u == nil {
+		if u, failed = quotaIn(v, sc, s, id, inside); failed != nil || u == nil {
 			return failed == nil
 		}
 		if reply.More = len(reply.Quotas) == limit; reply.More {
@@ -289,11 +289,11 @@ func ReadQuotas(v *kvtx.View, sc kvtx.Scope, op *wire.ListQuotas) (*wire.MetaRes
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Quotas{Quotas: reply}}, nil
 }
 
-// QuotaIn returns what the caller may see of a directory with a quota; nil if it was removed or is
+// quotaIn returns what the caller may see of a directory with a quota; nil if it was removed or is
 // outside the scope. inside caches which directories are in the scope.
-func QuotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
+func quotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.InodeID, inside map[moraine.InodeID]bool) (*wire.Usage, error) {
 	if sc.Root != v.K.Top() {
-		if ok, err := BelowKnown(v, id, inside); err != nil || !ok {
+		if ok, err := belowKnown(v, id, inside); err != nil || !ok {
 			return nil, err
 		}
 	}
@@ -301,11 +301,11 @@ func QuotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.Inode
 	if err != nil {
 		return nil, kvtx.Damaged(err)
 	}
-	path, ok, err := PathIn(v, sc, dir)
+	path, ok, err := pathIn(v, sc, dir)
 	if err != nil || !ok {
 		return nil, err
 	}
-	u, err := UsageToWire(v, s, id)
+	u, err := usageToWire(v, s, id)
 	if err != nil {
 		return nil, err
 	}
@@ -313,9 +313,9 @@ func QuotaIn(v *kvtx.View, sc kvtx.Scope, s *record.UsageState, id moraine.Inode
 	return u, nil
 }
 
-// BelowKnown reports whether a directory is below one known to be inside, and caches the result for
+// belowKnown reports whether a directory is below one known to be inside, and caches the result for
 // all directories on the way.
-func BelowKnown(v *kvtx.View, at moraine.InodeID, known map[moraine.InodeID]bool) (bool, error) {
+func belowKnown(v *kvtx.View, at moraine.InodeID, known map[moraine.InodeID]bool) (bool, error) {
 	var way []moraine.InodeID
 	in := false
 	for at != 0 && len(way) <= kvtx.MaxDepth {

@@ -22,8 +22,8 @@ func UsageState(v *kvtx.View) (*record.UsageState, error) {
 	return s, s.Decode(b)
 }
 
-// PutUsageState writes the singleton.
-func PutUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
+// putUsageState writes the singleton.
+func putUsageState(t *kvtx.Tx, s *record.UsageState) { t.Put(t.K.Meta(record.MetaUsage), s.Encode()) }
 
 // StartCounting starts the counts when the feature level reaches them. In an empty cluster there is
 // nothing to recount: later commands count everything.
@@ -34,10 +34,10 @@ func StartCounting(t *kvtx.Tx) error {
 	}
 	if t.Count[record.CInodes] <= 1 {
 		s.Live = 1
-		PutUsageState(t, s)
+		putUsageState(t, s)
 		return nil
 	}
-	_, err = StartRecount(t, s)
+	_, err = startRecount(t, s)
 	return err
 }
 
@@ -56,7 +56,7 @@ func BeginRecount(t *kvtx.Tx) (*wire.MetaResponse, error) {
 	}
 	id := s.Job
 	if s.Phase == record.RecountNone {
-		if id, err = StartRecount(t, s); err != nil {
+		if id, err = startRecount(t, s); err != nil {
 			return nil, err
 		}
 	}
@@ -75,8 +75,8 @@ func JobsReply(j *record.Job) *wire.MetaResponse {
 	return &wire.MetaResponse{Result: &wire.MetaResponse_Jobs{Jobs: &wire.JobsReply{LeaseMillis: record.JobLeaseMillis, Jobs: []*wire.Job{j.ToWire()}}}}
 }
 
-// StartRecount creates the job and the new column of a recount.
-func StartRecount(t *kvtx.Tx, s *record.UsageState) (moraine.JobID, error) {
+// startRecount creates the job and the new column of a recount.
+func startRecount(t *kvtx.Tx, s *record.UsageState) (moraine.JobID, error) {
 	id, err := jobs.AddJob(t, jobs.JobSpec{Kind: wire.JobKind_JOB_KIND_RECOUNT, Subject: "usage of all directories", Total: t.Count[record.CInodes]})
 	if err != nil {
 		return 0, err
@@ -85,7 +85,7 @@ func StartRecount(t *kvtx.Tx, s *record.UsageState) (moraine.JobID, error) {
 	if s.Live == 1 {
 		s.Building = 2
 	}
-	PutUsageState(t, s)
+	putUsageState(t, s)
 	return id, nil
 }
 
@@ -100,11 +100,11 @@ func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err
 	}
 	switch s.Phase {
 	case record.RecountCount:
-		n, err = RecountInodes(t, s, limit)
+		n, err = recountInodes(t, s, limit)
 	case record.RecountCompare:
-		err = CompareColumns(t, s, limit)
+		err = compareColumns(t, s, limit)
 	case record.RecountDrop:
-		err = DropColumn(t, s, limit)
+		err = dropColumn(t, s, limit)
 	}
 	if err != nil {
 		return 0, false, err
@@ -113,13 +113,13 @@ func RunRecount(t *kvtx.Tx, j *record.Job, limit int) (n int, finished bool, err
 		j.Err = s.Verdict()
 		*s = record.UsageState{Live: s.Live, Quotas: s.Quotas}
 	}
-	PutUsageState(t, s)
+	putUsageState(t, s)
 	return n, finished, nil
 }
 
-// RecountInodes counts the next inodes. The cost of each depends on its path, so the piece ends
+// recountInodes counts the next inodes. The cost of each depends on its path, so the piece ends
 // after limit changed counts or limit steps.
-func RecountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err error) {
+func recountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err error) {
 	type one struct {
 		Id moraine.InodeID
 		seat
@@ -160,9 +160,9 @@ func RecountInodes(t *kvtx.Tx, s *record.UsageState, limit int) (n int, err erro
 	return n, nil
 }
 
-// CompareColumns compares the next directories in both columns. After the last one the new column
+// compareColumns compares the next directories in both columns. After the last one the new column
 // comes into force.
-func CompareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
+func compareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	limit = max(limit/2, 1)
 	last := s.Compared
 	var ids []moraine.InodeID
@@ -214,8 +214,8 @@ func CompareColumns(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	return nil
 }
 
-// DropColumn deletes the next counts of the old column.
-func DropColumn(t *kvtx.Tx, s *record.UsageState, limit int) error {
+// dropColumn deletes the next counts of the old column.
+func dropColumn(t *kvtx.Tx, s *record.UsageState, limit int) error {
 	if s.Dropping == 0 {
 		return nil
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// MayMoveTree fails if the command moves or removes a tree with committed checkpoints.
-func MayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
+// mayMoveTree fails if the command moves or removes a tree with committed checkpoints.
+func mayMoveTree(t *kvtx.Tx, c *seatChange, what record.Usage) error {
 	if what.Steps == c.before.own().Steps || t.OpenAll || t.Forced || c.before.typ != record.TypeDirectory {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/morainefs/moraine/metadata/state/record"
 )
 
-// Usage returns a count from the store.
-func Usage(v *kvtx.View, k kvtx.UsageKey) (record.Usage, error) {
+// usage returns a count from the store.
+func usage(v *kvtx.View, k kvtx.UsageKey) (record.Usage, error) {
 	var u record.Usage
 	b, ok, err := v.R.Get(v.K.Usage(k.Column, k.Dir))
 	if err != nil || !ok {
@@ -81,9 +81,9 @@ func (c *seatChange) lostName() bool {
 	return c.before.there && c.after.there && c.after.typ != record.TypeDirectory && c.after.nlink < c.before.nlink
 }
 
-// SeatChanges returns the inodes that the command wrote, in the order of their first write, if
+// seatChanges returns the inodes that the command wrote, in the order of their first write, if
 // their place or count may have changed.
-func SeatChanges(t *kvtx.Tx) ([]seatChange, error) {
+func seatChanges(t *kvtx.Tx) ([]seatChange, error) {
 	var out []seatChange
 	for _, cell := range t.Order {
 		if len(cell.Key) != 11 || cell.Key[2] != record.TabInode {
@@ -123,11 +123,11 @@ func ApplyUsage(t *kvtx.Tx) error {
 	if len(t.Order) == 0 {
 		return nil
 	}
-	changes, err := SeatChanges(t)
+	changes, err := seatChanges(t)
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	if err := UpdateHeights(t, changes); err != nil {
+	if err := updateHeights(t, changes); err != nil {
 		return err
 	}
 	s, err := kvtx.Look[record.UsageState](&t.View, t.K.Meta(record.MetaUsage))
@@ -135,24 +135,24 @@ func ApplyUsage(t *kvtx.Tx) error {
 		return err
 	}
 	if s.Live != 0 {
-		if err := ApplyColumn(t, s.Live, changes, ^moraine.InodeID(0)); err != nil {
+		if err := applyColumn(t, s.Live, changes, ^moraine.InodeID(0)); err != nil {
 			return err
 		}
 	}
 	if s.Building != 0 {
-		if err := ApplyColumn(t, s.Building, changes, s.Counted); err != nil {
+		if err := applyColumn(t, s.Building, changes, s.Counted); err != nil {
 			return err
 		}
 	}
 	if s.Live == 0 || s.Quotas == 0 || t.IgnoresQuota {
 		return nil
 	}
-	return HoldQuotas(t, s)
+	return holdQuotas(t, s)
 }
 
-// ApplyColumn updates one column with the changes. For an inode after counted, the column has only
+// applyColumn updates one column with the changes. For an inode after counted, the column has only
 // what is below it.
-func ApplyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine.InodeID) error {
+func applyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine.InodeID) error {
 	w := usageWalk{t: t, column: column}
 	// The changes are applied one by one. A directory that moves is first below its old parent,
 	// then below none, then below its new parent. After each step every count is right for the tree
@@ -172,7 +172,7 @@ func ApplyColumn(t *kvtx.Tx, column uint8, changes []seatChange, counted moraine
 		if err != nil {
 			return err
 		}
-		if err := MayMoveTree(t, c, what); err != nil {
+		if err := mayMoveTree(t, c, what); err != nil {
 			return err
 		}
 		if err := w.count(c.before.parent, what.Neg(), c.lostName()); err != nil {
@@ -242,7 +242,7 @@ func (w *usageWalk) parent(dir moraine.InodeID) (moraine.InodeID, error) {
 	if p, ok := w.seats[dir]; ok {
 		return p, nil
 	}
-	return Parent(w.t, dir)
+	return parent(w.t, dir)
 }
 
 // count adds to the counts of a directory and of all above it. Each costs time, which is why
