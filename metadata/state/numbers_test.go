@@ -16,6 +16,16 @@ func TestNumbersThatRunOutAreRefused(t *testing.T) {
 	b := newCluster(t, 3)
 	c := b.open(nil)
 	dir := c.mkdir(c.root, "d")
+	var files []uint64
+	for n := range 11 {
+		f := c.mkfile(c.root, fmt.Sprint("f", n))
+		first := c.grant(f, 1)
+		b.ok(c.commit(&wire.Commit{Inode: f, Mode: wire.CommitMode_COMMIT_MODE_APPEND, Stripes: []*wire.Stripe{stripe(first, 100, 1, 2)}, Extents: []*wire.Extent{extent(0, 100, first, 0)}}))
+		files = append(files, f)
+	}
+	move := func(files ...uint64) *wire.MetaRequest {
+		return &wire.MetaRequest{Op: &wire.MetaRequest_QueueMove{QueueMove: &wire.QueueMove{Kind: wire.JobKind_JOB_KIND_FLUSH, Inodes: files}}}
+	}
 	if err := state.UseUp(b.m, b.kv, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +36,9 @@ func TestNumbersThatRunOutAreRefused(t *testing.T) {
 	if last&(1<<40-1) != 1<<40-1 {
 		t.Errorf("the last file that could be made has number %x", last)
 	}
+	b.ok(c.do(move(files[:10]...)))
 	for what, req := range map[string]*wire.MetaRequest{
+		"move":   move(files[10]),
 		"create": {Op: &wire.MetaRequest_Create{Create: &wire.Create{Parent: dir, Name: "late", Type: wire.FileType_FILE_TYPE_REGULAR}}},
 		"grant":  {Op: &wire.MetaRequest_Grant{Grant: &wire.Grant{Inode: dir, Count: 11}}},
 		"hold":   {Op: &wire.MetaRequest_Hold{Hold: &wire.Hold{Numbers: 1}}},

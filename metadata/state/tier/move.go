@@ -53,9 +53,9 @@ func QueueInode(t *kvtx.Tx, kind wire.JobKind, i *record.Inode) (*wire.Job, erro
 	case i.Typ == record.TypeDirectory:
 		id, err = QueueTree(t, kind, i)
 	default:
-		need, why, err := needs(&t.View, kind, i)
-		if err != nil {
-			return nil, err
+		need, why, bad := needs(&t.View, kind, i)
+		if bad != nil {
+			return nil, bad
 		}
 		if !need {
 			if why != "" {
